@@ -55,8 +55,6 @@ FAMILIES: dict[str, Family] = {
 
 ACTIVATIONS = frozenset({"silu", "gelu_pytorch_tanh", "relu2"})
 _HEAD_UNIT = 16
-# Rotary embeddings whose frequencies do not depend on the sequence length.
-_FIXED_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +140,16 @@ def blueprint_of(config: Any) -> Blueprint:
         scale=float(getattr(config, "attention_multiplier", None) or head_dim**-0.5),
         windows=_windows(config),
         rotates=tuple(map(bool, getattr(config, "no_rope_layers", None) or [1] * config.num_hidden_layers)),
-        embedding_scale=_embedding_scale(config, family),
+        embedding_scale=float(
+            config.hidden_size**0.5
+            if family.scaled_embedding
+            else getattr(config, "embedding_multiplier", 1.0)
+        ),
         residual_scale=float(getattr(config, "residual_multiplier", 1.0)),
         logit_scale=1.0 / float(getattr(config, "logits_scaling", 1.0)),
         frequencies=frequencies,
         rotary_scale=rotary_scale,
     )
-
-
-def _embedding_scale(config: Any, family: Family) -> float:
-    if family.scaled_embedding:
-        return float(config.hidden_size**0.5)
-    return float(getattr(config, "embedding_multiplier", 1.0))
 
 
 def _windows(config: Any) -> tuple[int | None, ...]:
@@ -171,12 +167,12 @@ def _windows(config: Any) -> tuple[int | None, ...]:
 
 def _rotary(config: Any, head_dim: int) -> tuple[Tensor, float]:
     """(frequencies, factor of sines and cosines), by transformers' own formulas."""
-    import torch
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     rope = getattr(config, "rope_parameters", None) or {}
     kind = rope.get("rope_type", "default")
-    if kind not in _FIXED_ROPE:
+    # Others have frequencies that depend on the sequence length.
+    if kind not in ("default", "linear", "llama3", "yarn"):
         raise NotCovered(f"the rotary embedding {kind} is not covered")
     if float(rope.get("partial_rotary_factor", 1.0)) != 1.0:
         raise NotCovered("a rotary embedding of a part of each head is not covered")

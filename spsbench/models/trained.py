@@ -108,13 +108,25 @@ def _fingerprint(rows: Floats) -> str:
 def read_trained(folder: Path, flag: str) -> TrainedDraft:
     """Read a folder's description, its list of weights and its vocabulary."""
     told = _described(folder, flag)
+    config, heads = None, 0
     try:
-        target, config, heads = _contents(told)
+        made = told["target"]
+        hidden, vocab_size = int(made["hidden"]), int(made["vocab_size"])
+        target = MadeFor(str(made["name"]), hidden, vocab_size, str(made["embedding"]))
+        if told["kind"] != MEDUSA:
+            config = dict(told["config"])
+        elif (heads := int(told["heads"])) < 1:
+            raise ValueError("no heads")
     except (KeyError, TypeError, ValueError):
         _refuse(folder, f"its {DESCRIPTION} does not say all that it must", flag)
     with typed_errors(str(folder), flag):
         stored = Checkpoint(folder)
-        vocabulary = _vocabulary(folder, stored)
+        vocabulary = None
+        if VOCABULARY in stored:
+            from safetensors import safe_open
+
+            with safe_open(folder / WEIGHTS, framework="numpy") as file:
+                vocabulary = file.get_tensor(VOCABULARY).astype(np.int64)
     if not stored.tensors:
         _refuse(folder, f"it has no {WEIGHTS}", flag)
     if not all(stored.reads(name) for name in stored.tensors if name != VOCABULARY):
@@ -160,27 +172,6 @@ def _described(folder: Path, flag: str) -> Mapping[str, Any]:
             remedy=f"Known kinds are {', '.join(KINDS)}.",
         )
     return told
-
-
-def _contents(told: Mapping[str, Any]) -> tuple[MadeFor, dict[str, Any] | None, int]:
-    """(target, config, heads); a ValueError and its like where something is missing."""
-    made = told["target"]
-    target = MadeFor(str(made["name"]), int(made["hidden"]), int(made["vocab_size"]), str(made["embedding"]))
-    if told["kind"] == MEDUSA:
-        if int(told["heads"]) < 1:
-            raise ValueError("no heads")
-        return target, None, int(told["heads"])
-    return target, dict(told["config"]), 0
-
-
-def _vocabulary(folder: Path, stored: Checkpoint) -> npt.NDArray[np.int64] | None:
-    if VOCABULARY not in stored:
-        return None
-    from safetensors import safe_open
-
-    with safe_open(folder / WEIGHTS, framework="numpy") as file:
-        ids: npt.NDArray[Any] = file.get_tensor(VOCABULARY)
-    return ids.astype(np.int64)
 
 
 def _require_vocabulary(folder: Path, ids: npt.NDArray[np.int64], vocab_size: int, flag: str) -> None:
