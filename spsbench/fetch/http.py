@@ -239,31 +239,21 @@ class Http:
         headers = {"Accept": accept, "Accept-Encoding": "identity"}
         if start:
             headers["Range"] = f"bytes={start}-"
-        proxy = self.settings.proxy
+        parts, proxy = urlsplit(url), self.settings.proxy
+        if parts.username is not None and parts.hostname is not None:
+            # That of an index holds for the files on the same host, as with pip.
+            self._logins[parts.hostname] = (parts.username, parts.password or "")
+        trusted = {parts.hostname, parts.netloc.rpartition("@")[2]} & {*self.settings.trusted_hosts}
         return self._session.get(
             url,
             headers=headers,
             stream=True,
-            auth=self._login(url),
+            auth=self._logins.get(parts.hostname or ""),
             timeout=self.settings.timeout_s,
-            verify=self._verify(url),
+            verify=False if trusted else self.settings.cert,  # None leaves it to requests' own variables
             cert=self.settings.client_cert,
             proxies={"http": proxy, "https": proxy} if proxy else None,
         )
-
-    def _verify(self, url: str) -> bool | str | None:
-        """None leaves it to the variables that requests itself knows."""
-        parts = urlsplit(url)
-        if {parts.hostname, parts.netloc.rpartition("@")[2]} & {*self.settings.trusted_hosts}:
-            return False
-        return self.settings.cert
-
-    def _login(self, url: str) -> tuple[str, str] | None:
-        """That of an index holds for the files on the same host, as with pip."""
-        parts = urlsplit(url)
-        if parts.username is not None and parts.hostname is not None:
-            self._logins[parts.hostname] = (parts.username, parts.password or "")
-        return self._logins.get(parts.hostname or "")
 
 
 def _of_file(url: str, start: int) -> Answer:
@@ -285,25 +275,24 @@ def _chunks(path: Path, start: int) -> Iterator[bytes]:
         raise Unreachable(f"{path}: {error.strerror}") from error
 
 
+_REASONS = (
+    (requests.exceptions.SSLError, "its certificate is not trusted"),
+    (requests.exceptions.ProxyError, "the proxy gives no way"),
+    (requests.Timeout, "no answer in time"),
+    (requests.exceptions.ChunkedEncodingError, "the connection broke off"),
+    (requests.ConnectionError, "no connection"),
+)
+
+
 def _reason(error: Exception) -> str:
     """A few words: what requests says itself has a hundred."""
-    match error:
-        case requests.exceptions.SSLError():
-            return "its certificate is not trusted"
-        case requests.exceptions.ProxyError():
-            return "the proxy gives no way"
-        case requests.Timeout():
-            return "no answer in time"
-        case requests.exceptions.ChunkedEncodingError():
-            return "the connection broke off"
-        case requests.ConnectionError():
-            return "no connection"
-    return next(iter(str(error).splitlines()), type(error).__name__)[:80]
+    own = next(iter(str(error).splitlines()), type(error).__name__)[:80]
+    return next((said for kind, said in _REASONS if isinstance(error, kind)), own)
 
 
-_JSON = "application/vnd.pypi.simple.v1+json"
 _PAGE_S, _PAGE_BYTES = 300.0, 64 << 20
-_ACCEPT = f"{_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
+_SIMPLE = "application/vnd.pypi.simple.v1"
+_ACCEPT = f"{_SIMPLE}+json, {_SIMPLE}+html;q=0.2, text/html;q=0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +356,6 @@ class _Anchors(HTMLParser):
         self._base = base
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """See ``HTMLParser``."""
         href = dict(attrs).get("href")
         if tag == "base" and href:
             self._base = urljoin(self._base, href)

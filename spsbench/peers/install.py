@@ -329,8 +329,8 @@ def _compile(entry: Entry, environment: Environment, archive: Path, scratch: Pat
 def _fetched(entry: Entry, source: Source) -> Path:
     """The sources of an engine, a package on the index; its hash is right."""
     # Not at the top: requests takes 0.1 s to import, and most commands fetch nothing.
+    from spsbench.fetch.cache import download
     from spsbench.fetch.http import Http, find_file, pip_settings
-    from spsbench.fetch.packages import download
 
     http, part = Http(pip_settings()), part_of(source.file)
     if part.is_file() and part.stat().st_size >= source.bytes:
