@@ -93,24 +93,12 @@ def score_stats(reading: Reading, seed: int) -> Sums:
     return evidence(reading.tokens[kept], reading.q[kept], p, v) | {"edge": float(reading.edge.sum())}
 
 
-def rescore(
-    target: CausalLM,
-    draft: CausalLM,
-    prompt: Sequence[int],
-    tokens: Sequence[int],
-    sampling: SamplingParams,
-    seed: int,
-) -> Sums:
-    """``testimony`` of both models' readings, with the prefix ``rescored_``.
+def rescored(reading: Reading, seed: int) -> Sums:
+    """``score_stats`` with the prefix ``rescored_``.
 
     The draft's rows are there at every position, so that on ArS text ``overlap / overlap_positions``
     is Leviathan's alpha.
     """
-    return rescored(teacher_force(target, draft, prompt, tokens, sampling), seed)
-
-
-def rescored(reading: Reading, seed: int) -> Sums:
-    """``testimony`` with the prefix ``rescored_``."""
     return {RESCORED + name: value for name, value in score_stats(reading, seed).items()}
 
 
@@ -226,21 +214,17 @@ def token_evidence(
     """
     log_target = _floats(own_entries(q, tokens).log())
     if p is None or draft_logits is None:
-        unknown = array("f", [float("nan")]) * len(tokens)
-        return TokenEvidence(
-            log_target, unknown, array("i", [UNRANKED]) * len(tokens), unknown[:], unknown[:]
-        )
+        unknown, unranked = (array("f", [float("nan")]) * len(tokens), array("i", [UNRANKED]) * len(tokens))
+        return TokenEvidence(log_target, unknown, unranked, unknown[:], unknown[:])
     rows = max(chunk_elements // q.shape[-1], 1)
     parts = [slice(start, start + rows) for start in range(0, max(len(tokens), 1), rows)]
-    tops = [p[part].max(-1).values for part in parts]
-    entropies = [torch.special.entr(p[part]).sum(-1) for part in parts]
     ranks = [_ranks(draft_logits[part], tokens[part]) for part in parts]
     return TokenEvidence(
         log_target=log_target,
         log_draft=_floats(own_entries(p, tokens).log()),
         draft_rank=array("i", torch.cat(ranks).tolist()),
-        draft_max=_floats(torch.cat(tops)),
-        draft_entropy=_floats(torch.cat(entropies)),
+        draft_max=_floats(torch.cat([p[part].max(-1).values for part in parts])),
+        draft_entropy=_floats(torch.cat([torch.special.entr(p[part]).sum(-1) for part in parts])),
     )
 
 

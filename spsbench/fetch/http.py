@@ -215,7 +215,12 @@ class Http:
     ) -> Iterator[Answer]:
         """Begin to read an answer of so many seconds and bytes at most."""
         if urlsplit(url).scheme == "file":
-            yield _of_file(url, start)
+            path = Path(url2pathname(urlsplit(url).path))
+            if path.is_dir():
+                path = path / "index.html"
+            if not path.is_file():
+                raise NotThere
+            yield Answer(url, start, "text/html" if path.suffix == ".html" else "", _chunks(path, start))
             return
         late = Unreachable(f"{host_of(url)}: no end of its answer within {within_s:g} s")
         long = Unreachable(f"{host_of(url)}: an answer of more than {most / 1e6:,.0f} MB")
@@ -254,15 +259,6 @@ class Http:
             cert=self.settings.client_cert,
             proxies={"http": proxy, "https": proxy} if proxy else None,
         )
-
-
-def _of_file(url: str, start: int) -> Answer:
-    path = Path(url2pathname(urlsplit(url).path))
-    if path.is_dir():
-        path = path / "index.html"
-    if not path.is_file():
-        raise NotThere
-    return Answer(url, start, "text/html" if path.suffix == ".html" else "", _chunks(path, start))
 
 
 def _chunks(path: Path, start: int) -> Iterator[bytes]:

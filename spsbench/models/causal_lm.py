@@ -99,12 +99,16 @@ class CausalLM(ABC):
         vocab_size: number of logits used; the rest pads the embedding.
 
     Attributes:
+        parameters: number of weights.
+        kv_bytes_per_token: of keys and values, which a forward reads of each cached token; None if unknown.
         vocabulary: [m] the token ids that it can propose, ascending, on its device; other logits are minus
             infinity. None for all.
     """
 
     backend: ClassVar[str]
     layers: int
+    parameters: int
+    kv_bytes_per_token: int | None
     vocabulary: Tensor | None = None
     border: Border | None = None
 
@@ -121,11 +125,6 @@ class CausalLM(ABC):
     @abstractmethod
     def weights(self) -> str:
         """How its matrices are kept: a dtype, or ``int8`` or ``int4`` for rounded ones."""
-
-    @property
-    @abstractmethod
-    def parameters(self) -> int:
-        """Number of weights."""
 
     @property
     @abstractmethod
@@ -173,10 +172,7 @@ class CausalLM(ABC):
 
     @abstractmethod
     def with_features(self, flag: str) -> CausalLM:
-        """The same model, with its own KV cache, that also keeps its last hidden states.
-
-        Its weights are shared; what it computes is the same, and who does not ask for it pays nothing.
-        """
+        """The same model, with its own KV cache, that also keeps its last hidden states."""
 
     def features(self, start: int, end: int) -> Tensor:
         """See ``HiddenStates.features``; of a model made by ``with_features``."""
@@ -200,11 +196,6 @@ class CausalLM(ABC):
     @abstractmethod
     def forward_bytes(self, rows: int = 1) -> int:
         """Bytes of weights that a forward of a few tokens reads."""
-
-    @property
-    @abstractmethod
-    def kv_bytes_per_token(self) -> int | None:
-        """Bytes of keys and values that a forward reads per cached token; None if unknown."""
 
     @abstractmethod
     def reference(self) -> Any:

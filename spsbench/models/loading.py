@@ -156,19 +156,17 @@ class SomeTokens(nn.Module):
 
 
 class SharingTorchLM(TorchLM):
-    """A model whose embedding table is another one's, and whose head may have rows for some tokens only."""
+    """A model whose embedding table is another one's, and whose head may have rows for some tokens only.
+
+    Its parameters are those of its layers and of its rows of the head; the table is its target's.
+    """
 
     def __init__(self, model: Any, vocab_size: int | None = None) -> None:
         super().__init__(model, vocab_size)
         head = model.get_output_embeddings()
         self.vocabulary = head.ids if isinstance(head, SomeTokens) else None
-
-    @property
-    def parameters(self) -> int:
-        """Of its layers and of its rows of the head; the embedding table is its target's."""
-        table = self.model.get_input_embeddings().weight
-        tied = table is self.model.get_output_embeddings().weight
-        return super().parameters - (0 if tied else table.numel())
+        table = model.get_input_embeddings().weight
+        self.parameters -= 0 if table is head.weight else table.numel()
 
 
 def _layers(draft: TrainedDraft, config: Any, dtype: torch.dtype) -> Any:

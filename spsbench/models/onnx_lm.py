@@ -229,15 +229,12 @@ class OnnxModel(CausalLM):
         self._forward = OnnxForward(self.session, plan)
         self._spread: VocabularyRows | None = None
         self._length = 0
+        self.parameters, self.kv_bytes_per_token = stored.parameters, plan.kv_bytes_per_token
 
     @property
     def weights(self) -> str:
         """``float32``, or how the matrices are rounded."""
         return "float32" if self.bits is None else f"int{self.bits}"
-
-    @property
-    def parameters(self) -> int:
-        return self.stored.parameters
 
     @property
     def embedding_shape(self) -> tuple[int, int]:
@@ -247,10 +244,6 @@ class OnnxModel(CausalLM):
     @property
     def length(self) -> int:
         return self._length
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        return self.plan.kv_bytes_per_token
 
     def forward_bytes(self, rows: int = 1) -> int:
         return self._weight_bytes

@@ -85,7 +85,14 @@ class Placement:
                 flag=FLAG,
                 remedy="Use GPUs only, or leave --quantise out.",
             )
-        _require_devices(self.modules)
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        for name, where in self.modules.items():
+            if isinstance(where, int) and where >= count:
+                raise UsageError(
+                    f"{name} is put on GPU {where}, and there are {count} here.",
+                    flag=FLAG,
+                    remedy=f"Use numbers below {count}." if count else 'Use "cpu" and "disk".',
+                )
         _require_modules(self.modules, skeleton(target.config))
 
     def require_room(
@@ -158,11 +165,7 @@ class PlacedLM(TorchLM):
         self.device = device
         resolved = getattr(model, "hf_device_map", None) or {"": model.device}
         self.placed = {name: str(where) for name, where in resolved.items()}
-        self._parameters: int = sum(part.numel() for part in skeleton(source.config).parameters())
-
-    @property
-    def parameters(self) -> int:
-        return self._parameters
+        self.parameters = sum(part.numel() for part in skeleton(source.config).parameters())
 
     def _scored(self, tokens: Tensor, last: int) -> Tensor:
         return super()._scored(tokens, last).to(self.device)
@@ -201,17 +204,6 @@ def _read_map(path: Path) -> Modules:
     if not known or not all(known):
         raise UsageError(f"{path} is not a device map.", flag=FLAG, remedy=_FORM)
     return dict(content)
-
-
-def _require_devices(modules: Modules) -> None:
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    for name, where in modules.items():
-        if isinstance(where, int) and where >= count:
-            raise UsageError(
-                f"{name} is put on GPU {where}, and there are {count} here.",
-                flag=FLAG,
-                remedy=f"Use numbers below {count}." if count else 'Use "cpu" and "disk".',
-            )
 
 
 def _require_modules(modules: Modules, model: Any) -> None:

@@ -99,7 +99,11 @@ class Seq2SeqLM(EncoderDecoder, TorchLM):
     def __init__(self, model: Any, border: Border, vocab_size: int | None = None) -> None:
         super().__init__(model, vocab_size)
         self.border: Border = border
-        self.layers = decoder_layers(model.config)
+        config, self.layers = model.config, decoder_layers(model.config)
+        heads = getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
+        width = getattr(config, "d_kv", None) or config.hidden_size // heads
+        # Of a token of the source as of one of the output: each layer attends to both.
+        self.kv_bytes_per_token = int(2 * self.layers * heads * width * self.dtype.itemsize)
         self._encoded: Encoded | None = None
         self._read = 0
 
@@ -149,14 +153,6 @@ class Seq2SeqLM(EncoderDecoder, TorchLM):
             if not kept and id(weights) != table:
                 parts[id(weights)] = stored_bytes(weights)
         return sum(parts.values())
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Of a token of the source as of one of the output: each layer attends to both."""
-        config = self.config
-        heads = getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
-        width = getattr(config, "d_kv", None) or config.hidden_size // heads
-        return int(2 * self.layers * heads * width * self.dtype.itemsize)
 
 
 _FLOATS = TensorProto.FLOAT

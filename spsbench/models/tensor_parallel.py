@@ -101,7 +101,10 @@ class Meter:
         """Count from now on, for the rest of the process."""
         from torch.distributed import _functional_collectives as functional
 
-        for module, names in ((distributed, _COLLECTIVES), (functional, _FUNCTIONAL)):
+        gathering = ("all_reduce", "all_gather_single", "all_gather_tensor")
+        scattering = ("reduce_scatter_single", "reduce_scatter_tensor", "wait_tensor")
+        own = (distributed, ("all_reduce", "broadcast"))
+        for module, names in (own, (functional, gathering + scattering)):
             for name in names:
                 if hasattr(module, name):  # some were renamed between releases of torch
                     setattr(module, name, self.timed(getattr(module, name)))
@@ -128,13 +131,6 @@ class Meter:
         """Seconds since the last call."""
         spent_s, self._spent_s = self._spent_s, 0.0
         return spent_s
-
-
-_COLLECTIVES = ("all_reduce", "broadcast")
-_FUNCTIONAL = (
-    *("all_reduce", "all_gather_single", "all_gather_tensor"),
-    *("reduce_scatter_single", "reduce_scatter_tensor", "wait_tensor"),
-)
 
 
 class MeteredClock(SystemClock):
@@ -241,9 +237,10 @@ def _meet(device: torch.device) -> None:
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     try:
         store, rank, size = next(rendezvous("env://", timeout=_MEETING))
-        store.set(_here(rank), "")
+        here = "spsbench/{}".format  # the key under which a process says that it has come
+        store.set(here(rank), "")
         # The group's own patience begins now, and would be too long for a process that never comes.
-        store.wait([_here(other) for other in range(size)], _MEETING)
+        store.wait([here(other) for other in range(size)], _MEETING)
     except (RuntimeError, ValueError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
         raise RanksFault(
@@ -252,11 +249,6 @@ def _meet(device: torch.device) -> None:
             remedy="Start them by torchrun, on machines that reach each other; what one said is above.",
         ) from error
     distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
-
-
-def _here(rank: int) -> str:
-    """The key under which a process says that it has come."""
-    return f"spsbench/{rank}"
 
 
 _joined: list[Ranks] = []
@@ -345,6 +337,8 @@ class SplitLM(TorchLM):
     def __init__(self, model: Any, vocab_size: int | None, ranks: Ranks) -> None:
         super().__init__(model, vocab_size)
         self.ranks = ranks
+        if self.kv_bytes_per_token is not None:
+            self.kv_bytes_per_token //= ranks.size  # of one process
         self._is_alike = False
         self._loop = 0
 
@@ -397,37 +391,23 @@ class SplitLM(TorchLM):
 
     def forward_bytes(self, rows: int = 1) -> int:
         """See ``CausalLM.forward_bytes``; of one process, which reads its slices alone."""
-        parameters = [*self.model.parameters()]
-        own = sum(_local(parameter).nbytes for parameter in parameters)
-        whole = sum(parameter.nbytes for parameter in parameters)
-        return int(super().forward_bytes(rows) * (own / whole))
-
-    @property
-    def kv_bytes_per_token(self) -> int | None:
-        """See ``CausalLM.kv_bytes_per_token``; of one process."""
-        whole = super().kv_bytes_per_token
-        return None if whole is None else whole // self.ranks.size
+        parts = [*self.model.parameters()]
+        # What this process holds of each; some are whole in every one.
+        own = sum((part.to_local() if hasattr(part, "to_local") else part).nbytes for part in parts)
+        return int(super().forward_bytes(rows) * (own / sum(part.nbytes for part in parts)))
 
     def twin(self) -> NoReturn:
-        raise self._refusal(TENSOR_PARALLEL)
+        self.with_features(TENSOR_PARALLEL)
 
     def with_features(self, flag: str) -> NoReturn:
-        raise self._refusal(flag)
-
-    def truncated(self, layers: int, flag: str) -> NoReturn:
-        raise self._refusal(flag)
-
-    def reference(self) -> NoReturn:
-        raise self._refusal(TENSOR_PARALLEL)
-
-    def _refusal(self, flag: str) -> UsageError:
-        return UsageError(
+        raise UsageError(
             f"the target is split over {self.ranks.size} processes, and this needs it whole.",
             flag=flag,
             remedy=f"Leave {TENSOR_PARALLEL} or what reads the target's own layers out.",
         )
 
+    def truncated(self, layers: int, flag: str) -> NoReturn:
+        self.with_features(flag)
 
-def _local(parameter: Tensor) -> Tensor:
-    """What this process holds of a parameter; some are whole in each."""
-    return parameter.to_local() if hasattr(parameter, "to_local") else parameter
+    def reference(self) -> NoReturn:
+        self.with_features(TENSOR_PARALLEL)

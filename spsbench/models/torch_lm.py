@@ -162,16 +162,14 @@ class TorchLM(CausalLM):
         super().__init__(model.config, size, model.device, model.dtype)
         self.model = model
         self.layers = text_config(model.config).num_hidden_layers
+        self.parameters = sum(parameter.numel() for parameter in model.parameters())
+        self.kv_bytes_per_token = kv_bytes_per_token(model)
         self.cache = RewindCache()
 
     @property
     def weights(self) -> str:
         quantised = quantised_of(self.model)
         return str(self.dtype).removeprefix("torch.") if quantised is None else quantised.bits
-
-    @property
-    def parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.model.parameters())
 
     @property
     def length(self) -> int:
@@ -226,10 +224,6 @@ class TorchLM(CausalLM):
 
     def forward_bytes(self, rows: int = 1) -> int:
         return forward_bytes(self.model, rows)
-
-    @property
-    def kv_bytes_per_token(self) -> int | None:
-        return kv_bytes_per_token(self.model)
 
     def reference(self) -> TorchLM:
         return self

@@ -15,7 +15,7 @@ from spsbench.decode.clock import FakeClock, Stopwatch, SystemClock
 from spsbench.decode.sampling import UniformStream
 from spsbench.decode.stopping import TextDecoder
 from spsbench.engines.local import EagerEngine
-from spsbench.engines.rescore import rescore
+from spsbench.engines.rescore import rescored, teacher_force
 from spsbench.law.evidence import MIXTURES, POWERS, Sums
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
@@ -117,7 +117,8 @@ def rescored_outputs(
         request = Request(tuple(prompt), TOKENS, (), subject.sampling, seed=seed, fixed_length=True)
         with planted(subject.control, subject.target):
             tokens = engine.generate(request).tokens
-        sums = rescore(subject.target, subject.draft, prompt, tokens, subject.sampling, seed)
+        reading = teacher_force(subject.target, subject.draft, prompt, tokens, subject.sampling)
+        sums = rescored(reading, seed)
         for name, value in sums.items():
             short = name.removeprefix(RESCORED)
             total[short] = total.get(short, 0.0) + value
