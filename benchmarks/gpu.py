@@ -27,7 +27,7 @@ from spsbench.bench.forced import NullDecoder, SyntheticAcceptance
 from spsbench.decode.clock import SystemClock
 from spsbench.decode.rejection import Verdict
 from spsbench.decode.sampling import draw
-from spsbench.engines.cuda_graph import Capture, GraphedEngine, Graphs, StagedSpS, staged, uncaptured
+from spsbench.engines.cuda_graph import Capture, GraphedEngine, Graphs, StagedBatch, uncaptured
 from spsbench.engines.hf import ASSISTED, GENERATE, HFGenerateEngine
 from spsbench.engines.local import EagerEngine, Engine
 from spsbench.environment import describe_environment
@@ -101,7 +101,7 @@ def _agreement(device: torch.device) -> Iterator[str]:
     for sampling in (GREEDY, NUCLEUS):
         for k in (0, 1, K):
             static = [StaticLM(model, 160) for model in (target, draft)]
-            batch = staged(static[0], static[1] if k else None, k, sampling, _capture(device))
+            batch = StagedBatch(static[0], static[1] if k else None, k, sampling, _capture(device))
             graphed = GraphedEngine(batch, text, clock)
             eager = EagerEngine(target, draft if k else None, k, text, device, clock)
             for length in (1, 7, 60):
@@ -142,17 +142,17 @@ class _Bench:
         text, clock, capture = NullDecoder(), SystemClock(), _capture(device)
         rule = SyntheticAcceptance([ALPHA]).rule()
         one, two = static["target"], static["draft"]
-        self._batch = StagedSpS(one, two, K, NUCLEUS, capture, accept_at)
+        self._batch = StagedBatch(one, two, K, NUCLEUS, capture, accept_at)
         self._graphed = GraphedEngine(self._batch, text, clock)
         self._engines: dict[str, Engine] = {
             "ArS eager": EagerEngine(target, None, 0, text, device, clock),
-            "ArS graphed": GraphedEngine(staged(one, None, 0, NUCLEUS, capture), text, clock),
+            "ArS graphed": GraphedEngine(StagedBatch(one, None, 0, NUCLEUS, capture), text, clock),
             "ArS hf-generate": HFGenerateEngine(GENERATE, target, None, 0, text),
             "SpS eager": EagerEngine(target, draft, K, text, device, clock, rule),
             "SpS graphed": self._graphed,
             "SpS hf-assisted": HFGenerateEngine(ASSISTED, target, draft, K, text),
         }
-        self._greedy = GraphedEngine(staged(one, None, 0, GREEDY, capture), text, clock)
+        self._greedy = GraphedEngine(StagedBatch(one, None, 0, GREEDY, capture), text, clock)
 
     def correctness(self) -> Iterator[str]:
         """Greedy tokens against one uncached forward: each within two units in the last place of the best."""
@@ -192,7 +192,7 @@ class _Bench:
         """Medians of the three stages, by events on a GPU."""
         # Half of the output only: the loops that are timed need slots of their own.
         self._graphed.generate(replace(self._request(1, NUCLEUS), max_new_tokens=self._tokens // 2))
-        lengths = self._batch.state.lengths
+        lengths = self._batch.lengths
         for name, stage in zip(("draft", "verify", "accept"), self._batch.stages, strict=True):
             # Each replay goes on from the same length: the work is that of a loop.
             times = []

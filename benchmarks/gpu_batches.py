@@ -22,7 +22,7 @@ from benchmarks.gpu import ALPHA, GREEDY, NUCLEUS, K, _capture, _name, _pair, ac
 from benchmarks.pairs import build
 from spsbench.bench.forced import NullDecoder
 from spsbench.decode.clock import SystemClock
-from spsbench.engines.cuda_graph import StagedArS, StagedSpS
+from spsbench.engines.cuda_graph import StagedBatch
 from spsbench.engines.local import BatchedEngine, EagerEngine
 from spsbench.environment import describe_environment
 from spsbench.models.batched import StaticLM
@@ -102,11 +102,8 @@ def _engine(
 ) -> BatchedEngine:
     target, draft = models
     capture = _capture(device)
-    batch = (
-        StagedSpS(target, draft, k, sampling, capture, *([accept_at] if forced else []))
-        if k
-        else StagedArS(target, sampling, capture)
-    )
+    given = [accept_at] if forced else []
+    batch = StagedBatch(target, draft if k else None, k, sampling, capture, *given)
     return BatchedEngine(batch, NullDecoder(), device, SystemClock(), name="graphed")
 
 

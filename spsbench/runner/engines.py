@@ -26,7 +26,7 @@ from spsbench.decode.rules import Rule, build_rule
 from spsbench.drafters.kind import HIDDEN, Context
 from spsbench.drafters.policy import build_policy
 from spsbench.drafters.registry import build_drafter, drafter_kind
-from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs, staged
+from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs, StagedBatch
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine, Engine, ThreadedEngine
 from spsbench.errors import UsageError
@@ -244,7 +244,7 @@ class EngineFactory:
     def _graphed(self, arm: Arm, target: CausalLM, draft: CausalLM | None) -> Engine:
         capture = self._capture or self._graphs()
         drafting = None if draft is None else self._fixed(draft, arm.batch)
-        batch = staged(self._fixed(target, arm.batch), drafting, arm.k, arm.sampling, capture)
+        batch = StagedBatch(self._fixed(target, arm.batch), drafting, arm.k, arm.sampling, capture)
         tokenizer, clock = self._pair.tokenizer, self._clock
         if arm.batch == 1:
             return GraphedEngine(batch, tokenizer, clock)

@@ -24,7 +24,7 @@ from spsbench.decode.rows import warped
 from spsbench.decode.sampling import draw, warp
 from spsbench.drafters.kind import WEIGHTS, Context
 from spsbench.drafters.model import ModelDrafter
-from spsbench.engines.cuda_graph import GraphedEngine, staged, uncaptured
+from spsbench.engines.cuda_graph import GraphedEngine, StagedBatch, uncaptured
 from spsbench.engines.hf import ASSISTED, HFGenerateEngine
 from spsbench.engines.local import EagerEngine
 from spsbench.engines.rescore import rescored, teacher_force, token_evidence
@@ -270,7 +270,7 @@ def test_in_fixed_shapes_it_writes_what_it_writes_eagerly(
     target, draft = (StaticLM(model, 64) for model in models)
     decoder, clock = pair.tokenizer, FakeClock(0.001)
     request = Request(tuple(range(5, 25)), 20, (), sampling, 3, fixed_length=True)
-    engine = GraphedEngine(staged(target, draft, k, sampling, uncaptured), decoder, clock)
+    engine = GraphedEngine(StagedBatch(target, draft, k, sampling, uncaptured), decoder, clock)
     eager = EagerEngine(pair.target, pair.draft, k, decoder, CPU, clock)
     assert engine.generate(request).tokens == eager.generate(request).tokens
 

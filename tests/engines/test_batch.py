@@ -32,8 +32,7 @@ from spsbench.decode.rejection import Draft, accept_draft, accept_drafts
 from spsbench.decode.rules import build_rule
 from spsbench.decode.sampling import draw
 from spsbench.drafters.lookup import LookupDrafter
-from spsbench.engines.cuda_graph import Capture, uncaptured
-from spsbench.engines.cuda_graph import staged as staged_batch
+from spsbench.engines.cuda_graph import Capture, StagedBatch, uncaptured
 from spsbench.engines.local import BatchedEngine, EagerEngine
 from spsbench.models.batched import StaticLM, batched
 from spsbench.models.causal_lm import CausalLM
@@ -66,7 +65,7 @@ def staged(
     pair: Pair, k: int, sampling: SamplingParams, size: int, capture: Capture = uncaptured
 ) -> BatchedEngine:
     target, draft = (StaticLM(model, SLOTS, size) for model in pair if isinstance(model, TorchLM))
-    return engine_of(staged_batch(target, draft if k else None, k, sampling, capture))
+    return engine_of(StagedBatch(target, draft if k else None, k, sampling, capture))
 
 
 def in_order(engine: BatchedEngine, requests: list[Request]) -> list[Generation]:

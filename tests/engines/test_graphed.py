@@ -23,7 +23,7 @@ from fixed_shapes import (
 from tiny_models import config_of, make, make_pair
 
 from spsbench.decode.clock import FakeClock
-from spsbench.engines.cuda_graph import Capture, GraphedEngine, StagedSpS, staged, uncaptured
+from spsbench.engines.cuda_graph import Capture, GraphedEngine, StagedBatch, uncaptured
 from spsbench.models.batched import NotStatic, StaticLM, require_same_answers
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
@@ -44,7 +44,7 @@ def graphed(
     capture: Capture = uncaptured,
 ) -> GraphedEngine:
     target, draft = (StaticLM(model, slots) for model in pair if isinstance(model, TorchLM))
-    batch = staged(target, draft if k else None, k, sampling, capture)
+    batch = StagedBatch(target, draft if k else None, k, sampling, capture)
     return GraphedEngine(batch, Bytes(), FakeClock(0.001))
 
 
@@ -110,13 +110,13 @@ def test_what_is_forgotten_changes_nothing(sampling: SamplingParams, monkeypatch
     fixed = graphed(pair, 4, sampling)
     expected = fixed.generate(asked)
     batch = fixed.batch
-    assert isinstance(batch, StagedSpS)
+    assert batch.draft is not None
     loop, poisoned = batch.loop, []
 
     def then_poison(first: Callable[[int], int], value: float) -> Any:
         def run(watch: Any) -> Any:
             decoded = loop(watch)
-            length = int(batch.state.lengths)
+            length = int(batch.lengths)
             for model, kept in ((batch.target, length - 1), (batch.draft, length - 2)):
                 for layer in model.layers:
                     layer.keys[:, :, first(kept) :] = layer.values[:, :, first(kept) :] = value

@@ -13,7 +13,7 @@ from tiny_models import ARCHITECTURES, TOKENS
 
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.stopping import TextDecoder
-from spsbench.engines.cuda_graph import GraphedEngine, staged, uncaptured
+from spsbench.engines.cuda_graph import GraphedEngine, StagedBatch, uncaptured
 from spsbench.engines.local import EagerEngine, Engine
 from spsbench.law.evidence import Sums, added
 from spsbench.models.batched import StaticLM
@@ -73,7 +73,7 @@ def test_fixed_shapes_follow_too(sampling: SamplingParams) -> None:
     models = tiny("llama")
     slots = len(PROMPTS[0]) + NEW + K
     target, draft = (StaticLM(model, slots) for model in models)
-    engine = GraphedEngine(staged(target, draft, K, sampling, uncaptured), LETTERS, FakeClock(0.001))
+    engine = GraphedEngine(StagedBatch(target, draft, K, sampling, uncaptured), LETTERS, FakeClock(0.001))
     assert judged(models, engine, K, sampling, 3)["decisions_contradicted"] == 0
 
 
