@@ -18,16 +18,12 @@ from spsbench.records import FinishReason, Generation, Loop, TracedToken
 
 @dataclass(slots=True)
 class TruncatedLoop:
-    """A decoded loop with what the stop rule kept of it.
-
-    Attributes:
-        seconds: of each phase.
-    """
+    """A decoded loop with what the stop rule kept of it."""
 
     decoded: DecodedLoop
     kept: int
     reason: FinishReason | None
-    seconds: dict[str, float]
+    seconds: dict[str, float]  # of each phase
 
     @property
     def drafted(self) -> int:
@@ -59,11 +55,7 @@ class TruncatedLoop:
 def loop_records(
     loops: Sequence[TruncatedLoop], phases: bool, expected: Expected = expected_acceptance
 ) -> list[Loop]:
-    """One ``Loop`` a decoded loop.
-
-    Args:
-        expected: the probability of acceptance at each drafted position, as the rule has it.
-    """
+    """One ``Loop`` a decoded loop; ``expected`` is the rule's probability of acceptance at each position."""
     return [
         Loop(
             drafted=loop.drafted,

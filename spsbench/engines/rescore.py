@@ -149,11 +149,7 @@ def spans(generation: Generation) -> list[tuple[int, int]]:
 
 
 def recorded_rows(generation: Generation, like: Tensor) -> Tensor | None:
-    """[n, V] the rows that drafted tokens were drawn from, as the drafter showed them.
-
-    Args:
-        like: [n, V], on the device of the answer.
-    """
+    """[n, V] the rows that drafted tokens were drawn from, as the drafter showed them, shaped as ``like``."""
     if generation.draft_rows is None:
         return None
     rows = torch.zeros(like.shape, device=like.device)

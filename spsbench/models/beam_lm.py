@@ -138,14 +138,8 @@ class _Tree:
         self._depths = torch.cat([self._depths, own])
 
     def seen(self, n: int, depths: Tensor) -> tuple[Tensor, Tensor]:
-        """What the last n nodes attend to.
-
-        Args:
-            depths: [n] of them.
-
-        Returns:
-            [n, prefix + columns] whether each sees a column, and how many tokens the column lies ahead.
-        """
+        """[n, prefix + columns] whether each of the last n nodes, of ``depths`` [n], sees a column, and how
+        many tokens the column lies ahead."""
         tree = self._sees[len(self._sees) - n :]
         mask = torch.nn.functional.pad(tree, (self.prefix, 0), value=True)
         prefix = torch.arange(self.prefix, device=tree.device)

@@ -15,18 +15,13 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How the models of one ``model_type`` differ from Llama.
+    """How the models of one ``model_type`` differ from Llama."""
 
-    Attributes:
-        norm: names of the norms before attention and before the feed-forward block (Llama), or after
-            them, where ``norms_after``.
-        query_norm: queries and keys are normed: ``head`` by head, ``whole`` across all heads; or not.
-    """
-
+    # Of attention and of the feed-forward block: before them, or after them where ``norms_after``.
     norm: tuple[str, str] = ("input_layernorm", "post_attention_layernorm")
     norms_after: bool = False
     norm_offset: float = 0.0
-    query_norm: str = ""
+    query_norm: str = ""  # of queries and keys: ``head`` by head, ``whole`` across all heads; or none
     fused: bool = False
     gated: bool = True
     scaled_embedding: bool = False
@@ -59,12 +54,7 @@ _HEAD_UNIT = 16
 
 @dataclass(frozen=True, slots=True)
 class Blueprint:
-    """A model's shape and what its layers do.
-
-    Attributes:
-        embedding_scale, residual_scale, logit_scale: factors of embeddings, of what every block adds and of
-            the logits.
-    """
+    """A model's shape and what its layers do."""
 
     family: Family
     layers: int
@@ -80,7 +70,7 @@ class Blueprint:
     windows: tuple[int | None, ...]
     rotates: tuple[bool, ...]
     embedding_scale: float
-    residual_scale: float
+    residual_scale: float  # of what every block adds
     logit_scale: float
     frequencies: Tensor = field(repr=False)
     rotary_scale: float = 1.0
@@ -190,11 +180,7 @@ _ACTIVATIONS = {"gelu_new": "gelu_pytorch_tanh", "relu": "relu"}
 
 @dataclass(frozen=True, slots=True)
 class T5Plan:
-    """An encoder and a decoder of one width.
-
-    Attributes:
-        encoder, decoder: their shapes; positions rotate nothing.
-    """
+    """An encoder and a decoder of one width; positions rotate nothing."""
 
     encoder: Blueprint
     decoder: Blueprint

@@ -31,11 +31,7 @@ def skeleton(config: Any, dtype: torch.dtype | None = None) -> Any:
 
 
 class VocabularyRows:
-    """Puts logits of m tokens into rows of V, minus infinity elsewhere.
-
-    Args:
-        ids: [m] which tokens, ascending.
-    """
+    """Puts logits of m tokens, whose ids [m] ascend, into rows of V, minus infinity elsewhere."""
 
     def __init__(self, ids: Tensor, vocab_size: int) -> None:
         self._ids, self._vocab_size = ids, vocab_size
@@ -95,20 +91,16 @@ class FeatureRows:
 class CausalLM(ABC):
     """A loaded model with its own KV cache; batch size 1.
 
-    Args:
-        vocab_size: number of logits used; the rest pads the embedding.
-
     Attributes:
-        parameters: number of weights.
-        kv_bytes_per_token: of keys and values, which a forward reads of each cached token; None if unknown.
+        vocab_size: number of logits used; the rest pads the embedding.
         vocabulary: [m] the token ids that it can propose, ascending, on its device; other logits are minus
             infinity. None for all.
     """
 
     backend: ClassVar[str]
     layers: int
-    parameters: int
-    kv_bytes_per_token: int | None
+    parameters: int  # number of weights
+    kv_bytes_per_token: int | None  # keys and values, which a forward reads of each cached token, if known
     vocabulary: Tensor | None = None
     border: Border | None = None
 
@@ -265,18 +257,13 @@ def attention_window(config: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """Largest absolute differences of logits between cached and uncached forwards.
-
-    Attributes:
-        scale: largest absolute logit, for comparison.
-        bits: hash of the cached logits, bit for bit: whether two processes compute alike.
-    """
+    """Largest absolute differences of logits between cached and uncached forwards."""
 
     cached: float
     rolled_back: float
-    scale: float
+    scale: float  # largest absolute logit, for comparison
     prompt_tokens: int
-    bits: str
+    bits: str  # hash of the cached logits, bit for bit: whether two processes compute alike
 
     @property
     def worst(self) -> float:

@@ -37,15 +37,11 @@ _UNKNOWN_ARCHITECTURE = ("is not supported yet", "Unknown gguf model_type")
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a converted folder was made from.
-
-    Attributes:
-        weights: how they were stored, e.g. ``Q4_1`` or ``F16``.
-    """
+    """What a converted folder was made from."""
 
     file: str
     sha256: str
-    weights: str
+    weights: str  # how they were stored, e.g. ``Q4_1`` or ``F16``
 
     @property
     def dequantised(self) -> str | None:
@@ -61,13 +57,9 @@ def read_origin(folder: Path) -> Origin | None:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a GGUF file says of its weights.
+    """What a GGUF file says of its weights."""
 
-    Attributes:
-        weights: how they are stored, e.g. ``Q4_1``.
-    """
-
-    weights: str
+    weights: str  # how they are stored, e.g. ``Q4_1``
     parameters: int
 
 

@@ -91,12 +91,7 @@ def _weights_missing(source: ModelSource, flag: str) -> str | None:
 
 
 def onnx_under(target: OnnxLM, draft: TrainedDraft, config: Any, vocab_size: int, bits: int | None) -> OnnxLM:
-    """The model over ONNX Runtime, on its target's threads.
-
-    Args:
-        config: of the draft, with its target's vocabulary.
-        vocab_size: number of logits that both share.
-    """
+    """The model over ONNX Runtime, on its target's threads; ``config`` has its target's vocabulary."""
     ids = draft.ids_below(config.vocab_size if draft.vocabulary is None else vocab_size)
     return OnnxLM(
         config,
@@ -132,12 +127,7 @@ def torch_under(
 
 
 class SomeTokens(nn.Module):
-    """Some rows of an output head, with the logits of all tokens: minus infinity for the others.
-
-    Args:
-        head: a linear layer [V, hidden].
-        ids: [m] which rows, ascending.
-    """
+    """Some rows [m], ascending, of an output head [V, hidden]; logits of others are minus infinity."""
 
     def __init__(self, head: Any, ids: Tensor) -> None:
         super().__init__()
@@ -198,11 +188,7 @@ def load(
     threads: int | None = None,
     target: CausalLM | None = None,
 ) -> CausalLM:
-    """Load a model over a backend of ``choose_backend``.
-
-    Args:
-        vocab_size: number of logits that target and draft share.
-    """
+    """Load a model over a backend of ``choose_backend``; target and draft share ``vocab_size`` logits."""
     if source.sharing is not None:
         assert target is not None, "a trained draft is loaded after its target"
         return _load_sharing(source, source.sharing, dtype, vocab_size, flag, target)
@@ -235,12 +221,7 @@ def load_placed(
     placement: Placement,
     reserved_bytes: int,
 ) -> TorchLM:
-    """Load a target over several devices.
-
-    Args:
-        device: of ids and logits.
-        reserved_bytes: that a strategy leaves free on ``device``, for the draft.
-    """
+    """Load a target over several devices, with ids and logits on ``device``; see ``Placement.settings``."""
     folder = mkdtemp(prefix="spsbench-offload-")  # for weights on disk
     try:
         settings = placement.settings(source, dtype, reserved_bytes, device, folder)
@@ -366,11 +347,7 @@ def weights_bytes(config: Any, dtype: str) -> int:
 
 
 def require_room(models: dict[str, Any], dtype: str, device: torch.device) -> None:
-    """Refuse configurations whose weights do not fit on the device together.
-
-    Args:
-        dtype: see ``weights_bytes``.
-    """
+    """Refuse configurations whose weights do not fit on the device together."""
     needed = sum(weights_bytes(config, dtype) for config in models.values())
     remedy = "Choose smaller models, --dtype bfloat16, or another --device."
     require_free(needed, device, "the weights", next(iter(models)), remedy)
@@ -385,12 +362,7 @@ def random_model(
     threads: int | None = None,
     seed: int = 0,
 ) -> CausalLM:
-    """A model of that configuration with the initial weights of its architecture.
-
-    Args:
-        dtype: see ``weights_bytes``.
-        vocab_size: number of logits that target and draft share.
-    """
+    """A model of that configuration with the initial weights of its architecture."""
     with torch.random.fork_rng(devices=[]), device:
         torch.manual_seed(seed)
         model = built(config, _dtype(dtype))

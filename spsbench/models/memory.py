@@ -35,13 +35,9 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The routed experts of a mixture-of-experts model: a forward reads those that its rows activate.
+    """The routed experts of a mixture-of-experts model: a forward reads those that its rows activate."""
 
-    Attributes:
-        bytes: of all experts in all layers.
-    """
-
-    bytes: int
+    bytes: int  # of all experts in all layers
     count: int
     per_token: int
 
@@ -77,11 +73,7 @@ def kv_bytes_per_token(model: Any) -> int | None:
 
 
 def cache_bytes_per_token(config: Any, width_bytes: int) -> int:
-    """Bytes of keys and values of one cached token; 0 where the configuration does not say.
-
-    Args:
-        width_bytes: of a number.
-    """
+    """Bytes of keys and values of one cached token; 0 where the configuration does not say."""
     text = text_config(config)
     names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
     layers, heads, hidden = (getattr(text, name, None) for name in names)
@@ -122,11 +114,7 @@ def cache_bytes(device: torch.device | None = None) -> int | None:
 
 
 def cache_shared(device: torch.device | None = None) -> bool | None:
-    """Whether ``cache_bytes`` may be shared with other guests of a host: that of a CPU in a virtual machine.
-
-    Args:
-        device: see ``cache_bytes``.
-    """
+    """Whether ``cache_bytes`` may be shared with other guests of a host, as in a virtual machine."""
     return False if device is not None and device.type == "cuda" else is_virtual()
 
 
@@ -247,11 +235,7 @@ def require_memory(
 def require_free(
     needed_bytes: int, device: torch.device, what: str, flag: str, remedy: str, when: str = ""
 ) -> None:
-    """Refuse what does not fit into the free memory of a device; nothing where that is not known.
-
-    Args:
-        needed_bytes: by arithmetic.
-    """
+    """Refuse what does not fit into the free memory of a device; nothing where that is not known."""
     available = available_bytes(device)
     if available is not None and needed_bytes > available:
         raise UsageError(

@@ -21,38 +21,33 @@ from spsbench.models.checkpoint import Floats, StoredWeights, in_own_pages
 BLOCK = 32
 """Neighbours in a row that share a scale."""
 
-_WIDEST_4 = 15
-
 
 @dataclass(frozen=True, slots=True)
 class Rounded:
-    """A matrix [out, in]: an entry is (code - 2^(bits-1)) scale + offset of its block.
+    """A matrix [out, in]: an entry is (code - 2^(bits-1)) scale + offset of its block."""
 
-    Attributes:
-        codes: [out, blocks, bytes]; of 4 bits two share a byte, the first in its lower half.
-        scales: [out, blocks].
-        offsets: [out, blocks]; None where every one is 0.
+    codes: npt.NDArray[
+        np.uint8
+    ]  # [out, blocks, bytes]; of 4 bits two share a byte, the first in its lower half
+    scales: Floats  # [out, blocks]
+    offsets: Floats | None = None  # [out, blocks]; None where every one is 0
+
+
+def rounded(weight: Floats, bits: int) -> Rounded:
+    """Round a matrix to 8 or 4 bits so that nothing is lost of what ggml has rounded.
+
+    8 bits are 255 values symmetric about 0, as Q8_0 has them, 4 are 16 from a block's smallest to its
+    largest, as Q4_1. The last block is filled up with its own last entry.
     """
-
-    codes: npt.NDArray[np.uint8]
-    scales: Floats
-    offsets: Floats | None = None
-
-
-def rounded_8(weight: Floats) -> Rounded:
-    """To 255 values symmetric about 0, as ggml's Q8_0 has them: nothing of it is lost."""
-    blocks = _blocks(weight)
-    scales = np.abs(blocks).max(-1, keepdims=True) / np.float32(127)
-    codes = np.rint(blocks / _divisor(scales)) + 128
-    return Rounded(codes.astype(np.uint8), scales[..., 0])
-
-
-def rounded_4(weight: Floats) -> Rounded:
-    """To 16 values from a block's smallest to its largest, as Q4_1 has them: nothing of it is lost."""
-    blocks = _blocks(weight)
+    padded = np.pad(weight, ((0, 0), (0, -weight.shape[1] % BLOCK)), mode="edge")
+    blocks: Floats = padded.reshape(len(weight), -1, BLOCK)
     low = blocks.min(-1, keepdims=True)
-    scales = (blocks.max(-1, keepdims=True) - low) / np.float32(_WIDEST_4)
-    codes = np.rint((blocks - low) / _divisor(scales)).astype(np.uint8)
+    span = np.abs(blocks).max(-1, keepdims=True) if bits == 8 else blocks.max(-1, keepdims=True) - low
+    scales = span / np.float32(127 if bits == 8 else 15)
+    divisor = np.where(scales > 0, scales, np.float32(1.0))
+    if bits == 8:
+        return Rounded((np.rint(blocks / divisor) + 128).astype(np.uint8), scales[..., 0])
+    codes = np.rint((blocks - low) / divisor).astype(np.uint8)
     packed = codes[..., 0::2] | (codes[..., 1::2] << np.uint8(4))
     return Rounded(packed, scales[..., 0], (low + 8 * scales)[..., 0])
 
@@ -61,19 +56,6 @@ def block_sums(width: int) -> Floats:
     """[width, blocks] the matrix that adds up a row's neighbours, which offsets are multiplied by."""
     columns = np.arange(-(-width // BLOCK))
     found: Floats = (np.arange(width)[:, None] // BLOCK == columns).astype(np.float32)
-    return found
-
-
-def _blocks(weight: Floats) -> Floats:
-    """[out, blocks, BLOCK]; the last block is filled up with its own last entry."""
-    width = weight.shape[1]
-    padded = np.pad(weight, ((0, 0), (0, -width % BLOCK)), mode="edge")
-    blocks: Floats = padded.reshape(len(weight), -1, BLOCK)
-    return blocks
-
-
-def _divisor(scales: Floats) -> Floats:
-    found: Floats = np.where(scales > 0, scales, np.float32(1.0))
     return found
 
 
@@ -110,12 +92,9 @@ class Graph:
 def build_graph(
     blueprint: Blueprint, stored: StoredWeights, bits: int | None = None, batch: int | None = None
 ) -> Graph:
-    """The graph of a model.
+    """The graph of a model, of B sequences if ``batch`` is given.
 
-    Args:
-        bits: 8 or 4 to round matrices, see ``rounding``; None keeps float32. With 4 the head has 8: its
-            errors are the logits'.
-        batch: B, see ``Graph``.
+    8 or 4 bits round matrices, see ``rounded``. With 4 the head has 8: its errors are the logits'.
     """
     return Builder(blueprint, stored, bits, batch).graph()
 
@@ -309,8 +288,8 @@ class Builder:
         return self._node("MatMul", [x, self._weight(f"{name}.weight", weight.T)], outputs)
 
     def _rounded(self, x: str, name: str, weight: Floats, outputs: list[str] | None) -> str:
-        bits = 8 if name == self._head() else self._bits
-        found = rounded_8(weight) if bits == 8 else rounded_4(weight)
+        bits = 8 if name == self._head() or self._bits is None else self._bits
+        found = rounded(weight, bits)
         product = self._node(
             "MatMulNBits",
             [x, self._weight(f"{name}.codes", found.codes), self._weight(f"{name}.scales", found.scales)],

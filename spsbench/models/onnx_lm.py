@@ -62,18 +62,12 @@ _MOST_ROWS_KEPT = 65
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """One shape of a forward, bound to its own memory.
-
-    Attributes:
-        hidden: [n, width] to be filled with embeddings.
-        logits: [last, V], overwritten by the next forward of this shape.
-        features: [n, hidden] likewise; None where nobody asked.
-    """
+    """One shape of a forward, bound to its own memory."""
 
     binding: Any
-    hidden: Floats
-    logits: Tensor
-    features: Tensor | None
+    hidden: Floats  # [n, width] to be filled with embeddings
+    logits: Tensor  # [last, V], overwritten by the next forward of this shape
+    features: Tensor | None  # [n, hidden] likewise; None where nobody asked
 
 
 class OnnxForward:
@@ -110,13 +104,9 @@ class OnnxForward:
         self._seen, self._total = np.zeros(1, np.int32), np.zeros((), np.int32)
 
     def __call__(self, embed: Callable[[Floats], None], start: int, n: int, last: int) -> Tensor:
-        """Score n tokens after the first ``start`` cached ones.
+        """[last, V] logits of n tokens after the first ``start`` cached ones; ``embed`` writes [n, width].
 
-        Args:
-            embed: writes their embeddings into an array [n, width].
-
-        Returns:
-            [last, V] logits, overwritten by the next forward of the same shape.
+        The next forward of the same shape overwrites them.
         """
         self._make_room(start, start + n)
         bound = self._bound.get((n, last)) or self._bind(n, last)
@@ -200,11 +190,7 @@ def value_of(array: Any) -> Any:
 
 
 class OnnxModel(CausalLM):
-    """Owns a session on a CPU, which other models may share, and a KV cache; batch size 1.
-
-    Args:
-        graph: of ``plan``.
-    """
+    """Owns a session on a CPU, which other models may share, and a KV cache; batch size 1."""
 
     backend = ONNXRUNTIME
     embedding: str
@@ -298,11 +284,7 @@ class OnnxModel(CausalLM):
 
 
 class OnnxLM(OnnxModel):
-    """A decoder alone.
-
-    Args:
-        vocabulary: [m] what the rows of its head stand for; None where they stand for every token.
-    """
+    """A decoder alone; the rows of its head stand for the tokens of ``vocabulary`` [m], or for all."""
 
     embedding = EMBEDDING
 

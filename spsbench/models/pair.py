@@ -25,16 +25,11 @@ from spsbench.models.torch_lm import TorchLM
 
 @dataclass(frozen=True, slots=True)
 class PairSource:
-    """A compatible pair, before any weights are loaded.
-
-    Attributes:
-        target, draft: the models, as ``find`` returned them.
-        vocab_size: number of shared logits: real pairs pad their embeddings differently.
-    """
+    """A compatible pair, before any weights are loaded."""
 
     target: ModelSource
     draft: ModelSource
-    vocab_size: int
+    vocab_size: int  # number of shared logits: real pairs pad their embeddings differently
     context_window: int
 
     @property

@@ -154,10 +154,6 @@ class PlacedLM(TorchLM):
 
     accelerate moves what is passed between its modules. Token ids come from one device, that of the draft
     and of the sampling, and logits go back there, whichever device the head is on.
-
-    Args:
-        device: of ids and logits.
-        source: what it was loaded from.
     """
 
     def __init__(self, model: Any, vocab_size: int, device: torch.device, source: ModelSource) -> None:

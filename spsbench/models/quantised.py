@@ -36,13 +36,9 @@ _SCALE_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Quantised:
-    """How the matrices of a loaded model were quantised.
+    """How the matrices of a loaded model were quantised."""
 
-    Attributes:
-        bits: ``int8`` or ``int4``.
-    """
-
-    bits: str
+    bits: str  # ``int8`` or ``int4``
     by: str
     scheme: str
     layers: int
@@ -152,11 +148,7 @@ def mark(model: Any, quantise: str) -> None:
 def packed_bytes(
     config: Any, precision: Precision, device: torch.device, width: int
 ) -> dict[str, tuple[int, int]]:
-    """Bytes of each matrix that is quantised, before and after, by its weight's name; by arithmetic.
-
-    Args:
-        width: bytes of one unquantised weight.
-    """
+    """Bytes of each matrix that is quantised, with ``width`` for a weight before and after, by its name."""
     assert precision.quantise is not None
     found = {}
     for name, part in _layers(skeleton(config), precision.quantise, device).items():

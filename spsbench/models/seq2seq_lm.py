@@ -207,12 +207,7 @@ class _T5Builder(Builder):
         return self._node("MultiHeadAttention", inputs, num_heads=self._plan.heads, scale=1.0)
 
     def _bias_of(self, distances: torch.Tensor, index: str, *, both_sides: bool) -> None:
-        """Look the bias up, [1, heads, n, keys].
-
-        Args:
-            distances: [d] that the rows of the table stand for.
-            index: [n, keys] rows of the table.
-        """
+        """Look the bias up, [1, heads, n, keys], by ``index`` [n, keys] of a table for ``distances`` [d]."""
         name = f"{self._half}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         buckets = self._whole.buckets_of(distances, both_sides=both_sides)
         table: Floats = self._stored.read(name)[buckets.numpy()]

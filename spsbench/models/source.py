@@ -198,20 +198,15 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model that was found: location, configuration and tokenizer.
-
-    Attributes:
-        location: a folder or a hub id, as ``from_pretrained`` takes it.
-        dequantised: how the weights were quantised before they became float32, e.g. ``Q4_1``; else None.
-    """
+    """A model that was found: location, configuration and tokenizer."""
 
     name: str
-    location: str
+    location: str  # a folder or a hub id, as ``from_pretrained`` takes it
     revision: str | None
     fingerprint: str
     config: Any
     tokenizer: Tokenizer
-    dequantised: str | None = None
+    dequantised: str | None = None  # how weights were quantised before they became float32, e.g. ``Q4_1``
     sharing: Sharing | None = None
 
     @property

@@ -72,18 +72,12 @@ class Order(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """An order with its numbers.
-
-    Attributes:
-        number: of ``LOAD`` the CPU threads (0: as suits the size), of ``SCORE`` how many tokens are cached.
-        last: rows of logits, see ``LanguageModel.score``.
-        tokens: [n] to be read; empty where there are none.
-    """
+    """An order with its numbers."""
 
     order: Order
-    number: int
-    last: int
-    tokens: Tensor
+    number: int  # of ``LOAD`` the CPU threads (0: as suits the size), of ``SCORE`` how many tokens are cached
+    last: int  # rows of logits, see ``LanguageModel.score``.
+    tokens: Tensor  # [n] to be read; empty where there are none
 
 
 class Meter:

@@ -12,13 +12,9 @@ from spsbench.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """The tokens between a source and an output, by which one list of tokens is both.
+    """The tokens between a source and an output, by which one list of tokens is both."""
 
-    Attributes:
-        ending: that close every source, as the tokenizer writes them (``</s>``); may be empty.
-    """
-
-    ending: tuple[int, ...]
+    ending: tuple[int, ...]  # that close every source, as the tokenizer writes them (``</s>``); may be empty
     start: tuple[int, ...]
 
     def source_length(self, tokens: Sequence[int]) -> int:

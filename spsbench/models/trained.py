@@ -30,33 +30,24 @@ _ROWS = 64
 
 @dataclass(frozen=True, slots=True)
 class MadeFor:
-    """The target that a draft was trained for.
-
-    Attributes:
-        embedding: ``embedding_fingerprint`` of that table.
-    """
+    """The target that a draft was trained for."""
 
     name: str
     hidden: int
     vocab_size: int
-    embedding: str
+    embedding: str  # ``embedding_fingerprint`` of that table
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedDraft:
-    """What a folder holds.
-
-    Attributes:
-        kind: ``eagle``, ``medusa`` or ``model``.
-        vocabulary: [m] the token ids that it can propose, ascending; None for all.
-    """
+    """What a folder holds."""
 
     folder: Path
-    kind: str
+    kind: str  # ``eagle``, ``medusa`` or ``model``
     target: MadeFor
     config: dict[str, Any] | None
     heads: int
-    vocabulary: npt.NDArray[np.int64] | None
+    vocabulary: npt.NDArray[np.int64] | None  # [m] the token ids that it can propose, ascending; None for all
     stored: Checkpoint
 
     def ids_below(self, vocab_size: int) -> npt.NDArray[np.int64]:

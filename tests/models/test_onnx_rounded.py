@@ -15,7 +15,7 @@ from torch import Tensor
 from spsbench.drafters.quantised import rounded_target
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import self_test
-from spsbench.models.onnx_graph import BLOCK, block_sums, rounded_4, rounded_8
+from spsbench.models.onnx_graph import BLOCK, block_sums, rounded
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.torch_lm import TorchLM
 
@@ -43,7 +43,7 @@ def rounded_by_hand(weight: Tensor, bits: int) -> Tensor:
 
 def decoded(weight: Tensor, bits: int) -> Tensor:
     """What the codes mean, from the definition of each part."""
-    found = rounded_4(weight.numpy()) if bits == 4 else rounded_8(weight.numpy())
+    found = rounded(weight.numpy(), bits)
     codes = found.codes
     if bits == 4:
         codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(*codes.shape[:2], BLOCK)
