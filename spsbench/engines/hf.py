@@ -21,8 +21,9 @@ import torch
 
 from spsbench.decode.clock import device_now
 from spsbench.decode.stopping import StopRule, TextDecoder
+from spsbench.engines.buffer import phase_seconds
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import FinishReason, Generation, Loop, Request, SamplingParams
+from spsbench.records import FinishReason, Generation, Loop, Request
 
 GENERATE, ASSISTED, LOOKUP = "hf-generate", "hf-assisted", "hf-prompt-lookup"
 RULES = {
@@ -39,7 +40,7 @@ class HFGenerateEngine:
     ) -> None:
         self.name, self._k, self._decoder = name, k, decoder
         self._target, self._device = target.model, target.device
-        self._draft = None if draft is None else draft.model
+        self._models = [target.model] if draft is None else [target.model, draft.model]
 
     def generate(self, request: Request) -> Generation:
         """See ``Engine.generate``. Loops are seen from outside: what was drafted and emitted, not betas."""
@@ -47,59 +48,55 @@ class HFGenerateEngine:
         stop = StopRule.of(request, self._decoder)
         watcher = _Watcher(stop, len(request.prompt_ids))
         prompt = torch.tensor([request.prompt_ids], device=self._device)
+        drafting: dict[str, Any] = {"assistant_model": self._models[1]} if self._models[1:] else {}
+        if self.name == LOOKUP:
+            drafting = {"prompt_lookup_num_tokens": self._k}
         torch.manual_seed(request.seed)
         with torch.inference_mode(), ExitStack() as stack:
-            seen = [stack.enter_context(_timed(model)) for model in self._models()]
+            seen = [stack.enter_context(_timed(model)) for model in self._models]
             started = device_now(prompt.device)
             self._target.generate(
                 prompt,
                 attention_mask=torch.ones_like(prompt),
                 generation_config=self._settings(request),
                 stopping_criteria=[watcher],
-                **self._drafting(),
+                **drafting,
             )
             ended = device_now(prompt.device)
         prefill_s = sum(_beyond_median([seconds for seconds, _ in forwards]) for forwards in seen)
-        reason = watcher.reason or "length"
         return Generation(
             tokens=watcher.tokens,
             text=stop.text(watcher.tokens),
             loops=self._loops(watcher, [rows for _, rows in seen[0]], len(request.prompt_ids)),
             prefill_s=prefill_s,
             decode_s=ended - started - prefill_s,
-            finish_reason=reason,
+            finish_reason=watcher.reason or "length",
         )
 
     def _set_defaults(self) -> None:
         """Before each sequence: arms share the models, and each has its own K."""
         from transformers import GenerationConfig
 
-        for model in self._models():
+        for model in self._models:
             model.generation_config = GenerationConfig()  # a checkpoint's own defaults are not the task's
-        if self._draft is not None:
-            settings = self._draft.generation_config
-            settings.num_assistant_tokens = self._k
-            settings.num_assistant_tokens_schedule = "constant"
-            settings.assistant_confidence_threshold = 0.0
-
-    def _models(self) -> list[Any]:
-        return [self._target] if self._draft is None else [self._target, self._draft]
-
-    def _drafting(self) -> dict[str, Any]:
-        if self.name == LOOKUP:
-            return {"prompt_lookup_num_tokens": self._k}
-        return {} if self._draft is None else {"assistant_model": self._draft}
+        for draft in self._models[1:]:
+            draft.generation_config.num_assistant_tokens = self._k
+            draft.generation_config.num_assistant_tokens_schedule = "constant"
+            draft.generation_config.assistant_confidence_threshold = 0.0
 
     def _settings(self, request: Request) -> Any:
         from transformers import GenerationConfig
 
         eos = None if request.fixed_length else sorted(self._decoder.eos_ids)
-        pad = min(self._decoder.eos_ids, default=0)
+        params = request.sampling
+        how: dict[str, Any] = {"do_sample": not params.greedy}
+        if not params.greedy:
+            how |= {"temperature": params.temperature, "top_k": params.top_k, "top_p": params.top_p}
         return GenerationConfig(
             max_new_tokens=request.max_new_tokens,
             eos_token_id=eos or None,
-            pad_token_id=pad,
-            **_sampling(request.sampling),
+            pad_token_id=min(self._decoder.eos_ids, default=0),
+            **how,
         )
 
     def _loops(self, watcher: _Watcher, rows: Sequence[int], prompt_tokens: int) -> list[Loop]:
@@ -117,28 +114,21 @@ class HFGenerateEngine:
                     tested=min(accepted + 1, drafted),
                     beta_sum=float("nan"),
                     truncated=fresh - emitted,
-                    draft_s=None,
-                    verify_s=None,
-                    sample_s=None,
-                    other_s=None,
                     loop_s=watcher.seconds[number],
+                    **phase_seconds({}, phases=False),
                 )
             )
         return loops
 
 
 class _Watcher:
-    """A stopping criterion that keeps our stop rule and remembers what each loop brought.
-
-    Attributes:
-        seconds: of each loop; the first one's includes reading the prompt.
-    """
+    """A stopping criterion that keeps our stop rule and remembers what each loop brought."""
 
     def __init__(self, stop: StopRule, prompt_tokens: int) -> None:
         self.tokens: list[int] = []
         self.reason: FinishReason | None = None
         self.steps: list[tuple[int, int]] = []
-        self.seconds: list[float] = []
+        self.seconds: list[float] = []  # of each loop; the first one's includes reading the prompt
         self._stop, self._read = stop, prompt_tokens
         self._last = time.perf_counter()
 
@@ -153,17 +143,6 @@ class _Watcher:
         self.seconds.append(now - self._last)
         self._last = now
         return torch.full((1,), self.reason is not None, device=ids.device)
-
-
-def _sampling(params: SamplingParams) -> dict[str, Any]:
-    if params.greedy:
-        return {"do_sample": False}
-    return {
-        "do_sample": True,
-        "temperature": params.temperature,
-        "top_k": params.top_k,
-        "top_p": params.top_p,
-    }
 
 
 @contextmanager

@@ -206,26 +206,26 @@ class _T5Builder(Builder):
     def _attended(self, inputs: list[str]) -> str:
         return self._node("MultiHeadAttention", inputs, num_heads=self._plan.heads, scale=1.0)
 
-    def _bias_of(self, distances: torch.Tensor, index: str, *, both_sides: bool) -> None:
-        """Look the bias up, [1, heads, n, keys], by ``index`` [n, keys] of a table for ``distances`` [d]."""
+    def _position_bias(self, first: str, total: str, low: int) -> None:
+        """The bias [1, heads, n, keys] of queries from ``first`` on, over all keys before ``total``.
+
+        It is looked up by how far a key is behind its query, clipped to ``low`` and the farthest bucket.
+        """
+        one, behind = self._constant("one", np.array(1)), self._constant("behind", np.array([1]))
+        queries = self._node("Range", [first, total, one])
+        keys = self._node("Range", [self._constant("zero", np.array(0)), total, one])
+        apart = self._node("Sub", [self._node("Unsqueeze", [queries, behind]), keys])
+        ends = [self._constant(f"clip_{end}", np.array(end)) for end in (low, self._whole.far)]
+        index = self._node("Clip", [apart, *ends])
+        if low:
+            index = self._node("Sub", [index, ends[0]])
         name = f"{self._half}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        buckets = self._whole.buckets_of(distances, both_sides=both_sides)
+        distances = -torch.arange(low, self._whole.far + 1)
+        buckets = self._whole.buckets_of(distances, both_sides=low < 0)
         table: Floats = self._stored.read(name)[buckets.numpy()]
         found = self._node("Gather", [self._weight("bias_table", table), index], axis=0)
         across = self._node("Transpose", [found], perm=[2, 0, 1])
         self._node("Unsqueeze", [across, self._constant("first", np.array([0]))], [_BIAS])
-
-    def _apart(self, rows: str, columns: str) -> str:
-        """[n, keys] how far each key is behind its query, of their positions [n] and [keys], int64."""
-        behind = self._constant("behind", np.array([1]))
-        return self._node("Sub", [self._node("Unsqueeze", [rows, behind]), columns])
-
-    def _clipped(self, x: str, low: int, high: int) -> str:
-        ends = [self._constant(f"clip_{end}", np.array(end)) for end in (low, high)]
-        return self._node("Clip", [x, *ends])
-
-    def _range(self, start: str, end: str) -> str:
-        return self._node("Range", [start, end, "one"])
 
     def _count(self, x: str) -> str:
         """[] number of tokens of [1, n, hidden]."""
@@ -239,13 +239,7 @@ class _EncoderBuilder(_T5Builder):
     _half = "encoder"
 
     def graph(self) -> Graph:
-        self._constant("zero", np.array(0))
-        self._constant("one", np.array(1))
-        far = self._whole.far
-        places = self._range("zero", self._count("hidden"))
-        near = self._clipped(self._apart(places, places), -far, far)
-        index = self._node("Add", [near, self._constant("far", np.array(far))])
-        self._bias_of(-torch.arange(-far, far + 1), index, both_sides=True)
+        self._position_bias("zero", self._count("hidden"), -self._whole.far)
         states = self._layers("hidden")
         for number in range(self._whole.decoder.layers):
             for kind in ("key", "value"):
@@ -277,13 +271,8 @@ class _DecoderBuilder(_T5Builder):
     _half = "decoder"
 
     def graph(self) -> Graph:
-        self._constant("zero", np.array(0))
-        self._constant("one", np.array(1))
         total = self._node("Cast", ["total"], to=TensorProto.INT64)
-        first = self._node("Sub", [total, self._count("hidden")])
-        apart = self._apart(self._range(first, total), self._range("zero", total))
-        far = self._whole.far
-        self._bias_of(-torch.arange(far + 1), self._clipped(apart, 0, far), both_sides=False)
+        self._position_bias(self._node("Sub", [total, self._count("hidden")]), total, 0)
         return super().graph()
 
     def _blocks(self, number: int) -> list[Any]:
