@@ -80,8 +80,8 @@ class Message:
     tokens: Tensor  # [n] to be read; empty where there are none
 
 
-class Meter:
-    """Seconds that this process was within collectives of torch, waiting for slower processes included.
+class Meter(SystemClock):
+    """The machine's clock, and the seconds within collectives of torch, waiting for others included.
 
     They are counted where torch is called: in ``torch.distributed`` and in the functional collectives that
     DTensor uses, some of which end in a wait. One within another counts once.
@@ -121,17 +121,10 @@ class Meter:
 
         return counted
 
-    def take(self) -> float:
-        """Seconds since the last call."""
+    def communicated(self) -> float:
+        """See ``CommunicatingClock``."""
         spent_s, self._spent_s = self._spent_s, 0.0
         return spent_s
-
-
-class MeteredClock(SystemClock):
-    """The machine's clock, with what a meter counted; see ``CommunicatingClock``."""
-
-    def __init__(self, meter: Meter) -> None:
-        self.communicated = meter.take
 
 
 class Ranks:
@@ -150,7 +143,7 @@ class Ranks:
     @property
     def clock(self) -> Clock:
         """For engines: one that knows of collectives where these can be timed."""
-        return SystemClock() if self.meter is None else MeteredClock(self.meter)
+        return self.meter or SystemClock()
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:

@@ -175,8 +175,8 @@ def test_a_collective_within_another_counts_once() -> None:
     outer = meter.timed(lambda: [inner(), inner()])
     outer()
     assert meter.calls == 1
-    assert meter.take() > 0.0
-    assert meter.take() == 0.0
+    assert meter.communicated() > 0.0
+    assert meter.communicated() == 0.0
 
 
 def test_checksums_tell_sequences_apart() -> None:
