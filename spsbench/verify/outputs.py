@@ -117,8 +117,7 @@ def rescored_outputs(
         request = Request(tuple(prompt), TOKENS, (), subject.sampling, seed=seed, fixed_length=True)
         with planted(subject.control, subject.target):
             tokens = engine.generate(request).tokens
-        reading = teacher_force(subject.target, subject.draft, prompt, tokens, subject.sampling)
-        sums = rescored(reading, seed)
+        sums = rescored(teacher_force(subject.target, subject.draft, prompt, tokens, subject.sampling), seed)
         for name, value in sums.items():
             short = name.removeprefix(RESCORED)
             total[short] = total.get(short, 0.0) + value
