@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from spsbench.axes import EAGER, ArmIdentity, identity, is_beam, label, own_ars, unusual
 from spsbench.metrics.kind import MetricKind
@@ -15,124 +16,50 @@ from spsbench.predict.costs import hindsight, prediction, replayed
 from spsbench.predict.factors import why
 from spsbench.predict.roofline import ceiling
 from spsbench.predict.verdict import verdicts
-from spsbench.records import SCHEMA_VERSION, Speedup
-from spsbench.stats import workers
+from spsbench.records import SCHEMA_VERSION, Loop
 from spsbench.stats.acceptance import acceptance, disagreement
+from spsbench.stats.anytime import paired_speedup
 from spsbench.stats.bootstrap import finite, plain, ratio
-from spsbench.stats.categories import by_category
-from spsbench.stats.conditions import contention, distrust, separated, slow_sequences, warnings
+from spsbench.stats.conditions import (
+    contention,
+    distrust,
+    separated,
+    slow_sequences,
+    unlike_workers,
+    warnings,
+)
 from spsbench.stats.corpus import CorpusMetric, corpus_metrics, intervals, without_figure
-from spsbench.stats.energy import energy
-from spsbench.stats.latency import positions, tails
+from spsbench.stats.latency import energy, positions, tails
 from spsbench.stats.losslessness import alpha_leviathan, losslessness
 from spsbench.stats.parity import metrics, parity
-from spsbench.stats.processes import paired_speedup
-from spsbench.stats.speedup import (
-    PairedTimes,
-    by_prompt,
-    drifted,
-    finished,
-    halves,
-    in_both,
-    loops_of,
-    pair,
-    share_slower,
-)
+from spsbench.stats.speedup import drifted, finished, halves, in_both, loops_of, pair, share_slower, shown
 from spsbench.stats.surface import surfaces
 from spsbench.summary_types import (
     Acceptance,
     ArmRow,
+    CategoryPart,
+    CategoryRow,
     Diagnostics,
-    EngineOfArm,
     Engines,
     Labels,
-    OwnComparison,
-    Prediction,
+    Numbers,
     RatioInterval,
-    RowComparison,
-    RowCounts,
-    RowDetails,
-    RowLoops,
-    RowMetrics,
-    RowWaves,
     Summary,
-    Surfaces,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-_KEY = ["example_id", "sample_index", "arm"]
-
-
-def token_hash(samples: pd.DataFrame) -> str | None:
-    """SHA-256 over the ids of all finished sequences, whatever their order in the journal."""
-    done = finished(samples)
-    if done.empty or "token_ids" not in done:
-        return None
-    parts = [part for _, part in done.groupby("process")] if "process" in done else [done]
-    hashes = {_hash(part) for part in parts}
-    return hashes.pop() if len(hashes) == 1 else None
-
-
-def _hash(done: pd.DataFrame) -> str:
-    digest = hashlib.sha256()
-    columns = done.sort_values(_KEY)[[*_KEY, "token_ids"]].astype({"sample_index": int})
-    for line in columns.to_numpy(dtype=object).tolist():
-        digest.update(json.dumps(line, default=int).encode() + b"\n")
-    return digest.hexdigest()
-
-
-def diagnostics(
-    by_arm: Mapping[str, pd.DataFrame],
-    loops_by_arm: Mapping[str, pd.DataFrame],
-    rows: Sequence[ArmRow],
-    info: Mapping[str, Any],
-    evidence: pd.DataFrame | None = None,
-    *,
-    anytime: bool = False,
-    alarmed: Collection[str] = (),
-) -> Diagnostics:
-    """The parts of ``summary.json`` that explain its rows; each null where it has nothing to say.
-
-    Each row also gets its own ``prediction``, ``{"leviathan": ..., "chen": ...}``, null for arms that
-    predict nothing.
-    """
-    # A loop of a beam search counts steps of the search: no model of tokens per loop is about them.
-    sampled = [row for row in rows if not is_beam(row)]
-    arms = {row["arm"] for row in sampled} & by_arm.keys()
-    loops = {
-        arm: loops_of(part, finished(by_arm[arm]), len(by_arm[arm]))
-        for arm, part in loops_by_arm.items()
-        if arm in arms
-    }
-    found: Diagnostics = {
-        "prediction": prediction(sampled, info, {} if evidence is None else replayed(evidence, sampled)),
-        "why": (explained := why(by_arm, loops_by_arm, sampled)),
-        "ceiling": ceiling(by_arm, sampled, info),
-        "tails": tails(by_arm, loops, rows),
-        "positions": positions(loops, rows),
-        "hindsight": hindsight(by_arm, loops, rows),
-        "verdict": verdicts(by_arm, rows, explained, anytime=anytime, alarmed=alarmed),
-    }
-    found = plain(found)
-    _annotate(rows, found["prediction"])
-    return found
-
-
-def _annotate(rows: Sequence[ArmRow], predicted: Prediction | None) -> None:
-    arms = {} if predicted is None else {arm["arm"]: arm for arm in predicted["arms"]}
-    for row in rows:
-        arm = arms.get(row["arm"])
-        row["prediction"] = None if arm is None else {"leviathan": arm["predicted"], "chen": arm["chen"]}
-
-
 PHASES = ("draft", "verify", "sample", "other", "loop")
 COMM = "comm"
 """A phase more, of a target that is split over processes."""
 
+_LATER_PHASES = [
+    field.name[:-2] for field in fields(Loop) if field.name.endswith("_s") and field.default is None
+]
 _METHOD_ORDER = {"ars": 0, "sps": 1, "draft": 2}
+_KEY = ["example_id", "sample_index", "arm"]
 
 
 def summarise(
@@ -158,6 +85,32 @@ def summarise(
     return separated(samples, loops, info, partial(_summarise, evidence=evidence, kinds=kinds))
 
 
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What the rows are made from: sequences of one and the same conditions."""
+
+    samples: Mapping[str, pd.DataFrame]
+    loops: Mapping[str, pd.DataFrame]
+    info: Mapping[str, Any]
+    corpora: Mapping[str, CorpusMetric]
+    trusted: bool
+    anytime: bool
+
+    def speedup(
+        self, baseline: pd.DataFrame | None, arm: pd.DataFrame, *, prefill: bool = False
+    ) -> RatioInterval | None:
+        """Of an arm over its baseline, if it has one."""
+        if baseline is None:
+            return None
+        found = paired_speedup(baseline, arm, prefill=prefill, anytime=self.anytime)
+        return shown(found, trusted=self.trusted)
+
+    def of_arm(self, key: str, arm: str) -> Any:
+        """What the runner recorded for all arms or by arm."""
+        value = self.info.get(key)
+        return value.get(arm) if isinstance(value, Mapping) else value
+
+
 def _summarise(
     samples: pd.DataFrame,
     loops: pd.DataFrame,
@@ -166,152 +119,53 @@ def _summarise(
     kinds: Sequence[MetricKind],
 ) -> Summary:
     """The same for sequences of one and the same conditions."""
-    by_arm = {str(arm): part for arm, part in samples.groupby("arm", sort=False)}
-    loops_of = {str(arm): part for arm, part in loops.groupby("arm", sort=False)} if len(loops) else {}
-    arms, anytime = _arms(info), bool((info.get("stopping") or {}).get("anytime"))
-    corpora = corpus_metrics(info, kinds)
-    rows: list[ArmRow] = []
-    for arm in arms:
-        own = by_arm.get(arm["arm"], samples.iloc[:0])
-        seen = _loops_of_finished(loops_of.get(arm["arm"], loops.iloc[:0]), own)
-        compared = _compared(own, _baseline(arm, arms, by_arm), by_arm, anytime=anytime)
-        rows.append(
-            {
-                **arm,
-                **_counts(own, arm, info),
-                **_metrics_of(own, arm, corpora),
-                **compared,
-                **_own_compared(own, own_ars(arm, arms), compared, by_arm, anytime=anytime),
-                **_from_loops(seen, arm),
-                **_details(arm, info),
-                "prediction": None,
-            }
-        )
-    _add_alpha_leviathan(rows, by_arm)
     taken = contention(samples, info)
-    rows = plain(rows if taken["trusted"] else _without_intervals(rows))
+    run = _Measured(
+        samples={str(arm): part for arm, part in samples.groupby("arm", sort=False)},
+        loops={str(arm): part for arm, part in loops.groupby("arm", sort=False)} if len(loops) else {},
+        info=info,
+        corpora=corpus_metrics(info, kinds),
+        trusted=taken["trusted"],
+        anytime=bool((info.get("stopping") or {}).get("anytime")),
+    )
+    arms = _arms(info)
+    rows = [_row(run, arm, arms, run.samples.get(arm["arm"], samples.iloc[:0])) for arm in arms]
+    _add_alpha_leviathan(rows, run.samples)
+    rows = plain(rows)
     dtype = ((info.get("models") or {}).get("target") or {}).get("dtype")
-    computed_in = None if dtype is None else str(dtype)
-    judged = plain(losslessness(by_arm, rows, computed_in, info.get("proof")))
-    quality = plain(parity(by_arm, rows, info.get("headline_metric"), info.get("metrics"), corpora))
-    labels = _labels(info)
-    if (joules := energy(by_arm, rows, info, trusted=taken["trusted"], anytime=anytime)) is not None:
+    judged = plain(losslessness(run.samples, rows, None if dtype is None else str(dtype), info.get("proof")))
+    quality = plain(parity(run.samples, rows, info.get("headline_metric"), info.get("metrics"), run.corpora))
+    labels = _labels(run)
+    if joules := energy(run.samples, rows, info, trusted=run.trusted, anytime=run.anytime):
         labels["energy"] = plain(joules)
-    return {
+    alarmed = {arm["arm"] for arm in judged["arms"] if arm["verdict"] == "alarm"} if judged else set()
+    sized = plain(surfaces(run.samples, rows, trusted=run.trusted))
+    found: Summary = {
         "schema_version": SCHEMA_VERSION,
         **labels,
         "rows": rows,
-        "by_category": plain(
-            by_category(by_arm, loops_of, rows, corpora=corpora, trusted=taken["trusted"], anytime=anytime)
-        ),
+        "by_category": plain(list(_by_category(run, rows))),
         "parity": quality,
         "losslessness": judged,
-        **_explained(
-            *(by_arm, loops_of, rows, info, evidence),
-            trusted=taken["trusted"],
-            anytime=anytime,
-            alarmed={arm["arm"] for arm in judged["arms"] if arm["verdict"] == "alarm"} if judged else set(),
-        ),
+        **_diagnostics(run, rows, evidence, alarmed),
         "contention": plain(taken),
-        **_surfaces(by_arm, rows, trusted=taken["trusted"]),
+        "surfaces": sized,
         "token_sha256": token_hash(samples),
         "complete": not any(row["failed"] or row["missing"] for row in rows),
         "warnings": [
             *distrust(taken["reasons"]),
-            *_fallbacks(info),
-            *_slow_dtype(info),
-            *_left_out(info),
-            *workers.sentences(info),
-            *_cut(info),
-            *_tokens_differ(samples),
-            *without_figure(finished(samples), corpora),
-            *warnings(rows, judged, quality, anytime=anytime),
-            *slow_sequences(by_arm, rows),
+            *_of_the_run(info),
+            *unlike_workers(info),
+            *_of_the_outputs(samples, info),
+            *without_figure(finished(samples), run.corpora),
+            *warnings(rows, judged, quality, anytime=run.anytime),
+            *slow_sequences(run.samples, rows),
         ],
         "conditions": [],
     }
-
-
-def _surfaces(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow], *, trusted: bool) -> Surfaces:
-    found = plain(surfaces(by_arm, rows, trusted=trusted))
-    return {"surfaces": found} if found else {}
-
-
-def _metrics_of(own: pd.DataFrame, arm: ArmIdentity, corpora: Mapping[str, CorpusMetric]) -> RowMetrics:
-    done = finished(own)
-    found: RowMetrics = {"metrics": metrics(done, corpora, arm["arm"])}
-    return found | {"metric_intervals": intervals(done, corpora, arm["arm"])} if corpora else found
-
-
-def _fallbacks(info: Mapping[str, Any]) -> list[str]:
-    reasons = (info.get("engine_fallbacks") or {}).items()
-    return [f"{arm} ran with the engine eager: {reason}." for arm, reason in reasons]
-
-
-def _cut(info: Mapping[str, Any]) -> list[str]:
-    count = info.get("truncated_prompts") or 0
-    several = "prompts have documents that were" if count > 1 else "prompt has a document that was"
-    return [f"{count} {several} cut to fit into the models' window."] if count else []
-
-
-def _left_out(info: Mapping[str, Any]) -> list[str]:
-    reasons = (info.get("engines_left_out") or {}).items()
-    return [f"{arm} was left out, its engine could not be started: {reason}." for arm, reason in reasons]
-
-
-def _slow_dtype(info: Mapping[str, Any]) -> list[str]:
-    """That the baseline may be slow on a CPU: few compute fast in the checkpoint's 16 bit."""
-    target = (info.get("models") or {}).get("target") or {}
-    identity = info.get("identity") or {}
-    on_cpu, left_to_it = identity.get("device") == "cpu", identity.get("dtype") == "auto"
-    if not (on_cpu and left_to_it and target.get("backend") == "torch"):
-        return []
-    if target.get("dtype") not in ("bfloat16", "float16"):
-        return []
-    return [
-        f"The models compute in {target['dtype']}, the checkpoint's dtype, over torch. On many CPUs --dtype "
-        "float32, over ONNX Runtime, is several times faster: measure it too before you judge the baseline."
-    ]
-
-
-def _without_intervals(rows: list[ArmRow]) -> list[ArmRow]:
-    """Other processes used the CPU in bursts, which an interval over prompts does not cover."""
-    return [
-        {
-            **row,
-            "speedup": _bare(row["speedup"]),
-            "end_to_end_speedup": _bare(row["end_to_end_speedup"]),
-            "own_speedup": _bare(row["own_speedup"]),
-            "drifted": False,
-        }
-        for row in rows
-    ]
-
-
-def _bare(found: RatioInterval | None) -> RatioInterval | None:
-    return None if found is None else {"ratio": found["ratio"], "low": None, "high": None}
-
-
-def _explained(
-    by_arm: Mapping[str, pd.DataFrame],
-    loops_of: Mapping[str, pd.DataFrame],
-    rows: list[ArmRow],
-    info: Mapping[str, Any],
-    evidence: pd.DataFrame | None,
-    *,
-    trusted: bool,
-    anytime: bool,
-    alarmed: Collection[str],
-) -> Diagnostics:
-    """``diagnostics``; times that are not to be trusted explain nothing and give no verdict."""
-    found = diagnostics(by_arm, loops_of, rows, info, evidence, anytime=anytime, alarmed=alarmed)
-    return found if trusted else {**found, "verdict": None, "why": None}
-
-
-def _tokens_differ(samples: pd.DataFrame) -> list[str]:
-    if "process" not in samples or finished(samples).empty or token_hash(samples) is not None:
-        return []
-    return ["The processes wrote different tokens from the same seeds. `spsbench compare` shows where."]
+    if not sized:
+        del found["surfaces"]
+    return found
 
 
 def _arms(info: Mapping[str, Any]) -> list[ArmIdentity]:
@@ -321,42 +175,89 @@ def _arms(info: Mapping[str, Any]) -> list[ArmIdentity]:
         if arm["arm"] in (info.get("engine_fallbacks") or {}):
             arm["engine"] = EAGER
     samplings = list(dict.fromkeys(arm["sampling"] for arm in arms))
-    drafters = list(dict.fromkeys(value for arm in arms for value in _drafting(arm)))
+    drafters = list(
+        dict.fromkeys(value for arm in arms for value in (arm["drafter"], arm["rule"], arm["policy"]))
+    )
     return sorted(
         arms,
         key=lambda arm: (
             samplings.index(arm["sampling"]),
             _METHOD_ORDER.get(arm["method"], 3),
-            *(drafters.index(value) for value in _drafting(arm)),
+            *(drafters.index(value) for value in (arm["drafter"], arm["rule"], arm["policy"])),
             arm["batch"],
             arm["k"],
         ),
     )
 
 
-def _drafting(arm: ArmIdentity) -> tuple[str | None, ...]:
-    return arm["drafter"], arm["rule"], arm["policy"]
-
-
-def _counts(own: pd.DataFrame, arm: ArmIdentity, info: Mapping[str, Any]) -> RowCounts:
-    done = finished(own)
+def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.DataFrame) -> ArmRow:
+    """Everything about one arm; what needs a baseline is null for the baseline itself."""
+    name, done, speculative = arm["arm"], finished(own), arm["method"] == "sps"
+    baseline, of_engine = _baseline(arm, arms, run.samples), own_ars(arm, arms)
+    base = None if baseline is None else run.samples[baseline]
+    own_baseline = of_engine["arm"] if of_engine is not None and of_engine["arm"] in run.samples else None
+    times = None if base is None else pair(base, own)
+    # A half is held against the ordinary interval: that is what a half leaves in one case of twenty.
+    ordinary = None if base is None else paired_speedup(base, own)
     tokens, decode_s = int(done["new_tokens"].sum()), float(done["decode_s"].sum())
-    per_token = ratio(decode_s, tokens)
-    whole = ratio(decode_s + float(done["prefill_s"].sum()), tokens)
-    expected = _for_arm(info, "expected_sequences", arm["arm"])
-    return {
+    expected = run.of_arm("expected_sequences", name)
+    loops = loops_of(run.loops[name], done, len(own)) if name in run.loops else None
+    loops = None if loops is None or loops.empty else loops
+    recorded: Mapping[str, Any] = next(
+        (entry for entry in run.info.get("arms") or [] if entry["arm"] == name), {}
+    )
+    # The peak is of this process.
+    separate = ((run.info.get("engines") or {}).get(name) or {}).get("separate", False)
+    speedup = run.speedup(base, own) if run.anytime else shown(ordinary, trusted=run.trusted)
+    row: ArmRow = {
+        **arm,
         "sequences": len(done),
         "prompts": int(done["example_id"].nunique()),
         "processes": int(done["process"].nunique()) if "process" in done else 1,
         "tokens": tokens,
         "failed": len(own) - len(done),
         "missing": max(0, int(expected) - len(own)) if expected is not None else 0,
-        "ms_per_token": None if per_token is None else 1e3 * per_token,
-        "end_to_end_ms_per_token": None if whole is None else 1e3 * whole,
+        "ms_per_token": _ms(decode_s, tokens),
+        "end_to_end_ms_per_token": _ms(decode_s + float(done["prefill_s"].sum()), tokens),
+        "metrics": metrics(done, run.corpora, name),
+        "metric_intervals": intervals(done, run.corpora, name),
+        "baseline": baseline,
+        "speedup": speedup,
+        "end_to_end_speedup": run.speedup(base, own, prefill=True),
+        "speedup_halves": None if times is None else [*halves(times)],
+        "share_slower": None
+        if base is None
+        else share_slower(pair(base.drop(columns="wave", errors="ignore"), own)),
+        "paired_prompts": None if base is None else int(in_both(base, own)[1]["example_id"].nunique()),
+        "paired_waves": 0 if times is None else len(times),
+        "drifted": run.trusted and times is not None and ordinary is not None and drifted(times, ordinary),
+        "own_baseline": own_baseline,
+        "own_speedup": speedup
+        if own_baseline == baseline
+        else run.speedup(run.samples.get(own_baseline or ""), own),
+        "acceptance": _acceptance(loops, arm) if loops is not None and speculative else None,
+        "acceptance_z": disagreement(loops) if loops is not None and speculative else None,
+        "tokens_per_loop": _mean(loops, "emitted"),
+        "drafted_per_loop": _mean(loops, "drafted"),
+        "loop_time": None if loops is None else _loop_time(loops),
+        "verification_rule": run.of_arm("verification_rule", name) if speculative else None,
+        "peak_memory_bytes": None if separate else run.of_arm("peak_memory_bytes", name),
+        "target_mode": run.of_arm("target_mode", name),
+        "draft_mode": run.of_arm("draft_mode", name),
+        "draft_forwards": recorded.get("draft_forwards", arm["k"]),
+        "lossless": recorded.get("lossless", True),
+        "prediction": None,
     }
+    if not run.corpora:
+        del row["metric_intervals"]
+    if base is None or "wave" not in own or own["wave"].isna().all():
+        del row["paired_waves"]
+    return row
 
 
-def _baseline(arm: ArmIdentity, arms: list[ArmIdentity], by_arm: Mapping[str, pd.DataFrame]) -> str | None:
+def _baseline(
+    arm: ArmIdentity, arms: Sequence[ArmIdentity], by_arm: Mapping[str, pd.DataFrame]
+) -> str | None:
     """The fastest ArS arm of the same sampling and batch; None for itself and where there is none."""
     speeds = {}
     for other in arms:
@@ -370,119 +271,20 @@ def _baseline(arm: ArmIdentity, arms: list[ArmIdentity], by_arm: Mapping[str, pd
     return None if fastest == arm["arm"] else fastest
 
 
-def _compared(
-    own: pd.DataFrame, baseline: str | None, by_arm: Mapping[str, pd.DataFrame], *, anytime: bool
-) -> RowComparison:
-    """Everything that needs a baseline; null for the baseline itself."""
-    if baseline is None:
-        return {
-            "baseline": None,
-            "speedup": None,
-            "end_to_end_speedup": None,
-            "speedup_halves": None,
-            "share_slower": None,
-            "paired_prompts": None,
-            "drifted": False,
-        }
-    times = pair(by_arm[baseline], own)
-    sides = by_arm[baseline], own
-    decode, whole = (paired_speedup(*sides, prefill=prefill, anytime=anytime) for prefill in (False, True))
-    # A half is held against the ordinary interval: that is what a half leaves in one case of twenty.
-    fixed = paired_speedup(*sides) if anytime else decode
-    return {
-        "baseline": baseline,
-        "speedup": _interval(decode),
-        "end_to_end_speedup": _interval(whole),
-        "speedup_halves": [*halves(times)],
-        "share_slower": share_slower(by_prompt(*sides)),
-        "paired_prompts": int(in_both(*sides)[1]["example_id"].nunique()),
-        **_waves(own, times),
-        "drifted": fixed is not None and drifted(times, fixed),
-    }
+def _ms(seconds: float, tokens: int) -> float | None:
+    per_token = ratio(seconds, tokens)
+    return None if per_token is None else 1e3 * per_token
 
 
-def _waves(own: pd.DataFrame, times: PairedTimes) -> RowWaves:
-    return {"paired_waves": len(times)} if "wave" in own and own["wave"].notna().any() else {}
+def _mean(loops: pd.DataFrame | None, column: str, unit: float = 1.0) -> float | None:
+    return None if loops is None else finite(unit * loops[column].astype("float64").mean())
 
 
-def _own_compared(
-    own: pd.DataFrame,
-    baseline: ArmIdentity | None,
-    compared: RowComparison,
-    by_arm: Mapping[str, pd.DataFrame],
-    *,
-    anytime: bool,
-) -> OwnComparison:
-    """The speedup over the ArS of the arm's own engine; not computed twice where that is the baseline."""
-    name = None if baseline is None else baseline["arm"]
-    if name is None or name not in by_arm:
-        return {"own_baseline": None, "own_speedup": None}
-    if name == compared["baseline"]:
-        return {"own_baseline": name, "own_speedup": compared["speedup"]}
-    return {
-        "own_baseline": name,
-        "own_speedup": _interval(paired_speedup(by_arm[name], own, anytime=anytime)),
-    }
-
-
-def _interval(found: Speedup | None) -> RatioInterval | None:
-    return None if found is None else {"ratio": found.ratio, "low": found.low, "high": found.high}
-
-
-def _add_alpha_leviathan(rows: list[ArmRow], by_arm: Mapping[str, pd.DataFrame]) -> None:
-    """What teacher forcing of ArS text says is a fact about the SpS arms of the same sampling."""
-    of_sampling: dict[str, float | None] = {}
-    for row in rows:
-        if row["method"] == "ars" and row["arm"] in by_arm and of_sampling.get(row["sampling"]) is None:
-            of_sampling[row["sampling"]] = alpha_leviathan(by_arm[row["arm"]])
-    for row in rows:
-        if row["acceptance"] is not None and not unusual(row):  # it is the draft model's, under Chen's rule
-            row["acceptance"]["alpha_leviathan"] = of_sampling.get(row["sampling"])
-
-
-def _loops_of_finished(loops: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
-    """Leave out what a failed sequence did before it failed."""
-    done = finished(own)
-    if len(done) == len(own) or loops.empty:
-        return loops
-    key = [name for name in ("process", "example_id", "sample_index") if name in loops and name in done]
-    return loops.merge(done[key], on=key, sort=False)
-
-
-def _from_loops(loops: pd.DataFrame, arm: ArmIdentity) -> RowLoops:
-    if loops.empty:
-        return {
-            "acceptance": None,
-            "acceptance_z": None,
-            "tokens_per_loop": None,
-            "drafted_per_loop": None,
-            "loop_time": None,
-        }
-    speculative = arm["method"] == "sps"
-    return {
-        "acceptance": _acceptance(loops, arm) if speculative else None,
-        "acceptance_z": disagreement(loops) if speculative else None,
-        "tokens_per_loop": _mean(loops, "emitted"),
-        "drafted_per_loop": _mean(loops, "drafted"),
-        "loop_time": {
-            "draft_ms": _mean(loops, "draft_s", 1e3),
-            "verify_ms": _mean(loops, "verify_s", 1e3),
-            "sample_ms": _mean(loops, "sample_s", 1e3),
-            "other_ms": _mean(loops, "other_s", 1e3),
-            **_communication(loops),
-            "loop_ms": _mean(loops, "loop_s", 1e3),
-        },
-    }
-
-
-class _Communication(TypedDict, total=False):
-    comm_ms: float | None
-
-
-def _communication(loops: pd.DataFrame) -> _Communication:
-    """A phase more where the target is split over processes, and nothing of any other."""
-    spent = _mean(loops, "comm_s", 1e3) if "comm_s" in loops else None
-    return {} if spent is None else {"comm_ms": spent}
+def _loop_time(loops: pd.DataFrame) -> Numbers:
+    """Mean milliseconds; a phase that came later only where a loop has it."""
+    later = [name for name in _LATER_PHASES if f"{name}_s" in loops and loops[f"{name}_s"].notna().any()]
+    phases = (*PHASES[:-1], *later, PHASES[-1])
+    return {f"{name}_ms": _mean(loops, f"{name}_s", 1e3) for name in phases}
 
 
 def _acceptance(loops: pd.DataFrame, arm: ArmIdentity) -> Acceptance | None:
@@ -494,72 +296,170 @@ def _acceptance(loops: pd.DataFrame, arm: ArmIdentity) -> Acceptance | None:
     return found
 
 
-def _mean(loops: pd.DataFrame, column: str, unit: float = 1.0) -> float | None:
-    return finite(unit * loops[column].astype("float64").mean())
+def _add_alpha_leviathan(rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame]) -> None:
+    """What teacher forcing of ArS text says is a fact about the SpS arms of the same sampling."""
+    of_sampling: dict[str, float | None] = {}
+    for row in rows:
+        if row["method"] == "ars" and row["arm"] in by_arm and of_sampling.get(row["sampling"]) is None:
+            of_sampling[row["sampling"]] = alpha_leviathan(by_arm[row["arm"]])
+    for row in rows:
+        if row["acceptance"] is not None and not unusual(row):  # it is the draft model's, under Chen's rule
+            row["acceptance"]["alpha_leviathan"] = of_sampling.get(row["sampling"])
 
 
-def _details(arm: ArmIdentity, info: Mapping[str, Any]) -> RowDetails:
-    """What only the runner knows; a verification rule belongs to arms that verify."""
-    recorded: Mapping[str, Any] = next(
-        (entry for entry in info.get("arms") or [] if entry["arm"] == arm["arm"]), {}
-    )
-    name = arm["arm"]
-    # The peak is of this process.
-    separate = ((info.get("engines") or {}).get(name) or {}).get("separate", False)
+def _by_category(run: _Measured, rows: Sequence[ArmRow]) -> Iterator[CategoryPart]:
+    """Every arm's row for each category, by the same estimators; nothing unless there are several."""
+    columns = [samples["category"] for samples in run.samples.values() if "category" in samples]
+    named = sorted({str(value) for values in columns for value in values.dropna()})
+    categories = [*named, *([None] if any(values.isna().any() for values in columns) else [])]
+    for category in categories if len(categories) > 1 else ():
+        own = {}
+        for arm, samples in run.samples.items():
+            values = samples["category"]
+            own[arm] = samples[values.isna() if category is None else values == category]
+        asked = {example for samples in own.values() for example in samples["example_id"]}
+        found = [_category_row(run, row, own) for row in rows if row["arm"] in own]
+        yield {"category": category, "prompts": len(asked), "rows": found}
+
+
+def _category_row(run: _Measured, row: ArmRow, own: Mapping[str, pd.DataFrame]) -> CategoryRow:
+    samples, baseline = own[row["arm"]], row["baseline"]
+    done = finished(samples)
+    tokens = int(done["new_tokens"].sum())
+    loops = run.loops.get(row["arm"])
+    seen = None if loops is None or done.empty else loops_of(loops, done, -1)
     return {
-        "verification_rule": _for_arm(info, "verification_rule", name) if arm["method"] == "sps" else None,
-        "peak_memory_bytes": None if separate else _for_arm(info, "peak_memory_bytes", name),
-        "target_mode": _for_arm(info, "target_mode", name),
-        "draft_mode": _for_arm(info, "draft_mode", name),
-        "draft_forwards": recorded.get("draft_forwards", arm["k"]),
-        "lossless": recorded.get("lossless", True),
+        **identity(row),
+        "sequences": len(done),
+        "prompts": int(done["example_id"].nunique()),
+        "failed": len(samples) - len(done),
+        "tokens": tokens,
+        "ms_per_token": _ms(float(done["decode_s"].sum()), tokens),
+        "baseline": baseline,
+        "speedup": None if baseline is None else run.speedup(own[baseline], samples),
+        "tokens_per_loop": None if seen is None or seen.empty else _mean(seen, "emitted"),
+        "metrics": metrics(done, run.corpora),
+        "lossless": row["lossless"],
     }
 
 
-def _for_arm(info: Mapping[str, Any], key: str, arm: str) -> Any:
-    value = info.get(key)
-    return value.get(arm) if isinstance(value, Mapping) else value
+def _diagnostics(
+    run: _Measured, rows: Sequence[ArmRow], evidence: pd.DataFrame | None, alarmed: Collection[str]
+) -> Diagnostics:
+    """The parts that explain the rows; each null where it has nothing to say.
+
+    Times that are not to be trusted explain nothing and give no verdict. Each row also gets its own
+    ``prediction``, null for arms that predict nothing.
+    """
+    # A loop of a beam search counts steps of the search: no model of tokens per loop is about them.
+    sampled = [row for row in rows if not is_beam(row)]
+    arms = {row["arm"] for row in sampled} & run.samples.keys()
+    loops = {
+        arm: loops_of(part, finished(run.samples[arm]), len(run.samples[arm]))
+        for arm, part in run.loops.items()
+        if arm in arms
+    }
+    explained = why(run.samples, run.loops, sampled) if run.trusted else None
+    found: Diagnostics = {
+        "prediction": prediction(sampled, run.info, {} if evidence is None else replayed(evidence, sampled)),
+        "why": explained,
+        "ceiling": ceiling(run.samples, sampled, run.info),
+        "tails": tails(run.samples, loops, rows),
+        "positions": positions(loops, rows),
+        "hindsight": hindsight(run.samples, loops, rows),
+        "verdict": verdicts(run.samples, rows, explained, anytime=run.anytime, alarmed=alarmed)
+        if run.trusted
+        else None,
+    }
+    found = plain(found)
+    predicted = {arm["arm"]: arm for arm in found["prediction"]["arms"]} if found["prediction"] else {}
+    for row in rows:
+        if (arm := predicted.get(row["arm"])) is not None:
+            row["prediction"] = {"leviathan": arm["predicted"], "chen": arm["chen"]}
+    return found
 
 
-def _labels(info: Mapping[str, Any]) -> Labels:
-    task = info.get("task")
+def token_hash(samples: pd.DataFrame) -> str | None:
+    """SHA-256 over the ids of all finished sequences, whatever their order in the journal."""
+    done = finished(samples)
+    if done.empty or "token_ids" not in done:
+        return None
+    hashes = set()
+    for part in [part for _, part in done.groupby("process")] if "process" in done else [done]:
+        digest = hashlib.sha256()
+        columns = part.sort_values(_KEY)[[*_KEY, "token_ids"]].astype({"sample_index": int})
+        for line in columns.to_numpy(dtype=object).tolist():
+            digest.update(json.dumps(line, default=int).encode() + b"\n")
+        hashes.add(digest.hexdigest())
+    return hashes.pop() if len(hashes) == 1 else None
+
+
+def _of_the_run(info: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences on how arms were run, and on what was not."""
+    for arm, reason in (info.get("engine_fallbacks") or {}).items():
+        yield f"{arm} ran with the engine eager: {reason}."
+    target = (info.get("models") or {}).get("target") or {}
+    identity = info.get("identity") or {}
+    left_to_it = identity.get("device") == "cpu" and identity.get("dtype") == "auto"
+    slow = target.get("backend") == "torch" and target.get("dtype") in ("bfloat16", "float16")
+    if left_to_it and slow:  # few CPUs compute fast in the checkpoint's 16 bit
+        yield (
+            f"The models compute in {target['dtype']}, the checkpoint's dtype, over torch. On many CPUs "
+            "--dtype float32, over ONNX Runtime, is several times faster: measure it too before you judge "
+            "the baseline."
+        )
+    for arm, reason in (info.get("engines_left_out") or {}).items():
+        yield f"{arm} was left out, its engine could not be started: {reason}."
+
+
+def _of_the_outputs(samples: pd.DataFrame, info: Mapping[str, Any]) -> Iterator[str]:
+    if count := info.get("truncated_prompts"):
+        several = "prompts have documents that were" if count > 1 else "prompt has a document that was"
+        yield f"{count} {several} cut to fit into the models' window."
+    if "process" in samples and not finished(samples).empty and token_hash(samples) is None:
+        yield "The processes wrote different tokens from the same seeds. `spsbench compare` shows where."
+
+
+def _labels(run: _Measured) -> Labels:
+    info = run.info
     labels: Labels = {
-        "task": task,
-        "task_label": info.get("task_label") or task,
+        "task": info.get("task"),
+        "task_label": info.get("task_label") or info.get("task"),
         "synthetic": bool(info.get("synthetic", False)),
         "pair": info.get("pair"),
         "data": info.get("data"),
         "headline_metric": info.get("headline_metric"),
     }
     recorded = (info.get("metrics") or {}).items()
-    signatures = {name: metric["signature"] for name, metric in recorded if "signature" in metric}
-    if signatures:
+    if signatures := {name: metric["signature"] for name, metric in recorded if "signature" in metric}:
         labels["metric_signatures"] = signatures
     if info.get("extract"):
         labels["extract"] = info["extract"]
     if info.get("stopping"):
         labels["stopping"] = info["stopping"]
     if info.get("engines"):
-        labels["engines"] = _engines(info)
+        labels["engines"] = _engines(run)
     return labels
 
 
-def _engines(info: Mapping[str, Any]) -> Engines:
+def _engines(run: _Measured) -> Engines:
     """What answered for each arm, and where they ran with other settings."""
-    recorded = info["engines"]
-    arms = [entry for entry in info.get("arms") or [] if entry["arm"] in recorded]
-    of_arms: list[EngineOfArm] = [
-        {
-            "arm": arm["arm"],
-            "name": recorded[arm["arm"]]["engine"],
-            "version": recorded[arm["arm"]]["version"],
-            "rule": _for_arm(info, "verification_rule", arm["arm"]) if arm["method"] == "sps" else None,
-            "settings": recorded[arm["arm"]]["settings"],
-            "limits": recorded[arm["arm"]]["limits"],
-            "unseen": recorded[arm["arm"]]["unseen"],
-        }
-        for arm in arms
-    ]
+    recorded = run.info["engines"]
+    arms = [entry for entry in run.info.get("arms") or [] if entry["arm"] in recorded]
     ran = [Ran(label(arm), arm["engine"], recorded[arm["arm"]]["settings"]) for arm in arms]
     sampled = any(not (arm.get("params") or {}).get("greedy") for arm in arms)
-    return {"arms": of_arms, "unequal": unequal(ran, sampled=sampled)}
+    return {
+        "arms": [
+            {
+                "arm": arm["arm"],
+                "name": recorded[arm["arm"]]["engine"],
+                "version": recorded[arm["arm"]]["version"],
+                "rule": run.of_arm("verification_rule", arm["arm"]) if arm["method"] == "sps" else None,
+                "settings": recorded[arm["arm"]]["settings"],
+                "limits": recorded[arm["arm"]]["limits"],
+                "unseen": recorded[arm["arm"]]["unseen"],
+            }
+            for arm in arms
+        ],
+        "unequal": unequal(ran, sampled=sampled),
+    }

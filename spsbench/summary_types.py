@@ -12,19 +12,36 @@ from typing import Any, Literal, NotRequired, TypedDict
 from spsbench.axes import ArmIdentity, Axes, SeriesAxes
 
 Verdict = Literal["ok", "alarm", "no evidence", "lossy by design"]
-ParityVerdict = Literal["equivalent", "different", "inconclusive"]
 Regime = Literal["bandwidth-bound", "dispatch-bound", "unknown"]
+Numbers = dict[str, float | None]
+LoopTime = Numbers
+"""Mean milliseconds of a loop and of its phases."""
+
+MeanSd = dict[str, float]
+Spread = dict[str, float]
+"""Mean and standard deviation, and of a ``Spread`` the quantiles, in seconds."""
+
+
+class MetricInterval(TypedDict):
+    """The ends of a 95% interval over prompts; null where there is none."""
+
+    low: float | None
+    high: float | None
+
+
+class RatioInterval(MetricInterval):
+    """A ratio of times per token."""
+
+    ratio: float
+
+
+class Estimate(MetricInterval):
+    """A mean."""
+
+    estimate: float
 
 
 # --- rows: one arm ---
-
-
-class RatioInterval(TypedDict):
-    """A ratio of times per token; without ``low`` and ``high`` where there is no interval."""
-
-    ratio: float
-    low: float | None
-    high: float | None
 
 
 class AcceptanceNames(TypedDict):
@@ -48,116 +65,52 @@ class Acceptance(AcceptanceNames):
     macro: AcceptanceNames
 
 
-class LoopTime(TypedDict):
-    """Mean milliseconds of a loop and of its phases; ``comm_ms`` where the target is split over processes."""
-
-    draft_ms: float | None
-    verify_ms: float | None
-    sample_ms: float | None
-    other_ms: float | None
-    comm_ms: NotRequired[float | None]
-    loop_ms: float | None
-
-
-class PredictedSpeedup(TypedDict):
-    """What theory predicts, after Leviathan et al. 2022 and Chen et al. 2023."""
-
-    leviathan: float | None
-    chen: float | None
-
-
-class RowCounts(TypedDict):
-    """How much an arm wrote, and at what pace."""
+class CategoryRow(ArmIdentity):
+    """One arm on the prompts of one category; null of what needs a ``baseline``, without one."""
 
     sequences: int
     prompts: int
-    processes: int
-    tokens: int
     failed: int
-    missing: int
+    tokens: int
     ms_per_token: float | None
-    end_to_end_ms_per_token: float | None
-
-
-class RowWaves(TypedDict):
-    """Of runs with batches: how many waves of prompts the speedup rests on."""
-
-    paired_waves: NotRequired[int]
-
-
-class RowComparison(RowWaves):
-    """An arm against its baseline, the fastest ArS arm of its sampling; null without one."""
-
     baseline: str | None
     speedup: RatioInterval | None
+    tokens_per_loop: float | None
+    metrics: Numbers
+    lossless: bool
+
+
+class ArmRow(CategoryRow):
+    """One arm of a run.
+
+    ``baseline`` is the fastest ArS arm of its sampling, ``own_baseline`` the ArS of its own engine.
+    ``paired_waves``, of runs with batches, is how many waves of prompts the speedup rests on. What an arm's
+    loops say is null where its engine saw none; ``loop_time`` are mean milliseconds of a loop and its phases.
+    ``prediction`` is after Leviathan et al. 2022 and Chen et al. 2023.
+    """
+
+    processes: int
+    missing: int
+    end_to_end_ms_per_token: float | None
+    metric_intervals: NotRequired[dict[str, MetricInterval]]
     end_to_end_speedup: RatioInterval | None
     speedup_halves: list[float | None] | None
     share_slower: float | None
     paired_prompts: int | None
+    paired_waves: NotRequired[int]
     drifted: bool
-
-
-class OwnComparison(TypedDict):
-    """An arm against the ArS of its own engine; the same as its baseline unless there are several engines."""
-
     own_baseline: str | None
     own_speedup: RatioInterval | None
-
-
-class RowLoops(TypedDict):
-    """What an arm's loops say; null where its engine saw none."""
-
     acceptance: Acceptance | None
     acceptance_z: float | None
-    tokens_per_loop: float | None
     drafted_per_loop: float | None
-    loop_time: LoopTime | None
-
-
-class RowDetails(TypedDict):
-    """What only the runner knows of an arm."""
-
+    loop_time: Numbers | None
     verification_rule: str | None
     peak_memory_bytes: int | None
     target_mode: str | None
     draft_mode: str | None
     draft_forwards: int
-    lossless: bool
-
-
-class MetricInterval(TypedDict):
-    """The 95% interval over prompts of a figure of the corpus; null where there is none."""
-
-    low: float | None
-    high: float | None
-
-
-class RowMetrics(TypedDict):
-    """The quality of an arm's outputs; intervals of figures of the corpus alone."""
-
-    metrics: dict[str, float | None]
-    metric_intervals: NotRequired[dict[str, MetricInterval]]
-
-
-class ArmRow(ArmIdentity, RowCounts, RowComparison, OwnComparison, RowLoops, RowDetails, RowMetrics):
-    """One arm of a run."""
-
-    prediction: PredictedSpeedup | None
-
-
-class CategoryRow(ArmIdentity):
-    """One arm on the prompts of one category."""
-
-    sequences: int
-    prompts: int
-    failed: int
-    tokens: int
-    ms_per_token: float | None
-    baseline: str | None
-    speedup: RatioInterval | None
-    tokens_per_loop: float | None
-    metrics: dict[str, float | None]
-    lossless: bool
+    prediction: Numbers | None
 
 
 class CategoryPart(TypedDict):
@@ -182,21 +135,11 @@ class Solved(TypedDict):
     reason: str | None
 
 
-class ParityTest(TypedDict):
-    """The tests of paired scores; null where there is nothing to test, and ``reason`` says why."""
+class PairedScores(MetricInterval):
+    """The scores of two arms on the same prompts; ``difference`` is SpS - ArS.
 
-    low: float | None
-    high: float | None
-    tost_p_value: float | None
-    minimum_detectable_difference: float | None
-    prompts_needed: int | None
-    standard_deviation: float | None
-    verdict: ParityVerdict | None
-    reason: str | None
-
-
-class PairedScores(ParityTest):
-    """The scores of two arms on the same prompts; ``difference`` is SpS - ArS."""
+    The tests are null where there is nothing to test, and ``reason`` says why.
+    """
 
     prompts: int
     baseline_mean: float | None
@@ -205,6 +148,12 @@ class PairedScores(ParityTest):
     margin: float
     margin_rule: str
     normalised_difference: float | None
+    tost_p_value: float | None
+    minimum_detectable_difference: float | None
+    prompts_needed: int | None
+    standard_deviation: float | None
+    verdict: Literal["equivalent", "different", "inconclusive"] | None
+    reason: str | None
 
 
 class ParityComparison(PairedScores):
@@ -216,15 +165,13 @@ class ParityComparison(PairedScores):
     solved: Solved | None
 
 
-class Advantage(TypedDict):
+class Advantage(MetricInterval):
     """How much better the target scores than the draft alone; ``reason`` says why there is no interval."""
 
     prompts: int
     target_mean: float | None
     draft_mean: float | None
     ratio: float | None
-    low: float | None
-    high: float | None
     reason: str | None
 
 
@@ -278,8 +225,8 @@ class Judgement(TypedDict):
     reasons: list[str]
 
 
-class EvidenceFacts(TypedDict):
-    """One kind of evidence without its verdict, see ``spsbench.stats.losslessness.evidence_of``."""
+class Evidence(Judgement):
+    """One kind of evidence of an arm, see ``spsbench.stats.losslessness.evidence_of``."""
 
     sequences: int
     share: float
@@ -295,10 +242,6 @@ class EvidenceFacts(TypedDict):
     transform: TransformTest | None
     log10_e_value: float
     log10_e_values: dict[str, float]
-
-
-class Evidence(EvidenceFacts, Judgement):
-    """One kind of evidence of an arm."""
 
 
 class Decisions(Judgement):
@@ -317,11 +260,22 @@ class Decisions(Judgement):
 
 
 class Divergence(TypedDict):
-    """The earliest token, from 0, at which two sequences differ."""
+    """The earliest token, from 0, at which two sequences differ.
+
+    The later keys are of two runs that are compared, where their model was asked again. ``gap``: between the
+    two largest logits there, null with ``gap_unknown`` where no model could be loaded.
+    """
 
     position: int
     example_id: str
     sample_index: int
+    a_token: NotRequired[int | None]
+    b_token: NotRequired[int | None]
+    a_text: NotRequired[str | None]
+    b_text: NotRequired[str | None]
+    gap: NotRequired[float | None]
+    gap_unknown: NotRequired[str]
+    dtype: NotRequired[str]
 
 
 class TokenIdentity(TypedDict):
@@ -409,15 +363,7 @@ class Losslessness(TypedDict):
 # --- prediction ---
 
 
-class Estimate(TypedDict):
-    """A mean with its 95% interval; without ``low`` and ``high`` where there is no interval."""
-
-    estimate: float
-    low: float | None
-    high: float | None
-
-
-class ArmPrediction(ArmIdentity):
+class ArmPrediction(ArmIdentity, MetricInterval):
     """Predicted and measured speedup of one arm; a residual is measured - predicted.
 
     ``tokens_per_loop_measured`` counts a loop's tokens before an output's end cuts them, as alpha does;
@@ -428,8 +374,6 @@ class ArmPrediction(ArmIdentity):
     c: float | None
     c_source: str
     measured: float | None
-    low: float | None
-    high: float | None
     predicted: float | None
     residual: float | None
     chen: float | None
@@ -527,20 +471,6 @@ class Residual(TypedDict):
 # --- ceiling ---
 
 
-class ModelBytes(TypedDict):
-    """Bytes of weights that a forward of each model reads; null where its size is not known."""
-
-    target: float
-    draft: float | None
-
-
-class CacheBytes(TypedDict):
-    """Bytes of cache that each model reads per token; 0 where not known."""
-
-    target: float
-    draft: float
-
-
 class ArmCeiling(ArmIdentity):
     """How near one arm comes to the floor that memory bandwidth sets."""
 
@@ -553,10 +483,18 @@ class ArmCeiling(ArmIdentity):
     beats_ars_ceiling: bool | None
 
 
+class ModelBytes(TypedDict):
+    """Bytes that each model reads; of the draft's weights null where their size is not known."""
+
+    target: float
+    draft: float | None
+
+
 class Ceiling(TypedDict):
     """What memory bandwidth alone allows.
 
     ``cache_shared``: the last-level cache is the one that a hypervisor reports; other guests may use it too.
+    ``forward_bytes`` are of the weights, ``kv_bytes_per_token`` of the cache, 0 where not known.
     """
 
     regime: Regime
@@ -564,7 +502,7 @@ class Ceiling(TypedDict):
     cache_bytes: float | None
     cache_shared: NotRequired[bool | None]
     forward_bytes: ModelBytes
-    kv_bytes_per_token: CacheBytes
+    kv_bytes_per_token: dict[str, float]
     weak_baseline: bool | None
     arms: list[ArmCeiling]
 
@@ -572,28 +510,16 @@ class Ceiling(TypedDict):
 # --- latency ---
 
 
-class MeanSd(TypedDict):
-    """Mean and standard deviation, in seconds."""
-
-    mean: float
-    sd: float
-
-
-class Spread(MeanSd):
-    """The same with quantiles."""
-
-    p50: float
-    p90: float
-    p99: float
-
-
 class ArmTails(ArmIdentity):
-    """How long sequences of an arm take, see ``spsbench.stats.latency.tails``."""
+    """How long sequences of an arm take, see ``spsbench.stats.latency.tails``.
 
-    sequence_s: Spread | None
-    until_n_s: Spread | None
+    Of seconds ``mean`` and ``sd``, and but for the paper's clock ``p50``, ``p90`` and ``p99``.
+    """
+
+    sequence_s: dict[str, float] | None
+    until_n_s: dict[str, float] | None
     sequences_with_n: int
-    paper_clock_s: MeanSd | None
+    paper_clock_s: dict[str, float] | None
     p99_rests_on_few: bool
     share_slower: float | None
 
@@ -623,7 +549,7 @@ class ArmPositions(ArmIdentity):
     bins: list[PositionBin]
 
 
-# --- the best K ---
+# --- the best K, and whether it pays ---
 
 
 class AdaptiveGain(TypedDict):
@@ -648,20 +574,6 @@ class Hindsight(SeriesAxes):
     adaptive: list[AdaptiveGain]
 
 
-class TailSeconds(TypedDict):
-    """The slow end of a sequence's seconds."""
-
-    p90: float
-    p99: float
-
-
-class ComparedTails(TypedDict):
-    """Tails of the chosen arm and of ArS."""
-
-    chosen: TailSeconds
-    ars: TailSeconds
-
-
 Outcome = Literal["pays", "does not pay", "unclear"]
 
 
@@ -683,7 +595,8 @@ class SpeedVerdict(ArmIdentity):
 
     ``candidates`` counts the arms it was chosen from, ``prompts`` those that it and ArS finished; ``others``
     are the rest of the candidates. ``elsewhere`` is null where one arm was measured, or too few prompts for
-    halves. ``binding`` names the largest loss, null where a loop's phases were not seen.
+    halves. ``binding`` names the largest loss, null where a loop's phases were not seen. ``tail_s`` are the
+    ``p90`` and ``p99`` of a sequence's seconds.
     """
 
     outcome: Outcome
@@ -695,7 +608,7 @@ class SpeedVerdict(ArmIdentity):
     elsewhere: ChosenElsewhere | None
     binding: str | None
     break_even: BreakEven | None
-    tail_s: ComparedTails
+    tail_s: dict[str, dict[str, float]]
 
 
 # --- energy ---
@@ -765,15 +678,12 @@ class ConditionPart(TypedDict):
     contention: Contention
 
 
-class StoppedArm(TypedDict):
+class StoppedArm(RatioInterval):
     """The interval of an SpS arm's 95% confidence sequence at the end; ``half_width`` is relative."""
 
     arm: str
     baseline: str
     prompts: int
-    ratio: float
-    low: float | None
-    high: float | None
     half_width: float | None
 
 
@@ -794,25 +704,6 @@ class Stopping(TypedDict):
     measured_s: float
     anytime: bool
     arms: list[StoppedArm]
-
-
-class Labels(TypedDict):
-    """What was run; ``data`` is its provenance, as in run.json.
-
-    ``metric_signatures`` are sacrebleu's and other metrics' own words on how exactly they were computed.
-    """
-
-    task: str | None
-    task_label: str | None
-    synthetic: bool
-    pair: str | None
-    data: dict[str, Any] | None
-    headline_metric: str | None
-    metric_signatures: NotRequired[dict[str, str]]
-    extract: NotRequired[str]
-    stopping: NotRequired[Stopping]
-    engines: NotRequired[Engines]
-    energy: NotRequired[Energy]
 
 
 class EngineOfArm(TypedDict):
@@ -855,7 +746,7 @@ class SurfaceCell(TypedDict):
     speedup: RatioInterval | None
 
 
-class PaysUpTo(TypedDict):
+class PaysUpTo(MetricInterval):
     """The batch size at which the speedup of a K falls below 1 for good; ``beyond``: past the largest one.
 
     0: at none that was measured. An end that is null lies beyond the largest batch, or is unknown.
@@ -863,8 +754,6 @@ class PaysUpTo(TypedDict):
 
     k: int
     batch: float | None
-    low: float | None
-    high: float | None
     beyond: bool
 
 
@@ -880,10 +769,23 @@ class Surface(TypedDict):
     pays_up_to: list[PaysUpTo]
 
 
-class Surfaces(TypedDict):
-    """Of runs with several batch sizes."""
+class Labels(TypedDict):
+    """What was run; ``data`` is its provenance, as in run.json.
 
-    surfaces: NotRequired[list[Surface]]
+    ``metric_signatures`` are sacrebleu's and other metrics' own words on how exactly they were computed.
+    """
+
+    task: str | None
+    task_label: str | None
+    synthetic: bool
+    pair: str | None
+    data: dict[str, Any] | None
+    headline_metric: str | None
+    metric_signatures: NotRequired[dict[str, str]]
+    extract: NotRequired[str]
+    stopping: NotRequired[Stopping]
+    engines: NotRequired[Engines]
+    energy: NotRequired[Energy]
 
 
 class Diagnostics(TypedDict):
@@ -898,9 +800,10 @@ class Diagnostics(TypedDict):
     verdict: list[SpeedVerdict] | None
 
 
-class Summary(Labels, Diagnostics, Surfaces):
+class Summary(Labels, Diagnostics):
     """The content of ``summary.json``. ``conditions`` is empty for a run under one; of several, nothing that
-    is a time stands outside of them. ``by_category`` is empty unless prompts are of several."""
+    is a time stands outside of them. ``by_category`` is empty unless prompts are of several, ``surfaces`` are
+    of runs with several batch sizes."""
 
     schema_version: int
     rows: list[ArmRow]
@@ -908,6 +811,7 @@ class Summary(Labels, Diagnostics, Surfaces):
     parity: Parity | None
     losslessness: Losslessness | None
     contention: Contention
+    surfaces: NotRequired[list[Surface]]
     token_sha256: str | None
     complete: bool
     warnings: list[str]

@@ -39,9 +39,9 @@ from spsbench.store import (
     codec,
     fresh_directory,
     latest,
+    opening,
     read_frames,
     read_summary,
-    summary_file,
     write_summary,
 )
 from spsbench.store.codec import pack_evidence, unpack_evidence
@@ -583,14 +583,14 @@ def test_a_failed_replacement_leaves_the_old_file(store: RunStore, monkeypatch: 
 
 
 def test_one_module_alone_names_the_summary_file() -> None:
-    package = Path(summary_file.__file__).parents[1]
+    package = Path(opening.__file__).parents[1]
     naming = [
         path
         for path in package.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Constant) and node.value == summary_file.SUMMARY_FILE
+        if isinstance(node, ast.Constant) and node.value == opening.SUMMARY_FILE
     ]
-    assert naming == [Path(summary_file.__file__)]
+    assert naming == [Path(opening.__file__)]
 
 
 WRITER = """

@@ -20,8 +20,8 @@ from spsbench.models.batched import batched
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.memory import require_free
 from spsbench.records import Request, SamplingParams
-from spsbench.stats.crossing import crossing
-from spsbench.stats.speedup import PairedTimes, speedup
+from spsbench.stats.speedup import PairedTimes, shown, speedup
+from spsbench.stats.surface import crossing
 from spsbench.summary_types import RatioInterval
 
 Shape = tuple[int, int]
@@ -247,8 +247,7 @@ def _decoding_s(engine: EagerEngine | BatchedEngine, requests: Sequence[Request]
 
 def _speedup(plain: Sequence[float], speculating: Sequence[float]) -> RatioInterval | None:
     tokens = np.ones(len(plain))
-    found = speedup(PairedTimes(_floats(plain), tokens, _floats(speculating), tokens))
-    return None if found is None else {"ratio": found.ratio, "low": found.low, "high": found.high}
+    return shown(speedup(PairedTimes(_floats(plain), tokens, _floats(speculating), tokens)))
 
 
 def _floats(values: Sequence[float]) -> Floats:

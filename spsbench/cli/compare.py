@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     from spsbench.models.causal_lm import CausalLM
     from spsbench.models.pair import Pair
-    from spsbench.stats.comparison import Parting, RunComparison, Side
+    from spsbench.stats.comparison import RunComparison, Side
+    from spsbench.summary_types import Divergence
 
 
 @takes(
@@ -109,7 +110,7 @@ def _text(pair: Pair, token: int | None) -> str | None:
     return None if token is None else pair.tokenizer.decode([token])
 
 
-def _tokens(samples: pd.DataFrame, arm: str, place: Parting) -> list[int]:
+def _tokens(samples: pd.DataFrame, arm: str, place: Divergence) -> list[int]:
     own = samples[
         (samples["arm"] == arm)
         & (samples["example_id"] == place["example_id"])

@@ -78,10 +78,9 @@ def merge(shard: list[Path], out: Path, allow_mixed: bool, json: bool, quiet: bo
     for directory in shard:
         read_run(directory, "SHARD")  # refused before torch is imported
     from spsbench.runner import finalize
-    from spsbench.store import RunStore
-    from spsbench.store.merging import merge as put_together
+    from spsbench.store.run import RunStore, merge_shards
 
-    put_together(shard, out, allow_mixed=allow_mixed)
+    merge_shards(shard, out, allow_mixed=allow_mixed)
     with RunStore.open(out, writable=True) as store:
         summary = finalize(store, None)
     show_summary(summary, as_json=json, quiet=quiet)
@@ -174,7 +173,7 @@ def _as_before(run: Path) -> dict[str, str]:
 
 def gates_of(text: str | None) -> list[str]:
     """The gates that ``--fail-on`` names."""
-    from spsbench.stats.gate import GATES
+    from spsbench.stats.conditions import GATES
 
     named = [part.strip() for part in (text or "incomplete").split(",")]
     for gate in named:
@@ -297,7 +296,7 @@ def _require_lossless_rules(arms: Sequence[Arm], gates: Sequence[str]) -> None:
 
 def _judge(summary: Summary, gates: list[str]) -> None:
     """Raise ``GateFailed`` for what ``--fail-on`` names and the run did not pass."""
-    from spsbench.stats.gate import failures
+    from spsbench.stats.conditions import failures
 
     failed = [f"{gate}: {reason}" for gate in gates for reason in failures(summary, gate)]
     if failed:
@@ -423,7 +422,7 @@ def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool, quiet:
     import pandas as pd
 
     from spsbench.store import read_frames, write_summary
-    from spsbench.store.conditions import condition, joined
+    from spsbench.store.opening import condition, joined
     from spsbench.summary import summarise
 
     directories = [out / f"process-{index}" for index in range(count)]

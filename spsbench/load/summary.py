@@ -13,7 +13,7 @@ from spsbench.records import Interval
 from spsbench.report.tables import Heading, Table, left, right
 from spsbench.report.wording import NOTHING, escape, interval, milliseconds, percent
 from spsbench.stats.bootstrap import Floats, finite, plain, pooled_interval, pooled_ratio
-from spsbench.stats.crossing import pays_up_to as crossed
+from spsbench.stats.surface import pays_up_to as crossed
 
 FORMAT = 1
 PLAIN, SPECULATING = 0, 1
@@ -79,7 +79,7 @@ def _quotient(sums: Floats) -> Floats:
 def pays_up_to(waves: Sequence[Wave]) -> Interval | None:
     """The concurrency at which the speedup falls below 1 for good, with its interval over waves.
 
-    See ``stats.crossing``: 0 says that speculation pays at none that was measured, infinity at the largest.
+    0 says that speculation pays at none that was measured, infinity at the largest.
     """
     concurrencies = sorted({wave.concurrency for wave in waves if wave.server == SPECULATING})
     ordered = sorted(waves, key=lambda wave: wave.number)

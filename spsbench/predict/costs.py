@@ -19,7 +19,7 @@ from spsbench.law import theory
 from spsbench.law.text_loops import Floats, accepted_by_token, anchored, loops_over
 from spsbench.predict.whatif import KS, WhatIf, leviathan
 from spsbench.stats.bootstrap import pooled_ratio
-from spsbench.stats.speedup import column, pair, speedup
+from spsbench.stats.speedup import column, pair, shown, speedup
 from spsbench.summary_types import (
     Acceptance,
     AdaptiveGain,
@@ -274,14 +274,14 @@ def _adaptive(
         adapts = row["policy"] not in (None, FIXED) and place(row, "k", "policy") == common
         if not adapts or row["arm"] not in by_arm or row["ms_per_token"] is None:
             continue
-        gain = speedup(pair(by_arm[best["arm"]], by_arm[row["arm"]]))
+        gain = shown(speedup(pair(by_arm[best["arm"]], by_arm[row["arm"]])))
         if gain is not None:
             yield {
                 "arm": row["arm"],
                 "policy": str(row["policy"]),
                 "fixed_k": best["k"],
                 "ms_per_token": row["ms_per_token"],
-                "gain": {"ratio": gain.ratio, "low": gain.low, "high": gain.high},
+                "gain": gain,
             }
 
 

@@ -15,7 +15,7 @@ from spsbench.axes import identity, series
 from spsbench.law.theory import union_share
 from spsbench.stats.bootstrap import ratio
 from spsbench.stats.speedup import finished
-from spsbench.summary_types import ArmCeiling, ArmRow, CacheBytes, Ceiling, ModelBytes, Regime
+from spsbench.summary_types import ArmCeiling, ArmRow, Ceiling, ModelBytes, Regime
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +51,7 @@ def ceiling(
     found = regime(target + (draft or 0.0), bandwidth, cache)
     known = float(bandwidth) if found == BANDWIDTH_BOUND and bandwidth else None
     sizes: ModelBytes = {"target": target, "draft": draft}
-    kv: CacheBytes = {
+    kv: dict[str, float] = {
         "target": float(target_model.get("kv_bytes_per_token") or 0.0),
         "draft": float(draft_model.get("kv_bytes_per_token") or 0.0),
     }
@@ -101,7 +101,7 @@ def _arm(
     row: ArmRow,
     context: float,
     sizes: ModelBytes,
-    kv: CacheBytes,
+    kv: dict[str, float],
     bandwidth: float | None,
     experts: Mapping[str, Any] | None,
 ) -> ArmCeiling:

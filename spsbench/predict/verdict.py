@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spsbench.axes import axes, identity
-from spsbench.stats.processes import paired_speedup
-from spsbench.stats.speedup import PairedTimes, finished, speedup
+from spsbench.stats.anytime import paired_speedup
+from spsbench.stats.speedup import PairedTimes, finished, shown, speedup
 from spsbench.summary_types import (
     AgainstBest,
     ArmFactors,
@@ -27,7 +27,6 @@ from spsbench.summary_types import (
     Outcome,
     RatioInterval,
     SpeedVerdict,
-    TailSeconds,
 )
 
 if TYPE_CHECKING:
@@ -120,10 +119,7 @@ def _outcome(measured: RatioInterval, elsewhere: ChosenElsewhere | None) -> Outc
 
 def _against(other: ArmRow, samples: pd.DataFrame, fastest: pd.DataFrame, *, anytime: bool) -> AgainstBest:
     """How much faster the fastest arm is than another, paired."""
-    found = paired_speedup(samples, fastest, anytime=anytime)
-    gain: RatioInterval | None = None
-    if found is not None:
-        gain = {"ratio": found.ratio, "low": found.low, "high": found.high}
+    gain = shown(paired_speedup(samples, fastest, anytime=anytime))
     slower = gain is not None and gain["low"] is not None and gain["low"] > 1.0
     return {**identity(other), "gain": gain, "slower": slower}
 
@@ -146,16 +142,14 @@ def _chosen_elsewhere(ars: str, samples: Mapping[str, pd.DataFrame]) -> ChosenEl
         chosen = min(tables, key=lambda arm: _per_token(tables[arm].loc[choosing]))
         judged = (tables[arm].loc[judging].to_numpy(dtype=np.float64).T for arm in (ars, chosen))
         parts.append(np.concatenate([*judged]))
-    found = speedup(PairedTimes(*np.concatenate(parts, axis=1)))
-    if found is None:
-        return None
-    return {"ratio": found.ratio, "low": found.low, "high": found.high, "prompts": len(common)}
+    found = shown(speedup(PairedTimes(*np.concatenate(parts, axis=1))))
+    return None if found is None else {**found, "prompts": len(common)}
 
 
 def _per_token(table: pd.DataFrame) -> float:
     return float(table["decode_s"].sum() / table["new_tokens"].sum())
 
 
-def _tail(samples: pd.DataFrame) -> TailSeconds:
+def _tail(samples: pd.DataFrame) -> dict[str, float]:
     p90, p99 = np.quantile(finished(samples)["decode_s"].to_numpy(dtype=np.float64), [0.9, 0.99])
     return {"p90": float(p90), "p99": float(p99)}

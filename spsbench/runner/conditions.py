@@ -16,7 +16,7 @@ from spsbench.energy import EnergyMeter, FoundMeter, find_nvml, find_rapl
 from spsbench.errors import UsageError
 from spsbench.runner.plan import Plan
 from spsbench.runner.stopping import Turn
-from spsbench.stats.energy import ENERGY
+from spsbench.stats.latency import ENERGY
 from spsbench.store import RunStore, differences, plain
 from spsbench.summary_types import Conditions
 

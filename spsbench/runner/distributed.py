@@ -36,7 +36,7 @@ from spsbench.runner.plan import Plan
 from spsbench.runner.proof import announce_proof, note_proof
 from spsbench.runner.stopping import Turn
 from spsbench.runner.worker import START_S, Block, Introduction, Item, RayPool, hand_out, measuring, ray_pool
-from spsbench.stats.workers import unlike
+from spsbench.stats.conditions import unlike
 from spsbench.store import RunStore, plain
 from spsbench.store.opening import RUN_FILE, check_identity, read_run, require_free
 from spsbench.summary_types import Conditions

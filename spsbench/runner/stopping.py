@@ -18,9 +18,8 @@ from spsbench.config import RunConfig
 from spsbench.errors import SpsbenchError
 from spsbench.records import Arm, Prompt, Sample
 from spsbench.runner.plan import Plan
-from spsbench.stats.anytime import EXPECTABLE, anytime_speedup, prompts_needed, relative_half_width
+from spsbench.stats.anytime import EXPECTABLE, Timings, anytime_speedup, prompts_needed, relative_half_width
 from spsbench.stats.speedup import PairedTimes, finished
-from spsbench.stats.timings import ComparedTimes, Timing, Timings
 from spsbench.store import RunStore, differences, plain
 from spsbench.summary_types import StoppedArm, Stopping
 
@@ -213,10 +212,10 @@ def _shown(plan: Plan, store: RunStore) -> Expectation | None:
     timings = Timings(due=0)
     named = ("example_id", "sample_index", "arm", "decode_s", "new_tokens")
     for example, index, arm, decode_s, tokens in zip(*(done[name] for name in named), strict=True):
-        timings.add(str(example), int(index), str(arm), Timing(float(decode_s), int(tokens)))
+        timings.add(str(example), int(index), str(arm), (float(decode_s), int(tokens)))
     seconds = zip(done["conditions"], done["prefill_s"], done["decode_s"], strict=True)
     measured_s = sum(spent(told, prefill_s, decode_s) for told, prefill_s, decode_s in seconds)
-    times = [one.times for one in timings.compared(plan.arms)]
+    times = [own for _, _, own in timings.compared(plan.arms)]
     return expectation(plan.config, times, len(plan.prompts), len(timings.complete), measured_s)
 
 
@@ -244,7 +243,7 @@ class StoppingRule:
         self._begun: set[str] = set()
         self._spent_s: dict[tuple[str, int, str], float] = {}
         self._condition = 0
-        self._compared: list[ComparedTimes] | None = None
+        self._compared: list[tuple[str, str, PairedTimes]] | None = None
         for sample in samples:
             self.add(sample)
 
@@ -256,7 +255,7 @@ class StoppingRule:
             self._condition = sample.condition
             self._timings.forget_times()
         made, tokens = sample.generation, len(sample.generation.tokens)
-        timing = Timing(made.decode_s, tokens) if sample.error is None and tokens else None
+        timing = (made.decode_s, tokens) if sample.error is None and tokens else None
         self._timings.add(*sample.key, timing)
         self._begun.add(sample.wave or sample.example_id)
         self._spent_s[sample.key] = spent(sample.conditions, made.prefill_s, made.decode_s)
@@ -309,7 +308,7 @@ class StoppingRule:
 
     def expectation(self) -> Expectation | None:
         """How many prompts the run will take; None while too few are there to say."""
-        times = [one.times for one in self._arms()]
+        times = [own for _, _, own in self._arms()]
         return expectation(self._config, times, len(self._planned), self.prompts, self.measured_s)
 
     def record(self, *, ended: bool, anytime: bool = False) -> Stopping:
@@ -330,7 +329,7 @@ class StoppingRule:
         """Sequences that each arm owes: of all prompts, or of those that were run."""
         return self._plan.samples * (self.prompts if ended else len(self._planned))
 
-    def _arms(self) -> list[ComparedTimes]:
+    def _arms(self) -> list[tuple[str, str, PairedTimes]]:
         if self._compared is None:
             self._compared = self._timings.compared(self._plan.arms)
         return self._compared
@@ -339,7 +338,7 @@ class StoppingRule:
         asked = self._config.precision
         if asked is None:
             return False
-        found = [anytime_speedup(one.times) for one in self._arms()]
+        found = [anytime_speedup(times) for _, _, times in self._arms()]
         widths = [None if speedup is None else relative_half_width(speedup) for speedup in found]
         return bool(widths) and all(width is not None and width <= asked for width in widths)
 

@@ -28,7 +28,7 @@ from spsbench.records import Interval, SamplingParams, Spec
 from spsbench.simulate.tables import Contexts, Floats, Integers, Tables
 from spsbench.stats.acceptance import acceptance
 from spsbench.stats.bootstrap import pooled_ratio
-from spsbench.stats.g_test import FALSE_ALARM, g_statistic, survival
+from spsbench.stats.evidence_stats import FALSE_ALARM, g_statistic, survival
 from spsbench.stats.losslessness import ALARM, evidence_of
 from spsbench.summary_types import Acceptance, Evidence
 

@@ -20,7 +20,7 @@ from spsbench.records import Interval, SamplingParams
 from spsbench.simulate.loops import SEQUENCE, LawCheck, Sampler, Simulated, check, simulate
 from spsbench.simulate.sources import Language, Source
 from spsbench.simulate.tables import Chain, Tables
-from spsbench.stats.g_test import survival
+from spsbench.stats.evidence_stats import survival
 
 Reason = Literal["noise", "alpha varies", "unexplained", "-"]
 

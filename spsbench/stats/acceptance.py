@@ -10,22 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from spsbench.errors import SpsbenchError
 from spsbench.law.theory import alpha_iid
 from spsbench.records import Interval
-from spsbench.stats.bootstrap import plain, pooled_ratio
+from spsbench.stats.bootstrap import Floats, plain, pooled_ratio
+from spsbench.stats.speedup import column
 from spsbench.summary_types import Acceptance, AcceptanceNames
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-Floats = npt.NDArray[np.float64]
 
 SCALARS = (
     "r_prime",
@@ -95,7 +93,10 @@ def acceptance(loops: pd.DataFrame, k: int) -> Acceptance | None:
     if k < 1 or loops.empty or loops["accepted"].isna().any():
         return None
     counts = _count(loops, k)
-    return {**_micro(counts.pooled(), k), "macro": _macro(counts, k)}
+    micro = {name: value[0] for name, value in _values(counts.pooled(), k).items()}
+    # Over the prompts for which a name exists: one may never reach position j.
+    macro = {name: _mean(value) for name, value in _values(counts, k).items()}
+    return {**_complete(micro, k), "macro": _complete(macro, k)}
 
 
 def mean_length(loops: pd.DataFrame) -> Interval | None:
@@ -114,16 +115,12 @@ def disagreement(loops: pd.DataFrame) -> float | None:
     with variance sum beta (1 - beta), at most n alpha (1 - alpha). That bound makes the score
     conservative: beyond 4 in magnitude, the recorded acceptance is not that of the rule.
     """
-    tested, beta, accepted = (_column(loops, name).sum() for name in ("tested", "beta_sum", "accepted"))
+    tested, beta, accepted = (column(loops, name).sum() for name in ("tested", "beta_sum", "accepted"))
     if not tested or not np.isfinite(beta):
         return None
     mean = min(max(beta / tested, 0.0), 1.0)
     # The 1 keeps greedy arms (every beta 0 or 1, variance 0) from alarming on a float's last digit.
     return float((accepted - beta) / np.sqrt(tested * mean * (1.0 - mean) + 1.0))
-
-
-def _column(loops: pd.DataFrame, name: str) -> Floats:
-    return np.asarray(loops[name].to_numpy(dtype=np.float64, na_value=np.nan))
 
 
 def _count(loops: pd.DataFrame, k: int) -> _Counts:
@@ -145,14 +142,14 @@ def _count(loops: pd.DataFrame, k: int) -> _Counts:
         cells = groups * (k + 1) + values.astype(np.int64)
         return np.bincount(cells, minlength=n * (k + 1)).reshape(n, k + 1).astype(np.float64)
 
-    accepted, tested = _column(loops, "accepted"), _column(loops, "tested")
+    accepted, tested = column(loops, "accepted"), column(loops, "tested")
     return _Counts(
         loops=total(np.ones(len(loops))),
         accepted=total(accepted),
-        drafted=total(_column(loops, "drafted")),
+        drafted=total(column(loops, "drafted")),
         tested=total(tested),
-        emitted=total(_column(loops, "emitted")),
-        beta=total(_column(loops, "beta_sum")),
+        emitted=total(column(loops, "emitted")),
+        beta=total(column(loops, "beta_sum")),
         accepted_at=spread(accepted),
         tested_at=spread(tested),
     )
@@ -181,28 +178,9 @@ def _values(counts: _Counts, k: int) -> dict[str, Floats]:
 
 def _complete(values: Mapping[str, Any], k: int) -> AcceptanceNames:
     """Every name in the order of the legend, with the two alphas that are not ratios of sums."""
-    known = plain(values)
-    return {
-        "r_prime": known["r_prime"],
-        "mean_acceptance_length": known["mean_acceptance_length"],
-        "draft_acceptance_rate": known["draft_acceptance_rate"],
-        "acceptance_per_position": known["acceptance_per_position"],
-        "conditional_acceptance": known["conditional_acceptance"],
-        "alpha_tested": known["alpha_tested"],
-        "alpha_beta": known["alpha_beta"],
-        "alpha_leviathan": None,
-        "alpha_iid": alpha_iid(known["mean_acceptance_length"], k),
-        "tokens_per_target_call": known["tokens_per_target_call"],
-    }
-
-
-def _micro(pooled: _Counts, k: int) -> AcceptanceNames:
-    return _complete({name: value[0] for name, value in _values(pooled, k).items()}, k)
-
-
-def _macro(counts: _Counts, k: int) -> AcceptanceNames:
-    """Means over the prompts for which a name exists (a prompt may never reach position j)."""
-    return _complete({name: _mean(value) for name, value in _values(counts, k).items()}, k)
+    known: dict[str, Any] = plain({**values})
+    known |= {"alpha_leviathan": None, "alpha_iid": alpha_iid(known["mean_acceptance_length"], k)}
+    return cast("AcceptanceNames", {name: known[name] for name in LEGEND})
 
 
 def _mean(values: Floats) -> Floats:

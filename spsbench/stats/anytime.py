@@ -16,13 +16,25 @@ for few the second is wider, as Student's t is wider than the normal.
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from bisect import bisect_left
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spsbench.records import Speedup
-from spsbench.stats.bootstrap import LEVEL, pseudo_values
-from spsbench.stats.speedup import PairedTimes, ratio_of_sums
+from spsbench.records import Arm, Speedup
+from spsbench.stats.bootstrap import LEVEL, pseudo_values, ratio
+from spsbench.stats.speedup import (
+    PairedTimes,
+    pair,
+    pair_processes,
+    ratio_of_sums,
+    speedup,
+    speedup_over_processes,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FEWEST = 20
 """Prompts below which there is no interval. In simulated runs whose ratios are strongly skewed the sequence
@@ -35,26 +47,6 @@ TIGHTEST = 100
 EXPECTABLE = 8
 """Prompts from which the spread is known well enough to say how many will be needed."""
 
-_MOST = 10**9
-
-
-class _Ends(Protocol):
-    @property
-    def ratio(self) -> float: ...
-    @property
-    def low(self) -> float | None: ...
-    @property
-    def high(self) -> float | None: ...
-
-
-def _mixture_variance() -> float:
-    """Variance of the mixing distribution of standardised means, by the approximation of Waudby-Smith et al.
-
-    2024 (appendix on optimising rho) for the prompts in ``TIGHTEST``.
-    """
-    spent = -2.0 * math.log(1.0 - LEVEL)
-    return (spent + math.log(spent) + 1.0) / TIGHTEST
-
 
 def critical_value(n: int) -> float:
     """By what the standard error over n prompts is multiplied; infinite for very few.
@@ -63,9 +55,11 @@ def critical_value(n: int) -> float:
     """
     if n < 2:
         return math.inf
-    growth = 1.0 + n * _mixture_variance()
+    spent = -2.0 * math.log(1.0 - LEVEL)
+    # The variance of the mixing distribution, by the appendix of Waudby-Smith et al. 2024 on optimising rho.
+    growth = 1.0 + n * (spent + math.log(spent) + 1.0) / TIGHTEST
     # The mixture martingale crosses 1 / (1 - LEVEL) where t^2 / (n - 1) is `excess`.
-    threshold = math.expm1((math.log(growth) - 2.0 * math.log(1.0 - LEVEL)) / n)
+    threshold = math.expm1((math.log(growth) + spent) / n)
     shrunk = 1.0 - (1.0 + threshold) / growth
     return math.sqrt((n - 1) * threshold / shrunk) if shrunk > 0 else math.inf
 
@@ -96,7 +90,18 @@ def anytime_speedup(times: PairedTimes) -> Speedup | None:
     return Speedup(point, point * math.exp(-half), point * math.exp(half))
 
 
-def relative_half_width(found: _Ends) -> float | None:
+def paired_speedup(
+    baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False, anytime: bool = False
+) -> Speedup | None:
+    """Over the prompts of one process, or over several processes and their prompts; see ``speedup``."""
+    if anytime:
+        return anytime_speedup(pair(baseline, arm, prefill=prefill))
+    if "process" in arm and arm["process"].nunique() > 1:
+        return speedup_over_processes(pair_processes(baseline, arm, prefill=prefill))
+    return speedup(pair(baseline, arm, prefill=prefill))
+
+
+def relative_half_width(found: Speedup) -> float | None:
     """Half the interval's width as a share of the estimate; None where there is no interval."""
     if found.low is None or found.high is None or not found.ratio > 0:
         return None
@@ -112,15 +117,97 @@ def prompts_needed(times: PairedTimes, precision: float) -> int | None:
     if error is None:
         return None
     spread, asked = error * math.sqrt(len(times)), math.asinh(precision)
-    low, high = FEWEST - 1, FEWEST
-    while critical_value(high) * spread / math.sqrt(high) > asked:
-        low, high = high, 2 * high
-        if high > _MOST:
-            return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if critical_value(middle) * spread / math.sqrt(middle) > asked:
-            low = middle
-        else:
-            high = middle
-    return high
+    counts = range(FEWEST, 10**9)
+    found = bisect_left(counts, -asked, key=lambda n: -critical_value(n) * spread / math.sqrt(n))
+    return counts[found] if found < len(counts) else None
+
+
+Timing = tuple[float, int]
+"""Of a finished sequence: decoding seconds and output tokens."""
+
+
+class Timings:
+    """What was measured so far; equal to ``speedup.pair`` over the same sequences (tested)."""
+
+    def __init__(self, due: int) -> None:
+        self._due = due
+        self._tried: dict[str, dict[tuple[int, str], Timing | None]] = {}
+        self._complete: dict[str, None] = {}
+        self._rows: dict[tuple[str, str], dict[str, tuple[float, ...]]] = {}
+
+    def __contains__(self, example_id: object) -> bool:
+        """Whether a prompt was begun."""
+        return example_id in self._tried
+
+    def expect(self, due: int) -> None:
+        """Change how many sequences a prompt has."""
+        self._due = due
+        whole = (example for example, tried in self._tried.items() if len(tried) >= due)
+        self._complete = dict.fromkeys(whole)
+
+    def add(self, example_id: str, sample_index: int, arm: str, timing: Timing | None) -> None:
+        """Count a sequence; None for one that failed. A later attempt takes the place of an earlier one."""
+        tried = self._tried.setdefault(example_id, {})
+        tried[sample_index, arm] = timing
+        if len(tried) >= self._due:
+            self._complete[example_id] = None
+        for rows in self._rows.values():
+            rows.pop(example_id, None)
+
+    def forget_times(self) -> None:
+        """Keep what was tried, and none of its times."""
+        self._tried = {example: dict.fromkeys(tried) for example, tried in self._tried.items()}
+        self._rows.clear()
+
+    @property
+    def complete(self) -> Collection[str]:
+        """Ids of the prompts each of whose sequences was tried, in the order in which they were run."""
+        return self._complete
+
+    def compared(self, arms: Iterable[Arm]) -> list[tuple[str, str, PairedTimes]]:
+        """Every SpS arm that finished a sequence together with its baseline: both, and their times.
+
+        The baseline is that of every table: the fastest ArS arm of the same sampling and batch.
+        """
+        arms = tuple(arms)
+        paces = {arm: self._pace(arm.name) for arm in arms if arm.method == "ars"}
+        found = []
+        for arm in arms:
+            own = {
+                other.name: pace
+                for other, pace in paces.items()
+                if pace is not None and (other.sampling_name, other.batch) == (arm.sampling_name, arm.batch)
+            }
+            if arm.method == "sps" and own:
+                baseline = min(own, key=own.__getitem__)
+                found.append((arm.name, baseline, self.pair(baseline, arm.name)))
+        return [one for one in found if len(one[2])]
+
+    def pair(self, baseline: str, arm: str) -> PairedTimes:
+        """Sums per complete prompt over the sequences that finished in both arms."""
+        rows = self._rows.setdefault((baseline, arm), {})
+        for example in self.complete:
+            if example not in rows:
+                rows[example] = _row(self._tried[example], baseline, arm)
+        table = [rows[example] for example in self.complete if rows[example][1] > 0]
+        return PairedTimes(*np.array(table, dtype=np.float64).reshape(-1, 4).T)
+
+    def _pace(self, arm: str) -> float | None:
+        """Decoding seconds a token, over complete prompts."""
+        done = [
+            timing
+            for example in self.complete
+            for (_, name), timing in self._tried[example].items()
+            if name == arm and timing is not None
+        ]
+        return ratio(sum(seconds for seconds, _ in done), sum(tokens for _, tokens in done))
+
+
+def _row(tried: dict[tuple[int, str], Timing | None], baseline: str, arm: str) -> tuple[float, ...]:
+    """Baseline seconds and tokens, arm seconds and tokens of a prompt."""
+    both = [
+        (base, own)
+        for (index, name), base in tried.items()
+        if name == baseline and base is not None and (own := tried.get((index, arm))) is not None
+    ]
+    return (*map(float, np.sum([(*base, *own) for base, own in both], axis=0)),) if both else (0.0,) * 4

@@ -29,9 +29,7 @@ def finite(value: Any) -> float | None:
 
 def ratio(numerator: float, denominator: float) -> float | None:
     """Their quotient, or None where it does not exist."""
-    if not denominator:
-        return None
-    return finite(numerator / denominator)
+    return finite(numerator / denominator) if denominator else None
 
 
 def plain(value: T) -> T:
@@ -39,19 +37,14 @@ def plain(value: T) -> T:
 
     For mypy it keeps its type: a summary's numbers may be numpy's before, and are Python's afterwards.
     """
-    return cast("T", _plain(value))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple, np.ndarray)):
-        return [_plain(part) for part in value]
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    if isinstance(value, float):
-        return finite(value)
-    return value
+    found: Any = value.item() if isinstance(value, np.generic) else value
+    if isinstance(found, Mapping):
+        found = {str(key): plain(part) for key, part in found.items()}
+    elif isinstance(found, (list, tuple, np.ndarray)):
+        found = [plain(part) for part in found]
+    elif isinstance(found, float):
+        found = finite(found)
+    return cast("T", found)
 
 
 Floats = npt.NDArray[np.float64]
@@ -103,11 +96,7 @@ def quantiles(values: Floats, share: float) -> tuple[float, float]:
 
 
 def pooled_ratio(over: Floats, under: Floats, *, most: float = math.inf) -> Interval:
-    """One sum over another with its 95% interval over prompts.
-
-    Args:
-        over, under: [prompts].
-    """
+    """One sum over another, [prompts] each, with its 95% interval over prompts."""
     low, high = pooled_interval([over, under], ratio_of_sums, log=True)
     return Interval(float(over.sum() / under.sum()), low, None if high is None else min(high, most))
 

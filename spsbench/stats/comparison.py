@@ -7,24 +7,19 @@ in its interval.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
-
-import numpy as np
-import numpy.typing as npt
 
 from spsbench import axes
 from spsbench.axes import ArmIdentity
-from spsbench.stats.bootstrap import plain, pooled_interval, ratio_of_sums
+from spsbench.stats.bootstrap import plain, pooled_interval
 from spsbench.stats.conditions import contention
-from spsbench.stats.corpus import CorpusMetric, by_prompt, corpus_metrics
+from spsbench.stats.corpus import by_prompt, corpus_metrics, score_table
 from spsbench.stats.losslessness import identity
-from spsbench.stats.parity import PASSED
-from spsbench.stats.parity import compare as compare_figures
-from spsbench.stats.scores import score_table
-from spsbench.stats.speedup import finished, pair, speedup
-from spsbench.summary_types import Divergence, RatioInterval
+from spsbench.stats.parity import PASSED, Units, Value, differing, figure, per_prompt
+from spsbench.stats.speedup import finished, pair, shown, speedup
+from spsbench.summary_types import MetricInterval, RatioInterval, TokenIdentity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +45,9 @@ SETTINGS = {
 """Keys of a run's identity that may well be the point of a comparison."""
 
 
+Run = Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Reasons:
     """Sentences without a full stop."""
@@ -59,28 +57,81 @@ class Reasons:
     warnings: tuple[str, ...]
 
 
-def reasons(a: Mapping[str, Any], b: Mapping[str, Any], arms: Sequence[str]) -> Reasons:
+def reasons(a: Run, b: Run, arms: Sequence[str]) -> Reasons:
     """Compare two runs' records."""
-    ours, theirs = (run.get("identity") or {} for run in (a, b))
+    identities, environments = _of_both(a, b, "identity"), _of_both(a, b, "environment")
+    libraries = _of_both(*environments, "libraries")
+    gpus = [[gpu.get("name") for gpu in side.get("gpus") or []] for side in environments]
+    commits = [side.get("commit") for side in _of_both(*environments, "git")]
+    cpu = {"model": "the CPU", "usable_threads": "the number of CPU threads"}
     return Reasons(
-        (*_differing(RULES, ours, theirs), *_rules(a, b), *_samplings(ours, theirs, arms)),
-        tuple(_hardware(a, b)),
-        (*_differing(SETTINGS, ours, theirs), *_scored_otherwise(a, b), *_software(a, b), *_stopped(a, b)),
+        (*_differing(RULES, *identities), *_rules(a, b), *_samplings(*identities, arms)),
+        (
+            *_differing(cpu, *_of_both(*environments, "cpu")),
+            *(["the GPU differs"] if gpus[0] != gpus[1] else []),
+            *_differing({"device": "the device"}, *identities),
+        ),
+        (
+            *_differing(SETTINGS, *identities),
+            *(
+                f"the metric {name} was computed in different ways ({ours or 'no signature'} in A, "
+                f"{theirs or 'no signature'} in B), so its difference has no interval"
+                for name, (ours, theirs) in _unlike_signatures(a, b).items()
+            ),
+            *_differing({"spsbench": "the version of spsbench", "python": "Python"}, *environments),
+            *_differing({name: name for name in libraries[0]}, *libraries),
+            *(["the commit of spsbench differs"] if commits[0] != commits[1] else []),
+            *_differing({"threads": "the number of threads used"}, *_of_both(a, b, "models")),
+            *(
+                f"{name} stopped by the width of its intervals; those here are for a fixed number"
+                for name, run in (("A", a), ("B", b))
+                if (run.get("stopping") or {}).get("anytime")
+            ),
+        ),
     )
 
 
-def _scored_otherwise(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
-    """Metrics of one name that were computed in different ways: by another tokenizer, version or script."""
-    for name, (ours, theirs) in _unlike_signatures(a, b).items():
-        yield (
-            f"the metric {name} was computed in different ways ({ours or 'no signature'} in A, "
-            f"{theirs or 'no signature'} in B), so its difference has no interval"
-        )
+def _of_both(a: Run, b: Run, key: str) -> tuple[Any, Any]:
+    return a.get(key) or {}, b.get(key) or {}
 
 
-def _unlike_signatures(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The signatures of both runs by metric, where they differ."""
-    ours, theirs = (run.get("metrics") or {} for run in (a, b))
+def _differing(titles: Mapping[str, str], a: Run, b: Run) -> Iterator[str]:
+    """`` (xsum, humaneval)`` behind a title where both values are short enough to read."""
+    for key, title in titles.items():
+        if (values := (a.get(key), b.get(key)))[0] != values[1]:
+            texts = [str(value) for value in values]
+            short = f" ({', '.join(texts)})" if all(len(text) <= 40 for text in texts) else ""
+            yield f"{title} differs{short}"
+
+
+def _rules(a: Run, b: Run) -> Iterator[str]:
+    ours, theirs = _of_both(a, b, "verification_rule")
+    if not (isinstance(ours, Mapping) and isinstance(theirs, Mapping)):  # of earlier runs one for all arms
+        yield from _differing({"verification_rule": "the verification rule"}, a, b)
+        return
+    yield from _differing(
+        {arm: f"the verification rule of {arm}" for arm in ours if arm in theirs}, ours, theirs
+    )
+
+
+def _samplings(a: Run, b: Run, arms: Sequence[str]) -> Iterator[str]:
+    """Two arms of one name may warp differently (--top-p and others)."""
+    ours, theirs = (
+        {
+            str(arm.get("sampling_name")): arm.get("sampling")
+            for arm in run.get("arms") or []
+            if isinstance(arm, Mapping)
+        }
+        for run in (a, b)
+    )
+    for name in ours:
+        if name in theirs and ours[name] != theirs[name] and any(f"-{name}" in arm for arm in arms):
+            yield f"the sampling {name!r} differs"
+
+
+def _unlike_signatures(a: Run, b: Run) -> dict[str, tuple[Any, Any]]:
+    """The signatures of both runs by metric, where they differ: another tokenizer, version or script."""
+    ours, theirs = _of_both(a, b, "metrics")
     pairs = {
         name: (about.get("signature"), theirs[name].get("signature"))
         for name, about in ours.items()
@@ -89,101 +140,7 @@ def _unlike_signatures(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, 
     return {name: (mine, other) for name, (mine, other) in pairs.items() if mine != other}
 
 
-def _stopped(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
-    for name, run in (("A", a), ("B", b)):
-        if (run.get("stopping") or {}).get("anytime"):
-            yield f"{name} stopped by the width of its intervals; those here are for a fixed number"
-
-
-def _differing(titles: Mapping[str, str], a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
-    for key, title in titles.items():
-        if a.get(key) != b.get(key):
-            yield f"{title} differs{_values(a.get(key), b.get(key))}"
-
-
-def _values(a: Any, b: Any) -> str:
-    """`` (xsum, humaneval)`` where both are short enough to read."""
-    texts = [str(value) for value in (a, b)]
-    return f" ({', '.join(texts)})" if all(len(text) <= 40 for text in texts) else ""
-
-
-def _rules(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
-    ours, theirs = a.get("verification_rule") or {}, b.get("verification_rule") or {}
-    if not (isinstance(ours, Mapping) and isinstance(theirs, Mapping)):  # of earlier runs one for all arms
-        yield from _differing({"verification_rule": "the verification rule"}, a, b)
-        return
-    for arm in ours:
-        if arm in theirs and ours[arm] != theirs[arm]:
-            yield f"the verification rule of {arm} differs{_values(ours[arm], theirs[arm])}"
-
-
-def _samplings(a: Mapping[str, Any], b: Mapping[str, Any], arms: Sequence[str]) -> Iterator[str]:
-    """Two arms of one name may warp differently (--top-p and others)."""
-    ours, theirs = (_sampling_by_name(run) for run in (a, b))
-    names = [name for name in ours if name in theirs and any(f"-{name}" in arm for arm in arms)]
-    for name in names:
-        if ours[name] != theirs[name]:
-            yield f"the sampling {name!r} differs"
-
-
-def _sampling_by_name(identity: Mapping[str, Any]) -> dict[str, Any]:
-    arms = identity.get("arms") or []
-    return {str(arm.get("sampling_name")): arm.get("sampling") for arm in arms if isinstance(arm, Mapping)}
-
-
-def _hardware(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
-    ours, theirs = (run.get("environment") or {} for run in (a, b))
-    yield from _differing(
-        {"model": "the CPU", "usable_threads": "the number of CPU threads"},
-        ours.get("cpu") or {},
-        theirs.get("cpu") or {},
-    )
-    if [gpu.get("name") for gpu in ours.get("gpus") or []] != [
-        g.get("name") for g in theirs.get("gpus") or []
-    ]:
-        yield "the GPU differs"
-    yield from _differing({"device": "the device"}, a.get("identity") or {}, b.get("identity") or {})
-
-
-def _software(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
-    ours, theirs = (run.get("environment") or {} for run in (a, b))
-    yield from _differing({"spsbench": "the version of spsbench", "python": "Python"}, ours, theirs)
-    libraries = [side.get("libraries") or {} for side in (ours, theirs)]
-    yield from _differing({name: name for name in libraries[0]}, *libraries)
-    commits = [(side.get("git") or {}).get("commit") for side in (ours, theirs)]
-    if commits[0] != commits[1]:
-        yield "the commit of spsbench differs"
-    models = [run.get("models") or {} for run in (a, b)]
-    yield from _differing({"threads": "the number of threads used"}, *models)
-
-
-Floats = npt.NDArray[np.float64]
-
-
-class Parting(Divergence, total=False):
-    """The first token that differs; the later keys where the runs' model was asked again.
-
-    ``gap``: between the two largest logits there, null with ``gap_unknown`` where no model could be loaded.
-    """
-
-    a_token: int | None
-    b_token: int | None
-    a_text: str | None
-    b_text: str | None
-    gap: float | None
-    gap_unknown: str
-    dtype: str
-
-
-class ComparedTokens(TypedDict):
-    """``TokenIdentity`` of an arm in two runs."""
-
-    sequences: int
-    identical: float
-    first_divergence: Parting | None
-
-
-class MetricDifference(TypedDict):
+class MetricDifference(MetricInterval):
     """One metric in both runs, on the same prompts; ``difference`` is B - A."""
 
     metric: str
@@ -191,8 +148,6 @@ class MetricDifference(TypedDict):
     a: float
     b: float
     difference: float
-    low: float | None
-    high: float | None
 
 
 class ArmComparison(ArmIdentity):
@@ -205,7 +160,7 @@ class ArmComparison(ArmIdentity):
     a_speedup: float | None
     b_speedup: float | None
     metrics: list[MetricDifference]
-    tokens: ComparedTokens | None
+    tokens: TokenIdentity | None
 
 
 class RunComparison(TypedDict):
@@ -227,55 +182,60 @@ class Side:
     """One of the two runs."""
 
     name: str
-    run: Mapping[str, Any]
+    run: Run
     prompts: Mapping[str, str]
     samples: pd.DataFrame
 
+    def arms(self) -> dict[str, ArmIdentity]:
+        """What each arm is that has samples, by its name."""
+        measured = set(self.samples["arm"])
+        arms = (axes.identity(entry) for entry in self.run.get("arms") or [])
+        return {arm["arm"]: arm for arm in arms if arm["arm"] in measured}
 
-@dataclass(frozen=True, slots=True)
-class Scoring:
-    """How both runs were scored."""
+    def kept(self, examples: Sequence[str]) -> Side:
+        """The same with the samples of some prompts."""
+        return Side(
+            self.name, self.run, self.prompts, self.samples[self.samples["example_id"].isin(examples)]
+        )
 
-    corpora: tuple[Mapping[str, CorpusMetric], Mapping[str, CorpusMetric]]
-    unlike: Collection[str]
-
-    @property
-    def counted(self) -> set[str]:
-        """The columns that are not scores themselves."""
-        return {column for side in self.corpora for metric in side.values() for column in metric.columns}
-
-    def without_interval(self, found: MetricDifference) -> MetricDifference:
-        """A difference; its interval only if both runs computed the metric in the same way."""
-        return {**found, "low": None, "high": None} if found["metric"] in self.unlike else found
+    def speedup(self, arm: ArmIdentity, arms: Mapping[str, ArmIdentity]) -> float | None:
+        """Over the fastest ArS arm of the same sampling and batch, within one run; None for ArS itself."""
+        if arm["method"] == "ars":
+            return None
+        ground = arm["sampling"], arm["batch"]
+        by_arm = dict(list(self.samples.groupby("arm", sort=False)))
+        ratios = [
+            pair(by_arm[name], by_arm[arm["arm"]]).ratio()
+            for name, other in arms.items()
+            if name in by_arm and other["method"] == "ars" and (other["sampling"], other["batch"]) == ground
+        ]
+        return min((ratio for ratio in ratios if ratio is not None), default=None)
 
 
 def compare(a: Side, b: Side) -> RunComparison:
     """B against A, on the prompts that both asked in the same words."""
     shared = [example for example in a.prompts if a.prompts[example] == b.prompts.get(example)]
-    names = [_arms(side) for side in (a, b)]
+    names = a.arms(), b.arms()
     common = [arm for arm in names[0] if arm in names[1]]
     found = reasons(a.run, b.run, common)
-    found = _prompt_reasons(found, a, b, len(shared), bool(common))
-    taken = _contended(a, b)
-    found = replace(found, machine=(*found.machine, *taken))
-    sides = [_by_arm(side.samples, shared) for side in (a, b)]
-    known = names[0] | names[1]
-    metrics = Scoring((corpus_metrics(a.run), corpus_metrics(b.run)), {*_unlike_signatures(a.run, b.run)})
-    found_arms = (
-        _arm(known[arm], *sides, metrics=metrics, baselines=_baselines(known, arm), alike=_alike(a, b, arm))
-        for arm in common
-    )
-    arms = [_without_interval(arm) if taken else arm for arm in found_arms if arm is not None]
+    refusals, warnings = _prompt_reasons(a, b, len(shared), bool(common))
+    taken = [
+        f"the times of {side.name} are not to be trusted: {'; '.join(disturbed)}"
+        for side in (a, b)
+        if (disturbed := contention(side.samples, side.run)["reasons"])
+    ]
+    kept, known = (a.kept(shared), b.kept(shared)), names[0] | names[1]
+    arms = [_arm(known[arm], *kept, known, trusted=not taken) for arm in common]
     result: RunComparison = {
         "a": a.name,
         "b": b.name,
-        "refusals": list(found.refusals),
-        "machine": list(found.machine),
-        "warnings": list(found.warnings),
+        "refusals": [*found.refusals, *refusals],
+        "machine": [*found.machine, *taken],
+        "warnings": [*found.warnings, *warnings],
         "prompts": len(shared),
         "only_a": [arm for arm in names[0] if arm not in names[1]],
         "only_b": [arm for arm in names[1] if arm not in names[0]],
-        "arms": sorted(arms, key=lambda arm: (arm["sampling"], arm["engine"], arm["k"])),
+        "arms": sorted(filter(None, arms), key=lambda arm: (arm["sampling"], arm["engine"], arm["k"])),
     }
     return plain(result)
 
@@ -306,25 +266,10 @@ def undecided(compared: RunComparison, allowed: float) -> list[str]:
     ]
 
 
-def _contended(a: Side, b: Side) -> list[str]:
-    """A sentence for each run in which others had the CPU: its intervals would be too narrow."""
-    found = ((side.name, contention(side.samples, side.run)["reasons"]) for side in (a, b))
-    return [
-        f"the times of {name} are not to be trusted: {'; '.join(reasons)}"
-        for name, reasons in found
-        if reasons
-    ]
-
-
-def _without_interval(arm: ArmComparison) -> ArmComparison:
-    return {**arm, "time_ratio": {**arm["time_ratio"], "low": None, "high": None}}
-
-
-def _prompt_reasons(found: Reasons, a: Side, b: Side, shared: int, any_arm: bool) -> Reasons:
+def _prompt_reasons(a: Side, b: Side, shared: int, any_arm: bool) -> tuple[list[str], list[str]]:
+    """Refusals and warnings."""
     both = sum(example in b.prompts for example in a.prompts)
-    refusals, warnings = list(found.refusals), list(found.warnings)
-    if not any_arm:
-        refusals.append("no arm is in both runs")
+    refusals, warnings = [] if any_arm else ["no arm is in both runs"], []
     if not shared:
         refusals.append("no prompt is in both runs" if not both else "every prompt differs in its words")
     elif both > shared:
@@ -332,36 +277,17 @@ def _prompt_reasons(found: Reasons, a: Side, b: Side, shared: int, any_arm: bool
     left_out = len(a.prompts) + len(b.prompts) - 2 * both
     if shared and left_out:
         warnings.append(f"{left_out} prompts are in one run only and are left out")
-    return Reasons(tuple(refusals), found.machine, tuple(warnings))
-
-
-def _arms(side: Side) -> dict[str, ArmIdentity]:
-    """What each arm is that has samples, by its name."""
-    measured = set(side.samples["arm"])
-    arms = (axes.identity(entry) for entry in side.run.get("arms") or [])
-    return {arm["arm"]: arm for arm in arms if arm["arm"] in measured}
-
-
-def _by_arm(samples: pd.DataFrame, examples: list[str]) -> dict[str, pd.DataFrame]:
-    kept = samples[samples["example_id"].isin(examples)]
-    return {str(arm): part for arm, part in kept.groupby("arm", sort=False)}
+    return refusals, warnings
 
 
 def _arm(
-    entry: ArmIdentity,
-    a: Mapping[str, pd.DataFrame],
-    b: Mapping[str, pd.DataFrame],
-    *,
-    metrics: Scoring,
-    baselines: Collection[str],
-    alike: bool,
+    entry: ArmIdentity, a: Side, b: Side, arms: Mapping[str, ArmIdentity], *, trusted: bool
 ) -> ArmComparison | None:
     """One arm that both runs have; None where no sequence was finished in both."""
     name = entry["arm"]
-    if name not in a or name not in b:
-        return None
-    times = pair(b[name], a[name])
-    found = speedup(times)
+    ours, theirs = (side.samples[side.samples["arm"] == name] for side in (a, b))
+    times = pair(theirs, ours)
+    found = shown(speedup(times), trusted=trusted)
     if found is None:
         return None
     return {
@@ -369,119 +295,60 @@ def _arm(
         "prompts": len(times),
         "a_ms_per_token": 1e3 * float(times.arm_s.sum() / times.arm_tokens.sum()),
         "b_ms_per_token": 1e3 * float(times.baseline_s.sum() / times.baseline_tokens.sum()),
-        "time_ratio": {"ratio": found.ratio, "low": found.low, "high": found.high},
-        "a_speedup": _speedup(name, a, baselines),
-        "b_speedup": _speedup(name, b, baselines),
-        "metrics": [
-            metrics.without_interval(found)
-            for found in (*_metrics(a[name], b[name], metrics), *_figures(a[name], b[name], metrics))
-        ],
-        "tokens": _tokens(a[name], b[name]) if alike else None,
+        "time_ratio": found,
+        "a_speedup": a.speedup(entry, arms),
+        "b_speedup": b.speedup(entry, arms),
+        "metrics": list(_metrics(ours, theirs, a.run, b.run)),
+        "tokens": identity(ours, theirs) if _alike(a.run, b.run, name) else None,
     }
 
 
-def _tokens(a: pd.DataFrame, b: pd.DataFrame) -> ComparedTokens | None:
-    found = identity(a, b)
-    if found is None:
-        return None
-    first = found["first_divergence"]
-    return {
-        "sequences": found["sequences"],
-        "identical": found["identical"],
-        "first_divergence": None
-        if first is None
-        else {
-            "position": first["position"],
-            "example_id": first["example_id"],
-            "sample_index": first["sample_index"],
-        },
-    }
+def _alike(a: Run, b: Run, arm: str) -> bool:
+    """Whether the arm should have written the same in both: by the same seeds, or greedily.
 
-
-def _alike(a: Side, b: Side, arm: str) -> bool:
-    """Whether the arm should have written the same in both: by the same seeds, or greedily."""
-    ours, theirs = ((side.run.get("identity") or {}) for side in (a, b))
+    Greedy by the sampling's parameters: its name is the task's to choose. A beam search draws nothing either.
+    """
+    ours, theirs = _of_both(a, b, "identity")
     if ours.get("seed") == theirs.get("seed"):
         return True
-    arms = a.run.get("arms") or []
-    return any(entry.get("arm") == arm and _greedy(entry, ours) for entry in arms)
-
-
-def _greedy(arm: Mapping[str, Any], identity: Mapping[str, Any]) -> bool:
-    """By the sampling's parameters: its name is the task's to choose. A beam search draws nothing either."""
-    known = identity.get("arms") or []
-    named = (entry.get("sampling") for entry in known if entry.get("sampling_name") == arm.get("sampling"))
+    names = {entry.get("sampling") for entry in a.get("arms") or [] if entry.get("arm") == arm}
+    named = (entry.get("sampling") for entry in ours.get("arms") or [] if entry.get("sampling_name") in names)
     return any(
         isinstance(sampling, Mapping) and (sampling.get("greedy") is True or sampling.get("beam") is not None)
         for sampling in named
     )
 
 
-def _baselines(arms: Mapping[str, ArmIdentity], arm: str) -> list[str]:
-    """The ArS arms that an arm is measured against: of its sampling and batch, none for ArS itself."""
-    if arms[arm]["method"] == "ars":
-        return []
-    ground = arms[arm]["sampling"], arms[arm]["batch"]
-    plain = {name: other for name, other in arms.items() if other["method"] == "ars"}
-    return [name for name, other in plain.items() if (other["sampling"], other["batch"]) == ground]
-
-
-def _speedup(arm: str, side: Mapping[str, pd.DataFrame], baselines: Collection[str]) -> float | None:
-    """Over the fastest ArS arm of the same sampling, within one run."""
-    ratios = [pair(side[name], side[arm]).ratio() for name in baselines if name in side]
-    return min((ratio for ratio in ratios if ratio is not None), default=None)
-
-
-def _figures(a: pd.DataFrame, b: pd.DataFrame, metrics: Scoring) -> Iterator[MetricDifference]:
-    """Every figure of a corpus that both have and sums give: B minus A on the prompts of both."""
-    for name, metric in metrics.corpora[0].items():
-        other = metrics.corpora[1].get(name)
+def _metrics(a: pd.DataFrame, b: pd.DataFrame, of_a: Run, of_b: Run) -> Iterator[MetricDifference]:
+    """Every score that both have, and every figure of a corpus that sums give: B minus A, by prompt."""
+    done = [finished(samples) for samples in (a, b)]
+    tables, corpora = [score_table(samples) for samples in done], (corpus_metrics(of_a), corpus_metrics(of_b))
+    counted = {column for side in corpora for metric in side.values() for column in metric.columns}
+    units: dict[str, tuple[list[Units], Value | None]] = {}
+    for name in tables[0].columns:
+        if name in tables[1] and name not in counted:
+            means = [per_prompt(*side, str(name)) for side in zip(done, tables, strict=True)]
+            units["pass@1" if name == PASSED else str(name)] = [*means], None
+    for name, metric in corpora[0].items():
+        other = corpora[1].get(name)
         # A function belongs to the columns of this version: where both have one it is the same.
-        if metric.value is None or other is None or other.value is None:
-            continue
-        ours, theirs = (
-            by_prompt(samples, metric.counted(score_table(finished(samples)))) for samples in (a, b)
-        )
-        found = compare_figures(ours, theirs, None, value=metric.value)
-        if found["baseline_mean"] is None or found["arm_mean"] is None or found["difference"] is None:
-            continue
-        yield {
-            "metric": name,
-            "prompts": found["prompts"],
-            "a": found["baseline_mean"],
-            "b": found["arm_mean"],
-            "difference": found["difference"],
-            "low": found["low"],
-            "high": found["high"],
-        }
-
-
-def _metrics(a: pd.DataFrame, b: pd.DataFrame, metrics: Scoring) -> Iterator[MetricDifference]:
-    """Every score that both have: mean over prompts of B minus A, paired."""
-    tables = [_scores(samples) for samples in (a, b)]
-    counted = metrics.counted
-    for metric in tables[0].columns:
-        if metric not in tables[1] or metric in counted:
-            continue
-        pairs = tables[0][metric].dropna(), tables[1][metric].dropna()
-        shared = pairs[0].index.intersection(pairs[1].index, sort=False)
-        if shared.empty:
-            continue
-        ours, theirs = (scores.loc[shared].to_numpy(dtype=np.float64) for scores in pairs)
-        low, high = pooled_interval((theirs - ours, np.ones(len(shared))), ratio_of_sums)
-        yield {
-            "metric": "pass@1" if metric == PASSED else str(metric),
-            "prompts": len(shared),
-            "a": float(ours.mean()),
-            "b": float(theirs.mean()),
-            "difference": float((theirs - ours).mean()),
-            "low": low,
-            "high": high,
-        }
-
-
-def _scores(samples: pd.DataFrame) -> pd.DataFrame:
-    """Mean scores by example_id."""
-    done = finished(samples)
-    table = score_table(done).astype("float64")
-    return table.groupby(done["example_id"].loc[table.index], sort=False).mean()
+        if metric.value is not None and other is not None and other.value is not None:
+            sums = zip(done, map(metric.counted, tables), strict=True)
+            units[name] = [by_prompt(*side) for side in sums], metric.value
+    unlike = _unlike_signatures(of_a, of_b)
+    for name, (sides, value) in units.items():
+        shared = sides[0].index.intersection(sides[1].index, sort=False)
+        ours, theirs = (side.loc[shared] for side in sides)
+        first, second = figure(ours, value), figure(theirs, value)
+        if first is not None and second is not None:
+            difference = figure(theirs - ours, None) if value is None else second - first
+            low, high = pooled_interval(*differing(ours, theirs, value))
+            yield {
+                "metric": name,
+                "prompts": len(shared),
+                "a": first,
+                "b": second,
+                "difference": second - first if difference is None else difference,
+                "low": None if name in unlike else low,
+                "high": None if name in unlike else high,
+            }

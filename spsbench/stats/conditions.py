@@ -1,4 +1,4 @@
-"""What a reader must know before believing a table: warnings, other load on the machine, mixed conditions.
+"""What to know before believing a table: warnings, gates, other load, mixed conditions and workers.
 
 An interval over prompts takes what happened to one prompt as independent of the next. Neighbours come
 in bursts that outlast a sequence: on a machine with them 32 of 40 intervals of 95% covered the truth.
@@ -9,18 +9,16 @@ which differs by kind, no interval is given.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from spsbench.axes import label
 from spsbench.records import ELAPSED
-from spsbench.stats.speedup import finished
-from spsbench.store.conditions import condition
+from spsbench.stats.speedup import SEQUENCE, finished, matched_by
+from spsbench.store.opening import condition
 from spsbench.summary_types import (
     ArmLosslessness,
     ArmRow,
-    CategoryPart,
-    CategoryRow,
     ConditionPart,
     Conditions,
     Contention,
@@ -47,50 +45,21 @@ def warnings(
     anytime: bool = False,
 ) -> list[str]:
     """The sentences that a summary gives reason for, none twice."""
+    names = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in rows}
     sentences = [
         *([] if anytime else _few_prompts(rows)),
-        *(text for row in rows for text in _of_row(row, anytime)),
+        *(f"{names[row['arm']]}: {text}" for row in rows for text in _of_row(row, anytime)),
     ]
-    if losslessness is not None:
-        sentences += [text for arm in losslessness["arms"] for text in _of_evidence(arm)]
-    if parity is not None:
-        sentences += _of_parity(parity, rows)
-    return list(dict.fromkeys(sentences))
-
-
-def _of_evidence(arm: ArmLosslessness) -> Iterator[str]:
-    """Alarms of the recorded evidence, and greedy outputs that parted from greedy ArS."""
-    name = f"{label(arm)}, {arm['sampling']}"
-    kinds: dict[str, Judgement | None] = {
-        "self-consistency": arm["self_consistency"],
-        "losslessness": arm["rescored"],
-        "re-derivation": arm.get("decisions"),
-    }
-    for title, evidence in kinds.items():
-        if evidence is not None and evidence["verdict"] == "alarm":
-            yield (
-                f"{name}: {title} fails: {'; '.join(evidence['reasons'])}. Do not use these numbers; run "
-                "`spsbench verify`."
-            )
-    same = arm["identity"]
-    if same is not None and same["identical"] < 1 and (first := same["first_divergence"]):
-        yield (
-            f"{name}: {100 * same['identical']:.0f}% of {same['sequences']} outputs are identical to ArS; "
-            f"the first differs in {first['example_id']} at token {first['position']}. A numeric tie or a "
-            "bug: run `spsbench verify`."
-        )
-
-
-def _of_parity(parity: Parity, rows: Sequence[ArmRow]) -> Iterator[str]:
-    """Arms that score differently, which no lossless sampler does beyond chance."""
-    labels = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in rows}
-    for found in parity["comparisons"]:
-        if found["verdict"] == "different":
+    for arm in () if losslessness is None else losslessness["arms"]:
+        sentences += [f"{label(arm)}, {arm['sampling']}: {text}" for text in _of_evidence(arm)]
+    for found in () if parity is None else parity["comparisons"]:
+        if parity is not None and found["verdict"] == "different":  # no lossless sampler does, beyond chance
             interval = f"{found['difference']:+.4f} [{found['low']:+.4f}, {found['high']:+.4f}]"
-            yield (
-                f"{labels[found['arm']]}: its {parity['metric']} differs from that of ArS by {interval}. One "
+            sentences.append(
+                f"{names[found['arm']]}: its {parity['metric']} differs from that of ArS by {interval}. One "
                 "lossless run in twenty does this by chance; repeat with another --seed."
             )
+    return list(dict.fromkeys(sentences))
 
 
 def _few_prompts(rows: Sequence[ArmRow]) -> Iterator[str]:
@@ -102,6 +71,57 @@ def _few_prompts(rows: Sequence[ArmRow]) -> Iterator[str]:
             f"The speedup rests on {least} {noun}{'' if least == 1 else 's'}: its interval cannot hold what "
             f"none of them met, and {0.95**least:.0%} of such runs never meet what slows 1 {noun} in 20. "
             "Raise --limit."
+        )
+
+
+def _of_row(row: ArmRow, anytime: bool) -> Iterator[str]:
+    if row["failed"]:
+        total = row["failed"] + row["sequences"]
+        yield (
+            f"{row['failed']} of {total} sequences failed and are left out. "
+            "Their errors are in samples.jsonl; --resume tries them again."
+        )
+    if row["missing"]:
+        yield f"{row['missing']} sequences have not been run. Continue with --resume."
+    if row["method"] != "ars" and row["baseline"] is None:
+        yield "no ArS arm to compare with, so no speedup. Run with --arms ars,sps."
+    elif row["speedup"] is None and row["baseline"] is not None:
+        yield "no prompt was finished by it and by ArS, so no speedup. Continue with --resume."
+    if row["drifted"] and row["speedup_halves"] is not None:
+        first, second = row["speedup_halves"]
+        interval = "the interval of a run of fixed length" if anytime else "its interval"
+        yield (
+            f"the speedup was {first:.2f}x in the first half of the run and {second:.2f}x in the "
+            f"second, outside {interval}. Repeat on a quiet machine; one steady run in twenty does "
+            "this by chance."
+        )
+    score = row["acceptance_z"]
+    if score is not None and abs(score) > SUSPICIOUS_Z:
+        yield (
+            f"alpha_tested and alpha_beta differ by {abs(score):.1f} standard errors, so tokens were "
+            "not accepted by the stated rule. Do not use these numbers; run `spsbench verify`."
+        )
+
+
+def _of_evidence(arm: ArmLosslessness) -> Iterator[str]:
+    """Alarms of the recorded evidence, and greedy outputs that parted from greedy ArS."""
+    kinds: dict[str, Judgement | None] = {
+        "self-consistency": arm["self_consistency"],
+        "losslessness": arm["rescored"],
+        "re-derivation": arm.get("decisions"),
+    }
+    for title, evidence in kinds.items():
+        if evidence is not None and evidence["verdict"] == "alarm":
+            yield (
+                f"{title} fails: {'; '.join(evidence['reasons'])}. Do not use these numbers; run "
+                "`spsbench verify`."
+            )
+    same = arm["identity"]
+    if same is not None and same["identical"] < 1 and (first := same["first_divergence"]):
+        yield (
+            f"{100 * same['identical']:.0f}% of {same['sequences']} outputs are identical to ArS; "
+            f"the first differs in {first['example_id']} at token {first['position']}. A numeric tie or a "
+            "bug: run `spsbench verify`."
         )
 
 
@@ -127,11 +147,11 @@ def slow_sequences(by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) -
         if len(far):
             worst = far.sort_values(ascending=False)[:3]
             names = worst.index.get_level_values("example_id")
-            told = [f"{name} ({math.exp(size):.1f}x)" for name, size in zip(names, worst, strict=True)]
+            times = [f"{name} ({math.exp(size):.1f}x)" for name, size in zip(names, worst, strict=True)]
             more = f" and {len(far) - 3} more" if len(far) > 3 else ""
             found.append(
                 f"{label(row)}, {row['sampling']}: far slower per token than the arm's other sequences: "
-                f"{', '.join(told)}{more}. They count; look for other load at that time, or repeat."
+                f"{', '.join(times)}{more}. They count; look for other load at that time, or repeat."
             )
     return found
 
@@ -140,42 +160,8 @@ def _pace(samples: pd.DataFrame) -> pd.Series[float]:
     """Log seconds a token of the finished sequences that are not too short, by prompt, sample and process."""
     done = finished(samples)
     done = done[(done["decode_s"] > 0) & (done["new_tokens"] >= FEWEST_TOKENS)]
-    key = [name for name in ("example_id", "sample_index", "process") if name in done]
-    return (done.set_index(key)["decode_s"] / done.set_index(key)["new_tokens"]).map(math.log)
-
-
-def _of_row(row: ArmRow, anytime: bool) -> Iterator[str]:
-    name = f"{label(row)}, {row['sampling']}"
-    if row["failed"]:
-        total = row["failed"] + row["sequences"]
-        yield (
-            f"{name}: {row['failed']} of {total} sequences failed and are left out. "
-            "Their errors are in samples.jsonl; --resume tries them again."
-        )
-    if row["missing"]:
-        yield f"{name}: {row['missing']} sequences have not been run. Continue with --resume."
-    if row["method"] != "ars" and row["baseline"] is None:
-        yield f"{name}: no ArS arm to compare with, so no speedup. Run with --arms ars,sps."
-    elif row["speedup"] is None and row["baseline"] is not None:
-        yield f"{name}: no prompt was finished by it and by ArS, so no speedup. Continue with --resume."
-    yield from _of_timing(row, name, anytime)
-
-
-def _of_timing(row: ArmRow, name: str, anytime: bool) -> Iterator[str]:
-    interval = "the interval of a run of fixed length" if anytime else "its interval"
-    if row["drifted"] and row["speedup_halves"] is not None:
-        first, second = row["speedup_halves"]
-        yield (
-            f"{name}: the speedup was {first:.2f}x in the first half of the run and {second:.2f}x in the "
-            f"second, outside {interval}. Repeat on a quiet machine; one steady run in twenty does "
-            "this by chance."
-        )
-    score = row["acceptance_z"]
-    if score is not None and abs(score) > SUSPICIOUS_Z:
-        yield (
-            f"{name}: alpha_tested and alpha_beta differ by {abs(score):.1f} standard errors, so tokens were "
-            "not accepted by the stated rule. Do not use these numbers; run `spsbench verify`."
-        )
+    done = done.set_index(matched_by(done))
+    return (done["decode_s"] / done["new_tokens"]).map(math.log)
 
 
 MOST = {"waited_s": 0.06, "stolen_s": 0.02}
@@ -187,24 +173,20 @@ _TITLES = {
 }
 
 
-def _measured_s(done: pd.DataFrame) -> float:
-    """Seconds of the machine that sequences took: in a batch not those that they are charged with."""
-    charged_s = done["prefill_s"] + done["decode_s"]
-    if "conditions" not in done:
-        return float(charged_s.sum())
-    recorded = zip(done["conditions"], charged_s, strict=True)
-    return float(sum((found or {}).get(ELAPSED, own_s) for found, own_s in recorded))
-
-
 def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> Contention:
-    """How much of the measured time others took.
+    """How much of the measured time others took; null where the machine did not record it.
 
-    Returns:
-        ``waited_share`` and ``stolen_share`` of the measured seconds, null where the machine did not
+    Measured are the seconds of the machine: in a batch not those that a sequence is charged with.
     """
     done = finished(samples)
-    measured_s = _measured_s(done)
-    shares = {name: _share(done, name, measured_s) for name in _TITLES}
+    charged_s = [*(done["prefill_s"] + done["decode_s"])]
+    recorded = [*done["conditions"]] if "conditions" in done else [None] * len(done)
+    known = [found if isinstance(found, dict) else {} for found in recorded]
+    measured_s = sum(found.get(ELAPSED, own_s) for found, own_s in zip(known, charged_s, strict=True))
+    shares: dict[str, float | None] = {}
+    for name in _TITLES:
+        taken = [found[name] for found in known if name in found]
+        shares[name] = sum(taken) / measured_s if taken and measured_s > 0 else None
     if shares["stolen_s"] is None:
         shares["stolen_s"] = info.get("stolen_share")
     reasons = taken_too_much(shares)
@@ -242,16 +224,32 @@ def distrust(reasons: Sequence[str]) -> list[str]:
     ]
 
 
-def _share(done: pd.DataFrame, name: str, measured_s: float) -> float | None:
-    if "conditions" not in done or not measured_s > 0:
-        return None
-    recorded = [found[name] for found in done["conditions"] if isinstance(found, dict) and name in found]
-    return sum(recorded) / measured_s if recorded else None
+def unlike_workers(info: Mapping[str, Any]) -> list[str]:
+    """That workers shared a machine, and that they were unlike; nothing where neither holds."""
+    most = max((int(one.get("workers_per_machine", 1)) for one in info.get("conditions") or []), default=1)
+    shared = (
+        f"Up to {most} workers of this run measured on one machine at once: times are those of a shared "
+        "machine, whose memory bandwidth they divide."
+    )
+    used = [condition(info, worker["condition"]) for worker in info.get("workers") or []]
+    return [*([shared] if most > 1 else []), *unlike(used)]
+
+
+def unlike(workers: Iterable[Conditions]) -> list[str]:
+    """A sentence where the conditions of workers differ; else none."""
+    found = list(workers)
+    names = dict.fromkeys(name for conditions in found for name in conditions)
+    values = {name: list(dict.fromkeys(str(one.get(name)) for one in found)) for name in names}
+    differing = [f"{name} {' and '.join(seen)}" for name, seen in values.items() if len(seen) > 1]
+    if not differing:
+        return []
+    return [
+        f"Workers are unlike: {'; '.join(differing)}. All arms of a prompt are measured by one of them, and "
+        "times are shown for each kind and not pooled."
+    ]
 
 
 Summarise = Callable[["pd.DataFrame", "pd.DataFrame", Mapping[str, Any]], Summary]
-
-_KEY = ("process", "example_id", "sample_index", "arm")
 
 
 def separated(
@@ -283,21 +281,18 @@ def _of(
     index: int, samples: pd.DataFrame, loops: pd.DataFrame, info: Mapping[str, Any], summarise: Summarise
 ) -> Summary:
     own = samples[samples["condition"] == index]
-    key = [name for name in _KEY if name in own and name in loops]
+    key = [name for name in (*SEQUENCE, "arm") if name in own and name in loops]
     kept = loops.merge(own[key], on=key, sort=False) if len(loops) else loops
     measured = set(own["arm"])
     arms = [arm for arm in info.get("arms") or [] if arm["arm"] in measured]
     return summarise(own, kept, {**info, "arms": arms, "expected_sequences": None, "corpus_figures": None})
 
 
-_UNSAID = {"workers_per_machine": 1}
-"""What conditions mean that do not say it."""
-
-
 def _differing(settings: Conditions, known: Sequence[Conditions]) -> Conditions:
+    unsaid = {"workers_per_machine": 1}  # what conditions mean that do not say it
     names = dict.fromkeys(name for other in known for name in other)
     differ = {
-        name: settings.get(name, _UNSAID.get(name))
+        name: settings.get(name, unsaid.get(name))
         for name in names
         if any(other.get(name) != known[0].get(name) for other in known)
     }
@@ -316,37 +311,56 @@ def _without_times(summary: Summary) -> Summary:
         summary = {**summary, "surfaces": []}
     if (joules := summary.get("energy")) is not None:
         summary = {**summary, "energy": {**joules, "arms": [], "reason": "several conditions"}}
-    return {
+    times = ("prediction", "why", "ceiling", "tails", "hindsight", "verdict")
+    found = {
         **summary,
-        "rows": [_row_without_times(row) for row in steady],
-        "by_category": [_part_without_times(part) for part in summary["by_category"]],
-        "prediction": None,
-        "why": None,
-        "ceiling": None,
-        "tails": None,
-        "hindsight": None,
-        "verdict": None,
+        **dict.fromkeys(times),
+        "rows": [row | dict.fromkeys(_TIMES) for row in steady],
+        "by_category": [
+            {**part, "rows": [row | dict.fromkeys(_TIMES & row.keys()) for row in part["rows"]]}
+            for part in summary["by_category"]
+        ],
         "warnings": [sentence for sentence in summary["warnings"] if sentence not in of_drift],
     }
+    return cast("Summary", found)
 
 
-def _part_without_times(part: CategoryPart) -> CategoryPart:
-    rows: list[CategoryRow] = [{**row, "ms_per_token": None, "speedup": None} for row in part["rows"]]
-    return {**part, "rows": rows}
+_TIMES = {
+    *("ms_per_token", "end_to_end_ms_per_token", "speedup", "end_to_end_speedup", "own_speedup"),
+    *("speedup_halves", "share_slower", "loop_time", "prediction", "target_mode", "draft_mode"),
+}
+"""What of a row depends on the conditions."""
 
 
-def _row_without_times(row: ArmRow) -> ArmRow:
-    return {
-        **row,
-        "ms_per_token": None,
-        "end_to_end_ms_per_token": None,
-        "speedup": None,
-        "end_to_end_speedup": None,
-        "own_speedup": None,
-        "speedup_halves": None,
-        "share_slower": None,
-        "loop_time": None,
-        "prediction": None,
-        "target_mode": None,
-        "draft_mode": None,
-    }
+GATES = ("lossless", "parity", "incomplete", "untrusted")
+
+
+def failures(summary: Summary, gate: str) -> list[str]:
+    """Sentences on why a gate of ``--fail-on`` fails; none if it passes.
+
+    * ``lossless``: an arm is alarmed, or an SpS arm has no independent evidence to show.
+    * ``parity``: an SpS arm scores differently from ArS. Inconclusive passes: it is not a finding.
+    * ``incomplete``: sequences failed or are missing.
+    * ``untrusted``: other processes used the CPU while it measured.
+    """
+    if gate == "untrusted":
+        return untrusted_because(summary)
+    if gate == "incomplete":
+        failed, missing = (sum(row[what] for row in summary["rows"]) for what in ("failed", "missing"))
+        return [f"{failed} sequences failed and {missing} are missing"] if failed or missing else []
+    judged, parity = summary["losslessness"], summary["parity"]
+    if gate == "lossless":
+        if judged is None:
+            return ["nothing was measured, so there is no evidence of losslessness"]
+        return [
+            f"{label(arm)}, {arm['sampling']}: {arm['verdict']} ({'; '.join(arm['reasons'])})"
+            for arm in judged["arms"]
+            if arm["verdict"] == "alarm" or (arm["verdict"] == "no evidence" and arm["method"] == "sps")
+        ]
+    if parity is None:
+        return ["nothing was scored, so there is no parity to judge"]
+    return [
+        f"{comparison['arm']}: {parity['metric']} differs by {comparison['difference']:+.4f}"
+        for comparison in parity["comparisons"]
+        if comparison["verdict"] == "different"
+    ]

@@ -13,11 +13,21 @@ import numpy as np
 from spsbench.metrics.kind import OUTPUTS, MetricKind
 from spsbench.metrics.registry import installed
 from spsbench.stats.bootstrap import Floats, finite, pooled_interval
-from spsbench.stats.scores import score_table
 from spsbench.summary_types import MetricInterval
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def score_table(samples: pd.DataFrame) -> pd.DataFrame:
+    """One row per sample under its own index, one column per score; NaN where a sample lacks it."""
+    import pandas as pd
+
+    # Parquet gives a struct with None for keys that a row does not have.
+    known = (json.loads(value) if isinstance(value, str) else value for value in samples["scores"])
+    scores = [found if isinstance(found, Mapping) else {} for found in known]
+    rows = [{str(name): score for name, score in one.items() if score is not None} for one in scores]
+    return pd.DataFrame(rows, index=samples.index)
 
 
 class RecordedFigure(MetricInterval):

@@ -13,20 +13,19 @@ statistics and safe anytime-valid inference").
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from spsbench.errors import SpsbenchError
-from spsbench.stats.bootstrap import quantiles
+from spsbench.stats.bootstrap import Floats, quantiles
 from spsbench.summary_types import Leakage, LogScore, TransformTest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-Floats = npt.NDArray[np.float64]
 
 PROMPTS_FOR_VARIANCE = 20
 """From so many prompts on, the variance of the log-score is that between prompts; below, the model's."""
@@ -40,8 +39,6 @@ SLOPES = (0.01, 0.03, 0.1, 0.3)
 DECIDED = "decisions"
 """What the names of re-derived decisions begin with: counts, and a distance that does not add up."""
 
-_SCORE_BOUND = 2.0  # the centred score: each part within [-1, 1]
-
 
 def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, pd.DataFrame]:
     """The sequences that carry one kind of evidence, and their sums added up per prompt."""
@@ -54,7 +51,13 @@ def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, p
         return samples.iloc[:0], pd.DataFrame()
     there = pd.to_numeric(table["positions"], errors="coerce").notna()
     carried = samples[there]
-    sums = _with_all(table[there]).astype(np.float64).fillna(0.0)
+    table = table[there]
+    # Sequences from before sums over all positions were kept give those over positions with a choice.
+    for name in ("score", "information", "var"):
+        if f"leak_{name}" in table:
+            every = table.get(f"leak_all_{name}", table[f"leak_{name}"])
+            table = table.assign(**{f"leak_all_{name}": every.fillna(table[f"leak_{name}"])})
+    sums = table.astype(np.float64).fillna(0.0)
     return carried, sums.groupby(carried["example_id"], sort=False).sum()
 
 
@@ -78,13 +81,6 @@ def _table(samples: pd.DataFrame) -> pd.DataFrame:
 
     values = samples["losslessness"] if "losslessness" in samples else [None] * len(samples)
     return pd.DataFrame([value if isinstance(value, dict) else {} for value in values], index=samples.index)
-
-
-def _with_all(table: pd.DataFrame) -> pd.DataFrame:
-    """Sequences from before sums over all positions were kept give those over positions with a choice."""
-    names = [name for name in ("score", "information", "var") if f"leak_{name}" in table]
-    some = {f"leak_all_{name}": table[f"leak_{name}"] for name in names}
-    return table.assign(**{name: table.get(name, column).fillna(column) for name, column in some.items()})
 
 
 def leakage(prompts: pd.DataFrame, *, everywhere: bool = False, level: float = 0.05) -> Leakage | None:
@@ -196,7 +192,7 @@ def _direction(score: float, variance: float) -> float:
     """
     from scipy.special import logsumexp
 
-    stakes, b = np.asarray(SLOPES), _SCORE_BOUND
+    stakes, b = np.asarray(SLOPES), 2.0  # the centred score: each part within [-1, 1]
     logs = stakes * score - (np.expm1(stakes * b) - stakes * b) / b**2 * variance
     return float(logsumexp(logs)) - math.log(len(stakes))
 
@@ -225,3 +221,42 @@ def _column(prompts: pd.DataFrame, name: str) -> Floats:
     if name not in prompts:
         raise SpsbenchError(f"the evidence of losslessness lacks {name}: the run is damaged.")
     return np.asarray(prompts[name].to_numpy(dtype=np.float64))
+
+
+FALSE_ALARM = 1e-4
+"""How often a right sampler may fail the G-test."""
+
+
+def g_statistic(seen: Counter[int], law: Sequence[float]) -> tuple[float, int, int]:
+    """G of counts of tokens, its degrees of freedom, and how many tokens were seen that the law rules out.
+
+    Cells with fewer than five expected draws are pooled; counts that leave fewer than two cells say nothing
+    and have no degree of freedom.
+
+    Args:
+        law: V probabilities.
+    """
+    from scipy.stats import power_divergence
+
+    outside = sum(count for token, count in seen.items() if law[token] <= 0)
+    total = sum(seen.values()) - outside
+    expected = {token: share * total for token, share in enumerate(law) if share}
+    large = [token for token, e in expected.items() if e >= 5.0]
+    observed = [seen[token] for token in large]
+    means = [expected[token] for token in large]
+    rest = total - math.fsum(means)
+    if rest >= 5.0:
+        observed.append(total - sum(observed))
+        means.append(rest)
+    if len(means) < 2:
+        return 0.0, 0, outside
+    scale = sum(observed) / math.fsum(means)
+    g = power_divergence(observed, [m * scale for m in means], lambda_="log-likelihood").statistic
+    return float(g), len(means) - 1, outside
+
+
+def survival(g: float, freedom: int) -> float:
+    """The probability that a right sampler's G is at least this large; 1 without a degree of freedom."""
+    from scipy.stats import chi2
+
+    return float(chi2.sf(g, freedom)) if freedom else 1.0

@@ -1,4 +1,4 @@
-"""The tail, by K and by position in the output: how long the slow sequences take, and where.
+"""The tail, by K and by position in the output: how long slow sequences take, and where; and joules.
 
 Chen et al. 2023 warn that a larger K makes latency vary more. Sequences end where they end, so the
 time of a whole one mixes speed with length; the time until a fixed number of tokens is out does not.
@@ -7,26 +7,28 @@ never extrapolated from shorter ones.
 
 Acceptance by position within a draft stands under ``acceptance_per_position`` (joint) and
 ``conditional_acceptance``; here a loop is filed under the output position at which it begins.
+
+The energy of a sequence includes its prefill: counters move too seldom to cut it off. So its counterpart
+among the times is the end-to-end speedup. Ratios are of sums, as those of times, and so are their intervals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.axes import axes, identity
-from spsbench.stats.bootstrap import ratio
-from spsbench.stats.speedup import column, finished
-from spsbench.summary_types import ArmPositions, ArmRow, ArmTails, MeanSd, PositionBin, Spread, Tails
+from spsbench.axes import identity
+from spsbench.stats.anytime import paired_speedup
+from spsbench.stats.bootstrap import Floats, pooled_ratio, ratio
+from spsbench.stats.speedup import column, finished, shown, unit_of
+from spsbench.summary_types import ArmEnergy, ArmPositions, ArmRow, ArmTails, Energy, PositionBin, Tails
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-Floats = npt.NDArray[np.float64]
 
 FEWEST_FOR_P99 = 100
 """Below so many sequences P99 is little more than the slowest of them."""
@@ -39,9 +41,8 @@ def tails(
 ) -> Tails | None:
     """Quantiles of latency of every arm.
 
-    Returns:
-        and ``sd`` of seconds), ``sequences_with_n``, ``paper_clock_s`` (mean and sd when every loop
-        is given the arm's mean loop time, as in Figure 1 of Chen et al. 2023), ``p99_rests_on_few``
+    ``until_n_s`` are seconds until the N-th token, and ``paper_clock_s`` those where every loop is given the
+    arm's mean loop time, as in Figure 1 of Chen et al. 2023.
     """
     done = {row["arm"]: finished(by_arm[row["arm"]]) for row in rows if row["arm"] in by_arm}
     done = {arm: samples for arm, samples in done.items() if len(samples)}
@@ -53,15 +54,15 @@ def tails(
     for row in (row for row in rows if row["arm"] in done):
         samples = done[row["arm"]]
         # Loops of a batch have shares of seconds, and what passed between them is of other rows.
-        alone = axes(row)["batch"] == 1
-        reached = _until(loops_by_arm.get(row["arm"]), samples, n) if alone else None
+        reached = _until(loops_by_arm.get(row["arm"]), n) if row.get("batch", 1) == 1 else None
+        seconds, clock = (None, None) if reached is None else reached
         arms.append(
             {
                 **identity(row),
                 "sequence_s": _spread(sequence_s(samples)),
-                "until_n_s": None if reached is None else _spread(reached["seconds"]),
-                "sequences_with_n": 0 if reached is None else len(reached["seconds"]),
-                "paper_clock_s": None if reached is None else _paper_clock(reached),
+                "until_n_s": _spread(seconds),
+                "sequences_with_n": 0 if seconds is None else len(seconds),
+                "paper_clock_s": _spread(clock, quantiles=False),
                 "p99_rests_on_few": len(samples) < FEWEST_FOR_P99,
                 "share_slower": row["share_slower"],
             }
@@ -78,23 +79,18 @@ def sequence_s(samples: pd.DataFrame) -> Floats:
     return np.where(np.isnan(passed), own, passed)
 
 
-def _until(loops: pd.DataFrame | None, samples: pd.DataFrame, n: int) -> dict[str, Floats] | None:
-    """Seconds and loops until the n-th token, by sequence, and the arm's mean loop time."""
-    if loops is None or loops.empty or np.isnan(column(loops, "loop_s")).any():
+def _until(loops: pd.DataFrame | None, n: int) -> tuple[Floats, Floats] | None:
+    """Seconds until the n-th token of each sequence that has one, by the clock and by the paper's."""
+    code = None if loops is None or loops.empty else sequence_codes(loops)
+    if loops is None or code is None or np.isnan(seconds := column(loops, "loop_s")).any():
         return None
-    code = sequence_codes(loops)
-    if code is None:
-        return None
-    seconds, emitted = column(loops, "loop_s"), column(loops, "emitted")
-    before = running(emitted, code) - emitted
-    needed = before < n
-    total = np.bincount(code, weights=emitted)
-    enough = total >= n
-    return {
-        "seconds": np.bincount(code, weights=seconds * needed)[enough],
-        "loops": np.bincount(code, weights=needed.astype(np.float64))[enough],
-        "mean_loop_s": np.array([seconds.mean()]),
-    }
+    emitted = column(loops, "emitted")
+    needed = running(emitted, code) - emitted < n
+    enough = np.bincount(code, weights=emitted) >= n
+    loops_taken, spent = (
+        np.bincount(code, weights=each)[enough].astype(np.float64) for each in (needed, seconds * needed)
+    )
+    return spent, loops_taken * float(seconds.mean())
 
 
 def sequence_codes(loops: pd.DataFrame) -> npt.NDArray[np.int64] | None:
@@ -113,25 +109,15 @@ def running(values: Floats, code: npt.NDArray[np.int64]) -> Floats:
     return np.asarray(total - offsets[code])
 
 
-def _paper_clock(reached: dict[str, Floats]) -> MeanSd | None:
-    times = reached["loops"] * reached["mean_loop_s"]
-    return {"mean": float(times.mean()), "sd": _sd(times)} if len(times) else None
-
-
-def _spread(seconds: Floats) -> Spread | None:
-    if not len(seconds):
+def _spread(seconds: Floats | None, *, quantiles: bool = True) -> dict[str, float] | None:
+    if seconds is None or not len(seconds):
         return None
+    shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99} if quantiles else {}
     return {
-        "p50": float(np.quantile(seconds, 0.5)),
-        "p90": float(np.quantile(seconds, 0.9)),
-        "p99": float(np.quantile(seconds, 0.99)),
+        **{name: float(np.quantile(seconds, share)) for name, share in shares.items()},
         "mean": float(seconds.mean()),
-        "sd": _sd(seconds),
+        "sd": float(seconds.std(ddof=1)) if len(seconds) > 1 else 0.0,
     }
-
-
-def _sd(values: Floats) -> float:
-    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
 EDGES = (0, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -145,8 +131,7 @@ def positions(loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]) 
         loops = loops_by_arm.get(row["arm"])
         if not row["acceptance"] or loops is None:
             continue
-        bins = _bins(loops)
-        if bins:
+        if bins := _bins(loops):
             found.append({**identity(row), "bins": bins})
     return found or None
 
@@ -175,3 +160,68 @@ def _bins(loops: pd.DataFrame) -> list[PositionBin]:
         for index, start in enumerate(EDGES)
         if count[index]
     ]
+
+
+ENERGY = "energy_j"
+"""The joules of a sequence among its conditions."""
+
+
+def energy(
+    by_arm: Mapping[str, pd.DataFrame],
+    rows: Sequence[ArmRow],
+    info: Mapping[str, Any],
+    *,
+    trusted: bool,
+    anytime: bool,
+) -> Energy | None:
+    """The energy of a run; joules per token have no interval where ``anytime``, see ``paired_speedup``."""
+    counter = info.get("energy")
+    if not counter:
+        return None
+    counted = {arm: in_joules(part) for arm, part in by_arm.items()}
+    counted = {arm: part for arm, part in counted.items() if float(part["decode_s"].sum()) > 0}
+    arms = [_of(row, counted, trusted=trusted, anytime=anytime) for row in rows if row["arm"] in counted]
+    # A counter that moves as seldom as a sequence ends says little of one.
+    timed = [finished(by_arm[arm["arm"]]) for arm in arms]
+    count = sum(map(len, timed))
+    total_s = sum(float(part["prefill_s"].sum() + part["decode_s"].sum()) for part in timed)
+    return {
+        "source": counter["source"],
+        "update_s": counter["update_s"],
+        "reason": counter["reason"],
+        "mean_sequence_s": total_s / count if count else None,
+        "arms": arms,
+    }
+
+
+def in_joules(samples: pd.DataFrame) -> pd.DataFrame:
+    """The finished sequences whose energy is known, with joules in place of decoding seconds."""
+    done = finished(samples)
+    if "conditions" not in done:
+        return done.iloc[:0]
+    spent = [found.get(ENERGY) if isinstance(found, Mapping) else None for found in done["conditions"]]
+    joules = np.array([np.nan if value is None else value for value in spent], dtype=np.float64)
+    known = np.isfinite(joules)
+    return done[known].assign(decode_s=joules[known], prefill_s=0.0)
+
+
+def _of(row: ArmRow, counted: Mapping[str, pd.DataFrame], *, trusted: bool, anytime: bool) -> ArmEnergy:
+    own, baseline = counted[row["arm"]], row["baseline"]
+    one_process = "process" not in own or own["process"].nunique() < 2
+    sums = own.groupby(unit_of(own), sort=False)[["decode_s", "new_tokens"]].sum()
+    per_token = pooled_ratio(*sums.to_numpy(dtype=np.float64).T)
+    known = trusted and one_process and not anytime
+    other = counted.get(baseline or "")
+    # Joules per token of the arm over those of its baseline, paired by sequence.
+    found = None if other is None else paired_speedup(own, other, anytime=anytime)
+    return {
+        **identity(row),
+        "sequences": len(own),
+        "joules_per_token": {
+            "estimate": per_token.estimate,
+            "low": per_token.low if known else None,
+            "high": per_token.high if known else None,
+        },
+        "baseline": baseline,
+        "ratio": shown(found, trusted=trusted),
+    }

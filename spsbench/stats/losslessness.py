@@ -15,31 +15,39 @@ estimated: the output is what Algorithm 2 makes of the models' rows, or it is no
 
 ArS arms, and the draft alone under its own rows, are judged like the others: they are the controls
 that must come out clean.
+
+Of a beam search by speculation nothing is sampled, so there is no law. Two facts, each with an excuse for
+rounding alone. *Identity*: every finished hypothesis of a prompt, its score and its place are those of exact
+beam search. Where hypotheses differ, the smallest gap by which either search chose shows whether rounding can
+have made the difference; where two changed places, the gap between them does. *Log-probability*: an uncached
+forward of the target over the best output gives what the search says of it; it knows no tree, cache or loop,
+so a wrong mask, position or column shows.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from spsbench import axes
-from spsbench.records import RESCORED, Interval
+from spsbench.records import BEAM_CLOSEST, BEAM_LOG_PROB, RESCORED, RESCORED_BEAM_LOG_PROB, Interval
 from spsbench.stats import evidence_stats
-from spsbench.stats.beams import beam_facts
 from spsbench.stats.bootstrap import Floats, pooled_ratio, ratio
-from spsbench.stats.speedup import finished
+from spsbench.stats.speedup import finished, matched_by
 from spsbench.summary_types import (
     ArmLosslessness,
     ArmProof,
     ArmRow,
     BeamFacts,
+    BeamIdentity,
+    BeamScores,
     Decisions,
-    Divergence,
     Evidence,
-    EvidenceFacts,
     Judgement,
     Losslessness,
     Proof,
@@ -64,11 +72,20 @@ def identity(baseline: pd.DataFrame, arm: pd.DataFrame) -> TokenIdentity | None:
         return None
     parted = [divergence(*pair) for pair in zip(both["token_ids_base"], both["token_ids_arm"], strict=True)]
     places = [(position, index) for index, position in enumerate(parted) if position is not None]
-    return {
+    found: TokenIdentity = {
         "sequences": len(both),
         "identical": 1.0 - len(places) / len(both),
-        "first_divergence": _first(both, places),
+        "first_divergence": None,
     }
+    if places:
+        position, index = min(places)
+        row = both.iloc[index]
+        found["first_divergence"] = {
+            "position": position,
+            "example_id": str(row["example_id"]),
+            "sample_index": int(row["sample_index"]),
+        }
+    return found
 
 
 def divergence(one: Sequence[int], other: Sequence[int]) -> int | None:
@@ -77,18 +94,6 @@ def divergence(one: Sequence[int], other: Sequence[int]) -> int | None:
         if a != b:
             return position
     return None if len(one) == len(other) else min(len(one), len(other))
-
-
-def _first(both: pd.DataFrame, places: list[tuple[int, int]]) -> Divergence | None:
-    if not places:
-        return None
-    position, index = min(places)
-    row = both.iloc[index]
-    return {
-        "position": position,
-        "example_id": str(row["example_id"]),
-        "sample_index": int(row["sample_index"]),
-    }
 
 
 ALARM_LOG10_E = 3.0
@@ -180,62 +185,45 @@ def _greedy_reference(row: ArmRow, rows: Sequence[ArmRow]) -> str | None:
 def _judge_arm(
     row: ArmRow, reference: str | None, by_arm: Mapping[str, pd.DataFrame], dtype: str, proof: ArmProof | None
 ) -> ArmLosslessness:
-    if axes.is_beam(row):
-        return _judge_search(row, reference, by_arm, dtype)
-    samples = by_arm.get(row["arm"])
-    own = independent = same = decided = None
-    proof = proof if row["method"] == "sps" else None
-    if samples is not None:
-        own = evidence_of(samples, exact=True)
-        independent = evidence_of(samples, RESCORED, exact=is_precise(dtype))
-        decided = decisions_of(samples, dtype)
-        if reference is not None and reference in by_arm and _is_greedy(row, own or independent):
-            same = identity(by_arm[reference], samples)
-    lossless = row.get("lossless", True)
-    if lossless:
-        judgement = _verdict(own, independent, decided, row["acceptance_z"], proof)
-    else:
-        own, independent = (_expected(kind) for kind in (own, independent))
-        judgement = {"verdict": LOSSY, "reasons": []}
-    return {
+    samples, baseline = by_arm.get(row["arm"]), by_arm.get(reference or "")
+    found: ArmLosslessness = {
         **axes.identity(row),
-        "lossless": lossless,
+        "lossless": row.get("lossless", True),
         "acceptance_z": row["acceptance_z"],
-        "identity": same,
-        **judgement,
-        "bound": leakage_bound(independent),
-        "self_consistency": own,
-        "rescored": independent,
-        "decisions": decided,
-        "proof": proof,
-        "beams": None,
-    }
-
-
-def _judge_search(
-    row: ArmRow, reference: str | None, by_arm: Mapping[str, pd.DataFrame], dtype: str
-) -> ArmLosslessness:
-    """A beam search is held against exact beam search: nothing of what samples are judged by exists."""
-    samples = by_arm.get(row["arm"])
-    nothing: BeamFacts = {"identity": None, "scores": None}
-    baseline = None if reference is None else by_arm.get(reference)
-    found = nothing if samples is None else beam_facts(baseline, samples, precise=is_precise(dtype))
-    return {
-        **axes.identity(row),
-        "lossless": True,
-        "acceptance_z": None,
         "identity": None,
-        **_verdict_of_search(row, found),
+        "verdict": LOSSY,
+        "reasons": [],
         "bound": None,
         "self_consistency": None,
         "rescored": None,
         "decisions": None,
-        "proof": None,
-        "beams": found,
+        "proof": proof if row["method"] == "sps" else None,
+        "beams": None,
     }
+    if axes.is_beam(row):
+        # It is held against exact beam search: nothing of what samples are judged by exists.
+        nothing: BeamFacts = {"identity": None, "scores": None}
+        beams = nothing if samples is None else beam_facts(baseline, samples, precise=is_precise(dtype))
+        found.update({"lossless": True, "acceptance_z": None, "proof": None, "beams": beams})
+        found["verdict"], found["reasons"] = _verdict_of_search(row, beams)
+        return found
+    if samples is not None:
+        own = evidence_of(samples, exact=True)
+        independent = evidence_of(samples, RESCORED, exact=is_precise(dtype))
+        greedy = row["sampling"] == "greedy" or bool((known := own or independent) and known["greedy"])
+        found["identity"] = identity(baseline, samples) if baseline is not None and greedy else None
+        found["bound"] = leakage_bound(independent)
+        found["self_consistency"], found["rescored"] = own, independent
+        found["decisions"] = decisions_of(samples, dtype)
+    if found["lossless"]:
+        found["verdict"], found["reasons"] = _verdict(found)
+    else:  # what a lossy rule's evidence measures stays, an alarm it is not
+        for evidence in filter(None, (found["self_consistency"], found["rescored"])):
+            evidence.update({"verdict": LOSSY, "reasons": []})
+    return found
 
 
-def _verdict_of_search(row: ArmRow, found: BeamFacts) -> Judgement:
+def _verdict_of_search(row: ArmRow, found: BeamFacts) -> tuple[Verdict, list[str]]:
     same, scores = found["identity"], found["scores"]
     alarms = []
     if same is not None and same["contradicted"]:
@@ -247,31 +235,22 @@ def _verdict_of_search(row: ArmRow, found: BeamFacts) -> Judgement:
             f"{scores['contradicted']} of {scores['sequences']} log-probabilities contradict the target"
         )
     if alarms:
-        return {"verdict": ALARM, "reasons": alarms}
+        return ALARM, alarms
     if row["method"] == "sps" and same is None:
-        return {"verdict": NO_EVIDENCE, "reasons": ["no exact beam search beside it: --arms ars,sps"]}
+        return NO_EVIDENCE, ["no exact beam search beside it: --arms ars,sps"]
     if same is None:
         verdict: Verdict = NO_EVIDENCE if scores is None else OK
-        return {"verdict": verdict, "reasons": ["beam search samples nothing"]}
+        return verdict, ["beam search samples nothing"]
     beside = f", {same['rounding']} more within rounding" if same["rounding"] else ""
     beside += "" if same["precise"] else f"; weak evidence, {same['allowance']:.2g} nats count as rounding"
     told = f"hypotheses and scores of exact beam search in {same['identical']} of {same['sequences']}{beside}"
-    return {"verdict": OK, "reasons": [told]}
-
-
-def _expected(kind: Evidence | None) -> Evidence | None:
-    """Evidence of a rule that is lossy by design: what it measures stays, an alarm it is not."""
-    return None if kind is None else {**kind, "verdict": LOSSY, "reasons": []}
+    return OK, [told]
 
 
 def leakage_bound(facts: Mapping[str, Any] | None) -> float | None:
     """What a verdict of ok rests on: the one-sided 95% bound of the leakage; None without one."""
     leakage = None if facts is None else facts["leakage"]
     return None if leakage is None else float(leakage["bound"])
-
-
-def _is_greedy(row: ArmRow, own: Evidence | None) -> bool:
-    return row["sampling"] == "greedy" or (own is not None and own["greedy"])
 
 
 def evidence_of(
@@ -293,7 +272,7 @@ def evidence_of(
     if log_e is not None:
         both = np.logaddexp(math.log(10) * log10["mean"], log_e) - math.log(2)
         log10 |= {"mean": float(both) / math.log(10), "bets": log_e / math.log(10)}
-    facts: EvidenceFacts = {
+    facts: Evidence = {
         "sequences": len(carried),
         "share": len(carried) / len(done),
         "prompts": len(prompts),
@@ -308,8 +287,11 @@ def evidence_of(
         "transform": evidence_stats.transform(prompts),
         "log10_e_value": log10.pop("mean"),
         "log10_e_values": log10,
+        "verdict": OK,
+        "reasons": [],
     }
-    return {**facts, **_verdict_of_kind(facts, exact)}
+    facts["verdict"], facts["reasons"] = _verdict_of_kind(facts, exact)
+    return facts
 
 
 def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
@@ -340,7 +322,7 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
     }
 
 
-def _verdict_of_kind(facts: EvidenceFacts, exact: bool) -> Judgement:
+def _verdict_of_kind(facts: Evidence, exact: bool) -> tuple[Verdict, list[str]]:
     reasons = []
     if facts["impossible"] > (0 if exact else COARSE_TOLERANCE * facts["tokens"]):
         reasons.append(
@@ -349,31 +331,30 @@ def _verdict_of_kind(facts: EvidenceFacts, exact: bool) -> Judgement:
     if facts["log10_e_value"] >= ALARM_LOG10_E:
         reasons.append(f"e-value 10^{facts['log10_e_value']:.1f}, alarm at 10^{ALARM_LOG10_E:.0f}")
     if reasons:
-        return {"verdict": ALARM, "reasons": reasons}
+        return ALARM, reasons
     if facts["greedy"]:
-        return {"verdict": OK, "reasons": [GREEDY]}
+        return OK, [GREEDY]
     if facts["positions"] < FEWEST_POSITIONS:
-        return {
-            "verdict": NO_EVIDENCE,
-            "reasons": [f"only {facts['positions']} positions had more than one possible token"],
-        }
-    return {"verdict": OK, "reasons": []}
+        few = f"only {facts['positions']} positions had more than one possible token"
+        return NO_EVIDENCE, [few]
+    return OK, []
 
 
-def _verdict(
-    own: Evidence | None,
-    independent: Evidence | None,
-    decided: Decisions | None,
-    z: float | None,
-    proof: ArmProof | None,
-) -> Judgement:
+def _verdict(arm: ArmLosslessness) -> tuple[Verdict, list[str]]:
     """An arm's verdict: an alarm from anywhere counts, but only independent rows can clear it."""
+    own, independent, decided, z = (
+        arm["self_consistency"],
+        arm["rescored"],
+        arm["decisions"],
+        arm["acceptance_z"],
+    )
+    proof: Mapping[str, Any] = arm["proof"] or {}
     kinds: dict[str, Judgement | None] = {
         "self-consistency": own,
         "independent re-score": independent,
         "decisions derived again": decided,
-        "at temperature 1": None if proof is None else proof.get("rescored"),
-        "decisions at temperature 1": None if proof is None else proof.get("decisions"),
+        "at temperature 1": proof.get("rescored"),
+        "decisions at temperature 1": proof.get("decisions"),
     }
     alarms = [
         f"{name}: {reason}"
@@ -384,13 +365,105 @@ def _verdict(
     if z is not None and abs(z) > ALARM_Z:
         alarms.append(f"alpha_tested and alpha_beta differ by {abs(z):.1f} standard errors")
     if alarms:
-        return {"verdict": ALARM, "reasons": alarms}
+        return ALARM, alarms
     if decided is not None and decided["exact"]:
         reasons = [] if independent is None else independent["reasons"]
-        return {"verdict": OK, "reasons": [*reasons, "every decision follows from the target's own rows"]}
+        return OK, [*reasons, "every decision follows from the target's own rows"]
     if independent is not None:
-        return {"verdict": independent["verdict"], "reasons": independent["reasons"]}
+        return independent["verdict"], independent["reasons"]
     if own is None:
-        return {"verdict": NO_EVIDENCE, "reasons": ["no evidence was recorded"]}
+        return NO_EVIDENCE, ["no evidence was recorded"]
     reasons = [GREEDY] if own["greedy"] else []
-    return {"verdict": NO_EVIDENCE, "reasons": [*reasons, "no sequence was re-scored independently"]}
+    return NO_EVIDENCE, [*reasons, "no sequence was re-scored independently"]
+
+
+def beam_facts(baseline: pd.DataFrame | None, arm: pd.DataFrame, *, precise: bool) -> BeamFacts:
+    """What is known of an arm of beam search."""
+    return {
+        "identity": None if baseline is None else _beam_identity(baseline, arm, precise=precise),
+        "scores": _beam_scores(arm, precise=precise),
+    }
+
+
+def slack(tokens: int, *, precise: bool) -> float:
+    """By how much rounding may move the log-probability of so many tokens, in nats.
+
+    Independent errors of each token. In 16 bit that is 0.39 nats at 60 tokens, wider than the closest choice
+    of any search in docs/beam-search.md: little can be contradicted. In float32 the embedded pair's errors on
+    a CPU are smaller by a factor of 100.
+    """
+    return (2e-4 if precise else 5e-2) * math.sqrt(1 + tokens)
+
+
+def _beam_identity(baseline: pd.DataFrame, arm: pd.DataFrame, *, precise: bool) -> BeamIdentity | None:
+    key = matched_by(baseline, arm)
+    columns = [*key, "new_tokens", "hypotheses", "losslessness"]
+    ours, theirs = (finished(frame)[columns] for frame in (baseline, arm))
+    both = ours.merge(theirs, on=key, suffixes=("_base", "_arm"))
+    if both.empty:
+        return None
+    # What rounding may explain between two searches of one prompt, in nats.
+    tokens = both[["new_tokens_base", "new_tokens_arm"]].max(axis=1)
+    granted = [slack(int(most), precise=precise) for most in tokens]
+    verdicts = [_same(row, nats) for row, nats in zip(both.to_dict("records"), granted, strict=True)]
+    return {
+        "sequences": len(both),
+        "identical": sum(same is True for same in verdicts),
+        "rounding": sum(same is None for same in verdicts),
+        "contradicted": sum(same is False for same in verdicts),
+        "allowance": max(granted),
+        "precise": precise,
+    }
+
+
+def _same(both: Mapping[Any, Any], granted: float) -> bool | None:
+    """Whether two searches found the same in the same order; None if not, and rounding explains it."""
+    sides = ("_base", "_arm")
+    found, again = (_hypotheses(both[f"hypotheses{side}"]) for side in sides)
+    if found.keys() != again.keys():
+        closest = min(_fact(both[f"losslessness{side}"], BEAM_CLOSEST, math.inf) for side in sides)
+        return None if closest <= granted else False
+    apart = [abs(found[tokens]["log_prob"] - again[tokens]["log_prob"]) for tokens in found]
+    place = {tokens: index for index, tokens in enumerate(again)}
+    # How far apart those are whose order the other search has reversed.
+    swapped = [
+        _gap(found[better], found[worse])
+        for better, worse in combinations(found, 2)
+        if place[better] > place[worse]
+    ]
+    if max([*apart, *swapped], default=0.0) > granted:
+        return False
+    return None if swapped else True
+
+
+def _hypotheses(text: Any) -> dict[tuple[int, ...], dict[str, Any]]:
+    """The finished hypotheses by their tokens, best first; see ``Hypothesis``."""
+    rows = json.loads(text) if isinstance(text, str) else []
+    return {tuple(row["tokens"]): row for row in rows}
+
+
+def _gap(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """The difference of two scores in nats: times the smaller of both powers of lengths in them."""
+    divisors = [found["log_prob"] / found["score"] if found["score"] else 1.0 for found in (one, other)]
+    return float(abs(one["score"] - other["score"]) * min(divisors))
+
+
+def _fact(facts: Any, name: str, default: float) -> float:
+    value = facts.get(name) if isinstance(facts, Mapping) else None
+    return default if value is None else float(value)
+
+
+def _beam_scores(arm: pd.DataFrame, *, precise: bool) -> BeamScores | None:
+    done = finished(arm)
+    found = [
+        (int(tokens), _fact(facts, BEAM_LOG_PROB, math.nan) - _fact(facts, RESCORED_BEAM_LOG_PROB, math.nan))
+        for tokens, facts in zip(done["new_tokens"], done["losslessness"], strict=True)
+    ]
+    known = [(tokens, abs(apart)) for tokens, apart in found if not math.isnan(apart)]
+    if not known:
+        return None
+    return {
+        "sequences": len(known),
+        "largest_difference": max(apart for _, apart in known),
+        "contradicted": sum(apart > slack(tokens, precise=precise) for tokens, apart in known),
+    }

@@ -17,15 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from spsbench.stats.anytime import EXPECTABLE
-from spsbench.stats.bootstrap import finite, pooled_interval, pseudo_values, ratio_of_sums
-from spsbench.stats.corpus import CommonFigures, CorpusMetric, by_prompt
-from spsbench.stats.scores import score_table
+from spsbench.stats.bootstrap import Floats, finite, pooled_interval, pseudo_values, ratio_of_sums
+from spsbench.stats.corpus import CommonFigures, CorpusMetric, by_prompt, score_table
 from spsbench.stats.speedup import finished
 from spsbench.summary_types import (
     Advantage,
@@ -33,8 +31,6 @@ from spsbench.summary_types import (
     PairedScores,
     Parity,
     ParityComparison,
-    ParityTest,
-    ParityVerdict,
     Solved,
     TargetOverDraft,
 )
@@ -42,8 +38,8 @@ from spsbench.summary_types import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    Units = pd.Series[Any] | pd.DataFrame
-    """Of each prompt by example_id: its mean score, or what is summed for the figure of a corpus."""
+Units: TypeAlias = "pd.Series[Any] | pd.DataFrame"
+"""Of each prompt by example_id: its mean score, or what is summed for the figure of a corpus."""
 
 PASSED = "passed"
 
@@ -57,13 +53,17 @@ def metrics(
     its tests, else 0) becomes pass@1, pass@10 and pass@100 instead; None where a problem has
     fewer samples than k. What is counted for the figure of a corpus becomes that figure.
     """
+    from spsbench.metrics.builtin import pass_at_k
+
     scores = score_table(samples)
     result: dict[str, float | None] = {}
     for name in _metric_names(scores, corpora or {}):
         if corpora and name in corpora:
             result[name] = corpora[name].figure(samples, scores, arm)
         elif name == PASSED:
-            result.update(_pass_at(samples["example_id"], scores[name]))
+            per_problem = scores[name].dropna().astype("float64").groupby(samples["example_id"])
+            total, correct = ([int(n) for n in column] for column in (per_problem.size(), per_problem.sum()))
+            result.update(pass_at_k(total, correct) if total else {})
         else:
             result[name] = finite(scores[name].astype("float64").mean())
     return result
@@ -74,17 +74,6 @@ def _metric_names(scores: pd.DataFrame, corpora: Mapping[str, CorpusMetric]) -> 
     owner = {column: name for name, metric in corpora.items() for column in metric.columns}
     return list(dict.fromkeys(owner.get(str(column), str(column)) for column in scores.columns))
 
-
-def _pass_at(problems: pd.Series[Any], passed: pd.Series[Any]) -> dict[str, float | None]:
-    from spsbench.metrics.builtin import pass_at_k
-
-    per_problem = passed.dropna().astype("float64").groupby(problems).agg(["size", "sum"])
-    total = [int(n) for n in per_problem["size"]]
-    correct = [int(n) for n in per_problem["sum"]]
-    return pass_at_k(total, correct) if total else {}
-
-
-Floats = npt.NDArray[np.float64]
 
 SHARE_OF_GAP = 0.05
 """The margin, as a share of the target-draft gap."""
@@ -161,7 +150,7 @@ class _Comparer:
 
     def units(self, samples: pd.DataFrame, table: pd.DataFrame) -> Units:
         if self.corpus is None:
-            return _per_prompt(samples, table, self.column)
+            return per_prompt(samples, table, self.column)
         return by_prompt(samples, self.corpus.counted(table))
 
     def compare(self, units: Mapping[str, Units], ars: str, arm: str, draft: str | None) -> PairedScores:
@@ -180,33 +169,18 @@ class _Comparer:
         if self.recorded is None:
             return advantage(units[ars], units[draft], None if self.corpus is None else self.corpus.value)
         target, alone = (self.recorded.by_arm.get(arm) for arm in (ars, draft))
-        return {
-            "prompts": self.recorded.prompts,
-            "target_mean": target,
-            "draft_mean": alone,
-            "ratio": target / alone if target is not None and alone else None,
-            "low": None,
-            "high": None,
-            "reason": NO_RATIO if alone == 0 else self._why_not(target, alone),
-        }
+        reason = NO_RATIO if alone == 0 else self._why_not(target, alone)
+        return _no_ratio(self.recorded.prompts, target, alone, reason)
 
     def _of_record(self, recorded: CommonFigures, ars: str, arm: str, draft: str | None) -> PairedScores:
         """Figures that cannot be computed here, of the prompts of all arms: nothing can be resampled."""
-        first, second = (recorded.by_arm.get(name) for name in (ars, arm))
-        alone = None if draft is None else recorded.by_arm.get(draft)
+        first, second, alone = (recorded.by_arm.get(name or "") for name in (ars, arm, draft))
         sign = 1.0 if self.better else -1.0
         gap = None if first is None or alone is None else sign * (first - alone)
-        margin, rule = _margin(gap, DEFAULT_MARGIN if self.default is None else self.default)
-        return {
-            "prompts": recorded.prompts,
-            "baseline_mean": first,
-            "arm_mean": second,
-            "difference": None if first is None or second is None else second - first,
-            "margin": margin,
-            "margin_rule": rule,
-            "normalised_difference": None,
-            **_untested(self._why_not(first, second), None),
-        }
+        found = _side_by_side(recorded.prompts, first, second, gap, self.default)
+        found["difference"] = None if first is None or second is None else second - first
+        found["reason"] = self._why_not(first, second)
+        return found
 
     def _why_not(self, *figures: float | None) -> str:
         """Why recorded figures have no interval."""
@@ -235,59 +209,84 @@ def compare(
 ) -> PairedScores:
     """The verdict on one pair of arms from scores per prompt; only prompts that all arms have count.
 
+    ``prompts_needed`` and what is detectable are both at 90% power, the first from ``EXPECTABLE`` prompts on.
+
     Args:
         default: absolute margin without a gap to take a share of; None means ``DEFAULT_MARGIN``.
-
-    Returns:
-        ``prompts_needed`` (both at 90% power, the second from ``EXPECTABLE`` prompts on), ``verdict`` and
     """
     ars, sps, draft = _common(ars, sps, draft)
-    first, second = (_figure(units, value) for units in (ars, sps))
+    first, second = (figure(units, value) for units in (ars, sps))
     sign = 1.0 if higher_is_better else -1.0
     gap = None if draft is None else _gap(ars, draft, value, sign)
-    margin, rule = _margin(gap, DEFAULT_MARGIN if default is None else default)
+    found = _side_by_side(len(ars), first, second, gap, default)
     if value is None:
-        mean = _mean(np.asarray(sps - ars, dtype=np.float64))
+        mean = figure(sps - ars, None)
     else:
         mean = None if first is None or second is None else second - first
-    return {
-        "prompts": len(ars),
-        "baseline_mean": first,
-        "arm_mean": second,
-        "difference": mean,
-        "margin": margin,
-        "margin_rule": rule,
-        "normalised_difference": None if mean is None or not gap or gap < 0 else -sign * mean / gap,
-        **_tested(ars, sps, margin, value),
-    }
+    found["difference"] = mean
+    found["normalised_difference"] = None if mean is None or not gap or gap < 0 else -sign * mean / gap
+    _test(found, ars, sps, value)
+    return found
 
 
 def advantage(target: Units, draft: Units, value: Value | None = None) -> Advantage:
     """How much better the target is than the draft alone: the ratio of their means, paired by prompt."""
     target, draft, _ = _common(target, draft, None)
-    means = _figure(target, value), _figure(draft, value)
-    found: Advantage = {
-        "prompts": len(target),
-        "target_mean": means[0],
-        "draft_mean": means[1],
-        "ratio": None,
-        "low": None,
-        "high": None,
-        "reason": None,
-    }
+    means = figure(target, value), figure(draft, value)
     if means[0] is None or not means[1]:
-        reason = "no common prompt" if not len(target) else NO_RATIO
-        return {**found, "reason": reason}
+        return _no_ratio(len(target), *means, "no common prompt" if not len(target) else NO_RATIO)
     if value is None:
         columns = np.asarray(target, dtype=np.float64), np.asarray(draft, dtype=np.float64)
         low, high = pooled_interval(columns, ratio_of_sums, log=True)
         ratio = float(columns[0].sum() / columns[1].sum())
     else:
-        both, statistic = _side_by_side(target, draft, lambda one, other: value(one) / value(other))
+        both, statistic = _of_both(target, draft, lambda one, other: value(one) / value(other))
         low, high = pooled_interval(both, statistic, log=True)
         ratio = means[0] / means[1]
-    why = NO_INTERVAL if low is None else None
-    return {**found, "ratio": ratio, "low": low, "high": high, "reason": why}
+    found = _no_ratio(len(target), *means, NO_INTERVAL if low is None else None)
+    found.update({"ratio": ratio, "low": low, "high": high})
+    return found
+
+
+def _no_ratio(prompts: int, target: float | None, draft: float | None, reason: str | None) -> Advantage:
+    return {
+        "prompts": prompts,
+        "target_mean": target,
+        "draft_mean": draft,
+        "ratio": target / draft if target is not None and draft else None,
+        "low": None,
+        "high": None,
+        "reason": reason,
+    }
+
+
+def _side_by_side(
+    prompts: int, first: float | None, second: float | None, gap: float | None, default: float | None
+) -> PairedScores:
+    """The figures of two arms and their margin, before any test."""
+    if gap is not None and gap > 0:
+        margin, rule = SHARE_OF_GAP * gap, f"{SHARE_OF_GAP:.0%} of the target-draft gap"
+    else:
+        margin = DEFAULT_MARGIN if default is None else default
+        why = "no draft-only arm" if gap is None else "the target is no better than the draft"
+        rule = f"{margin:g} absolute: {why}"
+    return {
+        "prompts": prompts,
+        "baseline_mean": first,
+        "arm_mean": second,
+        "difference": None,
+        "margin": margin,
+        "margin_rule": rule,
+        "normalised_difference": None,
+        "low": None,
+        "high": None,
+        "tost_p_value": None,
+        "minimum_detectable_difference": None,
+        "prompts_needed": None,
+        "standard_deviation": None,
+        "verdict": None,
+        "reason": None,
+    }
 
 
 def _score_column(
@@ -298,7 +297,8 @@ def _score_column(
     return next((name for name in (wanted, *_PREFERRED, *names) if name in names), None)
 
 
-def _per_prompt(samples: pd.DataFrame, table: pd.DataFrame, column: str) -> pd.Series[Any]:
+def per_prompt(samples: pd.DataFrame, table: pd.DataFrame, column: str) -> pd.Series[Any]:
+    """The mean score of each prompt; of the finished samples and their ``score_table``."""
     import pandas as pd
 
     if column not in table:
@@ -316,92 +316,70 @@ def _common(ars: Units, sps: Units, draft: Units | None) -> tuple[Any, Any, Any]
     return ars.loc[index], sps.loc[index], draft
 
 
-def _figure(units: Units, value: Value | None) -> float | None:
+def figure(units: Units, value: Value | None) -> float | None:
     """The mean of scores, or the figure of what is summed; None without prompts."""
     numbers = np.asarray(units, dtype=np.float64)
-    if value is None or not len(numbers):
-        return _mean(numbers)
-    return float(value(numbers.sum(axis=0)[:, None])[0])
+    if not len(numbers):
+        return None
+    return float(numbers.mean() if value is None else value(numbers.sum(axis=0)[:, None])[0])
 
 
 def _gap(ars: Any, draft: Any, value: Value | None, sign: float) -> float:
     if value is None:
         return sign * float((ars - draft).mean())
-    first, alone = _figure(ars, value), _figure(draft, value)
+    first, alone = figure(ars, value), figure(draft, value)
     assert first is not None
     assert alone is not None
     return sign * (first - alone)
 
 
-def _side_by_side(
-    one: Any, other: Any, of_both: Callable[[Floats, Floats], Floats]
-) -> tuple[list[Floats], Value]:
+def _of_both(one: Any, other: Any, of_both: Callable[[Floats, Floats], Floats]) -> tuple[list[Floats], Value]:
     """(columns of both, [prompts] each; the statistic of their sums)."""
     first, second = (np.asarray(units, dtype=np.float64).T for units in (one, other))
     width = len(first)
     return [*first, *second], lambda sums: of_both(sums[:width], sums[width:])
 
 
-def _margin(gap: float | None, default: float) -> tuple[float, str]:
-    if gap is not None and gap > 0:
-        return SHARE_OF_GAP * gap, f"{SHARE_OF_GAP:.0%} of the target-draft gap"
-    why = "no draft-only arm" if gap is None else "the target is no better than the draft"
-    return default, f"{default:g} absolute: {why}"
+def differing(one: Any, other: Any, value: Value | None) -> tuple[list[Floats], Value]:
+    """(columns, [prompts] each; the statistic of their sums that is the other's figure less the one's)."""
+    if value is None:
+        difference = np.asarray(other - one, dtype=np.float64)
+        return [difference, np.ones(len(difference))], ratio_of_sums
+    return _of_both(one, other, lambda first, second: value(second) - value(first))
 
 
-def _tested(ars: Any, sps: Any, margin: float, value: Value | None) -> ParityTest:
-    """Interval, tests and verdict of paired scores, or of the figures of corpora."""
-    if len(ars) < 2:
-        return _untested(f"{len(ars)} prompt{'' if len(ars) == 1 else 's'}: no variance to judge by", None)
-    difference, columns, statistic = _differences(ars, sps, value)
+def _test(found: PairedScores, ars: Any, sps: Any, value: Value | None) -> None:
+    """Add interval, tests and verdict of paired scores, or of the figures of corpora."""
+    n = len(ars)
+    if n < 2:
+        found["reason"] = f"{n} prompt{'' if n == 1 else 's'}: no variance to judge by"
+        return
+    columns, statistic = differing(ars, sps, value)
+    # A difference for each prompt, whose mean is that of the figures.
+    difference = columns[0] if value is None else pseudo_values(columns, statistic)
     deviation = float(difference.std(ddof=1))
     if deviation < 1e-12:
         same = "the same score" if abs(float(difference[0])) < 1e-12 else "the same difference"
-        if value is not None:
-            return _untested(f"{same} whichever prompt is left out", 0.0)
-        return _untested(f"{same} on every prompt", 0.0)
+        which = "on every prompt" if value is None else "whichever prompt is left out"
+        found.update({"standard_deviation": 0.0, "reason": f"{same} {which}"})
+        return
     from statsmodels.stats.weightstats import ttost_paired
 
+    margin = found["margin"]
     low, high = pooled_interval(columns, statistic)
-    p_value = float(ttost_paired(difference, np.zeros(len(difference)), -margin, margin)[0])
-    verdict: ParityVerdict
-    if p_value < LEVEL:
-        verdict = EQUIVALENT
-    else:
-        apart = low is not None and high is not None and not low <= 0.0 <= high
-        verdict = DIFFERENT if apart else INCONCLUSIVE
-    return {
-        "low": low,
-        "high": high,
-        "tost_p_value": p_value,
-        "minimum_detectable_difference": minimum_detectable(deviation, len(difference)),
-        "prompts_needed": prompts_needed(deviation, margin) if len(difference) >= EXPECTABLE else None,
-        "standard_deviation": deviation,
-        "verdict": verdict,
-        "reason": None,
-    }
-
-
-def _differences(ars: Any, sps: Any, value: Value | None) -> tuple[Floats, Any, Value]:
-    """(a difference for each prompt; the columns and the statistic of which their mean is the value)."""
-    if value is None:
-        difference = np.asarray(sps - ars, dtype=np.float64)
-        return difference, (difference, np.ones(len(difference))), ratio_of_sums
-    columns, statistic = _side_by_side(ars, sps, lambda one, other: value(other) - value(one))
-    return pseudo_values(columns, statistic), columns, statistic
-
-
-def _untested(reason: str, deviation: float | None) -> ParityTest:
-    return {
-        "low": None,
-        "high": None,
-        "tost_p_value": None,
-        "minimum_detectable_difference": None,
-        "prompts_needed": None,
-        "verdict": None,
-        "standard_deviation": deviation,
-        "reason": reason,
-    }
+    p_value = float(ttost_paired(difference, np.zeros(n), -margin, margin)[0])
+    apart = low is not None and high is not None and not low <= 0.0 <= high
+    found.update(
+        {
+            "low": low,
+            "high": high,
+            "tost_p_value": p_value,
+            "minimum_detectable_difference": minimum_detectable(deviation, n),
+            "prompts_needed": prompts_needed(deviation, margin) if n >= EXPECTABLE else None,
+            "standard_deviation": deviation,
+            "verdict": EQUIVALENT if p_value < LEVEL else DIFFERENT if apart else INCONCLUSIVE,
+        }
+    )
 
 
 def _spreads(n: int) -> Floats:
@@ -456,7 +434,3 @@ def _solved(ars: Units, sps: Units) -> Solved:
         "p_value": float(mcnemar(table, exact=True).pvalue) if differ else None,
         "reason": None if differ else "the same problems are solved",
     }
-
-
-def _mean(values: Floats) -> float | None:
-    return float(values.mean()) if len(values) else None

@@ -5,31 +5,38 @@ The estimand is the paper's mean token time, as a ratio: (baseline seconds / bas
 rates: short outputs would weigh as much as long ones. The prompt is the unit that is resampled,
 with all its samples in both arms; loops and tokens of one text are not independent. Where prompts
 were measured in waves, for batches, it is the wave: what disturbs a wave disturbs all of its rows.
+
+Memory layout, packing choices, clocks and autotuning are drawn once per process (Kalibera and Jones
+2013, "Rigorous benchmarking in reasonable time"): an interval over the prompts of one process, or
+over the pooled prompts of several, does not contain that draw and covers too little.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from spsbench.records import Speedup
-from spsbench.stats.bootstrap import pooled_interval, ratio
+from spsbench.stats.bootstrap import LEVEL, Floats, pooled_interval, pseudo_values, quantiles, ratio
+from spsbench.summary_types import RatioInterval
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-Floats = npt.NDArray[np.float64]
-
-_KEY = ["example_id", "sample_index"]
+SEQUENCE = ("example_id", "sample_index", "process")
+"""What a sequence of an arm is known by; ``process`` where several processes were pooled."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairedTimes:
-    """Seconds and tokens per prompt, [prompts] each, in the order in which they were measured."""
+    """Seconds and tokens per prompt, [prompts] each, in the order in which they were measured.
+
+    Of several processes [processes, prompts] each; 0 where not measured.
+    """
 
     baseline_s: Floats
     baseline_tokens: Floats
@@ -49,7 +56,8 @@ class PairedTimes:
 
     def ratio(self) -> float | None:
         """The pooled ratio of time per token; above 1 the arm is faster. None without data."""
-        base, arm = _per_token(self.baseline_s, self.baseline_tokens), _per_token(self.arm_s, self.arm_tokens)
+        base_s, base_tokens, arm_s, arm_tokens = (float(column.sum()) for column in self.columns())
+        base, arm = ratio(base_s, base_tokens), ratio(arm_s, arm_tokens)
         return None if base is None or arm is None else ratio(base, arm)
 
 
@@ -59,30 +67,24 @@ def finished(samples: pd.DataFrame) -> pd.DataFrame:
     return samples[~failed & (samples["new_tokens"] > 0)]
 
 
+def matched_by(*frames: pd.DataFrame) -> list[str]:
+    """The columns by which sequences of these tables belong together."""
+    return [name for name in SEQUENCE if all(name in frame for frame in frames)]
+
+
 def pair(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False) -> PairedTimes:
     """``paired_sums`` as arrays."""
-    return _arrays(paired_sums(baseline, arm, prefill=prefill))
-
-
-def by_prompt(baseline: pd.DataFrame, arm: pd.DataFrame) -> PairedTimes:
-    """The same for each prompt, also where waves are resampled."""
-    return _arrays(paired_sums(baseline.drop(columns="wave", errors="ignore"), arm))
-
-
-def _arrays(prompts: pd.DataFrame) -> PairedTimes:
-    return PairedTimes(*(prompts[name].to_numpy(dtype=np.float64) for name in prompts))
+    return PairedTimes(*paired_sums(baseline, arm, prefill=prefill).to_numpy(dtype=np.float64).T)
 
 
 def paired_sums(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False) -> pd.DataFrame:
     """Match the samples of two arms and sum them per prompt.
 
     A sequence counts only if it finished in both arms, so that a failure or an interrupted run
-    cannot leave the two arms with different prompts.
-
-    Returns:
-        seconds and tokens of the baseline, then of the arm, by example_id, or by wave where there are waves,
+    cannot leave the two arms with different prompts. The columns are seconds and tokens of the baseline,
+    then of the arm, by example_id, or by wave where there are waves.
     """
-    key = [*_KEY, "process"] if "process" in baseline and "process" in arm else _KEY
+    key = matched_by(baseline, arm)
     needed = [*key, "new_tokens", "prefill_s", "decode_s"]
     left, right = (finished(frame) for frame in (baseline, arm))
     units = unit_of(left)
@@ -107,9 +109,60 @@ def speedup(times: PairedTimes) -> Speedup | None:
     The ends are None where they do not exist: one prompt, or prompts without variation.
     """
     point = times.ratio()
-    if point is None:
+    return (
+        None if point is None else Speedup(point, *pooled_interval(times.columns(), ratio_of_sums, log=True))
+    )
+
+
+def pair_processes(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = False) -> PairedTimes:
+    """``paired_sums`` for each value of the column ``process``; a sequence is matched within its process.
+
+    The same prompts may have run in every process (better: it separates the two effects), or each
+    process may have had its own.
+    """
+    import pandas as pd
+
+    arms = dict(list(arm.groupby("process")))
+    frames = [
+        paired_sums(part, arms[process], prefill=prefill)
+        for process, part in baseline.groupby("process")
+        if process in arms
+    ]
+    prompts = pd.Index(dict.fromkeys(example for frame in frames for example in frame.index))
+    filled = [frame.reindex(prompts, fill_value=0.0).to_numpy(dtype=np.float64).T for frame in frames]
+    return PairedTimes(*(np.stack(filled, axis=1) if filled else np.zeros((4, 0, 0))))
+
+
+def speedup_over_processes(times: PairedTimes) -> Speedup | None:
+    """The pooled ratio with a 95% interval for processes and prompts alike.
+
+    The variances between processes and between prompts add up, which errs on the wide side (as the
+    pigeonhole bootstrap does, Owen 2007, Annals of Applied Statistics 1(2)), with Student's quantile for
+    the processes: two of them give a wide interval, and should.
+    """
+    point = times.ratio()
+    if point is None or not point > 0:
         return None
-    return Speedup(point, *pooled_interval(times.columns(), ratio_of_sums, log=True))
+    cells = np.stack(times.columns())
+    if cells.shape[1] < 2:
+        return Speedup(point, None, None)
+    with np.errstate(all="ignore"):
+        processes, prompts = (
+            pseudo_values([*cells.sum(axis)], lambda sums: np.log(ratio_of_sums(sums))) for axis in (2, 1)
+        )
+    error = math.sqrt(sum(each.var(ddof=1) / len(each) for each in (processes, prompts) if len(each) > 1))
+    if not 1e-12 < error < math.inf:
+        return Speedup(point, None, None)
+    below, above = quantiles(processes, (1.0 + LEVEL) / 2.0)
+    return Speedup(point, point * math.exp(-below * error), point * math.exp(above * error))
+
+
+def shown(found: Speedup | None, *, trusted: bool = True) -> RatioInterval | None:
+    """A speedup as ``summary.json`` has it; without its interval where times are not to be trusted."""
+    if found is None:
+        return None
+    low, high = (found.low, found.high) if trusted else (None, None)
+    return {"ratio": found.ratio, "low": low, "high": high}
 
 
 def halves(times: PairedTimes) -> tuple[float | None, float | None]:
@@ -137,18 +190,10 @@ def share_slower(times: PairedTimes) -> float | None:
     return float(np.mean(arm > base))
 
 
-def _per_token(seconds: Floats, tokens: Floats) -> float | None:
-    return ratio(float(seconds.sum()), float(tokens.sum()))
-
-
 def ratio_of_sums(sums: Floats) -> Floats:
     """[m] speedups of sums [4, m], in the order of ``PairedTimes``."""
     base_s, base_tokens, arm_s, arm_tokens = sums
     return np.asarray(base_s / base_tokens / (arm_s / arm_tokens))
-
-
-_MATCHED_BY = ("example_id", "sample_index", "process")
-PHASES = ("draft", "verify", "sample")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +240,7 @@ def in_both(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[pd.DataFrame, pd
     import pandas as pd
 
     left, right = finished(baseline), finished(arm)
-    key = [name for name in _MATCHED_BY if name in left and name in right]
+    key = matched_by(left, right)
     ours, theirs = (pd.MultiIndex.from_frame(frame[key]) for frame in (left, right))
     return left[ours.isin(theirs)], right[theirs.isin(ours)]
 
@@ -204,7 +249,7 @@ def loops_of(loops: pd.DataFrame, samples: pd.DataFrame, everything: int) -> pd.
     """The loops of some samples of an arm."""
     if len(samples) == everything:
         return loops
-    key = [name for name in _MATCHED_BY if name in loops and name in samples]
+    key = matched_by(loops, samples)
     return loops.merge(samples[key], on=key, sort=False)
 
 
@@ -214,25 +259,19 @@ def arm_sums(samples: pd.DataFrame, loops: pd.DataFrame) -> ArmSums | None:
     emitted = float(column(loops, "emitted").sum()) if len(loops) else 0.0
     if not tokens or emitted != tokens:
         return None
+    phases = {name: float(column(loops, name).sum()) for name in ("draft_s", "verify_s", "sample_s")}
+    if "comm_s" in loops:  # only a split target has any
+        phases["verify_s"] += float(np.nansum(column(loops, "comm_s")))
     return ArmSums(
         seconds=float(samples["decode_s"].sum()),
         tokens=tokens,
         loops=float(len(loops)),
         **{name: float(column(loops, name).sum()) for name in ("drafted", "accepted", "tested")},
         beta=float(column(loops, "beta_sum").sum()),
-        **{
-            f"{phase}_s": float(column(loops, f"{phase}_s").sum()) + _comm_s(loops, phase) for phase in PHASES
-        },
+        **phases,
     )
 
 
-def _comm_s(loops: pd.DataFrame, phase: str) -> float:
-    """Seconds within collectives that count with a phase; only a split target has any."""
-    if phase != "verify" or "comm_s" not in loops:
-        return 0.0
-    return float(np.nansum(column(loops, "comm_s")))
-
-
-def column(frame: pd.DataFrame, name: str) -> npt.NDArray[np.float64]:
+def column(frame: pd.DataFrame, name: str) -> Floats:
     """A column as float64, missing values as NaN."""
     return np.asarray(frame[name].to_numpy(dtype=np.float64, na_value=np.nan))

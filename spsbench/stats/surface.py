@@ -7,15 +7,16 @@ already. Every cell compares SpS with ArS at its own batch size.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from spsbench.axes import place, series_axes
-from spsbench.stats.crossing import pays_up_to
+from spsbench.records import Interval
+from spsbench.stats.bootstrap import LEVEL, RESAMPLES, SEED, Floats
 from spsbench.stats.latency import sequence_s
-from spsbench.stats.speedup import column, finished, paired_sums, ratio_of_sums
+from spsbench.stats.speedup import column, finished, matched_by, paired_sums, ratio_of_sums
 from spsbench.summary_types import ArmRow, PaysUpTo, Surface, SurfaceCell
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ def _surface(own: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], *, trust
     cells += [_cell(row["arm"], row["batch"], row["k"], row, by_arm) for row in own]
     alone = {cell["k"]: by_arm[cell["arm"]] for cell in cells if cell["batch"] == 1}
     for cell in cells:
-        same = _as_alone(by_arm[cell["arm"]], alone.get(cell["k"]))
-        cell["compared"], cell["as_alone"] = (0, None) if same is None else same
+        if cell["k"] in alone:
+            cell["compared"], cell["as_alone"] = _as_alone(by_arm[cell["arm"]], alone[cell["k"]])
     ks = sorted({row["k"] for row in own})
     axes = series_axes(own[0])
     return {
@@ -70,18 +71,13 @@ def _cell(
     }
 
 
-def _as_alone(samples: pd.DataFrame, alone: pd.DataFrame | None) -> tuple[int, int] | None:
+def _as_alone(samples: pd.DataFrame, alone: pd.DataFrame) -> tuple[int, int]:
     """(how many outputs finished at batch size 1 as well, how many of these have the same tokens)."""
-    if alone is None:
-        return None
-    key = [name for name in ("example_id", "sample_index", "process") if name in samples and name in alone]
+    key = matched_by(samples, alone)
     one, other = (finished(frame)[[*key, "token_ids"]] for frame in (samples, alone))
     both = one.merge(other, on=key)
-    same = [
-        list(left) == list(right)
-        for left, right in zip(both["token_ids_x"], both["token_ids_y"], strict=True)
-    ]
-    return len(same), sum(same)
+    pairs = zip(both["token_ids_x"], both["token_ids_y"], strict=True)
+    return len(both), sum(list(left) == list(right) for left, right in pairs)
 
 
 def _line(k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], trusted: bool) -> PaysUpTo:
@@ -98,3 +94,49 @@ def _line(k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], tr
         low = high = None
     beyond = found is not None and math.isinf(found.estimate)
     return {"k": k, "batch": batch, "low": low, "high": high, "beyond": beyond}
+
+
+def crossing(sizes: Sequence[int], speedups: Sequence[float]) -> float:
+    """The size at which speedups fall below 1 and stay there.
+
+    Between two sizes it is interpolated, the logarithm of one over that of the other. 0 says that speculation
+    pays at none that was measured, infinity that it pays at the largest.
+    """
+    above = [place for place, speedup in enumerate(speedups) if speedup > 1]
+    if not above:
+        return 0.0
+    last = above[-1]
+    if last == len(speedups) - 1:
+        return math.inf
+    high, after = math.log(speedups[last]), speedups[last + 1]
+    share = high / (high - math.log(after)) if after > 0 else 0.0
+    return float(sizes[last] * (sizes[last + 1] / sizes[last]) ** share)
+
+
+def pays_up_to(
+    sizes: Sequence[int], data: Sequence[Floats], speedup: Callable[[Floats], Floats], *, together: bool
+) -> Interval | None:
+    """``crossing`` with its 95% interval over waves.
+
+    Args:
+        data: of each size its sums by wave, [columns, waves].
+        speedup: from sums, [columns, m], to values, [m].
+    """
+    points, drawn = [], []
+    generator = np.random.default_rng(SEED)
+    counts: Floats | None = None
+    for own in data:
+        waves = own.shape[1]
+        if counts is None or not together:
+            counts = generator.multinomial(waves, np.full(waves, 1 / waves), RESAMPLES).astype(np.float64)
+        with np.errstate(all="ignore"):
+            points.append(float(speedup(own.sum(axis=1, keepdims=True))[0]))
+            drawn.append(speedup(own @ counts.T))
+    if not np.isfinite(points).all():
+        return None
+    point = crossing(sizes, points)
+    if not np.isfinite(drawn).all() or min(own.shape[1] for own in data) < 2:
+        return Interval(point, None, None)
+    found = np.sort([crossing(sizes, list(each)) for each in zip(*drawn, strict=True)])
+    places = (min(RESAMPLES - 1, int(share * RESAMPLES)) for share in ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    return Interval(point, *(float(found[place]) for place in places))

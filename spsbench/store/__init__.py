@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from spsbench.files import plain
-from spsbench.store.opening import differences, fresh_directory, latest
+from spsbench.store.opening import differences, fresh_directory, latest, read_summary, write_summary
 from spsbench.store.run import Key, RunStore, read_frames
-from spsbench.store.summary_file import read_summary, write_summary
 from spsbench.store.tables import Frames
 
 __all__ = [

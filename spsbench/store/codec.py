@@ -11,15 +11,15 @@ are rounded to the nanosecond, which is what the clock resolves.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import zlib
 from array import array
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spsbench.errors import UsageError
 from spsbench.files import ordinary, write_text
@@ -35,12 +35,71 @@ from spsbench.records import (
 )
 from spsbench.store.journal import Row
 
-EVIDENCE_COLUMNS = tuple(field.name for field in dataclasses.fields(TokenEvidence))
-EVIDENCE_KINDS = {
-    "position": "int32",
-    "token_id": "int32",
-    **{name: "int32" if name == "draft_rank" else "float32" for name in EVIDENCE_COLUMNS},
+
+class Field(NamedTuple):
+    """How a field of a ``Sample`` (or of its ``Generation``) stands in a line of the journal and in a table.
+
+    Attributes:
+        kind: what JSON holds, and the type of the table's column; see ``_HOLDS`` and ``tables``.
+        null: it may be None.
+        later: lines of the first versions lack it, which means ``without``.
+        sparse: a line without a value leaves it out.
+    """
+
+    kind: str
+    null: bool = False
+    later: bool = False
+    without: Any = None
+    sparse: bool = False
+
+    def of(self, row: Row, name: str) -> Any:
+        """The field's value in a row."""
+        return row.get(name, self.without) if self.later else row[name]
+
+
+OF_SAMPLE = {
+    "example_id": Field("string"),
+    "arm": Field("string"),
+    "sample_index": Field("int32"),
+    "prompt_tokens": Field("int32"),
+    "order": Field("int32"),
+    "scores": Field("map"),
+    "conditions": Field("map"),
+    "condition": Field("int32", later=True, without=0),
+    "category": Field("text", null=True, later=True, sparse=True),
+    "wave": Field("string", null=True, later=True, sparse=True),
+    "error": Field("text", null=True),
 }
+OF_GENERATION = {
+    "finish_reason": Field("string"),
+    "text": Field("text"),
+    "losslessness": Field("map", null=True),
+    "prefill_s": Field("float64"),
+    "decode_s": Field("float64"),
+    "token_ids": Field("list"),
+    "loops": Field("loops", null=True),
+    "trace": Field("trace", null=True),
+    "token_evidence": Field("evidence", null=True, later=True),
+    "latency_s": Field("float64", null=True, later=True, sparse=True),
+    "hypotheses": Field("hypotheses", null=True, later=True, sparse=True),
+}
+FIELDS = OF_SAMPLE | OF_GENERATION
+"""In the order of a line."""
+
+_KNOWN_KINDS = {"int": "int32", "array[int]": "int32", "array[float]": "float32", "Fate": "string"}
+
+
+def _kinds(record: type) -> dict[str, str]:
+    """The type of each field's column."""
+    return {field.name: _KNOWN_KINDS.get(str(field.type), "float64") for field in fields(record)}
+
+
+LOOP_KINDS, TRACE_KINDS, _EVIDENCE = _kinds(Loop), _kinds(TracedToken), _kinds(TokenEvidence)
+EVIDENCE_KINDS = {"position": "int32", "token_id": "int32", **_EVIDENCE}
+LATER_LOOP_COLUMNS = frozenset(field.name for field in fields(Loop) if field.default is not MISSING)
+"""What only some loops have, e.g. of a split target; a line of the journal without any leaves it out."""
+
+_DIGITS = 9
 _WIDTH_BYTES = 4
 
 
@@ -48,21 +107,23 @@ def pack_evidence(evidence: TokenEvidence | None) -> str | None:
     """The columns one after another, four bytes a value in little-endian order, by zlib and base64."""
     if evidence is None:
         return None
-    values = b"".join(_little(getattr(evidence, name)).tobytes() for name in EVIDENCE_COLUMNS)
+    values = b"".join(_little(getattr(evidence, name)).tobytes() for name in _EVIDENCE)
     return b64encode(zlib.compress(values)).decode()
 
 
 def unpack_evidence(packed: str | None, tokens: int) -> TokenEvidence | None:
-    """What ``pack`` made of so many tokens; ValueError if it is damaged or of another number."""
+    """What ``pack_evidence`` made of so many tokens; ValueError if it is damaged or of another number."""
     if packed is None:
         return None
-    due = tokens * _WIDTH_BYTES * len(EVIDENCE_COLUMNS)
-    values = _inflated(packed, due)
-    if len(values) != due:
-        raise ValueError(f"token_evidence is not of {tokens} tokens")
     width = tokens * _WIDTH_BYTES
-    starts = ((i * width, name) for i, name in enumerate(EVIDENCE_COLUMNS))
-    return TokenEvidence(**{name: _array(name, values[start : start + width]) for start, name in starts})
+    values = _inflated(packed, width * len(_EVIDENCE))
+    if len(values) != width * len(_EVIDENCE):
+        raise ValueError(f"token_evidence is not of {tokens} tokens")
+    columns: dict[str, array[Any]] = {}
+    for place, (name, kind) in enumerate(_EVIDENCE.items()):
+        columns[name] = array("i" if kind == "int32" else "f")
+        columns[name].frombytes(values[place * width : (place + 1) * width])
+    return TokenEvidence(**{name: _little(column) for name, column in columns.items()})
 
 
 def evidence_columns(packed: str | None, token_ids: list[int]) -> dict[str, Any] | None:
@@ -70,8 +131,8 @@ def evidence_columns(packed: str | None, token_ids: list[int]) -> dict[str, Any]
     evidence = unpack_evidence(packed, len(token_ids))
     if evidence is None:
         return None
-    told = {name: getattr(evidence, name) for name in EVIDENCE_COLUMNS}
-    return {"position": range(len(token_ids)), "token_id": token_ids} | told
+    columns = {name: getattr(evidence, name) for name in _EVIDENCE}
+    return {"position": range(len(token_ids)), "token_id": token_ids} | columns
 
 
 def with_unknown_ranks(table: Any) -> Any:
@@ -96,12 +157,6 @@ def _inflated(packed: str, due: int) -> bytes:
     return values
 
 
-def _array(name: str, values: bytes) -> array[Any]:
-    found: array[Any] = array("i" if EVIDENCE_KINDS[name] == "int32" else "f")
-    found.frombytes(values)
-    return _little(found)
-
-
 def _little(values: array[Any]) -> array[Any]:
     """The array itself, or where the machine is big-endian a copy with its bytes swapped."""
     if sys.byteorder == "little":
@@ -111,99 +166,45 @@ def _little(values: array[Any]) -> array[Any]:
     return swapped
 
 
-LOOP_COUNTS = ("drafted", "accepted", "emitted", "tested", "truncated")
-LOOP_COLUMNS = tuple(field.name for field in dataclasses.fields(Loop))
-LATER_LOOP_COLUMNS = frozenset({"comm_s"})
-"""What only loops of a split target have; a line of the journal without any of it does not name it."""
-
-TRACE_COLUMNS = tuple(field.name for field in dataclasses.fields(TracedToken))
-
-_NAMES = ("example_id", "arm")
-_CATEGORY = "category"
-HYPOTHESES = "hypotheses"
-LATENCY, WAVE = "latency_s", "wave"
-_COUNTS = ("sample_index", "prompt_tokens", "order")
-_SECONDS = ("prefill_s", "decode_s")
-_MAPPINGS = ("scores", "conditions")
-_DIGITS = 9
-
-
 def encode_sample(sample: Sample) -> Row:
     """A sample as a row; everything in it is JSON."""
-    generation = sample.generation
-    row: Row = {name: getattr(sample, name) for name in (*_NAMES, *_COUNTS, *_MAPPINGS)}
-    row["condition"] = sample.condition
-    row |= {} if sample.category is None else {_CATEGORY: _storable(sample.category)}
-    row |= {} if sample.wave is None else {WAVE: sample.wave}
-    row["error"] = None if sample.error is None else _storable(sample.error)
-    row |= {"finish_reason": generation.finish_reason, "text": _storable(generation.text)}
-    row["losslessness"] = generation.losslessness
-    row |= {name: round(float(getattr(generation, name)), _DIGITS) for name in _SECONDS}
-    row["token_ids"] = generation.tokens
-    row["loops"] = None if generation.loops is None else _columns(generation.loops, LOOP_COLUMNS)
-    row["trace"] = None if generation.trace is None else _columns(generation.trace, TRACE_COLUMNS)
-    row["token_evidence"] = pack_evidence(generation.token_evidence)
-    if generation.latency_s is not None:
-        row[LATENCY] = round(generation.latency_s, _DIGITS)
-    if generation.hypotheses is not None:
-        row[HYPOTHESES] = [dataclasses.asdict(found) for found in generation.hypotheses]
+    row: Row = {}
+    for name, field in FIELDS.items():
+        owner = sample if name in OF_SAMPLE else sample.generation
+        value = getattr(owner, "tokens" if name == "token_ids" else name)
+        if value is not None and field.kind in _ENCODED:
+            value = _ENCODED[field.kind](value)
+        if not (value is None and field.sparse):
+            row[name] = value
     return row
 
 
 def decode_sample(row: Row) -> Sample:
     """The sample of a checked row."""
-    loops, trace = row["loops"], row["trace"]
-    generation = Generation(
-        tokens=row["token_ids"],
-        text=row["text"],
-        loops=None if loops is None else [Loop(*values) for values in _records(loops, LOOP_COLUMNS)],
-        prefill_s=row["prefill_s"],
-        decode_s=row["decode_s"],
-        finish_reason=row["finish_reason"],
-        trace=None if trace is None else [TracedToken(*values) for values in _records(trace, TRACE_COLUMNS)],
-        losslessness=row["losslessness"],
-        token_evidence=unpack_evidence(row.get("token_evidence"), len(row["token_ids"])),
-        hypotheses=_hypotheses(row.get(HYPOTHESES)),
-        latency_s=row.get(LATENCY),
-    )
-    fields = {name: row[name] for name in (*_NAMES, *_COUNTS, *_MAPPINGS, "error")}
-    later = {"condition": row.get("condition", 0), _CATEGORY: row.get(_CATEGORY), WAVE: row.get(WAVE)}
-    return Sample(generation=generation, **later, **fields)
+    values = {name: field.of(row, name) for name, field in FIELDS.items()}
+    for name, field in FIELDS.items():
+        if values[name] is not None and field.kind in _DECODED:
+            values[name] = _DECODED[field.kind](values[name])
+    of_generation = {name: values.pop(name) for name in OF_GENERATION}
+    tokens = of_generation.pop("token_ids")
+    of_generation["token_evidence"] = unpack_evidence(of_generation["token_evidence"], len(tokens))
+    return Sample(generation=Generation(tokens, **of_generation), **values)
 
 
 def check_sample(row: Row) -> None:
     """Raise ValueError, KeyError or TypeError for a row that is not a sample."""
-    _require(all(isinstance(row[name], str) for name in (*_NAMES, "finish_reason", "text")), "text")
-    _require(all(type(row[name]) is int for name in _COUNTS), "count")
-    _require(type(row.get("condition", 0)) is int, "condition")
-    _require(all(isinstance(row[name], (int, float)) for name in _SECONDS), "seconds")
-    _require(all(isinstance(row[name], dict) for name in _MAPPINGS), "mapping")
-    _require(row["error"] is None or isinstance(row["error"], str), "error")
-    _require(isinstance(row.get(_CATEGORY), (str, type(None))), _CATEGORY)
-    _require(isinstance(row.get(WAVE), (str, type(None))), WAVE)
-    _require(isinstance(row.get(LATENCY), (int, float, type(None))), LATENCY)
-    _require(row["losslessness"] is None or _are_numbers(row["losslessness"]), "losslessness")
-    _require(isinstance(row["token_ids"], list), "token_ids")
-    _check_columns(row["loops"], LOOP_COLUMNS)
-    _check_columns(row["trace"], TRACE_COLUMNS)
+    for name, field in FIELDS.items():
+        value = field.of(row, name)
+        if value is None:
+            _require(field.null, name)
+        elif field.kind in _HOLDS:
+            _require(isinstance(value, _HOLDS[field.kind]) and not isinstance(value, bool), name)
+    numbers = (row["losslessness"] or {}).values()
+    _require(all(number is None or isinstance(number, (int, float)) for number in numbers), "losslessness")
+    _check_columns(row["loops"], LOOP_KINDS)
+    _check_columns(row["trace"], TRACE_KINDS)
     unpack_evidence(row.get("token_evidence"), len(row["token_ids"]))
-    _hypotheses(row.get(HYPOTHESES))
-
-
-def _hypotheses(rows: list[Row] | None) -> list[Hypothesis] | None:
-    """What a beam search finished; KeyError or TypeError if a row is not a hypothesis."""
-    if rows is None:
-        return None
-    return [
-        Hypothesis(tuple(row["tokens"]), float(row["score"]), float(row["log_prob"]), row["reason"])
-        for row in rows
-    ]
-
-
-def _are_numbers(value: Any) -> bool:
-    if not isinstance(value, dict):
-        return False
-    return all(number is None or isinstance(number, (int, float)) for number in value.values())
+    _hypotheses(row.get("hypotheses") or [])
 
 
 def check_scores(row: Row) -> None:
@@ -213,34 +214,11 @@ def check_scores(row: Row) -> None:
     _require(isinstance(row["scores"], dict), "scores")
 
 
-def encode_prompt(prompt: Prompt) -> Row:
-    """A prompt as a line of ``prompts.jsonl``; what came later only where it is not usual."""
-    return {
-        "example_id": prompt.example_id,
-        "prompt": prompt.text,
-        "prompt_ids": list(prompt.ids),
-        "reference": prompt.reference,
-        "truncated_tokens": prompt.truncated_tokens,
-        **({"chat": True} if prompt.chat else {}),
-        **({} if prompt.category is None else {_CATEGORY: prompt.category}),
-        **({"other_references": list(prompt.other_references)} if prompt.other_references else {}),
-        **({"begun": True} if prompt.begun else {}),
-    }
-
-
-def decode_prompt(row: Row) -> Prompt:
-    """The prompt of a line of ``prompts.jsonl``; KeyError or TypeError if it is none."""
-    return Prompt(
-        example_id=row["example_id"],
-        text=row["prompt"],
-        ids=tuple(row["prompt_ids"]),
-        reference=row["reference"],
-        truncated_tokens=row["truncated_tokens"],
-        chat=row.get("chat", False),
-        category=row.get(_CATEGORY),
-        other_references=tuple(row.get("other_references", ())),
-        begun=row.get("begun", False),
-    )
+def _hypotheses(rows: list[Row]) -> list[Hypothesis]:
+    return [
+        Hypothesis(tuple(row["tokens"]), float(row["score"]), float(row["log_prob"]), row["reason"])
+        for row in rows
+    ]
 
 
 def _storable(text: str) -> str:
@@ -248,7 +226,7 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _columns(records: list[Any], names: tuple[str, ...]) -> dict[str, list[Any] | None]:
+def _columns(records: list[Any], names: Mapping[str, str]) -> dict[str, list[Any] | None]:
     """Records by column; a column without any value is None."""
     columns: dict[str, list[Any] | None] = {}
     for name in names:
@@ -261,13 +239,13 @@ def _columns(records: list[Any], names: tuple[str, ...]) -> dict[str, list[Any] 
     return columns
 
 
-def _records(columns: dict[str, list[Any] | None], names: tuple[str, ...]) -> zip[tuple[Any, ...]]:
+def _records(columns: dict[str, list[Any] | None], names: Mapping[str, str]) -> zip[tuple[Any, ...]]:
     count = len(next(values for values in columns.values() if values is not None))
     filled = ([None] * count if columns.get(name) is None else columns[name] or [] for name in names)
     return zip(*filled, strict=True)
 
 
-def _check_columns(columns: Any, names: tuple[str, ...]) -> None:
+def _check_columns(columns: Any, names: Mapping[str, str]) -> None:
     if columns is None:
         return
     values = [columns.get(name) if name in LATER_LOOP_COLUMNS else columns[name] for name in names]
@@ -280,6 +258,56 @@ def _check_columns(columns: Any, names: tuple[str, ...]) -> None:
 def _require(condition: bool, what: str) -> None:
     if not condition:
         raise ValueError(what)
+
+
+_HOLDS: dict[str, Any] = {
+    "string": str,
+    "text": str,
+    "int32": int,
+    "float64": (int, float),
+    "map": dict,
+    "list": list,
+}
+"""The types of JSON; text may hold what cannot be stored, names never do."""
+
+_ENCODED: dict[str, Callable[[Any], Any]] = {
+    "text": _storable,
+    "float64": lambda seconds: round(float(seconds), _DIGITS),
+    "loops": lambda loops: _columns(loops, LOOP_KINDS),
+    "trace": lambda tokens: _columns(tokens, TRACE_KINDS),
+    "evidence": pack_evidence,
+    "hypotheses": lambda found: [asdict(one) for one in found],
+}
+_DECODED: dict[str, Callable[[Any], Any]] = {
+    "loops": lambda columns: [Loop(*values) for values in _records(columns, LOOP_KINDS)],
+    "trace": lambda columns: [TracedToken(*values) for values in _records(columns, TRACE_KINDS)],
+    "hypotheses": _hypotheses,
+}
+
+_PROMPT_NAMES = {"text": "prompt", "ids": "prompt_ids"}
+"""Fields of a ``Prompt`` that have another name in ``prompts.jsonl``."""
+
+
+def encode_prompt(prompt: Prompt) -> Row:
+    """A prompt as a line of ``prompts.jsonl``; what came later only where it is not usual."""
+    row = {}
+    for field in fields(Prompt):
+        value = getattr(prompt, field.name)
+        if field.default is MISSING or value != field.default or field.name == "truncated_tokens":
+            row[_PROMPT_NAMES.get(field.name, field.name)] = (
+                list(value) if isinstance(value, tuple) else value
+            )
+    return row
+
+
+def decode_prompt(row: Row) -> Prompt:
+    """The prompt of a line of ``prompts.jsonl``; KeyError or TypeError if it is none."""
+    values: dict[str, Any] = {}
+    for field in fields(Prompt):
+        name = _PROMPT_NAMES.get(field.name, field.name)
+        value = row[name] if field.default is MISSING or name in row else field.default
+        values[field.name] = tuple(value) if "tuple" in str(field.type) else value
+    return Prompt(**values)
 
 
 def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:

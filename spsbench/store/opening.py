@@ -6,10 +6,10 @@ A directory counts as a run once its ``run.json`` exists, which is written last.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
@@ -21,6 +21,7 @@ from spsbench.files import unwritable
 from spsbench.records import READABLE_SCHEMAS, SCHEMA_VERSION, Prompt
 from spsbench.store import codec
 from spsbench.store.journal import Row
+from spsbench.summary_types import Conditions, Summary
 
 RUN_FILE = "run.json"
 
@@ -310,3 +311,33 @@ def _write(directory: Path, run: Row, config: Row, prompts: Sequence[Prompt]) ->
 
 def _now() -> str:
     return datetime.now(UTC).isoformat()
+
+
+def joined(infos: Sequence[Mapping[str, Any]], used: Sequence[Iterable[int]]) -> list[Conditions]:
+    """Every condition that something was measured under, each once."""
+    found: list[Conditions] = []
+    for info, indices in zip(infos, used, strict=True):
+        for index in sorted(set(indices)):
+            own = condition(info, index)
+            if own not in found:
+                found.append(own)
+    return found
+
+
+def condition(info: Mapping[str, Any], index: int) -> Conditions:
+    """One of a run's conditions; empty where a run of an earlier version kept none."""
+    known = info.get("conditions") or []
+    return cast("Conditions", dict(known[index])) if 0 <= index < len(known) else {}
+
+
+SUMMARY_FILE = "summary.json"
+
+
+def write_summary(directory: Path, summary: Summary) -> None:
+    """Write ``summary.json``, with the schema version that the summary carries; NaN becomes null."""
+    files.write_json(directory / SUMMARY_FILE, summary)
+
+
+def read_summary(directory: Path) -> Summary:
+    """What ``summary.json`` says; one that an earlier version wrote may lack keys that were added since."""
+    return cast("Summary", checked_schema(directory / SUMMARY_FILE))

@@ -6,18 +6,23 @@ The journal is the truth; every other table is derived from it and may be thrown
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from itertools import chain, zip_longest
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
+
+import yaml
 
 from spsbench import files
-from spsbench.errors import UsageError
+from spsbench.errors import IncompleteError, UsageError
 from spsbench.records import Prompt, Sample
 from spsbench.store import codec, opening, tables
 from spsbench.store.journal import Journal, Row
-from spsbench.store.opening import PROMPTS_FILE, RUN_FILE
+from spsbench.store.opening import CONFIG_FILE, PROMPTS_FILE, RUN_FILE, condition, differences, joined
 
 Key = tuple[str, int, str]
 
@@ -69,18 +74,7 @@ class RunStore:
         cls, directory: Path, *, identity: Row, config: Row, info: Row, prompts: Sequence[Prompt]
     ) -> Self:
         """Begin a run in a directory that is missing or empty."""
-        held = opening.take(directory)
-        try:
-            if (directory / RUN_FILE).exists():
-                raise UsageError(
-                    f"{directory} already holds a run.",
-                    flag="--out",
-                    remedy=f"Continue it with --resume {directory}, or name another directory.",
-                )
-            return cls(directory, opening.begin(directory, identity, config, info, prompts), held)
-        except BaseException:
-            os.close(held)
-            raise
+        return cls._taken(directory, identity, config, info, prompts, again=False)
 
     @classmethod
     def open_or_create(
@@ -91,28 +85,31 @@ class RunStore:
         Limits may have grown: the configuration and the prompts are brought up to date, and ``run.json``
         notes the continuation with its ``info`` under ``resumed``.
         """
+        return cls._taken(directory, identity, config, info, prompts, again=True)
+
+    @classmethod
+    def _taken(
+        cls, directory: Path, identity: Row, config: Row, info: Row, prompts: Sequence[Prompt], *, again: bool
+    ) -> Self:
         held = opening.take(directory)
-        try:
-            if not (directory / RUN_FILE).exists():
-                run = opening.begin(directory, identity, config, info, prompts)
-            else:
-                run = opening.resume(directory, identity, config, info, prompts)
-            return cls(directory, run, held)
-        except BaseException:
-            os.close(held)
-            raise
+        with _released(held):
+            there = (directory / RUN_FILE).exists()
+            if there and not again:
+                raise UsageError(
+                    f"{directory} already holds a run.",
+                    flag="--out",
+                    remedy=f"Continue it with --resume {directory}, or name another directory.",
+                )
+            begin = opening.resume if there else opening.begin
+            return cls(directory, begin(directory, identity, config, info, prompts), held)
 
     @classmethod
     def open(cls, directory: Path, *, writable: bool = False) -> Self:
         """Open an existing run, to read it (even while it is running) or, with the lock, to add to it."""
         run = opening.read_run(directory)
         held = files.acquire_lock(directory, "RUN") if writable else None
-        try:
+        with _released(held):
             return cls(directory, run, held)
-        except BaseException:
-            if held is not None:
-                os.close(held)
-            raise
 
     def __enter__(self) -> Self:
         return self
@@ -195,6 +192,17 @@ class RunStore:
             yield row
 
 
+@contextmanager
+def _released(lock_descriptor: int | None) -> Iterator[None]:
+    """Give the lock back if what it was taken for fails."""
+    try:
+        yield
+    except BaseException:
+        if lock_descriptor is not None:
+            os.close(lock_descriptor)
+        raise
+
+
 def read_frames(directory: Path) -> tables.Frames:
     """The tables of a run, see ``RunStore.frames``."""
     with RunStore.open(directory) as store:
@@ -220,3 +228,149 @@ def _stamp(directory: Path) -> str:
     """The journals' sizes: they only grow, so equal sizes mean equal contents."""
     paths = (directory / SAMPLES_FILE, directory / SCORES_FILE)
     return "+".join(str(path.stat().st_size if path.exists() else 0) for path in paths)
+
+
+def merge_shards(directories: Sequence[Path], out: Path, *, allow_mixed: bool = False) -> None:
+    """Put the shards of a run together, in the order in which one process would have written it."""
+    with ExitStack() as stack:
+        shards = _in_order([stack.enter_context(RunStore.open(directory)) for directory in directories])
+        infos = [shard.run_info() for shard in shards]
+        identity = _same_identity(shards, infos)
+        prompts = _dealt_back([shard.prompts() for shard in shards])
+        for shard, info in zip(shards, infos, strict=True):
+            due, there = int(info["expected_sequences"]) * len(info["arms"]), len(shard.done())
+            if there < due:
+                raise IncompleteError(
+                    f"{shard.directory} lacks {due - there} of {due} sequences.",
+                    flag="SHARD",
+                    remedy=f"Continue it: spsbench run --resume {shard.directory}",
+                )
+        conditions = joined(infos, [{sample.condition for sample in shard.samples()} for shard in shards])
+        if len(conditions) > 1 and not allow_mixed:
+            lines = [line for other in conditions[1:] for line in differences(conditions[0], other)]
+            number = f"the shards were measured under {len(conditions)} conditions"
+            raise UsageError(
+                "\n".join([f"{number} (the first's value -> another's):", *dict.fromkeys(lines), ""]),
+                flag="--allow-mixed",
+                remedy="Measure them alike, with --threads given, or add --allow-mixed: the report then "
+                "shows the times under each and pools none.",
+            )
+        with open(shards[0].directory / CONFIG_FILE, "rb", opener=files.ordinary) as file:
+            config = yaml.safe_load(file)
+        merged = stack.enter_context(
+            RunStore.create(
+                out,
+                identity=identity,
+                config=config | {"shard": None},
+                info=_combined(shards, infos) | {"conditions": conditions},
+                prompts=prompts,
+            )
+        )
+        for sample in _samples(shards, infos, prompts, conditions):
+            merged.append(sample)
+            if sample.scores:
+                merged.append_scores(sample.key, sample.scores)
+
+
+def _in_order(shards: list[RunStore]) -> list[RunStore]:
+    """The shards 1 to n, each there once."""
+    names = [str(shard.run_info().get("shard")) for shard in shards]
+    counts = {name.rpartition("/")[2] for name in names}
+    if len(counts) != 1 or "None" in counts:
+        listed = ", ".join(f"{shard.directory} is {name}" for shard, name in zip(shards, names, strict=True))
+        raise UsageError(
+            f"these are not the shards of one run: {listed}.",
+            flag="SHARD",
+            remedy="Name the directories of `run --shard 1/N` to `--shard N/N`.",
+        )
+    count = int(counts.pop())
+    found = Counter(int(name.partition("/")[0]) for name in names)
+    twice = [index for index, times in found.items() if times > 1]
+    missing = [index for index in range(1, count + 1) if not found[index]]
+    for indices, what in ((twice, "given twice"), (missing, "missing")):
+        if indices:
+            listed = ", ".join(f"{index}/{count}" for index in sorted(indices))
+            raise UsageError(f"shard {listed} is {what}.", flag="SHARD", remedy="Name every shard once.")
+    return sorted(shards, key=lambda shard: int(shard.run_info()["shard"].partition("/")[0]))
+
+
+def _same_identity(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    bare = [{key: value for key, value in info["identity"].items() if key != "shard"} for info in infos]
+    for shard, identity in zip(shards, bare, strict=True):
+        if lines := differences(bare[0], identity):
+            head = f"{shard.directory} is of another run than {shards[0].directory} (its value last):"
+            raise UsageError(
+                "\n".join([head, *lines, ""]), flag="SHARD", remedy="Merge shards of the same settings."
+            )
+    return bare[0]
+
+
+def _dealt_back(hands: Sequence[Sequence[Prompt]]) -> list[Prompt]:
+    """The prompts in the order they had before they were dealt out to the shards, one each in turn."""
+    total = sum(len(hand) for hand in hands)
+    for number, hand in enumerate(hands, start=1):
+        due = len(range(number - 1, total, len(hands)))
+        if len(hand) != due:
+            raise UsageError(
+                f"shard {number}/{len(hands)} has {len(hand)} prompts where {due} are due.",
+                flag="SHARD",
+                remedy="All shards need the same --limit.",
+            )
+    prompts = [prompt for prompt in chain.from_iterable(zip_longest(*hands)) if prompt is not None]
+    repeated = [name for name, times in Counter(p.example_id for p in prompts).items() if times > 1]
+    if repeated:
+        raise UsageError(f"the shards overlap: {repeated[0]!r} is in two of them.", flag="SHARD")
+    return prompts
+
+
+def _samples(
+    shards: Sequence[RunStore],
+    infos: Sequence[Mapping[str, Any]],
+    prompts: Sequence[Prompt],
+    conditions: Sequence[Mapping[str, Any]],
+) -> list[Sample]:
+    """Every sample, prompt by prompt; its condition counts in the whole run's list."""
+    place = {prompt.example_id: number for number, prompt in enumerate(prompts)}
+    found = []
+    for shard, info in zip(shards, infos, strict=True):
+        for sample in shard.samples():
+            sample.condition = conditions.index(condition(info, sample.condition))
+            found.append(sample)
+    return sorted(found, key=lambda sample: place[sample.example_id])
+
+
+_PER_ARM = ("target_mode", "draft_mode")
+_OF_ONE_SHARD = (
+    "environment",
+    "models",
+    *_PER_ARM,
+    "peak_memory_bytes",
+    "bandwidth_bytes_per_s",
+    "proof",
+    "workers",
+)
+
+
+def _combined(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What ``run.json`` records besides the identity: what adds up, what is common, and each shard's own."""
+    own = ("schema_version", "created_utc", "identity", "resumed", "proof", "corpus_figures", "workers")
+    found = {key: value for key, value in infos[0].items() if key not in own}
+    found |= {key: sum(info[key] for info in infos) for key in ("expected_sequences", "truncated_prompts")}
+    texts: dict[str, str] = {}
+    for info in infos:
+        texts |= info.get("token_texts", {})
+    for key in _PER_ARM:  # by arm what all shards did
+        modes = [info.get(key, {}) for info in infos]
+        seen = {arm: {str(mode.get(arm)) for mode in modes} for mode in modes for arm in mode}
+        found[key] = {arm: "mixed" if len(values) > 1 else values.pop() for arm, values in seen.items()}
+    found |= {"shard": None, "token_texts": texts}
+    found["peak_memory_bytes"] = max((info.get("peak_memory_bytes", 0) for info in infos), default=0)
+    found["shards"] = [
+        {
+            "shard": info["shard"],
+            "directory": shard.directory.name,
+            **{key: info.get(key) for key in _OF_ONE_SHARD},
+        }
+        for shard, info in zip(shards, infos, strict=True)
+    ]
+    return found

@@ -7,7 +7,7 @@ and from Parquet, pass through the same Arrow tables and therefore agree to the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from spsbench.environment import little_memory
 from spsbench.errors import SpsbenchError
 from spsbench.files import ordinary, replacing
 from spsbench.store import codec
-from spsbench.store.codec import LATER_LOOP_COLUMNS, LOOP_COLUMNS, LOOP_COUNTS, TRACE_COLUMNS
+from spsbench.store.codec import EVIDENCE_KINDS, FIELDS, LATER_LOOP_COLUMNS, LOOP_KINDS, TRACE_KINDS
 from spsbench.store.journal import Row
 
 if TYPE_CHECKING:
@@ -26,39 +26,46 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NAMES = ("samples", "loops", "tokens", "evidence")
-SAMPLE_COLUMNS = {
-    "example_id": "string",
-    "sample_index": "int32",
-    "arm": "string",
-    "order": "int32",
-    "prompt_tokens": "int32",
-    "new_tokens": "int32",
-    "finish_reason": "string",
-    "prefill_s": "float64",
-    "decode_s": "float64",
-    "token_ids": "list",
-    "text": "string",
-    "scores": "map",
-    "losslessness": "map",
-    "error": "string",
-    "condition": "int32",
-    "conditions": "map",
-    "category": "string",
-    codec.HYPOTHESES: "string",
-    codec.LATENCY: "float64",
-    codec.WAVE: "string",
+_SAMPLE_ORDER = (
+    *(
+        "example_id",
+        "sample_index",
+        "arm",
+        "order",
+        "prompt_tokens",
+        "new_tokens",
+        "finish_reason",
+        "prefill_s",
+    ),
+    *(
+        "decode_s",
+        "token_ids",
+        "text",
+        "scores",
+        "losslessness",
+        "error",
+        "condition",
+        "conditions",
+        "category",
+    ),
+    *("hypotheses", "latency_s", "wave"),
+)
+_OWN_TABLES = ("loops", "trace", "token_evidence")
+_SAMPLE_KINDS = {"new_tokens": "int32"} | {
+    name: "string" if field.kind in ("text", "hypotheses") else field.kind
+    for name, field in FIELDS.items()
+    if name not in _OWN_TABLES
 }
+SAMPLE_COLUMNS = {name: _SAMPLE_KINDS[name] for name in dict.fromkeys((*_SAMPLE_ORDER, *_SAMPLE_KINDS))}
 # What runs of the first versions lack; a sample without it was measured under the only conditions there were.
-_LATER: dict[str, Any] = {
-    "condition": 0,
-    **dict.fromkeys(("conditions", "category", codec.HYPOTHESES, codec.LATENCY, codec.WAVE)),
+_LATER: dict[str, Any] = {"conditions": None} | {
+    name: field.without for name, field in FIELDS.items() if field.later and name in SAMPLE_COLUMNS
 }
 _OPTIONAL = _LATER.keys() | LATER_LOOP_COLUMNS
 # What samples of the first schema repeat of their arm.
 _EARLIER = ["method", "engine", "sampling", "k"]
 _KEY = ("example_id", "sample_index", "arm")
 _STAMP = b"spsbench_journal_bytes"
-_TOKEN_TYPES = {"loop": "int32", "position": "int32", "token_id": "int32", "fate": "string"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +96,7 @@ class Frames:
 def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
     """The Arrow tables by name from checked rows, which are consumed one at a time."""
     samples: dict[str, list[Any]] = {name: [] for name in SAMPLE_COLUMNS}
-    loops, tokens = _Blocks(LOOP_COLUMNS, _loop_type), _Blocks(TRACE_COLUMNS, _token_type)
-    evidence = _Blocks(tuple(codec.EVIDENCE_KINDS), codec.EVIDENCE_KINDS.get)
+    loops, tokens, evidence = _Blocks(LOOP_KINDS), _Blocks(TRACE_KINDS), _Blocks(EVIDENCE_KINDS)
     for row in rows:
         for name, values in samples.items():
             values.append(_cell(row, name))
@@ -117,7 +123,7 @@ def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
 def _cell(row: Row, name: str) -> Any:
     if name == "new_tokens":
         return len(row["token_ids"])
-    if name == codec.HYPOTHESES and row.get(name) is not None:
+    if name == "hypotheses" and row.get(name) is not None:
         return json.dumps(row[name])
     return row.get(name, _LATER[name]) if name in _LATER else row[name]
 
@@ -181,12 +187,8 @@ def _columns(name: str) -> dict[str, str]:
     """The columns that a table always has, and their kinds."""
     if name == "samples":
         return SAMPLE_COLUMNS
-    columns = {column: SAMPLE_COLUMNS[column] for column in _KEY}
-    if name == "loops":
-        return columns | {"loop": "int32"} | {column: _loop_type(column) for column in LOOP_COLUMNS}
-    if name == "evidence":
-        return columns | codec.EVIDENCE_KINDS
-    return columns | {column: _token_type(column) for column in TRACE_COLUMNS}
+    own = {"loops": {"loop": "int32"} | LOOP_KINDS, "tokens": TRACE_KINDS, "evidence": EVIDENCE_KINDS}
+    return {column: SAMPLE_COLUMNS[column] for column in _KEY} | own[name]
 
 
 def arms_table(arms: Sequence[Row]) -> Any:
@@ -205,7 +207,7 @@ def to_frames(tables: dict[str, Any], arms: Sequence[Row]) -> Frames:
     samples["token_ids"] = _objects(lists, samples.index)
     for name in _LATER.keys() - set(samples.columns):
         samples[name] = _LATER[name]
-    for name in ("scores", "losslessness", "conditions"):
+    for name in (name for name, kind in SAMPLE_COLUMNS.items() if kind == "map"):
         samples[name] = _objects(list(samples[name]), samples.index)
     evidence = tables["evidence"] if "evidence" in tables else _empty("evidence")
     loops, tokens = tables["loops"].to_pandas(), tables["tokens"].to_pandas()
@@ -223,9 +225,9 @@ def _empty(name: str) -> Any:
 class _Blocks:
     """Columns that grow by one block of values per sample."""
 
-    def __init__(self, names: tuple[str, ...], kind: Any) -> None:
-        self._kinds: dict[str, str] = {name: kind(name) for name in names}
-        self._blocks: dict[str, list[np.ndarray[Any, Any]]] = {name: [] for name in names}
+    def __init__(self, kinds: dict[str, str]) -> None:
+        self._kinds = kinds
+        self._blocks: dict[str, list[np.ndarray[Any, Any]]] = {name: [] for name in kinds}
         self._lengths: list[int] = []
         self._owners: list[int] = []
 
@@ -269,14 +271,9 @@ def _sample_table(columns: dict[str, list[Any]]) -> Any:
     for name, kind in SAMPLE_COLUMNS.items():
         values: Iterable[Any] = columns[name]
         if kind == "map":
-            values = _pairs(columns[name])
+            values = (None if found is None else [*found.items()] for found in columns[name])
         arrays[name] = pa.array(values, type=_arrow_type(kind))
     return pa.table(arrays)
-
-
-def _pairs(dictionaries: list[dict[str, float] | None]) -> Iterator[list[tuple[str, float]] | None]:
-    for dictionary in dictionaries:
-        yield None if dictionary is None else [*dictionary.items()]
 
 
 def _arrow_type(kind: str) -> Any:
@@ -288,14 +285,6 @@ def _arrow_type(kind: str) -> Any:
         return pa.map_(pa.string(), pa.float64())
     kinds = {"string": pa.string(), "int32": pa.int32(), "float32": pa.float32(), "float64": pa.float64()}
     return kinds[kind]
-
-
-def _loop_type(name: str) -> str:
-    return "int32" if name in LOOP_COUNTS else "float64"
-
-
-def _token_type(name: str) -> str:
-    return _TOKEN_TYPES.get(name, "float64")
 
 
 def _objects(values: list[Any], index: pd.Index[Any]) -> pd.Series[Any]:

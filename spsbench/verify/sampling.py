@@ -12,7 +12,7 @@ from torch import Tensor
 from spsbench.decode.protocols import Drafter, LanguageModel, read_prompt
 from spsbench.decode.sampling import warp
 from spsbench.models.causal_lm import CausalLM
-from spsbench.stats.g_test import FALSE_ALARM, g_statistic, survival
+from spsbench.stats.evidence_stats import FALSE_ALARM, g_statistic, survival
 from spsbench.verify.effort import Finding
 from spsbench.verify.subject import SamplerUnderTest
 

@@ -8,7 +8,7 @@ import pytest
 
 from spsbench.load.measure import Reading, Wave
 from spsbench.load.summary import PLAIN, SPECULATING, pays_up_to, rows
-from spsbench.stats.crossing import crossing
+from spsbench.stats.surface import crossing
 
 
 def reading(sent: float, per_token: float, tokens: int = 10, drafted: int | None = None) -> Reading:

@@ -26,7 +26,7 @@ from spsbench.runner.distributed import (
 from spsbench.runner.execute import all_turns
 from spsbench.runner.plan import Plan, plan
 from spsbench.runner.worker import Introduction
-from spsbench.stats.workers import sentences, unlike
+from spsbench.stats.conditions import unlike, unlike_workers
 from spsbench.store import RunStore
 from spsbench.summary_types import Conditions, Summary
 
@@ -70,10 +70,10 @@ def test_the_summary_warns_of_shared_and_of_unlike_machines() -> None:
     alone: Conditions = {"cpu": "EPYC"}
     shared = with_sharing({"cpu": "Xeon"}, 3)
     info = {"conditions": [alone, shared], "workers": [{"condition": 0}, {"condition": 1}]}
-    said = sentences(info)
+    said = unlike_workers(info)
     assert said[0].startswith("Up to 3 workers of this run measured on one machine at once")
     assert "cpu EPYC and Xeon" in said[1]
-    assert sentences({"conditions": [alone]}) == []
+    assert unlike_workers({"conditions": [alone]}) == []
 
 
 def test_a_machine_of_its_own_is_no_condition() -> None:

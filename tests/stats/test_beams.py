@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from spsbench.report.judgement import searches
-from spsbench.stats.beams import beam_facts, slack
-from spsbench.stats.losslessness import losslessness
+from spsbench.stats.losslessness import beam_facts, losslessness, slack
 
 ARS, SPS = "ars-beam(4)", "sps-k4-beam(4)"
 FOUND: dict[tuple[int, ...], float] = {(5, 6, 1): -2.0, (5, 7, 1): -2.5}

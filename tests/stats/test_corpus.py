@@ -18,9 +18,8 @@ from spsbench.metrics.kind import MetricKind, Sums, scores
 from spsbench.report import judgement, results
 from spsbench.report.tables import in_full
 from spsbench.stats.bootstrap import Floats, pooled_interval, pseudo_values, ratio_of_sums
-from spsbench.stats.corpus import by_prompt, corpus_metrics, outputs_sha256
+from spsbench.stats.corpus import by_prompt, corpus_metrics, outputs_sha256, score_table
 from spsbench.stats.parity import advantage, compare, metrics, parity
-from spsbench.stats.scores import score_table
 
 Make = Callable[..., pd.DataFrame]
 

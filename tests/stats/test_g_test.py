@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import power_divergence
 
-from spsbench.stats.g_test import g_statistic, survival
+from spsbench.stats.evidence_stats import g_statistic, survival
 
 
 def test_it_is_scipy_s() -> None:

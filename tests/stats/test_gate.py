@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spsbench.stats.gate import GATES, failures
+from spsbench.stats.conditions import GATES, failures
 
 
 def _arm(verdict: str, method: str = "sps", **changes: Any) -> dict[str, Any]:

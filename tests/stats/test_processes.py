@@ -9,26 +9,25 @@ import pandas as pd
 import pytest
 
 from spsbench.records import Speedup
-from spsbench.stats.processes import ProcessTimes, pair_processes, speedup_over_processes
-from spsbench.stats.speedup import PairedTimes, speedup
+from spsbench.stats.speedup import PairedTimes, pair_processes, speedup, speedup_over_processes
 
 Make = Callable[..., pd.DataFrame]
 
 TRUTH = 1.5
 
 
-def _times(processes: int, prompts: int, effect: float, rng: np.random.Generator) -> ProcessTimes:
+def _times(processes: int, prompts: int, effect: float, rng: np.random.Generator) -> PairedTimes:
     """Every process slows the arm by its own lognormal factor; prompts differ and sequences jitter."""
     tokens = np.full((processes, prompts), 50.0)
     ease = rng.lognormal(0.0, 0.1, prompts)
     ease /= np.exp(0.1**2 / 2)
     process = rng.lognormal(0.0, effect, (processes, 1)) / np.exp(effect**2 / 2)
     jitter = rng.lognormal(0.0, 0.02, (2, processes, prompts))
-    return ProcessTimes(0.7 * jitter[0], tokens, 0.7 / TRUTH * ease * process * jitter[1], tokens)
+    return PairedTimes(0.7 * jitter[0], tokens, 0.7 / TRUTH * ease * process * jitter[1], tokens)
 
 
-def _flat(times: ProcessTimes) -> PairedTimes:
-    return PairedTimes(*(cell.sum(axis=0) for cell in times.cells()))
+def _flat(times: PairedTimes) -> PairedTimes:
+    return PairedTimes(*(cell.sum(axis=0) for cell in times.columns()))
 
 
 def test_it_covers_a_process_effect_and_the_flat_interval_does_not() -> None:
@@ -81,9 +80,9 @@ def test_two_processes_give_a_wide_interval_and_one_gives_none() -> None:
 
 def test_constant_and_missing_data() -> None:
     ones = np.ones((3, 4))
-    assert speedup_over_processes(ProcessTimes(ones, ones, ones / 2, ones)) == Speedup(2.0, None, None)
+    assert speedup_over_processes(PairedTimes(ones, ones, ones / 2, ones)) == Speedup(2.0, None, None)
     none = np.zeros((4, 0, 0))
-    assert speedup_over_processes(ProcessTimes(*none)) is None
+    assert speedup_over_processes(PairedTimes(*none)) is None
 
 
 def test_sequences_are_matched_within_their_process(make_samples: Make) -> None:
