@@ -26,9 +26,14 @@ if TYPE_CHECKING:
     from spsbench.records import SamplingParams
     from spsbench.replay.texts import Written
     from spsbench.report.measured import Measured
-    from spsbench.report.paper import WalltimeRow
     from spsbench.runner import Plan
     from spsbench.summary_types import Summary
+
+    Plans = Mapping[tuple[str, str], Plan]
+    """Of the texts, by task and draft."""
+
+    Found = tuple[dict[str, tuple[str, Summary]], list[dict[str, Any]], list[dict[str, Any]]]
+    """The title and summary of every run, and the rows of Tables 3 and 2."""
 
 
 @takes(
@@ -100,11 +105,7 @@ OF_LEVIATHAN = ("target", "draft", "task")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One run of the paper.
-
-    Attributes:
-        settings: fields of ``RunConfig``.
-    """
+    """One run of the paper; its settings are fields of ``RunConfig``."""
 
     name: str
     title: str
@@ -205,24 +206,15 @@ def keep_page(
 # --- Chen et al. 2023 ---
 
 FIGURE_FILE = "figures/figure1.svg"
+_XSUM = {"task": "xsum", "ks": "4", "samplings": "nucleus,greedy", "samples": 1, "limit": 100}
+_HUMANEVAL = {"task": "humaneval", "ks": "4", "samplings": "nucleus", "samples": 10, "limit": 16}
 _FIGURE = {"ks": "0..7", "samplings": "nucleus", "samples": 1, "fixed_length": True, "max_new_tokens": 128}
+_FIGURE |= {"limit": 12, "score": False}
 PARTS = (
-    Part(
-        "table1-xsum",
-        "Table 1, XSum",
-        {"task": "xsum", "ks": "4", "samplings": "nucleus,greedy", "samples": 1, "limit": 100},
-    ),
-    Part(
-        "table1-humaneval",
-        "Table 1, HumanEval",
-        {"task": "humaneval", "ks": "4", "samplings": "nucleus", "samples": 10, "limit": 16},
-    ),
-    Part("figure1-xsum", "Figure 1, XSum", {"task": "xsum", **_FIGURE, "limit": 12, "score": False}),
-    Part(
-        "figure1-humaneval",
-        "Figure 1, HumanEval",
-        {"task": "humaneval", **_FIGURE, "limit": 12, "score": False},
-    ),
+    Part("table1-xsum", "Table 1, XSum", _XSUM),
+    Part("table1-humaneval", "Table 1, HumanEval", _HUMANEVAL),
+    Part("figure1-xsum", "Figure 1, XSum", {"task": "xsum", **_FIGURE}),
+    Part("figure1-humaneval", "Figure 1, HumanEval", {"task": "humaneval", **_FIGURE}),
 )
 
 
@@ -254,16 +246,14 @@ def settings(part: Part, options: Mapping[str, Any]) -> RunConfig:
     from spsbench.config import resolve
 
     given: dict[str, Any] = {**part.settings, **settings_of(options)}
-    if options["limit"] is not None:
-        given["limit"] = options["limit"]
-    if options["samples"] is not None and given["samples"] > 1:
-        given["samples"] = options["samples"]
-    if options["no_score"]:
-        given["score"] = False
-    if options["unsafe_exec"]:
-        given["unsafe_exec"] = True
-    if options.get("extract") is not None and given["task"] == "humaneval":
-        given["extract"] = options["extract"]
+    changes = {
+        "limit": options["limit"],
+        "samples": options["samples"] if given["samples"] > 1 else None,
+        "score": False if options["no_score"] else None,
+        "unsafe_exec": options["unsafe_exec"] or None,
+        "extract": options.get("extract") if given["task"] == "humaneval" else None,
+    }
+    given |= {name: value for name, value in changes.items() if value is not None}
     if given["limit"] == ALL:
         del given["limit"]  # the paper's protocol sets none
     return resolve(given, None, (), "paper", options["pair"])
@@ -294,7 +284,8 @@ def reproduce_leviathan(params: Mapping[str, Any], of: str) -> None:
     texts = {task: _texts_plan(setup, task, plans, directory) for task in setup.paper.tasks}
     begun = [(setup.texts(task), ready) for task, ready in texts.items()]
     keep_options(directory, options, [*begun, *_begun_rows(setup, directory)])
-    _conclude(setup, *_measure(setup, plans, texts, directory, quiet=params["quiet"]), directory, params)
+    found = _measure(setup, plans, texts, directory, quiet=params["quiet"])
+    _conclude(setup, found, directory, params)
 
 
 def setup_of(options: Mapping[str, Any]) -> PaperConfig:
@@ -349,15 +340,11 @@ class Setup:
     paper: PaperConfig
     options: Mapping[str, Any]
 
-    def plans(self) -> dict[tuple[str, str], Plan]:
+    def plans(self) -> Plans:
         """A plan of the texts by task and draft: whatever can be refused is refused here."""
-        from spsbench.runner import plan
-
         texts = {task: self.texts(task) for task in self.paper.tasks}
-        return {
-            (task, draft): plan(self.config(part, self.pair(draft)))
-            for (task, part), draft in product(texts.items(), self.paper.drafts)
-        }
+        names = product(texts, self.paper.drafts)
+        return {(task, draft): self.plan(texts[task], self.pair(draft)) for task, draft in names}
 
     def texts(self, task: str) -> Part:
         """The run in which the target writes the texts of a task."""
@@ -391,16 +378,17 @@ class Setup:
         plain = [name for name in drawn if known[name] == SamplingParams()]
         return greedy[0], (plain or drawn)[0]
 
-    def config(self, part: Part, pair: PairConfig) -> RunConfig:
-        """The configuration of one run."""
+    def plan(self, part: Part, pair: PairConfig) -> Plan:
+        """The plan of one run."""
         from spsbench.config import resolve
+        from spsbench.runner import plan
 
         given: dict[str, Any] = {**part.settings, "pair": pair.model_dump(mode="json")}
         given |= {**LIMITS, **settings_of(self.options)}
         limit = self.paper.limit if self.options["limit"] is None else self.options["limit"]
         if limit not in (None, ALL):
             given["limit"] = limit
-        return resolve(given, None, (), "paper", None)
+        return plan(resolve(given, None, (), "paper", None))
 
     def pair(self, draft: str) -> PairConfig:
         """The target with one of the drafts."""
@@ -416,13 +404,12 @@ class Setup:
         return pair.model_copy(update={"name": name})
 
 
-def _texts_plan(setup: Setup, task: str, plans: Mapping[tuple[str, str], Plan], directory: Path) -> Plan:
+def _texts_plan(setup: Setup, task: str, plans: Plans, directory: Path) -> Plan:
     """The plan of a task's texts. A run needs a draft, though none writes them: that it was begun with stays.
 
     So drafts may come, go and change their order while the texts are those of before.
     """
     from spsbench.config import resolve
-    from spsbench.runner import plan
     from spsbench.store.opening import CONFIG_FILE
 
     part, drafts = setup.texts(task), setup.paper.drafts
@@ -434,13 +421,12 @@ def _texts_plan(setup: Setup, task: str, plans: Mapping[tuple[str, str], Plan], 
         if model == begun.draft:
             return plans[task, name]
     pair = setup.pair(next(iter(drafts))).model_copy(update={"draft": begun.draft, "name": begun.name})
-    return plan(setup.config(part, pair))
+    return setup.plan(part, pair)
 
 
 def _begun_rows(setup: Setup, directory: Path) -> Iterator[tuple[Part, Plan]]:
     """The rows of Table 2 whose runs are there already, with the K that was chosen for them."""
     from spsbench.files import read_json
-    from spsbench.runner import plan
     from spsbench.store.opening import RUN_FILE
 
     for task in setup.paper.tasks:
@@ -450,27 +436,18 @@ def _begun_rows(setup: Setup, directory: Path) -> Iterator[tuple[Part, Plan]]:
             chosen = known.get(str(temperature), {}).get("drafts", {}).get(draft)
             part = setup.row(task, draft, temperature, chosen["k"]) if chosen else None
             if part is not None and (directory / part.name / RUN_FILE).is_file():
-                yield part, plan(setup.config(part, setup.pair(draft)))
+                yield part, setup.plan(part, setup.pair(draft))
 
 
-def _measure(
-    setup: Setup,
-    plans: Mapping[tuple[str, str], Plan],
-    texts: Mapping[str, Plan],
-    directory: Path,
-    *,
-    quiet: bool,
-) -> tuple[dict[str, tuple[str, Summary]], list[dict[str, Any]], list[WalltimeRow]]:
-    """Every run, as far as it is not there already: their summaries, and the rows of Tables 3 and 2."""
+def _measure(setup: Setup, plans: Plans, texts: Mapping[str, Plan], directory: Path, *, quiet: bool) -> Found:
+    """Every run, as far as it is not there already."""
     from spsbench.report.paper import TABLE_3, walltime_row
-    from spsbench.runner import plan
     from spsbench.stats.acceptance import mean_length
     from spsbench.stats.losslessness import alpha_leviathan_interval
 
     tasks, drafts = setup.paper.tasks, setup.paper.drafts
-    runs: dict[str, tuple[str, Summary]] = {}
-    alphas: list[dict[str, Any]] = []
-    rows: list[WalltimeRow] = []
+    found: Found = {}, [], []
+    runs, alphas, rows = found
 
     def run(part: Part, ready: Plan) -> Measured:
         place = len(runs) + 1, len(tasks) * (1 + len(drafts) * len(TEMPERATURES))
@@ -480,41 +457,33 @@ def _measure(
 
     for task in tasks:
         run(setup.texts(task), texts[task])
-        found = measured_drafts(setup, task, plans, directory, quiet=quiet)["temperatures"]
+        drafted = measured_drafts(setup, task, plans, directory, quiet=quiet)["temperatures"]
         for temperature in TEMPERATURES:
-            for draft, one in found[str(temperature)]["alphas"].items():
+            for draft, one in drafted[str(temperature)]["alphas"].items():
                 row = {"task": task, "draft": draft, "temperature": temperature}
                 row["alpha"] = {name: one[name] for name in ("estimate", "low", "high")}
                 row |= {"positions": one["positions"], "paper": TABLE_3.get((task, draft, temperature))}
                 alphas.append(row)
         for temperature, draft in product(TEMPERATURES, drafts):
-            chosen = found[str(temperature)]["drafts"][draft]
+            chosen = drafted[str(temperature)]["drafts"][draft]
             part = setup.row(task, draft, temperature, chosen["k"])
-            measured = run(part, plan(setup.config(part, setup.pair(draft))))
+            measured = run(part, setup.plan(part, setup.pair(draft)))
             arms = {row["method"]: row["arm"] for row in measured.summary["rows"]}
             samples, loops = measured.samples, measured.loops
             alpha = alpha_leviathan_interval(samples[samples["arm"] == arms["ars"]])
             length = mean_length(loops[loops["arm"] == arms["sps"]])
             place = task, draft, temperature
             rows.append(walltime_row(place, part.name, measured.summary, alpha, length, chosen["c"]))
-    return runs, alphas, rows
+    return found
 
 
-def _conclude(
-    setup: Setup,
-    runs: Mapping[str, tuple[str, Summary]],
-    alphas: Sequence[Mapping[str, Any]],
-    rows: Sequence[WalltimeRow],
-    directory: Path,
-    params: Mapping[str, Any],
-) -> None:
-    """Write the page and its figures, and show it."""
+def _conclude(setup: Setup, found: Found, directory: Path, params: Mapping[str, Any]) -> None:
     from spsbench.config import ModelRef
     from spsbench.config.files import model_name
     from spsbench.report.figures.style import save
     from spsbench.report.paper import draw, gather_leviathan, render_leviathan, screen_leviathan
 
-    target = setup.options["target"]
+    target, (runs, alphas, rows) = setup.options["target"], found
     together = setup.paper.pair if target is None else model_name(ModelRef(id=target))
     page = {"schema_version": SCHEMA_VERSION, **gather_leviathan(rows, alphas, runs, together)}
     page["study"] = {"target": target, **setup.paper.model_dump(mode="json")}
@@ -524,9 +493,7 @@ def _conclude(
     keep_page(page, render_leviathan(page, plates), screen_leviathan(page), directory, params)
 
 
-def measured_drafts(
-    setup: Setup, task: str, plans: Mapping[tuple[str, str], Plan], directory: Path, *, quiet: bool
-) -> dict[str, Any]:
+def measured_drafts(setup: Setup, task: str, plans: Plans, directory: Path, *, quiet: bool) -> dict[str, Any]:
     """What is known of every draft on a task; measured unless it is there, of these very texts."""
     from spsbench.files import read_json, write_json
     from spsbench.replay.texts import texts_of

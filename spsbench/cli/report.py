@@ -92,7 +92,7 @@ def write(directory: Path, measured: Measured, *, narrow: bool = False) -> Galle
         for plate in drawn.plates:
             save(plate, directory, sections.FOLDER)
         with RunStore.open(directory) as store:
-            store.write_report(render(measured.summary, {**measured.run, **sections.described(drawn)}))
+            store.write_report(render(measured.summary, {**measured.run, "gallery": drawn}))
     except SpsbenchError as problem:
         say(f"Not written: {problem}")
     return drawn

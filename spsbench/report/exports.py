@@ -227,7 +227,6 @@ def _sampling(params: Mapping[str, Any]) -> Line:
 
 
 def _cells(name: str, value: Any) -> Iterator[tuple[str, Cell]]:
-    """An entry of the summary as columns of one value each."""
     if name in _RATIOS or (isinstance(value, Mapping) and "low" in value):
         ends = value or {}
         yield from [(name, ends.get("ratio"))] if name in _RATIOS else []

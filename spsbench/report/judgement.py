@@ -9,21 +9,9 @@ from typing import Any, Literal
 
 from spsbench.axes import MODEL, label, place
 from spsbench.predict.roofline import DISPATCH_BOUND, weak_baseline
+from spsbench.report import wording
 from spsbench.report.tables import Table, bullets, entry, left, paragraphs, right, table_of
-from spsbench.report.wording import (
-    MANY,
-    NOTHING,
-    brackets,
-    counted,
-    difference_digits,
-    escape,
-    full_name,
-    metric_title,
-    milliseconds,
-    number,
-    percent,
-    speedup,
-)
+from spsbench.report.wording import NOTHING, brackets, counted, escape, full_name, number, percent, speedup
 from spsbench.stats.losslessness import ALARM, leakage_bound
 from spsbench.summary_types import (
     AdaptiveGain,
@@ -56,7 +44,7 @@ def sentences(summary: Summary) -> list[str]:
         for arm in each.get("adaptive", ())
     ]
     explained = fastest(summary)
-    if len(explained) > MANY:
+    if len(explained) > wording.MANY:
         explained = [max(explained, key=lambda each: float(each["speedup"]))]
     found += [str(each["sentence"]) for each in explained]
     ceiling = summary.get("ceiling")
@@ -73,7 +61,7 @@ def sentences(summary: Summary) -> list[str]:
 def adapted(arm: AdaptiveGain) -> str:
     """What a policy made of K, against the fastest fixed one."""
     return (
-        f"{arm['policy']} took {milliseconds(arm['ms_per_token'])} ms/token: "
+        f"{arm['policy']} took {wording.milliseconds(arm['ms_per_token'])} ms/token: "
         f"{speedup(arm['gain'])} as fast as the fastest fixed K, K={arm['fixed_k']}."
     )
 
@@ -114,7 +102,6 @@ def bound(value: float) -> str:
 
 
 def _leak(found: Leakage | None) -> str:
-    """The estimate with its interval."""
     if found is None:
         return NOTHING
     return f"{share(found['estimate'])} [{share(found['low'])}, {share(found['high'])}]"
@@ -198,7 +185,6 @@ def _confirmed(arms: list[ArmLosslessness], of: int) -> str:
 
 
 def _followed(found: list[Decisions], more: str = "") -> str:
-    """How many decisions follow from what, and how many more only by rounding."""
     total, rounding = (sum(one[name] for one in found) for name in ("decisions", "rounding"))
     open_ = sum(one.get("open", 0) for one in found)
     text = f"{total - rounding - open_:,} of {total:,} decisions follow from the target's own rows"
@@ -225,7 +211,6 @@ def _leakage(arms: list[ArmLosslessness]) -> str:
 
 
 def _sign(kind: Evidence, leakage: Leakage) -> str:
-    """Whether there is a sign of a leak; where there is none, what would have been one."""
     if kind["verdict"] == "alarm":
         return f"leakage {_leak(leakage)}, {LEAKAGE}"
     few = f"too few informative positions ({kind['positions']}); " if kind["verdict"] == "no evidence" else ""
@@ -274,16 +259,16 @@ def parity(summary: Summary) -> list[str]:
     judged = summary["parity"]
     if judged is None:
         return []
-    title, comparisons = metric_title(judged["metric"]), judged["comparisons"]
+    title, comparisons = wording.metric_title(judged["metric"]), judged["comparisons"]
     same = identical(summary)
-    if len(comparisons) > MANY:
+    if len(comparisons) > wording.MANY:
         verdicts = [_verdict_name(found, found["arm"] in same) for found in comparisons]
         counts = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
         needed = [found["prompts_needed"] or 0 for found in comparisons if found["verdict"] == "inconclusive"]
         more = f"; showing parity for all needs about {max(needed):,} prompts" if any(needed) else ""
         return [f"{title} of {len(comparisons)} arms against ArS: {counts}{more}."]
     labels = {row["arm"]: full_name(row) for row in summary["rows"]}
-    digits = difference_digits(judged["metric"])
+    digits = wording.difference_digits(judged["metric"])
     return [
         f"{title} of {labels[found['arm']]}: {verdict(found, digits, identical=found['arm'] in same)}."
         for found in comparisons
@@ -297,7 +282,6 @@ def identical(summary: Summary) -> set[str]:
 
 
 def _verdict_name(found: ParityComparison, identical: bool) -> str:
-    """One comparison in a word or two, as tables have it."""
     return found["verdict"] or ("identical" if identical else "not judged")
 
 
@@ -338,7 +322,7 @@ def advantages(summary: Summary) -> list[str]:
         ratio = f"no ratio, {found['reason']}"
         if found["ratio"] is not None:
             ratio = speedup({"ratio": found["ratio"], "low": found["low"], "high": found["high"]})
-        title = metric_title(judged["metric"])
+        title = wording.metric_title(judged["metric"])
         sentences.append(f"{title} of the target over the draft alone, {found['sampling']}: {ratio}.")
     return sentences
 
@@ -435,7 +419,7 @@ def parity_section(summary: Summary, run: Run) -> list[str]:
     if judged is None or not judged["comparisons"]:
         return []
     names = {row["arm"]: full_name(row) for row in summary["rows"]}
-    digits, same = difference_digits(judged["metric"]), identical(summary)
+    digits, same = wording.difference_digits(judged["metric"]), identical(summary)
     columns = [
         left("arm", entry("arm", names.__getitem__)),
         right("prompts", entry("prompts")),
@@ -457,7 +441,7 @@ def parity_section(summary: Summary, run: Run) -> list[str]:
             )
     if not judged["target_over_draft"]:
         notes.append("How much better the target is than the draft alone: --arms ars,sps,draft measures it.")
-    title = f"## Parity of {escape(metric_title(judged['metric']))}"
+    title = f"## Parity of {escape(wording.metric_title(judged['metric']))}"
     return paragraphs(title, table_of(columns, judged["comparisons"]), bullets(notes), PARITY_LEGEND)
 
 
@@ -499,7 +483,6 @@ def audit_sentences(rows: Sequence[EngineAuditRow], bound: float | None) -> Iter
 
 
 def _decided(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
-    """The decision, and where an alarm comes from."""
     known = None if row["bound"] is None else f"{row['bound']:.1%}"
     if row["decision"] == ALARM:
         yield f"not the target's distribution, known after {counted(row['decided_after'], 'text')}."
@@ -518,7 +501,6 @@ def _decided(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
 
 
 def _conditions(row: EngineAuditRow) -> Iterator[str]:
-    """What else is to be known of a row: against what it was held, and what went wrong."""
     if row["against"] is not None:
         yield f"Held against what the plain texts follow: {row['against']}."
     if row["retokenised"]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from rich.console import Group
 from rich.text import Text
 
-from spsbench.axes import identity
+from spsbench.axes import Row, identity
 from spsbench.law import theory
 from spsbench.predict.costs import loop_ms
 from spsbench.predict.factors import residual_cause, residual_factors
@@ -22,7 +22,7 @@ from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, Plate, printed, quiet
 from spsbench.report.tables import ARM, SAMPLING, Heading, Table, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, escape, estimate, milliseconds, number, signed, speedup, times
-from spsbench.summary_types import ArmPrediction, ArmRow, Estimate, MeanSd, Residual, Summary
+from spsbench.summary_types import ArmPrediction, ArmRow, Estimate, MeanSd, Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,6 @@ Floats = npt.NDArray[np.float64]
 
 
 def _common(runs: Runs) -> dict[str, Any]:
-    """What the pages of both papers say of their runs."""
     summaries = [summary for _, summary in runs.values()]
     return {
         "synthetic": any(bool(summary.get("synthetic")) for summary in summaries),
@@ -82,7 +81,6 @@ def gather_chen(runs: Runs, images: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _row(summary: Summary, row: ArmRow) -> dict[str, Any]:
-    """A row of Table 1."""
     metric, known = wording.headline_metric(summary), dict(row)
     copied = ("baseline", "ms_per_token", "speedup", "sequences")
     return {
@@ -96,7 +94,6 @@ def _row(summary: Summary, row: ArmRow) -> dict[str, Any]:
 
 
 def _curves(summary: Summary) -> list[dict[str, Any]]:
-    """One per sampling: time, r' and loop time against K."""
     timed, predicted = summary.get("tails"), summary.get("prediction")
     tails = {arm["arm"]: arm for arm in timed["arms"]} if timed else {}
     loops = {found["sampling"]: found["loop"] for found in predicted["samplings"]} if predicted else {}
@@ -223,45 +220,6 @@ REHEARSAL = "rehearsal"
 """A ``c_source``."""
 
 
-class WalltimeRow(TypedDict):
-    """A row of Table 2.
-
-    ``k`` was chosen by theory; all else is of the run, but c where ``c_source`` is ``rehearsal``; it is else
-    as ``predict.costs.draft_over_target`` has it. ``predicted`` is the walltime factor at ``alpha`` and
-    ``c``, ``residual`` is measured - predicted and ``cause`` the factor that does most for it. ``paper``:
-    its row under the same names, ``expected_tokens`` by its alpha and K.
-    """
-
-    task: str
-    draft: str
-    temperature: int
-    part: str
-    k: int
-    alpha: Estimate | None
-    c: float | None
-    c_source: str
-    tokens_per_loop: Estimate | None
-    expected_tokens: float | None
-    speedup: Estimate | None
-    predicted: float | None
-    residual: float | None
-    residual_factors: list[Residual]
-    cause: Residual | None
-    operations: float | None
-    paper: dict[str, float] | None
-
-
-class AlphaRow(TypedDict):
-    """A row of Table 3: a draft's alpha over the target's text; ``positions`` is how many tokens that has."""
-
-    task: str
-    draft: str
-    temperature: int
-    alpha: Estimate
-    positions: int
-    paper: float | None
-
-
 def table1() -> list[dict[str, Any]]:
     """The paper's pairs of alpha and K with c = c^ = 0."""
     return [
@@ -283,8 +241,13 @@ def walltime_row(
     alpha: Interval | None,
     tokens_per_loop: Interval | None,
     rehearsed_c: float,
-) -> WalltimeRow:
+) -> dict[str, Any]:
     """One row of Table 2 from its run.
+
+    ``k`` was chosen by theory; all else is of the run, but c where ``c_source`` is ``rehearsal``; it is else
+    as ``predict.costs.draft_over_target`` has it. ``predicted`` is the walltime factor at ``alpha`` and
+    ``c``, ``residual`` is measured - predicted and ``cause`` the factor that does most for it. ``paper``:
+    its row under the same names, ``expected_tokens`` by its alpha and K.
 
     Args:
         place: task, draft and temperature.
@@ -333,13 +296,10 @@ def _with_c(arm: ArmPrediction, rehearsed: float) -> ArmPrediction:
 
 
 def _estimate(found: Interval | None) -> Estimate | None:
-    """An interval as it stands in JSON."""
     return None if found is None else {"estimate": found.estimate, "low": found.low, "high": found.high}
 
 
-def gather_leviathan(
-    rows: Sequence[WalltimeRow], alphas: Sequence[Mapping[str, Any]], runs: Runs, pair: str
-) -> dict[str, Any]:
+def gather_leviathan(rows: Sequence[Row], alphas: Sequence[Row], runs: Runs, pair: str) -> dict[str, Any]:
     """What the page shows. A row of ``alphas`` is of Table 3: a draft's alpha over the target's text."""
     parts = []
     for name, (title, part) in runs.items():
@@ -404,7 +364,6 @@ def screen_leviathan(page: Page) -> RenderableType:
 
 
 def _c_sources(page: Page) -> str:
-    """Where c of Table 2 is from, and of how many rows."""
     sources = Counter(row["c_source"] for row in page["table2"])
     return f"Source of c: {', '.join(f'{source} (rows: {count})' for source, count in sources.items())}."
 
@@ -415,7 +374,6 @@ def _leviathan_title(page: Page) -> str:
 
 
 def _models(page: Page) -> str:
-    """What is measured, in a few words: the pair, or the target where no pair was named."""
     target = page["study"]["target"]
     return f"pair {page['pair']}" if target is None else f"target {target}"
 
@@ -429,7 +387,7 @@ def _table2(page: Page, *, narrow: bool = False) -> Table:
     def printed(paper: Mapping[str, Any] | None) -> str:
         if paper is None:
             return NOTHING
-        speed = times(paper["speed"], 1)
+        speed = f"{paper['speed']:.1f}x"
         return speed if narrow else f"{paper['k']}, {paper['alpha']:.2f}, {speed}"
 
     lengths = [
@@ -490,9 +448,7 @@ def _figure2(page: Page) -> Drawing:
     _lines(axes, theory.expected_tokens, top)
     bound = _ALPHAS[top * (1.0 - _ALPHAS) > 1.0]
     axes.plot(bound, 1.0 / (1.0 - bound), color=style.FAINT, lw=0.9, linestyle=style.DASHES[4])
-    for row in page["table2"]:
-        _predicted(axes, row, row["expected_tokens"], row["tokens_per_loop"])
-        _point(axes, page, row, row["tokens_per_loop"])
+    _points(axes, page, "tokens_per_loop", "expected_tokens")
     _over_alpha(axes, "Expected tokens per loop", "tokens per loop", top)
     bound_key = style.key("K without limit", color=style.FAINT, linestyle=style.DASHES[4], lw=0.9)
     style.legend(figure, [*_keys(page, "by the formula, at its K"), bound_key])
@@ -512,8 +468,7 @@ def _figure3(page: Page) -> Drawing:
         axes.plot(_ALPHAS, best, color=color, lw=1.2, drawstyle="steps-post")
         named = int(np.argmax(np.asarray(best) >= _NAMED_K[index]))
         _name(axes, f"c={c:g}", float(_ALPHAS[named]), _NAMED_K[index] - 0.5, color)
-    for row in page["table2"]:
-        _point(axes, page, row, {"estimate": float(row["k"]), "low": None, "high": None})
+    _points(axes, page, "k")
     most = max(_MOST_K, *(row["k"] for row in page["table2"])) + 0.8
     _over_alpha(axes, "Best K", style.K_LABEL, most)
     style.legend(figure, _keys(page))
@@ -531,11 +486,8 @@ def _figure4(page: Page) -> Drawing:
     most = _top(_MOST_OPERATIONS, page, ("operations",))
     _lines(speed, lambda alpha, k: theory.walltime_factor(alpha, 0.0, k), fastest)
     _lines(operations, lambda alpha, k: theory.operations_factor(alpha, 0.0, k), most, at=0.1)
-    for row in page["table2"]:
-        _predicted(speed, row, row["predicted"], row["speedup"])
-        _point(speed, page, row, row["speedup"])
-        if row["operations"] is not None:
-            _point(operations, page, row, {"estimate": row["operations"], "low": None, "high": None})
+    _points(speed, page, "speedup", "predicted")
+    _points(operations, page, "operations")
     _over_alpha(speed, "Speedup (walltime factor)", "speedup (x)", fastest)
     _over_alpha(operations, "Operations per token", "multiple of ArS (x)", most)
     operations.set_yscale("log", base=2)
@@ -555,7 +507,7 @@ def _figure4(page: Page) -> Drawing:
 
 def _sheet(page: Page, panels: Sequence[float], height_in: float) -> Any:
     rows = len(page["table2"])
-    stamp = f"{_models(page)}, {', '.join(_tasks(page))}: {rows} rows of Table 2"
+    stamp = f"{_models(page)}, {', '.join(_looks(page, 'task'))}: {rows} rows of Table 2"
     return style.stamped_sheet(stamp, bool(page["synthetic"]), panels, height_in)
 
 
@@ -573,35 +525,16 @@ def _lines(axes: Axes, formula: Callable[[float, int], float], top: float, at: f
         color = _shade(index, len(_KS))
         axes.plot(_ALPHAS, values, color=color, lw=1.1)
         if at is None:
-            height = min(float(values[-1]), top)
-            axes.annotate(
-                f"K={k}",
-                (1.0, height),
-                (3, -3),
-                textcoords="offset points",
-                fontsize=style.SMALL_PT,
-                color=color,
-                annotation_clip=False,
-            )
+            end = 1.0, min(float(values[-1]), top)
+            look: dict[str, Any] = {"fontsize": style.SMALL_PT, "color": color}
+            axes.annotate(f"K={k}", end, (3, -3), textcoords="offset points", annotation_clip=False, **look)
         else:
             _name(axes, f"K={k}", at, float(np.interp(at, _ALPHAS, values)), color)
 
 
 def _name(axes: Axes, text: str, x: float, y: float, color: str) -> None:
-    """The name of a line, on it."""
     box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 0.8}
     axes.text(x, y, text, fontsize=style.SMALL_PT, color=color, ha="center", va="center", bbox=box)
-
-
-def _predicted(axes: Axes, row: WalltimeRow, value: float | None, measured: Estimate | None) -> None:
-    """A dash at the formula's value, and a line from it to what was measured: the residual."""
-    alpha = row["alpha"]
-    if alpha is None or value is None:
-        return
-    x = alpha["estimate"]
-    axes.plot(x, value, "_", color=style.INK, ms=7, zorder=4)
-    if measured is not None:
-        axes.plot([x, x], [value, measured["estimate"]], color=style.INK, lw=0.6, linestyle=style.DASHES[4])
 
 
 def _shade(index: int, count: int) -> str:
@@ -610,26 +543,37 @@ def _shade(index: int, count: int) -> str:
     return f"#{level:02x}{level:02x}{level:02x}"
 
 
-def _point(axes: Axes, page: Page, row: WalltimeRow, value: Estimate | None) -> None:
-    """A row of Table 2: colour by draft, marker by task, hollow at temperature 1."""
-    alpha = row["alpha"]
-    if alpha is None or value is None:
-        return
-    color = style.SERIES[_drafts(page).index(row["draft"]) % len(style.SERIES)]
-    marker = style.MARKERS[_tasks(page).index(row["task"]) % len(style.MARKERS)]
-    axes.errorbar(
-        alpha["estimate"],
-        value["estimate"],
-        xerr=_bars(alpha),
-        yerr=_bars(value),
-        color=color,
-        marker=marker,
-        mfc=style.PAPER if row["temperature"] else color,
-        markersize=4.5,
-        elinewidth=0.9,
-        linestyle="",
-        zorder=5,
-    )
+def _looks(page: Page, axis: str) -> dict[str, dict[str, Any]]:
+    """The colour of every draft, or the marker of every task, by its name."""
+    names = dict.fromkeys(row[axis] for row in page["table2"])
+    look, looks = ("color", style.SERIES) if axis == "draft" else ("marker", style.MARKERS)
+    return {name: {look: looks[index % len(looks)]} for index, name in enumerate(names)}
+
+
+def _points(axes: Axes, page: Page, measured: str, predicted: str = "") -> None:
+    """The rows of Table 2 by an entry: colour by draft, marker by task, hollow at temperature 1.
+
+    A dash is at what the formula predicts, with a line from it to what was measured: the residual.
+    """
+    drafts, tasks = _looks(page, "draft"), _looks(page, "task")
+    for row in page["table2"]:
+        alpha, found = row["alpha"], row[measured]
+        if alpha is None:
+            continue
+        if isinstance(found, (int, float)):
+            found = {"estimate": float(found), "low": None, "high": None}
+        x, by_formula = alpha["estimate"], row[predicted] if predicted else None
+        if by_formula is not None:
+            axes.plot(x, by_formula, "_", color=style.INK, ms=7, zorder=4)
+        if found is None:
+            continue
+        if by_formula is not None:
+            residual = [by_formula, found["estimate"]]
+            axes.plot([x, x], residual, color=style.INK, lw=0.6, linestyle=style.DASHES[4])
+        look = drafts[row["draft"]] | tasks[row["task"]]
+        look |= {"mfc": style.PAPER if row["temperature"] else look["color"], "markersize": 4.5}
+        bars: dict[str, Any] = {"xerr": _bars(alpha), "yerr": _bars(found), "elinewidth": 0.9}
+        axes.errorbar(x, found["estimate"], linestyle="", zorder=5, **bars, **look)
 
 
 def _bars(found: Estimate) -> Floats | None:
@@ -646,23 +590,9 @@ def _over_alpha(axes: Axes, title: str, label: str, top: float) -> None:
     axes.set_ylim(0.0, top)
 
 
-def _drafts(page: Page) -> list[str]:
-    return list(dict.fromkeys(row["draft"] for row in page["table2"]))
-
-
-def _tasks(page: Page) -> list[str]:
-    return list(dict.fromkeys(row["task"] for row in page["table2"]))
-
-
 def _keys(page: Page, formula: str = "") -> list[Any]:
-    """Entries of the legend: drafts, tasks, temperatures, and what the dashes are."""
-    keys = [
-        style.key(name, color=style.SERIES[index % len(style.SERIES)], marker="o", linestyle="")
-        for index, name in enumerate(_drafts(page))
-    ]
-    for index, name in enumerate(_tasks(page)):
-        marker = style.MARKERS[index % len(style.MARKERS)]
-        keys.append(style.key(name, color=style.FAINT, marker=marker, linestyle=""))
-    keys.append(style.key("T = 1 (filled: T = 0)", color=style.FAINT, marker="o", mfc="w", linestyle=""))
-    dash = [style.key(formula, color=style.INK, marker="_", linestyle="")] if formula else []
-    return [*keys, *dash]
+    faint = {"color": style.FAINT, "linestyle": ""}
+    keys = [style.key(name, marker="o", linestyle="", **look) for name, look in _looks(page, "draft").items()]
+    keys += [style.key(name, **look, **faint) for name, look in _looks(page, "task").items()]
+    keys.append(style.key("T = 1 (filled: T = 0)", marker="o", mfc="w", **faint))
+    return [*keys, style.key(formula, color=style.INK, marker="_", linestyle="")] if formula else keys

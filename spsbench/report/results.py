@@ -15,16 +15,15 @@ from spsbench.report import wording
 from spsbench.report.facts import Run, condition_titles, conditions_sentence, value
 from spsbench.report.tables import (
     ARM,
+    IN_FULL,
     SAMPLING,
     Cell,
     Column,
     Heading,
-    Naming,
     Styled,
     Table,
     bullets,
     entry,
-    in_full,
     left,
     paragraphs,
     right,
@@ -111,7 +110,7 @@ def conditions(summary: Summary, run: Run) -> list[str]:
     """The times of a run of several conditions, under each."""
     parts: list[str | Table] = []
     for found, title in zip(summary.get("conditions") or [], condition_titles(summary), strict=True):
-        parts += [f"### {escape(title)}", in_full().table(TIMES, found["rows"])]
+        parts += [f"### {escape(title)}", IN_FULL.table(TIMES, found["rows"])]
     return paragraphs("## Times by condition", conditions_sentence(summary), *parts) if parts else []
 
 
@@ -119,21 +118,15 @@ ACCEPTANCE = tuple(right(name, partial(wording.measure, name), code=True) for na
 """The first measures of acceptance of speculative arms."""
 
 
-def category_table(parts: Sequence[CategoryPart], metric: str | None, naming: Naming) -> Table:
-    """The results of every arm under a heading for each category."""
-    rows: list[Sequence[Cell] | Heading] = []
-    made = [naming.table(arm_columns(part["rows"], metric, None), part["rows"]) for part in parts]
-    for part, own in zip(parts, made, strict=True):
+def by_category(
+    parts: Sequence[CategoryPart], metric: str | None
+) -> tuple[list[Row | Heading], list[Column]]:
+    """The arms of every category under its heading, and the columns of their table."""
+    rows: list[Row | Heading] = []
+    for part in parts:
         name = "no category" if part["category"] is None else part["category"]
-        title = f"{name} ({wording.counted(part['prompts'], 'prompt')})"
-        titled = any(isinstance(row, Heading) and row.title for row in own.rows)
-        rows += [] if titled else [Heading(title)]
-        for row in own.rows:
-            if not isinstance(row, Heading):
-                rows.append(row)
-            elif row.title:
-                rows.append(Heading(f"{title}, {row.title}"))
-    return Table(made[0].columns, rows, names=made[0].names)
+        rows += [Heading(f"{name} ({wording.counted(part['prompts'], 'prompt')})"), *part["rows"]]
+    return rows, arm_columns(parts[0]["rows"], metric, None)
 
 
 def categories(summary: Summary, run: Run) -> list[str]:
@@ -141,7 +134,8 @@ def categories(summary: Summary, run: Run) -> list[str]:
     parts = summary.get("by_category") or []
     if not parts:
         return []
-    return paragraphs("## By category", category_table(parts, wording.headline_metric(summary), in_full()))
+    rows, columns = by_category(parts, wording.headline_metric(summary))
+    return paragraphs("## By category", IN_FULL.table(columns, rows))
 
 
 ENGINES_NOTE = (
@@ -174,7 +168,7 @@ def engine_notes(summary: Summary) -> list[str]:
 def engines(summary: Summary, run: Run) -> list[str]:
     """The report's section on engines; none for a run of one."""
     rows, found = speculative(summary), summary.get("engines")
-    parts: list[str | Table | list[str]] = [ENGINES_NOTE, in_full().table(BASELINES, rows)] if rows else []
+    parts: list[str | Table | list[str]] = [ENGINES_NOTE, IN_FULL.table(BASELINES, rows)] if rows else []
     if found is not None:
         by_arm = {row["arm"]: row for row in summary["rows"]}
         answered = [
@@ -193,14 +187,7 @@ def engines(summary: Summary, run: Run) -> list[str]:
 
 
 def _by_engine(notes: Iterator[tuple[str, str]]) -> list[str]:
-    """Each sentence of an engine once, however many arms it answers for."""
     return list(dict.fromkeys(f"{name}: {text.rstrip('.')}." for name, text in notes))
-
-
-def measured_energy(summary: Summary) -> Energy | None:
-    """The energy of a run in which some was counted."""
-    found = summary.get("energy")
-    return found if found is not None and found["arms"] else None
 
 
 def _joules(arm: ArmEnergy) -> str:
@@ -239,7 +226,7 @@ def energy(summary: Summary, run: Run) -> list[str]:
     if not found["arms"]:
         return [f"Energy: not known ({escape(found['reason'] or 'it was not counted')})."]
     notes = escape(" ".join([energy_note(found), *uncounted(summary)]))
-    return paragraphs("## Energy", in_full().table(ENERGY, found["arms"]), notes)
+    return paragraphs("## Energy", IN_FULL.table(ENERGY, found["arms"]), notes)
 
 
 def uncounted(summary: Summary) -> list[str]:

@@ -7,7 +7,7 @@ know the run's own record, the screen's the columns that there are.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,14 +19,14 @@ from spsbench.axes import Row, label
 from spsbench.report import facts, judgement, results, why, wording
 from spsbench.report.facts import Run
 from spsbench.report.tables import (
+    ARM,
+    IN_FULL,
     SCREEN_WIDTH,
-    Column,
     Naming,
     Styled,
     Table,
     entry,
     fitting,
-    in_full,
     left,
     paragraphs,
     right,
@@ -89,13 +89,12 @@ def _results(summary: Summary, run: Run) -> list[str]:
     rows = summary["rows"]
     if not rows:
         return paragraphs("## Results", "Nothing was measured.")
-    table = in_full().table(results.arm_columns(rows, wording.headline_metric(summary)), rows)
+    table = IN_FULL.table(results.arm_columns(rows, wording.headline_metric(summary)), rows)
     notes = [*facts.stopping(summary), *wording.data_notes(summary)]
     return paragraphs("## Results", table, *map(escape, notes))
 
 
 def _details(summary: Summary, run: Run) -> list[str]:
-    """Every metric, and where the time went."""
     rows = summary["rows"]
     scored = [row for row in rows if row["metrics"]]
     metrics = list(dict.fromkeys(name for row in scored for name in row["metrics"]))
@@ -115,7 +114,7 @@ def _details(summary: Summary, run: Run) -> list[str]:
     }
     parts: list[str | Table] = []
     for title, (columns, shown) in tables.items():
-        parts += [title, in_full().table(columns, shown)] if shown else []
+        parts += [title, IN_FULL.table(columns, shown)] if shown else []
     return paragraphs("## Details", *parts) if parts else []
 
 
@@ -151,7 +150,7 @@ def _acceptance(summary: Summary, run: Run) -> list[str]:
     ]
     return paragraphs(
         "## Acceptance",
-        in_full().table([*results.ACCEPTANCE, rule], rows),
+        IN_FULL.table([*results.ACCEPTANCE, rule], rows),
         *("### Every name", "Pooled over loops / mean over prompts.", Table(columns, cells)),
         *("### Legend", [f"* `{name}`: {escape(text)}" for name, text in LEGEND.items()]),
     )
@@ -207,29 +206,22 @@ def _reproduce(summary: Summary, run: Run) -> list[str]:
     return paragraphs("## Reproduce", fence(text)) if command else []
 
 
-def described(gallery: Gallery) -> dict[str, Any]:
-    """What ``figures`` needs to know of a gallery, to be given to ``render`` within the run's record."""
-    return {
-        "figures": [
-            {"name": plate.name, "title": plate.title, "caption": plate.caption} for plate in gallery.plates
-        ],
-        "figures_left_out": [list(pair) for pair in gallery.left_out],
-    }
-
-
 def figures(summary: Summary, run: Run) -> list[str]:
-    """Each figure with its caption, and which could not be drawn; nothing where none was asked for."""
+    """The figures of the record's ``gallery``, and which could not be drawn; nothing without one."""
+    gallery: Gallery | None = run.get("gallery")
+    if gallery is None:
+        return []
     parts: list[str | list[str]] = []
-    for plate in run.get("figures") or []:
-        title = escape(plate["title"])
-        parts += [f"### {title}", f"![{title}]({FOLDER}/{plate['name']}.svg)", escape(plate["caption"])]
-    if left_out := run.get("figures_left_out"):
-        parts += ["Not drawn:", [f"* {escape(title)}: {escape(reason)}." for title, reason in left_out]]
+    for plate in gallery.plates:
+        title = escape(plate.title)
+        parts += [f"### {title}", f"![{title}]({FOLDER}/{plate.name}.svg)", escape(plate.caption)]
+    if gallery.left_out:
+        left_out = [f"* {escape(title)}: {escape(reason)}." for title, reason in gallery.left_out]
+        parts += ["Not drawn:", left_out]
     return paragraphs("## Figures", *parts) if parts else []
 
 
 def _heading_screen(summary: Summary, room: int) -> Iterator[Block]:
-    """What was measured, what may not be trusted, and whether it pays and with which arm."""
     yield [_title(summary, _table(summary, room)[1].common)]
     for line in facts.untrusted(summary):
         yield [_text(line, "bold red")]
@@ -241,7 +233,6 @@ def _heading_screen(summary: Summary, room: int) -> Iterator[Block]:
 
 
 def _title(summary: Summary, common: str) -> RenderableType:
-    """What was measured, and what all arms have in common where the table does not say it of each."""
     text = Text(wording.title(summary), style="bold")
     details = [f"pair {wording.printable(str(summary['pair']))}"] if summary.get("pair") else []
     details.append(wording.counted(facts.prompts(summary), "prompt"))
@@ -253,24 +244,17 @@ def _table(summary: Summary, room: int) -> tuple[Table, Naming]:
     """The table of all arms; where names take the room, without the end-to-end speedup."""
     rows, metric = summary["rows"], wording.headline_metric(summary)
     whole, shorter = (
-        _fitting(rows, results.arm_columns(rows, metric, end_to_end), room) for end_to_end in ("ratio", None)
+        fitting(rows, results.arm_columns(rows, metric, end_to_end), room) for end_to_end in ("ratio", None)
     )
     return next((made for made in (whole, shorter) if made[0].least_width() <= room), whole)
 
 
-def _fitting(
-    rows: Sequence[Row], columns: Sequence[Column], room: int, naming: Naming | None = None
-) -> tuple[Table, Naming]:
-    return fitting(rows, lambda names: names.table(columns, rows), naming or in_full(), room)
-
-
 def _results_screen(summary: Summary, room: int) -> Iterator[Block]:
-    """The table, one of times for each of several conditions, and how the run ended."""
     yield [_table(summary, room)[0]]
     if conditions := summary.get("conditions") or []:
         yield [_text(facts.conditions_sentence(summary), "bold")]
     for found, title in zip(conditions, facts.condition_titles(summary), strict=True):
-        yield [_text(title), _fitting(found["rows"], results.TIMES, room)[0]]
+        yield [_text(title), fitting(found["rows"], results.TIMES, room)[0]]
     yield _dim(facts.stopping(summary))
 
 
@@ -281,62 +265,53 @@ def _surfaces_screen(summary: Summary, room: int) -> Iterator[Block]:
 
 
 def _engines_screen(summary: Summary, room: int) -> Iterator[Block]:
-    """Both baselines where there are several engines, what was not equal between them, and joules."""
     if rows := results.speculative(summary):
-        yield [_fitting(rows, results.BASELINES, room)[0]]
+        yield [fitting(rows, results.BASELINES, room)[0]]
     yield _dim(results.engine_notes(summary))
-    if found := results.measured_energy(summary):
-        yield [_fitting(found["arms"], results.ENERGY, room)[0], *_dim([results.energy_note(found)])]
+    if (found := summary.get("energy")) and found["arms"]:
+        yield [fitting(found["arms"], results.ENERGY, room)[0], *_dim([results.energy_note(found)])]
 
 
 def _categories_screen(summary: Summary, room: int) -> Iterator[Block]:
     if parts := summary.get("by_category") or []:
-        make = partial(results.category_table, parts, wording.headline_metric(summary))
-        yield [*_dim(["By category."]), fitting(summary["rows"], make, in_full(), room)[0]]
+        rows, columns = results.by_category(parts, wording.headline_metric(summary))
+        yield [*_dim(["By category."]), fitting(rows, columns, room)[0]]
 
 
-def _belief_screen(summary: Summary, room: int) -> Iterator[Block]:
-    calm = [*judgement.losslessness(summary), *judgement.parity(summary), *judgement.advantages(summary)]
-    yield [_text(line) for line in calm]
-
-
-def _why_screen(summary: Summary, room: int) -> Iterator[Block]:
-    yield [_text(line) for line in judgement.sentences(summary)]
+def _sentences(*makers: Callable[[Summary], list[str]]) -> Callable[[Summary, int], Iterator[Block]]:
+    return lambda summary, room: iter([[_text(line) for make in makers for line in make(summary)]])
 
 
 def _acceptance_screen(summary: Summary, room: int) -> Iterator[Block]:
     """One line for one arm; a small table, with the names on top, for several."""
     arms = [row for row in summary["rows"] if row["acceptance"]]
     if len(arms) > 1:
-        naming = in_full(sampling=len({row["sampling"] for row in arms}) > 1)
-        yield [_fitting(arms, results.ACCEPTANCE, room, naming)[0]]
+        named = Naming() if len({row["sampling"] for row in arms}) > 1 else Naming((ARM,))
+        yield [fitting(arms, results.ACCEPTANCE, room, named)[0]]
     for row in arms if len(arms) == 1 else ():
         yield [Text("  ".join(f"{name} {wording.measure(name, row)}" for name in wording.FIRST_SCREEN))]
 
 
 def _caveats_screen(summary: Summary, room: int) -> Iterator[Block]:
-    """What was run and left out, how metrics were computed, by which rules, warnings, the tokens' hash."""
     for text in wording.data_notes(summary):
         yield _dim([text])
     arms: dict[str, list[str]] = {}
     for row in summary["rows"]:
         if row["verification_rule"]:
             arms.setdefault(row["verification_rule"], []).append(label(row))
-    if len(arms) > 1:  # acceptance under different rules is not on one scale
-        yield _dim([f"{_verifying(own)} by: {rule}" for rule, own in arms.items()])
+    lines = []
+    for rule, own in arms.items():  # acceptance under different rules is not on one scale
+        different = list(dict.fromkeys(own))
+        many = len(different) > wording.MANY
+        verify = "verifies" if len(different) == 1 else "verify"
+        lines.append(f"{f'{len(own)} arms' if many else ', '.join(different)} {verify} by: {rule}")
+    if len(lines) > 1:
+        yield _dim(lines)
     if warnings := facts.further_warnings(summary):
-        lines = Table([left(whole=True), left()], [[Styled("!", "yellow"), text] for text in warnings])
-        yield [lines.as_rich(gap=1)]
+        marked = [(Styled("!", "yellow"), text) for text in warnings]
+        yield [Table([left(whole=True), left()], marked, gap=1)]
     digest = summary.get("token_sha256")
     yield _dim([f"Hash of all token ids: {digest[:16]}"] if digest else [])  # as --expect takes it
-
-
-def _verifying(labels: list[str]) -> str:
-    """Who verifies: the arms by their labels, or how many they are."""
-    different = list(dict.fromkeys(labels))
-    if len(different) > wording.MANY:
-        return f"{len(labels)} arms verify"
-    return f"{', '.join(different)} {'verifies' if len(different) == 1 else 'verify'}"
 
 
 def _dim(lines: Iterable[str]) -> Block:
@@ -363,10 +338,13 @@ SECTIONS = (
     Section(results.categories, _categories_screen),
     Section(results.conditions),
     Section(figures),
-    Section(judgement.losslessness_section, _belief_screen),
+    Section(
+        judgement.losslessness_section,
+        _sentences(judgement.losslessness, judgement.parity, judgement.advantages),
+    ),
     Section(judgement.parity_section),
     Section(why.which),
-    Section(why.why, _why_screen),
+    Section(why.why, _sentences(judgement.sentences)),
     Section(why.theory),
     Section(why.ceiling),
     Section(why.hindsight),

@@ -69,23 +69,14 @@ class Column:
         return f"{self.title} [{self.note}]" if self.note else self.title
 
 
-def left(
-    title: str = "",
-    cell: Callable[[Any], Cell] = str,
-    *,
-    note: str = "",
-    whole: bool = False,
-    latex: str = "",
-) -> Column:
+def left(title: str = "", cell: Callable[[Any], Cell] = str, **more: Any) -> Column:
     """A column of words, which may be broken over several lines unless they are to stay ``whole``."""
-    return Column(title, cell, note, whole=whole, latex=latex)
+    return Column(title, cell, **more)
 
 
-def right(
-    title: str, cell: Callable[[Any], Cell] = str, *, note: str = "", code: bool = False, latex: str = ""
-) -> Column:
+def right(title: str, cell: Callable[[Any], Cell] = str, **more: Any) -> Column:
     """A column of numbers."""
-    return Column(title, cell, note, numeric=True, whole=True, code=code, latex=latex)
+    return Column(title, cell, numeric=True, whole=True, **more)
 
 
 def entry(name: str, show: Callable[..., Cell] = str, *more: Any) -> Callable[[Any], Cell]:
@@ -148,21 +139,17 @@ class Table:
             if not column.whole:  # broken over lines as far as need be
                 widths[place] -= max(0, min(excess, widths[place] - self._longest_word(place)))
         parts: list[RenderableType] = [self._grid([], widths)]
-        for title, rows in self._groups():
-            parts += [Text()] if len(parts) > 1 else []
-            parts += [Text(printable(title))] if title else []
-            parts.append(self._grid(rows, widths, head=False))
+        title, group = "", list[Row]()
+        for row in [*self.rows, Heading()]:
+            if not isinstance(row, Heading):
+                group.append(row)
+                continue
+            if group:
+                parts += [Text()] if len(parts) > 1 else []
+                parts += [Text(printable(title))] if title else []
+                parts.append(self._grid(group, widths, head=False))
+            title, group = row.title, []
         return Group(*parts)
-
-    def _groups(self) -> list[tuple[str, list[Row]]]:
-        """The rows by the title above them; rows before the first heading have none."""
-        groups: list[tuple[str, list[Row]]] = [("", [])]
-        for row in self.rows:
-            if isinstance(row, Heading):
-                groups.append((row.title, []))
-            else:
-                groups[-1][1].append(row)
-        return [(title, own) for title, own in groups if own]
 
     def _stacked(self) -> RenderableType:
         """Every row as a paragraph: its name, then a line for each cell."""
@@ -200,7 +187,6 @@ class Table:
         return [max(cell_len(line) for text in own for line in text.split("\n")) for own in texts]
 
     def _texts(self, place: int) -> list[str]:
-        """A column's heading and cells."""
         cells = [plain(row[place]) for row in self.rows if not isinstance(row, Heading)]
         return [self.columns[place].heading, *cells]
 
@@ -262,53 +248,49 @@ def bullets(texts: Iterable[str]) -> list[str]:
     return [f"* {escape(text)}" for text in texts]
 
 
-ROOM = SCREEN_WIDTH - 2
-"""Columns for a table, with a space on either side."""
+ARM, SAMPLING = left("arm", label), left("sampling", entry("sampling"))
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """The first columns of the rows about arms, and the groups that the rows are in."""
+    """The first columns of the rows about arms: label and sampling, or samplings as titles of groups."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[Column, ...] = (ARM, SAMPLING)
     titled: bool = False
     common: str = ""
 
-    def table(self, columns: Sequence[Column], arms: Sequence[Arm]) -> Table:
-        """A table with a row per arm."""
+    def table(self, columns: Sequence[Column], arms: Sequence[Arm | Heading]) -> Table:
+        """A table with a row per arm, under the headings that stand among the arms."""
         rows: list[Arm | Heading] = []
-        previous: str | None = None
+        above, previous = "", None
         for arm in arms:
-            group = str(arm["sampling"])
-            if group != previous and (rows or self.titled):
-                rows.append(Heading(group if self.titled else ""))
-            previous = group
+            if isinstance(arm, Heading):
+                above, previous = arm.title, None
+                rows += [] if self.titled else [arm]
+                continue
+            if arm["sampling"] != previous and self.titled:
+                rows.append(Heading(", ".join(filter(None, (above, str(arm["sampling"]))))))
+            elif arm["sampling"] != previous and rows and not above:
+                rows.append(Heading())
+            previous = arm["sampling"]
             rows.append(arm)
         return table_of([*self.columns, *columns], rows, len(self.columns))
 
 
-ARM, SAMPLING = left("arm", label), left("sampling", entry("sampling"))
-
-
-def in_full(*, sampling: bool = True) -> Naming:
-    """Every arm by its label and, unless it is left out, its sampling."""
-    return Naming((ARM, SAMPLING) if sampling else (ARM,))
-
-
-def by_label(arms: Sequence[Arm]) -> Naming:
-    """Every arm by its label, which sentences call it by, under its sampling where there are several."""
-    samplings = {str(arm["sampling"]) for arm in arms}
-    return Naming((ARM,), titled=len(samplings) > 1, common="" if len(samplings) > 1 else samplings.pop())
+IN_FULL = Naming()
 
 
 def fitting(
-    arms: Sequence[Arm], make: Callable[[Naming], Table], whole: Naming, room: int = ROOM
+    arms: Sequence[Arm | Heading], columns: Sequence[Column], room: int, whole: Naming = IN_FULL
 ) -> tuple[Table, Naming]:
     """The table under ``whole`` names if it fits into ``room`` columns, else with one column for names.
 
+    That has every arm by its label, which sentences call it by, under its sampling where there are several.
     Names are broken over lines if need be. Where that does not fit either, the table is written row by row.
     """
-    table, shorter = make(whole), by_label(arms)
-    if table.width() > room and (folded := make(shorter)).least_width() <= room:
+    samplings = sorted({str(arm["sampling"]) for arm in arms if not isinstance(arm, Heading)})
+    shorter = Naming((ARM,), len(samplings) > 1, "" if len(samplings) > 1 else samplings[0])
+    table = whole.table(columns, arms)
+    if table.width() > room and (folded := shorter.table(columns, arms)).least_width() <= room:
         return folded, shorter
     return table, whole

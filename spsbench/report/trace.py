@@ -173,14 +173,13 @@ class TraceWriter:
         for place, fate in enumerate(LEGEND):
             if place:
                 self._write("  ", "ars")
-            self._write(_bracketed(fate, fate) if self._plain else fate, fate)
+            self._write(self._marked(fate, fate), fate)
         self.end()
 
     def write(self, tokens: Iterable[Token]) -> None:
         """Append tokens; their texts must be those of ``visible``."""
         for token in tokens:
-            text = _bracketed(token.text, token.fate) if self._plain else token.text
-            self._write(text, token.fate)
+            self._write(self._marked(token.text, token.fate), token.fate)
 
     def end(self) -> None:
         """End the line that is being written, if there is one."""
@@ -188,39 +187,31 @@ class TraceWriter:
             self._console.print()
         self._column = 0
 
-    def _write(self, text: str, fate: str) -> None:
-        first, *rest = text.split("\n")
-        self._piece(first, fate)
-        for line in rest:
-            self._console.print()
-            self._column = 0
-            self._piece(line, fate)
+    def _marked(self, text: str, fate: str) -> str:
+        """The text, without colours between its marks; a newline at its end stays behind them."""
+        opening, closing = _MARKS.get(fate, ("", "")) if self._plain else ("", "")
+        body = text.rstrip("\n")
+        return f"{opening}{body}{closing}{text[len(body) :]}"
 
-    def _piece(self, text: str, fate: str) -> None:
-        """Text without a newline: on this line if it fits, else on the next, else in parts."""
+    def _write(self, text: str, fate: str) -> None:
+        """Each line of the text on this line if it fits, else on the next, else in parts."""
         from rich.text import Text
 
         width = self._console.width
-        if self._column and self._column + cell_len(text) > width:
-            self._console.print()
-            self._column = 0
-        for part in _parts(text, width):
-            if self._column + cell_len(part) > width:
+        for number, line in enumerate(text.split("\n")):
+            if number:
                 self._console.print()
                 self._column = 0
-            self._console.print(Text(part, style=_STYLES[fate]), end="", soft_wrap=True)
-            self._column += cell_len(part)
-
-
-def _bracketed(text: str, fate: str) -> str:
-    """The text between its marks; a newline at its end stays behind them."""
-    opening, closing = _MARKS.get(fate, ("", ""))
-    body = text.rstrip("\n")
-    return f"{opening}{body}{closing}{text[len(body) :]}"
+            if self._column + cell_len(line) > width:
+                self.end()
+            for part in _parts(line, width):
+                if self._column + cell_len(part) > width:
+                    self.end()
+                self._console.print(Text(part, style=_STYLES[fate]), end="", soft_wrap=True)
+                self._column += cell_len(part)
 
 
 def _parts(text: str, width: int) -> Iterable[str]:
-    """The text in pieces no wider than ``width`` cells."""
     piece, used = "", 0
     for character in text:
         size = get_character_cell_size(character)

@@ -21,14 +21,13 @@ from spsbench.predict.factors import (
 )
 from spsbench.predict.roofline import BANDWIDTH_BOUND, DISPATCH_BOUND
 from spsbench.report import judgement, wording
-from spsbench.report.tables import Column, Table, bullets, entry, in_full, left, paragraphs, right, table_of
+from spsbench.report.tables import IN_FULL, Column, Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, escape, milliseconds, number, percent, signed, speedup
 from spsbench.summary_types import (
     AgainstBest,
     ArmFactors,
     ArmPositions,
     ArmPrediction,
-    Ceiling,
     MeanSd,
     Residual,
     SeriesPrediction,
@@ -103,7 +102,6 @@ def _only_k(verdict: SpeedVerdict) -> bool:
 
 
 def _would(verdict: SpeedVerdict) -> str:
-    """From where on it would pay, all else as measured."""
     even = verdict["break_even"]
     if even is None:
         return ""
@@ -118,7 +116,6 @@ def _would(verdict: SpeedVerdict) -> str:
 
 
 def _unclear(verdict: SpeedVerdict) -> str:
-    """Why there is no answer, and what gives one."""
     bounded = verdict["speedup"]["low"] is not None
     if verdict["elsewhere"] is None and verdict["others"] and bounded:
         few = f"{verdict['prompts']} prompts are too few to choose among {verdict['candidates']} arms"
@@ -129,7 +126,6 @@ def _unclear(verdict: SpeedVerdict) -> str:
 
 
 def _alike(verdict: SpeedVerdict) -> str:
-    """The arms that the measurement cannot tell from the fastest."""
     others = verdict["others"]
     alike = [other for other in others if not other["slower"]]
     if not alike:
@@ -197,7 +193,7 @@ def why(summary: Summary, run: Run) -> list[str]:
             *(right(name.replace("_", " "), partial(_factor, name)) for name in names),
             right("speedup", entry("speedup", wording.times)),
         ]
-        parts += ["### Factors of every arm", in_full().table(columns, explained)]
+        parts += ["### Factors of every arm", IN_FULL.table(columns, explained)]
     return paragraphs("## Why this fast, and not faster", *parts, WHY_NOTE)
 
 
@@ -253,7 +249,7 @@ def theory(summary: Summary, run: Run) -> list[str]:
         right("by replay", entry("tokens_per_loop_replayed", wording.estimate)),
     ]
     notes = bullets(text for each in found["samplings"] if (text := _best(each)))
-    return paragraphs("## Theory", in_full().table(columns, found["arms"]), notes, THEORY_NOTE)
+    return paragraphs("## Theory", IN_FULL.table(columns, found["arms"]), notes, THEORY_NOTE)
 
 
 def cause(found: Residual | None) -> str:
@@ -262,7 +258,6 @@ def cause(found: Residual | None) -> str:
 
 
 def _best(found: SeriesPrediction) -> str:
-    """The best K in theory, and the line of the loop's time over K."""
     name, line, sentences = found["sampling"], found["loop"], []
     if found["best_k"] is not None:
         text = f"{name}: the theory's best K is {found['best_k']}, {found['best_speedup']:.2f}x"
@@ -296,29 +291,27 @@ def ceiling(summary: Summary, run: Run) -> list[str]:
     found = summary.get("ceiling")
     if not found:
         return []
-    table = in_full().table(CEILING, found["arms"]) if found["regime"] == BANDWIDTH_BOUND else ""
-    return paragraphs("## The ceiling", _regime(found), table)
-
-
-def _regime(found: Ceiling) -> list[str]:
-    sizes, bandwidth = found["forward_bytes"], found["bandwidth_bytes_per_s"]
+    sizes, bandwidth, weak = found["forward_bytes"], found["bandwidth_bytes_per_s"], list[str]()
     draft = "" if sizes["draft"] is None else f", the draft {wording.mebibytes(sizes['draft'])}"
     text = f"A forward of the target reads {wording.mebibytes(sizes['target'])} of weights{draft}."
     if found["regime"] == DISPATCH_BOUND:
-        fit = f"The weights fit in the reported last-level cache ({wording.mebibytes(found['cache_bytes'])})"
         so = ", so"
         if found.get("cache_shared"):
             so = (
                 ". A hypervisor reports it, and other guests of the host may share it. If it is available in "
                 "full,"
             )
-        return [
-            f"{text} {fit}{so} the regime is dispatch-bound: a speedup comes from fewer forwards to "
-            "dispatch, not from less memory traffic, and no bandwidth ceiling applies."
-        ]
-    if bandwidth is None:
-        return [f"{text} The memory bandwidth was not measured, so no floor is shown."]
-    return [f"{text} Measured bandwidth: {bandwidth / 1e9:.3g} GB/s.", *judgement.weak(found)]
+        text += (
+            f" The weights fit in the reported last-level cache ({wording.mebibytes(found['cache_bytes'])})"
+            f"{so} the regime is dispatch-bound: a speedup comes from fewer forwards to dispatch, not from "
+            "less memory traffic, and no bandwidth ceiling applies."
+        )
+    elif bandwidth is None:
+        text += " The memory bandwidth was not measured, so no floor is shown."
+    else:
+        text, weak = f"{text} Measured bandwidth: {bandwidth / 1e9:.3g} GB/s.", judgement.weak(found)
+    table = IN_FULL.table(CEILING, found["arms"]) if found["regime"] == BANDWIDTH_BOUND else ""
+    return paragraphs("## The ceiling", [text, *weak], table)
 
 
 def hindsight(summary: Summary, run: Run) -> list[str]:
@@ -357,7 +350,7 @@ def tails(summary: Summary, run: Run) -> list[str]:
     ]
     few = any(arm["p99_rests_on_few"] for arm in found["arms"])
     note = TAILS_NOTE + (" With fewer than 100 sequences P99 is nearly the slowest." if few else "")
-    return paragraphs("## Tails", in_full().table(columns, found["arms"]), note)
+    return paragraphs("## Tails", IN_FULL.table(columns, found["arms"]), note)
 
 
 def _percentiles(title: str, name: str) -> list[Column]:
@@ -389,4 +382,4 @@ def positions(summary: Summary, run: Run) -> list[str]:
         for start, end in sorted(bins, key=lambda place: place[0])
     ]
     note = "`mean_acceptance_length` of the loops that began at these output tokens (how many)."
-    return paragraphs("### Along the output", in_full().table(columns, found), note)
+    return paragraphs("### Along the output", IN_FULL.table(columns, found), note)

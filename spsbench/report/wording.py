@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from spsbench.axes import Row, label
@@ -64,24 +65,19 @@ def phase_ms(found: LoopTime | None, phase: str) -> float | None:
     return times.get(f"{phase}_ms")
 
 
-def percent(share: float | None) -> str:
-    """A share as a whole percentage."""
-    return NOTHING if share is None else f"{100 * share:.0f}%"
+def dashed(show: Callable[[float], str], value: float | None) -> str:
+    """A number as ``show`` has it, or a dash where there is none."""
+    return NOTHING if value is None else show(value)
+
+
+percent = partial(dashed, "{:.0%}".format)
+signed = partial(dashed, "{:+.2f}".format)
+times = partial(dashed, "{:.2f}x".format)
 
 
 def mebibytes(size_bytes: float | None) -> str:
     """Memory in MiB."""
     return NOTHING if size_bytes is None else f"{size_bytes / 2**20:,.0f} MiB"
-
-
-def signed(value: float | None, digits: int = 2) -> str:
-    """A difference with its sign, or a dash."""
-    return NOTHING if value is None else f"{value:+.{digits}f}"
-
-
-def times(value: float | None, digits: int = 2) -> str:
-    """A factor, ``1.92x``, or a dash."""
-    return NOTHING if value is None else f"{value:.{digits}f}x"
 
 
 def brackets(found: Row | None, show: Callable[[float], str] = "{:.2f}".format) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from synthetic_run import gallery
 
 from spsbench.report.figures import Gallery
-from spsbench.report.sections import described, figures
+from spsbench.report.sections import figures
 
 
 def test_each_figure_is_linked_with_its_caption() -> None:
-    lines = figures({}, described(gallery()))
+    lines = figures({}, {"gallery": gallery()})
     assert lines[0] == "## Figures"
     assert "![Speedup against K](figures/speedup.svg)" in lines
     assert sum(line.startswith("![") for line in lines) == len(gallery().plates)
@@ -17,7 +17,7 @@ def test_each_figure_is_linked_with_its_caption() -> None:
 
 
 def test_what_could_not_be_drawn_is_named() -> None:
-    lines = figures({}, described(Gallery((), (("Figure 1", "one <lookahead>"),))))
+    lines = figures({}, {"gallery": Gallery((), (("Figure 1", "one <lookahead>"),))})
     assert lines[-1] == "* Figure 1: one &lt;lookahead&gt;."
 
 

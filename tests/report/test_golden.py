@@ -19,13 +19,13 @@ from synthetic_run import gallery, measured
 from spsbench.axes import label
 from spsbench.report.exports import to_csv
 from spsbench.report.html import page
-from spsbench.report.sections import described, render, show
+from spsbench.report.sections import render, show
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
 def markdown() -> str:
-    return undated(render(dict(measured().summary), {**measured().run, **described(gallery())}))
+    return undated(render(dict(measured().summary), {**measured().run, "gallery": gallery()}))
 
 
 def undated(text: str) -> str:

@@ -16,7 +16,7 @@ from summarised import summarise
 from spsbench.metrics.builtin import BLEU, bleu_counts, bleu_of_sums
 from spsbench.metrics.kind import MetricKind, Sums, scores
 from spsbench.report import judgement, results
-from spsbench.report.tables import in_full
+from spsbench.report.tables import IN_FULL
 from spsbench.stats.bootstrap import Floats, pooled_interval, pseudo_values, ratio_of_sums
 from spsbench.stats.corpus import by_prompt, corpus_metrics, outputs_sha256, score_table
 from spsbench.stats.parity import advantage, compare, metrics, parity
@@ -173,7 +173,7 @@ def test_a_run_shows_bleu_with_its_interval_and_points(make_samples: Make) -> No
     assert ars["metrics"] == {"bleu": figure(rows["ars"])}
     ends = ars["metric_intervals"]["bleu"]
     assert ends["low"] < ars["metrics"]["bleu"] < ends["high"]
-    compared = in_full().table(results.arm_columns(summary["rows"], "bleu"), summary["rows"])
+    compared = IN_FULL.table(results.arm_columns(summary["rows"], "bleu"), summary["rows"])
     assert "BLEU [95%]" in "".join(compared.as_markdown())
     written = f"{ars['metrics']['bleu']:.2f} \\[{ends['low']:.2f}, {ends['high']:.2f}\\]"
     assert written in "".join(compared.as_markdown())

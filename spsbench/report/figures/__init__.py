@@ -60,7 +60,6 @@ def draw(measured: Measured, *, narrow: bool = False) -> Gallery:
 def _sheet_of(
     measured: Measured, shown: Sequence[Any], panel: Callable[[Axes, Any], None]
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with one panel each, drawn by ``panel``."""
     figure, panels = style.sheet(measured, [1.0] * len(shown), 2.9)
     for axes, one in zip(panels, shown, strict=True):
         panel(axes, one)
@@ -80,7 +79,6 @@ def _plot(axes: Axes, points: Sequence[tuple[float, float | None]], **look: Any)
 
 
 def _sped(rows: Sequence[ArmRow]) -> list[tuple[ArmRow, RatioInterval]]:
-    """The rows that have a speedup, each with it."""
     return [(row, row["speedup"]) for row in rows if row["speedup"]]
 
 
@@ -131,7 +129,6 @@ _FORMULAE: dict[Formula, tuple[str, Any]] = {
 
 
 def _predicted(row: ArmRow, name: Formula) -> float | None:
-    """The speedup that a formula predicts for a row, or None."""
     found = row.get("prediction")
     return found[name] if found else None
 
@@ -328,7 +325,6 @@ def _loop_time(axes: Axes, measured: Measured) -> list[str]:
 
 
 def _loop_line(measured: Measured, row: ArmRow) -> LoopLine | None:
-    """The line fitted to the loop's time against K for the series along K of a row, or None."""
     prediction = measured.summary.get("prediction")
     for found in prediction["samplings"] if prediction else ():
         if place({"k": None, **found}, "k") == place(row, "k"):
@@ -337,7 +333,6 @@ def _loop_line(measured: Measured, row: ArmRow) -> LoopLine | None:
 
 
 def _note(axes: Axes, index: int, slope: float, draft: float | None) -> None:
-    """The slopes in the empty lower part of the panel."""
     text = f"{slope:.2f} ms per K" + ("" if draft is None else f", draft {draft:.2f}")
     box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.0}
     small: dict[str, Any] = {"fontsize": style.SMALL_PT, "color": style.look(index)["color"], "bbox": box}
@@ -359,13 +354,11 @@ _TONES = {**dict(zip(PARTS, style.TONES, strict=True)), COMM: style.SERIES[4]}
 
 
 def _timed(series: Series) -> list[ArmRow]:
-    """The rows whose engine told the parts of a loop apart."""
     rows = [row for row in series.rows if row["loop_time"]]
     return [row for row in rows if all(phase_ms(row["loop_time"], part) is not None for part in PARTS)]
 
 
 def _parts(rows: Sequence[ArmRow]) -> tuple[str, ...]:
-    """The parts that the loops of these arms have."""
     split = any(phase_ms(row["loop_time"], COMM) is not None for row in rows)
     return (*PARTS, COMM) if split else PARTS
 
@@ -408,18 +401,40 @@ _HEADROOM = 1.04
 
 def positions(measured: Measured) -> Drawing:
     """By position and along the output; skipped where no acceptance was seen."""
+    from matplotlib.ticker import MaxNLocator
+
     shown = [(series, row) for series in measured.series if (row := _deepest(series))]
     if not shown:
         raise FigureSkipped("no engine saw what was accepted")
     figure, (position, along) = style.sheet(measured, (1, 1.25), 2.9)
-    deepest = _by_position(position, measured, shown)
-    _along(along, measured, [series for series, _ in shown])
+    hollow: dict[str, Any] = {"mfc": style.PAPER, "linestyle": _DOTTED, "linewidth": 1.1}
+    for series, row in shown:
+        look, found = _look(measured, series), row["acceptance"]
+        assert found is not None
+        _plot(position, list(enumerate(found["acceptance_per_position"], 1)), **look)
+        _plot(position, list(enumerate(found["conditional_acceptance"], 1)), **look | hollow)
+        profile = _profile(measured, series)
+        if len(profile):
+            centres, rates, errors = profile.T
+            along.fill_between(centres, rates - errors, rates + errors, color=look["color"], alpha=0.15, lw=0)
+            along.plot(centres, rates, **look | {"markersize": 3.5})
+    most = max(row["k"] for _, row in shown)
+    title = "Acceptance by draft position j"
+    style.name_axes(position, title, "share accepted", "position j in the draft")
+    position.set_xticks(range(1, most + 1, 1 + most // 12))
+    position.set_xlim(0.6, most + 0.4)
+    x = "position of the loop (output tokens before it)"
+    style.name_axes(along, "Acceptance along the output", "accepted / tested", x)
+    for axes in (position, along):
+        axes.set_ylim(0, _HEADROOM)
+    along.set_xlim(left=0)
+    along.xaxis.set_major_locator(MaxNLocator(integer=True))
     keys = [style.key(series.label, **_look(measured, series)) for series, _ in shown]
     keys.append(style.key("joint", color=style.FAINT, marker="o"))
     keys.append(style.key("conditional", color=style.FAINT, marker="o", mfc="w", linestyle=_DOTTED))
     style.legend(figure, keys)
     caption = (
-        f"By position, K = {deepest}: joint, the share of loops that accepted j tokens or more (filled), and "
+        f"By position, K = {most}: joint, the share of loops that accepted j tokens or more (filled), and "
         "conditional, the share accepted at position j of those tested there (hollow). Along the output: "
         "accepted / tested tokens by where the loop begins, all K together; band: one standard error over "
         "prompts."
@@ -431,39 +446,6 @@ def _deepest(series: Series) -> ArmRow | None:
     """The row with the largest K: it sees the most positions."""
     rows = [row for row in series.counting_tokens if row["acceptance"]]
     return max(rows, key=lambda row: row["k"], default=None)
-
-
-def _by_position(axes: Axes, measured: Measured, shown: Sequence[tuple[Series, ArmRow]]) -> int:
-    """Joint and conditional acceptance; the largest K."""
-    hollow = {"mfc": style.PAPER, "linestyle": _DOTTED, "linewidth": 1.1}
-    for series, row in shown:
-        look, found = _look(measured, series), row["acceptance"]
-        assert found is not None
-        _plot(axes, list(enumerate(found["acceptance_per_position"], 1)), **look)
-        _plot(axes, list(enumerate(found["conditional_acceptance"], 1)), **look | hollow)
-    most = max(row["k"] for _, row in shown)
-    style.name_axes(axes, "Acceptance by draft position j", "share accepted", "position j in the draft")
-    axes.set_xticks(range(1, most + 1, 1 + most // 12))
-    axes.set_xlim(0.6, most + 0.4)
-    axes.set_ylim(0, _HEADROOM)
-    return most
-
-
-def _along(axes: Axes, measured: Measured, shown: Sequence[Series]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    for series in shown:
-        look = _look(measured, series)
-        profile = _profile(measured, series)
-        if len(profile):
-            centres, rates, errors = profile.T
-            axes.fill_between(centres, rates - errors, rates + errors, color=look["color"], alpha=0.15, lw=0)
-            axes.plot(centres, rates, **look | {"markersize": 3.5})
-    x = "position of the loop (output tokens before it)"
-    style.name_axes(axes, "Acceptance along the output", "accepted / tested", x)
-    axes.set_ylim(0, _HEADROOM)
-    axes.set_xlim(left=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _profile(measured: Measured, series: Series) -> Floats:
@@ -511,7 +493,7 @@ def lengths(measured: Measured) -> Drawing:
     for axes in panels:
         axes.set_ylim(0, min(1.0, 1.08 * top))
     style.label_beside(panels, "share of loops")
-    keys = [_patch(measured, series) for series in measured.series]
+    keys = [style.patch(series.label, color=_look(measured, series)["color"]) for series in measured.series]
     keys.append(style.key("if tests were independent", color=style.INK, marker="_", linestyle="", mew=1.4))
     style.legend(figure, keys)
     caption = (
@@ -544,10 +526,6 @@ def _lengths_panel(axes: Axes, measured: Measured, k: int) -> float:
     axes.set_xticks(lengths)
     axes.set_xlim(0.4, k + 1.6)
     return top
-
-
-def _patch(measured: Measured, series: Series) -> Any:
-    return style.patch(series.label, color=_look(measured, series)["color"])
 
 
 def replayed(measured: Measured) -> Drawing:
@@ -588,7 +566,6 @@ def replayed(measured: Measured) -> Drawing:
 
 
 def _replayed(measured: Measured, series: Series) -> list[ArmPrediction]:
-    """The arms of a series along K that were replayed, by K."""
     found = measured.summary.get("prediction")
     names = {row["arm"] for row in series.speculative}
     arms = [arm for arm in (found["arms"] if found else ()) if arm["arm"] in names]
@@ -619,7 +596,8 @@ def tails(measured: Measured) -> Drawing:
     caption = f"Percentiles over sequences of the decoding time {unit}; K = 0 is ArS."
     if sweep:
         _slower(panels[-1], measured, shown, ks)
-        keys += [_patch(measured, series) for series in shown] if len(shown) > 1 else []
+        for series in shown if len(shown) > 1 else ():
+            keys.append(style.patch(series.label, color=_look(measured, series)["color"]))
         caption += " Slower prompts: the share whose own time per token is longer than under ArS."
     if fewest < _FEW_FOR_P99:
         caption += f" With {fewest} sequences P99 is close to the slowest one."

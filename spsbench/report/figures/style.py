@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure as matplotlib knows it.
-
-    Attributes:
-        name: of its files, e.g. ``figure1``.
-    """
+    """A figure as matplotlib knows it; ``name`` is that of its files, e.g. ``figure1``."""
 
     name: str
     title: str
@@ -77,43 +73,29 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)),
 TONES = ("#1e4d78", "#5b8db8", "#e8b46a", "#dfdfd8")
 """Of the parts of a loop, dark to light."""
 
+_SIZED = ("font.size", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
 _RC = {
+    **dict.fromkeys(_SIZED, 8.5),
+    **dict.fromkeys(("text.color", "xtick.labelcolor", "ytick.labelcolor"), INK),
+    **dict.fromkeys(("axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), FAINT),
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), PAPER),
+    **dict.fromkeys(("axes.linewidth", "grid.linewidth"), 0.7),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 0),
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 8.5,
     "axes.titlesize": 9.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.titlepad": 8,
-    "axes.labelsize": 8.5,
-    "axes.labelcolor": FAINT,
-    "axes.edgecolor": FAINT,
-    "axes.linewidth": 0.7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "grid.color": RULE,
-    "grid.linewidth": 0.7,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "xtick.labelsize": 8.5,
-    "ytick.labelsize": 8.5,
-    "text.color": INK,
     "lines.linewidth": 1.5,
     "lines.markersize": 5,
     "errorbar.capsize": 2,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
     "legend.handlelength": 2.4,
-    "figure.facecolor": PAPER,
-    "axes.facecolor": PAPER,
-    "savefig.facecolor": PAPER,
     "text.parse_math": False,  # a dollar in a name is a dollar
     "svg.fonttype": "none",  # text stays text; it only gets narrower in other type than this wide one
     "pdf.fonttype": 42,  # text stays text here too: publishers refuse type 3
@@ -300,24 +282,18 @@ def save(plate: Plate, directory: Path, folder: str = ".") -> None:
             new.write(content)
 
 
-def inline(plate: Plate, prefix: str = "") -> str:
+def inline(plate: Plate, prefix: str = "", *, narrow: bool = False) -> str:
     """The figure as an SVG element whose colours are variables of the page (``--ink``, ``--series-0``...).
 
     Its text stays text, so that it can be read aloud and searched. ``prefix`` keeps the ids of several
-    runs on one page apart.
+    runs on one page apart. Empty where panels one below another were asked for and not drawn.
     """
-    return _element(plate.svg, plate.title, f"{prefix}{plate.name}-")
-
-
-def inline_narrow(plate: Plate, prefix: str = "") -> str:
-    """``inline`` with the panels one below another; empty where that was not drawn."""
-    return _element(plate.narrow_svg, plate.title, f"{prefix}{plate.name}-n-") if plate.narrow_svg else ""
-
-
-def _element(svg: str, title: str, prefix: str) -> str:
-    text = svg[svg.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{prefix}", text)
+    svg = plate.narrow_svg if narrow else plate.svg
+    if not svg:
+        return ""
+    text = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    ids = f"{prefix}{plate.name}-{'n-' if narrow else ''}"
+    text = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{ids}", text)
     for color, variable in _VARIABLES.items():
         text = text.replace(color, f"var(--{variable}, {color.upper()})")
     view = re.search(r'<svg [^>]*viewBox="([^"]*)"[^>]*>', text)
@@ -325,6 +301,6 @@ def _element(svg: str, title: str, prefix: str) -> str:
     points = view[1].split()[2]  # the width of the drawing, which the page multiplies by its one scale
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-        f'viewBox="{view[1]}" role="img" aria-label="{escape(title)}" style="--points: {points}">'
+        f'viewBox="{view[1]}" role="img" aria-label="{escape(plate.title)}" style="--points: {points}">'
     )
     return text[: view.start()] + opening + text[view.end() :]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import spsbench
 from spsbench.report import facts, results, wording
 from spsbench.report.figures import Gallery
-from spsbench.report.figures.style import inline, inline_narrow
+from spsbench.report.figures.style import inline
 from spsbench.report.measured import Measured
 from spsbench.report.sections import markdown
 from spsbench.report.trace import LEGEND, traces
@@ -121,7 +121,7 @@ def _run(prefix: str, measured: Measured, gallery: Gallery) -> dict[str, Any]:
                 "title": plate.title,
                 "caption": plate.caption,
                 "svg": Markup(inline(plate, prefix)),
-                "narrow_svg": Markup(inline_narrow(plate, prefix)),
+                "narrow_svg": Markup(inline(plate, prefix, narrow=True)),
             }
             for plate in gallery.plates
         ],

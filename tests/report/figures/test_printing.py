@@ -16,7 +16,6 @@ from spsbench.report.figures.style import (
     SMALL_PT,
     WIDTH_IN,
     inline,
-    inline_narrow,
     printed,
     quiet,
     save,
@@ -48,16 +47,16 @@ def test_every_format_is_written(tmp_path: Path) -> None:
 def test_colours_inside_a_page_are_the_pages() -> None:
     """Every colour has a variable, so that a dark page leaves no dark ink behind."""
     for plate in gallery().plates:
-        bare = re.sub(r"var\(--[a-z0-9-]+, #[0-9A-F]{6}\)", "", inline(plate) + inline_narrow(plate))
+        bare = re.sub(r"var\(--[a-z0-9-]+, #[0-9A-F]{6}\)", "", inline(plate) + inline(plate, narrow=True))
         assert re.findall(r"(?:fill|stroke): (#[0-9a-f]+)", bare) == [], plate.name
 
 
 def test_ids_inside_a_page_are_unique_and_found() -> None:
     page = "".join(
-        element(plate, prefix)
+        inline(plate, prefix, narrow=narrow)
         for plate in gallery().plates
         for prefix in ("r0-", "r1-")
-        for element in (inline, inline_narrow)
+        for narrow in (False, True)
     )
     ids = re.findall(r'\bid="([^"]*)"', page)
     assert len(ids) == len(set(ids))
