@@ -37,7 +37,6 @@ from spsbench.config.addresses import NotThere, Unreachable, host_of
 DEFAULT_INDEX = "https://pypi.org/simple"
 
 _TIMEOUT_S = 15.0
-_SECTIONS = ("global", "install", "download")
 _FALSE = ("", "0", "false", "no", "off", "n", "f")
 
 
@@ -58,7 +57,13 @@ def pip_settings(environ: Mapping[str, str] = os.environ) -> PipSettings:
     """Read pip's configuration; a file that cannot be read is passed over, as it concerns pip first."""
     found: dict[str, str] = {}
     for file in _files(environ):
-        found |= _read(file)
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(file, encoding="utf-8")
+        except (configparser.Error, OSError, UnicodeDecodeError):
+            continue
+        for section in filter(parser.has_section, ("global", "install", "download")):
+            found |= {name.replace("_", "-"): value for name, value in parser.items(section)}
     found |= {
         name.removeprefix("PIP_").lower().replace("_", "-"): value
         for name, value in environ.items()
@@ -81,38 +86,23 @@ def pip_settings(environ: Mapping[str, str] = os.environ) -> PipSettings:
     )
 
 
-def _files(environ: Mapping[str, str]) -> Iterator[Path]:
+def _files(environ: Mapping[str, str]) -> list[Path]:
     """The files that pip reads, the weakest first; they need not exist."""
-    named = environ.get("PIP_CONFIG_FILE")
+    named, home, name = environ.get("PIP_CONFIG_FILE"), Path.home(), "pip.conf"
     if named == os.devnull:
-        return
-    home = Path.home()
+        return []
     if sys.platform == "win32":
-        yield Path(environ.get("PROGRAMDATA", "C:/ProgramData")) / "pip/pip.ini"
-        yield home / "pip/pip.ini"
-        yield Path(environ.get("APPDATA", home)) / "pip/pip.ini"
-        yield Path(sys.prefix) / "pip.ini"
+        name = "pip.ini"
+        folders = [Path(environ.get("PROGRAMDATA", "C:/ProgramData")) / "pip", home / "pip"]
+        folders += [Path(environ.get("APPDATA", home)) / "pip"]
     else:
-        for folder in reversed(environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(os.pathsep)):
-            yield Path(folder) / "pip/pip.conf"
-        yield Path("/etc/pip.conf")
-        yield Path("/Library/Application Support/pip/pip.conf")
-        yield home / ".pip/pip.conf"
-        yield home / "Library/Application Support/pip/pip.conf"
-        yield Path(environ.get("XDG_CONFIG_HOME", home / ".config")) / "pip/pip.conf"
-        yield Path(sys.prefix) / "pip.conf"
-    if named:
-        yield Path(named)
-
-
-def _read(file: Path) -> dict[str, str]:
-    parser = configparser.RawConfigParser()
-    try:
-        parser.read(file, encoding="utf-8")
-    except (configparser.Error, OSError, UnicodeDecodeError):
-        return {}
-    present = [section for section in _SECTIONS if parser.has_section(section)]
-    return {name.replace("_", "-"): value for section in present for name, value in parser.items(section)}
+        shared = reversed(environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(os.pathsep))
+        folders = [*(Path(folder) / "pip" for folder in shared), Path("/etc")]
+        folders += [Path("/Library/Application Support/pip"), home / ".pip"]
+        folders += [home / "Library/Application Support/pip"]
+        folders += [Path(environ.get("XDG_CONFIG_HOME", home / ".config")) / "pip"]
+    files = [folder / name for folder in (*folders, Path(sys.prefix))]
+    return [*files, Path(named)] if named else files
 
 
 class Bounded(HTTPAdapter):  # type: ignore[misc]  # requests has no types

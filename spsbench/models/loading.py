@@ -201,7 +201,7 @@ def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size
     """Load a model over transformers' own forward; a quantised checkpoint as its configuration says."""
     # Quantised weights cannot be moved after loading: transformers places them, by means of accelerate.
     placed = source.quantization is not None and device.type != "cpu"
-    model = _from_pretrained(source, dtype, device, flag, {"device_map": {"": device}} if placed else {})
+    model = from_pretrained(source, dtype, device, flag, {"device_map": {"": device}} if placed else {})
     packed = source.quantization or Precision.read(dtype).quantise
     with typed_errors(source.name, flag):
         model = model if packed else model.to(device)
@@ -225,7 +225,7 @@ def load_placed(
     folder = mkdtemp(prefix="spsbench-offload-")  # for weights on disk
     try:
         settings = placement.settings(source, dtype, reserved_bytes, device, folder)
-        model = _from_pretrained(source, dtype, device, "--target", settings).eval()
+        model = from_pretrained(source, dtype, device, "--target", settings).eval()
         weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
         return PlacedLM(model, vocab_size, device, source)
     except BaseException:
@@ -233,10 +233,10 @@ def load_placed(
         raise
 
 
-def _from_pretrained(
+def from_pretrained(
     source: ModelSource, dtype: str, device: torch.device, flag: str, placed: dict[str, Any]
 ) -> Any:
-    """The model, complete and, where it is asked for, quantised; ``placed`` says where it goes."""
+    """The model of transformers, complete and quantised if asked for; ``placed`` says where it goes."""
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     kind = AutoModelForSeq2SeqLM if source.is_encoder_decoder else AutoModelForCausalLM

@@ -22,9 +22,7 @@ from spsbench.config.models import MAX_K
 from spsbench.decode.clock import Clock, SystemClock
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.models.causal_lm import text_config
-from spsbench.models.hf_errors import typed_errors
-from spsbench.models.loading import require_complete
-from spsbench.models.memory import DTYPES
+from spsbench.models.loading import from_pretrained
 from spsbench.models.source import ModelSource
 from spsbench.models.torch_lm import TorchLM
 
@@ -294,21 +292,13 @@ def load_split(
     source: ModelSource, dtype: str, vocab_size: int, flag: str, ranks: Ranks, threads: int | None = None
 ) -> SplitLM:
     """Load this process's slices of a target; the leader has the others load theirs."""
-    from transformers import AutoModelForCausalLM
     from transformers.distributed import DistributedConfig
 
     if ranks.leads:
         ranks.tell(Order.LOAD, threads or 0)
-    with ranks.together("loading"), typed_errors(source.name, flag):
-        model, report = AutoModelForCausalLM.from_pretrained(
-            source.location,
-            revision=source.commit,
-            dtype=DTYPES.get(dtype, "auto"),
-            trust_remote_code=False,
-            output_loading_info=True,
-            distributed_config=DistributedConfig(tp_size=ranks.size, tp_plan="auto"),
-        )
-        require_complete(sorted(report["missing_keys"]), source.name, flag)
+    with ranks.together("loading"):
+        split = {"distributed_config": DistributedConfig(tp_size=ranks.size, tp_plan="auto")}
+        model = from_pretrained(source, dtype, ranks.device, flag, split)
     return SplitLM(model.eval(), vocab_size, ranks)
 
 
