@@ -179,11 +179,6 @@ class LoopBuffer:
     Args:
         most_bytes: rows that take more than this should be flushed. No more of them are made into tensors
             at a time either.
-
-    Attributes:
-        losslessness: sums over the flushed loops, see ``own_evidence``.
-        proposed: of the flushed loops, see ``proposed_tokens``.
-        draft_rows: of the flushed loops, see ``Generation``; None if not kept, or too large.
     """
 
     def __init__(
@@ -202,10 +197,9 @@ class LoopBuffer:
         self.trace: list[TracedToken] | None = [] if trace else None
         self.losslessness: Sums = {}
         self.proposed: list[list[int]] = []
+        # See ``Generation``; None if not kept, or too large.
         self.draft_rows: list[Rows | None] | None = [] if keep_drafts else None
-        self._phases = phases
-        self._seed = seed
-        self._most_bytes = most_bytes
+        self._phases, self._seed, self._most_bytes = phases, seed, most_bytes
         self._open: list[TruncatedLoop] = []
         self._open_bytes = self._kept_bytes = 0
 

@@ -214,12 +214,11 @@ class _Sequence:
 class BatchedEngine:
     """Generates many sequences, B at a time; a row that has ended takes the next one.
 
-    A forward has one shape, however many rows are live, so a sequence is charged with what its row takes: the
-    B-th part
-    of each forward it was in, and the part of one live row of what else a loop does. Its seconds over its
-    tokens are then those of a full batch, whose throughput is one over them, and the last sequences of a
-    wave, whose neighbours are not replaced, cost no more than the others. ``latency_s`` is what passed from
-    the end of its prefill to its last token, other rows' prefills included.
+    A forward has one shape, however many rows are live, so a sequence is charged with what its row takes:
+    the B-th part of each forward it was in, and the part of one live row of what else a loop does. Its
+    seconds over its tokens are then those of a full batch, whose throughput is one over them, and the last
+    sequences of a wave, whose neighbours are not replaced, cost no more than the others. ``latency_s`` is
+    what passed from the end of its prefill to its last token, other rows' prefills included.
     """
 
     def __init__(

@@ -31,25 +31,16 @@ _COARSE_SLACK = 3e-2
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A finished text as one uncached forward of each model sees it, n tokens after the prompt.
+    """A finished text as one uncached forward of each model sees it, n tokens after the prompt."""
 
-    Attributes:
-        tokens: [n] the emitted ids.
-        logits: [n, V] of the target.
-        draft_logits: [n, V] of the draft; None without one.
-        q, p: [n, V] warped rows of target and draft; p is None without a draft.
-        impossible: [n] whether the token has probability 0 under the target, rounding granted.
-        edge: [n] whether only rounding puts it outside.
-    """
-
-    tokens: Tensor
+    tokens: Tensor  # [n] the emitted ids
     sampling: SamplingParams
-    logits: Tensor
-    draft_logits: Tensor | None
-    q: Tensor
-    p: Tensor | None
-    impossible: Tensor
-    edge: Tensor
+    logits: Tensor  # [n, V] of the target
+    draft_logits: Tensor | None  # [n, V] of the draft; None without one
+    q: Tensor  # [n, V] warped rows of the target
+    p: Tensor | None  # [n, V] warped rows of the draft; None without one
+    impossible: Tensor  # [n] whether the token has probability 0 under the target, rounding granted
+    edge: Tensor  # [n] whether only rounding puts it outside
 
 
 @torch.inference_mode()
@@ -84,9 +75,7 @@ def _warped(logits: Tensor, sampling: SamplingParams) -> Tensor:
 
 
 def score_stats(reading: Reading, seed: int) -> Sums:
-    """The sums of ``evidence`` over a reading. A token at the edge is not impossible: it is counted as
-    ``edge`` and left out.
-    """
+    """The sums of ``evidence`` over a reading; a token at the edge is counted as ``edge`` and left out."""
     kept = ~reading.edge
     v = transform_numbers(int(kept.sum()), seed, reading.q)
     p = None if reading.p is None else reading.p[kept]
@@ -160,11 +149,7 @@ def recorded_rows(generation: Generation, like: Tensor) -> Tensor | None:
 
 
 def with_draft(reading: Reading, generation: Generation, recorded: Tensor, logits: Tensor | None) -> Reading:
-    """A reading with the rows of whatever drafted, where it did.
-
-    Args:
-        logits: [n, V] of an independent forward, which are then taken instead; None without one.
-    """
+    """A reading with the rows of whatever drafted, or of an independent forward's ``logits`` [n, V]."""
     rows = recorded.clone()
     for (start, count), drafts in zip(spans(generation), generation.proposed or (), strict=True):
         own = slice(start, start + count)

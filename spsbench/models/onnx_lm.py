@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -60,14 +60,8 @@ def session_options(threads: int) -> SessionOptions:
 _MOST_ROWS_KEPT = 65
 
 
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    """One shape of a forward, bound to its own memory."""
-
-    binding: Any
-    hidden: Floats  # [n, width] to be filled with embeddings
-    logits: Tensor  # [last, V], overwritten by the next forward of this shape
-    features: Tensor | None  # [n, hidden] likewise; None where nobody asked
+Bound = tuple[Any, Floats, Tensor, Tensor | None]
+"""A shape's binding, its [n, width] embeddings, [last, V] logits, and [n, hidden] features if asked for."""
 
 
 class OnnxForward:
@@ -99,7 +93,7 @@ class OnnxForward:
         self.features: Tensor | None = None
         self._memory, self._slots = dict(memory or {}), slots
         self._crossed: dict[str, Any] = {}
-        self._bound: dict[tuple[int, int], _Bound] = {}
+        self._bound: dict[tuple[int, int], Bound] = {}
         # What is written into these arrays is what the graph reads: a value shares an array's memory.
         self._seen, self._total = np.zeros(1, np.int32), np.zeros((), np.int32)
 
@@ -109,13 +103,12 @@ class OnnxForward:
         The next forward of the same shape overwrites them.
         """
         self._make_room(start, start + n)
-        bound = self._bound.get((n, last)) or self._bind(n, last)
-        embed(bound.hidden)
+        binding, hidden, logits, self.features = self._bound.get((n, last)) or self._bind(n, last)
+        embed(hidden)
         self._seen[0] = start + n - 1
         self._total[...] = start + n
-        self._session.run_with_iobinding(bound.binding)
-        self.features = bound.features
-        return bound.logits
+        self._session.run_with_iobinding(binding)
+        return logits
 
     def attend(self, crossed: Mapping[str, Any]) -> None:
         """Give every layer the keys and values of a source, as the runtime's values; until the next call."""
@@ -138,7 +131,7 @@ class OnnxForward:
         self._memory, self._slots = grown | rotary_tables(plan, slots), slots
         self._bound.clear()
 
-    def _bind(self, n: int, last: int) -> _Bound:
+    def _bind(self, n: int, last: int) -> Bound:
         hidden, rows = np.zeros((1, n, self._width), np.float32), np.arange(n - last, n)
         own = {"hidden": hidden, "rows": rows, "seen": self._seen, "total": self._total}
         outputs = {"logits": np.zeros((1, last, self._plan.vocab_size), np.float32)}
@@ -146,7 +139,7 @@ class OnnxForward:
             outputs[FEATURES] = np.zeros((1, n, self._plan.hidden), np.float32)
         binding = bind(self._session, own, self._memory | self._crossed, outputs)
         logits, *features = (torch.from_numpy(array[0]) for array in outputs.values())
-        bound = _Bound(binding, hidden[0], logits, features[0] if features else None)
+        bound = (binding, hidden[0], logits, features[0] if features else None)
         if n <= _MOST_ROWS_KEPT:
             self._bound[n, last] = bound
         return bound
