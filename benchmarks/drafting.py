@@ -21,8 +21,7 @@ from torch import Tensor
 from benchmarks.pairs import build
 from spsbench.config import resolve
 from spsbench.decode.protocols import Drafter
-from spsbench.drafters.kind import Context
-from spsbench.drafters.registry import build_drafter
+from spsbench.drafters.registry import Context, build_drafter
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams, Spec
 from spsbench.runner import plan

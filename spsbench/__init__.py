@@ -12,14 +12,14 @@ from typing import Any
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Context": "spsbench.drafters.kind",
+    "Context": "spsbench.drafters.registry",
     "Draft": "spsbench.decode.rejection",
     "Drafter": "spsbench.decode.protocols",
-    "DrafterKind": "spsbench.drafters.kind",
+    "DrafterKind": "spsbench.drafters.registry",
     "Example": "spsbench.records",
     "MetricKind": "spsbench.metrics.kind",
     "Rule": "spsbench.decode.rules",
-    "RuleKind": "spsbench.decode.rule_kinds",
+    "RuleKind": "spsbench.drafters.registry",
     "Run": "spsbench.api",
     "SamplingParams": "spsbench.records",
     "TaskKind": "spsbench.tasks.kind",

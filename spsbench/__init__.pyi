@@ -5,10 +5,10 @@ from spsbench.api import run as run
 from spsbench.decode.protocols import Drafter as Drafter
 from spsbench.decode.rejection import Draft as Draft
 from spsbench.decode.rejection import Verdict as Verdict
-from spsbench.decode.rule_kinds import RuleKind as RuleKind
 from spsbench.decode.rules import Rule as Rule
-from spsbench.drafters.kind import Context as Context
-from spsbench.drafters.kind import DrafterKind as DrafterKind
+from spsbench.drafters.registry import Context as Context
+from spsbench.drafters.registry import DrafterKind as DrafterKind
+from spsbench.drafters.registry import RuleKind as RuleKind
 from spsbench.metrics.kind import MetricKind as MetricKind
 from spsbench.records import Example as Example
 from spsbench.records import SamplingParams as SamplingParams

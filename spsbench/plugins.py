@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import metadata
 from math import inf
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.records import OptionValue, Spec
@@ -23,32 +25,99 @@ Check = Callable[[Options, str], None]
 _TYPES: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
-def find(name: str, ours: Mapping[str, Kind], group: str, kind: type[Kind], flag: str) -> Kind:
-    """What a name stands for.
+class Registry(dict[str, Kind]):
+    """Kinds of one sort by name. Its items are ours; others come from installed packages and files.
 
     Args:
-        name: a key of ``ours``, the name of an entry point, or ``path/to/file.py:attribute``.
-        ours: what this package brings.
-        group: of entry points, e.g. ``spsbench.drafters``.
-        kind: what must come of it.
-        flag: the command-line flag that named it.
-
-    Raises:
-        UsageError: the name is unknown, or stands for something else.
-        UnavailableError: its package or file cannot be imported.
+        sort: what a kind must be.
+        group: entry points under this name bring kinds of other packages, e.g. ``spsbench.drafters``.
+        flag: the command-line flag that names a kind.
+        ours: what this package brings; a row each, so that listing and refusing import no code.
+        room: a package whose modules may bring a kind without a row: ``KIND`` in ``room/NAME.py``.
     """
-    return ours[name] if name in ours else theirs(name, ours, group, kind, flag)
+
+    def __init__(
+        self, sort: type[Kind], group: str, flag: str, ours: Iterable[Any] = (), room: str | None = None
+    ) -> None:
+        super().__init__({kind.name: kind for kind in ours})
+        self._sort, self._group, self._flag, self._room = sort, group, flag, room
+
+    def find(self, name: str, flag: str | None = None, known: Iterable[str] = ()) -> Kind:
+        """The kind that a name stands for.
+
+        Args:
+            name: a built-in one, an entry point's, or ``path/to/file.py:attribute``.
+            flag: what named it; the registry's unless given.
+            known: further names, for the remedy.
+
+        Raises:
+            UsageError: the name is unknown, or stands for something else.
+            UnavailableError: its package or file cannot be imported.
+        """
+        flag = flag or self._flag
+        if name not in self and (module := self._modules().get(name)):
+            self[name] = importlib.import_module(module).KIND
+        if name in self:
+            return self[name]
+        path, colon, attribute = name.rpartition(":")
+        points = {point.name: point for point in metadata.entry_points(group=self._group)}
+        if colon and path.endswith(".py"):
+            found = _from_file(Path(path), attribute, flag)
+        elif name in points:
+            found = _loaded(points[name], flag)
+        else:
+            more = ", or name one as file.py:attribute"
+            raise unknown(name, [*known, *self, *self._modules(), *points], flag, more)
+        if isinstance(found, self._sort):
+            return found
+        raise UsageError(
+            f"{name} is {type(found).__name__}, not {self._sort.__name__}.",
+            flag=flag,
+            remedy=f"It must be a spsbench {self._sort.__name__}; see docs/extending.md.",
+        )
+
+    def names(self) -> dict[str, str]:
+        """Every name that can be given and where it comes from: ``spsbench`` or another package."""
+        points = metadata.entry_points(group=self._group)
+        others = {point.name: point.dist.name if point.dist else "another package" for point in points}
+        return others | dict.fromkeys([*self, *self._modules()], "spsbench")
+
+    def _modules(self) -> dict[str, str]:
+        """Modules of the room that declare a kind, by its name; they are read and not imported."""
+        folders = [] if self._room is None else importlib.import_module(self._room).__path__
+        files = (file for folder in folders for file in sorted(Path(folder).glob("*.py")))
+        return {
+            file.stem.replace("_", "-"): f"{self._room}.{file.stem}"
+            for file in files
+            if re.search(r"^KIND\b", file.read_text(encoding="utf-8"), re.MULTILINE)
+        }
 
 
-def theirs(name: str, ours: Iterable[str], group: str, kind: type[Kind], flag: str) -> Kind:
-    """What a name stands for that is none of ``ours``: an entry point or a file's attribute; see ``find``."""
-    path, colon, attribute = name.rpartition(":")
-    if colon and path.endswith(".py"):
-        return _checked(_from_file(Path(path), attribute, flag), kind, name, flag)
-    points = {point.name: point for point in metadata.entry_points(group=group)}
-    if name in points:
-        return _checked(_loaded(points[name], flag), kind, name, flag)
-    raise unknown(name, [*ours, *points], flag, ", or name one as file.py:attribute")
+@dataclass(frozen=True, slots=True)
+class OptionedKind:
+    """What drafters, rules and policies by name have in common; each also has ``options`` and ``check``.
+
+    Attributes:
+        name: as typed.
+        summary: one sentence on what it does, with its source.
+    """
+
+    FLAG: ClassVar[str]
+
+    name: str
+    summary: str
+
+    def settled(self, spec: Spec, flag: str | None = None) -> dict[str, OptionValue]:
+        """Every option, as given or by default; see ``settled``.
+
+        Raises:
+            UsageError: so does a value that ``check`` refuses.
+        """
+        own: Any = self
+        found = settled(self.name, own.options, spec, flag or self.FLAG)
+        if own.check is not None:
+            own.check(found, flag or self.FLAG)
+        return found
 
 
 def unknown(name: str, known: Iterable[str], flag: str, more: str = "") -> UsageError:
@@ -67,21 +136,17 @@ def unknown(name: str, known: Iterable[str], flag: str, more: str = "") -> Usage
     return UsageError(f"{name or 'an empty text'} is unknown.", flag=flag, remedy=remedy)
 
 
-def settled(
-    name: str, options: Options, spec: Spec, flag: str, check: Check | None = None
-) -> dict[str, OptionValue]:
+def settled(name: str, options: Options, spec: Spec, flag: str) -> dict[str, OptionValue]:
     """Every option of what has a name, as given or by default.
 
     Args:
-        name: of the drafter, rule or policy.
+        name: of the drafter, rule, policy or engine.
         options: its options with their defaults.
         spec: what was typed.
         flag: the command-line flag that named it.
-        check: what else the values must be.
 
     Raises:
-        UsageError: an option it does not have, a value of another type than the default's, or one that
-            ``check`` refuses.
+        UsageError: an option it does not have, or a value of another type than the default's.
     """
     for option, value in spec.options:
         if option not in options:
@@ -94,31 +159,22 @@ def settled(
                 flag=flag,
                 remedy=f"Give {_TYPES[wanted]}, e.g. {options[option]}.",
             )
-    found = dict(options) | dict(spec.options)
-    if check is not None:
-        check(found, flag)
-    return found
+    return dict(options) | dict(spec.options)
 
 
-def within(name: str, option: str, low: float, high: float, *, above: bool = False) -> Check:
-    """A check that an option lies from ``low`` to ``high``.
+def within(name: str, low: float, high: float, *options: str, above: bool = False) -> Check:
+    """A check that options of ``name`` lie from ``low`` to ``high``, both allowed unless ``above`` excludes
+    ``low``; ``high`` may be infinity."""
+    if high == inf:
+        allowed = f"at least {low:g}"
+    else:
+        allowed = f"above {low:g} and at most {high:g}" if above else f"between {low:g} and {high:g}"
 
-    Args:
-        name: of the drafter, rule or policy.
-        option: of it.
-        low, high: the limits, both allowed; ``high`` may be infinity.
-        above: ``low`` itself is not allowed.
-    """
-
-    def check(options: Options, flag: str) -> None:
-        value = float(options[option])
-        if low <= value <= high and not (above and value == low):
-            return
-        if high == inf:
-            allowed = f"at least {low:g}"
-        else:
-            allowed = f"above {low:g} and at most {high:g}" if above else f"between {low:g} and {high:g}"
-        raise UsageError(f"{name}:{option} must be {allowed}, got {options[option]}.", flag=flag)
+    def check(given: Options, flag: str) -> None:
+        for option in options:
+            value = float(given[option])
+            if not low <= value <= high or (above and value == low):
+                raise UsageError(f"{name}:{option} must be {allowed}, got {given[option]}.", flag=flag)
 
     return check
 
@@ -134,34 +190,19 @@ def one_of(name: str, option: str, *allowed: OptionValue) -> Check:
     return check
 
 
-def together(*checks: Check) -> Check:
-    """One check after the other."""
-
-    def check(options: Options, flag: str) -> None:
-        for each in checks:
-            each(options, flag)
-
-    return check
-
-
-def deferred(place: str) -> Callable[..., Any]:
-    """The function at ``module:name``, imported when it is first called.
+def deferred(place: str, *, spread: bool = False) -> Callable[..., Any]:
+    """The function or class at ``module:name``, imported when it is first called; ``spread`` gives it its
+    options as keywords.
 
     So a name and its options can be checked, listed and completed without importing torch.
     """
 
     def call(*arguments: Any) -> Any:
         module, _, name = place.partition(":")
-        return getattr(importlib.import_module(module), name)(*arguments)
+        target = getattr(importlib.import_module(module), name)
+        return target(**arguments[0]) if spread else target(*arguments)
 
     return call
-
-
-def names(ours: Mapping[str, Any], group: str) -> dict[str, str]:
-    """Every name that can be given and where it comes from: ``spsbench`` or another package."""
-    points = metadata.entry_points(group=group)
-    others = {point.name: point.dist.name if point.dist else "another package" for point in points}
-    return others | dict.fromkeys(ours, "spsbench")
 
 
 def _from_file(path: Path, attribute: str, flag: str) -> Any:
@@ -194,13 +235,3 @@ def _loaded(point: metadata.EntryPoint, flag: str) -> Any:
             flag=flag,
             remedy="Correct or remove its package.",
         ) from error
-
-
-def _checked(found: Any, kind: type[Kind], name: str, flag: str) -> Kind:
-    if isinstance(found, kind):
-        return found
-    raise UsageError(
-        f"{name} is {type(found).__name__}, not {kind.__name__}.",
-        flag=flag,
-        remedy=f"It must be a spsbench {kind.__name__}; see docs/extending.md.",
-    )

@@ -18,10 +18,17 @@ from spsbench.axes import FIXED
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rejection import Accept
-from spsbench.decode.rules import RuleKind, rule_kind
-from spsbench.drafters.kind import HIDDEN, WEIGHTS, Context, DrafterKind
-from spsbench.drafters.policy import build_policy
-from spsbench.drafters.registry import built, drafter_kind
+from spsbench.drafters.registry import (
+    HIDDEN,
+    WEIGHTS,
+    Context,
+    DrafterKind,
+    RuleKind,
+    build_policy,
+    built,
+    drafter_kind,
+    rule_kind,
+)
 from spsbench.engines.local import EagerEngine, Engine
 from spsbench.law.enumeration import (
     EXACT,

@@ -9,7 +9,7 @@ from tiny_models import make_pair
 
 from spsbench.config import resolve
 from spsbench.config.models import TORCH
-from spsbench.drafters.policy import Policy
+from spsbench.drafters.registry import Policy
 from spsbench.engines.rescore import decided_again, teacher_force
 from spsbench.law.evidence import Sums
 from spsbench.models.causal_lm import CausalLM

@@ -19,8 +19,7 @@ from spsbench.config.resolve import resolve
 from spsbench.decode.protocols import Drafter
 from spsbench.drafters import registry
 from spsbench.drafters.checked import DrafterFault
-from spsbench.drafters.kind import Context, DrafterKind
-from spsbench.drafters.registry import built, drafter_kind
+from spsbench.drafters.registry import Context, DrafterKind, built, drafter_kind
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.records import SamplingParams, Spec
 from spsbench.tasks.catalogue import task_kind

@@ -12,12 +12,11 @@ from torch import Tensor
 
 from spsbench.decode import rejection, rules
 from spsbench.decode.rejection import Accept, Draft, Verdict
-from spsbench.decode.rules import RULES, Rule, RuleKind
+from spsbench.decode.rules import Rule
 from spsbench.decode.sampling import draw, warp
 from spsbench.drafters.checked import DrafterFault
-from spsbench.drafters.kind import Context, DrafterKind
 from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.registry import DRAFTERS
+from spsbench.drafters.registry import DRAFTERS, RULES, Context, DrafterKind, RuleKind
 from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel
 from spsbench.records import Request, SamplingParams

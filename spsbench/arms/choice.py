@@ -10,9 +10,7 @@ from typing import Any
 
 from spsbench.axes import BEAM, EAGER, FIXED, MODEL, MODIFIED_REJECTION, OWN_RULE
 from spsbench.config import RunConfig
-from spsbench.decode.rule_kinds import rule_kind
-from spsbench.drafters.policy_kinds import policy_kind
-from spsbench.drafters.registry import drafter_kind
+from spsbench.drafters.registry import drafter_kind, policy_kind, rule_kind
 from spsbench.errors import UsageError
 from spsbench.peers.registry import NAMED, OPENAI, WORKER, find_peer
 from spsbench.plugins import unknown

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from spsbench.config import PairConfig
     from spsbench.peers.install import Entry
-    from spsbench.plugins import Options
+    from spsbench.plugins import Options, Registry
     from spsbench.tasks.spec import TaskSpec
 
 Row = dict[str, Any]
@@ -53,14 +53,14 @@ _MODELS, _FIXED = _WHOLE = ("target, draft", "drafter and rule")
 
 
 def _tasks() -> list[Row]:
-    from spsbench.tasks.catalogue import GROUP, list_tasks, task_kind
+    from spsbench.tasks.catalogue import TASKS, list_tasks
 
     ours = [
         {"task": spec.name, "what": spec.title, "samplings": _lines(spec.samplings)}
         | {"needs": _needs_of_task(spec), "from": SPSBENCH}
         for spec in list_tasks()
     ]
-    theirs = _kinds("task", {}, GROUP, task_kind, lambda kind: {"samplings": _lines(kind.samplings)}, _needs)
+    theirs = _kinds("task", TASKS, lambda kind: {"samplings": _lines(kind.samplings)}, _needs)
     return [*ours, *theirs]
 
 
@@ -113,35 +113,34 @@ def _protocols() -> list[Row]:
 
 
 def _drafters() -> list[Row]:
-    from spsbench.drafters.registry import DRAFTERS, GROUP, drafter_kind
+    from spsbench.drafters.registry import DRAFTERS
 
     def needs(kind: Any) -> str:
         told = {"draft": "a draft model", "hidden": "a trained head"}
         return next((told[need] for need in sorted(kind.needs & told.keys())), NOTHING)
 
-    return _kinds("drafter", DRAFTERS, GROUP, drafter_kind, _options, needs)
+    return _kinds("drafter", DRAFTERS, _options, needs)
 
 
 def _rules() -> list[Row]:
-    from spsbench.decode.rule_kinds import GROUP, RULES, rule_kind
+    from spsbench.drafters.registry import RULES
 
     def more(kind: Any) -> Row:
         return _options(kind) | {"lossless": "yes" if kind.lossless else "NO"}
 
-    return _kinds("rule", RULES, GROUP, rule_kind, more, lambda kind: NOTHING)
+    return _kinds("rule", RULES, more, lambda kind: NOTHING)
 
 
 def _policies() -> list[Row]:
     from spsbench.axes import FIXED
-    from spsbench.drafters.policy_kinds import GROUP, POLICIES, policy_kind
-    from spsbench.drafters.registry import DRAFTERS
+    from spsbench.drafters.registry import DRAFTERS, POLICIES
 
     heeding = " or ".join(name for name, kind in DRAFTERS.items() if kind.adaptive)
 
     def needs(kind: Any) -> str:
         return NOTHING if kind.name == FIXED else f"the drafter {heeding}"
 
-    return _kinds("policy", POLICIES, GROUP, policy_kind, _options, needs)
+    return _kinds("policy", POLICIES, _options, needs)
 
 
 def _engines() -> list[Row]:
@@ -193,7 +192,7 @@ def _external_engines() -> list[Row]:
 
 
 def _metrics() -> list[Row]:
-    from spsbench.metrics.registry import GROUP, METRICS, PREFIX, metric_kind
+    from spsbench.metrics.registry import METRICS, PREFIX
     from spsbench.tasks.spec import PROGRAMS
 
     programs = {
@@ -214,7 +213,7 @@ def _metrics() -> list[Row]:
         "needs": "its script, from the hub or a file",
         "from": "evaluate",
     }
-    return [programs, *_kinds("metric", METRICS, GROUP, metric_kind, more, _needs), by_name]
+    return [programs, *_kinds("metric", METRICS, more, _needs), by_name]
 
 
 def _needs(kind: Any) -> str:
@@ -226,20 +225,13 @@ def _options(kind: Any) -> Row:
 
 
 def _kinds(
-    title: str,
-    ours: Mapping[str, Any],
-    group: str,
-    kind_of: Callable[[str], Any],
-    more: Callable[[Any], Row],
-    needs: Callable[[Any], str],
+    title: str, registry: Registry[Any], more: Callable[[Any], Row], needs: Callable[[Any], str]
 ) -> list[Row]:
     """One row for each kind of a registry, another package's too; what is unavailable says why."""
-    from spsbench.plugins import names
-
     rows: list[Row] = []
-    for name, source in names(ours, group).items():
+    for name, source in registry.names().items():
         try:
-            kind = kind_of(name)
+            kind = registry.find(name)
             told = {"what": kind.summary, **more(kind), "needs": needs(kind)}
         except SpsbenchError as problem:
             told = {"what": problem.message, "needs": problem.remedy or ""}

@@ -246,23 +246,13 @@ def _runs(begun: str) -> list[str]:
 
 def _names(kind: str, task: str | None) -> Iterable[str]:
     """Names of one kind, those of installed packages included; neither torch nor a model is loaded."""
-    from spsbench.plugins import names
-
     if kind in _FOLDERS:
         return sorted(path.stem for folder in _FOLDERS[kind] for path in data_dir(folder).glob("*.yaml"))
     match kind:
-        case "drafters":
-            from spsbench.drafters.registry import DRAFTERS, GROUP
+        case "drafters" | "rules" | "policies":
+            from spsbench.drafters.registry import DRAFTERS, POLICIES, RULES
 
-            return names(DRAFTERS, GROUP)
-        case "rules":
-            from spsbench.decode.rule_kinds import GROUP, RULES
-
-            return names(RULES, GROUP)
-        case "policies":
-            from spsbench.drafters.policy_kinds import GROUP, POLICIES
-
-            return names(POLICIES, GROUP)
+            return {"drafters": DRAFTERS, "rules": RULES, "policies": POLICIES}[kind].names()
         case "engines":
             from spsbench.arms.choice import ENGINES
 

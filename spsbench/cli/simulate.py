@@ -156,7 +156,7 @@ def _rule_and_fault(params: Mapping[str, Any]) -> tuple[Spec, str | None]:
 
 
 def _rule(text: str | None) -> Spec:
-    from spsbench.decode.rule_kinds import rule_kind
+    from spsbench.drafters.registry import rule_kind
     from spsbench.records import Spec
 
     if text in FAULTS and text != "lenience":

@@ -134,7 +134,7 @@ def drafters(text: str) -> list[Spec]:
 
 def policies(text: str | None) -> list[Spec]:
     """``stop-below:tau=0.3,entropy`` as policies; none where none was typed."""
-    from spsbench.drafters.policy_kinds import policy_kind
+    from spsbench.drafters.registry import policy_kind
     from spsbench.records import Spec
 
     specs = [] if text is None else [Spec.parse(name) for name in text.split(",")]

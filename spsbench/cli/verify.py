@@ -113,7 +113,7 @@ class _Result:
     @property
     def is_lossless(self) -> bool:
         """Whether its rule is said to keep the target's law."""
-        from spsbench.decode.rules import rule_kind
+        from spsbench.drafters.registry import rule_kind
 
         return rule_kind(self.arm.rule.name).lossless
 
@@ -201,8 +201,7 @@ class _Tested:
 
 def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
     """Each sampling and way of drafting to test, with the pair loaded once."""
-    from spsbench.drafters.kind import HIDDEN
-    from spsbench.drafters.registry import drafter_kind
+    from spsbench.drafters.registry import HIDDEN, drafter_kind
     from spsbench.runner import plan
     from spsbench.runner.execute import load
     from spsbench.verify.subject import SamplerUnderTest

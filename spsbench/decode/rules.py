@@ -1,6 +1,6 @@
 """Rules: how a loop decides which drafted tokens stand, and what it draws after them.
 
-Their names and options are in ``rule_kinds``.
+Their names and options are in ``drafters.registry``.
 """
 
 from __future__ import annotations
@@ -14,22 +14,8 @@ from torch import Tensor
 from spsbench.decode import rejection
 from spsbench.decode.rejection import Accept, Draft, Verdict
 from spsbench.decode.rows import Rows, takes_rows
-from spsbench.decode.rule_kinds import LENIENCE, RULES, RuleKind, rule_kind
 from spsbench.decode.sampling import draw
 from spsbench.plugins import Options
-from spsbench.records import Spec
-
-__all__ = [
-    "LENIENCE",
-    "RULES",
-    "Expected",
-    "Rule",
-    "RuleKind",
-    "build_rule",
-    "expected_acceptance",
-    "rule_kind",
-    "threshold",
-]
 
 Expected = Callable[[Tensor, Draft], Tensor]
 
@@ -167,9 +153,3 @@ def typical_acceptance(options: Options) -> Rule:
         return (stands * draft.probs).sum(-1)
 
     return Rule(accept, expected)
-
-
-def build_rule(spec: Spec) -> Rule:
-    """A rule as its spec says."""
-    kind = rule_kind(spec.name)
-    return kind.build(kind.settled(spec))

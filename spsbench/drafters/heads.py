@@ -12,8 +12,8 @@ from spsbench.decode import rows
 from spsbench.decode.protocols import read_prompt
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import Forced, ForcedText, StatesUpTo, by_chain, by_proposals, chain_rows
-from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
+from spsbench.drafters.registry import Context
 from spsbench.errors import UsageError
 from spsbench.models import EAGLE, MODEL
 from spsbench.models.causal_lm import CausalLM, HiddenStates, text_config

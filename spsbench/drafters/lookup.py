@@ -10,7 +10,7 @@ from torch import Tensor
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import Forced, ForcedText, by_proposals
-from spsbench.drafters.kind import Context
+from spsbench.drafters.registry import Context
 from spsbench.plugins import Options
 
 

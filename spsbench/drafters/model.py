@@ -11,8 +11,8 @@ from spsbench.decode import rows
 from spsbench.decode.protocols import LanguageModel
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import Forced, ForcedText, by_model
-from spsbench.drafters.kind import Context
-from spsbench.drafters.policy import Margin, Policy, lookahead_of
+from spsbench.drafters.policy import lookahead_of
+from spsbench.drafters.registry import Context, Margin, Policy
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams
 

@@ -15,7 +15,7 @@ from spsbench.decode import sampling as law
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import Forced, ForcedText, by_single_tokens
-from spsbench.drafters.kind import Context
+from spsbench.drafters.registry import Context
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams
 
@@ -229,21 +229,7 @@ class NgramDrafter:
         return np.asarray((self._unigrams + distinct / size) / (total + distinct), dtype=np.float64)
 
 
-def _of_order(order: int, options: Options, context: Context) -> Drafter:
+def build(options: Options, context: Context) -> Drafter:
+    order = int(options["order"])
     counts = CorpusCounts(context.corpus(), order, context.vocab_size)
     return NgramDrafter(counts, order, bool(options["adapt"]), context.sampling)
-
-
-def build(options: Options, context: Context) -> Drafter:
-    """Of the order that the options say."""
-    return _of_order(int(options["order"]), options, context)
-
-
-def build_unigram(options: Options, context: Context) -> Drafter:
-    """Of order 1."""
-    return _of_order(1, options, context)
-
-
-def build_bigram(options: Options, context: Context) -> Drafter:
-    """Of order 2."""
-    return _of_order(2, options, context)

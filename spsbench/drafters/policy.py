@@ -9,8 +9,7 @@ would come too rarely or too often. So a policy is asked after a token, and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,27 +17,14 @@ import torch
 from torch import Tensor
 
 from spsbench.decode.rows import Rows, rows_of, takes_rows
-from spsbench.drafters.policy_kinds import POLICIES, PolicyKind, policy_kind
-from spsbench.plugins import Options
-from spsbench.records import Spec
-
-__all__ = [
-    "POLICIES",
-    "Entropy",
-    "Fixed",
-    "Momentum",
-    "Policy",
-    "PolicyKind",
-    "StopBelow",
-    "build_policy",
-    "lookahead_of",
-    "lookaheads",
-    "policy_kind",
-]
+from spsbench.drafters.registry import Margin, Policy
+from spsbench.drafters.registry import PolicyKind as PolicyKind  # other packages import it from here
 
 
-class _Unlearning:
-    """What policies have in common that no verdict changes."""
+class Fixed:
+    """K tokens in every loop; no verdict changes anything."""
+
+    margin: Margin | None = None
 
     def begin(self) -> None:
         """Nothing is remembered."""
@@ -51,13 +37,7 @@ class _Unlearning:
         """Nothing is learnt."""
 
 
-class Fixed(_Unlearning):
-    """K tokens in every loop."""
-
-    margin = None
-
-
-class StopBelow(_Unlearning):
+class StopBelow(Fixed):
     """Ends the draft after a token that the draft itself held for improbable.
 
     Greedy rows are certain of their token: the draft then never ends early.
@@ -75,7 +55,7 @@ class StopBelow(_Unlearning):
         return rows_of(probs).at(tokens) - self._tau
 
 
-class Entropy(_Unlearning):
+class Entropy(Fixed):
     """Ends the draft after a token whose row was spread wide, whichever token was drawn from it.
 
     Greedy rows have no entropy: the draft then never ends early.
@@ -132,43 +112,6 @@ class Momentum:
         return np.array(each, np.int64)
 
 
-Margin = Callable[[Tensor, Tensor], Tensor]
-"""From warped draft rows [n, V] and the tokens drawn from them [n], [n] numbers: below 0 the draft ends
-after its token. A function of its arguments alone, row by row, so that the decision can be made again."""
-
-
-class Policy(Protocol):
-    """Decides how many tokens a loop drafts.
-
-    It sees the rows and tokens drafted so far in this loop, and how many stood in past loops: never the
-    target's rows, never a number that is yet to be drawn with. It ends a draft after a token, which
-    stays: ``pacing`` says why a withdrawn token would bias.
-    """
-
-    @property
-    def margin(self) -> Margin | None:
-        """Asked after each token; None where ``lookahead`` decides alone: the host then never waits."""
-        ...
-
-    def begin(self) -> None:
-        """A new sequence: forget the verdicts on the last one."""
-        ...
-
-    def lookahead(self, k: int) -> int:
-        """How many tokens the next loop drafts at most, 1 to k; asked once a loop."""
-        ...
-
-    def observe(self, drafted: int, accepted: int) -> None:
-        """A loop that drafted is over; so many of its tokens stood."""
-        ...
-
-
-def build_policy(spec: Spec) -> Policy:
-    """A policy as its spec says."""
-    kind = policy_kind(spec.name)
-    return kind.build(kind.settled(spec))
-
-
 def lookahead_of(policy: Policy | None, k: int) -> int:
     """How many tokens the next loop may draft, whatever another package's policy answers: 1 to k."""
     return k if policy is None else max(1, min(policy.lookahead(k), k))
@@ -189,23 +132,3 @@ def lookaheads(policy: Policy, k: int, verdicts: Iterable[tuple[int, int]]) -> l
         if drafted:
             policy.observe(drafted, accepted)
     return allowed
-
-
-def fixed(options: Options) -> Policy:
-    """``Fixed``, of no options."""
-    return Fixed()
-
-
-def stop_below(options: Options) -> Policy:
-    """``StopBelow`` of its options."""
-    return StopBelow(float(options["tau"]))
-
-
-def entropy(options: Options) -> Policy:
-    """``Entropy`` of its options."""
-    return Entropy(float(options["h"]))
-
-
-def momentum(options: Options) -> Policy:
-    """``Momentum``, of no options."""
-    return Momentum()

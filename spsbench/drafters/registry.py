@@ -1,22 +1,294 @@
-"""Drafters by name, with their options. The code is imported when a drafter is built."""
+"""Drafters, rules and policies by name, with their options. The code is imported when one is built."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from spsbench.drafters.kind import DRAFT, HIDDEN, WEIGHTS, Context, DrafterKind
 from spsbench.errors import SpsbenchError, UsageError
-from spsbench.plugins import Options, deferred, find, one_of, within
-from spsbench.records import Spec
+from spsbench.plugins import Check, OptionedKind, Options, Registry, deferred, one_of, settled, within
+from spsbench.records import OptionValue, SamplingParams, Spec
 
 if TYPE_CHECKING:
-    from spsbench.decode.protocols import Drafter
+    import torch
+    from torch import Tensor
+
+    from spsbench.decode.protocols import Drafter, LanguageModel
+    from spsbench.decode.rules import Rule
+    from spsbench.models.causal_lm import CausalLM, HiddenStates
     from spsbench.models.source import ModelSource
 
-GROUP = "spsbench.drafters"
-"""Entry points under this name bring drafters of other packages."""
 
+@dataclass(frozen=True, slots=True)
+class RuleKind(OptionedKind):
+    """A rule by name.
+
+    Attributes:
+        lossless: whether the output keeps the target's law. A lossy rule is called so wherever it shows.
+        build: makes one from all options.
+        options: their names and defaults; a value given must be of the default's type.
+        check: what their values must be.
+    """
+
+    FLAG: ClassVar[str] = "--rule"
+
+    lossless: bool
+    build: Callable[[Options], Rule]
+    options: Options = field(default_factory=dict)
+    check: Check | None = None
+
+
+RULES = Registry(
+    RuleKind,
+    "spsbench.rules",
+    RuleKind.FLAG,
+    (
+        RuleKind(
+            "modified-rejection",
+            "Accept with probability min(1, target/draft), else draw from the residual (Chen et al. 2023).",
+            lossless=True,
+            build=deferred("spsbench.decode.rules:modified_rejection"),
+        ),
+        RuleKind(
+            "sample-and-compare",
+            "Draw the target's own token; the draft's stands if it is the same (llama.cpp, prompt lookup).",
+            lossless=True,
+            build=deferred("spsbench.decode.rules:sample_and_compare"),
+        ),
+        RuleKind(
+            "lenience",
+            "Accept with probability min(1, target/(l draft)): faster, not the target's law "
+            "(Leviathan et al. 2022, A.5).",
+            lossless=False,
+            build=deferred("spsbench.decode.rules:lenience"),
+            options={"l": 0.9},
+            check=within("lenience", 0, 1, "l", above=True),
+        ),
+        RuleKind(
+            "typical-acceptance",
+            "Accept what the target finds likely enough for its entropy: not the target's law "
+            "(Medusa, Cai et al. 2024).",
+            lossless=False,
+            build=deferred("spsbench.decode.rules:typical_acceptance"),
+            options={"epsilon": 0.3, "delta": 0.09},
+            check=within("typical-acceptance", 0, 1, "epsilon", "delta", above=True),
+        ),
+    ),
+)
+rule_kind = RULES.find
+
+
+def build_rule(spec: Spec) -> Rule:
+    """A rule as its spec says."""
+    kind = rule_kind(spec.name)
+    return kind.build(kind.settled(spec))
+
+
+Margin = Callable[["Tensor", "Tensor"], "Tensor"]
+"""From warped draft rows [n, V] and the tokens drawn from them [n], [n] numbers: below 0 the draft ends
+after its token. A function of its arguments alone, row by row, so that the decision can be made again."""
+
+
+class Policy(Protocol):
+    """Decides how many tokens a loop drafts.
+
+    It sees the rows and tokens drafted so far in this loop, and how many stood in past loops: never the
+    target's rows, never a number that is yet to be drawn with. It ends a draft after a token, which
+    stays: ``drafters.policy`` says why a withdrawn token would bias.
+    """
+
+    @property
+    def margin(self) -> Margin | None:
+        """Asked after each token; None where ``lookahead`` decides alone: the host then never waits."""
+        ...
+
+    def begin(self) -> None:
+        """A new sequence: forget the verdicts on the last one."""
+        ...
+
+    def lookahead(self, k: int) -> int:
+        """How many tokens the next loop drafts at most, 1 to k; asked once a loop."""
+        ...
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """A loop that drafted is over; so many of its tokens stood."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyKind(OptionedKind):
+    """A policy by name.
+
+    Attributes:
+        build: makes one from all options; each drafter has its own.
+        options: their names and defaults; a value given must be of the default's type.
+        check: what their values must be.
+    """
+
+    FLAG: ClassVar[str] = "--policy"
+
+    build: Callable[[Options], Policy]
+    options: Options = field(default_factory=dict)
+    check: Check | None = None
+
+
+POLICIES = Registry(
+    PolicyKind,
+    "spsbench.policies",
+    PolicyKind.FLAG,
+    (
+        PolicyKind(
+            "fixed",
+            "K tokens in every loop (Chen et al. 2023).",
+            deferred("spsbench.drafters.policy:Fixed", spread=True),
+        ),
+        PolicyKind(
+            "stop-below",
+            "Ends the draft after a token to which the draft gave a probability below tau.",
+            deferred("spsbench.drafters.policy:StopBelow", spread=True),
+            {"tau": 0.4},
+            within("stop-below", 0, 1, "tau"),
+        ),
+        PolicyKind(
+            "entropy",
+            "Ends the draft after a token whose draft row had an entropy above h nats.",
+            deferred("spsbench.drafters.policy:Entropy", spread=True),
+            {"h": 2.0},
+            within("entropy", 0, inf, "h"),
+        ),
+        PolicyKind(
+            "momentum",
+            "Two tokens more after a loop in which all were accepted, else one less "
+            "(transformers' heuristic).",
+            deferred("spsbench.drafters.policy:Momentum", spread=True),
+        ),
+    ),
+)
+policy_kind = POLICIES.find
+
+
+def build_policy(spec: Spec) -> Policy:
+    """A policy as its spec says."""
+    kind = policy_kind(spec.name)
+    return kind.build(kind.settled(spec))
+
+
+DRAFT, WEIGHTS, HIDDEN = "draft", "weights", "hidden"
+"""What a drafter may need; see ``DrafterKind.needs``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a drafter may be built from.
+
+    Attributes:
+        target: the target, whose memory is its own.
+        draft: the pair's draft model; None where the run has none.
+        sampling: of target and draft.
+        device: where the models are.
+        vocab_size: V; a proposed token is below it, a row is V wide.
+        corpus: token ids of the run's prompts, for drafters that count.
+        policy: how many tokens a loop drafts, up to K; None for K always.
+        hidden: the last hidden states of what the loop's target has cached; None unless the kind needs them.
+    """
+
+    target: LanguageModel
+    draft: LanguageModel | None
+    sampling: SamplingParams
+    device: torch.device
+    vocab_size: int
+    corpus: Callable[[], Sequence[Sequence[int]]] = field(default=tuple)
+    policy: Policy | None = None
+    hidden: HiddenStates | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterKind(OptionedKind):
+    """A drafter by name.
+
+    Attributes:
+        build: makes one from all options and the context.
+        options: their names and defaults; a value given must be of the default's type.
+        needs: what it is built from: ``draft``, the pair's draft model; ``weights``, the target's layers, so
+            that the target must be a loaded model and not a table; ``hidden``, ``Context.hidden``.
+        needs_by: the same by its options; None where they change nothing.
+        point_mass: whether it is certain of each token (``Draft.probs`` is None), so that no row is drawn.
+        adaptive: whether it heeds ``Context.policy``; one that does not has no arm under a policy.
+        content: a hash of the files that options name, or a typed error that refuses them before anything is
+            loaded; None where they name none. Runs are continued with the same content alone.
+        suits: refuses a target that it was not made for, before its weights are loaded; None if any will do.
+        forwards: how many forwards of the draft model a loop costs, as a function of K; none by default.
+        remembers: whether, by its options, what it proposes depends on earlier sequences: tokens are then
+            those of one order of prompts, which several workers do not keep. By default it does not.
+        check: what the values of the options must be.
+        again: [n, V] its logits over an output by an independent forward, from the options, the target, the
+            ids of prompt and output, and per loop where in the ids it began and how many places of its
+            drafted tokens are in the output. None where there is none: the rows that it showed must do.
+    """
+
+    FLAG: ClassVar[str] = "--drafter"
+
+    build: Callable[[Options, Context], Drafter]
+    options: Options = field(default_factory=dict)
+    needs: frozenset[str] = frozenset()
+    needs_by: Callable[[Options], frozenset[str]] | None = None
+    point_mass: bool = False
+    adaptive: bool = False
+    content: Callable[[Options], str | None] | None = None
+    suits: Callable[[Options, ModelSource], None] | None = None
+    forwards: Callable[[int], int] = lambda k: 0
+    remembers: Callable[[Options], bool] = lambda options: False
+    check: Check | None = None
+    again: Callable[[Options, CausalLM, Tensor, Sequence[tuple[int, int]]], Tensor | None] | None = None
+
+    def settled(self, spec: Spec, flag: str | None = None) -> dict[str, OptionValue]:
+        """Every option, as given or by default; see ``OptionedKind.settled`` and ``content``."""
+        options = OptionedKind.settled(self, spec, flag)
+        if self.content is not None:
+            self.content(options)
+        return options
+
+    def needs_of(self, spec: Spec) -> frozenset[str]:
+        """What it needs with a spec's options; see ``needs``."""
+        return self.needs if self.needs_by is None else self.needs_by(self._options(spec))
+
+    def content_of(self, spec: Spec) -> str | None:
+        """See ``content``."""
+        return None if self.content is None else self.content(self._options(spec))
+
+    def read_again(
+        self, spec: Spec, target: CausalLM, ids: Tensor, loops: Sequence[tuple[int, int]]
+    ) -> Tensor | None:
+        """See ``again``; None without one."""
+        return None if self.again is None else self.again(self._options(spec), target, ids, loops)
+
+    def outlives(self, spec: Spec) -> bool:
+        """See ``remembers``."""
+        return self.remembers(self._options(spec))
+
+    def require_target(self, spec: Spec, target: ModelSource) -> None:
+        """Refuse a target that the drafter does not suit (``suits``), before a weight is loaded.
+
+        Raises:
+            UsageError: so does one that reads its target's weights or states, of an encoder-decoder.
+        """
+        if target.is_encoder_decoder and self.needs_of(spec) & {WEIGHTS, HIDDEN}:
+            raise UsageError(
+                f"{self.name} reads the layers of a decoder alone; {target.name} is an encoder-decoder.",
+                flag=self.FLAG,
+                remedy="Draft with a model, lookup, suffix or ngram.",
+            )
+        if self.suits is not None:
+            self.suits(self._options(spec), target)
+
+    def _options(self, spec: Spec) -> dict[str, OptionValue]:
+        """Of a spec that was checked before."""
+        return settled(self.name, self.options, spec, self.FLAG)
+
+
+UNION = "union"
 
 SHIPPED = "embedded:smollm2/head"
 """The head that is used unless another is named: for the target of the pair smollm2."""
@@ -30,6 +302,11 @@ def _lengths(options: Options, flag: str) -> None:
             flag=flag,
             remedy="Give min_n of at least 1 and max_n of at least min_n, e.g. lookup:max_n=3:min_n=1.",
         )
+
+
+def _ngram(order: int) -> Callable[[Options, Context], Drafter]:
+    build = deferred("spsbench.drafters.ngram:build")
+    return lambda options, context: build({"order": order, **options}, context)
 
 
 def members(options: Options) -> list[tuple[Spec, DrafterKind]]:
@@ -51,10 +328,6 @@ def parts_of(spec: Spec) -> list[Spec]:
     return [own for own, _ in members(drafter_kind(UNION).settled(spec))] if spec.name == UNION else [spec]
 
 
-def _needs_of_members(options: Options) -> frozenset[str]:
-    return frozenset().union(*(kind.needs for _, kind in members(options)))
-
-
 def _content_of_members(options: Options) -> str | None:
     found = [kind.content_of(spec) for spec, kind in members(options)]
     return "+".join(content for content in found if content is not None) or None
@@ -65,106 +338,99 @@ def _suits_members(options: Options, target: ModelSource) -> None:
         kind.require_target(spec, target)
 
 
-UNION = "union"
-
-_OURS = (
-    DrafterKind(
-        name="model",
-        summary="The pair's draft model, sampled token by token (Chen et al. 2023).",
-        build=deferred("spsbench.drafters.model:build"),
-        needs=frozenset({DRAFT}),
-        adaptive=True,
-        forwards=lambda k: k,
+DRAFTERS = Registry(
+    DrafterKind,
+    "spsbench.drafters",
+    DrafterKind.FLAG,
+    (
+        DrafterKind(
+            "model",
+            "The pair's draft model, sampled token by token (Chen et al. 2023).",
+            deferred("spsbench.drafters.model:build"),
+            needs=frozenset({DRAFT}),
+            adaptive=True,
+            forwards=lambda k: k,
+        ),
+        DrafterKind(
+            "lookup",
+            "Copies what followed the last n tokens earlier in the sequence (prompt lookup, Saxena 2023).",
+            deferred("spsbench.drafters.lookup:build"),
+            {"max_n": 3, "min_n": 1},
+            check=_lengths,
+            point_mass=True,
+        ),
+        DrafterKind(
+            "suffix",
+            "Copies what followed the longest suffix of the sequence that occurred before.",
+            deferred("spsbench.drafters.suffix:build"),
+            {"min_length": 1, "across": False},
+            check=within("suffix", 1, inf, "min_length"),
+            point_mass=True,
+            remembers=lambda options: bool(options["across"]),
+        ),
+        DrafterKind(
+            "ngram",
+            "An n-gram model of the run's prompts and the sequence so far, sampled (Leviathan et al. 2022).",
+            _ngram(3),
+            {"order": 3, "adapt": True},
+            check=within("ngram", 1, inf, "order"),
+        ),
+        DrafterKind(
+            "unigram", "The n-gram drafter of order 1: token frequencies alone.", _ngram(1), {"adapt": True}
+        ),
+        DrafterKind(
+            "bigram",
+            "The n-gram drafter of order 2 (Leviathan et al. 2022, Table 3).",
+            _ngram(2),
+            {"adapt": True},
+        ),
+        # `forwards` of the next three is 0: they run none of the pair's draft model, but a model of their
+        # own; see `forward_bytes` of the drafter.
+        DrafterKind(
+            "early-exit",
+            "The target's first layers under its own norm and head; layers=0 is a quarter of them.",
+            deferred("spsbench.drafters.own_target:build_early_exit"),
+            {"layers": 0},
+            check=within("early-exit", 0, inf, "layers"),
+            again=deferred("spsbench.drafters.own_target:again"),
+            needs=frozenset({WEIGHTS}),
+        ),
+        DrafterKind(
+            "quantised",
+            "The target with its weights rounded to bits=8 or bits=4, by blocks of 32.",
+            deferred("spsbench.drafters.own_target:build_quantised"),
+            {"bits": 8},
+            check=one_of("quantised", "bits", 8, 4),
+            needs=frozenset({WEIGHTS}),
+        ),
+        DrafterKind(
+            "heads",
+            "Heads that were trained on the target's hidden states (EAGLE, Medusa), from=FOLDER.",
+            deferred("spsbench.drafters.heads:build"),
+            {"from": SHIPPED, "bits": 0},
+            check=one_of("heads", "bits", 0, 8, 4),
+            needs=frozenset({WEIGHTS, HIDDEN}),
+            content=deferred("spsbench.drafters.heads:content"),
+            suits=deferred("spsbench.drafters.heads:suits"),
+            again=deferred("spsbench.drafters.heads:again"),
+        ),
+        DrafterKind(
+            UNION,
+            "The first of several drafters that has a proposal; the draft model runs only when it is asked.",
+            deferred("spsbench.drafters.union:build"),
+            {"of": "lookup+model"},
+            needs=frozenset({DRAFT}),
+            needs_by=lambda options: frozenset().union(*(kind.needs for _, kind in members(options))),
+            content=_content_of_members,
+            suits=_suits_members,
+            remembers=lambda options: any(kind.outlives(spec) for spec, kind in members(options)),
+            # At most: a loop in which an earlier member proposed costs none.
+            forwards=lambda k: k,
+        ),
     ),
-    DrafterKind(
-        name="lookup",
-        summary="Copies what followed the last n tokens earlier in the sequence "
-        "(prompt lookup, Saxena 2023).",
-        build=deferred("spsbench.drafters.lookup:build"),
-        options={"max_n": 3, "min_n": 1},
-        check=_lengths,
-        point_mass=True,
-    ),
-    DrafterKind(
-        name="suffix",
-        summary="Copies what followed the longest suffix of the sequence that occurred before.",
-        build=deferred("spsbench.drafters.suffix:build"),
-        options={"min_length": 1, "across": False},
-        check=within("suffix", "min_length", 1, inf),
-        point_mass=True,
-        remembers=lambda options: bool(options["across"]),
-    ),
-    DrafterKind(
-        name="ngram",
-        summary="An n-gram model of the run's prompts and the sequence so far, sampled "
-        "(Leviathan et al. 2022).",
-        build=deferred("spsbench.drafters.ngram:build"),
-        options={"order": 3, "adapt": True},
-        check=within("ngram", "order", 1, inf),
-    ),
-    DrafterKind(
-        name="unigram",
-        summary="The n-gram drafter of order 1: token frequencies alone.",
-        build=deferred("spsbench.drafters.ngram:build_unigram"),
-        options={"adapt": True},
-    ),
-    DrafterKind(
-        name="bigram",
-        summary="The n-gram drafter of order 2 (Leviathan et al. 2022, Table 3).",
-        build=deferred("spsbench.drafters.ngram:build_bigram"),
-        options={"adapt": True},
-    ),
-    # `forwards` of the next three is 0: they run none of the pair's draft model, but a model of their own;
-    # see `forward_bytes` of the drafter.
-    DrafterKind(
-        name="early-exit",
-        summary="The target's first layers under its own norm and head; layers=0 is a quarter of them.",
-        build=deferred("spsbench.drafters.early_exit:build"),
-        options={"layers": 0},
-        check=within("early-exit", "layers", 0, inf),
-        again=deferred("spsbench.drafters.early_exit:again"),
-        needs=frozenset({WEIGHTS}),
-    ),
-    DrafterKind(
-        name="quantised",
-        summary="The target with its weights rounded to bits=8 or bits=4, by blocks of 32.",
-        build=deferred("spsbench.drafters.quantised:build"),
-        options={"bits": 8},
-        check=one_of("quantised", "bits", 8, 4),
-        needs=frozenset({WEIGHTS}),
-    ),
-    DrafterKind(
-        name="heads",
-        summary="Heads that were trained on the target's hidden states (EAGLE, Medusa), from=FOLDER.",
-        build=deferred("spsbench.drafters.heads:build"),
-        options={"from": SHIPPED, "bits": 0},
-        check=one_of("heads", "bits", 0, 8, 4),
-        needs=frozenset({WEIGHTS, HIDDEN}),
-        content=deferred("spsbench.drafters.heads:content"),
-        suits=deferred("spsbench.drafters.heads:suits"),
-        again=deferred("spsbench.drafters.heads:again"),
-    ),
-    DrafterKind(
-        name=UNION,
-        summary="The first of several drafters that has a proposal; the draft model runs only "
-        "when it is asked.",
-        build=deferred("spsbench.drafters.union:build"),
-        options={"of": "lookup+model"},
-        needs=frozenset({DRAFT}),
-        needs_by=_needs_of_members,
-        content=_content_of_members,
-        suits=_suits_members,
-        remembers=lambda options: any(kind.outlives(spec) for spec, kind in members(options)),
-        # At most: a loop in which an earlier member proposed costs none.
-        forwards=lambda k: k,
-    ),
+    room="spsbench.drafters",
 )
-DRAFTERS: dict[str, DrafterKind] = {kind.name: kind for kind in _OURS}
-
-
-def drafter_kind(name: str, flag: str = "--drafter") -> DrafterKind:
-    """The drafter of a name, ours or another package's; see ``plugins.find`` for what is raised."""
-    return find(name, DRAFTERS, GROUP, DrafterKind, flag)
+drafter_kind = DRAFTERS.find
 
 
 def is_ours(spec: Spec) -> bool:

@@ -16,7 +16,8 @@ from spsbench.decode.protocols import LanguageModel
 from spsbench.decode.rows import Rows
 from spsbench.drafters.forced import Forced, ForcedText, accepted_of
 from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.policy import Entropy, policy_kind
+from spsbench.drafters.policy import Entropy
+from spsbench.drafters.registry import policy_kind
 from spsbench.law.text_loops import Booleans, Floats, Integers, Rollouts, anchored
 from spsbench.records import SamplingParams, Spec
 

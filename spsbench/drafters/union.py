@@ -10,7 +10,7 @@ from torch import Tensor
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import Forced, ForcedText, Integers, forced
-from spsbench.drafters.kind import DRAFT, Context
+from spsbench.drafters.registry import DRAFT, Context
 from spsbench.errors import UsageError
 from spsbench.plugins import Options
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from spsbench.decode.sampling import warp
-from spsbench.drafters.policy import Policy, lookaheads
+from spsbench.drafters.policy import lookaheads
+from spsbench.drafters.registry import Policy
 from spsbench.engines.buffer import transform_numbers
 from spsbench.law.evidence import DECIDED, Sums, added, evidence
 from spsbench.law.rederive import decisions_of, lengths_rederived, rederive, rounding_slack

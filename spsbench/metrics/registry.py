@@ -14,12 +14,10 @@ from typing import Any
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.metrics.builtin import KINDS
 from spsbench.metrics.kind import MetricKind, Texts
-from spsbench.plugins import find
+from spsbench.plugins import Registry
 
-GROUP = "spsbench.metrics"
-"""Entry points under this name bring metrics of other packages."""
-
-METRICS: dict[str, MetricKind] = {kind.name: kind for kind in KINDS}
+METRICS = Registry(MetricKind, "spsbench.metrics", "metrics", KINDS)
+metric_kind = METRICS.find
 
 RESERVED = ("passed", "pass@1", "pass@10", "pass@100")
 """Scores of generated programs: the task runs those itself, in a sandbox."""
@@ -32,11 +30,6 @@ LOWER_IS_BETTER = frozenset({"cer", "character", "ter", "wer"})
 
 _PREDICTIONS = ["the cat sat on the mat today", "a dog ran home"]
 _REFERENCES = ["the cat sat on the mat today", "the old dog ran home at night yesterday"]
-
-
-def metric_kind(name: str, flag: str = "metrics") -> MetricKind:
-    """The metric of a name, ours or another package's; see ``plugins.find`` for what is raised."""
-    return find(name, METRICS, GROUP, MetricKind, flag)
 
 
 def metric_kinds(

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from spsbench.drafters.forced import Forced
-from spsbench.drafters.kind import DRAFT
-from spsbench.drafters.registry import drafter_kind
+from spsbench.drafters.registry import DRAFT, drafter_kind
 from spsbench.errors import UsageError
 from spsbench.law.text_loops import Floats
 from spsbench.predict.verdict import FEWEST_PROMPTS, halves

@@ -18,8 +18,7 @@ from torch import Tensor
 from spsbench.axes import EAGER
 from spsbench.config import NGRAMS
 from spsbench.decode.protocols import Drafter
-from spsbench.drafters.kind import Context
-from spsbench.drafters.registry import build_drafter
+from spsbench.drafters.registry import Context, build_drafter
 from spsbench.engines.local import Engine
 from spsbench.engines.rescore import teacher_force
 from spsbench.law.text_loops import Floats

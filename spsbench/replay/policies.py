@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from spsbench.axes import FIXED
-from spsbench.drafters.policy import POLICIES, Momentum, build_policy, policy_kind
-from spsbench.drafters.registry import DRAFTERS, drafter_kind
+from spsbench.drafters.policy import Momentum
+from spsbench.drafters.registry import DRAFTERS, POLICIES, build_policy, drafter_kind, policy_kind
 from spsbench.drafters.stopping import ENTROPY, STOP_BELOW, DraftedText, StopReader, StopRule
 from spsbench.errors import UsageError
 from spsbench.law.text_loops import (

@@ -11,9 +11,8 @@ import torch
 
 from spsbench.decode.protocols import Drafter
 from spsbench.drafters.forced import Forced, ForcedText, Integers, StatesUpTo, forced
-from spsbench.drafters.kind import HIDDEN, Context
 from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.registry import build_drafter, drafter_kind, parts_of
+from spsbench.drafters.registry import HIDDEN, Context, build_drafter, drafter_kind, parts_of
 from spsbench.drafters.stopping import StopReader
 from spsbench.drafters.union import UnionDrafter, united
 from spsbench.engines.rescore import own_entries, teacher_force

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spsbench.axes import EAGER, FIXED
-from spsbench.drafters.kind import DRAFT
-from spsbench.drafters.registry import drafter_kind
+from spsbench.drafters.registry import DRAFT, drafter_kind
 from spsbench.engines.local import Engine
 from spsbench.engines.rescore import teacher_force
 from spsbench.law.text_loops import Floats, TextLoops

@@ -20,8 +20,7 @@ from spsbench.decode.clock import Stopwatch, SystemClock, device_now
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.decode.sampling import UniformStream
-from spsbench.drafters.kind import DRAFT
-from spsbench.drafters.registry import drafter_kind
+from spsbench.drafters.registry import DRAFT, drafter_kind
 from spsbench.engines.local import Engine
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.law.text_loops import Floats

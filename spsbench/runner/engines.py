@@ -22,10 +22,8 @@ from spsbench.decode.batch import (
 )
 from spsbench.decode.clock import Clock, SystemClock
 from spsbench.decode.protocols import Drafter
-from spsbench.decode.rules import Rule, build_rule
-from spsbench.drafters.kind import HIDDEN, Context
-from spsbench.drafters.policy import build_policy
-from spsbench.drafters.registry import build_drafter, drafter_kind
+from spsbench.decode.rules import Rule
+from spsbench.drafters.registry import HIDDEN, Context, build_drafter, build_policy, build_rule, drafter_kind
 from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs, StagedBatch
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine, Engine, ThreadedEngine

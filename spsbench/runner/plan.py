@@ -12,8 +12,7 @@ from spsbench.arms.choice import is_lossless, is_peer, task_and_arms
 from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION
 from spsbench.config import RunConfig
 from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
-from spsbench.decode.rules import rule_kind
-from spsbench.drafters.registry import drafter_kind
+from spsbench.drafters.registry import drafter_kind, rule_kind
 from spsbench.engines.buffer import MOST_BYTES
 from spsbench.engines.hf import RULES
 from spsbench.environment import describe_environment

@@ -20,9 +20,7 @@ from torch import Tensor
 
 from spsbench.arms.choice import GRAPHED, is_peer
 from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION
-from spsbench.decode.rules import rule_kind
-from spsbench.drafters.policy import build_policy
-from spsbench.drafters.registry import drafter_kind, is_ours
+from spsbench.drafters.registry import build_policy, drafter_kind, is_ours, rule_kind
 from spsbench.engines import rescore
 from spsbench.engines.local import Engine
 from spsbench.engines.rescore import Reading, token_evidence

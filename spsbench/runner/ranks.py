@@ -16,8 +16,7 @@ from spsbench.axes import EAGER
 from spsbench.cluster import TENSOR_PARALLEL, require_alone, started
 from spsbench.config import RunConfig
 from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
-from spsbench.drafters.kind import HIDDEN, WEIGHTS
-from spsbench.drafters.registry import drafter_kind
+from spsbench.drafters.registry import HIDDEN, WEIGHTS, drafter_kind
 from spsbench.engines.local import Engine
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.models.loading import load_torch

@@ -18,10 +18,10 @@ from spsbench.axes import MODIFIED_REJECTION
 from spsbench.bench.forced import NullDecoder
 from spsbench.decode.algorithms import start
 from spsbench.decode.clock import FakeClock, Stopwatch
-from spsbench.decode.rules import build_rule
 from spsbench.decode.sampling import UniformStream
 from spsbench.decode.stopping import StopRule
 from spsbench.drafters.model import ModelDrafter
+from spsbench.drafters.registry import build_rule
 from spsbench.law.enumeration import TableModel
 from spsbench.law.evidence import evidence
 from spsbench.records import Interval, SamplingParams, Spec

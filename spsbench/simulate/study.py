@@ -12,7 +12,7 @@ import torch
 
 from spsbench.axes import MODIFIED_REJECTION
 from spsbench.decode.rejection import Draft
-from spsbench.decode.rules import build_rule
+from spsbench.drafters.registry import build_rule
 from spsbench.errors import UsageError
 from spsbench.law.theory import expected_tokens, loop_operations, minimum_gain, operations_factor
 from spsbench.predict.whatif import WhatIf

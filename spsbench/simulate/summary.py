@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spsbench.decode.rules import rule_kind
+from spsbench.drafters.registry import rule_kind
 from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, Plate, printed
 from spsbench.report.tables import Table, right

@@ -8,7 +8,7 @@ from typing import Any
 from spsbench.errors import UsageError
 from spsbench.metrics.registry import metric_kinds
 from spsbench.paths import data_dir
-from spsbench.plugins import theirs
+from spsbench.plugins import Registry
 from spsbench.tasks.answers import ExtractionChoice
 from spsbench.tasks.humaneval import Code
 from spsbench.tasks.kind import PythonTask, TaskKind
@@ -18,8 +18,8 @@ from spsbench.tasks.task import Task
 from spsbench.tasks.text import Text
 from spsbench.tasks.xsum import Summarization
 
-GROUP = "spsbench.tasks"
-"""Entry points under this name bring tasks of other packages."""
+TASKS = Registry(TaskKind, "spsbench.tasks", "TASK")
+"""Those of other packages and files; ours are YAML."""
 
 
 def list_tasks() -> list[TaskSpec]:
@@ -28,8 +28,8 @@ def list_tasks() -> list[TaskSpec]:
 
 
 def task_kind(name: str) -> TaskKind:
-    """The task of another package or file; see ``plugins.find`` for what is raised."""
-    return theirs(name, sorted(_shipped()), GROUP, TaskKind, "TASK")
+    """The task of another package or file; see ``Registry.find`` for what is raised."""
+    return TASKS.find(name, known=sorted(_shipped()))
 
 
 def load_task(

@@ -14,12 +14,10 @@ from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
 from spsbench.decode.algorithms import DecodedLoop, start
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.protocols import Drafter, LanguageModel
-from spsbench.decode.rules import Rule, build_rule, rule_kind
+from spsbench.decode.rules import Rule
 from spsbench.decode.sampling import UniformStream, warp
-from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.policy import build_policy
-from spsbench.drafters.registry import build_drafter
+from spsbench.drafters.registry import Context, build_drafter, build_policy, build_rule, rule_kind
 from spsbench.models.causal_lm import CausalLM, HiddenStates
 from spsbench.records import SamplingParams, Spec
 from spsbench.verify.controls import planted

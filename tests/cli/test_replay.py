@@ -14,7 +14,7 @@ from commandline import ALONE, BRIEF, Cli, sampled_run
 from tiny_heads import save_head
 from transformers import AutoModelForCausalLM
 
-from spsbench.drafters.kind import Context
+from spsbench.drafters.registry import Context
 from spsbench.models.torch_lm import TorchLM
 from spsbench.paths import mini_dir
 from spsbench.replay import reading

@@ -24,7 +24,7 @@ FLAGS = (
 DRAFTERS = """
 import torch
 from spsbench import Draft, DrafterKind
-from spsbench.decode.rules import LENIENCE, RuleKind
+from spsbench.drafters.registry import RULES, RuleKind
 from spsbench.drafters.model import ModelDrafter
 
 
@@ -98,7 +98,7 @@ WITHDRAWING, MISREPORTING, GAMBLING, RAISING, STOPPING = (
 WEIGHTY = DrafterKind("weighty", "For a test.", lambda options, context: Weighty(context))
 PRIVATE = DrafterKind("private", "For a test.", lambda options, context: Private(context.vocab_size))
 UNBUILT = DrafterKind("unbuilt", "For a test.", lambda options, context: 1 / 0)
-CLAIMED = RuleKind("claimed", "Says that it is lossless.", True, LENIENCE.build, {"l": 0.5})
+CLAIMED = RuleKind("claimed", "Says that it is lossless.", True, RULES["lenience"].build, {"l": 0.5})
 """
 
 

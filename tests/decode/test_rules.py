@@ -7,7 +7,8 @@ import torch
 
 from spsbench.decode import rejection
 from spsbench.decode.rejection import Draft
-from spsbench.decode.rules import RULES, Rule, build_rule, rule_kind, threshold
+from spsbench.decode.rules import Rule, threshold
+from spsbench.drafters.registry import RULES, build_rule, rule_kind
 from spsbench.errors import UsageError
 from spsbench.law.enumeration import Scene, TableModel, law_of_loop
 from spsbench.records import SamplingParams, Spec

@@ -9,9 +9,8 @@ import pytest
 import torch
 from tiny_models import ARCHITECTURES, MORE, config_of, make, make_pair
 
-from spsbench.drafters.early_exit import exit_model
-from spsbench.drafters.kind import Context
-from spsbench.drafters.registry import build_drafter
+from spsbench.drafters.own_target import exit_model
+from spsbench.drafters.registry import Context, build_drafter
 from spsbench.errors import UsageError
 from spsbench.models import causal_lm
 from spsbench.models.memory import forward_bytes

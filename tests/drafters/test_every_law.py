@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from spsbench.axes import FIXED
-from spsbench.decode.rules import RULES, build_rule
-from spsbench.drafters.policy import POLICIES
-from spsbench.drafters.registry import DRAFTERS
+from spsbench.drafters.registry import DRAFTERS, POLICIES, RULES, build_rule
 from spsbench.law.enumeration import worst_difference
 from spsbench.records import SamplingParams, Spec
 from spsbench.testing import assert_lossless, described, scenes

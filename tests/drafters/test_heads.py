@@ -22,8 +22,7 @@ from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft, accept_draft
 from spsbench.decode.sampling import UniformStream, warp
-from spsbench.drafters.kind import Context
-from spsbench.drafters.registry import DRAFTERS, build_drafter
+from spsbench.drafters.registry import DRAFTERS, Context, build_drafter
 from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel, worst_difference
 from spsbench.models.causal_lm import CausalLM

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from commandline import call
 
-from spsbench.decode.rule_kinds import RULES
-from spsbench.decode.rules import Rule, build_rule
-from spsbench.drafters.policy import build_policy
-from spsbench.drafters.policy_kinds import POLICIES
-from spsbench.drafters.registry import DRAFTERS, drafter_kind
+import spsbench.drafters
+from spsbench.cli import options
+from spsbench.decode.rules import Rule
+from spsbench.drafters.registry import (
+    DRAFTERS,
+    POLICIES,
+    RULES,
+    build_policy,
+    build_rule,
+    drafter_kind,
+    is_ours,
+)
 from spsbench.errors import UsageError
 from spsbench.plugins import deferred
 from spsbench.records import Spec
+from spsbench.testing import assert_lossless
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -57,8 +68,51 @@ def test_a_value_is_refused_when_it_is_settled(text: str, said: str) -> None:
 
 
 def test_the_kinds_come_without_torch() -> None:
-    code = (
-        "import sys, spsbench.arms.choice, spsbench.drafters.registry, spsbench.decode.rule_kinds;"
-        "assert 'torch' not in sys.modules"
-    )
+    code = "import sys, spsbench.arms.choice, spsbench.drafters.registry;assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+FICTITIOUS = """
+from __future__ import annotations
+
+import torch
+
+from spsbench.decode.rejection import Draft
+from spsbench.drafters.registry import DrafterKind
+
+
+class Echo:
+    def begin(self, prompt): pass
+    def observe(self, tokens, accepted): pass
+    def draft(self, tokens, k, u): return Draft(torch.tensor([tokens[-1]] * k), None)
+
+
+KIND = DrafterKind("fictitious-echo", "Repeats the last token.", lambda options, context: Echo())
+"""
+
+
+def test_a_drafter_of_ours_is_one_file_and_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file in the room is listed, offered, proved, measured and taken for ours; nothing else changes."""
+    (tmp_path / "fictitious_echo.py").write_text(FICTITIOUS)
+    monkeypatch.setattr(spsbench.drafters, "__path__", [*spsbench.drafters.__path__, str(tmp_path)])
+    try:
+        assert "fictitious-echo" in options._names("drafters", None)
+        with pytest.raises(UsageError, match="Did you mean fictitious-echo"):
+            drafter_kind("fictitious-ecko")
+        listed = json.loads(call("list", "drafters", "--json").out)["drafters"]
+        (row,) = (row for row in listed if row["drafter"] == "fictitious-echo")
+        assert (row["what"], row["from"]) == ("Repeats the last token.", "spsbench")
+        assert is_ours(Spec("fictitious-echo"))
+        assert_lossless("fictitious-echo", ks=(1, 2), vocab_size=3)
+        flags = ("--limit", "1", "--max-new-tokens", "8", "--threads", "1", "--no-score", "--k", "2")
+        run = call(
+            "run", "xsum", "--drafter", "fictitious-echo", *flags, "--quiet", "--out", tmp_path / "run"
+        )
+        assert run.code == 0, run.err
+        rows = json.loads((tmp_path / "run/summary.json").read_text())["rows"]
+        assert rows[-1]["drafter"] == "fictitious-echo"
+    finally:
+        DRAFTERS.pop("fictitious-echo", None)
+        sys.modules.pop("spsbench.drafters.fictitious_echo", None)

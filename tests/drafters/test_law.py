@@ -13,11 +13,10 @@ from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft, accept_draft
 from spsbench.decode.sampling import ScriptedUniforms, warp
-from spsbench.drafters.kind import Context
 from spsbench.drafters.lookup import LookupDrafter
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.ngram import NgramDrafter
-from spsbench.drafters.registry import build_drafter
+from spsbench.drafters.registry import Context, build_drafter
 from spsbench.drafters.suffix import SuffixDrafter
 from spsbench.drafters.union import UnionDrafter
 from spsbench.law.enumeration import Point, Scene, TableModel, random_rows, worst_difference

@@ -9,9 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spsbench.drafters.kind import Context
 from spsbench.drafters.lookup import LookupDrafter
-from spsbench.drafters.registry import build_drafter
+from spsbench.drafters.registry import Context, build_drafter
 from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel
 from spsbench.records import SamplingParams, Spec

@@ -11,9 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spsbench.drafters.kind import Context
 from spsbench.drafters.ngram import CorpusCounts, NgramDrafter
-from spsbench.drafters.registry import DRAFTERS, build_drafter
+from spsbench.drafters.registry import DRAFTERS, Context, build_drafter
 from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel
 from spsbench.records import SamplingParams, Spec

@@ -14,9 +14,8 @@ from spsbench.decode.algorithms import start
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.sampling import UniformStream, warp
-from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.registry import build_drafter
+from spsbench.drafters.registry import Context, build_drafter
 from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel
 from spsbench.models.causal_lm import CausalLM

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from spsbench.drafters import registry
-from spsbench.drafters.kind import Context
 from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.policy import POLICIES, Policy, build_policy, lookahead_of, lookaheads, policy_kind
+from spsbench.drafters.policy import lookahead_of, lookaheads
+from spsbench.drafters.registry import POLICIES, Context, Policy, build_policy, policy_kind
 from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel
 from spsbench.records import SamplingParams, Spec

@@ -10,7 +10,7 @@ from withdrawing import Withdrawing
 
 from spsbench.decode.rejection import accept_draft
 from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.policy import build_policy
+from spsbench.drafters.registry import build_policy
 from spsbench.law.enumeration import Scene, TableModel, paths, random_rows, worst_difference
 from spsbench.records import SamplingParams, Spec
 

@@ -22,8 +22,8 @@ from spsbench.decode.clock import FakeClock
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rows import warped
 from spsbench.decode.sampling import draw, warp
-from spsbench.drafters.kind import WEIGHTS, Context
 from spsbench.drafters.model import ModelDrafter
+from spsbench.drafters.registry import WEIGHTS, Context
 from spsbench.engines.cuda_graph import GraphedEngine, StagedBatch, uncaptured
 from spsbench.engines.hf import ASSISTED, HFGenerateEngine
 from spsbench.engines.local import EagerEngine

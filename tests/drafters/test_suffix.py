@@ -10,8 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spsbench.drafters.kind import Context
-from spsbench.drafters.registry import build_drafter
+from spsbench.drafters.registry import Context, build_drafter
 from spsbench.drafters.suffix import Match, SuffixAutomaton, SuffixDrafter
 from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel

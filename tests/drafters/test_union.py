@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from spsbench.decode.rejection import Draft
-from spsbench.drafters.kind import DRAFT, Context
 from spsbench.drafters.lookup import LookupDrafter
-from spsbench.drafters.registry import DRAFTERS, build_drafter
+from spsbench.drafters.registry import DRAFT, DRAFTERS, Context, build_drafter
 from spsbench.drafters.union import UnionDrafter
 from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel

@@ -13,7 +13,7 @@ from withdrawing import Withdrawing
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.stopping import TextDecoder
 from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.policy import build_policy
+from spsbench.drafters.registry import build_policy
 from spsbench.engines.local import EagerEngine
 from spsbench.law.evidence import Sums, added
 from spsbench.records import Generation, Request, SamplingParams, Spec

@@ -29,9 +29,9 @@ from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.batch import Batch, BatchArS, BatchRow, BatchSpS, ModelBatchDrafter, RowDrafters
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.rejection import Draft, accept_draft, accept_drafts
-from spsbench.decode.rules import build_rule
 from spsbench.decode.sampling import draw
 from spsbench.drafters.lookup import LookupDrafter
+from spsbench.drafters.registry import build_rule
 from spsbench.engines.cuda_graph import Capture, StagedBatch, uncaptured
 from spsbench.engines.local import BatchedEngine, EagerEngine
 from spsbench.models.batched import StaticLM, batched

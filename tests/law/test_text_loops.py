@@ -16,7 +16,8 @@ from spsbench.decode.rejection import accept_draft
 from spsbench.decode.sampling import warp
 from spsbench.drafters.forced import ForcedText
 from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.policy import Momentum, build_policy
+from spsbench.drafters.policy import Momentum
+from spsbench.drafters.registry import build_policy
 from spsbench.drafters.stopping import DraftedText, StopReader, StopRule
 from spsbench.law.enumeration import Scene, TableModel, paths, random_rows
 from spsbench.law.text_loops import (

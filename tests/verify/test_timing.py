@@ -9,9 +9,9 @@ import pytest
 
 from spsbench.decode import algorithms
 from spsbench.decode.clock import Phase, Stopwatch
-from spsbench.decode.rules import build_rule
 from spsbench.drafters.lookup import LookupDrafter
 from spsbench.drafters.model import ModelDrafter
+from spsbench.drafters.registry import build_rule
 from spsbench.records import Spec
 from spsbench.testing import Letters
 from spsbench.verify.controls import planted_everywhere
