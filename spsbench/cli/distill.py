@@ -15,7 +15,7 @@ from spsbench.cli.options import takes
 from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
-    from spsbench.distill.forecast import Forecast
+    from spsbench.distill.evaluation import Forecast
     from spsbench.distill.making import Made, Told, Watch
     from spsbench.distill.recipe import Recipe
     from spsbench.models.source import ModelSource
@@ -87,9 +87,8 @@ def _make(
 ) -> tuple[ModelSource, Made, list[Forecast]]:
     import torch
 
-    from spsbench.distill.card import card
-    from spsbench.distill.evaluated import evaluated_texts
-    from spsbench.distill.making import make_draft
+    from spsbench.distill.corpus import evaluated_texts
+    from spsbench.distill.making import card, make_draft
     from spsbench.models.hf_errors import quiet_libraries
     from spsbench.models.pair import resolve_device
     from spsbench.models.source import find
@@ -118,7 +117,7 @@ def _make(
 def _forecast(source: ModelSource, made: Made, device: Any) -> list[Forecast]:
     """What the draft is worth with the target's forwards timed here, as a run would compute them."""
     from spsbench.bench.forwards import time_forwards
-    from spsbench.distill.forecast import KS, forecasts
+    from spsbench.distill.evaluation import KS, forecasts
     from spsbench.models.loading import choose_backend, load, model_not_covered
 
     reason = model_not_covered(source, "float32", device, "--target")

@@ -1,4 +1,4 @@
-"""A target's own text on disk, with the hidden states that it was written from.
+"""A target's own text on disk with the hidden states that it was written from, and what of it is learnt.
 
 Shard by shard: each depends on the seed and its own number alone, is written whole or not at all, and is
 skipped where it is there already.
@@ -6,9 +6,11 @@ skipped where it is there already.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import torch
 from torch import Tensor
 
 from spsbench.distill.sampler import Sampled
+from spsbench.errors import SpsbenchError
+from spsbench.tasks.catalogue import load_task
 
 _PREFIX = "text-"
 _TENSORS = ("tokens", "lengths", "starts", "features", "log_masses")
@@ -81,7 +85,6 @@ class Corpus:
         )
 
     def path(self, number: int) -> Path:
-        """Of a shard."""
         return self.folder / f"{_PREFIX}{number:05}.safetensors"
 
     def require(self, number: int, make: Callable[[], Shard]) -> None:
@@ -115,3 +118,100 @@ class Corpus:
             told: dict[str, Any] = file.metadata()
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         return Shard(kind=told["kind"], prompts=json.loads(told["prompts"]), **tensors)
+
+
+WORDS = 13
+
+_WORD = re.compile(r"\w+")
+
+
+class Evaluated:
+    """Every 13 words in a row of the evaluated texts."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._runs = {run for text in texts for run in _runs(text)}
+
+    def overlaps(self, text: str) -> bool:
+        """Whether a text shares 13 words in a row with an evaluated one."""
+        return any(run in self._runs for run in _runs(text))
+
+
+def _runs(text: str) -> Iterator[int]:
+    words = _WORD.findall(text.lower())
+    for at in range(len(words) - WORDS + 1):
+        yield hash(tuple(words[at : at + WORDS]))
+
+
+TASKS = ("humaneval", "docsum")
+"""Tasks of real text that need no hub."""
+
+
+def evaluated_texts(more: Iterable[str] = ()) -> Iterator[str]:
+    """Problems and documents with their references."""
+    for name in TASKS:
+        try:
+            yield from _texts(name)
+        except SpsbenchError:  # its data is not here: then nothing was learnt from it on this machine either
+            continue
+    for name in more:
+        yield from _texts(name)
+
+
+def _texts(name: str) -> Iterator[str]:
+    task = load_task(name)
+    for example in task.load("official", None, 0).examples:
+        fields = (value for value in example.fields.values() if isinstance(value, str))
+        yield "\n".join((*fields, example.reference))
+
+
+HELD_OUT = 24
+"""One request in so many is held out, with all that was sampled for it."""
+
+
+@dataclass
+class Lessons:
+    """Sequences of a corpus by their use."""
+
+    learnt: dict[str, list[Sampled]] = field(default_factory=dict)
+    held_out: dict[str, list[Sampled]] = field(default_factory=dict)
+    contaminated: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Drawn tokens to learn from."""
+        return sum(len(item.tokens) - item.start for group in self.learnt.values() for item in group)
+
+    def vocabulary(self, size: int, always: Sequence[int], vocab_size: int) -> Tensor:
+        """[size] ids of the tokens that were drawn most often, ascending."""
+        counts = torch.zeros(vocab_size, dtype=torch.int64)
+        for group in self.learnt.values():
+            for item in group:
+                drawn = item.tokens[item.start :].long()
+                counts += torch.bincount(drawn, minlength=vocab_size)[:vocab_size]
+        counts[list(always)] = counts.max() + 1
+        best = counts.sort(descending=True, stable=True).indices[:size]
+        return best.sort().values
+
+
+def lessons_of(
+    corpus: Corpus, tokens: int, decode: Callable[[Sequence[int]], str], evaluated: Evaluated
+) -> Lessons:
+    """Divide a corpus; what overlaps with an evaluated text is left out."""
+    lessons, seen = Lessons(), 0
+    for number in corpus.numbers():
+        if seen >= tokens:
+            break
+        shard = corpus.read(number)
+        seen += len(shard.log_masses)
+        for prompt, sequence in zip(shard.prompts, shard.sequences(), strict=True):
+            if evaluated.overlaps(decode(sequence.tokens.tolist())):
+                lessons.contaminated += 1
+                continue
+            use = lessons.held_out if is_held_out(prompt) else lessons.learnt
+            use.setdefault(shard.kind, []).append(sequence)
+    return lessons
+
+
+def is_held_out(prompt: str) -> bool:
+    """By the request alone, so that what was sampled for it twice is together on one side."""
+    return int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:4]) % HELD_OUT == 0

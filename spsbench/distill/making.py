@@ -1,29 +1,25 @@
-"""From a target to a draft in a folder: text, training and evaluation."""
+"""From a target to a draft in a folder: text, training, evaluation and the model card."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from spsbench.distill.acceptance import HeldOut, held_out
-from spsbench.distill.batches import Batch, batches_of
-from spsbench.distill.contamination import Evaluated
-from spsbench.distill.corpus import Corpus
-from spsbench.distill.draft_folder import write_draft
-from spsbench.distill.lessons import Lessons, lessons_of
+from spsbench.distill.corpus import Corpus, Evaluated, Lessons, lessons_of
+from spsbench.distill.evaluation import Forecast, HeldOut, held_out
 from spsbench.distill.own_text import OwnText
 from spsbench.distill.recipe import DEPTHS, Recipe
 from spsbench.distill.sampler import Writer
-from spsbench.distill.students import EagleHead, MedusaHeads, SmallModel
-from spsbench.distill.teacher import Teacher, shortened
-from spsbench.distill.training import Progress, Training, has_fast_bfloat16
+from spsbench.distill.students import EagleHead, MedusaHeads, SmallModel, Teacher, shortened
+from spsbench.distill.training import Batch, Progress, Training, batches_of, has_fast_bfloat16
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.files import make_folder
 from spsbench.models import EAGLE, MEDUSA, MODEL
@@ -31,7 +27,7 @@ from spsbench.models.blueprint import NotCovered, blueprint_of
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.loading import weights_folder
 from spsbench.models.source import ModelSource
-from spsbench.models.trained import MadeFor, embedding_fingerprint
+from spsbench.models.trained import DESCRIPTION, FORMAT, VOCABULARY, WEIGHTS, MadeFor, embedding_fingerprint
 
 # Of the minutes: what is left is for learning.
 _SAMPLING_SHARE = 0.5
@@ -100,12 +96,22 @@ def make_draft(
     writer = Writer(model, sorted(source.tokenizer.eos_ids), source.tokenizer.size)
     _write_text(OwnText(writer, source.tokenizer, recipe.data, recipe.seed), text, recipe, watch)
     lessons = lessons_of(text, recipe.tokens, source.tokenizer.decode, Evaluated(evaluated))
-    _require_enough(lessons)
+    if not lessons.learnt or not lessons.held_out:
+        raise UnavailableError(
+            "the text has nothing to learn from, or nothing to hold out.",
+            flag="--tokens",
+            remedy="Ask for more tokens, or for more minutes.",
+        )
     size = recipe.vocabulary or source.tokenizer.size
     vocabulary = lessons.vocabulary(size, sorted(source.tokenizer.eos_ids), source.tokenizer.size)
     teacher = Teacher(model, vocabulary.to(device))
     torch.manual_seed(recipe.seed)
-    student = student_of(recipe, teacher)
+    students: dict[str, Callable[[], SmallModel | EagleHead | MedusaHeads]] = {
+        MODEL: lambda: SmallModel(teacher, recipe.layers),
+        EAGLE: lambda: EagleHead(teacher, DEPTHS),
+        MEDUSA: lambda: MedusaHeads(teacher, recipe.heads),
+    }
+    student = students[recipe.kind]().to(device)
     progress, found = _train(teacher, student, lessons, recipe, out, began, watch)
     parameters = sum(parameter.numel() for parameter in student.parameters())
     config = None
@@ -117,16 +123,6 @@ def make_draft(
     (out / "training.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     own = parameters + len(vocabulary) * teacher.hidden
     return Made(out, recipe, made_for, parameters, own, found, record)
-
-
-def student_of(recipe: Recipe, teacher: Teacher) -> SmallModel | EagleHead | MedusaHeads:
-    """A student as it is before training, on the teacher's device."""
-    makers: dict[str, Callable[[], SmallModel | EagleHead | MedusaHeads]] = {
-        MODEL: lambda: SmallModel(teacher, recipe.layers),
-        EAGLE: lambda: EagleHead(teacher, DEPTHS),
-        MEDUSA: lambda: MedusaHeads(teacher, recipe.heads),
-    }
-    return makers[recipe.kind]().to(teacher.model.device)
 
 
 def _load(source: ModelSource, device: torch.device) -> Any:
@@ -199,15 +195,6 @@ def _write_text(source: OwnText, corpus: Corpus, recipe: Recipe, watch: Watch) -
         watch(Told("text", done, recipe.tokens, time.perf_counter() - began))
 
 
-def _require_enough(lessons: Lessons) -> None:
-    if not lessons.learnt or not lessons.held_out:
-        raise UnavailableError(
-            "the text has nothing to learn from, or nothing to hold out.",
-            flag="--tokens",
-            remedy="Ask for more tokens, or for more minutes.",
-        )
-
-
 def _train(
     teacher: Teacher, student: Any, lessons: Lessons, recipe: Recipe, out: Path, began: float, watch: Watch
 ) -> tuple[Progress, list[HeldOut]]:
@@ -264,3 +251,94 @@ def _record(
         "held_out": [asdict(text) for text in found],
         "curve": progress.curve,
     }
+
+
+def write_draft(
+    folder: Path,
+    kind: str,
+    target: MadeFor,
+    config: dict[str, Any] | None,
+    heads: int,
+    weights: dict[str, Tensor],
+    vocabulary: Tensor,
+) -> None:
+    """Write a draft's weights in bfloat16 and what they are; a reader finds both or no ``draft.json``.
+
+    Args:
+        vocabulary: [m] the ids that it proposes, ascending.
+    """
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    described = {"format": FORMAT, "kind": kind, "target": asdict(target), "config": config} | (
+        {"heads": heads} if heads else {}
+    )
+    tensors = {name: value.detach().to("cpu", torch.bfloat16).contiguous() for name, value in weights.items()}
+    if len(vocabulary) < target.vocab_size:
+        tensors[VOCABULARY] = vocabulary.to("cpu", torch.int32)
+    weights_part, description_part = (folder / f"{name}.part" for name in (WEIGHTS, DESCRIPTION))
+    save_file(tensors, weights_part)
+    weights_part.replace(folder / WEIGHTS)
+    description_part.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+    description_part.replace(folder / DESCRIPTION)
+
+
+_WHAT = {
+    MODEL: "A draft model: {layers} of the target's layers, trained further.",
+    EAGLE: "An EAGLE-style head: one layer over the target's last hidden states (Li et al. 2024).",
+    MEDUSA: "Medusa-style heads: {heads} tokens from the target's last hidden state (Cai et al. 2024).",
+}
+
+
+def card(made: Made, forecasts: Sequence[Forecast], use: str) -> str:
+    """Markdown."""
+    record, recipe = made.record, made.recipe
+    what = _WHAT[recipe.kind].format(layers=recipe.layers, heads=recipe.heads)
+    words = f"{recipe.vocabulary:,} tokens" if recipe.vocabulary else "all tokens"
+    sources = ", ".join(recipe.data)
+    kinds = ", ".join(f"{count:,} of {kind}" for kind, count in sorted(record["tokens_by_kind"].items()))
+    rows = "\n".join(
+        f"| {text.kind} | {' / '.join(f'{alpha:.3f}' for alpha in text.alphas)} | {text.tokens:,} |"
+        for text in made.held_out
+    )
+    gains = "\n".join(
+        f"| {f.kind} | {f.k or '-'} | {f.tokens_per_loop:.2f} | {f.speedup:.2f}x |" for f in forecasts
+    )
+    text_tokens = sum(record["tokens_by_kind"].values())
+    minutes = record["training_s"] / 60
+    return f"""# Draft for {made.target.name}
+
+{what} It proposes {words}; {made.parameters:,} trained weights, in bfloat16.
+Embedding and output head are the target's, which is recognised by its embedding
+({made.target.embedding}).
+
+    {use}
+
+## Text
+{text_tokens:,} tokens ({kinds}), from: {sources}.
+`own` is text that the target wrote itself, `python` the standard library's functions as they were
+written, with the target's distributions over them. {record["sequences_contaminated"]} sequences were left out
+because they share 13 words in a row with an evaluated problem or document.
+
+## Training
+{record["updates"]:,} updates on {record["tokens_learnt"]:,} tokens in {minutes:.0f} minutes of
+{record["device"]} (torch {record["torch"]}), sampling apart. Cross-entropy with the target's
+distribution, then the chance of rejection while the rate falls. `training.json` has the settings and
+the curve.
+
+## Acceptance on held-out text
+Mean of sum min(p, q) at the text's own sampling; what was held out was asked by other requests. Behind
+the first number are those of the next drafted tokens, each after accepted ones.
+
+| text | alpha | positions |
+|---|---|---|
+{rows}
+
+## Forecast
+From these and the target's forwards, timed on the machine of the training; a drafted token is charged
+by the weights that it reads. Loops in Python come on top: measure with `spsbench run`.
+
+| text | best K | tokens/loop | speedup |
+|---|---|---|---|
+{gains}
+"""

@@ -1,21 +1,94 @@
-"""What is trained: a small model, an EAGLE-style head, Medusa-style heads.
+"""What is trained, and what it shares with its target: embedding, head, layers.
 
-Every student predicts features, the hidden states that the target's head reads; the head's rows make them
-probabilities. ``predict`` gives, depth by depth, the states at all positions of a batch of whole sequences
-and how far ahead each depth looks.
+A student's ``predict`` gives, depth by depth, the states at all positions of a batch of whole sequences and
+how far ahead each depth looks; its ``weights`` are what is saved, by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spsbench.distill.teacher import Teacher
+from spsbench.models.causal_lm import text_config
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A target, as torch computes it.
+
+    Attributes:
+        model: a ``PreTrainedModel`` with a head.
+        vocabulary: [m] ids of the tokens that the student proposes, ascending.
+    """
+
+    model: Any
+    vocabulary: Tensor
+
+    @property
+    def config(self) -> Any:
+        """The target's configuration."""
+        return text_config(self.model.config)
+
+    @property
+    def hidden(self) -> int:
+        """Width of its hidden states."""
+        return int(self.config.hidden_size)
+
+    @property
+    def embedding(self) -> nn.Module:
+        """Its embedding, with whatever factor it applies."""
+        found: nn.Module = self.model.get_input_embeddings()
+        return found
+
+    def head_rows(self, dtype: torch.dtype) -> Tensor:
+        """[m, hidden] the rows of its head for the vocabulary."""
+        weight: Tensor = self.model.get_output_embeddings().weight
+        return weight.detach()[self.vocabulary].to(dtype)
+
+    def layers_of(self, count: int) -> tuple[list[int], nn.Module]:
+        """(which of its layers a shorter one begins with, a decoder of those in float32).
+
+        The first and the last are always among them: they read embeddings and write what the head reads.
+        """
+        from transformers import AutoModelForCausalLM
+
+        total = self.config.num_hidden_layers
+        numbers = spread(count, total)
+        config = type(self.config)(**shortened(self.config.to_dict(), numbers))
+        shorter = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+        decoder: Any = shorter.get_decoder()
+        own = self.model.get_decoder()
+        for number, layer in zip(numbers, decoder.layers, strict=True):
+            layer.load_state_dict(own.layers[number].state_dict())
+        decoder.norm.load_state_dict(own.norm.state_dict())
+        decoder.set_input_embeddings(nn.Identity())
+        return numbers, decoder
+
+
+def spread(count: int, total: int) -> list[int]:
+    """``count`` of ``total`` layers, evenly spread from the first to the last; one is the last."""
+    if count == 1:
+        return [total - 1]
+    return [round(i * (total - 1) / (count - 1)) for i in range(count)]
+
+
+def shortened(config: dict[str, Any], numbers: list[int]) -> dict[str, Any]:
+    """A configuration of some of the layers."""
+    told = dict(config, num_hidden_layers=len(numbers), use_cache=False)
+    for name in ("layer_types", "no_rope_layers"):
+        if told.get(name):
+            told[name] = [told[name][number] for number in numbers]
+    return told
+
+
+def log_probs(states: Tensor, head: Tensor, temperature: float) -> Tensor:
+    """[n, m] log-probabilities of the student's tokens."""
+    return (F.linear(states, head).float() / temperature).log_softmax(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +101,6 @@ class Depth:
 
     states: Tensor
     ahead: int
-
-
-class Student(Protocol):
-    """A module that predicts features."""
-
-    def predict(self, tokens: Tensor, features: Tensor) -> Iterator[Depth]:
-        """Predictions of a batch.
-
-        Args:
-            tokens: [b, n+1] of whole sequences; padding at the end is ignored.
-            features: [b, n, hidden] the target's, after each token but the last.
-        """
-        ...
-
-    def weights(self) -> dict[str, Tensor]:
-        """What is saved, by name."""
-        ...
 
 
 class SmallModel(nn.Module):
@@ -60,7 +116,7 @@ class SmallModel(nn.Module):
         yield Depth(self.model(inputs_embeds=embedded, use_cache=False).last_hidden_state, 1)
 
     def weights(self) -> dict[str, Tensor]:
-        return _decoder_weights(self.model)
+        return {f"model.{name}": value for name, value in self.model.state_dict().items()}
 
 
 class EagleHead(nn.Module):
@@ -99,7 +155,8 @@ class EagleHead(nn.Module):
             read = torch.cat([features[:, :1], states[:, :-1]], 1)
 
     def weights(self) -> dict[str, Tensor]:
-        return {"fc.weight": self.fc.weight} | _decoder_weights(self.model)
+        layer = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        return {"fc.weight": self.fc.weight} | layer
 
 
 def _mask(count: int, depth: int, like: Tensor) -> Tensor:
@@ -132,7 +189,3 @@ class MedusaHeads(nn.Module):
 
     def weights(self) -> dict[str, Tensor]:
         return {f"heads.{name}": value for name, value in self.heads.state_dict().items()}
-
-
-def _decoder_weights(decoder: Any) -> dict[str, Tensor]:
-    return {f"model.{name}": value for name, value in decoder.state_dict().items()}

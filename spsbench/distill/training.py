@@ -7,18 +7,125 @@ state is saved as it goes, and a training that was stopped goes on from there.
 from __future__ import annotations
 
 import math
+import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spsbench.distill.batches import Batch
-from spsbench.distill.losses import taught
-from spsbench.distill.teacher import Teacher, log_probs
+from spsbench.distill.own_text import SAMPLINGS
+from spsbench.distill.sampler import Sampled
+from spsbench.distill.students import Teacher, log_probs
+
+# Sequences whose lengths differ by less share batches, a different one in every epoch.
+_SIMILAR = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Sequences of one kind, padded at the end.
+
+    Attributes:
+        tokens: [b, n+1].
+        features: [b, n, hidden] the target's.
+        continued: [b, n+1] whether a token was drawn by the target.
+        log_masses: [b, n+1] of each drawn token, see ``Sampled``.
+    """
+
+    tokens: Tensor
+    features: Tensor
+    continued: Tensor
+    log_masses: Tensor
+    temperature: float
+
+    @property
+    def learnt(self) -> int:
+        """Number of drawn tokens."""
+        return int(self.continued.sum())
+
+    def at(self, states: Tensor, ahead: int) -> Tensor:
+        """[m, hidden] those of states [b, n, hidden] that stand for a drawn token."""
+        count = states.shape[1] + 1 - ahead
+        return states[:, :count][self.continued[:, ahead:]]
+
+    def wanted(self, ahead: int, head: Tensor) -> Tensor:
+        """[m, |vocabulary|] the target's log-probabilities where ``at`` has states.
+
+        Args:
+            head: [|vocabulary|, hidden] rows of the target's head.
+        """
+        logits = F.linear(self.at_target(ahead).to(head.dtype), head).float()
+        return logits / self.temperature - self.log_masses[:, ahead:][self.continued[:, ahead:]].unsqueeze(-1)
+
+    def at_target(self, ahead: int) -> Tensor:
+        """[m, hidden] the target's features that ``at``'s states predict."""
+        return self.features[:, ahead - 1 :][self.continued[:, ahead:]]
+
+
+def batch_of(kind: str, sequences: Sequence[Sampled], device: torch.device, dtype: torch.dtype) -> Batch:
+    """A batch of sequences of one kind."""
+    longest = max(len(sequence.tokens) for sequence in sequences)
+    # Few different shapes: kernels are kept by shape, with their own memory.
+    longest = -(-(longest - 1) // _SIMILAR) * _SIMILAR + 1
+    hidden = sequences[0].features.shape[1]
+    tokens = torch.zeros(len(sequences), longest, dtype=torch.int64)
+    features = torch.zeros(len(sequences), longest - 1, hidden, dtype=dtype)
+    continued = torch.zeros(len(sequences), longest, dtype=torch.bool)
+    log_masses = torch.zeros(len(sequences), longest)
+    for row, sequence in enumerate(sequences):
+        count = len(sequence.tokens)
+        tokens[row, :count] = sequence.tokens
+        features[row, : count - 1] = sequence.features
+        continued[row, sequence.start : count] = True
+        log_masses[row, sequence.start : count] = sequence.log_masses
+    return Batch(
+        tokens.to(device),
+        features.to(device),
+        continued.to(device),
+        log_masses.to(device),
+        SAMPLINGS[kind].temperature,
+    )
+
+
+def batches_of(
+    lessons: Mapping[str, Sequence[Sampled]], tokens: int, seed: int, device: torch.device, dtype: torch.dtype
+) -> Iterator[Batch]:
+    """Batches of up to so many tokens, padding included, in an order shuffled by seed."""
+    shuffler = random.Random(seed)
+    groups: list[tuple[str, list[Sampled]]] = []
+    for kind, sequences in sorted(lessons.items()):
+        mixed = shuffler.sample(list(sequences), len(sequences))
+        mixed.sort(key=lambda sequence: len(sequence.tokens) // _SIMILAR)  # stable: mixed among similar ones
+        for sequence in mixed:
+            last = groups[-1][1] if groups and groups[-1][0] == kind else None
+            if last is not None and max(len(s.tokens) for s in (*last, sequence)) * (len(last) + 1) <= tokens:
+                last.append(sequence)
+            else:
+                groups.append((kind, [sequence]))
+    shuffler.shuffle(groups)
+    for kind, group in groups:
+        yield batch_of(kind, group, device, dtype)
+
+
+def cross_entropy(offered: Tensor, wanted: Tensor) -> Tensor:
+    """[n] cross-entropy with the target's probabilities of the student's tokens.
+
+    Args:
+        offered: [n, m] the student's log-probabilities.
+        wanted: [n, m] the target's log-probabilities; they add up to less than 1 where V is larger than m.
+    """
+    return -(wanted.exp() * offered).sum(-1)
+
+
+def rejected(offered: Tensor, wanted: Tensor) -> Tensor:
+    """[n] the chance that a drafted token is rejected, 1 - sum min(p, q) (Chen et al. 2023, Theorem 1)."""
+    return 1 - torch.minimum(offered.exp(), wanted.exp()).sum(-1)
+
 
 MATRIX_RATE, VECTOR_RATE = 6e-3, 3e-3
 WARM_UP = 0.02
@@ -123,7 +230,10 @@ class Training:
                     wanted[depth.ahead] = batch.wanted(depth.ahead, self._head)
                 states = batch.at(depth.states, depth.ahead)
                 offered = log_probs(states, self._head, batch.temperature)
-                losses.append(taught(offered, wanted[depth.ahead], falling=falling).mean())
+                loss = cross_entropy(offered, wanted[depth.ahead])
+                if falling:
+                    loss = rejected(offered, wanted[depth.ahead]) + 0.1 * loss
+                losses.append(loss.mean())
         loss = torch.stack(losses).mean()
         torch.autograd.backward(loss)
         for stepper in self._steppers:

@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from spsbench.distill.contamination import WORDS, Evaluated
-from spsbench.distill.corpus import Corpus, Shard, shard_of
-from spsbench.distill.lessons import Lessons, is_held_out, lessons_of
+from spsbench.distill.corpus import (
+    WORDS,
+    Corpus,
+    Evaluated,
+    Lessons,
+    Shard,
+    is_held_out,
+    lessons_of,
+    shard_of,
+)
 from spsbench.distill.sampler import Sampled
 
 PROBLEM = "Write a function that returns the second largest number of a list without sorting it first please"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tiny_models import CHAT_TEMPLATE, EOS, make_tokenizer
 
-from spsbench.distill.evaluated import evaluated_texts
-from spsbench.distill.prompts import CHAT, Opening, asked, begun, file_prompts, functions, opened
+from spsbench.distill.corpus import evaluated_texts
+from spsbench.distill.own_text import CHAT, Opening, asked, begun, file_prompts, functions, opened
 from spsbench.errors import SpsbenchError
 from spsbench.models.tokenizer import Tokenizer
 

@@ -10,10 +10,9 @@ import torch
 from tiny_models import over_onnx
 from torch import Tensor, nn
 
-from spsbench.distill.draft_folder import write_draft
-from spsbench.distill.losses import cross_entropy, rejected
-from spsbench.distill.students import EagleHead, MedusaHeads
-from spsbench.distill.teacher import Teacher, log_probs, shortened, spread
+from spsbench.distill.making import write_draft
+from spsbench.distill.students import EagleHead, MedusaHeads, Teacher, log_probs, shortened, spread
+from spsbench.distill.training import cross_entropy, rejected
 from spsbench.models.heads import load_chain, load_heads
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import MadeFor, TrainedDraft, read_trained

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from spsbench.distill.acceptance import HeldOut, held_out
-from spsbench.distill.batches import Batch, batches_of
-from spsbench.distill.prompts import SAMPLINGS
+from spsbench.distill.evaluation import HeldOut, held_out
+from spsbench.distill.own_text import SAMPLINGS
 from spsbench.distill.sampler import Sampled, Writer
-from spsbench.distill.students import EagleHead, SmallModel
-from spsbench.distill.teacher import Teacher
-from spsbench.distill.training import FLAT_UNTIL, Progress, Training, rate
+from spsbench.distill.students import EagleHead, SmallModel, Teacher
+from spsbench.distill.training import FLAT_UNTIL, Batch, Progress, Training, batches_of, rate
 
 CPU = torch.device("cpu")
 PLANNED = 24

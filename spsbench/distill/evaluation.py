@@ -1,19 +1,20 @@
-"""How many of a student's tokens its target would accept on held-out text, and the speedup that gives."""
+"""What a draft is worth before any run: acceptance on held-out text, and the speedup that gives here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from spsbench.bench.forwards import Forwards
 from spsbench.decode.sampling import warp
-from spsbench.distill.batches import batches_of
-from spsbench.distill.prompts import SAMPLINGS
+from spsbench.distill.own_text import SAMPLINGS
 from spsbench.distill.sampler import Sampled
-from spsbench.distill.teacher import Teacher
+from spsbench.distill.students import Teacher
+from spsbench.distill.training import batches_of
 
 _CHUNK = 256
 
@@ -73,12 +74,52 @@ def _shares(teacher: Teacher, features: Tensor, states: Tensor, kind: str) -> li
     head = teacher.model.get_output_embeddings().weight.float()
     rows = teacher.head_rows(torch.float32)
     shares: list[float] = []
-    for wanted, offered in _chunks(features.float(), states.float()):
+    parts = (torch.split(each.float(), _CHUNK) for each in (features, states))
+    for wanted, offered in zip(*parts, strict=True):
         q = warp(wanted @ head.T, SAMPLINGS[kind])[:, teacher.vocabulary]
         p = warp(offered @ rows.T, SAMPLINGS[kind])
         shares += torch.minimum(p, q).sum(-1).tolist()
     return shares
 
 
-def _chunks(*tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    return zip(*(torch.split(tensor, _CHUNK) for tensor in tensors), strict=True)
+KS = tuple(range(1, 9))
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Of one kind of text."""
+
+    kind: str
+    alpha: float
+    k: int
+    tokens_per_loop: float
+    speedup: float
+    cost: float
+
+
+def forecasts(
+    measured: Sequence[HeldOut], target: Forwards, weight_share: float, kind: str
+) -> list[Forecast]:
+    """The best K and what it gives, by kind of text.
+
+    A drafted token is charged the target's forward times the draft's share of its weights: what a draft
+    costs where reading weights is what a forward waits for. Sampling and Python are not charged, so that a
+    run stays somewhat below.
+
+    Args:
+        weight_share: bytes that a draft forward reads over the target's.
+    """
+    from spsbench.models import MEDUSA
+
+    found = []
+    for text in measured:
+        best = Forecast(text.kind, text.alpha, 0, 1.0, 1.0, weight_share)
+        most = len(text.alphas) if kind == MEDUSA else max(KS)
+        for k in (k for k in KS if k <= most):
+            forwards = 1 if kind == MEDUSA else k
+            cost = forwards * weight_share + target.median_s(k + 1) / target.median_s(1)
+            tokens = text.tokens_per_loop(k)
+            if tokens / cost > best.speedup:
+                best = Forecast(text.kind, text.alpha, k, tokens, tokens / cost, weight_share)
+        found.append(best)
+    return found
