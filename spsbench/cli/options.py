@@ -250,9 +250,10 @@ def _names(kind: str, task: str | None) -> Iterable[str]:
         return sorted(path.stem for folder in _FOLDERS[kind] for path in data_dir(folder).glob("*.yaml"))
     match kind:
         case "drafters" | "rules" | "policies":
-            from spsbench.drafters.registry import DRAFTERS, POLICIES, RULES
+            from spsbench.drafters import registry
 
-            return {"drafters": DRAFTERS, "rules": RULES, "policies": POLICIES}[kind].names()
+            found: Mapping[str, str] = getattr(registry, kind.upper()).names()
+            return found
         case "engines":
             from spsbench.arms.choice import ENGINES
 
