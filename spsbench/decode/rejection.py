@@ -131,89 +131,57 @@ def accept_draft(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
         The number of accepted tokens and the token after them.
     """
     rows, told = rows_of(q), draft.own_rows
-    k = draft.tokens.shape[0]
-    if k == 0:
+    if len(draft.tokens) == 0:
         return Verdict(torch.zeros((), dtype=torch.int64, device=u.device), rows.draw(u).squeeze(0))
     p = None if told is None else rows.alike(told)
-    own = rows.at(draft.tokens)
-    # Of a point mass p is 1 at its token.
-    chance = own if p is None else acceptance_probability(own, p.at(draft.tokens))
     if isinstance(rows, HostRows):
-        return _verdict_on_host(rows, p, draft.tokens, chance, u)
-    accepted = (u.narrow(0, 0, k) < chance).cumprod(0, dtype=torch.int64).sum()
-    weights = _weights(rows.dense(), None if p is None else p.dense(), draft.tokens, accepted.unsqueeze(0))
-    return Verdict(accepted, draw(weights, u.narrow(0, k, 1)).squeeze(0))
+        return _accept_on_host(rows, p, draft.tokens, u)
+    dense = None if p is None else p.dense().unsqueeze(0)
+    verdict = accept_drafts(rows.dense().unsqueeze(0), draft.tokens.unsqueeze(0), dense, u.unsqueeze(0))
+    return Verdict(verdict.accepted.squeeze(0), verdict.token.squeeze(0))
 
 
-def accept_drafts(q: Tensor, tokens: Tensor, p: Tensor, u: Tensor) -> Verdict:
+def accept_drafts(q: Tensor, tokens: Tensor, p: Tensor | None, u: Tensor) -> Verdict:
     """``accept_draft`` for B drafts at once, row by row and without a wait of the host.
 
     Args:
         q: [B, K+1, V] target rows.
         tokens: [B, K] the drafts.
-        p: [B, K, V] the distributions that they were drawn from.
+        p: [B, K, V] the distributions that they were drawn from; None for point masses.
         u: [B, K+1] uniform numbers in [0, 1): K tests and the final draw of each row.
 
     Returns:
         [B] numbers of accepted tokens, and [B] the tokens after them.
     """
-    k = tokens.shape[1]
-    drafted = tokens.unsqueeze(-1)
-    own, told = (rows[:, :k].gather(-1, drafted).squeeze(-1) for rows in (q, p))
-    accepted = (u[:, :k] < acceptance_probability(own, told)).cumprod(1, dtype=torch.int64).sum(1)
+    k, drafted = tokens.shape[1], tokens.unsqueeze(-1)
+    own = q[:, :k].gather(-1, drafted).squeeze(-1)
+    # Of a point mass p is 1 at its token.
+    chance = own if p is None else acceptance_probability(own, p.gather(-1, drafted).squeeze(-1))
+    accepted = (u[:, :k] < chance).cumprod(1, dtype=torch.int64).sum(1)
     row = accepted[:, None, None].expand(-1, 1, q.shape[-1])
+    target = q.gather(1, row)
     # Behind full acceptance nothing was drafted: a row of zeros leaves the target as it is.
-    weights = residual(q.gather(1, row), pad(p, (0, 0, 0, 1)).gather(1, row)).squeeze(1)
-    return Verdict(accepted, draw(weights, u[:, k]))
-
-
-def _weights(q: Tensor, p: Tensor | None, tokens: Tensor, row: Tensor) -> Tensor:
-    """[1, V] what the token after the accepted ones is drawn from.
-
-    Args:
-        q: [K+1, V] target rows.
-        p: [K, V] draft rows; None for point masses.
-        tokens: [K] the draft.
-        row: [1] how many were accepted.
-    """
-    own = q.index_select(0, row)
     if p is None:
-        return _without_own(own, tokens, row)
-    # Behind full acceptance nothing was drafted: a row of zeros leaves the target as it is.
-    return residual(own, pad(p, (0, 0, 0, 1)).index_select(0, row))
+        place, fell = accepted.clamp(max=k - 1)[:, None, None], (accepted < k)[:, None, None]
+        told = torch.zeros_like(target).scatter_(-1, drafted.gather(1, place), fell.to(q.dtype))
+    else:
+        told = pad(p, (0, 0, 0, 1)).gather(1, row)
+    return Verdict(accepted, draw(residual(target, told).squeeze(1), u[:, k]))
 
 
-def _verdict_on_host(q: HostRows, p: Rows | None, tokens: Tensor, chance: Tensor, u: Tensor) -> Verdict:
-    """The tests, and the token after the accepted ones, drawn among those that the target supports.
-
-    Args:
-        q, p, tokens, u: see ``accept_draft``.
-        chance: [K] of acceptance.
-    """
+def _accept_on_host(q: HostRows, p: Rows | None, tokens: Tensor, u: Tensor) -> Verdict:
+    """``accept_draft`` where the token after the accepted ones is drawn among those that the target has."""
+    own = q.at(tokens)
+    chance = own if p is None else acceptance_probability(own, p.at(tokens))
     *tests, final = u.tolist()
     stands = (number < most for number, most in zip(tests, chance.tolist(), strict=True))
     accepted = next((n for n, stood in enumerate(stands) if not stood), len(tests))
-    own = q[accepted]
+    row = q[accepted]
     if accepted == len(tests):
-        weights = own.weights
+        weights = row.weights
     elif isinstance(p, HostRows):
-        weights = residual(own.weights, p[accepted].along(own))
+        weights = residual(row.weights, p[accepted].along(row))
     else:
-        weights = own.without(int(tokens[accepted]))
-    verdict = torch.from_numpy(np.array([accepted, own.drawn(weights, final)]))
+        weights = row.without(int(tokens[accepted]))
+    verdict = torch.from_numpy(np.array([accepted, row.drawn(weights, final)]))
     return Verdict(*verdict.unbind(0))
-
-
-def _without_own(q: Tensor, tokens: Tensor, row: Tensor) -> Tensor:
-    """[1, V] the residual after a rejected point mass: the target without its token; after the last, all.
-
-    Args:
-        q: [1, V] the target's row there.
-        tokens: [K] the draft.
-        row: [1] how many were accepted.
-    """
-    k = tokens.shape[0]
-    own = tokens.index_select(0, row.clamp(max=k - 1)).unsqueeze(0)
-    rest = q.scatter(-1, own, 0.0)
-    takes = (row < k) & (rest.sum(-1) > 0)
-    return torch.where(takes.unsqueeze(-1), rest, q)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spsbench.bench.forwards import Forwards
-from spsbench.decode.sampling import warp
+from spsbench.decode.rows import warped
 from spsbench.distill.own_text import SAMPLINGS
 from spsbench.distill.sampler import Sampled
 from spsbench.distill.students import Teacher
@@ -76,8 +76,8 @@ def _shares(teacher: Teacher, features: Tensor, states: Tensor, kind: str) -> li
     shares: list[float] = []
     parts = (torch.split(each.float(), _CHUNK) for each in (features, states))
     for wanted, offered in zip(*parts, strict=True):
-        q = warp(wanted @ head.T, SAMPLINGS[kind])[:, teacher.vocabulary]
-        p = warp(offered @ rows.T, SAMPLINGS[kind])
+        q = warped(wanted @ head.T, SAMPLINGS[kind]).dense()[:, teacher.vocabulary]
+        p = warped(offered @ rows.T, SAMPLINGS[kind]).dense()
         shares += torch.minimum(p, q).sum(-1).tolist()
     return shares
 
