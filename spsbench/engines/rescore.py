@@ -21,7 +21,7 @@ from spsbench.drafters.policy import lookaheads
 from spsbench.drafters.registry import Policy
 from spsbench.engines.buffer import transform_numbers
 from spsbench.law.evidence import DECIDED, Sums, added, evidence
-from spsbench.law.rederive import decisions_of, lengths_rederived, rederive, rounding_slack
+from spsbench.law.rederive import DraftRows, decisions_of, lengths_rederived, rederive, rounding_slack
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import RESCORED, UNRANKED, Generation, SamplingParams, TokenEvidence
 
@@ -101,11 +101,14 @@ def decided_again(
     dtype: torch.dtype,
     policy: Policy | None = None,
     *,
-    recorded: Tensor | None = None,
-    own_way: bool = False,
+    draft: DraftRows | None = None,
     draft_dtype: torch.dtype | None = None,
 ) -> Sums:
-    """Every decision of the loops derived once more, under modified rejection."""
+    """Every decision of the loops derived once more, under modified rejection.
+
+    Args:
+        draft: the drafter's rows; those of the reading unless given.
+    """
     if generation.proposed is None or generation.loops is None:
         return {}
     loops, proposed = generation.loops, generation.proposed
@@ -113,11 +116,10 @@ def decided_again(
     other = None if draft_dtype is None else rounding_slack(draft_dtype)
     if policy is None or k == 0:
         decided = decisions_of(generation.tokens, loops, proposed, k, seed)
-        drafts = None if k == 0 else reading.draft_logits if recorded is None else recorded
-        shown = recorded is not None and k > 0
+        drafts = None if k == 0 else draft or reading.draft_logits
         given = (decided, reading.logits, drafts, sampling, slack)
-        found = rederive(*given, draft_slack=other, recorded=shown, own_way=own_way)
-        if own_way and recorded is not None and bool(recorded.any()):
+        found = rederive(*given, draft_slack=other)
+        if draft is not None and draft.shown and draft.own_way and bool(draft.rows.any()):
             # What was drawn and withdrawn leaves no trace: shorter drafts are on the drafter's word.
             short = float(sum(len(ids) != k for ids in proposed))
             found = added(found, {DECIDED: short, f"{DECIDED}_open": short})

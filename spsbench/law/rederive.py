@@ -160,69 +160,74 @@ class Decided:
     test_u: Tensor
     draw_u: Tensor
 
-    def part(self, part: slice) -> Decided:
-        """Some of the positions."""
-        return Decided(*(getattr(self, field.name)[part] for field in fields(self)))
+    def each(self, change: Callable[[Tensor], Tensor]) -> Decided:
+        """The same with every field changed: a part of the positions, or on another device."""
+        return Decided(*(change(getattr(self, field.name)) for field in fields(self)))
 
-    def to(self, device: torch.device) -> Decided:
-        """The same on a device."""
-        return Decided(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+class DraftRows(NamedTuple):
+    """What a drafter's decisions are derived from again; its kind says how.
+
+    Attributes:
+        rows: [n, V] logits of an independent forward.
+        shown: they are not logits but the rows that drafted tokens were drawn from, as the drafter showed
+            them; a row of zeros where it was certain of its token, or drafted none.
+        own_way: the drafter may make tokens of its numbers in a way of its own: a pick that does not follow
+            is ``decisions_open``, neither confirmed nor contradicted.
+    """
+
+    rows: Tensor
+    shown: bool = False
+    own_way: bool = False
 
 
 def rederive(
     decided: Decided,
     target: Tensor,
-    draft: Tensor | None,
+    draft: DraftRows | Tensor | None,
     sampling: SamplingParams,
     slack: float,
     margin: Margin | None = None,
     draft_slack: float | None = None,
-    *,
-    recorded: bool = False,
-    own_way: bool = False,
 ) -> Sums:
     """Derive the decisions of a text again.
 
     Args:
         decided: what the loops did.
         target: [n, V] the target's logits at the positions of the text, from an independent forward.
-        draft: [n, V] the draft's; None if nothing was drafted.
+        draft: [n, V] the draft's, or its rows in another form; None if nothing was drafted.
         sampling: the warping of both.
-        slack: of the target, see ``own_law.rounding_slack``.
+        slack: of the target, see ``rounding_slack``.
         margin: what ended drafts early; None if nothing that reads rows did.
         draft_slack: of the draft; as the target's if not given.
-        recorded: ``draft`` are not logits but the rows that drafted tokens were drawn from, as the drafter
-            showed them; a row of zeros where it was certain of its token, or drafted none.
-        own_way: the drafter may make tokens of its numbers in a way of its own: a pick that does not follow
-            is ``decisions_open``, neither confirmed nor contradicted.
 
     Returns:
         ``decisions``, of these ``decisions_rounding``: other ones, but so close to the edge that rounding
         explains it, and ``decisions_contradicted``: other ones that nothing explains. ``decisions_closest``
         is the least distance, as a probability mass, from the edge of a decision that follows; 1 if none
-        has an edge. ``decisions_recorded`` are those of a text with ``recorded`` rows.
+        has an edge. ``decisions_recorded`` are those of a text with rows that were shown.
     """
-    decided = decided.to(target.device)
+    draft = DraftRows(draft) if isinstance(draft, Tensor) else draft
+    decided = decided.each(lambda field: field.to(target.device))
     rows = max(_CHUNK_ELEMENTS // target.shape[-1], 1)
     sums: Sums = {}
     for start in range(0, len(decided.tokens), rows):
         part = slice(start, start + rows)
         q = own_law(target[part], sampling, slack)
-        some, picked = decided.part(part), decided.drafted[part] >= 0
+        some, picked = decided.each(lambda field, part=part: field[part]), decided.drafted[part] >= 0
         if draft is None:
             p = _certain(some.drafted, q.probs)
             picked = torch.zeros_like(picked)  # a point mass is not drawn: there is no pick to derive
-        elif recorded:
-            picked &= draft[part].sum(-1) > 0
-            p = _shown(draft[part].double(), some.drafted)
+        elif draft.shown:
+            picked &= draft.rows[part].sum(-1) > 0
+            p = _shown(draft.rows[part].double(), some.drafted)
         else:
-            p = own_law(draft[part], sampling, draft_slack or slack)
+            p = own_law(draft.rows[part], sampling, draft_slack or slack)
+        own_way = draft is not None and draft.own_way
         sums = added(sums, _chunk(some, q, p, picked, margin, greedy=sampling.greedy, own_way=own_way))
-    return sums | (
-        {f"{DECIDED}_recorded": sums[DECIDED]}
-        if recorded and sums and draft is not None and bool(draft.any())
-        else {}
-    )
+    if sums and draft is not None and draft.shown and bool(draft.rows.any()):
+        sums[f"{DECIDED}_recorded"] = sums[DECIDED]
+    return sums
 
 
 def decisions_of(
@@ -250,8 +255,7 @@ def decisions_of(
         for loop, drafts, upto, numbers in zip(loops, proposed, most, u, strict=True)
         for row in _positions(loop, drafts, upto, numbers)
     ]
-    flags = torch.bool
-    kinds = (torch.int64, flags, flags, flags, flags, torch.float64, torch.float64, torch.float64)
+    kinds = (torch.int64, *[torch.bool] * 4, *[torch.float64] * 3)
     columns = zip(*rows, strict=True) if rows else ((),) * len(kinds)
     return Decided(
         torch.tensor(tokens, dtype=torch.int64),
@@ -259,10 +263,9 @@ def decisions_of(
     )
 
 
-_Position = tuple[int, bool, bool, bool, bool, float, float, float]
-
-
-def _positions(loop: Loop, drafts: Sequence[int], most: int, numbers: Sequence[float]) -> Iterator[_Position]:
+def _positions(
+    loop: Loop, drafts: Sequence[int], most: int, numbers: Sequence[float]
+) -> Iterator[tuple[int, bool, bool, bool, bool, float, float, float]]:
     """The emitted positions of a loop, as the fields of ``Decided`` after its tokens."""
     tests = numbers[-len(drafts) - 1 :]  # a draft of fewer than K leaves numbers between picks and tests
     for j in range(loop.emitted):
@@ -379,15 +382,12 @@ def _behind(q: Law, p: Law, rejected: Tensor) -> Law:
     # Where nothing remains, only rounding can have rejected: the rule is then the target's own row.
     takes = rejected.unsqueeze(-1) & (rest.sum(-1, keepdim=True) > 0)
     tolerance = q.tolerance + torch.where(rejected, p.tolerance, 0.0)
-    open_ = q.doubtful | (rejected.unsqueeze(-1) & (p.doubtful | _level(q, p, tolerance)))
+    # As probable under both models as far as rounding can tell: the residual may hold it.
+    level = (q.probs - p.probs).abs() <= tolerance.unsqueeze(-1)
+    open_ = q.doubtful | (rejected.unsqueeze(-1) & (p.doubtful | level))
     possible = (q.probs > 0) | q.doubtful
     lead = torch.where(rejected, torch.minimum(q.lead, p.lead), q.lead)
     return Law(torch.where(takes, rest, q.probs), open_ & possible, tolerance, lead)
-
-
-def _level(q: Law, p: Law, tolerance: Tensor) -> Tensor:
-    """Tokens as probable under both models as far as rounding can tell: the residual may hold them."""
-    return (q.probs - p.probs).abs() <= tolerance.unsqueeze(-1)
 
 
 def _draws(law: Law, tokens: Tensor, u: Tensor, *, greedy: bool) -> _Compared:

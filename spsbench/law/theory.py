@@ -5,32 +5,35 @@ token is accepted, ``k`` the lookahead (their gamma), ``c`` the time of one draf
 of one target run. Their formulae take the tests of a loop as independent with the same alpha; a
 measurement that differs is a finding, not an error. Chen et al. 2023 measure r', the emitted
 tokens per loop as a share of K+1, and need no such assumption.
+
+K below 0, alpha outside [0, 1] and a cost below 0 or infinite are refused with a ``UsageError``.
 """
 
 from __future__ import annotations
 
+import sys
+from math import inf
+
 from spsbench.errors import UsageError
 
-_BISECTIONS = 60
+_LIMITS = {
+    "k": (0, inf, "K must be 0 or above", "--k", "Give a whole number from 0 on."),
+    "alpha": (0, 1, "alpha must be between 0 and 1", "--alpha", "Give a number between 0 and 1."),
+    "c": (
+        0,
+        sys.float_info.max,
+        "c must be finite and at least 0",
+        "--c",
+        "Give the time of one draft run over the time of one target run, from 0 on.",
+    ),
+}
 
 
-def _check(k: int, alpha: float = 0.0, c: float = 0.0) -> None:
-    if k < 0:
-        raise UsageError(
-            f"K must be 0 or above, got {k}.", flag="--k", remedy="Give a whole number from 0 on."
-        )
-    if not 0.0 <= alpha <= 1.0:
-        raise UsageError(
-            f"alpha must be between 0 and 1, got {alpha}.",
-            flag="--alpha",
-            remedy="Give a number between 0 and 1.",
-        )
-    if not 0.0 <= c < float("inf"):
-        raise UsageError(
-            f"c must be finite and at least 0, got {c}.",
-            flag="--c",
-            remedy="Give the time of one draft run over the time of one target run, from 0 on.",
-        )
+def _check(**given: float) -> None:
+    for name, value in given.items():
+        least, most, said, flag, remedy = _LIMITS[name]
+        if not least <= value <= most:
+            raise UsageError(f"{said}, got {value}.", flag=flag, remedy=remedy)
 
 
 def expected_tokens(alpha: float, k: int) -> float:
@@ -38,11 +41,8 @@ def expected_tokens(alpha: float, k: int) -> float:
 
     Leviathan et al. 2022, equation 1. Summed as 1 + alpha + ... + alpha^K, which needs no case for
     alpha = 1 and loses no digits near it.
-
-    Raises:
-        UsageError: alpha outside [0, 1] or K below 0.
     """
-    _check(k, alpha)
+    _check(k=k, alpha=alpha)
     total = 0.0
     for _ in range(k + 1):
         total = 1.0 + alpha * total
@@ -53,11 +53,8 @@ def walltime_factor(alpha: float, c: float, k: int) -> float:
     """Speedup over ArS if verifying K+1 tokens costs as much as one target step.
 
     Leviathan et al. 2022, Theorem 3.8: expected tokens / (K c + 1).
-
-    Raises:
-        UsageError: alpha outside [0, 1], c below 0 or K below 0.
     """
-    _check(k, alpha, c)
+    _check(k=k, alpha=alpha, c=c)
     return expected_tokens(alpha, k) / (k * c + 1.0)
 
 
@@ -70,21 +67,14 @@ def operations_factor(alpha: float, c_operations: float, k: int) -> float:
         alpha: acceptance probability.
         c_operations: operations of one draft run per token over those of one target run (c^).
         k: lookahead.
-
-    Raises:
-        UsageError: alpha outside [0, 1], c^ below 0 or K below 0.
     """
-    _check(k, alpha, c_operations)
+    _check(k=k, alpha=alpha, c=c_operations)
     return loop_operations(c_operations, k) / expected_tokens(alpha, k)
 
 
 def loop_operations(c_operations: float, k: int) -> float:
-    """Arithmetic of one loop in target runs over one token: K c^ + K + 1, the numerator of Theorem 3.11.
-
-    Raises:
-        UsageError: c^ or K below 0.
-    """
-    _check(k, c=c_operations)
+    """Arithmetic of one loop in target runs over one token: K c^ + K + 1, the numerator of Theorem 3.11."""
+    _check(k=k, c=c_operations)
     return k * c_operations + k + 1.0
 
 
@@ -92,11 +82,8 @@ def minimum_gain(alpha: float, c: float) -> float:
     """What the best K gains at least: (1 + alpha) / (1 + c) if alpha > c, else 1 (no K gains).
 
     Leviathan et al. 2022, Corollary 3.9; the bound is the walltime factor at K = 1.
-
-    Raises:
-        UsageError: alpha outside [0, 1] or c below 0.
     """
-    _check(1, alpha, c)
+    _check(alpha=alpha, c=c)
     return (1.0 + alpha) / (1.0 + c) if alpha > c else 1.0
 
 
@@ -115,7 +102,7 @@ def chen_speedup(r_prime: float, k: int, target_s: float, draft_s: float) -> flo
     Raises:
         UsageError: K below 0, r' outside (0, 1], or times that are not positive numbers.
     """
-    _check(k)
+    _check(k=k)
     if not 0.0 < r_prime <= 1.0:
         raise UsageError(
             f"r' must be above 0 and at most 1, got {r_prime}.", remedy="Give a number above 0, at most 1."
@@ -151,7 +138,7 @@ def alpha_iid(mean_length: float, k: int) -> float:
     if mean_length >= k + 1.0:
         return 1.0
     low, high = 0.0, 1.0
-    for _ in range(_BISECTIONS):
+    for _ in range(60):
         middle = (low + high) / 2.0
         low, high = (middle, high) if expected_tokens(middle, k) < mean_length else (low, middle)
     return low if mean_length > 1.0 else 0.0

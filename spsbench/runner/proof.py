@@ -24,6 +24,7 @@ from spsbench.drafters.registry import build_policy, drafter_kind, is_ours, rule
 from spsbench.engines import rescore
 from spsbench.engines.local import Engine
 from spsbench.engines.rescore import Reading, token_evidence
+from spsbench.law.rederive import DraftRows
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.records import (
@@ -86,10 +87,10 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
         policy = build_policy(arm.policy) if drafts else None
         given = (arm.sampling, arm.k, seed, target.dtype, policy)
         other = pair.draft.dtype if drafts else target.dtype
+        rows = judged.draft_logits if shown is None else shown
         own_way = arm.method == "sps" and not is_ours(arm.drafter)
-        sums |= rescore.decided_again(
-            judged, generation, *given, recorded=shown, own_way=own_way, draft_dtype=other
-        )
+        told = None if rows is None else DraftRows(rows, shown is not None, own_way)
+        sums |= rescore.decided_again(judged, generation, *given, draft=told, draft_dtype=other)
     generation.draft_rows = None
     generation.losslessness = (generation.losslessness or {}) | sums
     generation.token_evidence = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
