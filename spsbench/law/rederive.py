@@ -160,9 +160,12 @@ class Decided:
     test_u: Tensor
     draw_u: Tensor
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> Decided:
-        """The same with every field changed: a part of the positions, or on another device."""
-        return Decided(*(change(getattr(self, field.name)) for field in fields(self)))
+    def part(self, part: slice) -> Decided:
+        """Some of the positions."""
+        return Decided(*(getattr(self, field.name)[part] for field in fields(self)))
+
+    def to(self, device: torch.device) -> Decided:
+        return Decided(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
 class DraftRows(NamedTuple):
@@ -208,13 +211,14 @@ def rederive(
         has an edge. ``decisions_recorded`` are those of a text with rows that were shown.
     """
     draft = DraftRows(draft) if isinstance(draft, Tensor) else draft
-    decided = decided.each(lambda field: field.to(target.device))
+    decided = decided.to(target.device)
     rows = max(_CHUNK_ELEMENTS // target.shape[-1], 1)
     sums: Sums = {}
     for start in range(0, len(decided.tokens), rows):
         part = slice(start, start + rows)
         q = own_law(target[part], sampling, slack)
-        some, picked = decided.each(lambda field, part=part: field[part]), decided.drafted[part] >= 0
+        some = decided.part(part)
+        picked = some.drafted >= 0
         if draft is None:
             p = _certain(some.drafted, q.probs)
             picked = torch.zeros_like(picked)  # a point mass is not drawn: there is no pick to derive

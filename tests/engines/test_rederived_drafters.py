@@ -44,7 +44,7 @@ INDEPENDENT = ("lookup", "eagle", "medusa", "early-exit")  # a copy has no row
 THEIRS = """
 import torch
 from spsbench import Draft, DrafterKind
-from spsbench.drafters.ngram import build_unigram
+from spsbench.drafters.ngram import build
 
 class Theirs:
     def __init__(self, inner, way):
@@ -64,7 +64,8 @@ def withdrawn(draft, u):
     return Draft(draft.tokens[:n], draft.probs[:n])
 
 def kind(name, way):
-    return DrafterKind(name, "For a test.", lambda given, c: Theirs(build_unigram({"adapt": True}, c), way))
+    options = {"order": 1, "adapt": True}
+    return DrafterKind(name, "For a test.", lambda given, c: Theirs(build(options, c), way))
 
 PLAIN, MIRRORED = kind("plain", lambda draft, u: draft), kind("mirrored", mirrored)
 WITHDRAWN = kind("withdrawn", withdrawn)
