@@ -77,10 +77,6 @@ class TableModel:
         return self._known[context]
 
 
-_REMEMBERED = 4096
-"""Rows of a function that are computed once: an enumeration builds its tables again for every question."""
-
-
 @lru_cache(maxsize=64)
 def random_rows(vocab_size: int, seed: int, sharpness: float = 1.0) -> RowFunction:
     """Random but fixed rows: the same context gives the same probabilities in every process.
@@ -91,20 +87,16 @@ def random_rows(vocab_size: int, seed: int, sharpness: float = 1.0) -> RowFuncti
         sharpness: scale of the Gaussian logits; larger is more peaked.
     """
 
-    @lru_cache(maxsize=_REMEMBERED)
+    @lru_cache(maxsize=4096)  # an enumeration builds its tables again for every question
     def row(context: tuple[int, ...]) -> Sequence[float]:
-        generator = torch.Generator().manual_seed(_mix(seed, *context))
+        state = 0x9E3779B97F4A7C15
+        for number in (seed, *context):
+            state = (state ^ (number + 0x9E3779B9)) * 0xBF58476D1CE4E5B9 % (1 << 63)
+        generator = torch.Generator().manual_seed(state)
         logits = torch.randn(vocab_size, dtype=torch.float64, generator=generator) * sharpness
         return tuple(logits.softmax(-1).tolist())
 
     return row
-
-
-def _mix(*numbers: int) -> int:
-    state = 0x9E3779B97F4A7C15
-    for number in numbers:
-        state = (state ^ (number + 0x9E3779B9)) * 0xBF58476D1CE4E5B9 % (1 << 63)
-    return state
 
 
 Law = dict[tuple[int, ...], float]
@@ -220,23 +212,38 @@ def paths(scene: Scene) -> Iterator[Path]:
     Raises:
         NotAFunction: what is proposed or decided does not follow from the loop's numbers.
     """
-    known = _Edges()
-    for chance, picks in boxes(_proposes(scene, drawn := _Edges()), scene.k, drawn):
-        seen = _run(scene, picks + (0.5,) * (scene.k + 1)).loop
-        assert seen.draft is not None
-        tested = len(seen.draft.tokens) + 1
+    drawn, known = _Edges(), _Edges()
+
+    def proposes(point: Point) -> Hashable:
+        """The drafted tokens by the drafter's K numbers; the rows that it reports hint where edges lie."""
+        drafter, context, _ = _started(scene, ())
+        draft = drafter.draft(list(context), scene.k, torch.tensor(point, dtype=torch.float64))
+        if draft.probs is not None:
+            drawn.hint(draft.probs.double().cumsum(-1).flatten().tolist())
+        return tuple(draft.tokens.tolist())
+
+    for chance, picks in boxes(proposes, scene.k, drawn):
+        seen = _run(scene, picks + (0.5,) * (scene.k + 1))[1]
+        q, draft = seen.target_rows, seen.draft
+        assert draft is not None
+        tested = len(draft.tokens) + 1
         idle = (0.5,) * (scene.k + 1 - tested)
-        probs = seen.draft.probs
-        dtype = torch.float64 if probs is None else probs.dtype
-        for weight, tests in boxes(_judges(scene, seen.target_rows, seen.draft), tested, known):
+        dtype = torch.float64 if draft.probs is None else draft.probs.dtype
+
+        def judges(point: Point, q: Rows = q, draft: Draft = draft) -> Hashable:
+            """(accepted, token) by the rule's numbers."""
+            verdict = judged(scene.accept, q, draft, torch.tensor(point, dtype=torch.float64))
+            return int(verdict.accepted), int(verdict.token)
+
+        for weight, tests in boxes(judges, tested, known):
             numbers = picks + idle + tests
-            tokens = tuple(_run(scene, numbers).loop.tokens)
+            tokens = tuple(_run(scene, numbers)[1].tokens)
             yield Path(chance * weight, numbers, tokens, tested - 1, dtype)
 
 
 def worst_difference(scene: Scene) -> Difference:
     """Compare the law of the loop with the target's over K+1 tokens."""
-    context, length = _run(scene, (0.5,) * (2 * scene.k + 1)).context, scene.k + 1
+    context, length = _run(scene, (0.5,) * (2 * scene.k + 1))[0], scene.k + 1
     ours: Law = defaultdict(float)
     follows = cache(partial(target_law, scene))
     drafted, limit = set[int](), EXACT
@@ -266,16 +273,10 @@ def target_law(scene: Scene, context: tuple[int, ...], length: int) -> Law:
     }
 
 
-class _Ran(NamedTuple):
-    drafter: Drafter
-    context: tuple[int, ...]
-    loop: DecodedLoop
-
-
-def _run(scene: Scene, numbers: Point) -> _Ran:
-    """The production loop under scripted uniform numbers, with the drafter and the tokens before it."""
-    drafter, context, loops = _started(scene, numbers)
-    return _Ran(drafter, context, next(loops))
+def _run(scene: Scene, numbers: Point) -> tuple[tuple[int, ...], DecodedLoop]:
+    """The production loop under scripted uniform numbers, after the tokens before it."""
+    _, context, loops = _started(scene, numbers)
+    return context, next(loops)
 
 
 def _started(scene: Scene, numbers: Point) -> tuple[Drafter, tuple[int, ...], Iterator[DecodedLoop]]:
@@ -286,30 +287,6 @@ def _started(scene: Scene, numbers: Point) -> tuple[Drafter, tuple[int, ...], It
     loops = begin(Stopwatch(FakeClock()))
     before = [token for _ in scene.before for token in next(loops).tokens]
     return drafter, (*scene.prompt, *before), loops
-
-
-def _proposes(scene: Scene, drawn: _Edges) -> Ask:
-    """The drafted tokens by the drafter's K numbers; the rows that it reports hint where its edges lie."""
-
-    def ask(point: Point) -> Hashable:
-        drafter, context, _ = _started(scene, ())
-        draft = drafter.draft(list(context), scene.k, torch.tensor(point, dtype=torch.float64))
-        probs = draft.probs
-        if probs is not None:
-            drawn.hint(probs.double().cumsum(-1).flatten().tolist())
-        return tuple(draft.tokens.tolist())
-
-    return ask
-
-
-def _judges(scene: Scene, q: Rows, draft: Draft) -> Ask:
-    """(accepted, token) by the rule's numbers."""
-
-    def ask(point: Point) -> Hashable:
-        verdict = judged(scene.accept, q, draft, torch.tensor(point, dtype=torch.float64))
-        return int(verdict.accepted), int(verdict.token)
-
-    return ask
 
 
 class _Edges:
@@ -331,22 +308,20 @@ class _Edges:
         return self._sorted[(first + last) // 2] if first < last else None
 
 
-def boxes(ask: Ask, axes: int, known: _Edges) -> Iterator[tuple[float, Point]]:
+def boxes(ask: Ask, axes: int, known: _Edges, fixed: Point = ()) -> Iterator[tuple[float, Point]]:
     """(volume, a point inside) of boxes that fill the unit cube and on each of which ``ask`` is constant."""
-    return _split(cache(ask), axes, known, ())
-
-
-def _split(ask: Ask, axes: int, known: _Edges, fixed: Point) -> Iterator[tuple[float, Point]]:
+    ask = ask if fixed else cache(ask)
     later = axes - len(fixed) - 1
     if later < 0:
         yield 1.0, fixed
         return
     if not _matters(ask, later, fixed):
-        yield from _split(ask, axes, known, (*fixed, 0.5))
+        yield from boxes(ask, axes, known, (*fixed, 0.5))
         return
-    answers = [_along(ask, fixed, later, setting) for setting in (_SETTINGS if later else _SETTINGS[:1])]
+    settings = _SETTINGS if later else _SETTINGS[:1]
+    answers = [_along(ask, fixed, (setting,) * later) for setting in settings]
     for low, high in pairwise([0.0, *_edges(answers, known), 1.0]):
-        for volume, point in _split(ask, axes, known, (*fixed, (low + high) / 2)):
+        for volume, point in boxes(ask, axes, known, (*fixed, (low + high) / 2)):
             yield (high - low) * volume, point
 
 
@@ -359,9 +334,8 @@ def _matters(ask: Ask, later: int, fixed: Point) -> bool:
     return any(len({ask((*fixed, u, *corner)) for u in (0.0, 0.5, _BELOW_ONE)}) > 1 for corner in corners)
 
 
-def _along(ask: Ask, fixed: Point, later: int, setting: float) -> Answer:
+def _along(ask: Ask, fixed: Point, rest: Point) -> Answer:
     """The answer as a function of one number, with those before it fixed and those after it set."""
-    rest = (setting,) * later
     return lambda u: ask((*fixed, u, *rest))
 
 
