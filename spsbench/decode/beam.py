@@ -125,7 +125,10 @@ def best_candidates(beams: Sequence[Beam], logits: Tensor, n: int) -> list[Conti
         raise FloatingPointError("the logits of a beam are not finite numbers")
     before = torch.tensor([beam.score for beam in beams], dtype=torch.float32, device=scores.device)
     flat = (scores + before.unsqueeze(1)).flatten()
-    best = _stable_top(flat, n)
+    least = torch.topk(flat, min(n, len(flat))).values[-1]
+    found = ((flat >= least) & ~flat.isneginf()).nonzero().squeeze(-1)
+    order = torch.sort(flat[found], descending=True, stable=True).indices
+    best = found[order[:n]]
     width = scores.shape[-1]
     return [
         Continuation(beams[index // width].node, index % width, score)
@@ -136,17 +139,6 @@ def best_candidates(beams: Sequence[Beam], logits: Tensor, n: int) -> list[Conti
 def enough_candidates(width: int, end_tokens: int) -> int:
     """How many of the best hold ``width`` that go on, if so many tokens end one; as transformers has it."""
     return max(2, 1 + end_tokens) * width
-
-
-def _stable_top(scores: Tensor, n: int) -> Tensor:
-    """Indices of the n largest finite entries, largest first, of equal ones the smaller index.
-
-    ``topk`` alone leaves open which of equal entries it takes.
-    """
-    least = torch.topk(scores, min(n, len(scores))).values[-1]
-    found = ((scores >= least) & ~scores.isneginf()).nonzero().squeeze(-1)
-    order = torch.sort(scores[found], descending=True, stable=True).indices
-    return found[order[:n]]
 
 
 class BeamSearch:

@@ -140,12 +140,9 @@ class _Batch:
         self._alive = self._alive & ~over
         self._pending = token.unsqueeze(1)
         if int((~self._alive).sum()) > _ENDED * len(self._alive):
-            self._drop_ended()
-
-    def _drop_ended(self) -> None:
-        kept = self._alive.nonzero().squeeze(1)
-        self._cache.select(kept)
-        self._rows, self._pending, self._alive = self._rows[kept], self._pending[kept], self._alive[kept]
+            kept = self._alive.nonzero().squeeze(1)
+            self._cache.select(kept)
+            self._rows, self._pending, self._alive = self._rows[kept], self._pending[kept], self._alive[kept]
 
     def sequences(self) -> Iterator[Sampled]:
         for row, (start, end) in enumerate(zip(self._starts.tolist(), self._lengths.tolist(), strict=True)):

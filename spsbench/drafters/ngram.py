@@ -76,7 +76,9 @@ class CorpusCounts:
             keys, index = np.unique(context[at - 1] * vocab_size + flat[at - 1], return_inverse=True)
             context = np.zeros_like(context)
             context[at] = index
-            self._levels.append(self._level(keys, index, flat[at]))
+            pairs, counts = np.unique(index * self._vocab_size + flat[at], return_counts=True)
+            starts = np.searchsorted(pairs, np.arange(len(keys) + 1) * self._vocab_size)
+            self._levels.append(_Level(keys, starts, Followers(pairs % self._vocab_size, counts)))
 
     def followers(self, context: Sequence[int]) -> Followers:
         """Of a context of 1 to order - 1 tokens."""
@@ -89,11 +91,6 @@ class CorpusCounts:
         level = self._levels[len(context) - 1]
         own = slice(level.starts[index], level.starts[index + 1])
         return Followers(level.followers.tokens[own], level.followers.counts[own])
-
-    def _level(self, keys: Integers, index: Integers, following: Integers) -> _Level:
-        pairs, counts = np.unique(index * self._vocab_size + following, return_counts=True)
-        starts = np.searchsorted(pairs, np.arange(len(keys) + 1) * self._vocab_size)
-        return _Level(keys, starts, Followers(pairs % self._vocab_size, counts))
 
 
 class SequenceCounts:

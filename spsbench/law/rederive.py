@@ -71,7 +71,9 @@ def own_law(logits: Tensor, sampling: SamplingParams, slack: float) -> Law:
     """
     logits = logits.double() / (1.0 if sampling.greedy else sampling.temperature)
     best = logits.max(-1, keepdim=True).values
-    unit = _unit(logits, best)
+    away = (best - logits).clamp(max=_FARTHEST)
+    never = logits.isneginf()
+    unit = away.masked_fill(never, 0.0).sum(-1, keepdim=True) / (~never).sum(-1, keepdim=True)
     shift = slack * unit  # of a logit, up or down
     ahead = logits.topk(2, dim=-1).values.diff(dim=-1).abs().squeeze(-1)
     lead = (ahead / 2).tanh() / 2
@@ -91,13 +93,6 @@ def own_law(logits: Tensor, sampling: SamplingParams, slack: float) -> Law:
     kept = (whole * (probs > 0)).sum(-1)
     tolerance = moved.squeeze(-1) + (whole * edge).sum(-1) / kept
     return Law(probs, doubtful, tolerance, lead)
-
-
-def _unit(logits: Tensor, best: Tensor) -> Tensor:
-    """[n, 1] the best logit's distance from the mean of its row; tokens at minus infinity are not asked."""
-    away = (best - logits).clamp(max=_FARTHEST)
-    never = logits.isneginf()
-    return away.masked_fill(never, 0.0).sum(-1, keepdim=True) / (~never).sum(-1, keepdim=True)
 
 
 def _top_k(logits: Tensor, top_k: int, shift: Tensor) -> tuple[Tensor, Tensor]:
