@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -83,19 +83,13 @@ class Forced(NamedTuple):
     drafted: Integers
 
 
-class Replayable(Protocol):
-    """A drafter whose proposals follow from the decided tokens alone, and who can say them for any text."""
-
-    def forced(self, text: ForcedText, k: int) -> Forced:
-        """Its drafts over a text; what it remembers of earlier sequences is lost."""
-        ...
-
-
 def forced(drafter: Drafter, text: ForcedText, k: int, name: str) -> Forced:
-    """The drafts of any drafter over a text.
+    """The drafts of any drafter over a text, by its method ``forced``; what it remembers is then lost.
+
+    Only a drafter whose proposals follow from the decided tokens alone has one.
 
     Raises:
-        UsageError: it cannot be replayed.
+        UsageError: it has none.
     """
     if not hasattr(drafter, "forced"):
         raise UsageError(

@@ -106,7 +106,7 @@ class EagleDrafter(ModelDrafter):
         return super().draft(tokens, k, u) if len(tokens) > 1 else _nothing(u)
 
     def forced(self, text: ForcedText, k: int) -> Forced:
-        """See ``Replayable``: K rows a token, since each rests on where the loop began."""
+        """See ``forced.forced``: K rows a token, since each rests on where the loop began."""
         return by_chain(self, text, k)
 
     def along(self, ids: Tensor, start: int, count: int) -> Tensor:
@@ -152,7 +152,7 @@ class MedusaDrafter:
         """Nothing is kept from one loop to the next."""
 
     def forced(self, text: ForcedText, k: int) -> Forced:
-        """See ``Replayable``."""
+        """See ``forced.forced``."""
         return by_proposals(self, text, k)
 
     def along(self, ids: Tensor, start: int, count: int) -> Tensor:

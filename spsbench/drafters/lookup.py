@@ -48,7 +48,7 @@ class LookupDrafter:
         """Nothing to forget: only decided tokens are indexed, and the next draft does it."""
 
     def forced(self, text: ForcedText, k: int) -> Forced:
-        """See ``Replayable``."""
+        """See ``forced.forced``."""
         return by_proposals(self, text, k)
 
     def _index(self, tokens: Sequence[int]) -> None:

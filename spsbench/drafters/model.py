@@ -68,7 +68,7 @@ class ModelDrafter:
         return Draft(torch.cat(picks), rows.joined(told))
 
     def forced(self, text: ForcedText, k: int) -> Forced:
-        """See ``Replayable``; without a policy."""
+        """See ``forced.forced``; without a policy."""
         return by_model(self, text, k)
 
     @staticmethod

@@ -185,7 +185,7 @@ class NgramDrafter:
             self._unigrams[self._own.pop()] -= 1
 
     def forced(self, text: ForcedText, k: int) -> Forced:
-        """See ``Replayable``."""
+        """See ``forced.forced``."""
         return by_single_tokens(self, text, k)
 
     def _count(self, tokens: Sequence[int], behind: bool = False) -> None:

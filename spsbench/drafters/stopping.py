@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,6 @@ from spsbench.law.text_loops import Booleans, Floats, Integers, Rollouts, anchor
 from spsbench.records import SamplingParams, Spec
 
 STOP_BELOW, ENTROPY = "stop-below", "entropy"
-
-_ROLLOUTS = 16
-"""Positions of a text after which drafts are sampled on, about."""
 
 Numbers = npt.NDArray[np.floating[Any]]
 
@@ -50,24 +47,16 @@ class StopRule:
         """Whether it ends no draft: no probability is below 0."""
         return self.spec.name == STOP_BELOW and self.threshold <= 0
 
-    def ends(self, seen: RowFacts) -> Booleans:
-        """[...] whether a draft ends there; by the policy's own margin, in the precision of the rows."""
+    def ends(self, probability: Numbers, entropy: Numbers) -> Booleans:
+        """[...] whether a draft ends there; by the policy's own margin, in the precision of the rows.
+
+        Args:
+            probability: [...] of the drafted token in its own row.
+            entropy: [...] of that row, in nats; NaN if no rule asks.
+        """
         if self.spec.name == STOP_BELOW:
-            return np.asarray(seen.probability - self.threshold < 0)
-        return np.asarray(self.threshold - seen.entropy < 0)
-
-
-@dataclass(frozen=True, slots=True)
-class RowFacts:
-    """What rules look at, in the precision of the rows.
-
-    Attributes:
-        probability: [...] of the drafted token in its own row.
-        entropy: [...] of that row, in nats; NaN if no rule asks.
-    """
-
-    probability: Numbers
-    entropy: Numbers
+            return np.asarray(probability - self.threshold < 0)
+        return np.asarray(self.threshold - entropy < 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +89,7 @@ class StopReader:
         texts: in the order in which they were read.
     """
 
-    def __init__(self, rules: Sequence[StopRule], seed: int = 0, rollouts: int = _ROLLOUTS) -> None:
+    def __init__(self, rules: Sequence[StopRule], seed: int = 0, rollouts: int = 16) -> None:
         self.rules = tuple(rules)
         self.texts: list[DraftedText] = []
         self._count = rollouts
@@ -123,13 +112,26 @@ class StopReader:
         own = p.at(ids[-n:])
         accepted = accepted_of(text.log_target, own.tolist())
         entropy = self._entropies(p)
-        facts = RowFacts(own.cpu().numpy(), entropy[:n])
-        stops = np.array([rule.ends(facts) for rule in self.rules], np.bool_).reshape(-1, n)
+        ends = [rule.ends(own.cpu().numpy(), entropy[:n]) for rule in self.rules]
         residuals = [_residual(p, q, position, text.device) for position in range(n + 1)]
-        rejected = np.array([self._ended(*each) for each in zip(residuals, entropy, strict=True)])
-        behind = _Behind(model, sampling, text.prompt, residuals, p, k, text.device)
-        rollouts = self._rolled_out(behind, accepted) if k > 1 and self.rules else ()
-        self.texts.append(DraftedText(accepted, stops, rejected.reshape(n + 1, len(self.rules)).T, rollouts))
+        rejected = np.array(
+            [
+                [float(of.share @ rule.ends(of.probability, np.full_like(of.probability, nats)))]
+                for of, nats in zip(residuals, entropy, strict=True)
+                for rule in self.rules
+            ]
+        ).reshape(n + 1, len(self.rules))
+        rollouts: tuple[Rollouts, ...] = ()
+        if k > 1 and self.rules:
+            chosen, weights = self._chosen(1 - accepted)
+            further = np.zeros((len(self.rules), len(chosen)), np.int64)
+            for place in range(len(chosen) - 1, -1, -1):  # from the end: what was read before stays cached
+                u = torch.rand(k, generator=self._random, dtype=torch.float64)
+                drafts = _drafts(model, sampling, text, residuals, p, int(chosen[place]), u)
+                further[:, place] = self._further(drafts, k)
+            rollouts = tuple(Rollouts(chosen, weights, each) for each in further)
+        stops = np.array(ends, np.bool_).reshape(-1, n)
+        self.texts.append(DraftedText(accepted, stops, rejected.T, rollouts))
         return Forced(anchored(accepted, k), np.full(n, k))
 
     def _entropies(self, p: Rows) -> Numbers:
@@ -139,37 +141,28 @@ class StopReader:
         found: Numbers = (-Entropy(0.0).margin(p.dense(), torch.empty(0))).cpu().numpy()
         return found
 
-    def _ended(self, residual: _Residual, entropy: Any) -> list[float]:
-        """[R] the chance that a draft ends after a rejected token."""
-        facts = RowFacts(residual.probability, np.broadcast_to(entropy, residual.probability.shape))
-        return [float(residual.share @ rule.ends(facts)) for rule in self.rules]
-
-    def _rolled_out(self, behind: _Behind, accepted: Floats) -> tuple[Rollouts, ...]:
-        """Drafts that are sampled on after some positions, likelier where a rejection is likelier."""
-        chances = np.append(_inclusion(1 - accepted, self._count), 1.0)
+    def _chosen(self, sizes: Floats) -> tuple[Integers, Floats]:
+        """Positions after which drafts are sampled on, likelier where a rejection is, and their weights."""
+        chances = np.append(_inclusion(sizes, self._count), 1.0)
         offset = float(torch.rand((), generator=self._random, dtype=torch.float64))
         edges = np.floor(np.append(0.0, chances.cumsum()) + offset)
         chosen = np.flatnonzero(np.diff(edges) > 0)
-        further = np.zeros((len(self.rules), len(chosen)), np.int64)
-        for place in range(len(chosen) - 1, -1, -1):  # from the end: what was read before stays cached
-            further[:, place] = self._further(behind, int(chosen[place]))
-        return tuple(Rollouts(chosen, 1 / chances[chosen], each) for each in further)
+        return chosen, 1 / chances[chosen]
 
-    def _further(self, behind: _Behind, position: int) -> Integers:
+    def _further(self, drafts: Iterator[tuple[Rows, Tensor]], k: int) -> Integers:
         """[R] tokens drafted after a rejected one until each rule ends the draft."""
         found = np.zeros(len(self.rules), np.int64)
-        u = torch.rand(behind.k, generator=self._random, dtype=torch.float64)
-        for drafted, (row, token) in enumerate(behind.drafts(position, u), start=1):
-            facts = RowFacts(row.at(token).cpu().numpy(), self._entropies(row))
-            going_on = ~np.array([rule.ends(facts)[0] for rule in self.rules]) & (found == drafted - 1)
+        for drafted, (row, token) in enumerate(drafts, start=1):
+            probability, entropy = row.at(token).cpu().numpy(), self._entropies(row)
+            ended = np.array([rule.ends(probability, entropy)[0] for rule in self.rules])
+            going_on = ~ended & (found == drafted - 1)
             found[going_on] += 1
-            if drafted == behind.k - 1 or not going_on.any():
+            if drafted == k - 1 or not going_on.any():
                 break
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Residual:
+class _Residual(NamedTuple):
     """The law of the token that is rejected at a position, over its support.
 
     Attributes:
@@ -194,46 +187,34 @@ def _residual(p: Rows, q: Tensor, position: int, device: torch.device) -> _Resid
     return _Residual(tokens, row[tokens], over[tokens] / over.sum())
 
 
-@dataclass(frozen=True, slots=True)
-class _Behind:
-    """Drafts on from any position of a text that a model has read, without an end but K.
+def _drafts(
+    model: LanguageModel,
+    sampling: SamplingParams,
+    text: ForcedText,
+    residuals: Sequence[_Residual],
+    p: Rows,
+    position: int,
+    u: Tensor,
+) -> Iterator[tuple[Rows, Tensor]]:
+    """(row, token [1]) of the token that is rejected at a position and of those after it, up to K in all.
 
-    Attributes:
-        model: has read all of prompt and text.
-        sampling: of its rows.
-        prompt: before the text.
+    Args:
+        model: has read the text at least up to the position.
         residuals: [n+1] the law of the token that is drafted and rejected at each position.
         p: [n+1] rows of the draft along the text.
-        k: the most that a loop drafts.
-        device: where the model is.
+        u: [K] uniform numbers.
     """
-
-    model: LanguageModel
-    sampling: SamplingParams
-    prompt: Sequence[int]
-    residuals: Sequence[_Residual]
-    p: Rows
-    k: int
-    device: torch.device
-
-    def drafts(self, position: int, u: Tensor) -> Iterator[tuple[Rows, Tensor]]:
-        """(row, token [1]) of the rejected token and of those after it, up to K in all.
-
-        Args:
-            position: must not be larger than that of an earlier call.
-            u: [K] uniform numbers.
-        """
-        residual = self.residuals[position]
-        reached = np.cumsum(residual.share)
-        drawn = min(int(reached.searchsorted(float(u[0]) * reached[-1], side="right")), len(reached) - 1)
-        token = torch.tensor([int(residual.tokens[drawn])], device=self.device)
-        self.model.rollback(len(self.prompt) + position)
-        yield self.p.pick(torch.tensor(position, device=self.device)), token
-        room = self.model.room_behind(self.prompt) - position
-        for number in range(1, min(self.k, room)):
-            row = rows.warped(self.model.score(token, last=1), self.sampling)
-            token = row.draw(u[number : number + 1].to(self.device))
-            yield row, token
+    residual = residuals[position]
+    reached = np.cumsum(residual.share)
+    drawn = min(int(reached.searchsorted(float(u[0]) * reached[-1], side="right")), len(reached) - 1)
+    token = torch.tensor([int(residual.tokens[drawn])], device=text.device)
+    model.rollback(len(text.prompt) + position)
+    yield p.pick(torch.tensor(position, device=text.device)), token
+    room = model.room_behind(text.prompt) - position
+    for number in range(1, min(len(u), room)):
+        row = rows.warped(model.score(token, last=1), sampling)
+        token = row.draw(u[number : number + 1].to(text.device))
+        yield row, token
 
 
 def _inclusion(sizes: Floats, count: int) -> Floats:

@@ -146,7 +146,7 @@ class SuffixDrafter:
         return Draft(torch.tensor(self._copied(k), dtype=torch.int64, device=u.device), None)
 
     def forced(self, text: ForcedText, k: int) -> Forced:
-        """See ``Replayable``; not with ``across``, where proposals depend on the order of all texts.
+        """See ``forced.forced``; not with ``across``, where proposals depend on the order of all texts.
 
         Raises:
             UsageError: ``across`` is on.

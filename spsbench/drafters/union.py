@@ -57,7 +57,7 @@ class UnionDrafter:
             member.observe(tokens, accepted if member is self._proposer else 0)
 
     def forced(self, text: ForcedText, k: int) -> Forced:
-        """See ``Replayable``: before every token the drafts of the first member that has one."""
+        """See ``forced.forced``: before every token the drafts of the first member that has one."""
         found = [forced(member, text, k, f"union of {type(member).__name__}") for member in self._members]
         return united(found)[0]
 
