@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spsbench.decode import rows as loop_rows
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
-from spsbench.decode.rows import warped
 from spsbench.decode.sampling import draw
 from spsbench.drafters.forced import Forced, ForcedText, by_single_tokens
 from spsbench.drafters.registry import Context
@@ -173,7 +173,7 @@ class NgramDrafter:
         numbers, picks, rows = u.cpu(), [], []
         for i in range(k):
             logits = torch.from_numpy(self._row(recent)).log().to(u.dtype).unsqueeze(0)
-            rows.append(warped(logits, self._sampling).dense())
+            rows.append(loop_rows.warped(logits, self._sampling).dense())
             picks.append(int(draw(rows[-1], numbers[i : i + 1])))
             self._count([picks[-1]], behind=True)
             recent = self._context([*recent, picks[-1]])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from spsbench.decode.rows import warped
+from spsbench.decode import rows as loop_rows
 from spsbench.drafters.policy import lookaheads
 from spsbench.drafters.registry import Policy
 from spsbench.engines.buffer import transform_numbers
@@ -72,7 +72,7 @@ def teacher_force(
 def _warped(logits: Tensor, sampling: SamplingParams) -> Tensor:
     """[n, V] warped a few rows at a time: sorting a large vocabulary takes several times its memory."""
     rows = max(1, _CHUNK_ELEMENTS // logits.shape[-1])
-    return torch.cat([warped(part, sampling).dense() for part in torch.split(logits, rows)])
+    return torch.cat([loop_rows.warped(part, sampling).dense() for part in torch.split(logits, rows)])
 
 
 def score_stats(reading: Reading, seed: int) -> Sums:

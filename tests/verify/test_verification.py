@@ -142,8 +142,9 @@ def test_what_is_planted_everywhere_is_no_wrong_sampler(subject: SamplerUnderTes
         assert rows.warped is WARPED
         assert rejection.acceptance_probability is RIGHT
     with planted_everywhere("nucleus-at-one"):
-        assert rescore.warp is sampling.warp
         assert rows.warped is not WARPED
+        logits = torch.linspace(-2, 2, 9).unsqueeze(0)
+        assert torch.equal(rescore._warped(logits, SHARP), sampling.warp(logits, SHARP))
         assert sampling.warp is not RIGHT_WARP
 
 
