@@ -110,27 +110,23 @@ class Batch(ABC):
     def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
         """One loop of every live row, at least one."""
 
-    def _of_live(self, logits: Tensor) -> Tensor:
-        """[b, last, V] of [B, last, V]: without a copy where every row is live."""
-        if len(self.live) == self.size:
-            return logits
-        return logits[sorted(self.live)]
-
-    def _rows(self) -> list[tuple[int, BatchRow]]:
-        return sorted(self.live.items())
+    def _warped(self, logits: Tensor) -> Rows:
+        """b last warped rows of the live ones of [B, last, V]: without a copy where every row is live."""
+        live = logits if len(self.live) == self.size else logits[sorted(self.live)]
+        return rows.warped(live.flatten(0, 1), self.sampling)
 
 
 class BatchArS(Batch):
     """Algorithm 1 for B sequences: one token of each a loop."""
 
     def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
-        live = self._rows()
+        live = sorted(self.live.items())
         numbers = [row.uniforms(1) for _, row in live]
         watch.lap("other")
         tokens, starts = pending(self.live, self.size)
         logits = self.target.score(tokens.to(self.target.device), starts, last=1)
         watch.lap("verify")
-        q = rows.warped(self._of_live(logits).flatten(0, 1), self.sampling)
+        q = self._warped(logits)
         drawn = q.draw(torch.cat(numbers)).tolist()
         watch.lap("sample")
         found = {}
@@ -185,14 +181,14 @@ class BatchSpS(Batch):
         self._drafter.begin(number, row)
 
     def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
-        live, k = self._rows(), self._k
+        live, k = sorted(self.live.items()), self._k
         numbers = {number: row.uniforms(2 * k + 1) for number, row in live}
         watch.lap("other")
         drafts = self._drafter.draft(self.live, k, {number: u[:k] for number, u in numbers.items()})
         watch.lap("draft")
         logits = self._score(drafts)
         watch.lap("verify")
-        q = rows.warped(self._of_live(logits).flatten(0, 1), self.sampling)
+        q = self._warped(logits)
         width, found = logits.shape[1], {}
         for place, (number, row) in enumerate(live):
             draft = drafts[number]
@@ -238,12 +234,10 @@ class ModelBatchDrafter:
         self._read = [0] * model.batch  # tokens of each row that the model has read
 
     def begin(self, number: int, row: BatchRow) -> None:
-        """See ``BatchDrafter.begin``: read the prompt but its last token."""
         self._model.begin(number, row.tokens)
         self._read[number] = len(row.tokens) - 1
 
     def draft(self, live: Mapping[int, BatchRow], k: int, numbers: Mapping[int, Tensor]) -> Drafts:
-        """See ``BatchDrafter.draft``: K tokens of every row."""
         order = sorted(live)
         picks: list[Tensor] = []
         told: list[Rows] = []
@@ -261,7 +255,7 @@ class ModelBatchDrafter:
         }
 
     def observe(self, number: int, row: BatchRow, accepted: int) -> None:
-        """See ``BatchDrafter.observe``: what lies after the last decided token is no longer read."""
+        """What lies after the last decided token is no longer read."""
         self._read[number] = min(self._read[number], len(row.tokens) - 1)
 
     def _first(self, live: Mapping[int, BatchRow]) -> Tensor:
@@ -307,7 +301,6 @@ class RowDrafters:
         self._drafters[number].begin(row.tokens)
 
     def draft(self, live: Mapping[int, BatchRow], k: int, numbers: Mapping[int, Tensor]) -> Drafts:
-        """See ``BatchDrafter.draft``: of each row as many tokens as its drafter has."""
         return {
             number: self._drafters[number].draft(row.tokens, k, numbers[number])
             for number, row in live.items()

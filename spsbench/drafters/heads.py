@@ -11,7 +11,7 @@ from torch import Tensor
 from spsbench.decode import rows
 from spsbench.decode.protocols import read_prompt
 from spsbench.decode.rejection import Draft
-from spsbench.drafters.forced import Forced, ForcedText, StatesUpTo, by_chain, by_proposals, chain_rows
+from spsbench.drafters.forced import StatesUpTo, by_chain, by_proposals, chain_rows
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import Context
 from spsbench.errors import UsageError
@@ -62,11 +62,9 @@ class EagleModel:
         return self._read
 
     def begin(self, prompt: Sequence[int]) -> Tensor:
-        """See ``LanguageModel.begin``."""
         return read_prompt(self, prompt, self._nothing.device)
 
     def room_behind(self, prompt: Sequence[int]) -> int:
-        """See ``LanguageModel.room_behind``."""
         return self.context_window - len(prompt)
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
@@ -105,9 +103,7 @@ class EagleDrafter(ModelDrafter):
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         return super().draft(tokens, k, u) if len(tokens) > 1 else _nothing(u)
 
-    def forced(self, text: ForcedText, k: int) -> Forced:
-        """See ``forced.forced``: K rows a token, since each rests on where the loop began."""
-        return by_chain(self, text, k)
+    forced = by_chain
 
     def along(self, ids: Tensor, start: int, count: int) -> Tensor:
         """[count, V] logits before tokens of a text, of a draft that began before ids[start]."""
@@ -141,23 +137,18 @@ class MedusaDrafter:
         if len(tokens) < 2:
             return _nothing(u)
         places = min(k, self._heads.count)
-        told = rows.warped(self._logits(len(tokens), places), self._sampling)
+        told = rows.warped(self.along(torch.empty(0), len(tokens), places), self._sampling)
         return Draft(told.draw(u[:places]), told)
-
-    def _logits(self, start: int, places: int) -> Tensor:
-        feature = self._hidden.features(start - 2, start - 1)
-        return self._heads(feature, places).to(feature.dtype)
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Nothing is kept from one loop to the next."""
 
-    def forced(self, text: ForcedText, k: int) -> Forced:
-        """See ``forced.forced``."""
-        return by_proposals(self, text, k)
+    forced = by_proposals
 
     def along(self, ids: Tensor, start: int, count: int) -> Tensor:
-        """See ``EagleDrafter.along``."""
-        return self._logits(start, count)
+        """See ``EagleDrafter.along``; the ids are not read."""
+        feature = self._hidden.features(start - 2, start - 1)
+        return self._heads(feature, count).to(feature.dtype)
 
     def forward_bytes(self) -> int:
         """Bytes of weights that a draft reads, of however many tokens."""

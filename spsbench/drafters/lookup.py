@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
-from spsbench.drafters.forced import Forced, ForcedText, by_proposals
+from spsbench.drafters.forced import by_proposals
 from spsbench.drafters.registry import Context
 from spsbench.plugins import Options
 
@@ -47,9 +47,7 @@ class LookupDrafter:
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Nothing to forget: only decided tokens are indexed, and the next draft does it."""
 
-    def forced(self, text: ForcedText, k: int) -> Forced:
-        """See ``forced.forced``."""
-        return by_proposals(self, text, k)
+    forced = by_proposals
 
     def _index(self, tokens: Sequence[int]) -> None:
         """Remember the place after each n-gram that a token follows; later ones replace earlier ones."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from spsbench.decode import rows
 from spsbench.decode.protocols import LanguageModel
 from spsbench.decode.rejection import Draft
-from spsbench.drafters.forced import Forced, ForcedText, by_model
+from spsbench.drafters.forced import by_model
 from spsbench.drafters.policy import lookahead_of
 from spsbench.drafters.registry import Context, Margin, Policy
 from spsbench.plugins import Options
@@ -67,9 +67,7 @@ class ModelDrafter:
         self._drafted = len(picks)
         return Draft(torch.cat(picks), rows.joined(told))
 
-    def forced(self, text: ForcedText, k: int) -> Forced:
-        """See ``forced.forced``; without a policy."""
-        return by_model(self, text, k)
+    forced = by_model
 
     @staticmethod
     def _ends(margin: Margin, row: rows.Rows, token: Tensor) -> bool:

@@ -15,7 +15,7 @@ from spsbench.decode import rows as loop_rows
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.decode.sampling import draw
-from spsbench.drafters.forced import Forced, ForcedText, by_single_tokens
+from spsbench.drafters.forced import by_single_tokens
 from spsbench.drafters.registry import Context
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams
@@ -184,9 +184,7 @@ class NgramDrafter:
         while len(self._own.tokens) >= len(tokens):
             self._unigrams[self._own.pop()] -= 1
 
-    def forced(self, text: ForcedText, k: int) -> Forced:
-        """See ``forced.forced``."""
-        return by_single_tokens(self, text, k)
+    forced = by_single_tokens
 
     def _count(self, tokens: Sequence[int], behind: bool = False) -> None:
         """Count what is new in a sequence, or all of it ``behind`` what was counted."""

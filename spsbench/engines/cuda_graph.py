@@ -123,7 +123,7 @@ class StagedBatch(Batch):
 
     def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
         """One or three launches, and one wait for the answer."""
-        drawn = [row.uniforms(self.u.shape[1]) for _, row in self._rows()]
+        drawn = [row.uniforms(self.u.shape[1]) for _, row in sorted(self.live.items())]
         if len(drawn) == self.size:
             torch.stack(drawn, out=self.u)
         else:

@@ -33,6 +33,8 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -123,13 +125,9 @@ def anchored(by_token: Floats, k: int) -> Floats:
     return found
 
 
-def stopped(chances: Floats, drafted: npt.NDArray[np.int64]) -> Floats:
+def stopped(chances: Floats, drafted: Integers) -> Floats:
     """[n, K] chances where a loop that begins before token t drafts at most ``drafted[t]`` tokens."""
     return np.where(np.arange(chances.shape[1]) < drafted[:, None], chances, 0.0)
-
-
-Integers = npt.NDArray[np.int64]
-Booleans = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
