@@ -30,18 +30,11 @@ class MetricInterval(TypedDict):
 
 
 class RatioInterval(MetricInterval):
-    """A ratio of times per token."""
-
     ratio: float
 
 
 class Estimate(MetricInterval):
-    """A mean."""
-
     estimate: float
-
-
-# --- rows: one arm ---
 
 
 class AcceptanceNames(TypedDict):
@@ -121,9 +114,6 @@ class CategoryPart(TypedDict):
     rows: list[CategoryRow]
 
 
-# --- parity ---
-
-
 class Solved(TypedDict):
     """McNemar's test on problems that any sample solved; the counts are of problems."""
 
@@ -189,9 +179,6 @@ class Parity(TypedDict):
     target_over_draft: list[TargetOverDraft]
 
 
-# --- losslessness ---
-
-
 class Leakage(TypedDict):
     """Share of the draft in the mixture with the target that fits the output best."""
 
@@ -219,8 +206,6 @@ class TransformTest(TypedDict):
 
 
 class Judgement(TypedDict):
-    """A verdict with the reasons for it."""
-
     verdict: Verdict
     reasons: list[str]
 
@@ -360,9 +345,6 @@ class Losslessness(TypedDict):
     arms: list[ArmLosslessness]
 
 
-# --- prediction ---
-
-
 class ArmPrediction(ArmIdentity, MetricInterval):
     """Predicted and measured speedup of one arm; a residual is measured - predicted.
 
@@ -386,8 +368,6 @@ class ArmPrediction(ArmIdentity, MetricInterval):
 
 
 class CurvePoint(TypedDict):
-    """The predicted speedup at one K."""
-
     k: int
     speedup: float
 
@@ -417,13 +397,8 @@ class SeriesPrediction(SeriesAxes):
 
 
 class Prediction(TypedDict):
-    """What theory predicts for arms, and for series of them."""
-
     arms: list[ArmPrediction]
     samplings: list[SeriesPrediction]
-
-
-# --- factors ---
 
 
 class Factor(TypedDict):
@@ -468,9 +443,6 @@ class Residual(TypedDict):
     factor: float
 
 
-# --- ceiling ---
-
-
 class ArmCeiling(ArmIdentity):
     """How near one arm comes to the floor that memory bandwidth sets."""
 
@@ -507,9 +479,6 @@ class Ceiling(TypedDict):
     arms: list[ArmCeiling]
 
 
-# --- latency ---
-
-
 class ArmTails(ArmIdentity):
     """How long sequences of an arm take, see ``spsbench.stats.latency.tails``.
 
@@ -544,12 +513,7 @@ class PositionBin(TypedDict):
 
 
 class ArmPositions(ArmIdentity):
-    """Acceptance of one arm by position in the output."""
-
     bins: list[PositionBin]
-
-
-# --- the best K, and whether it pays ---
 
 
 class AdaptiveGain(TypedDict):
@@ -611,9 +575,6 @@ class SpeedVerdict(ArmIdentity):
     tail_s: dict[str, dict[str, float]]
 
 
-# --- energy ---
-
-
 class ArmEnergy(ArmIdentity):
     """The energy of one arm's ``sequences`` in which it is known; ``ratio`` is over the baseline's."""
 
@@ -631,9 +592,6 @@ class Energy(TypedDict):
     reason: str | None
     mean_sequence_s: float | None
     arms: list[ArmEnergy]
-
-
-# --- the whole ---
 
 
 class Contention(TypedDict):
@@ -758,8 +716,6 @@ class PaysUpTo(MetricInterval):
 
 
 class Surface(TypedDict):
-    """Speedups over batch size and K, with all other axes equal."""
-
     sampling: str
     engine: str
     drafter: str | None

@@ -9,7 +9,6 @@ understate the length, and so would leaving out last loops.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -54,29 +53,6 @@ LEGEND = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    """Sums over the loops of each group; groups are prompts, or one group of everything.
-
-    ``loops`` to ``beta``: [groups]. ``accepted_at``, ``tested_at``: [groups, K+1], the loops that
-    accepted (tested) exactly j tokens.
-    """
-
-    loops: Floats
-    accepted: Floats
-    drafted: Floats
-    tested: Floats
-    emitted: Floats
-    beta: Floats
-    accepted_at: Floats
-    tested_at: Floats
-
-    def pooled(self) -> _Counts:
-        """All groups as one."""
-        fields = (getattr(self, name) for name in _Counts.__slots__)
-        return _Counts(*(field.sum(axis=0, keepdims=True) for field in fields))
-
-
 def acceptance(loops: pd.DataFrame, k: int) -> Acceptance | None:
     """All names of acceptance from the loops of one SpS arm.
 
@@ -93,7 +69,12 @@ def acceptance(loops: pd.DataFrame, k: int) -> Acceptance | None:
     if k < 1 or loops.empty or loops["accepted"].isna().any():
         return None
     counts = _count(loops, k)
-    micro = {name: value[0] for name, value in _values(counts.pooled(), k).items()}
+    micro = {
+        name: value[0]
+        for name, value in _values(
+            {name: each.sum(axis=0, keepdims=True) for name, each in counts.items()}, k
+        ).items()
+    }
     # Over the prompts for which a name exists: one may never reach position j.
     macro = {name: _mean(value) for name, value in _values(counts, k).items()}
     return {**_complete(micro, k), "macro": _complete(macro, k)}
@@ -123,7 +104,8 @@ def disagreement(loops: pd.DataFrame) -> float | None:
     return float((accepted - beta) / np.sqrt(tested * mean * (1.0 - mean) + 1.0))
 
 
-def _count(loops: pd.DataFrame, k: int) -> _Counts:
+def _count(loops: pd.DataFrame, k: int) -> dict[str, Floats]:
+    """Sums over the loops of each prompt: [prompts], or [prompts, K+1] the loops with exactly j tokens."""
     import pandas as pd
 
     groups, ids = pd.factorize(loops["example_id"])
@@ -142,17 +124,12 @@ def _count(loops: pd.DataFrame, k: int) -> _Counts:
         cells = groups * (k + 1) + values.astype(np.int64)
         return np.bincount(cells, minlength=n * (k + 1)).reshape(n, k + 1).astype(np.float64)
 
-    accepted, tested = column(loops, "accepted"), column(loops, "tested")
-    return _Counts(
-        loops=total(np.ones(len(loops))),
-        accepted=total(accepted),
-        drafted=total(column(loops, "drafted")),
-        tested=total(tested),
-        emitted=total(column(loops, "emitted")),
-        beta=total(column(loops, "beta_sum")),
-        accepted_at=spread(accepted),
-        tested_at=spread(tested),
-    )
+    names = ("accepted", "drafted", "tested", "emitted", "beta_sum")
+    return {
+        "loops": total(np.ones(len(loops))),
+        **{name: total(column(loops, name)) for name in names},
+        **{f"{name}_at": spread(column(loops, name)) for name in ("accepted", "tested")},
+    }
 
 
 def _at_least(spread: Floats) -> Floats:
@@ -160,19 +137,19 @@ def _at_least(spread: Floats) -> Floats:
     return np.cumsum(spread[:, ::-1], axis=1)[:, ::-1][:, 1:]
 
 
-def _values(counts: _Counts, k: int) -> dict[str, Floats]:
+def _values(counts: Mapping[str, Floats], k: int) -> dict[str, Floats]:
     """Every name that is a ratio of sums, [groups] or [groups, K]; NaN where it does not exist."""
-    joint, tried = _at_least(counts.accepted_at), _at_least(counts.tested_at)
+    joint, tried = _at_least(counts["accepted_at"]), _at_least(counts["tested_at"])
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
-            "r_prime": (counts.accepted + counts.loops) / (counts.loops * (k + 1)),
-            "mean_acceptance_length": 1.0 + counts.accepted / counts.loops,
-            "draft_acceptance_rate": counts.accepted / counts.drafted,
-            "acceptance_per_position": joint / counts.loops[:, None],
+            "r_prime": (counts["accepted"] + counts["loops"]) / (counts["loops"] * (k + 1)),
+            "mean_acceptance_length": 1.0 + counts["accepted"] / counts["loops"],
+            "draft_acceptance_rate": counts["accepted"] / counts["drafted"],
+            "acceptance_per_position": joint / counts["loops"][:, None],
             "conditional_acceptance": joint / tried,
-            "alpha_tested": counts.accepted / counts.tested,
-            "alpha_beta": counts.beta / counts.tested,
-            "tokens_per_target_call": counts.emitted / counts.loops,
+            "alpha_tested": counts["accepted"] / counts["tested"],
+            "alpha_beta": counts["beta_sum"] / counts["tested"],
+            "tokens_per_target_call": counts["emitted"] / counts["loops"],
         }
 
 

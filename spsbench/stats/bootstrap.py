@@ -8,12 +8,13 @@ to which they are skewed (decision 0033; ``benchmarks/coverage.py`` measures wha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from spsbench import files
 from spsbench.records import Interval
 
 T = TypeVar("T")
@@ -37,14 +38,7 @@ def plain(value: T) -> T:
 
     For mypy it keeps its type: a summary's numbers may be numpy's before, and are Python's afterwards.
     """
-    found: Any = value.item() if isinstance(value, np.generic) else value
-    if isinstance(found, Mapping):
-        found = {str(key): plain(part) for key, part in found.items()}
-    elif isinstance(found, (list, tuple, np.ndarray)):
-        found = [plain(part) for part in found]
-    elif isinstance(found, float):
-        found = finite(found)
-    return cast("T", found)
+    return cast("T", files.plain(value))
 
 
 Floats = npt.NDArray[np.float64]

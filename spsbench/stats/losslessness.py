@@ -37,7 +37,7 @@ import numpy as np
 from spsbench import axes
 from spsbench.records import BEAM_CLOSEST, BEAM_LOG_PROB, RESCORED, RESCORED_BEAM_LOG_PROB, Interval
 from spsbench.stats import evidence_stats
-from spsbench.stats.bootstrap import Floats, pooled_ratio, ratio
+from spsbench.stats.bootstrap import finite, pooled_ratio
 from spsbench.stats.speedup import finished, matched_by
 from spsbench.summary_types import (
     ArmLosslessness,
@@ -59,15 +59,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_KEY = ["example_id", "sample_index"]
-
-
 def identity(baseline: pd.DataFrame, arm: pd.DataFrame) -> TokenIdentity | None:
     """Compare the tokens of two arms sequence by sequence."""
     if "token_ids" not in baseline or "token_ids" not in arm:
         return None
-    columns = [*_KEY, "token_ids"]
-    both = finished(baseline)[columns].merge(finished(arm)[columns], on=_KEY, suffixes=("_base", "_arm"))
+    key = matched_by(baseline, arm)
+    ours, theirs = (finished(frame)[[*key, "token_ids"]] for frame in (baseline, arm))
+    both = ours.merge(theirs, on=key, suffixes=("_base", "_arm"))
     if both.empty:
         return None
     parted = [divergence(*pair) for pair in zip(both["token_ids_base"], both["token_ids_arm"], strict=True)]
@@ -150,22 +148,17 @@ def alpha_leviathan(ars: pd.DataFrame) -> float | None:
     Leviathan et al. 2022, corollary 3.6. The only alpha that may feed a prediction: SpS text is
     tested more often where the draft is good.
     """
-    found = _overlaps(ars)
-    return None if found is None else ratio(float(found[0].sum()), float(found[1].sum()))
+    found = alpha_leviathan_interval(ars)
+    return None if found is None else finite(found.estimate)
 
 
 def alpha_leviathan_interval(ars: pd.DataFrame) -> Interval | None:
     """``alpha_leviathan`` with its 95% interval over prompts; None where there is none."""
-    found = _overlaps(ars)
-    return None if found is None or not found[1].sum() else pooled_ratio(*found, most=1.0)
-
-
-def _overlaps(ars: pd.DataFrame) -> tuple[Floats, Floats] | None:
-    """[prompts] sums of min(target, draft), and the positions that they are over."""
     _, prompts = evidence_stats.per_prompt(finished(ars), RESCORED)
-    if "overlap_positions" not in prompts:
+    if "overlap_positions" not in prompts or not prompts["overlap_positions"].sum():
         return None
-    return prompts["overlap"].to_numpy(np.float64), prompts["overlap_positions"].to_numpy(np.float64)
+    sums = (prompts[name].to_numpy(np.float64) for name in ("overlap", "overlap_positions"))
+    return pooled_ratio(*sums, most=1.0)
 
 
 def is_precise(dtype: str) -> bool:

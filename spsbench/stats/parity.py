@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -111,9 +110,16 @@ def parity(
     about = (kinds or {}).get(column, {})
     default, better = about.get("margin", DEFAULT_MARGINS.get(column)), about.get("higher_is_better", True)
     corpus = (corpora or {}).get(column)
-    recorded = corpus.on_common(done) if corpus is not None and corpus.value is None else None
-    comparer = _Comparer(column, corpus, recorded, default, better)
-    units = {arm: comparer.units(done[arm], table) for arm, table in tables.items()}
+    value = None if corpus is None else corpus.value
+    recorded = corpus.on_common(done) if corpus is not None and value is None else None
+    # Why recorded figures have no interval.
+    why_not = OF_A_FILE if corpus is not None and corpus.summed else WHOLE
+    units: dict[str, Units] = {
+        arm: per_prompt(done[arm], table, column)
+        if corpus is None
+        else by_prompt(done[arm], corpus.counted(table))
+        for arm, table in tables.items()
+    }
     comparisons: list[ParityComparison] = []
     advantages: list[TargetOverDraft] = []
     for sampling in dict.fromkeys(row["sampling"] for row in rows):
@@ -123,70 +129,41 @@ def parity(
         if ars is None:
             continue
         if draft is not None:
-            advantages.append({"sampling": sampling, **comparer.advantage(units, ars, draft)})
+            over = (
+                advantage(units[ars], units[draft], value)
+                if recorded is None
+                else _advantage_of_record(recorded, ars, draft, why_not)
+            )
+            advantages.append({"sampling": sampling, **over})
         for arm in (arm for arm in group if method[arm] == "sps"):
             solved = _solved(units[ars], units[arm]) if column == PASSED else None
-            compared = comparer.compare(units, ars, arm, draft)
-            comparisons.append(
-                {"arm": arm, "baseline": ars, "sampling": sampling, **compared, "solved": solved}
-            )
+            if recorded is None:
+                alone = None if draft is None else units[draft]
+                found = compare(units[ars], units[arm], alone, default, higher_is_better=better, value=value)
+            else:
+                figures = [recorded.by_arm.get(name or "") for name in (ars, arm, draft)]
+                found = _compare_of_record(recorded.prompts, figures, default, better, why_not)
+            comparisons.append({"arm": arm, "baseline": ars, "sampling": sampling, **found, "solved": solved})
     metric = "pass@1" if column == PASSED else column
     return {"metric": metric, "comparisons": comparisons, "target_over_draft": advantages}
 
 
-@dataclass(frozen=True)
-class _Comparer:
-    """How arms are compared on one metric.
+def _advantage_of_record(recorded: CommonFigures, ars: str, draft: str, why_not: str) -> Advantage:
+    target, alone = (recorded.by_arm.get(arm) for arm in (ars, draft))
+    reason = UNRECORDED if None in (target, alone) else why_not
+    return _no_ratio(recorded.prompts, target, alone, NO_RATIO if alone == 0 else reason)
 
-    Attributes:
-        default: margin without a gap to take a share of.
-    """
 
-    column: str
-    corpus: CorpusMetric | None
-    recorded: CommonFigures | None
-    default: float | None
-    better: bool
-
-    def units(self, samples: pd.DataFrame, table: pd.DataFrame) -> Units:
-        if self.corpus is None:
-            return per_prompt(samples, table, self.column)
-        return by_prompt(samples, self.corpus.counted(table))
-
-    def compare(self, units: Mapping[str, Units], ars: str, arm: str, draft: str | None) -> PairedScores:
-        if self.recorded is not None:
-            return self._of_record(self.recorded, ars, arm, draft)
-        return compare(
-            units[ars],
-            units[arm],
-            None if draft is None else units[draft],
-            self.default,
-            higher_is_better=self.better,
-            value=None if self.corpus is None else self.corpus.value,
-        )
-
-    def advantage(self, units: Mapping[str, Units], ars: str, draft: str) -> Advantage:
-        if self.recorded is None:
-            return advantage(units[ars], units[draft], None if self.corpus is None else self.corpus.value)
-        target, alone = (self.recorded.by_arm.get(arm) for arm in (ars, draft))
-        reason = NO_RATIO if alone == 0 else self._why_not(target, alone)
-        return _no_ratio(self.recorded.prompts, target, alone, reason)
-
-    def _of_record(self, recorded: CommonFigures, ars: str, arm: str, draft: str | None) -> PairedScores:
-        """Figures that cannot be computed here, of the prompts of all arms: nothing can be resampled."""
-        first, second, alone = (recorded.by_arm.get(name or "") for name in (ars, arm, draft))
-        sign = 1.0 if self.better else -1.0
-        gap = None if first is None or alone is None else sign * (first - alone)
-        found = _side_by_side(recorded.prompts, first, second, gap, self.default)
-        found["difference"] = None if first is None or second is None else second - first
-        found["reason"] = self._why_not(first, second)
-        return found
-
-    def _why_not(self, *figures: float | None) -> str:
-        """Why recorded figures have no interval."""
-        if None in figures:
-            return UNRECORDED
-        return OF_A_FILE if self.corpus is not None and self.corpus.summed else WHOLE
+def _compare_of_record(
+    prompts: int, figures: Sequence[float | None], default: float | None, better: bool, why_not: str
+) -> PairedScores:
+    """Figures that cannot be computed here, of the prompts of all arms: nothing can be resampled."""
+    first, second, alone = figures
+    gap = None if first is None or alone is None else (first - alone) * (1.0 if better else -1.0)
+    found = _side_by_side(prompts, first, second, gap, default)
+    found["difference"] = None if first is None or second is None else second - first
+    found["reason"] = UNRECORDED if found["difference"] is None else why_not
+    return found
 
 
 WHOLE = "the metric gives one figure for all outputs together, which has no interval"

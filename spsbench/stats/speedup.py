@@ -50,10 +50,6 @@ class PairedTimes:
         """All four, as ``pooled_interval`` takes them."""
         return self.baseline_s, self.baseline_tokens, self.arm_s, self.arm_tokens
 
-    def part(self, where: slice) -> PairedTimes:
-        """The same for some of the prompts."""
-        return PairedTimes(*(column[where] for column in self.columns()))
-
     def ratio(self) -> float | None:
         """The pooled ratio of time per token; above 1 the arm is faster. None without data."""
         base_s, base_tokens, arm_s, arm_tokens = (float(column.sum()) for column in self.columns())
@@ -167,8 +163,9 @@ def shown(found: Speedup | None, *, trusted: bool = True) -> RatioInterval | Non
 
 def halves(times: PairedTimes) -> tuple[float | None, float | None]:
     """The ratio in the first and in the second half of the run, by time of measurement."""
-    middle = len(times) // 2
-    return times.part(slice(0, middle)).ratio(), times.part(slice(middle, None)).ratio()
+    middle, columns = len(times) // 2, times.columns()
+    first, second = ([column[part] for column in columns] for part in (slice(middle), slice(middle, None)))
+    return PairedTimes(*first).ratio(), PairedTimes(*second).ratio()
 
 
 def drifted(times: PairedTimes, whole: Speedup) -> bool:

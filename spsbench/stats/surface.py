@@ -16,7 +16,8 @@ from spsbench.axes import place, series_axes
 from spsbench.records import Interval
 from spsbench.stats.bootstrap import LEVEL, RESAMPLES, SEED, Floats
 from spsbench.stats.latency import sequence_s
-from spsbench.stats.speedup import column, finished, matched_by, paired_sums, ratio_of_sums
+from spsbench.stats.losslessness import identity
+from spsbench.stats.speedup import column, finished, paired_sums, ratio_of_sums
 from spsbench.summary_types import ArmRow, PaysUpTo, Surface, SurfaceCell
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ def _surface(own: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], *, trust
     alone = {cell["k"]: by_arm[cell["arm"]] for cell in cells if cell["batch"] == 1}
     for cell in cells:
         if cell["k"] in alone:
-            cell["compared"], cell["as_alone"] = _as_alone(by_arm[cell["arm"]], alone[cell["k"]])
+            same = identity(alone[cell["k"]], by_arm[cell["arm"]])
+            cell["compared"] = found = 0 if same is None else same["sequences"]
+            cell["as_alone"] = 0 if same is None else round(found * same["identical"])
     ks = sorted({row["k"] for row in own})
     axes = series_axes(own[0])
     return {
@@ -69,15 +72,6 @@ def _cell(
         "tokens_per_loop": None if row is None else row["tokens_per_loop"],
         "speedup": None if row is None else row["speedup"],
     }
-
-
-def _as_alone(samples: pd.DataFrame, alone: pd.DataFrame) -> tuple[int, int]:
-    """(how many outputs finished at batch size 1 as well, how many of these have the same tokens)."""
-    key = matched_by(samples, alone)
-    one, other = (finished(frame)[[*key, "token_ids"]] for frame in (samples, alone))
-    both = one.merge(other, on=key)
-    pairs = zip(both["token_ids_x"], both["token_ids_y"], strict=True)
-    return len(both), sum(list(left) == list(right) for left, right in pairs)
 
 
 def _line(k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], trusted: bool) -> PaysUpTo:

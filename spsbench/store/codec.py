@@ -23,16 +23,7 @@ from typing import Any, NamedTuple
 
 from spsbench.errors import UsageError
 from spsbench.files import ordinary, write_text
-from spsbench.records import (
-    UNRANKED,
-    Generation,
-    Hypothesis,
-    Loop,
-    Prompt,
-    Sample,
-    TokenEvidence,
-    TracedToken,
-)
+from spsbench.records import Generation, Hypothesis, Loop, Prompt, Sample, TokenEvidence, TracedToken
 from spsbench.store.journal import Row
 
 
@@ -124,25 +115,6 @@ def unpack_evidence(packed: str | None, tokens: int) -> TokenEvidence | None:
         columns[name] = array("i" if kind == "int32" else "f")
         columns[name].frombytes(values[place * width : (place + 1) * width])
     return TokenEvidence(**{name: _little(column) for name, column in columns.items()})
-
-
-def evidence_columns(packed: str | None, token_ids: list[int]) -> dict[str, Any] | None:
-    """The rows of a sequence by column; None if there is no evidence."""
-    evidence = unpack_evidence(packed, len(token_ids))
-    if evidence is None:
-        return None
-    columns = {name: getattr(evidence, name) for name in _EVIDENCE}
-    return {"position": range(len(token_ids)), "token_id": token_ids} | columns
-
-
-def with_unknown_ranks(table: Any) -> Any:
-    """The Arrow table with null in place of ``UNRANKED``, so that nobody counts with it."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    ranks = table["draft_rank"]
-    known = pc.if_else(pc.equal(ranks, UNRANKED), pa.scalar(None, ranks.type), ranks)
-    return table.set_column(table.schema.get_field_index("draft_rank"), "draft_rank", known)
 
 
 def _inflated(packed: str, due: int) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -48,7 +49,10 @@ def fresh_directory(results: Path, task: str, pair: str) -> Path:
 
 def latest(results: Path) -> Path:
     """The directory in ``results`` whose run was begun last."""
-    begun = {path.parent: _begun(path) for path in results.glob(f"*/{RUN_FILE}")}
+    begun = {}
+    for path in results.glob(f"*/{RUN_FILE}"):
+        with suppress(UsageError):  # damaged
+            begun[path.parent] = str(files.read_json(path, "RUN").get("created_utc", ""))
     runs = [directory for directory, when in begun.items() if when]
     if not runs:
         raise UsageError(
@@ -59,15 +63,7 @@ def latest(results: Path) -> Path:
     return max(runs, key=lambda directory: (begun[directory], directory.name))
 
 
-def _begun(path: Path) -> str:
-    try:
-        return str(files.read_json(path, "RUN").get("created_utc", ""))
-    except UsageError:
-        return ""
-
-
 _SHOWN = 12
-_WIDTH = 60
 _ABSENT = object()
 
 
@@ -100,7 +96,7 @@ def _differences(path: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, 
 
 def _show(value: Any) -> str:
     text = "(absent)" if value is _ABSENT else str(value)
-    return text if len(text) <= _WIDTH else text[: _WIDTH - 3] + "..."
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 class _Told(BaseModel):
@@ -196,20 +192,6 @@ class _Run(_Told):
     token_texts: dict[str, str] | None = None
 
 
-def require_shape(path: Path, content: dict[str, Any]) -> None:
-    """Check the content of a run's ``run.json``."""
-    try:
-        _Run.model_validate(content)
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise UsageError(
-            f"{path} is damaged ({place}: {first['msg']}).",
-            flag="RUN",
-            remedy="Restore the file or start a new run.",
-        ) from problem
-
-
 CONFIG_FILE = "config.yaml"
 PROMPTS_FILE = "prompts.jsonl"
 
@@ -255,7 +237,16 @@ def read_run(directory: Path, flag: str = "RUN") -> Row:
             remedy=f"Name a directory with a {RUN_FILE} in it.",
         )
     content = checked_schema(path)
-    require_shape(path, content)
+    try:
+        _Run.model_validate(content)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise UsageError(
+            f"{path} is damaged ({place}: {first['msg']}).",
+            flag="RUN",
+            remedy="Restore the file or start a new run.",
+        ) from problem
     return content
 
 
@@ -273,44 +264,30 @@ def checked_schema(path: Path) -> Row:
     return content
 
 
-def begin(directory: Path, identity: Row, config: Row, info: Row, prompts: Sequence[Prompt]) -> Row:
-    """Write the files a run begins with, into a directory that was taken; answers ``run.json``."""
-    run: Row = {
-        "schema_version": SCHEMA_VERSION,
-        "created_utc": _now(),
-        "identity": files.plain(identity),
-        **files.plain(info),
-        "resumed": [],
-    }
-    _write(directory, run, config, prompts)
-    return run
+def prepare(
+    directory: Path, identity: Row, config: Row, info: Row, prompts: Sequence[Prompt], *, again: bool
+) -> Row:
+    """Write the files a run begins with into a directory that was taken; answers ``run.json``.
 
-
-def resume(directory: Path, identity: Row, config: Row, info: Row, prompts: Sequence[Prompt]) -> Row:
-    """Bring the files of a run up to date with what is asked now; answers ``run.json``."""
-    run = read_run(directory)
-    check_identity(directory, run.get("identity"), files.plain(identity))
-    path = directory / PROMPTS_FILE
-    before = codec.read_prompts(path) if path.exists() else []
-    merged = codec.merge_prompts(path, before, prompts)
+    Of a run that goes on they are brought up to date with what is asked now.
+    """
+    now = datetime.now(UTC).isoformat()
+    identity, info = files.plain(identity), files.plain(info)
     # What is added is of this schema; an earlier spsbench must not read it.
-    run = run | {
-        "schema_version": SCHEMA_VERSION,
-        "resumed": [*run.get("resumed", []), {"time_utc": _now(), **files.plain(info)}],
-    }
-    _write(directory, run, config, merged)
-    return run
-
-
-def _write(directory: Path, run: Row, config: Row, prompts: Sequence[Prompt]) -> None:
+    run: Row = {"schema_version": SCHEMA_VERSION}
+    if again:
+        before = read_run(directory)
+        check_identity(directory, before.get("identity"), identity)
+        run = before | run | {"resumed": [*before.get("resumed", []), {"time_utc": now, **info}]}
+        path = directory / PROMPTS_FILE
+        prompts = codec.merge_prompts(path, codec.read_prompts(path) if path.exists() else [], prompts)
+    else:
+        run |= {"created_utc": now, "identity": identity, **info, "resumed": []}
     text = yaml.safe_dump(files.plain(config), sort_keys=False, allow_unicode=True)
     files.write_text(directory / CONFIG_FILE, text)
     codec.write_prompts(directory / PROMPTS_FILE, prompts)
     files.write_json(directory / RUN_FILE, run)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat()
+    return run
 
 
 def joined(infos: Sequence[Mapping[str, Any]], used: Sequence[Iterable[int]]) -> list[Conditions]:

@@ -100,8 +100,8 @@ class RunStore:
                     flag="--out",
                     remedy=f"Continue it with --resume {directory}, or name another directory.",
                 )
-            begin = opening.resume if there else opening.begin
-            return cls(directory, begin(directory, identity, config, info, prompts), held)
+            run = opening.prepare(directory, identity, config, info, prompts, again=there)
+            return cls(directory, run, held)
 
     @classmethod
     def open(cls, directory: Path, *, writable: bool = False) -> Self:

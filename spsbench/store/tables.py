@@ -17,8 +17,15 @@ from spsbench import axes
 from spsbench.environment import little_memory
 from spsbench.errors import SpsbenchError
 from spsbench.files import ordinary, replacing
-from spsbench.store import codec
-from spsbench.store.codec import EVIDENCE_KINDS, FIELDS, LATER_LOOP_COLUMNS, LOOP_KINDS, TRACE_KINDS
+from spsbench.records import UNRANKED, TokenEvidence
+from spsbench.store.codec import (
+    EVIDENCE_KINDS,
+    FIELDS,
+    LATER_LOOP_COLUMNS,
+    LOOP_KINDS,
+    TRACE_KINDS,
+    unpack_evidence,
+)
 from spsbench.store.journal import Row
 
 if TYPE_CHECKING:
@@ -27,34 +34,14 @@ if TYPE_CHECKING:
 
 NAMES = ("samples", "loops", "tokens", "evidence")
 _SAMPLE_ORDER = (
-    *(
-        "example_id",
-        "sample_index",
-        "arm",
-        "order",
-        "prompt_tokens",
-        "new_tokens",
-        "finish_reason",
-        "prefill_s",
-    ),
-    *(
-        "decode_s",
-        "token_ids",
-        "text",
-        "scores",
-        "losslessness",
-        "error",
-        "condition",
-        "conditions",
-        "category",
-    ),
-    *("hypotheses", "latency_s", "wave"),
+    *("example_id", "sample_index", "arm", "order", "prompt_tokens", "new_tokens", "finish_reason"),
+    *("prefill_s", "decode_s", "token_ids", "text", "scores", "losslessness", "error", "condition"),
+    *("conditions", "category", "hypotheses", "latency_s", "wave"),
 )
-_OWN_TABLES = ("loops", "trace", "token_evidence")
 _SAMPLE_KINDS = {"new_tokens": "int32"} | {
     name: "string" if field.kind in ("text", "hypotheses") else field.kind
     for name, field in FIELDS.items()
-    if name not in _OWN_TABLES
+    if name not in ("loops", "trace", "token_evidence")  # which have tables of their own
 }
 SAMPLE_COLUMNS = {name: _SAMPLE_KINDS[name] for name in dict.fromkeys((*_SAMPLE_ORDER, *_SAMPLE_KINDS))}
 # What runs of the first versions lack; a sample without it was measured under the only conditions there were.
@@ -95,6 +82,8 @@ class Frames:
 
 def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
     """The Arrow tables by name from checked rows, which are consumed one at a time."""
+    import pyarrow as pa
+
     samples: dict[str, list[Any]] = {name: [] for name in SAMPLE_COLUMNS}
     loops, tokens, evidence = _Blocks(LOOP_KINDS), _Blocks(TRACE_KINDS), _Blocks(EVIDENCE_KINDS)
     for row in rows:
@@ -104,20 +93,38 @@ def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
         try:
             loops.add(index, row["loops"])
             tokens.add(index, row["trace"])
-            evidence.add(index, codec.evidence_columns(row.get("token_evidence"), row["token_ids"]))
+            if (read := unpack_evidence(row.get("token_evidence"), len(ids := row["token_ids"]))) is not None:
+                known = {name: getattr(read, name) for name in TokenEvidence.__slots__}
+                evidence.add(index, {"position": range(len(ids)), "token_id": ids} | known)
         except (ValueError, TypeError, OverflowError) as problem:
             key = row["example_id"], row["sample_index"], row["arm"]
             raise SpsbenchError(f"the journal's sample {key} is damaged ({problem}).") from problem
-    try:
-        table = _sample_table(samples)
-    except (ValueError, TypeError, OverflowError) as problem:
-        raise SpsbenchError(f"a sample in the journal is damaged ({problem}).") from problem
+    arrays = {}
+    for name, kind in SAMPLE_COLUMNS.items():
+        column: Iterable[Any] = samples[name]
+        if kind == "map":
+            column = (None if found is None else [*found.items()] for found in samples[name])
+        try:
+            arrays[name] = pa.array(column, type=_arrow_type(kind))
+        except (ValueError, TypeError, OverflowError) as problem:
+            raise SpsbenchError(f"a sample in the journal is damaged ({problem}).") from problem
+    table = pa.table(arrays)
     return {
         "samples": table,
         "loops": loops.table(table, numbered=True),
         "tokens": tokens.table(table),
-        "evidence": codec.with_unknown_ranks(evidence.table(table)),
+        "evidence": _with_unknown_ranks(evidence.table(table)),
     }
+
+
+def _with_unknown_ranks(table: Any) -> Any:
+    """The Arrow table with null in place of ``UNRANKED``, so that nobody counts with it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ranks = table["draft_rank"]
+    known = pc.if_else(pc.equal(ranks, UNRANKED), pa.scalar(None, ranks.type), ranks)
+    return table.set_column(table.schema.get_field_index("draft_rank"), "draft_rank", known)
 
 
 def _cell(row: Row, name: str) -> Any:
@@ -202,24 +209,22 @@ def arms_table(arms: Sequence[Row]) -> Any:
 
 def to_frames(tables: dict[str, Any], arms: Sequence[Row]) -> Frames:
     """Arrow tables as pandas frames."""
+    import pandas as pd
+    import pyarrow as pa
+
     samples = tables["samples"].to_pandas(maps_as_pydicts="strict").drop(columns=_EARLIER, errors="ignore")
     lists = [[] if ids is None else ids.tolist() for ids in samples["token_ids"]]
-    samples["token_ids"] = _objects(lists, samples.index)
+    samples["token_ids"] = pd.Series(lists, index=samples.index, dtype=object)
     for name in _LATER.keys() - set(samples.columns):
         samples[name] = _LATER[name]
     for name in (name for name, kind in SAMPLE_COLUMNS.items() if kind == "map"):
-        samples[name] = _objects(list(samples[name]), samples.index)
-    evidence = tables["evidence"] if "evidence" in tables else _empty("evidence")
+        samples[name] = pd.Series([*samples[name]], index=samples.index, dtype=object)
+    none = pa.schema([(column, _arrow_type(kind)) for column, kind in _columns("evidence").items()])
+    evidence = tables.get("evidence") or none.empty_table()
     loops, tokens = tables["loops"].to_pandas(), tables["tokens"].to_pandas()
     for name in LATER_LOOP_COLUMNS - set(loops.columns):
         loops[name] = float("nan")
     return Frames(arms_table(arms).to_pandas(), samples, loops, tokens, evidence.to_pandas())
-
-
-def _empty(name: str) -> Any:
-    import pyarrow as pa
-
-    return pa.schema([(column, _arrow_type(kind)) for column, kind in _columns(name).items()]).empty_table()
 
 
 class _Blocks:
@@ -264,30 +269,8 @@ class _Blocks:
         return pa.table(arrays)
 
 
-def _sample_table(columns: dict[str, list[Any]]) -> Any:
-    import pyarrow as pa
-
-    arrays = {}
-    for name, kind in SAMPLE_COLUMNS.items():
-        values: Iterable[Any] = columns[name]
-        if kind == "map":
-            values = (None if found is None else [*found.items()] for found in columns[name])
-        arrays[name] = pa.array(values, type=_arrow_type(kind))
-    return pa.table(arrays)
-
-
 def _arrow_type(kind: str) -> Any:
     import pyarrow as pa
 
-    if kind == "list":
-        return pa.list_(pa.int32())
-    if kind == "map":
-        return pa.map_(pa.string(), pa.float64())
-    kinds = {"string": pa.string(), "int32": pa.int32(), "float32": pa.float32(), "float64": pa.float64()}
-    return kinds[kind]
-
-
-def _objects(values: list[Any], index: pd.Index[Any]) -> pd.Series[Any]:
-    import pandas as pd
-
-    return pd.Series(values, index=index, dtype=object)
+    kinds = {"list": pa.list_(pa.int32()), "map": pa.map_(pa.string(), pa.float64())}
+    return kinds.get(kind) or pa.type_for_alias(kind)
