@@ -52,8 +52,7 @@ if TYPE_CHECKING:
 
 
 PHASES = ("draft", "verify", "sample", "other", "loop")
-COMM = "comm"
-"""A phase more, of a target that is split over processes."""
+"""Of every loop; what only some have, e.g. ``comm`` of a split target, stands before the last."""
 
 _LATER_PHASES = [
     field.name[:-2] for field in fields(Loop) if field.name.endswith("_s") and field.default is None

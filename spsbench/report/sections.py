@@ -33,7 +33,7 @@ from spsbench.report.tables import (
 )
 from spsbench.report.wording import escape, fence, full_name
 from spsbench.stats.acceptance import LEGEND, PER_POSITION
-from spsbench.summary import COMM, PHASES
+from spsbench.summary import PHASES
 from spsbench.summary_types import Summary
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def _details(summary: Summary, run: Run) -> list[str]:
     metrics = list(dict.fromkeys(name for row in scored for name in row["metrics"]))
     qualities = [right(wording.metric_title(name), partial(wording.quality, name)) for name in metrics]
     looped = [row for row in rows if row["loop_time"]]
-    split = any("comm_ms" in (row["loop_time"] or {}) for row in looped)
-    phases = (*PHASES[:-1], COMM, PHASES[-1]) if split else PHASES
+    named = (name.removesuffix("_ms") for row in looped for name in row["loop_time"] or ())
+    phases = (*PHASES[:-1], *dict.fromkeys(name for name in named if name not in PHASES), PHASES[-1])
     loops = [
         *(right(f"{phase} ms", partial(_phase, phase)) for phase in phases),
         left("target mode", lambda row: row["target_mode"] or wording.NOTHING),
