@@ -23,6 +23,10 @@ from spsbench.engines.local import LocalEngine
 from spsbench.models.batched import StaticLM
 from spsbench.records import Request, SamplingParams
 
+Stage = Callable[[], object]
+Capture = Callable[[Stage], Stage]
+"""Makes of a stage what is called in its place: itself, or the replay of its graph."""
+
 
 class CaptureFailed(Exception):
     """A stage cannot be a graph; the message says why."""
@@ -35,12 +39,17 @@ class Graphs:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, stage: Callable[[], object]) -> Callable[[], object]:
+    def __call__(self, stage: Stage) -> Stage:
         """Run a stage a few times, so that libraries set themselves up, then record it."""
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.inference_mode():
-                self._warm_up(stage)
+                stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+                stream.wait_stream(torch.cuda.current_stream(self._device))
+                with torch.cuda.stream(stream):
+                    for _ in range(3):
+                        stage()
+                torch.cuda.current_stream(self._device).wait_stream(stream)
                 with torch.cuda.graph(graph, pool=self._pool):
                     stage()
         except RuntimeError as error:
@@ -48,23 +57,10 @@ class Graphs:
             raise CaptureFailed(f"a CUDA graph could not be captured: {reason}") from error
         return graph.replay
 
-    def _warm_up(self, stage: Callable[[], object]) -> None:
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                stage()
-        torch.cuda.current_stream(self._device).wait_stream(stream)
 
-
-def uncaptured(stage: Callable[[], object]) -> Callable[[], object]:
+def uncaptured(stage: Stage) -> Stage:
     """The stage itself, on any device."""
     return stage
-
-
-Stage = Callable[[], object]
-Capture = Callable[[Stage], Stage]
-"""Makes of a stage what is called in its place: itself, or the replay of its graph."""
 
 
 class StagedBatch(Batch):

@@ -145,7 +145,7 @@ class Placement:
         from accelerate.utils import get_max_memory
 
         quantised = Precision.read(dtype).quantise is not None
-        memory = _less(_usable(get_max_memory(), device, quantised=quantised), reserved_bytes, device)
+        memory = _usable(get_max_memory(), device, reserved_bytes, quantised=quantised)
         return {"device_map": self.asked, "max_memory": memory, "offload_folder": folder}
 
 
@@ -271,21 +271,17 @@ def _sizes(modules: Modules, config: Any, precision: Precision) -> dict[torch.de
     return sizes
 
 
-def _usable(memory: dict[Any, int], device: torch.device, *, quantised: bool) -> dict[Any, int]:
-    """Free memory of the devices that a strategy may fill.
+def _usable(
+    memory: dict[Any, int], device: torch.device, reserved_bytes: int = 0, *, quantised: bool = False
+) -> dict[Any, int]:
+    """Free memory of the devices that a strategy may fill, less what is reserved on one.
 
     With ``--device cpu`` these are not GPUs. Quantised weights stay on the kind of device that packed them.
     """
-    if device.type == "cpu":
-        return {name: size for name, size in memory.items() if name == "cpu"}
-    return {name: size for name, size in memory.items() if not (quantised and name == "cpu")}
-
-
-def _less(memory: dict[Any, int], reserved_bytes: int, device: torch.device) -> dict[Any, int]:
-    """Free memory by device without what is reserved on one."""
     place = _indexed(device)
-    key = place.index if place.type == "cuda" else place.type
-    return {name: max(size - reserved_bytes, 0) if name == key else size for name, size in memory.items()}
+    own = place.index if place.type == "cuda" else place.type
+    usable = ["cpu"] if own == "cpu" else [name for name in memory if not (quantised and name == "cpu")]
+    return {name: max(memory[name] - reserved_bytes * (name == own), 0) for name in usable}
 
 
 def _indexed(device: torch.device) -> torch.device:

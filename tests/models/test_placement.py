@@ -18,7 +18,7 @@ from spsbench.models import placement
 from spsbench.models.causal_lm import skeleton
 from spsbench.models.memory import weight_bytes
 from spsbench.models.pair import Pair, load_pair
-from spsbench.models.placement import PlacedLM, Placement, _disjoint, _less, _usable
+from spsbench.models.placement import PlacedLM, Placement, _disjoint, _usable
 from spsbench.records import Arm, Request, SamplingParams
 from spsbench.runner.engines import EngineFactory, require_placeable
 from spsbench.testing import FakeClock
@@ -114,9 +114,9 @@ def test_a_map_is_taken_apart_where_parts_of_a_module_go_elsewhere(tied: Any) ->
 
 def test_a_strategy_leaves_room_for_the_draft() -> None:
     free = {0: 100, 1: 50, "cpu": 500}
-    assert _less(free, 30, torch.device("cuda")) == {0: 70, 1: 50, "cpu": 500}
-    assert _less(free, 60, torch.device("cuda:1")) == {0: 100, 1: 0, "cpu": 500}
-    assert _less(free, 60, CPU) == {0: 100, 1: 50, "cpu": 440}
+    assert _usable(free, torch.device("cuda"), 30) == {0: 70, 1: 50, "cpu": 500}
+    assert _usable(free, torch.device("cuda:1"), 60) == {0: 100, 1: 0, "cpu": 500}
+    assert _usable(free, CPU, 60) == {"cpu": 440}
 
 
 def test_a_device_that_cannot_hold_its_part_is_refused(
