@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from rich.console import Console
 from synthetic_run import gallery, measured
 
 from spsbench.axes import label
-from spsbench.report.exports import to_csv
+from spsbench.report import results
+from spsbench.report.exports import to_csv, to_latex
 from spsbench.report.html import page
 from spsbench.report.sections import render, show
 
@@ -77,3 +79,10 @@ def test_nothing_is_wider_than_the_terminal_and_no_arm_loses_its_name(width: int
     for row in measured().summary["rows"]:
         assert label(row) in text
         assert row["sampling"] in text
+
+
+def test_a_column_of_the_main_table_is_declared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever renderer shows the table, it takes its columns from one place."""
+    monkeypatch.setattr(results, "TOKENS", replace(results.TOKENS, title="planted", latex="Planted"))
+    assert all("planted" in made() for made in (markdown, html, partial(screen, 80), partial(screen, 40)))
+    assert "& Planted" in to_latex([measured()])
