@@ -15,7 +15,7 @@ from spsbench.report.judgement import judged_arms
 from spsbench.report.measured import Measured
 from spsbench.report.results import UNTIMED, arm_columns
 from spsbench.report.tables import Column, plain, right
-from spsbench.report.wording import NOTHING, printable
+from spsbench.report.wording import NOTHING, measure, printable
 from spsbench.stats.conditions import untrusted_because
 from spsbench.summary_types import ArmRow
 
@@ -40,16 +40,11 @@ _ACCEPTANCE_NOTE = (
 )
 
 
-def _measure(name: str, digits: int, row: ArmRow) -> str:
-    found: Mapping[str, Any] = row["acceptance"] or {}
-    return wording.number(found[name], digits)
-
-
 _ACCEPTANCE = (
-    right("tau", partial(_measure, "mean_acceptance_length", 2), latex=r"$\tau$"),
-    right("Acceptance rate", partial(_measure, "draft_acceptance_rate", 3)),
-    right("alpha", partial(_measure, "alpha_beta", 3), latex=r"$\alpha$"),
-    right("r'", partial(_measure, "r_prime", 3), latex="$r'$"),
+    right("tau", partial(measure, "mean_acceptance_length", digits=2), latex=r"$\tau$"),
+    right("Acceptance rate", partial(measure, "draft_acceptance_rate")),
+    right("alpha", partial(measure, "alpha_beta"), latex=r"$\alpha$"),
+    right("r'", partial(measure, "r_prime"), latex="$r'$"),
 )
 
 

@@ -35,14 +35,6 @@ Runs = Mapping[str, tuple[str, Summary]]
 Floats = npt.NDArray[np.float64]
 
 
-def _common(runs: Runs) -> dict[str, Any]:
-    summaries = [summary for _, summary in runs.values()]
-    return {
-        "synthetic": any(bool(summary.get("synthetic")) for summary in summaries),
-        "complete": all(summary["complete"] for summary in summaries),
-    }
-
-
 def _markdown(page: Page, title: str, *parts: str | Table | list[str]) -> str:
     """A page as GitHub renders it, with its runs and what was noted of each at the end."""
     runs = []
@@ -76,7 +68,8 @@ def gather_chen(runs: Runs, images: Mapping[str, str]) -> dict[str, Any]:
         parts.append({**part, "warnings": summary["warnings"], "image": images.get(name)})
         rows += [_row(summary, row) for row in summary["rows"]] if name.startswith(TABLE) else []
         curves += _curves(summary) if name.startswith(FIGURE) else []
-    about = {"pair": first.get("pair"), **_common(runs), "synthetic": bool(first.get("synthetic"))}
+    complete = all(summary["complete"] for _, summary in runs.values())
+    about = {"pair": first.get("pair"), "synthetic": bool(first.get("synthetic")), "complete": complete}
     return {**about, TABLE: rows, FIGURE: curves, "parts": parts}
 
 
@@ -304,10 +297,14 @@ def gather_leviathan(rows: Sequence[Row], alphas: Sequence[Row], runs: Runs, pai
     parts = []
     for name, (title, part) in runs.items():
         notes = [*facts.doubts(part), *judgement.losslessness(part), *facts.further_warnings(part)]
-        about = {"name": name, "title": title, "task": part["task_label"], "prompts": facts.prompts(part)}
-        parts.append({**about, "notes": notes})
+        named = {"name": name, "title": title, "task": part["task_label"], "prompts": facts.prompts(part)}
+        parts.append({**named, "notes": notes})
     tables = {"table1": table1(), "table2": list(rows), "table3": list(alphas)}
-    return {"of": "leviathan", "pair": pair, **_common(runs), **tables, "parts": parts}
+    about = {
+        "synthetic": any(bool(part.get("synthetic")) for _, part in runs.values()),
+        "complete": all(part["complete"] for _, part in runs.values()),
+    }
+    return {"of": "leviathan", "pair": pair, **about, **tables, "parts": parts}
 
 
 _NOTE_1 = (

@@ -106,7 +106,11 @@ def traces(measured: Measured) -> tuple[Trace, ...]:
     texts = measured.run.get("token_texts") or {}
     traced = set(tokens["arm"])
     rows = [row for row in measured.summary["rows"] if row["arm"] in traced]
-    best = [max(group, key=_rank) for group in series(rows)]
+
+    def rank(row: ArmRow) -> tuple[bool, float]:
+        return row["method"] == "sps", row["speedup"]["ratio"] if row["speedup"] else 0.0
+
+    best = [max(group, key=rank) for group in series(rows)]
     found = []
     for row in (row for row in rows if row in best):
         times = _times(measured, row["arm"])
@@ -127,10 +131,6 @@ def traces(measured: Measured) -> tuple[Trace, ...]:
 
 
 _COLUMNS = ["loop", "token_id", "fate", "target_prob", "draft_prob", "u"]
-
-
-def _rank(row: ArmRow) -> tuple[bool, float]:
-    return row["method"] == "sps", row["speedup"]["ratio"] if row["speedup"] else 0.0
 
 
 def _times(measured: Measured, arm: str) -> dict[Any, list[float | None]]:

@@ -21,6 +21,7 @@ from spsbench.predict.factors import (
 )
 from spsbench.predict.roofline import BANDWIDTH_BOUND, DISPATCH_BOUND
 from spsbench.report import judgement, wording
+from spsbench.report.facts import Run
 from spsbench.report.tables import IN_FULL, Column, Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, escape, milliseconds, number, percent, signed, speedup
 from spsbench.summary_types import (
@@ -35,8 +36,6 @@ from spsbench.summary_types import (
     Spread,
     Summary,
 )
-
-Run = Mapping[str, Any]
 
 VERDICT_NOTE = (
     "Ratios of time per token, paired by prompt: how much faster the fastest arm is. Where the interval "

@@ -54,9 +54,9 @@ def milliseconds(value: float | None) -> str:
     return f"{value:.{3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0}f}"
 
 
-def measure(name: str, row: Row) -> str:
-    """One of the measures of ``FIRST_SCREEN``."""
-    return number(row["acceptance"][name] if row["acceptance"] else None, 3)
+def measure(name: str, row: Row, digits: int = 3) -> str:
+    """A measure of acceptance, e.g. one of ``FIRST_SCREEN``."""
+    return number(row["acceptance"][name] if row["acceptance"] else None, digits)
 
 
 def phase_ms(found: LoopTime | None, phase: str) -> float | None:

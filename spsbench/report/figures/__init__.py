@@ -70,12 +70,11 @@ def _look(measured: Measured, series: Series) -> dict[str, Any]:
     return style.look(measured.series.index(series))
 
 
-def _plot(axes: Axes, points: Sequence[tuple[float, float | None]], **look: Any) -> bool:
-    """A line through the points that have a value; whether there were any."""
+def _plot(axes: Axes, points: Sequence[tuple[float, float | None]], **look: Any) -> None:
+    """A line through the points that have a value, if there are any."""
     known = [(x, y) for x, y in points if y is not None]
     if known:
         axes.plot(*zip(*known, strict=True), **look)
-    return bool(known)
 
 
 def _sped(rows: Sequence[ArmRow]) -> list[tuple[ArmRow, RatioInterval]]:
