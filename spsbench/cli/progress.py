@@ -140,7 +140,7 @@ class Tallies:
 
 
 class LogProgress:
-    """For a stderr that is no terminal: a line per stage and per tenth of the sequences."""
+    """For a stderr that is not a terminal: a line per stage and per tenth of the sequences."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -151,65 +151,72 @@ class LogProgress:
         self._line(f"Loading {what}")
 
     def warned(self, message: str) -> None:
-        self._line(message)
+        self._line(message, "yellow")
 
     def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
         self._tallies = Tallies(arms)
-        self._total, self._done = total, done
-        self._line(f"Measuring {total} sequences" + (f", {done} of them are there already" if done else ""))
+        there = f", {done} of them are there already" if done else ""
+        self._begin("", f"Measuring {total} sequences{there}", total, done)
 
     def expecting(self, total: int | None, sentence: str) -> None:
-        self._total = self._total if total is None else max(total, self._done + 1)
+        if total is not None:
+            self._total = max(total, self._done + 1)
         if sentence:
             self._line(sentence)
 
     def finished(self, sample: Sample) -> None:
         self._tallies.add(sample)
-        before, self._done = self._done, self._done + 1
-        if before * _LOG_LINES // self._total < self._done * _LOG_LINES // self._total:
-            arms = "; ".join(f"{name}: {text}" for name, text in self._tallies.rows())
-            self._line(f"{self._done}/{self._total}  {arms}")
+        arms = "; ".join(f"{name}: {text}" for name, text in self._tallies.rows())
+        self._move(self._done + 1, self._total, f"  {arms}")
 
     def proving(self, total: int) -> None:
+        self.stop()
         self._line(f"Drawing up to {total} sequences at temperature 1 for the proof of losslessness")
 
     def scoring(self, total: int) -> None:
+        self.stop()
         self._line(f"Scoring {total} outputs")
 
     def stage(self, what: str, total: int, done: int = 0) -> None:
-        """A phase of so many steps begins."""
-        self._total, self._done = total, done
-        self._line(what + (f", {done} of {total} are there already" if done else ""))
+        """Begin a phase of so many steps."""
+        there = f", {done} of {total} are there already" if done else ""
+        self._begin(what, f"{what}{there}", total, done)
 
     def step(self, rows: Sequence[tuple[str, str]] = ()) -> None:
         """Count one more step; rows are what is known by now."""
-        self.reach(self._done + 1, self._total, rows)
+        self._move(self._done + 1, self._total, "".join(f"; {name} {text}" for name, text in rows))
 
-    def reach(self, done: float, total: float, rows: Sequence[tuple[str, str]] = ()) -> None:
-        """So much of a phase is done."""
-        before, self._done, self._total = self._done, int(done), max(int(total), 1)
-        if before * _LOG_LINES // self._total < self._done * _LOG_LINES // self._total:
-            self._line("; ".join([f"{self._done}/{self._total}", *(f"{name} {text}" for name, text in rows)]))
+    def reach(self, done: float, total: float) -> None:
+        """Take note of how much of a phase is done."""
+        self._move(int(done), max(int(total), 1))
 
     def doing(self, what: str) -> None:
-        """Within a step something begins."""
+        """Name what begins within a step."""
 
     def stop(self) -> None:
-        """Nothing is on the screen."""
+        """Take the bar, if any, off the screen."""
 
-    def _line(self, text: str) -> None:
+    def _begin(self, what: str, line: str, total: int, done: int) -> None:
+        self._total, self._done = total, done
+        self._line(line)
+
+    def _move(self, done: int, total: int, known: str = "") -> None:
+        before, self._done, self._total = self._done, done, total
+        if before * _LOG_LINES // total < done * _LOG_LINES // total:
+            self._line(f"{done}/{total}{known}")
+
+    def _line(self, text: str, style: str = "dim") -> None:
         self._console.print(Text(text), soft_wrap=True)
 
 
-class BarProgress:
+class BarProgress(LogProgress):
     """For a terminal: a bar with the time left, and below it the arms' live numbers.
 
     It is drawn between sequences alone: a thread that draws meanwhile would be measured with them.
     """
 
     def __init__(self, console: Console, *, moving: bool = False) -> None:
-        self._console, self._moving = console, moving
-        self._tallies = Tallies(())
+        super().__init__(console)
         self._rows: Sequence[tuple[str, str]] = ()
         self._bar = _bar(console, moving=moving)
         self._task = self._bar.add_task("Warming up", total=None)
@@ -222,61 +229,41 @@ class BarProgress:
         )
         self._drawn_s = 0.0
 
-    def loading(self, what: str) -> None:
-        self._console.print(Text(f"Loading {what}", style="dim"))
-
-    def warned(self, message: str) -> None:
-        self._console.print(Text(message, style="yellow"))
-
-    def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
-        self._tallies = Tallies(arms)
-        self._bar.update(self._task, total=total, completed=done)
-        self._live.start(refresh=True)
-
     def expecting(self, total: int | None, sentence: str) -> None:
-        if total is not None:
-            self._bar.update(self._task, total=total)
-        if sentence:
-            self._console.print(Text(sentence, style="dim"))
+        super().expecting(total, sentence)
+        self._bar.update(self._task, total=self._total)
 
     def finished(self, sample: Sample) -> None:
-        self._tallies.add(sample)
-        self._bar.update(self._task, advance=1, description="Measuring")
+        super().finished(sample)
+        self._bar.update(self._task, description="Measuring")
         if time.monotonic() - self._drawn_s >= _REDRAW_S:
             self._live.refresh()
             self._drawn_s = time.monotonic()
 
-    def proving(self, total: int) -> None:
-        self.stop()
-        text = f"Drawing up to {total} sequences at temperature 1 for the proof of losslessness"
-        self._console.print(Text(text, style="dim"))
-
-    def scoring(self, total: int) -> None:
-        self.stop()
-        self._console.print(Text(f"Scoring {total} outputs", style="dim"))
-
-    def stage(self, what: str, total: int, done: int = 0) -> None:
-        """A phase of so many steps begins, with a bar of its own."""
-        self._bar.remove_task(self._task)
-        self._task = self._bar.add_task(what, total=total, completed=done)
-        self._live.start(refresh=True)
-
     def step(self, rows: Sequence[tuple[str, str]] = ()) -> None:
-        """Count one more step; rows are what is known by now."""
         self._rows = rows or self._rows
-        self._bar.update(self._task, advance=1)
-
-    def reach(self, done: float, total: float) -> None:
-        """So much of a phase is done."""
-        self._bar.update(self._task, completed=int(done), total=int(total))
+        super().step(rows)
 
     def doing(self, what: str) -> None:
-        """Within a step something begins."""
         self._bar.update(self._task, description=what)
 
     def stop(self) -> None:
-        """Take the bar off the screen."""
         self._live.stop()
+
+    def _begin(self, what: str, line: str, total: int, done: int) -> None:
+        self._total, self._done = total, done
+        if what:  # a phase has a bar of its own
+            self._bar.remove_task(self._task)
+            self._task = self._bar.add_task(what, total=total)
+        self._bar.update(self._task, total=total, completed=done)
+        self._live.start(refresh=True)
+
+    def _move(self, done: int, total: int, known: str = "") -> None:
+        self._done, self._total = done, total
+        self._bar.update(self._task, total=total, completed=done)
+
+    def _line(self, text: str, style: str = "dim") -> None:
+        self._console.print(Text(text, style=style))
 
     def _screen(self) -> RenderableType:
         arms = Table.grid(padding=(0, 2))
