@@ -32,6 +32,26 @@ def test_both_are_refused_and_each_alone_is_not(row: Clash, command: str, name: 
     assert str(row).endswith(row.remedy)
 
 
+NEEDED = [
+    pytest.param(row, command, name, id=f"{command} {name}")
+    for row in TABLE
+    if row.without
+    for command in row.commands
+    for name in row.names
+]
+
+
+@pytest.mark.parametrize(("row", "command", "name"), NEEDED)
+def test_without_what_it_needs_it_is_refused(row: Clash, command: str, name: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        refuse_together(command, {name: "7"})
+    assert refused.value.flag == (name if name.startswith("-") else f"--{name.replace('_', '-')}")
+    assert refused.value.remedy == row.remedy
+    for other in row.without:
+        refuse_together(command, {name: "7", other: "8"})
+    assert "without" in str(row)
+
+
 def test_values_that_agree_are_taken() -> None:
     refuse_together("settings", {"quantise": "int8", "dtype": "bfloat16"})
 

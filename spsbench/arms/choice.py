@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -45,30 +45,41 @@ BATCHED = (EAGER, GRAPHED)
 """Engines that decode several sequences at once."""
 
 
-def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str) -> tuple[Arm, ...]:
-    """Every arm of a run: by engine, sampling and batch, first ArS, then SpS, then the draft alone.
+Drafting = tuple[Spec, Spec, Spec, int]
+"""Drafter, rule, policy and K of a speculative arm."""
+
+USUAL_BEAMS = 4
+"""The width of a search that does not say its own, as T5's and BART's authors use for summaries."""
+
+
+def task_and_arms(config: RunConfig) -> tuple[Task, tuple[Arm, ...]]:
+    """The task, and every arm: by engine, sampling and batch, first ArS, then SpS, then the draft alone.
 
     K = 0 stands for ArS; there is no SpS arm without a draft. A policy other than fixed decides how many
     tokens a loop drafts, so it has one arm, at the largest K.
     """
+    every = config.turns == "all"
+    task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract, every_turn=every)
     for engine in config.engines:
         _require_engine(engine)
-    names = config.samplings or (default,)
-    _known("--sampling", names, (*known, BEAM))
+    names, known = config.samplings or (task.default_sampling,), task.samplings
+    for name in names:
+        if name not in (*known, BEAM):
+            raise unknown(name, (*known, BEAM), "--sampling")
     drafting = tuple(_drafting(config))
     sampled = [name for name in names if name != BEAM]
     _require_settings_used(config, [known[name] for name in sampled])
-    arms = tuple(
+    arms = [
         replace(arm, batch=batch)
         for engine in config.engines
         for name in sampled
         for batch in sorted(config.batches)
         for arm in _under(config, engine, drafting, name, _overridden(known[name], config))
-    )
+    ]
     if BEAM in names:
-        arms += tuple(beam_arms(config, sorted(k for k in config.ks if k > 0)))
-    else:
-        require_beams_used(config)
+        params = _beam_params(config)
+        searches = [(Spec(MODEL), Spec(MODIFIED_REJECTION), Spec(FIXED), k) for k in sorted(config.ks) if k]
+        arms += _under(config, EAGER, searches, f"{BEAM}({params.width})", SamplingParams(beam=params))
     if not arms:
         raise UsageError(
             "no arm remains: K = 0 needs the method ars, and each engine runs certain methods only.",
@@ -76,7 +87,11 @@ def arms_of(config: RunConfig, known: Mapping[str, SamplingParams], default: str
             remedy="Add ars or the engine eager, or give a K above 0.",
         )
     _require_drafting(config, arms)
-    return arms
+    _require_baselines(config, arms)
+    if max(config.batches) > 1:
+        for arm in arms:
+            _require_batchable(arm, max(config.batches))
+    return task, tuple(arms)
 
 
 def methods_of(engine: str) -> tuple[str, ...]:
@@ -107,20 +122,11 @@ def _require_engine(engine: str) -> None:
         raise unknown(engine, [*ENGINES, *NAMED], "--engine", more) from error
 
 
-def require_stoppable(config: RunConfig, arms: Sequence[Arm]) -> None:
-    """Refuse ``until`` without a speedup to judge, and what ends a run early in a shard."""
-    for flag, value in (("--until", config.until), ("--budget", config.budget_s)):
-        if value is not None and config.shard is not None:
-            raise UsageError(
-                f"{value} is given together with shard {config.shard}; shards end at the same prompt.",
-                flag=flag,
-                remedy="Give --limit in its place, or run without --shard.",
-            )
-    if config.until is None:
-        return
+def _require_baselines(config: RunConfig, arms: Sequence[Arm]) -> None:
+    """Refuse ``until`` without a speedup to judge."""
     baselines = {arm.sampling_name for arm in arms if arm.method == "ars"}
     speculative = {arm.sampling_name for arm in arms if arm.method == "sps"}
-    if not speculative or speculative - baselines:
+    if config.until is not None and (not speculative or speculative - baselines):
         lacking = "an ArS arm to compare with" if speculative else "an SpS arm"
         raise UsageError(
             f"{config.until} is about speedups, and the run lacks {lacking}.",
@@ -141,10 +147,6 @@ def _require_drafting(config: RunConfig, arms: Sequence[Arm]) -> None:
             flag="--policy",
             remedy="Add the drafter model, the engine eager, or the policy fixed.",
         )
-
-
-Drafting = tuple[Spec, Spec, Spec, int]
-"""Drafter, rule, policy and K of a speculative arm."""
 
 
 def _drafting(config: RunConfig) -> Iterator[Drafting]:
@@ -178,22 +180,19 @@ def _checked(texts: Sequence[str], kind_of: Callable[[str, str], Any], flag: str
 def _under(
     config: RunConfig, engine: str, drafting: Sequence[Drafting], name: str, sampling: SamplingParams
 ) -> Iterator[Arm]:
+    """The arms of one engine under one sampling; most engines make of each K what they can."""
     methods = [method for method in config.methods if method in methods_of(engine)]
     if "ars" in methods:
         yield Arm("ars", 0, engine, name, sampling)
     if "sps" in methods:
-        offered = drafting if engine == EAGER else _of_engine(engine, drafting)
-        for drafter, rule, policy, k in offered:
-            yield Arm("sps", k, engine, name, sampling, drafter, rule, policy)
+        if engine != EAGER:
+            drafter, rule = FIXED_DRAFTING.get(engine, PEER_DRAFTING)
+            ks = sorted({k for *_, policy, k in drafting if policy.name == FIXED})
+            drafting = [(Spec(drafter), Spec(rule), Spec(FIXED), k) for k in ks]
+        for own_drafter, own_rule, policy, k in drafting:
+            yield Arm("sps", k, engine, name, sampling, own_drafter, own_rule, policy)
     if "draft" in methods:
         yield Arm("draft", 0, engine, name, sampling)
-
-
-def _of_engine(engine: str, drafting: Sequence[Drafting]) -> Iterator[Drafting]:
-    """What an engine with a drafter and its own rule makes of the Ks that were asked for."""
-    drafter, rule = FIXED_DRAFTING.get(engine, PEER_DRAFTING)
-    for k in sorted({k for *_, policy, k in drafting if policy.name == FIXED}):
-        yield Spec(drafter), Spec(rule), Spec(FIXED), k
 
 
 def _overridden(sampling: SamplingParams, config: RunConfig) -> SamplingParams:
@@ -209,7 +208,7 @@ def _overridden(sampling: SamplingParams, config: RunConfig) -> SamplingParams:
 
 
 def _require_settings_used(config: RunConfig, samplings: Sequence[SamplingParams]) -> None:
-    """Refuse a temperature, top-p or top-k where nothing is sampled; of beams see ``require_beams_used``."""
+    """Refuse a temperature, top-p or top-k where nothing is sampled; ."""
     if not samplings or not all(sampling.greedy for sampling in samplings):
         return
     for name in ("temperature", "top_p", "top_k"):
@@ -221,42 +220,6 @@ def _require_settings_used(config: RunConfig, samplings: Sequence[SamplingParams
             )
 
 
-def _known(flag: str, names: tuple[str, ...], known: tuple[str, ...]) -> None:
-    for name in names:
-        if name not in known:
-            raise unknown(name, known, flag)
-
-
-USUAL_BEAMS = 4
-"""The width of a search that does not say its own, as T5's and BART's authors use for summaries."""
-
-_WIDER = 2
-"""How many more beams the draft has unless a run says so."""
-
-
-def beam_arms(config: RunConfig, ks: Sequence[int]) -> Iterator[Arm]:
-    """Exact beam search, its speculation at each K, and the draft's own search, as the methods say."""
-    params = _params(config)
-    name, sampling = f"{BEAM}({params.width})", SamplingParams(beam=params)
-    if "ars" in config.methods:
-        yield Arm("ars", 0, EAGER, name, sampling)
-    if "sps" in config.methods:
-        for k in ks:
-            yield Arm("sps", k, EAGER, name, sampling)
-    if "draft" in config.methods:
-        yield Arm("draft", 0, EAGER, name, sampling)
-
-
-def require_beams_used(config: RunConfig) -> None:
-    """Refuse settings of a beam search where no sampling is one."""
-    for flag, value in _given(config):
-        raise UsageError(
-            f"{value} is of a beam search, and no sampling is {BEAM}.",
-            flag=flag,
-            remedy=f"Add --sampling {BEAM}, or leave it out.",
-        )
-
-
 def refuse_beams(config: RunConfig, command: str) -> None:
     """Refuse beam search in a command that needs samples."""
     if BEAM in (config.samplings or ()):
@@ -265,40 +228,10 @@ def refuse_beams(config: RunConfig, command: str) -> None:
             flag="--sampling",
             remedy=f"Choose another sampling; `spsbench run --sampling {BEAM}` compares both searches.",
         )
-    require_beams_used(config)
 
 
-def _params(config: RunConfig) -> BeamParams:
-    _refuse_sampling(config)
-    _refuse_drafting(config)
-    width = config.beams or USUAL_BEAMS
-    draft_width = config.draft_beams or width + _WIDER
-    if draft_width < width:
-        raise UsageError(
-            f"{draft_width} beams of the draft cannot hold the target's {width}.",
-            flag="--draft-beams",
-            remedy=f"Give {width} or more.",
-        )
-    penalty = 1.0 if config.length_penalty is None else config.length_penalty
-    return BeamParams(width, draft_width, penalty, config.early_stopping)
-
-
-def _refuse_sampling(config: RunConfig) -> None:
-    for flag, value in (
-        ("--temperature", config.temperature),
-        ("--top-p", config.top_p),
-        ("--top-k", config.top_k),
-    ):
-        if value is not None:
-            raise UsageError(
-                f"{value} changes a distribution, and a beam search samples from none.",
-                flag=flag,
-                remedy=f"Leave it out, or measure {BEAM} in a run of its own.",
-            )
-
-
-def _refuse_drafting(config: RunConfig) -> None:
-    """Only the draft model can search ahead, always K steps, in our own loop."""
+def _beam_params(config: RunConfig) -> BeamParams:
+    """The search's parameters; only the draft model can search ahead, always K steps, in our own loop."""
     needed = (
         ("--engine", config.engines, EAGER),
         ("--drafter", config.drafters, MODEL),
@@ -312,65 +245,40 @@ def _refuse_drafting(config: RunConfig) -> None:
                 flag=flag,
                 remedy=f"Add {name}, or leave the sampling {BEAM} out.",
             )
-
-
-def _given(config: RunConfig) -> Iterator[tuple[str, object]]:
-    """What was set of a beam search, by the flag that sets it."""
-    values = {
-        "--beams": config.beams,
-        "--draft-beams": config.draft_beams,
-        "--length-penalty": config.length_penalty,
-        "--set early_stopping": config.early_stopping or None,
-    }
-    yield from ((flag, value) for flag, value in values.items() if value is not None)
-
-
-def task_and_arms(config: RunConfig) -> tuple[Task, tuple[Arm, ...]]:
-    """The task and the arms that a configuration asks for."""
-    every = config.turns == "all"
-    task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract, every_turn=every)
-    arms = arms_of(config, task.samplings, task.default_sampling)
-    require_stoppable(config, arms)
-    require_batchable(arms, config)
-    return task, arms
-
-
-def require_batchable(arms: Sequence[Arm], config: RunConfig) -> None:
-    """Refuse engines, drafters, policies and stopping rules that know one sequence alone."""
-    if max(config.batches) == 1:
-        return
-    if BEAM in (config.samplings or ()):
-        raise _refused(config, "a beam search takes one prompt", "Leave --sampling beam out, or --batch.")
-    if config.until is not None:
+    width = config.beams or USUAL_BEAMS
+    draft_width = config.draft_beams or width + 2  # unless a run says otherwise
+    if draft_width < width:
         raise UsageError(
-            f"{config.until} is judged prompt by prompt, and batches are measured in waves of several.",
-            flag="--until",
-            remedy="Stop by --limit or --budget, or leave --batch out.",
+            f"{draft_width} beams of the draft cannot hold the target's {width}.",
+            flag="--draft-beams",
+            remedy=f"Give {width} or more.",
         )
-    for arm in arms:
-        _require_batchable(arm, config)
+    penalty = 1.0 if config.length_penalty is None else config.length_penalty
+    return BeamParams(width, draft_width, penalty, config.early_stopping)
 
 
-def _require_batchable(arm: Arm, config: RunConfig) -> None:
-    if arm.engine not in BATCHED:
-        raise _refused(config, f"the engine {arm.engine} takes one sequence", f"Use --engine {EAGER}.")
-    if arm.method != "sps":
-        return
-    if arm.policy.name != FIXED:
-        raise _refused(config, f"the policy {arm.policy} ends a draft where it likes", "Leave --policy out.")
-    if drafter_kind(arm.drafter.name).outlives(arm.drafter):
-        raise _refused(
-            config,
+def _require_batchable(arm: Arm, sequences: int) -> None:
+    """Refuse engines, drafters and policies that know one sequence alone."""
+    speculative, kind = arm.method == "sps", drafter_kind(arm.drafter.name)
+    own_model = arm.drafter.name != MODEL and kind.needs_of(arm.drafter)
+    refusals = (
+        (arm.engine not in BATCHED, f"the engine {arm.engine} takes one sequence", f"Use --engine {EAGER}."),
+        (
+            speculative and arm.policy.name != FIXED,
+            f"the policy {arm.policy} ends a draft where it likes",
+            "Leave --policy out.",
+        ),
+        (
+            speculative and kind.outlives(arm.drafter),
             f"the drafter {arm.drafter} remembers what was written in a row",
             "Let it forget with each sequence.",
-        )
-    if arm.drafter.name != MODEL and drafter_kind(arm.drafter.name).needs_of(arm.drafter):
-        raise _refused(
-            config,
+        ),
+        (
+            speculative and own_model,
             f"the drafter {arm.drafter} runs a model for one sequence",
             "Draft with model, or with one that looks at tokens alone: lookup, suffix, ngram.",
-        )
-
-
-def _refused(config: RunConfig, reason: str, remedy: str) -> UsageError:
-    return UsageError(f"{max(config.batches)} sequences at once: {reason}.", flag="--batch", remedy=remedy)
+        ),
+    )
+    for applies, reason, remedy in refusals:
+        if applies:
+            raise UsageError(f"{sequences} sequences at once: {reason}.", flag="--batch", remedy=remedy)

@@ -43,7 +43,11 @@ def list_(what: str | None, json: bool, quiet: bool) -> None:
         print_json(found)
     elif not quiet:
         for name, rows in found.items():
-            _print(name, rows)
+            external = [row for row in rows if EXTERNAL in row]
+            _print_table(name, [row for row in rows if EXTERNAL not in row])
+            if external:
+                _print_table(name, [{title: row[title] for title in _EXTERNAL_COLUMNS} for row in external])
+                _print_limits(external)
 
 
 SPSBENCH, NOTHING = "spsbench", "nothing"
@@ -263,15 +267,6 @@ LISTS: Mapping[str, Callable[[], list[Row]]] = {
 _COMMON = {"needs": NOTHING, "from": SPSBENCH}
 """What a column would repeat in every row of most lists: said once beneath the table."""
 _SAID = {"needs": "need nothing", "from": f"come from {SPSBENCH}"}
-
-
-def _print(name: str, rows: Sequence[Row]) -> None:
-    """A table; external engines, which have other columns, in one of their own."""
-    external = [row for row in rows if EXTERNAL in row]
-    _print_table(name, [row for row in rows if EXTERNAL not in row])
-    if external:
-        _print_table(name, [{title: row[title] for title in _EXTERNAL_COLUMNS} for row in external])
-        _print_limits(external)
 
 
 def _print_limits(external: Sequence[Row]) -> None:

@@ -42,8 +42,6 @@ def report(
     Example: spsbench report results/RUN --html
     """
     form: Form | None = "--csv" if csv else "--latex" if latex else "--json" if json else None
-    if out is not None and not html:
-        raise UsageError(f"{out} is given without --html.", flag="--out", remedy="Add --html.")
     show_runs(run, html=html, form=form, out_file=out, quiet=quiet)
 
 

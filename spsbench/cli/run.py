@@ -256,7 +256,13 @@ def _measure(params: Mapping[str, Any], config: RunConfig, expected: str | None)
     if not outcome.complete:
         raise _incomplete(outcome.summary, directory)
     _judge(outcome.summary, gates_of(params["fail_on"]))
-    _require_tokens(outcome.summary, expected)
+    found = outcome.summary["token_sha256"] or ""
+    if expected is not None and not found.startswith(expected):
+        raise GateFailed(
+            f"the token ids hash to {found[: len(expected)]}, not to {expected}.",
+            flag="--expect",
+            remedy="`spsbench compare` of both runs shows the first token that differs.",
+        )
 
 
 def _expected(text: str | None) -> str | None:
@@ -268,17 +274,6 @@ def _expected(text: str | None) -> str | None:
         flag="--expect",
         remedy="Give the 16 digits that a run prints as the hash of all token ids, or at least 8 of them.",
     )
-
-
-def _require_tokens(summary: Summary, expected: str | None) -> None:
-    """Raise ``GateFailed`` unless the run wrote the tokens that ``--expect`` names."""
-    found = summary["token_sha256"] or ""
-    if expected is not None and not found.startswith(expected):
-        raise GateFailed(
-            f"the token ids hash to {found[: len(expected)]}, not to {expected}.",
-            flag="--expect",
-            remedy="`spsbench compare` of both runs shows the first token that differs.",
-        )
 
 
 def _require_lossless_rules(arms: Sequence[Arm], gates: Sequence[str]) -> None:

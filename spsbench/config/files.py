@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -85,14 +85,11 @@ def validate(model: type[_Model], content: Mapping[str, Any], label: Callable[[s
     raise UsageError(what, flag=label(".".join(path)), remedy=remedy)
 
 
-_Kind = Literal["pair", "protocol", "paper"]
-
-_FOLDERS: dict[_Kind, DataKind] = {
+_FOLDERS: dict[str, DataKind] = {
     "pair": "configs/pairs",
     "protocol": "configs/protocols",
     "paper": "configs/papers",
 }
-_FLAGS: dict[_Kind, str] = {"pair": "--pair", "protocol": "--protocol", "paper": "--of"}
 
 
 def list_pairs() -> list[str]:
@@ -105,30 +102,24 @@ def list_protocols() -> list[str]:
     return sorted(_files("protocol"))
 
 
-def load_pair(name: str) -> PairConfig:
-    """A pair by name, or from a YAML file of the user's."""
-    path = _find("pair", name)
-    content: dict[str, Any] = {"name": path.stem} | read_yaml(path, "--pair")
-    return validate(PairConfig, content, lambda key: f"--pair {name}: {key}")
-
-
-def load_protocol(name: str) -> ProtocolConfig:
-    """A protocol by name, or from a YAML file of the user's."""
-    path = _find("protocol", name)
-    content: dict[str, Any] = {"name": path.stem} | read_yaml(path, "--protocol")
-    return validate(ProtocolConfig, content, lambda key: f"--protocol {name}: {key}")
-
-
 def list_papers() -> list[str]:
     """Names of the papers whose tables are described by a YAML file, sorted."""
     return sorted(_files("paper"))
 
 
+def load_pair(name: str) -> PairConfig:
+    """Load a pair by name, or from a YAML file of the user's."""
+    return _load(PairConfig, "pair", "--pair", name)
+
+
+def load_protocol(name: str) -> ProtocolConfig:
+    """Load a protocol by name, or from a YAML file of the user's."""
+    return _load(ProtocolConfig, "protocol", "--protocol", name)
+
+
 def load_paper(name: str) -> PaperConfig:
-    """What a paper's tables are measured with, by name or from a YAML file of the user's."""
-    path = _find("paper", name)
-    content: dict[str, Any] = {"name": path.stem} | read_yaml(path, "--of")
-    return validate(PaperConfig, content, lambda key: f"--of {name}: {key}")
+    """Load what a paper's tables are measured with, by name or from a YAML file of the user's."""
+    return _load(PaperConfig, "paper", "--of", name)
 
 
 def is_file_name(name: str) -> bool:
@@ -136,17 +127,16 @@ def is_file_name(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
 
 
-def _files(kind: _Kind) -> dict[str, Path]:
+def _files(kind: str) -> dict[str, Path]:
     return {path.stem: path for path in data_dir(_FOLDERS[kind]).glob("*.yaml")}
 
 
-def _find(kind: _Kind, name: str) -> Path:
-    if is_file_name(name):
-        return Path(name)
-    files = _files(kind)
+def _load(model: type[_Model], kind: str, flag: str, name: str) -> _Model:
+    files = {name: Path(name)} if is_file_name(name) else _files(kind)
     if name not in files:
-        raise unknown_name(kind, name, files, _FLAGS[kind])
-    return files[name]
+        raise unknown_name(kind, name, files, flag)
+    content = {"name": files[name].stem} | read_yaml(files[name], flag)
+    return validate(model, content, lambda key: f"{flag} {name}: {key}")
 
 
 PACKAGE = "package:"

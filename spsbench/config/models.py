@@ -57,12 +57,6 @@ class Precision:
         return None if self.quantise is None else QUANTISED[self.quantise]
 
 
-def precision_of(dtype: str, quantise: str | None) -> Precision:
-    """What ``--dtype`` and ``--quantise`` ask for together."""
-    asked = Precision.read(dtype)
-    return asked if quantise is None else Precision(asked.dtype, quantise)
-
-
 def draft_precision_of(target: Precision, short: bool, dtype: str, quantise: str | None) -> Precision:
     """What the draft is loaded in: as the target, unless something is said of it alone."""
     own = Precision.read(dtype)
@@ -178,12 +172,6 @@ def _until(value: str) -> str:
 
 def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(values))
-
-
-def _device(value: str) -> str:
-    if re.fullmatch(r"auto|cpu|mps|cuda(:[0-9]+)?", value) is None:
-        raise ValueError("no such device")
-    return value
 
 
 def _shard(value: str) -> str:
@@ -364,8 +352,10 @@ class RunConfig(Limits):
     engines: Engines = Field(
         default=(EAGER,), title="engine", description="names of engines, or worker:COMMAND"
     )
-    device: Annotated[str, AfterValidator(_device)] = Field(
-        default="auto", description="auto, cpu, cuda, cuda:N or mps"
+    device: str = Field(
+        default="auto",
+        pattern=r"^(auto|cpu|mps|cuda(:[0-9]+)?)$",
+        description="auto, cpu, cuda, cuda:N or mps",
     )
     dtype: Dtype = Field(default="auto", description=_DTYPES)
     draft_dtype: Dtype = Field(default="auto", description=_DTYPES)
@@ -420,7 +410,8 @@ class RunConfig(Limits):
     @property
     def model_dtype(self) -> str:
         """What to load the target in: the run's dtype, else the pair's, and ``quantise``; a ``Precision``."""
-        return str(precision_of(self._own_dtype, self.quantise))
+        asked = Precision.read(self._own_dtype)
+        return str(asked if self.quantise is None else Precision(asked.dtype, self.quantise))
 
     @property
     def draft_model_dtype(self) -> str:

@@ -18,7 +18,7 @@ from typing import Any, get_args, get_origin
 
 import yaml
 
-from spsbench.axes import FIXED
+from spsbench.axes import BEAM, FIXED
 from spsbench.config.files import load_pair, load_protocol, pair_name, read_yaml, validate
 from spsbench.config.models import AUTO, ModelRef, PairConfig, RunConfig, chosen_backend
 from spsbench.config.together import refuse_together
@@ -88,19 +88,39 @@ def resolve(
     assignments = [_assignment(text) for text in overrides]
     settings = ({} if config_file is None else read_yaml(config_file, "--config")) | given
     settings |= {path[0]: value for path, value in assignments if len(path) == 1}
-    alone = _needs_no_draft(settings)
+    names = [str(drafter).partition(":")[0] for drafter in _listed(settings.get("drafters"))]
+    methods = _listed(settings.get("methods"))
+    alone = methods == ["ars"] or (bool(names) and "draft" not in methods and not {*names} & _WITH_DRAFT)
     if "target" in models and "draft" not in models and alone:
         models["draft"] = models["target"]
-    settings["pair"] = _pair(settings.get("pair", DEFAULT_PAIR), models, named=pair is not None, alone=alone)
+    chosen = settings.get("pair", DEFAULT_PAIR)
+    settings["pair"] = _pair(chosen, models, named="pair" in given, alone=alone)
     for path, value in assignments:
         if len(path) > 1:
             _assign(settings, path, value)
     overridden = {path[0] for path, _ in assignments}
     defaults = _defaults(settings)
     settings = defaults | _adaptive(settings, defaults["ks"], typed={*given, *overridden})
-    config = validate(RunConfig, settings, _Origin(overridden, set(given), config_file).label)
-    dtype = config.pair.dtype if config.dtype == AUTO else config.dtype
-    refuse_together("settings", dict(config) | {"dtype": dtype, "pair": None})
+
+    def label(path: str) -> str:
+        """What the user wrote the setting at a dotted path as."""
+        field = path.split(".")[0]
+        if field in overridden:
+            return f"--set {path}"
+        if field in given:
+            name = _LABELS.get(field, _FLAG_OF_FIELD.get(field, field).replace("_", "-"))
+            return name if name.isupper() else f"--{name}"
+        return f"{config_file}: {path}" if config_file else path
+
+    config = validate(RunConfig, settings, label)
+    asked = {_FLAG_OF_FIELD[name]: value for name, value in config} | {"pair": None}
+    asked |= {
+        "dtype": config.pair.dtype if config.dtype == AUTO else config.dtype,
+        "batch": max(config.batches) if max(config.batches) > 1 else None,
+        BEAM: BEAM in (config.samplings or ()),
+        "--set early_stopping": config.early_stopping,
+    }
+    refuse_together("settings", asked)
     return config
 
 
@@ -120,13 +140,6 @@ def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
         task = settings.get("task", defaults.get("task", "xsum"))
         defaults |= load_protocol(protocol).settings(str(task))
     return defaults
-
-
-def _needs_no_draft(settings: Mapping[str, Any]) -> bool:
-    """Whether the drafters that were named run no draft model; the target then stands in its place."""
-    names = [str(drafter).partition(":")[0] for drafter in _listed(settings.get("drafters"))]
-    methods = _listed(settings.get("methods"))
-    return methods == ["ars"] or (bool(names) and "draft" not in methods and not {*names} & _WITH_DRAFT)
 
 
 def _adaptive(settings: dict[str, Any], default_ks: Sequence[int], typed: Container[str]) -> dict[str, Any]:
@@ -160,25 +173,6 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else []
 
 
-class _Origin:
-    """Remembers where each setting came from, so that an error names what the user wrote."""
-
-    def __init__(self, overridden: set[str], flagged: set[str], config_file: Path | None) -> None:
-        self._overridden = overridden
-        self._flagged = flagged
-        self._config_file = config_file
-
-    def label(self, path: str) -> str:
-        """How the user calls the setting at a dotted path."""
-        field = path.split(".")[0]
-        if field in self._overridden:
-            return f"--set {path}"
-        if field in self._flagged:
-            name = _LABELS.get(field, _FLAG_OF_FIELD.get(field, field).replace("_", "-"))
-            return name if name.isupper() else f"--{name}"
-        return f"{self._config_file}: {path}" if self._config_file else path
-
-
 def _assignment(text: str) -> tuple[list[str], Any]:
     """``a.b=c`` as path and value."""
     name, equals, value = text.partition("=")
@@ -203,11 +197,8 @@ def _assign(settings: dict[str, Any], path: list[str], value: Any) -> None:
     for part in path[:-1]:
         inner = inner.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise UsageError(
-                f"{part!r} has no settings inside.",
-                flag=f"--set {'.'.join(path)}",
-                remedy="Leave out the dot.",
-            )
+            flag = f"--set {'.'.join(path)}"
+            raise UsageError(f"{part!r} has no settings inside.", flag=flag, remedy="Leave out the dot.")
     inner[path[-1]] = value
 
 
@@ -225,9 +216,16 @@ def _pair(chosen: Any, models: Mapping[str, str], *, named: bool, alone: bool) -
             flag=f"--{missing}",
             remedy="Give both models, or a drafter that needs no draft model, e.g. --drafter lookup.",
         )
+    for key, value in models.items():
+        if not value.strip():
+            flag = f"--{key.replace('_', '-')}"
+            raise UsageError("the value is empty.", flag=flag, remedy="Name a model.")
     pair: Any = chosen
     if ids:
-        target, draft = (_model(models, role, flag) for role, flag in _REVISIONS.items())
+        target, draft = (
+            ModelRef(id=models[role].strip(), revision=models.get(flag, "").strip() or None)
+            for role, flag in _REVISIONS.items()
+        )
         pair = PairConfig(name=pair_name(target, None if alone else draft), target=target, draft=draft)
     elif isinstance(chosen, str):
         pair = load_pair(chosen)
@@ -235,21 +233,8 @@ def _pair(chosen: Any, models: Mapping[str, str], *, named: bool, alone: bool) -
         pair = pair.model_dump(mode="json")
     for role, flag in _REVISIONS.items():
         if flag in models and isinstance(pair, dict) and isinstance(pair.get(role), dict):
-            pair[role] = pair[role] | {"revision": _filled(models, flag)}
+            pair[role] = pair[role] | {"revision": models[flag].strip()}
     return pair
-
-
-def _model(models: Mapping[str, str], role: str, revision: str) -> ModelRef:
-    return ModelRef(
-        id=_filled(models, role), revision=_filled(models, revision) if revision in models else None
-    )
-
-
-def _filled(models: Mapping[str, str], key: str) -> str:
-    value = models[key].strip()
-    if not value:
-        raise UsageError("the value is empty.", flag=f"--{key.replace('_', '-')}", remedy="Name a model.")
-    return value
 
 
 CODE = ("task", "drafters", "rules", "policies", "engines")
@@ -282,19 +267,17 @@ def remember(config: RunConfig) -> None:
 
 
 def _code_in(config: RunConfig, fields: Sequence[str]) -> list[str]:
-    found: list[str] = []
-    for field in fields:
-        value = getattr(config, field)
-        found += [value] if isinstance(value, str) else map(str, value)
-    return [name for name in found if ".py:" in name or name.endswith((".yaml", ".yml")) or _is_engine(name)]
-
-
-def _is_engine(name: str) -> bool:
-    return name.startswith(("worker:", "openai:"))
+    values = (getattr(config, field) for field in fields)
+    names = [str(name) for value in values for name in ([value] if isinstance(value, str) else value)]
+    return [
+        name
+        for name in names
+        if ".py:" in name or name.endswith((".yaml", ".yml")) or name.startswith(("worker:", "openai:"))
+    ]
 
 
 def _hash(name: str) -> str:
-    """Of a name and the folder that it is relative to."""
+    """Hash a name and the folder that it is relative to."""
     here = "" if Path(name).is_absolute() or name.startswith("openai:") else Path.cwd()
     return sha256(f"{here}\0{name}".encode(errors="surrogateescape")).hexdigest()
 

@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from spsbench.axes import BEAM
 from spsbench.config.models import QUANTISED
 from spsbench.errors import UsageError
 
@@ -18,20 +19,23 @@ class Clash:
         commands: where; ``settings`` is every run's, from the command line or Python.
         names: the options, by their names in Python, that the error is about.
         beside: any of these beside them is refused; ``texts``, ``samples``: what an argument names.
+        without: they are refused unless one of these is beside them.
         why: may contain {value} (of the option), {other} (the flag beside it) and {beside} (its value).
         among: values of the other option that clash; all if None.
     """
 
     commands: tuple[str, ...]
     names: tuple[str, ...]
-    beside: tuple[str, ...]
+    beside: tuple[str, ...] = ()
     why: str = "{value} is given together with {other}."
     remedy: str = "Leave one of the two out."
     among: Container[Any] | None = None
+    without: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        names, beside = (", ".join(map(_flag, each)) for each in (self.names, self.beside))
-        return f"{', '.join(self.commands)}: {names} beside {beside}. {self.remedy}"
+        names, others = (", ".join(map(_flag, each)) for each in (self.names, self.without or self.beside))
+        word = "without" if self.without else "beside"
+        return f"{', '.join(self.commands)}: {names} {word} {others}. {self.remedy}"
 
 
 _RUN = ("run", "sweep-k")
@@ -102,6 +106,37 @@ TABLE = (
         for draft in ("", "draft_")
     ),
     Clash(
+        ("settings",),
+        *(("until", "budget"), ("shard",)),
+        "{value} is given together with shard {beside}; shards end at the same prompt.",
+        "Give --limit in its place, or run without --shard.",
+    ),
+    Clash(
+        ("settings",),
+        *(("until",), ("batch",)),
+        "{value} is judged prompt by prompt, and batches are measured in waves of several.",
+        "Stop by --limit or --budget, or leave --batch out.",
+    ),
+    Clash(
+        ("settings",),
+        *(("batch",), (BEAM,)),
+        "{value} sequences at once: a beam search takes one prompt.",
+        f"Leave --sampling {BEAM} out, or --batch.",
+    ),
+    Clash(
+        ("settings",),
+        *(("temperature", "top_p", "top_k"), (BEAM,)),
+        "{value} changes a distribution, and a beam search samples from none.",
+        f"Leave it out, or measure {BEAM} in a run of its own.",
+    ),
+    Clash(
+        ("settings",),
+        ("beams", "draft_beams", "length_penalty", "--set early_stopping"),
+        why=f"{{value}} is of a beam search, and no sampling is {BEAM}.",
+        remedy=f"Add --sampling {BEAM}, or leave it out.",
+        without=(BEAM,),
+    ),
+    Clash(
         ("verify",),
         *(("drafter", "rule", "policy"), ("controls", "control")),
         remedy="Faults are planted in the paper's own sampler: leave one of the two out.",
@@ -164,6 +199,9 @@ TABLE = (
         for one, others in (("csv", ("latex", "json")), ("latex", ("json",)))
     ),
     Clash(
+        ("report",), ("out",), why="{value} is given without --html.", remedy="Add --html.", without=("html",)
+    ),
+    Clash(
         ("simulate",),
         (
             *("source", "rule", "fault", "tokens", "seed", "out", "concentration", "draft_temperature"),
@@ -192,14 +230,18 @@ TABLE = (
 def refuse_together(command: str, given: Mapping[str, Any]) -> None:
     """Refuse what ``given``, options by their names in Python, asks of a command and the table forbids."""
     for row in TABLE:
-        if command not in row.commands:
-            continue
         name = next((name for name in row.names if is_given(given.get(name))), None)
-        other = next((name for name in row.beside if is_given(given.get(name))), None)
-        if name is None or other is None or (row.among is not None and given[other] not in row.among):
+        if command not in row.commands or name is None:
             continue
-        why = row.why.format(value=given[name], other=_flag(other), beside=given[other])
-        raise UsageError(why, flag=_flag(name), remedy=row.remedy)
+        others = row.without or row.beside
+        other = next((other for other in others if is_given(given.get(other))), None)
+        if row.without:
+            refused = other is None
+        else:
+            refused = other is not None and (row.among is None or given[other] in row.among)
+        if refused:
+            known = {"value": given[name], "other": _flag(other or ""), "beside": given.get(other or "")}
+            raise UsageError(row.why.format(**known), flag=_flag(name), remedy=row.remedy)
 
 
 def is_given(value: Any) -> bool:
@@ -208,4 +250,4 @@ def is_given(value: Any) -> bool:
 
 
 def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return name if name.startswith("-") else f"--{name.replace('_', '-')}"

@@ -45,6 +45,11 @@ def test_without_options_the_defaults_hold() -> None:
     assert config.score
 
 
+def test_a_pair_and_a_model_are_not_taken_together() -> None:
+    with pytest.raises(UsageError, match="--target: a is given together with --pair"):
+        read_settings(typed(target="a", pair="gpt2"))
+
+
 @pytest.fixture
 def earlier(tmp_path: Path) -> Path:
     """The directory of an earlier run."""
