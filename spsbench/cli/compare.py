@@ -38,7 +38,26 @@ def compare(a: Path, b: Path, gate: str | None, force: bool, json: bool, quiet: 
 
     Example: spsbench compare results/A results/B --gate 2%
     """
-    compare_runs(a, b, gate, force=force, as_json=json, quiet=quiet)
+    from spsbench.stats.comparison import compare as compare_sides
+    from spsbench.stats.comparison import slower, undecided
+
+    allowed = None if gate is None else read_share(gate)
+    compared = compare_sides(_side(a), _side(b))
+    _require_comparable(compared, gated=allowed is not None, force=force)
+    ask_again(compared, a, b)
+    from spsbench.report.results import compared_screen
+
+    present(lambda: compared, lambda: compared_screen(compared), json=json, quiet=quiet)
+    if allowed is None:
+        return
+    if failed := slower(compared, allowed):
+        raise GateFailed(f"B is slower than A by more than {gate}: {'; '.join(failed)}.", flag="--gate")
+    if open_arms := undecided(compared, allowed):
+        say(
+            f"Not slower by more than {gate} beyond doubt, but too few prompts to exclude it: "
+            f"{', '.join(open_arms)}.",
+            quiet=quiet,
+        )
 
 
 def ask_again(compared: RunComparison, a: Path, b: Path) -> None:
@@ -63,13 +82,14 @@ def ask_again(compared: RunComparison, a: Path, b: Path) -> None:
     pair = _loaded(a)
     for arm, place in parted:
         ours, theirs = (_tokens(side, arm["arm"], place) for side in samples)
-        before = [*prompts[place["example_id"]], *ours[: place["position"]]]
-        place["a_token"], place["b_token"] = (_at(tokens, place["position"]) for tokens in (ours, theirs))
+        at = place["position"]
+        # None where the output had ended
+        place["a_token"], place["b_token"] = (each[at] if at < len(each) else None for each in (ours, theirs))
         if isinstance(pair, str):
             place["gap"], place["gap_unknown"] = None, pair
             continue
         model = pair.draft if arm["method"] == "draft" else pair.target
-        place["gap"] = _gap(model, before)
+        place["gap"] = _gap(model, [*prompts[place["example_id"]], *ours[:at]])
         place["dtype"] = model.weights
         place["a_text"], place["b_text"] = _text(pair, place["a_token"]), _text(pair, place["b_token"])
 
@@ -119,28 +139,6 @@ def _tokens(samples: pd.DataFrame, arm: str, place: Divergence) -> list[int]:
     return [int(token) for token in own.iloc[-1]["token_ids"]]
 
 
-def _at(tokens: list[int], position: int) -> int | None:
-    """The token there; None where the output had ended."""
-    return tokens[position] if position < len(tokens) else None
-
-
-def compare_runs(
-    a: Path, b: Path, gate: str | None, *, force: bool = False, as_json: bool = False, quiet: bool = False
-) -> None:
-    """Compare two run directories."""
-    from spsbench.stats.comparison import compare as compare_sides
-
-    allowed = None if gate is None else read_share(gate)
-    compared = compare_sides(_side(a), _side(b))
-    _require_comparable(compared, gated=allowed is not None, force=force)
-    ask_again(compared, a, b)
-    from spsbench.report.results import compared_screen
-
-    present(lambda: compared, lambda: compared_screen(compared), json=as_json, quiet=quiet)
-    if allowed is not None:
-        _judge(compared, str(gate), allowed, quiet=quiet)
-
-
 def read_share(text: str) -> float:
     """``2%`` or ``0.02`` as a number."""
     number = text.strip()
@@ -179,19 +177,4 @@ def _require_comparable(compared: RunComparison, *, gated: bool, force: bool) ->
             f"this gate would judge the machine: {'; '.join(compared['machine'])}.",
             flag="--gate",
             remedy="Run both on one quiet machine, or give --force.",
-        )
-
-
-def _judge(compared: RunComparison, gate: str, allowed: float, *, quiet: bool) -> None:
-    from spsbench.stats.comparison import slower, undecided
-
-    failed = slower(compared, allowed)
-    if failed:
-        raise GateFailed(f"B is slower than A by more than {gate}: {'; '.join(failed)}.", flag="--gate")
-    open_arms = undecided(compared, allowed)
-    if open_arms:
-        say(
-            f"Not slower by more than {gate} beyond doubt, but too few prompts to exclude it: "
-            f"{', '.join(open_arms)}.",
-            quiet=quiet,
         )

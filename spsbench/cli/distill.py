@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 TEXT, TRAINING = "Training text", "Training"
 _LINE_EVERY_S = 20.0
-_KERNELS_KEPT = "16"
 _FORECAST_CONTEXT, _FORECAST_S = 256, 10.0
 
 
@@ -57,15 +57,9 @@ def distill(**params: Any) -> None:
 
     Example: spsbench distill --target package:smollm2 --kind eagle --out head
     """
-    distill_draft(params)
-
-
-def distill_draft(params: Mapping[str, Any]) -> None:
-    """Make the draft, write its card and say what it is worth."""
     recipe = _recipe(params)
     values.require_machine({"device": params["device"]})
-    if params["threads"] is not None:
-        _number(params, "threads", 1)
+    threads = params["threads"] and int(values.number(params["threads"], "--threads", 1, 1, whole=True))
     target, folder = params["target"], params["out"]
     if target is None or folder is None:
         missing = "--target" if target is None else "--out"
@@ -75,16 +69,17 @@ def distill_draft(params: Mapping[str, Any]) -> None:
     quiet: bool = params["quiet"]
     say(f"Reading {target}", quiet=quiet)
     continued_by(typed)
-    source, made, forecasts = _make(params, recipe, target, folder, _lines(quiet))
+    source, made, forecasts = _make(params, recipe, threads, _lines(quiet))
     if params["json"]:
-        print_json(made.record | {"forecast": [_as_dict(forecast) for forecast in forecasts]})
+        print_json(made.record | {"forecast": [asdict(forecast) for forecast in forecasts]})
     elif not quiet:
         _print(made, forecasts, _use(source.name, made))
 
 
 def _make(
-    params: Mapping[str, Any], recipe: Recipe, target: str, folder: Path, watch: Watch
+    params: Mapping[str, Any], recipe: Recipe, threads: int | None, watch: Watch
 ) -> tuple[ModelSource, Made, list[Forecast]]:
+    """Make the draft in the folder and write its card beside it."""
     import torch
 
     from spsbench.distill.corpus import evaluated_texts
@@ -94,9 +89,10 @@ def _make(
     from spsbench.models.source import find
 
     # Kernels for every shape that ever came would take gigabytes; read when the first is made.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _KERNELS_KEPT)
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
     quiet_libraries()
-    source = find(target, params["revision"], "--target")
+    folder: Path = params["out"]
+    source = find(params["target"], params["revision"], "--target")
     if source.is_encoder_decoder:
         raise UsageError(
             f"{source.name} is an encoder-decoder, for which no draft is trained here.",
@@ -104,8 +100,8 @@ def _make(
             remedy="Choose a decoder-only language model.",
         )
     device = resolve_device(params["device"] or "auto")
-    if params["threads"] is not None:
-        torch.set_num_threads(_number(params, "threads", 1))
+    if threads is not None:
+        torch.set_num_threads(threads)
     corpus = params["corpus"] or folder / "corpus"
     texts = evaluated_texts(params["evaluated"] or ())
     made = make_draft(source, recipe, folder, corpus, texts, device, watch)
@@ -131,39 +127,24 @@ def _forecast(source: ModelSource, made: Made, device: Any) -> list[Forecast]:
 
 
 def _recipe(params: Mapping[str, Any]) -> Recipe:
-    from dataclasses import replace
-
     from spsbench.distill.recipe import Recipe
 
-    numbers = {
-        "layers": 1,
-        "heads": 1,
-        "vocabulary": 0,
-        "tokens": 1,
-        "epochs": 1,
-        "batch_tokens": 64,
-        "seed": 0,
-    }
-    given: dict[str, Any] = {
-        name: _number(params, name, least) for name, least in numbers.items() if params[name] is not None
-    }
-    if params["minutes"] is not None:
-        given["minutes"] = float(_number(params, "minutes", 1))
-    if params["kind"] is not None:
-        given["kind"] = params["kind"]
-    if params["data"] is not None:
-        given["data"] = tuple(part.strip() for part in params["data"].split(","))
-    recipe = replace(Recipe(), **given)
+    least = {"vocabulary": 0, "seed": 0, "batch_tokens": 64}
+    given: dict[str, Any] = {}
+    for field in fields(Recipe):
+        if (text := params[field.name]) is None:
+            continue
+        if field.name == "data":
+            given["data"] = tuple(part.strip() for part in text.split(","))
+        elif field.name == "kind":
+            given["kind"] = text
+        else:
+            flag = f"--{field.name.replace('_', '-')}"
+            value = values.number(text, flag, least.get(field.name, 1), 1, whole=True)
+            given[field.name] = float(value) if field.name == "minutes" else int(value)
+    recipe = Recipe(**given)
     recipe.require_possible()
     return recipe
-
-
-def _number(params: Mapping[str, Any], name: str, least: int) -> int:
-    text = str(params[name])
-    if text.isdecimal() and int(text) >= least:
-        return int(text)
-    flag = f"--{name.replace('_', '-')}"
-    raise UsageError(f"it must be a whole number from {least}, got {text}.", flag=flag)
 
 
 def _lines(quiet: bool) -> Watch:
@@ -190,12 +171,6 @@ def _alphas(alphas: list[float]) -> str:
     return "/".join(f"{alpha:.2f}".removeprefix("0") for alpha in alphas)
 
 
-def _as_dict(forecast: Forecast) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(forecast)
-
-
 def _use(target: str, made: Made) -> str:
     """The command line that measures the draft."""
     from spsbench.models import MODEL
@@ -207,13 +182,8 @@ def _use(target: str, made: Made) -> str:
 def _print(made: Made, forecasts: list[Forecast], use: str) -> None:
     from spsbench.report.tables import Table, left, right
 
-    columns = [
-        left("held-out text"),
-        right("alpha"),
-        right("best K"),
-        right("tokens/loop"),
-        right("forecast"),
-    ]
+    titles = ("alpha", "best K", "tokens/loop", "forecast")
+    columns = [left("held-out text"), *map(right, titles)]
     texts = {text.kind: text for text in made.held_out}
     cells = [
         [

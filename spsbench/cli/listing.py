@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from spsbench.config import PairConfig
     from spsbench.peers.install import Entry
-    from spsbench.plugins import Options, Registry
+    from spsbench.plugins import Registry
     from spsbench.tasks.spec import TaskSpec
 
 Row = dict[str, Any]
@@ -64,8 +64,11 @@ def _tasks() -> list[Row]:
         | {"needs": _needs_of_task(spec), "from": SPSBENCH}
         for spec in list_tasks()
     ]
-    theirs = _kinds("task", TASKS, lambda kind: {"samplings": _lines(kind.samplings)}, _needs)
-    return [*ours, *theirs]
+
+    def about(kind: Any) -> Row:
+        return {"samplings": _lines(kind.samplings), "needs": kind.needs}
+
+    return [*ours, *_kinds("task", TASKS, about)]
 
 
 def _needs_of_task(spec: TaskSpec) -> str:
@@ -119,20 +122,23 @@ def _protocols() -> list[Row]:
 def _drafters() -> list[Row]:
     from spsbench.drafters.registry import DRAFTERS
 
-    def needs(kind: Any) -> str:
-        told = {"draft": "a draft model", "hidden": "a trained head"}
-        return next((told[need] for need in sorted(kind.needs & told.keys())), NOTHING)
+    told = {"draft": "a draft model", "hidden": "a trained head"}
 
-    return _kinds("drafter", DRAFTERS, _options, needs)
+    def about(kind: Any) -> Row:
+        needs = next((told[need] for need in sorted(kind.needs & told.keys())), NOTHING)
+        return {"options": _options(kind), "needs": needs}
+
+    return _kinds("drafter", DRAFTERS, about)
 
 
 def _rules() -> list[Row]:
     from spsbench.drafters.registry import RULES
 
-    def more(kind: Any) -> Row:
-        return _options(kind) | {"lossless": "yes" if kind.lossless else "NO"}
+    def about(kind: Any) -> Row:
+        lossless = "yes" if kind.lossless else "NO"
+        return {"options": _options(kind), "lossless": lossless, "needs": NOTHING}
 
-    return _kinds("rule", RULES, more, lambda kind: NOTHING)
+    return _kinds("rule", RULES, about)
 
 
 def _policies() -> list[Row]:
@@ -141,10 +147,11 @@ def _policies() -> list[Row]:
 
     heeding = " or ".join(name for name, kind in DRAFTERS.items() if kind.adaptive)
 
-    def needs(kind: Any) -> str:
-        return NOTHING if kind.name == FIXED else f"the drafter {heeding}"
+    def about(kind: Any) -> Row:
+        needs = NOTHING if kind.name == FIXED else f"the drafter {heeding}"
+        return {"options": _options(kind), "needs": needs}
 
-    return _kinds("policy", POLICIES, _options, needs)
+    return _kinds("policy", POLICIES, about)
 
 
 def _engines() -> list[Row]:
@@ -186,7 +193,7 @@ def _external_engines() -> list[Row]:
             "greedy": rules.greedy,
             "sampled": rules.sampled,
             "statistics": _lines(entry.statistics),
-            **_options(NAMED[entry.name]),
+            "options": _options(NAMED[entry.name]),
             "limits": _lines(entry.limits),
             "needs": NOTHING if here else f"`spsbench get {entry.name}`, {size}",
             "from": entry.package,
@@ -207,8 +214,8 @@ def _metrics() -> list[Row]:
         "from": SPSBENCH,
     }
 
-    def more(kind: Any) -> Row:
-        return {"better": "higher" if kind.higher_is_better else "lower"}
+    def about(kind: Any) -> Row:
+        return {"better": "higher" if kind.higher_is_better else "lower", "needs": kind.needs}
 
     by_name = {
         "metric": f"{PREFIX}NAME",
@@ -217,35 +224,25 @@ def _metrics() -> list[Row]:
         "needs": "its script, from the hub or a file",
         "from": "evaluate",
     }
-    return [programs, *_kinds("metric", METRICS, more, _needs), by_name]
+    return [programs, *_kinds("metric", METRICS, about), by_name]
 
 
-def _needs(kind: Any) -> str:
-    return str(kind.needs)
+def _options(kind: Any) -> str:
+    """As they are typed, one a line."""
+    return _lines(str(Spec("", (option,))).lstrip(":") for option in kind.options.items())
 
 
-def _options(kind: Any) -> Row:
-    return {"options": _written(kind.options)}
-
-
-def _kinds(
-    title: str, registry: Registry[Any], more: Callable[[Any], Row], needs: Callable[[Any], str]
-) -> list[Row]:
+def _kinds(title: str, registry: Registry[Any], about: Callable[[Any], Row]) -> list[Row]:
     """One row for each kind of a registry, another package's too; what is unavailable says why."""
     rows: list[Row] = []
     for name, source in registry.names().items():
         try:
             kind = registry.find(name)
-            told = {"what": kind.summary, **more(kind), "needs": needs(kind)}
+            told = {"what": kind.summary, **about(kind)}
         except SpsbenchError as problem:
             told = {"what": problem.message, "needs": problem.remedy or ""}
         rows.append({title: name, **told, "from": source})
     return rows
-
-
-def _written(options: Options) -> str:
-    """As they are typed, one a line."""
-    return "\n".join(str(Spec("", (option,))).lstrip(":") for option in options.items())
 
 
 def _lines(names: Iterable[str]) -> str:

@@ -8,8 +8,7 @@ import shutil
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,67 +53,53 @@ def refuse_repeated(command: Any, context: Any, arguments: Sequence[str]) -> Non
     for parameter, count in Counter(given).items():
         if count == 1 or parameter.multiple or parameter.param_type_name != "option":
             continue
-        flag = parameter.opts[0]
-        values = _values(parameter.opts, arguments) if parameter.metavar == LIST else ()
-        listed = f": {flag} {','.join(values)}" if parameter.metavar == LIST else ""
+        flag, listed = parameter.opts[0], ""
+        if parameter.metavar == LIST:
+            typed = [each.partition("=") for each in arguments]
+            values = [
+                value if equals else arguments[place + 1]
+                for place, (name, equals, value) in enumerate(typed)
+                if name in parameter.opts
+            ]
+            listed = f": {flag} {','.join(values)}"
         raise UsageError("it is given twice.", flag=flag, remedy=f"Give {flag} once{listed}.")
-
-
-def _values(flags: Sequence[str], arguments: Sequence[str]) -> Iterator[str]:
-    """What was typed after each of an option's occurrences."""
-    for place, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if name in flags:
-            yield value if equals else arguments[place + 1]
 
 
 NARROW = 60
 """Columns below which help is plain text: in a table of panels the names of options would be cut."""
 
 
-@contextmanager
-def fitting_help(command: Any, formatter: Any) -> Iterator[None]:
-    """While the block lasts a command's help fits the terminal, without panels where that is narrow."""
-    columns, usual = shutil.get_terminal_size().columns, command.rich_markup_mode
-    if columns < NARROW:
-        command.rich_markup_mode, formatter.width = None, columns
-    try:
-        yield
-    finally:
-        command.rich_markup_mode = usual
+class Fitting:
+    """Refuses an option that is given twice, and has a help that fits the terminal."""
 
-
-class Command(TyperCommand):
-    """A command of spsbench."""
+    rich_markup_mode: Any
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer does, each option once."""
+        """As typer does, each option once, and nothing beside what it excludes."""
         if not ctx.resilient_parsing:  # completion looks at commands that are half typed
             refuse_repeated(self, ctx, args)
-        rest = super().parse_args(ctx, args)
+        rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
         if not ctx.resilient_parsing:
             refuse_together(ctx.info_name, ctx.params)
         return rest
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """As typer does, at any width."""
-        with fitting_help(self, formatter):
-            super().format_help(ctx, formatter)
+        """As typer does, without panels where the terminal is narrow."""
+        columns, usual = shutil.get_terminal_size().columns, self.rich_markup_mode
+        if columns < NARROW:
+            self.rich_markup_mode, formatter.width = None, columns
+        try:
+            super().format_help(ctx, formatter)  # type: ignore[misc]
+        finally:
+            self.rich_markup_mode = usual
 
 
-class Group(TyperGroup):
+class Command(Fitting, TyperCommand):
+    """A command of spsbench."""
+
+
+class Group(Fitting, TyperGroup):
     """``spsbench`` itself."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer does, each option once."""
-        if not ctx.resilient_parsing:
-            refuse_repeated(self, ctx, args)
-        return super().parse_args(ctx, args)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """As typer does, at any width."""
-        with fitting_help(self, formatter):
-            super().format_help(ctx, formatter)
 
 
 BROKEN_PIPE = 141
@@ -130,7 +115,10 @@ IN_SEVERAL = ("run", "sweep-k", "verify")
 ANYWHERE = ("list", "doctor")
 """Commands that only print what there is, which several processes may do at once."""
 
-app = typer.Typer(name="spsbench", cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+"""Of every command itself: one that is parsed without the group would keep a ``--help`` without ``-h``."""
+
+app = typer.Typer(name="spsbench", cls=Group, context_settings=SETTINGS)
 
 PANELS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
     "Measure": (("run", run), ("sweep-k", sweep_k), ("paper", paper)),
@@ -144,7 +132,9 @@ PANELS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
 
 for panel, commands in PANELS.items():
     for name, command in commands:
-        app.command(name, cls=Command, rich_help_panel=panel, epilog=EXIT_CODES)(command)
+        app.command(name, cls=Command, rich_help_panel=panel, epilog=EXIT_CODES, context_settings=SETTINGS)(
+            command
+        )
 
 
 def _version(wanted: bool) -> None:

@@ -6,10 +6,11 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from spsbench.cli import options
-from spsbench.cli.console import out, print_json, say
+from spsbench.cli.console import out as console
+from spsbench.cli.console import print_json, say
 from spsbench.cli.options import takes
 from spsbench.cli.run import resume_command
 from spsbench.errors import SpsbenchError, UsageError
@@ -41,12 +42,22 @@ def report(
 
     Example: spsbench report results/RUN --html
     """
-    form: Form | None = "--csv" if csv else "--latex" if latex else "--json" if json else None
-    show_runs(run, html=html, form=form, out_file=out, quiet=quiet)
+    from spsbench.store import latest
 
-
-Form = Literal["--csv", "--latex", "--json"]
-"""What stdout holds alone, by its option."""
+    runs, problems = _readable(list(dict.fromkeys(run or [latest(results_dir())])))
+    alone = csv or latex or json  # stdout is for another program: no figures unless a page is asked for
+    _print(runs, csv=csv, latex=latex, json=json, quiet=quiet)
+    galleries = []
+    for directory, measured in runs:  # the tables came first, since figures take seconds
+        if not measured.summary["complete"]:
+            say(f"{directory} is not complete. Continue it with:\n  {resume_command(directory)}", quiet=quiet)
+        if html or not alone:
+            galleries.append(write(directory, measured, narrow=html))
+            say(f"The report is in {directory / 'report.md'}", quiet=quiet)
+    if html:
+        say(f"The page is in {_write_page(runs, galleries, out)}", quiet=quiet)
+    if problems:
+        raise problems[0]
 
 
 def derive(directory: Path, *, narrow: bool = False) -> tuple[Measured, Gallery]:
@@ -96,33 +107,7 @@ def write(directory: Path, measured: Measured, *, narrow: bool = False) -> Galle
     return drawn
 
 
-COMPARISON_FILE = "comparison.html"
-
 Readable: TypeAlias = "Sequence[tuple[Path, Measured]]"
-
-
-def show_runs(
-    named: Sequence[Path] | None, *, html: bool, form: Form | None, out_file: Path | None, quiet: bool
-) -> None:
-    """Report what can be reported: the tables first, since figures take seconds.
-
-    Where stdout is for another program and no page is asked for, nothing is written.
-    """
-    from spsbench.store import latest
-
-    runs, problems = _readable(list(dict.fromkeys(named or [latest(results_dir())])))
-    _print(runs, form, quiet=quiet)
-    galleries = []
-    for directory, measured in runs:
-        if not measured.summary["complete"]:
-            say(f"{directory} is not complete. Continue it with:\n  {resume_command(directory)}", quiet=quiet)
-        if html or form is None:
-            galleries.append(write(directory, measured, narrow=html))
-            say(f"The report is in {directory / 'report.md'}", quiet=quiet)
-    if html:
-        say(f"The page is in {_write_page(runs, galleries, out_file)}", quiet=quiet)
-    if problems:
-        raise problems[0]
 
 
 def _readable(directories: Sequence[Path]) -> tuple[Readable, list[SpsbenchError]]:
@@ -143,30 +128,22 @@ def _readable(directories: Sequence[Path]) -> tuple[Readable, list[SpsbenchError
     return runs, problems
 
 
-def _print(runs: Readable, form: Form | None, *, quiet: bool) -> None:
+def _print(runs: Readable, *, csv: bool, latex: bool, json: bool, quiet: bool) -> None:
     """Results on stdout: JSON, CSV or LaTeX alone, else tables unless ``quiet``."""
+    from spsbench.report.exports import to_csv, to_latex
+    from spsbench.report.results import side_by_side
+    from spsbench.report.sections import show
+
     every = [measured for _, measured in runs]
-    if form == "--csv":
-        from spsbench.report.exports import to_csv
-
-        sys.stdout.write(to_csv(every))
-    elif form == "--latex":
-        from spsbench.report.exports import to_latex
-
-        sys.stdout.write(to_latex(every))
-    elif form == "--json":
+    if csv or latex:
+        sys.stdout.write(to_csv(every) if csv else to_latex(every))
+    elif json:
         several = [{"run": str(path), **measured.summary} for path, measured in runs]
         print_json(dict(every[0].summary) if len(runs) == 1 else {"runs": several})
-    elif quiet:
-        return
-    elif len(runs) == 1:
-        from spsbench.report.sections import show
-
-        show(every[0].summary, out())
-    else:
-        from spsbench.report.results import side_by_side
-
-        out().print(side_by_side(every))
+    elif not quiet and len(runs) == 1:
+        show(every[0].summary, console())
+    elif not quiet:
+        console().print(side_by_side(every))
 
 
 def _write_page(runs: Readable, galleries: Sequence[Gallery], named: Path | None) -> Path:
@@ -174,7 +151,7 @@ def _write_page(runs: Readable, galleries: Sequence[Gallery], named: Path | None
     from spsbench.files import write_text
     from spsbench.report.html import page
 
-    path = named or (runs[0][0] / "report.html" if len(runs) == 1 else Path(COMPARISON_FILE))
+    path = named or (runs[0][0] / "report.html" if len(runs) == 1 else Path("comparison.html"))
     if not path.parent.is_dir():
         raise UsageError(f"{path.parent} is not a folder.", flag="--out", remedy="Create it first.")
     shown = [(measured, drawn) for (_, measured), drawn in zip(runs, galleries, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ from spsbench.records import Arm, Loop, Request, TracedToken
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
     from spsbench.models.pair import Pair
-    from spsbench.report.trace import Token
     from spsbench.runner import Plan
 
 
@@ -37,60 +36,44 @@ def trace(**params: Any) -> None:
 
     Example: spsbench trace "The capital of France" --k 4
     """
-    trace_prompt(params)
-
-
-_WARM_UP_TOKENS = 8
-_NOT_OFFERED: dict[str, Any] = {
-    **dict.fromkeys(("out", "resume", "config", "fail_on", "set", "protocol")),
-    "no_score": True,
-    # The plan wants a task; of this one only the samplings are used, whatever the pair's own task is: it has
-    # those that --sampling names, and synthetic data that lie here.
-    "task": "xsum",
-    "data": "mini",
-    "limit": "1",
-    "arms": "sps",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Spoken:
-    """One loop: its record and its tokens."""
-
-    record: Loop
-    tokens: list[TracedToken]
-
-
-def trace_prompt(params: Mapping[str, Any]) -> None:
-    """Show how SpS continues a prompt, then how fast it was."""
     config = _settings(params)
-    text = _prompt(str(params["prompt"]))
+    text = _prompt(params["prompt"])
+    import torch
+
     from spsbench.decode.clock import SystemClock
     from spsbench.engines.local import EagerEngine
     from spsbench.environment import taken, taken_since
-    from spsbench.report.trace import TraceWriter
+    from spsbench.report.trace import Token, TraceWriter, shown_text
     from spsbench.runner import plan
     from spsbench.runner.execute import load
+    from spsbench.runner.finalize import token_texts
     from spsbench.stats.conditions import taken_too_much
 
-    quiet: bool = params["quiet"]
-    say(f"Loading {config.pair.name}", quiet=quiet)
+    say(f"Loading {config.pair.name}", quiet=params["quiet"])
     ready = plan(config)
     (arm,) = ready.arms
     request = _request(ready, arm, text)
     pair = load(ready)
-    _warm_up(pair, arm, request)
-    console = out(quiet=quiet or params["json"])
+    short = replace(request, max_new_tokens=_WARM_UP_TOKENS)
+    for draft in (None, pair.draft):  # what runs first is slow
+        EagerEngine(pair.target, draft, arm.k, pair.tokenizer, pair.device, SystemClock()).generate(short)
+    console = out(quiet=params["quiet"] or params["json"])
     writer = TraceWriter(console)
     writer.legend()
     loops: list[Loop] = []
     tokens: list[Token] = []
     before, started_s = taken(), perf_counter()
-    for spoken in _speak(pair, arm, request):
-        written = [_token(token, pair) for token in spoken.tokens]
+    for record, traced in torch.inference_mode()(_spoken)(pair, arm, request):
+        written = [
+            Token(
+                shown_text(each.token_id, token_texts([each.token_id], pair.tokenizer)),
+                *(each.fate, each.target_prob, each.draft_prob, each.u),
+            )
+            for each in traced
+        ]
         writer.write(written)
         tokens += written
-        loops.append(spoken.record)
+        loops.append(record)
     writer.end()
     baseline = EagerEngine(pair.target, None, 0, pair.tokenizer, pair.device, SystemClock()).generate(request)
     elapsed_s = perf_counter() - started_s
@@ -104,12 +87,17 @@ def trace_prompt(params: Mapping[str, Any]) -> None:
         console.print(line, markup=False, soft_wrap=True)
 
 
+_WARM_UP_TOKENS = 8
+
+
 def _settings(params: Mapping[str, Any]) -> RunConfig:
     from spsbench.arms.choice import refuse_beams
     from spsbench.cli.run import read_settings, require_possible
 
-    asked = {name: value for name, value in params.items() if name not in ("prompt", "json")}
-    config = read_settings(asked | _NOT_OFFERED)
+    # The plan wants a task; of this one only the samplings are used, whatever the pair's own task is: it has
+    # those that --sampling names, and synthetic data that lie here.
+    fixed = {"task": "xsum", "data": "mini", "limit": "1", "arms": "sps", "no_score": True}
+    config = read_settings({**params, **fixed})
     refuse_beams(config, "trace")
     if len(config.ks) != 1 or config.ks[0] < 1:
         raise UsageError(
@@ -153,24 +141,8 @@ def _request(ready: Plan, arm: Arm, text: str) -> Request:
     return Request(tuple(ids), ready.max_new_tokens, (), arm.sampling, ready.config.seed)
 
 
-def _warm_up(pair: Pair, arm: Arm, request: Request) -> None:
-    """A few tokens of both, thrown away: what runs first is slow."""
-    from spsbench.decode.clock import SystemClock
-    from spsbench.engines.local import EagerEngine
-
-    short = Request(request.prompt_ids, _WARM_UP_TOKENS, (), request.sampling, request.seed)
-    for draft in (None, pair.draft):
-        EagerEngine(pair.target, draft, arm.k, pair.tokenizer, pair.device, SystemClock()).generate(short)
-
-
-def _speak(pair: Pair, arm: Arm, request: Request) -> Iterator[_Spoken]:
-    """The loops of the output as they come; the clock stands while they are shown."""
-    import torch
-
-    return torch.inference_mode()(_spoken)(pair, arm, request)
-
-
-def _spoken(pair: Pair, arm: Arm, request: Request) -> Iterator[_Spoken]:
+def _spoken(pair: Pair, arm: Arm, request: Request) -> Iterator[tuple[Loop, list[TracedToken]]]:
+    """Each loop's record and tokens as they come; the clock stands while they are shown."""
     from spsbench.decode.algorithms import start
     from spsbench.decode.clock import Stopwatch, SystemClock
     from spsbench.decode.sampling import UniformStream
@@ -188,19 +160,11 @@ def _spoken(pair: Pair, arm: Arm, request: Request) -> Iterator[_Spoken]:
         watch.lap("other")
         finished = TruncatedLoop(decoded, kept, reason, watch.take())
         (record,) = loop_records([finished], phases=False)
-        yield _Spoken(record, traced_tokens([finished], count, len(tokens)))
+        yield record, traced_tokens([finished], count, len(tokens))
         tokens += decoded.tokens[:kept]
         if reason is not None:
             return
         watch.skip()
-
-
-def _token(traced: TracedToken, pair: Pair) -> Token:
-    from spsbench.report.trace import Token, shown_text
-    from spsbench.runner.finalize import token_texts
-
-    text = shown_text(traced.token_id, token_texts([traced.token_id], pair.tokenizer))
-    return Token(text, traced.fate, traced.target_prob, traced.draft_prob, traced.u)
 
 
 def _facts(arm: Arm, loops: list[Loop], ars_ms: float) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,7 @@ from spsbench.config.together import refuse_together
 from spsbench.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from spsbench.config import RunConfig
-    from spsbench.models.pair import Pair, PairSource
+    from spsbench.models.pair import Pair
     from spsbench.records import SamplingParams, Spec
     from spsbench.replay.study import Sought
     from spsbench.replay.texts import Written
@@ -22,29 +21,24 @@ if TYPE_CHECKING:
 
 def written_of(source: Path, params: Mapping[str, Any], drafters: Sequence[Spec]) -> Written:
     """The texts of a run, or of a file."""
+    from spsbench.config import resolve
     from spsbench.models.pair import find_pair
     from spsbench.replay.texts import texts_in, texts_of
     from spsbench.verify.audit import Reader
 
     if source.is_file():
         refuse_together("replay", {**params, "texts": source})
-        drawn, config = sampling(params), _config(params, drafters)
+        names = ("target", "revision", "device", "dtype", "backend")
+        flags = {name: params[name] for name in names if params[name] is not None}
+        if params["draft"]:
+            flags |= {"draft": params["draft"][0], "draft_revision": params["draft_revision"]}
+        flags["drafter"] = ",".join(map(str, drafters))
+        drawn, config = sampling(params), resolve(flags, pair=params["pair"])
         found = find_pair(config.pair)
         reader = Reader(found.tokenizer, found.vocab_size, found.context_window, drawn)
         return texts_in(source, reader, config)
     refuse_together("replay", {**params, "recorded": source})
     return texts_of(source, params["sampling"])
-
-
-def _config(params: Mapping[str, Any], drafters: Sequence[Spec]) -> RunConfig:
-    from spsbench.config import resolve
-
-    names = ("target", "revision", "device", "dtype", "backend")
-    flags = {name: params[name] for name in names if params[name] is not None}
-    if params["draft"]:
-        flags |= {"draft": params["draft"][0], "draft_revision": params["draft_revision"]}
-    flags["drafter"] = ",".join(map(str, drafters))
-    return resolve(flags, pair=params["pair"])
 
 
 def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pair]]:
@@ -58,8 +52,14 @@ def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pai
     drafts = {id: ModelRef(id=id, revision=params["draft_revision"]) for id in named}
     wanted = {id: with_draft(config.pair, draft) for id, draft in drafts.items()} or {"": config.pair}
     sources = {name: find_pair(pair) for name, pair in wanted.items()}
+    before = None if written.identity is None else written.identity["target"]
     for source in sources.values():
-        _require_writer(written, source)
+        if before is not None and before != (now := source.target.identity()):
+            raise UsageError(
+                f"the target is now {now['fingerprint']}, and {before['fingerprint']} wrote these texts.",
+                flag="RUN",
+                remedy="Run it again with this target.",
+            )
     device = resolve_device(config.device)
     placement = None if config.device_map is None else Placement.read(config.device_map)
     dtypes = config.model_dtype, config.draft_model_dtype
@@ -72,18 +72,6 @@ def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pai
         loaded = load_pair(source, dtypes, device, backend, count, beside, placement)
         pairs.append((name if len(sources) > 1 else "", loaded))
     return pairs
-
-
-def _require_writer(written: Written, source: PairSource) -> None:
-    if written.identity is None:
-        return
-    before, now = written.identity["target"], source.target.identity()
-    if before != now:
-        raise UsageError(
-            f"the target is now {now['fingerprint']}, and {before['fingerprint']} wrote these texts.",
-            flag="RUN",
-            remedy="Run it again with this target.",
-        )
 
 
 def sought_of(drafters: Sequence[Spec], pairs: Sequence[tuple[str, Pair]]) -> list[Sought]:
@@ -124,22 +112,23 @@ def lookaheads(text: str) -> tuple[int, ...]:
 def drafters(text: str) -> list[Spec]:
     """``model,lookup`` as drafters, each once."""
     from spsbench.drafters.registry import drafter_kind
-    from spsbench.records import Spec
 
-    specs = list(dict.fromkeys(Spec.parse(name) for name in text.split(",")))
-    for spec in specs:
-        drafter_kind(spec.name).settled(spec)
-    return specs
+    return list(dict.fromkeys(_specs(text, drafter_kind)))
 
 
 def policies(text: str | None) -> list[Spec]:
     """``stop-below:tau=0.3,entropy`` as policies; none where none was typed."""
     from spsbench.drafters.registry import policy_kind
+
+    return [] if text is None else _specs(text, policy_kind)
+
+
+def _specs(text: str, kind_of: Callable[[str], Any]) -> list[Spec]:
     from spsbench.records import Spec
 
-    specs = [] if text is None else [Spec.parse(name) for name in text.split(",")]
+    specs = [Spec.parse(name) for name in text.split(",")]
     for spec in specs:
-        policy_kind(spec.name).settled(spec)
+        kind_of(spec.name).settled(spec)
     return specs
 
 
@@ -147,14 +136,20 @@ _UNIT_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _TIME = re.compile(r"(?P<number>[^a-z]+) ?(?P<unit>s|min|h)", re.ASCII)
 
 
+def _float(text: str) -> float:
+    """The number, NaN where there is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def seconds(text: str | None, default: float) -> float:
     """What ``--budget`` gives: ``300``, ``90s``, ``5min``, ``1.5h``; a number alone is in seconds."""
-    match = _TIME.fullmatch((text or "").strip())
-    number, unit_s = (match["number"], _UNIT_S[match["unit"]]) if match else (text, 1.0)
-    try:
-        found = default if number is None else float(number) * unit_s
-    except ValueError:
-        found = math.nan
+    if text is None:
+        return default
+    match = _TIME.fullmatch(text.strip())
+    found = _float(match["number"]) * _UNIT_S[match["unit"]] if match else _float(text)
     if not 0 <= found < math.inf:
         raise UsageError(
             f"it must be a time, got {text}.", flag="--budget", remedy="Give 300, 90s, 5min or 2h."
@@ -181,10 +176,7 @@ def number(
 
 def between(text: str | None, flag: str, low: float, high: float, default: float) -> float:
     """A number from ``low`` to ``high``, or the default where none was given."""
-    try:
-        value = default if text is None else float(text)
-    except ValueError:
-        value = math.nan
+    value = default if text is None else _float(text)
     if not low <= value <= high:
         raise UsageError(
             f"it must be between {low:g} and {high:g}, got {text}.",
@@ -199,10 +191,7 @@ def share(text: str | None, flag: str, default: float) -> float:
     if text is None:
         return default
     number, percent, rest = text.strip().partition("%")
-    try:
-        value = float(number) / (100 if percent else 1)
-    except ValueError:
-        value = math.nan
+    value = _float(number) / (100 if percent else 1)
     if rest or not 0 < value < 1:
         raise UsageError(
             f"it must be a share between 0 and 1, got {text}.", flag=flag, remedy="Give 1% or 0.01."
@@ -247,7 +236,6 @@ def sampling(params: Mapping[str, Any]) -> SamplingParams:
     return SamplingParams(1.0 if temperature == 0 else temperature, top_k, top_p, greedy)
 
 
-MACHINE = ("device", "dtype", "backend", "threads")
 FLOATS = ("float32", "bfloat16", "float16")
 """Dtypes of models whose weights are not rounded."""
 
@@ -257,11 +245,10 @@ def require_machine(params: Mapping[str, Any]) -> None:
 
     They are those of a run, whose configuration knows what may be written.
     """
-    from spsbench.config import resolve
-    from spsbench.records import number as as_number
+    from spsbench.config.resolve import resolve, typed_settings
 
-    given = {name: as_number(params[name]) for name in MACHINE if params.get(name) is not None}
-    resolve(given, pair=params.get("pair"))
+    names = ("pair", "device", "dtype", "backend", "threads")
+    resolve(typed_settings({name: params.get(name) for name in names}))
 
 
 def float_dtype(name: str | None, flag: str) -> str:

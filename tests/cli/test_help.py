@@ -46,6 +46,11 @@ def test_one_sentence_and_an_example_that_the_parser_takes(name: str) -> None:
     assert parsed.params
 
 
+def test_help_has_a_short_name_also_where_a_command_is_parsed_alone() -> None:
+    context = GROUP.commands["merge"].make_context("merge", ["shard", "--out", "whole"])
+    assert set(GROUP.commands["merge"].get_help_option(context).opts) == {"-h", "--help"}
+
+
 def test_a_wrong_example_would_be_noticed() -> None:
     with pytest.raises(Exception, match="No such option"):
         GROUP.commands["run"].make_context("run", ["xsum", "--no-such-option"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -21,12 +19,11 @@ COMMANDS = [name for panel in PANELS.values() for name, _ in panel]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_of(command: str, snapshot: SnapshotAssertion) -> None:
-    """In a process of its own: what drew a help before leaves the width of its columns behind."""
-    typed = [sys.executable, "-m", "spsbench", command, "--help"]
-    plain = {**os.environ, "COLUMNS": "80", "TERM": "dumb"}
-    done = subprocess.run(typed, env=plain, capture_output=True, text=True, check=True)
-    assert "\n".join(line.rstrip() for line in done.stdout.splitlines()) == snapshot
+def test_help_of(command: str, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = call(command, "--help")
+    assert done.code == 0
+    assert "\n".join(line.rstrip() for line in done.out.splitlines()) == snapshot
 
 
 @pytest.mark.parametrize(
