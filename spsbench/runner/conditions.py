@@ -15,9 +15,10 @@ import torch
 from spsbench.energy import EnergyMeter, FoundMeter, find_nvml, find_rapl
 from spsbench.errors import UsageError
 from spsbench.runner.plan import Plan
-from spsbench.runner.stopping import Turn
+from spsbench.runner.stopping import due_turns
 from spsbench.stats.latency import ENERGY
 from spsbench.store import RunStore, differences, plain
+from spsbench.store.opening import RUN_FILE
 from spsbench.summary_types import Conditions
 
 AUTO = "auto"
@@ -56,41 +57,24 @@ def software_of(environment: Mapping[str, Any], *, quantised: bool) -> Condition
     }
 
 
-def require_unchanged(
-    directory: Path, plan: Plan, due: Callable[[RunStore], Sequence[Turn]], now: Conditions
-) -> None:
-    """Refuse to continue a run under other conditions than its last sequence was measured under.
+def require_unchanged(directory: Path, plan: Plan, workers: Iterable[Conditions], *, latest: bool) -> None:
+    """Refuse to continue a run under other conditions than it was measured under: the last, or any of them.
 
     Nothing is written, so that a refused attempt leaves the run as it was. A directory without a run,
     a run of another identity or one that lacks nothing is not this function's business.
     """
-    if known := _to_be_kept(directory, plan, due):
-        _refuse(directory, _changes(now, known[-1]))
-
-
-def require_known(
-    directory: Path, plan: Plan, due: Callable[[RunStore], Sequence[Turn]], workers: Iterable[Conditions]
-) -> None:
-    """As ``require_unchanged``, for several workers: each under any of the conditions that the run has."""
-    known = _to_be_kept(directory, plan, due)
-    for now in workers if known else ():
-        _refuse(directory, min((_changes(now, before) for before in known), key=len))
-
-
-def _to_be_kept(directory: Path, plan: Plan, due: Callable[[RunStore], Sequence[Turn]]) -> list[Conditions]:
-    """The conditions of a run that is to go on; empty where nothing was measured or nothing is due."""
-    if not (directory / "run.json").is_file():
-        return []
+    if not (directory / RUN_FILE).is_file():
+        return
     with RunStore.open(directory) as store:
         info = store.run_info()
-        same_run = not differences(info.get("identity"), plain(plan.identity()))
-        if not same_run or not store.done() or not due(store):
-            return []
-    return info.get("conditions") or [{}]
-
-
-def _changes(now: Conditions, before: Conditions) -> list[str]:
-    return differences(before, plain(_resolved(now, before)))
+        other = differences(info.get("identity"), plain(plan.identity()))
+        if other or not store.done() or not due_turns(plan, store):
+            return
+    known: list[Conditions] = info.get("conditions") or [{}]
+    known = known[-1:] if latest else known
+    for now in workers:
+        changes = (differences(before, plain(_resolved(now, before))) for before in known)
+        _refuse(directory, min(changes, key=len))
 
 
 def with_engines(store: RunStore, now: Conditions, versions: Mapping[str, str]) -> Conditions:
@@ -125,30 +109,24 @@ def recorded_threads(plan: Plan, store: RunStore) -> int | None:
     return None if recorded is None else int(recorded)
 
 
-def settle(store: RunStore, now: Conditions) -> int:
-    """Note the conditions that the next sequences are measured under; their index in the run's list."""
-    return settle_all(store, [now])[0]
-
-
-def settle_all(store: RunStore, workers: Sequence[Conditions]) -> list[int]:
-    """``settle`` for workers that measure at the same time; the index of each one's conditions."""
-    known = list(store.run_info().get("conditions") or []) if store.done() else []
+def settle(store: RunStore, workers: Iterable[Conditions]) -> list[int]:
+    """Note the conditions that workers measure under from now on; their places in the run's list."""
+    known: list[Conditions] = list(store.run_info().get("conditions") or []) if store.done() else []
     if store.done() and not known:
         known = [{}]  # a run of a version that kept none
-    found = [_settled(known, plain(now)) for now in workers]
+    places = []
+    for found in map(plain, workers):
+        same = (
+            place
+            for place, other in enumerate(known)
+            if not differences(other | {"engines": {}}, found | {"engines": {}}) and _agree(other, found)
+        )
+        place = next(same, len(known))
+        # An engine that could not be started before has measured nothing under other conditions.
+        known[place : place + 1] = [found]
+        places.append(place)
     store.note(conditions=known)
-    return found
-
-
-def _settled(known: list[Conditions], found: Conditions) -> int:
-    """The place of conditions in the list, which they are added to if they are new."""
-    for index, other in enumerate(known):
-        if not differences(other | {"engines": {}}, found | {"engines": {}}) and _agree(other, found):
-            # An engine that could not be started before has measured nothing under other conditions.
-            known[index] = found
-            return index
-    known.append(found)
-    return len(known) - 1
+    return places
 
 
 def with_sharing(now: Conditions, workers: int) -> Conditions:

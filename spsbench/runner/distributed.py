@@ -25,17 +25,27 @@ from spsbench.runner.conditions import (
     AUTO,
     noted,
     recorded_threads,
-    require_known,
-    settle_all,
+    require_unchanged,
+    settle,
     software_of,
     with_sharing,
 )
-from spsbench.runner.execute import Outcome, Watcher, due_turns, execute, note_facts
-from spsbench.runner.finalize import Scores, finalize, score, unscored
+from spsbench.runner.execute import Outcome, Watcher, conclude, execute, note_facts, opened, proof_is_due
+from spsbench.runner.finalize import Scores, unscored
 from spsbench.runner.plan import Plan
 from spsbench.runner.proof import announce_proof, note_proof
-from spsbench.runner.stopping import Turn
-from spsbench.runner.worker import START_S, Block, Introduction, Item, RayPool, hand_out, measuring, ray_pool
+from spsbench.runner.stopping import Turn, due_turns
+from spsbench.runner.worker import (
+    START_S,
+    Answer,
+    Block,
+    Introduction,
+    Item,
+    RayPool,
+    hand_out,
+    measuring,
+    ray_pool,
+)
 from spsbench.stats.conditions import unlike
 from spsbench.store import RunStore, plain
 from spsbench.store.opening import RUN_FILE, check_identity, read_run, require_free
@@ -61,10 +71,16 @@ class WorkerSet:
     known: dict[int, Introduction]
     conditions: dict[int, Conditions]
 
-    @property
-    def one_a_machine(self) -> list[int]:
-        """A worker of each machine that has any left."""
-        return list({self.known[worker].machine: worker for worker in self.pool.workers}.values())
+    def done(
+        self, blocks: Iterable[Block], watcher: Watcher, free: Sequence[int] | None = None
+    ) -> Iterator[Answer]:
+        """Have blocks done by the workers, all of them unless named; see ``hand_out``."""
+
+        def lost(worker: int, reason: str) -> None:
+            name = self.known[worker].name
+            watcher.warned(f"The worker {name} was lost: {reason} What it had begun is done elsewhere.")
+
+        return hand_out(blocks, self.pool, self.pool.workers if free is None else free, lost)
 
 
 def execute_on(
@@ -82,19 +98,12 @@ def execute_on(
     with ray_pool(address, config, threads, most, gpu=gpu) as pool:
         workers = _prepared(pool, plan, watcher)
         if resume and not allow_mixed:
-            require_known(directory, plan, partial(due_turns, plan), workers.conditions.values())
-        opener = RunStore.open_or_create if resume else RunStore.create
-        settings, info = plan.config.model_dump(mode="json"), plan.info()
-        with opener(
-            directory, identity=plan.identity(), config=settings, info=info, prompts=plan.prompts
-        ) as store:
+            require_unchanged(directory, plan, workers.conditions.values(), latest=False)
+        with opened(plan, directory, plan.info(), resume=resume) as store:
             missing = due_turns(plan, store)
-            if missing or _proof_is_due(store):
+            if missing or proof_is_due(store):
                 _generate(plan, store, missing, workers, watcher)
-            if plan.config.score:
-                score(plan.task, store, watcher.scoring, scorer=partial(_scores, workers, watcher))
-            summary = finalize(store, plan.source.tokenizer, plan.task)
-    return Outcome(directory, summary, bool(summary["complete"]))
+            return conclude(plan, store, watcher, partial(_scores, workers, watcher))
 
 
 def useful_workers(plan: Plan, directory: Path, *, resume: bool) -> int:
@@ -110,32 +119,24 @@ def useful_workers(plan: Plan, directory: Path, *, resume: bool) -> int:
         prompts = {turn.prompt.example_id for turn in due_turns(plan, store)}
         if plan.config.score:
             prompts |= {sample.example_id for sample in unscored(plan.task, store)}
-        return len(prompts) or int(_proof_is_due(store))
-
-
-def _proof_is_due(store: RunStore) -> bool:
-    """Whether a proof was begun and not finished."""
-    return store.run_info().get("proof", "none was begun") is None
+        return len(prompts) or int(proof_is_due(store))
 
 
 def require_distributable(plan: Plan) -> None:
     """Refuse what depends on the order of prompts or on several devices, and external engines."""
-    split = plan.config.tensor_parallel if plan.config.tensor_parallel > 1 else None
-    on_several: tuple[tuple[str, object], ...] = (
-        ("--device-map", plan.config.device_map),
-        ("--tensor-parallel", split),
-    )
-    for flag, value in on_several:
+    config = plan.config
+    split = config.tensor_parallel if config.tensor_parallel > 1 else None
+    for flag, value in (("--device-map", config.device_map), ("--tensor-parallel", split)):
         if value is not None:
             raise UsageError(
                 f"{value} is given together with {FLAG}, whose workers hold the target whole, on one device.",
                 flag=flag,
                 remedy="Leave one of the two out.",
             )
-    for flag, value in (("--until", plan.config.until), ("--budget", plan.config.budget_s)):
-        if value is not None:
+    for flag, limit in (("--until", config.until), ("--budget", config.budget_s)):
+        if limit is not None:
             raise UsageError(
-                f"{value} ends a run after a prompt, and with {FLAG} several are measured at once.",
+                f"{limit} ends a run after a prompt, and with {FLAG} several are measured at once.",
                 flag=flag,
                 remedy=f"Give --limit in its place, or leave {FLAG} out.",
             )
@@ -242,18 +243,14 @@ def require_same_software(here: Conditions, workers: Iterable[Introduction]) -> 
 
 def _generate(plan: Plan, store: RunStore, missing: list[Turn], workers: WorkerSet, watcher: Watcher) -> None:
     """Have every missing sequence written, each into the store as soon as it is there, and then the proof."""
-    facts = workers.pool.ask("load")
+    facts: dict[int, dict[str, Any]] = workers.pool.ask("load")
     for sentence in _computing_otherwise(workers, facts):
         watcher.warned(sentence)
-    told = facts[min(facts)]
-    for arm, reason in told["engine_fallbacks"].items():
-        watcher.warned(f"{arm} runs with the engine eager: {reason}.")
-    note_facts(store, told)
+    note_facts(store, facts[min(facts)], watcher)
     if missing:
         _measure(plan, store, missing, workers, watcher, facts)
     announce_proof(plan, watcher)
-    one = Block("prove", (Item(_PROOF),))
-    for answer in hand_out([one], workers.pool, workers.pool.workers, partial(_say_lost, workers, watcher)):
+    for answer in workers.done([Block("prove", (Item(_PROOF),))], watcher):
         note_proof(store, answer.value, watcher)
 
 
@@ -269,11 +266,10 @@ def _measure(
     settled: list[Conditions] = [
         {**workers.conditions[worker], "threads": told["models"]["threads"]} for worker, told in facts.items()
     ]
-    condition = dict(zip(facts, settle_all(store, settled), strict=True))
+    condition = dict(zip(facts, settle(store, settled), strict=True))
     places = _Places(store, workers, condition)
     store.note(proof=None, energy=noted(_UNCOUNTED, store.run_info()))
-    lost = partial(_say_lost, workers, watcher)
-    for worker, _, sample in hand_out(measuring(missing), workers.pool, workers.pool.workers, lost):
+    for worker, _, sample in workers.done(measuring(missing), watcher):
         sample.condition = condition[worker]
         sample.conditions[WORKER] = float(places.of(worker))
         store.append(sample)
@@ -324,8 +320,8 @@ def _scores(
     workers: WorkerSet, watcher: Watcher, task: Task, samples: Sequence[Sample], prompts: Mapping[str, Prompt]
 ) -> Scores:
     """A ``Scorer`` by one worker of each machine: judging programs takes all of a machine's cores."""
-    lost = partial(_say_lost, workers, watcher)
-    for answer in hand_out(scoring(samples, prompts), workers.pool, workers.one_a_machine, lost):
+    one_each = {workers.known[worker].machine: worker for worker in workers.pool.workers}
+    for answer in workers.done(scoring(samples, prompts), watcher, list(one_each.values())):
         yield answer.key, answer.value
 
 
@@ -339,8 +335,3 @@ def scoring(samples: Sequence[Sample], prompts: Mapping[str, Prompt]) -> list[Bl
             blocks.append(Block("score", tuple(items)))
             items = []
     return [*blocks, Block("score", tuple(items))] if items else blocks
-
-
-def _say_lost(workers: WorkerSet, watcher: Watcher, worker: int, reason: str) -> None:
-    name = workers.known[worker].name
-    watcher.warned(f"The worker {name} was lost: {reason} What it had begun is done elsewhere.")

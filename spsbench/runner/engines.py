@@ -45,19 +45,15 @@ Answer = Generation | Exception
 
 def answers(engine: Engine, requests: Sequence[Request]) -> Iterator[tuple[int, Answer]]:
     """The answer to each request with its place, as they come; a batch that fails fails all the rest."""
-    waiting = dict.fromkeys(range(len(requests)))
-    try:
-        for place, answer in _asked(engine, requests):
-            del waiting[place]
-            yield place, answer
-    except FAILURES as error:
-        for place in waiting:
-            yield place, error
-
-
-def _asked(engine: Engine, requests: Sequence[Request]) -> Iterator[tuple[int, Answer]]:
     if isinstance(engine, BatchedEngine):
-        yield from engine.generate_all(requests)
+        waiting = dict.fromkeys(range(len(requests)))
+        try:
+            for place, generation in engine.generate_all(requests):
+                del waiting[place]
+                yield place, generation
+        except FAILURES as error:
+            for place in waiting:
+                yield place, error
         return
     for place, request in enumerate(requests):
         try:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Protocol
-
-import torch
 
 from spsbench.arms.choice import GRAPHED, is_peer
 from spsbench.axes import EAGER
@@ -38,7 +35,7 @@ from spsbench.runner.conditions import (
     with_engines,
 )
 from spsbench.runner.engines import Answer, answers, reason_of
-from spsbench.runner.finalize import finalize, peak_memory_bytes, score
+from spsbench.runner.finalize import Scorer, finalize, peak_memory_bytes, score, score_here
 from spsbench.runner.peers import LOGS, PeerArms, require_any
 from spsbench.runner.plan import Plan
 from spsbench.runner.proof import checked, prove
@@ -47,12 +44,11 @@ from spsbench.runner.stopping import (
     SPENT,
     StoppingRule,
     Turn,
+    due_turns,
     duration,
-    note,
     of_earlier_run,
     stopping_rule,
     together,
-    turns,
 )
 from spsbench.stats.anytime import EXPECTABLE
 from spsbench.store import RunStore, differences, plain
@@ -60,7 +56,6 @@ from spsbench.store.opening import RUN_FILE, check_identity, read_run
 from spsbench.summary_types import Conditions, Summary
 
 _WARM_UP_TOKENS = 64
-_MODES = {GRAPHED: "graphs"}  # others than ours run the stock model, or their own forward
 
 
 class Watcher(Protocol):
@@ -114,24 +109,33 @@ def execute(
     rule_of: Callable[[Plan, RunStore], StoppingRule | None] = stopping_rule,
 ) -> Outcome:
     """Measure what is still missing of a plan in a run directory."""
-    opener = RunStore.open_or_create if resume else RunStore.create
-    settings, info = plan.config.model_dump(mode="json"), plan.info()
+    info = plan.info()
     now = conditions_of(plan, info["environment"])
     if resume and not allow_mixed:
-        require_unchanged(directory, plan, partial(due_turns, plan), now)
-    with opener(
-        directory, identity=plan.identity(), config=settings, info=info, prompts=plan.prompts
-    ) as store:
+        require_unchanged(directory, plan, [now], latest=True)
+    with opened(plan, directory, info, resume=resume) as store:
         rule = rule_of(plan, store)
         missing = due_turns(plan, store, rule)
-        if missing or store.run_info().get("proof", "none was begun") is None:
+        if missing or proof_is_due(store):
             _generate(plan, store, missing, watcher, now, rule, pair, allow_mixed=allow_mixed)
         if rule is not None:
-            note(rule, store, ended=True)
-        if plan.config.score:
-            score(plan.task, store, watcher.scoring)
-        summary = finalize(store, plan.source.tokenizer, plan.task)
-    return Outcome(directory, summary, bool(summary["complete"]))
+            rule.note(store, ended=True)
+        return conclude(plan, store, watcher)
+
+
+def opened(plan: Plan, directory: Path, info: dict[str, Any], *, resume: bool) -> RunStore:
+    """The store of a plan's run, which is begun unless it is there and may be continued."""
+    opener = RunStore.open_or_create if resume else RunStore.create
+    settings = plan.config.model_dump(mode="json")
+    return opener(directory, identity=plan.identity(), config=settings, info=info, prompts=plan.prompts)
+
+
+def conclude(plan: Plan, store: RunStore, watcher: Watcher, scorer: Scorer = score_here) -> Outcome:
+    """Score what was generated, and derive tables, summary and report."""
+    if plan.config.score:
+        score(plan.task, store, watcher.scoring, scorer=scorer)
+    summary = finalize(store, plan.source.tokenizer, plan.task)
+    return Outcome(store.directory, summary, bool(summary["complete"]))
 
 
 def require_continuable(plan: Plan, directory: Path) -> None:
@@ -139,15 +143,12 @@ def require_continuable(plan: Plan, directory: Path) -> None:
     if (directory / RUN_FILE).is_file():
         check_identity(directory, read_run(directory).get("identity"), plain(plan.identity()))
         now = conditions_of(plan, plan.info()["environment"])
-        require_unchanged(directory, plan, partial(due_turns, plan), now)
+        require_unchanged(directory, plan, [now], latest=True)
 
 
-def due_turns(plan: Plan, store: RunStore, rule: StoppingRule | None = None) -> list[Turn]:
-    """The turns that a run still lacks."""
-    done = store.done()
-    missing = [turn for turn in all_turns(plan) if turn.key not in done]
-    rule = rule or stopping_rule(plan, store)
-    return missing if rule is None else rule.due(missing)
+def proof_is_due(store: RunStore) -> bool:
+    """Whether a proof was begun and not finished."""
+    return store.run_info().get("proof", "none was begun") is None
 
 
 def _generate(
@@ -163,8 +164,7 @@ def _generate(
 ) -> None:
     """Load the pair unless it is given, and write each missing sequence into the store at once."""
     if pair is None:
-        names = dict.fromkeys([plan.source.target.name, plan.source.draft.name])
-        watcher.loading(" and ".join(names))
+        watcher.loading(" and ".join(dict.fromkeys([plan.source.target.name, plan.source.draft.name])))
         if plan.fallback:
             watcher.warned(f"The forwards run over torch, not ONNX Runtime: {plan.fallback}.")
         pair = load(plan, threads=recorded_threads(plan, store))
@@ -176,58 +176,72 @@ def _generate(
     now = now | {"threads": pair.info["threads"]}
     with PeerArms(plan, pair, store.directory / LOGS) as peers:
         due = {turn.arm for turn in missing}
-        if due:
-            now = _with_peers(plan, store, peers, due, watcher, now, allow_mixed=allow_mixed)
+        if due:  # external engines start before anything is measured, and say their versions
+            peers.start(due, watcher.loading)
+            require_any(set(plan.arms), peers.left_out)
+            for arm, reason in peers.left_out.items():
+                watcher.warned(f"{arm.name} is left out: {reason}.")
+            now = with_engines(store, now, peers.versions())
+            if not allow_mixed:
+                require_same_engines(store, now)
+            _note_peers(store, peers)
         due -= peers.left_out.keys()
         corpus = tuple(prompt.ids for prompt in plan.prompts)
         backends = engine_factory(pair, plan.slots, corpus, peers.engine)
         engines = backends.all([arm for arm in plan.arms if arm in due or not is_peer(arm)])
-        for arm, reason in backends.fallbacks.items():
-            watcher.warned(f"{arm} runs with the engine eager: {reason}.")
-        note_facts(store, facts_of(plan, engines, pair, backends.fallbacks))
+        facts = facts_of(plan, engines, pair, backends.fallbacks)
+        note_facts(store, facts, watcher)
         if due:
             if rule is not None:
                 rule.leave_out(len(peers.left_out))
             measurable = [turn for turn in missing if turn.arm in due]
-            _measure_all(plan, store, engines, measurable, pair, watcher, settle(store, now), rule)
+            _measure_all(plan, store, engines, measurable, pair, watcher, settle(store, [now])[0], rule)
             _note_peers(store, peers)
         prove(plan, store, pair, backends, watcher)
+
+
+def load(plan: Plan, *, threads: int | None = None) -> Pair:
+    """Load the pair of a plan, and set the number of CPU threads."""
+    asked = plan.config.threads
+    threads = threads or (None if asked == AUTO else int(asked))
+    given = (plan.source, plan.dtypes, plan.device, plan.backend, threads)
+    return load_pair(*given, placement=plan.placement, ranks=ranks_of(plan.config))
 
 
 def facts_of(
     plan: Plan, engines: Mapping[Arm, Engine], pair: Pair, fallbacks: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What run.json keeps of loaded models and the engines over them."""
-    memory = _memory(plan.device, pair.info["threads"])
-    return {"models": pair.info, **_modes(engines, pair), **memory, "engine_fallbacks": dict(fallbacks)}
+    """What run.json keeps of loaded models, the engines over them, and what bounds a forward from below."""
+    target, draft = (pair.info[role]["backend"] for role in ("target", "draft"))
+    target_mode: dict[str, str] = {}
+    draft_mode: dict[str, str] = {}
+    for arm, engine in engines.items():  # others than ours run the stock model, or their own forward
+        if engine.name == EAGER:
+            target_mode[arm.name] = draft if arm.method == "draft" else target
+            if arm.method == "sps":
+                draft_mode[arm.name] = draft
+        else:
+            stock = "graphs" if engine.name == GRAPHED else "stock"
+            target_mode[arm.name] = "its own" if isinstance(engine, PeerEngine) else stock
+    with torch_threads(pair.info["threads"]):
+        bandwidth = measured_bandwidth(plan.device)
+    return {
+        "models": pair.info,
+        "target_mode": target_mode,
+        "draft_mode": draft_mode,
+        "bandwidth_bytes_per_s": bandwidth,
+        "cache_bytes": cache_bytes(plan.device),
+        "cache_shared": cache_shared(plan.device),
+        "engine_fallbacks": dict(fallbacks),
+    }
 
 
-def note_facts(store: RunStore, facts: Mapping[str, Any]) -> None:
+def note_facts(store: RunStore, facts: Mapping[str, Any], watcher: Watcher) -> None:
     """Put ``facts_of`` into run.json; modes of arms that are not built this time stay."""
+    for arm, reason in facts["engine_fallbacks"].items():
+        watcher.warned(f"{arm} runs with the engine eager: {reason}.")
     modes = {key: (store.run_info().get(key) or {}) | facts[key] for key in ("target_mode", "draft_mode")}
     store.note(**{**facts, **modes})
-
-
-def _with_peers(
-    plan: Plan,
-    store: RunStore,
-    peers: PeerArms,
-    due: set[Arm],
-    watcher: Watcher,
-    now: Conditions,
-    *,
-    allow_mixed: bool,
-) -> Conditions:
-    """Start the external engines before anything is measured; the conditions with their versions."""
-    peers.start(due, watcher.loading)
-    require_any(set(plan.arms), peers.left_out)
-    for arm, reason in peers.left_out.items():
-        watcher.warned(f"{arm.name} is left out: {reason}.")
-    now = with_engines(store, now, peers.versions())
-    if not allow_mixed:
-        require_same_engines(store, now)
-    _note_peers(store, peers)
-    return now
 
 
 def _note_peers(store: RunStore, peers: PeerArms) -> None:
@@ -269,7 +283,7 @@ def _measure_all(
     warm_up(plan, engines, missing[0])
     store.note(proof=None)
     if rule is not None:
-        note(rule, store, ended=False)
+        rule.note(store, ended=False)
         _foretell(plan, store, rule, watcher)
     groups = together(missing)
     found = meter_of(plan.device, plan.config.tensor_parallel, placed=plan.placement is not None)
@@ -282,7 +296,7 @@ def _measure_all(
         if rule is not None:
             _follow(plan, rule, sample, watcher)
     if rule is not None:
-        note(rule, store, ended=True)
+        rule.note(store, ended=True)
     store.note(peak_memory_bytes=peak_memory_bytes())
 
 
@@ -310,40 +324,6 @@ def _follow(plan: Plan, rule: StoppingRule, sample: Sample, watcher: Watcher) ->
         watcher.expecting(found.prompts * plan.samples * len(plan.arms), said)
 
 
-def load(plan: Plan, *, threads: int | None = None) -> Pair:
-    """Load the pair of a plan, and set the number of CPU threads."""
-    asked = plan.config.threads
-    threads = threads or (None if asked == AUTO else int(asked))
-    given = (plan.source, plan.dtypes, plan.device, plan.backend, threads)
-    return load_pair(*given, placement=plan.placement, ranks=ranks_of(plan.config))
-
-
-def _modes(engines: Mapping[Arm, Engine], pair: Pair) -> dict[str, dict[str, str]]:
-    """What computes the forwards of each arm."""
-    target, draft = (pair.info[role]["backend"] for role in ("target", "draft"))
-    ours = [arm for arm, engine in engines.items() if engine.name == EAGER]
-    stock = {
-        arm.name: "its own" if isinstance(engine, PeerEngine) else _MODES.get(engine.name, "stock")
-        for arm, engine in engines.items()
-        if arm not in ours
-    }
-    return {
-        "target_mode": {arm.name: draft if arm.method == "draft" else target for arm in ours} | stock,
-        "draft_mode": {arm.name: draft for arm in ours if arm.method == "sps"},
-    }
-
-
-def _memory(device: torch.device, threads: int) -> dict[str, Any]:
-    """What bounds a forward from below: how fast so many threads read memory, and what stays in the cache."""
-    with torch_threads(threads):
-        bandwidth = measured_bandwidth(device)
-    return {
-        "bandwidth_bytes_per_s": bandwidth,
-        "cache_bytes": cache_bytes(device),
-        "cache_shared": cache_shared(device),
-    }
-
-
 def measure(
     plan: Plan,
     engines: dict[Arm, Engine],
@@ -359,27 +339,23 @@ def measure(
     for group in groups:
         engine = engines[group[0].arm]
         counted = None if is_peer(group[0].arm) else meter
-        found = answers(engine, [_request(plan, turn, traced) for turn in group])
+        requests = [
+            request_of(plan, turn, turn.prompt.example_id in traced and turn.sample_index == 0)
+            for turn in group
+        ]
+        found = answers(engine, requests)
         for _ in group:
-            worker, began_s = _worker(engine), time.perf_counter()
+            worker, began_s = _worker(engine), perf_counter()
             before = taken(worker)
             (place, answer), joules = metered(partial(next, found), counted)
             # What a restarted worker waited for belongs to its start.
             lost = taken_since(before, worker if worker == _worker(engine) else None) | joules
             if group[place].arm.batch > 1:  # a row is not charged with all that passed
-                lost[ELAPSED] = time.perf_counter() - began_s
+                lost[ELAPSED] = perf_counter() - began_s
             sample = _read(group[place], answer, pair)
             # What a sequence took as a whole is for --budget; no table of times has it.
-            sample.conditions |= lost | _since(began_s)
+            sample.conditions |= lost | {SPENT: perf_counter() - began_s}
             yield sample
-
-
-def _read(turn: Turn, answer: Answer, pair: Pair) -> Sample:
-    """The sample of an answer, read again by an uncached forward; a failed one where either failed."""
-    found = checked(turn.arm, turn.prompt, turn.seed, answer, pair)
-    if isinstance(found, Generation):
-        return _sample(turn, found, None)
-    return _sample(turn, Generation([], "", None, 0.0, 0.0, "error"), reason_of(found))
 
 
 def _worker(engine: Engine) -> int | None:
@@ -387,17 +363,8 @@ def _worker(engine: Engine) -> int | None:
     return engine.pid if isinstance(engine, PeerEngine) else None
 
 
-def _since(began_s: float) -> dict[str, float]:
-    """Time a sequence as a whole, for ``--budget``; no table of times has it."""
-    return {SPENT: time.perf_counter() - began_s}
-
-
-def all_turns(plan: Plan) -> Iterator[Turn]:
-    """Every turn of a run, in its order."""
-    return turns(plan.prompts, plan.samples, plan.arms, plan.config.seed)
-
-
-def _request(plan: Plan, turn: Turn, traced: AbstractSet[str] = frozenset()) -> Request:
+def request_of(plan: Plan, turn: Turn, trace: bool = False) -> Request:
+    """What an engine is asked in a turn."""
     return Request(
         prompt_ids=turn.prompt.ids,
         max_new_tokens=plan.max_new_tokens,
@@ -405,20 +372,23 @@ def _request(plan: Plan, turn: Turn, traced: AbstractSet[str] = frozenset()) -> 
         sampling=turn.arm.sampling,
         seed=turn.seed,
         fixed_length=plan.config.fixed_length,
-        trace=turn.prompt.example_id in traced and turn.sample_index == 0,
+        trace=trace,
     )
 
 
-def _sample(turn: Turn, generation: Generation, error: str | None) -> Sample:
+def _read(turn: Turn, answer: Answer, pair: Pair) -> Sample:
+    """The sample of an answer, read again by an uncached forward; a failed one where either failed."""
+    found = checked(turn.arm, turn.prompt, turn.seed, answer, pair)
+    failed = None if isinstance(found, Generation) else reason_of(found)
     return Sample(
         example_id=turn.prompt.example_id,
         sample_index=turn.sample_index,
         arm=turn.arm.name,
         prompt_tokens=len(turn.prompt.ids),
-        generation=generation,
+        generation=found if isinstance(found, Generation) else Generation([], "", None, 0.0, 0.0, "error"),
         order=turn.order,
         conditions={"load_1m": load_1m()},
-        error=error,
+        error=failed,
         category=turn.prompt.category,
         wave=turn.wave,
     )
@@ -428,8 +398,7 @@ def warm_up(plan: Plan, engines: dict[Arm, Engine], first: Turn) -> None:
     """Some tokens of every arm, thrown away: the first of a shape is slow and no arm should pay it."""
     if plan.config.warmup:
         for arm, engine in engines.items():
-            turn = Turn(first.prompt, first.sample_index, arm, 0, first.seed)
+            request = request_of(plan, Turn(first.prompt, first.sample_index, arm, 0, first.seed))
             # What breaks an arm here breaks it again where it is recorded, and the other arms go on.
             with suppress(DrafterFault, PeerError):
-                request = _request(plan, turn)
                 engine.generate(replace(request, max_new_tokens=min(plan.max_new_tokens, _WARM_UP_TOKENS)))

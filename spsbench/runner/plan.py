@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,6 @@ from spsbench.models.memory import cache_bytes_per_token, computed_width, requir
 from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits, resolve_device
 from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
-from spsbench.models.source import ModelSource
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Spec
 from spsbench.runner.engines import require_own_weights, require_placeable, stock_roles
 from spsbench.runner.ranks import backend_asked, require_split_arms, split_over
@@ -76,25 +75,29 @@ class Plan:
 
     def identity(self) -> dict[str, Any]:
         """What must agree for two measurements to belong to one run (not limit or samples)."""
+        config, provenance = self.config, self.data.provenance
+        files = {str(spec): drafter_kind(spec.name).content_of(spec) for spec in _drafters(self.arms)}
+        read = {name: content for name, content in files.items() if content is not None}
+        own_draft = config.draft_dtype != AUTO or config.draft_quantise is not None
         return {
             "task": self.task.name,
-            "data": {key: self.data.provenance.get(key) for key in ("source", "revision", "split")},
-            "prompt_sha256": self.data.provenance.get("prompt_sha256"),
+            "data": {key: provenance.get(key) for key in ("source", "revision", "split")},
+            "prompt_sha256": provenance.get("prompt_sha256"),
             "chat_template": self.chat_template,
             "pair": self.source.identity(),
             "arms": [arm.record() for arm in self.arms],
-            **_files_of(self.arms),
+            **({"drafter_files": read} if read else {}),
             "max_new_tokens": self.max_new_tokens,
             "stop": list(self.stop),
-            "fixed_length": self.config.fixed_length,
-            "dtype": self.config.model_dtype,
-            **_draft_identity(self.config),
+            "fixed_length": config.fixed_length,
+            "dtype": config.model_dtype,
+            **({"draft_dtype": config.draft_model_dtype} if own_draft else {}),
             **({} if self.quantiser is None else {"quantiser": self.quantiser}),
             "device": self.device.type,
-            **split_over(self.config),
-            "seed": self.config.seed,
+            **split_over(config),
+            "seed": config.seed,
             **answers.extraction_identity(self.extract, self.chat_template),
-            **({} if self.config.shard is None else {"shard": self.config.shard}),
+            **({} if config.shard is None else {"shard": config.shard}),
         }
 
     @property
@@ -149,12 +152,6 @@ class Plan:
         }
 
 
-def _draft_identity(config: RunConfig) -> dict[str, str]:
-    """What the draft is loaded in, where something is said of it alone."""
-    own = config.draft_dtype != AUTO or config.draft_quantise is not None
-    return {"draft_dtype": config.draft_model_dtype} if own else {}
-
-
 def about_weights(source: PairSource, dtypes: tuple[str, str], backend: str) -> list[str]:
     """What the weights of target and draft went through; said once where it holds for the same model."""
     undone = [part.dequantised for part in (source.target, source.draft)]
@@ -186,44 +183,9 @@ def _arm_record(arm: Arm) -> dict[str, Any]:
     }
 
 
-def _require_shareable(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> None:
-    """Refuse what another engine cannot be given: weights that are rounded here, and half a model."""
-    peers = [arm for arm in arms if is_peer(arm)]
-    if not peers:
-        return
-    engine = peers[0].engine
-    for flag, dtype in (("--dtype", config.model_dtype), ("--draft-dtype", config.draft_model_dtype)):
-        if Precision.read(dtype).quantise is not None:
-            raise UsageError(
-                f"{dtype} quantises weights as only spsbench does, and {engine} would run others.",
-                flag=flag,
-                remedy="Measure it with the checkpoint's own dtype, or without that engine.",
-            )
-    if config.draft_model_dtype != config.model_dtype:
-        raise UsageError(
-            f"{config.draft_dtype} is for the draft alone, and {engine} is given one dtype.",
-            flag="--draft-dtype",
-            remedy="Leave it out, or leave that engine out.",
-        )
-    if source.draft.sharing is not None and any(arm.method == "sps" for arm in peers):
-        raise UsageError(
-            f"{source.draft.name} is a trained draft that reads its target's embedding, and {engine} needs "
-            "a model that stands alone.",
-            flag="--draft",
-            remedy="Give --arms ars, or a draft in a separate folder.",
-        )
-
-
 def _drafters(arms: Sequence[Arm]) -> list[Spec]:
     """Each drafter of the speculative arms, once."""
     return list(dict.fromkeys(arm.drafter for arm in arms if arm.method == "sps"))
-
-
-def _files_of(arms: Sequence[Arm]) -> dict[str, dict[str, str]]:
-    """The content of what drafters read from files, by drafter; nothing where none does."""
-    found = {str(spec): drafter_kind(spec.name).content_of(spec) for spec in _drafters(arms)}
-    read = {name: content for name, content in found.items() if content is not None}
-    return {"drafter_files": read} if read else {}
 
 
 def _verification_rule(arm: Arm) -> str | None:
@@ -249,10 +211,8 @@ def plan(config: RunConfig) -> Plan:
     source = find_pair(config.pair)
     for drafter in _drafters(arms):
         drafter_kind(drafter.name).require_target(drafter, source.target)
-    _require_shareable(config, source, arms)
-    if (other := next((arm.engine for arm in arms if arm.engine != EAGER), None)) is not None:
-        require_decoder(source, other)
-    require_batchable_models(arms, source)
+    for flag, message, remedy in _unfit(config, source, arms):
+        raise UsageError(message, flag=flag, remedy=remedy)
     require_split_arms(config, source, arms)
     dtypes = config.model_dtype, config.draft_model_dtype
     placement = None if config.device_map is None else Placement.read(config.device_map)
@@ -262,47 +222,41 @@ def plan(config: RunConfig) -> Plan:
         placement.require(source.target, dtypes[0])
         require_placeable(arms)
     require_own_weights(arms, dtypes, backend)
-    draft = None if source.is_one(dtypes) else source.draft
-    stock = _stock(source, draft, arms)
+    roles = stock_roles(arms)  # the models that some arm runs by transformers' own forward, each once
+    stock = [source.target] if "target" in roles or (roles and source.is_one(dtypes)) else []
+    stock += [source.draft] if "draft" in roles and not source.is_one(dtypes) else []
     require_pair_fits(source, dtypes, device, backend, placement, stock, config.tensor_parallel)
     data = task.load(config.data, config.limit, config.seed)
-    max_new_tokens = config.max_new_tokens or task.max_new_tokens
+    max_new_tokens, samples = config.max_new_tokens or task.max_new_tokens, config.samples or 1
     # The last loop may score K tokens beyond the limit.
     reserve = max_new_tokens + max(arm.k for arm in arms)
     window = source.window_for(reserve)
     chat = _uses_template(config, source, task)
-    prompts = tuple(
+    prompts = [
         task.prompt(example, data, source.tokenizer, window, reserve, chat) for example in data.examples
-    )
+    ]
     longest = max(len(prompt.ids) for prompt in prompts)
-    require_searchable(arms, source, longest + max_new_tokens)
-    kept = _shard(prompts, config)
-    require_filled(arms, len(kept) * (config.samples or 1))
-    require_room(arms, source, dtypes, device, backend, longest + reserve)
+    index, count = config.shard_index
+    kept = tuple(prompts[index::count])
+    for flag, message, remedy in _too_much(config, source, arms, longest + max_new_tokens, prompts, kept):
+        raise UsageError(message, flag=flag, remedy=remedy)
+    _require_room(arms, source, dtypes, device, backend, longest + reserve)
     return Plan(
-        config,
-        task,
-        data,
-        source,
-        arms,
-        kept,
-        tuple(prompt.example_id for prompt in prompts),
-        max_new_tokens,
-        config.samples or 1,
-        device,
-        backend,
-        fallback,
-        sandbox,
-        placement,
+        config=config,
+        task=task,
+        data=data,
+        source=source,
+        arms=arms,
+        prompts=kept,
+        everyone=tuple(prompt.example_id for prompt in prompts),
+        max_new_tokens=max_new_tokens,
+        samples=samples,
+        device=device,
+        backend=backend,
+        fallback=fallback,
+        sandbox=sandbox,
+        placement=placement,
     )
-
-
-def _stock(source: PairSource, draft: ModelSource | None, arms: Sequence[Arm]) -> list[ModelSource]:
-    """The models that some arm runs by transformers' own forward, each once; ``draft`` None is the target."""
-    roles = stock_roles(arms)
-    if draft is None:
-        return [source.target] if roles else []
-    return [model for role, model in (("target", source.target), ("draft", draft)) if role in roles]
 
 
 def _uses_template(config: RunConfig, source: PairSource, task: Task) -> bool:
@@ -321,41 +275,76 @@ def require_decoder(source: PairSource, engine: str) -> None:
         )
 
 
-def _shard(prompts: tuple[Prompt, ...], config: RunConfig) -> tuple[Prompt, ...]:
-    index, count = config.shard_index
-    kept = prompts[index::count]
-    if not kept:
-        raise UsageError(
-            f"shard {config.shard} of {len(prompts)} prompts is empty.",
-            flag="--shard",
-            remedy="Use fewer shards.",
-        )
-    return kept
-
-
-def require_filled(arms: Sequence[Arm], sequences: int) -> None:
-    """Refuse batches that are never full, whose rows would be charged as if they were."""
-    widest = max(arm.batch for arm in arms)
-    if widest > 1 and sequences < widest:
-        raise UsageError(
-            f"batches of {widest} are never full with {sequences} sequences an arm.",
-            flag="--batch",
-            remedy="Raise --limit or --samples, or give a smaller batch.",
-        )
-
-
-def require_batchable_models(arms: Sequence[Arm], source: PairSource) -> None:
-    """Refuse encoder-decoders, whose sources would have to be padded."""
+def _unfit(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> Iterator[tuple[str, str, str]]:
+    """(flag, what is wrong, remedy) of what another engine cannot be given, and of encoder-decoders."""
+    peers = [arm for arm in arms if is_peer(arm)]
+    if peers:
+        engine = peers[0].engine
+        for flag, dtype in (("--dtype", config.model_dtype), ("--draft-dtype", config.draft_model_dtype)):
+            if Precision.read(dtype).quantise is not None:
+                message = f"{dtype} quantises weights as only spsbench does, and {engine} would run others."
+                yield flag, message, "Measure it with the checkpoint's own dtype, or without that engine."
+        if config.draft_model_dtype != config.model_dtype:
+            message = f"{config.draft_dtype} is for the draft alone, and {engine} is given one dtype."
+            yield "--draft-dtype", message, "Leave it out, or leave that engine out."
+        if source.draft.sharing is not None and any(arm.method == "sps" for arm in peers):
+            message = (
+                f"{source.draft.name} is a trained draft that reads its target's embedding, and {engine} "
+                "needs a model that stands alone."
+            )
+            yield "--draft", message, "Give --arms ars, or a draft in a separate folder."
+    if (other := next((arm.engine for arm in arms if arm.engine != EAGER), None)) is not None:
+        require_decoder(source, other)
     widest = max(arm.batch for arm in arms)
     if widest > 1 and source.target.is_encoder_decoder:
-        raise UsageError(
-            f"{source.target.name} is an encoder-decoder, and {widest} sequences at once are for decoders.",
-            flag="--batch",
-            remedy="Give --batch 1.",
+        message = (
+            f"{source.target.name} is an encoder-decoder, and {widest} sequences at once are for decoders."
         )
+        yield "--batch", message, "Give --batch 1."
 
 
-def require_room(
+def _too_much(
+    config: RunConfig,
+    source: PairSource,
+    arms: Sequence[Arm],
+    longest: int,
+    prompts: Sequence[Prompt],
+    kept: Sequence[Prompt],
+) -> Iterator[tuple[str, str, str]]:
+    """(flag, what is wrong, remedy) of searches that models cannot make, empty shards and unfilled batches.
+
+    The rows of a batch that is never full would be charged as if it were.
+    """
+    searched = [params for arm in arms if (params := arm.sampling.beam) is not None]
+    for params in searched:
+        for flag, beams in (("--beams", params.width), ("--draft-beams", params.draft_width)):
+            if beams > source.vocab_size:
+                yield (
+                    flag,
+                    f"{beams} beams are more than the vocabulary's {source.vocab_size} tokens.",
+                    "Give fewer.",
+                )
+    windows = [attention_window(part.config) for part in (source.target, source.draft)]
+    narrowest = min((window for window in windows if window is not None), default=longest)
+    if searched and narrowest < longest:
+        message = (
+            f"attention over a window of {narrowest} tokens does not fit a tree of beams, and prompts with "
+            f"outputs have up to {longest}."
+        )
+        yield (
+            "--sampling",
+            message,
+            "Choose another sampling, shorter outputs, or models with full attention.",
+        )
+    if not kept:
+        yield "--shard", f"shard {config.shard} of {len(prompts)} prompts is empty.", "Use fewer shards."
+    widest, sequences = max(arm.batch for arm in arms), len(kept) * (config.samples or 1)
+    if widest > 1 and sequences < widest:
+        message = f"batches of {widest} are never full with {sequences} sequences an arm."
+        yield "--batch", message, "Raise --limit or --samples, or give a smaller batch."
+
+
+def _require_room(
     arms: Sequence[Arm],
     source: PairSource,
     dtypes: tuple[str, str],
@@ -363,49 +352,24 @@ def require_room(
     backend: str,
     slots: int,
 ) -> None:
-    """Refuse batches that do not fit into memory: the models, their weights packed again for blocks of
-    several
-    tokens, the caches of all rows and what is kept of each until its output is done.
+    """Refuse batches that do not fit into memory.
+
+    That is the models, their weights packed again for blocks of several tokens, the caches of all rows and
+    what is kept of each until its output is done.
     """
     sizes = sorted({arm.batch for arm in arms if arm.batch > 1})
     if not sizes:
         return
     speculates = any(arm.method == "sps" for arm in arms)
     drafts = any(arm.method == "draft" or (arm.method == "sps" and arm.drafter.name == MODEL) for arm in arms)
-    models = [source.target, source.draft] if drafts else [source.target]
-    weights = sum(
-        weight_bytes(model, dtype, flag) or 0
-        for model, dtype, flag in zip(models, dtypes, ("--target", "--draft"), strict=False)
-    )
-    per_token = sum(
-        cache_bytes_per_token(model.config, computed_width(model, dtype))
-        for model, dtype in zip(models, dtypes, strict=False)
-    )
+    weights = per_token = 0
+    for model, dtype, flag in zip(
+        (source.target, source.draft), dtypes, ("--target", "--draft"), strict=True
+    ):
+        if drafts or flag == "--target":
+            weights += weight_bytes(model, dtype, flag) or 0
+            per_token += cache_bytes_per_token(model.config, computed_width(model, dtype))
     copies = 1 + (len(sizes) if speculates and backend == ONNXRUNTIME else 0)
     needed = copies * weights + sum(sizes) * slots * per_token + MOST_BYTES
     what = f"the models and caches of {sum(sizes)} rows, {slots} tokens each,"
     require_free(needed, device, what, "--batch", "Give smaller or fewer batches, or --max-new-tokens.")
-
-
-def require_searchable(arms: Sequence[Arm], source: PairSource, longest: int) -> None:
-    """Refuse searches that the models cannot make."""
-    searched = [params for arm in arms if (params := arm.sampling.beam) is not None]
-    if not searched:
-        return
-    for params in searched:
-        for flag, beams in (("--beams", params.width), ("--draft-beams", params.draft_width)):
-            if beams > source.vocab_size:
-                raise UsageError(
-                    f"{beams} beams are more than the vocabulary's {source.vocab_size} tokens.",
-                    flag=flag,
-                    remedy="Give fewer.",
-                )
-    windows = [attention_window(part.config) for part in (source.target, source.draft)]
-    narrowest = min((window for window in windows if window is not None), default=longest)
-    if narrowest < longest:
-        raise UsageError(
-            f"attention over a window of {narrowest} tokens does not fit a tree of beams, and prompts with "
-            f"outputs have up to {longest}.",
-            flag="--sampling",
-            remedy="Choose another sampling, shorter outputs, or models with full attention.",
-        )

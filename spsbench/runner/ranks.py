@@ -19,6 +19,7 @@ from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
 from spsbench.drafters.registry import HIDDEN, WEIGHTS, drafter_kind
 from spsbench.engines.local import Engine
 from spsbench.errors import SpsbenchError, UsageError
+from spsbench.models.causal_lm import CausalLM
 from spsbench.models.loading import load_torch
 from spsbench.models.memory import suitable_threads
 from spsbench.models.pair import Pair, PairSource, find_pair, resolve_device
@@ -66,30 +67,33 @@ def require_split_arms(config: RunConfig, source: PairSource, arms: Sequence[Arm
         return
     require_splittable(source.target, config.tensor_parallel)
     ranks_of(config)
+    for flag, reason in _needing_it_whole(config, source, arms):
+        raise UsageError(
+            f"{reason}, and {TENSOR_PARALLEL} splits the target over processes.",
+            flag=flag,
+            remedy="Leave one of the two out.",
+        )
+
+
+def _needing_it_whole(
+    config: RunConfig, source: PairSource, arms: Sequence[Arm]
+) -> Iterator[tuple[str, str]]:
     if config.device_map is not None:
-        raise _whole("a device map places the target's layers", "--device-map")
+        yield "--device-map", "a device map places the target's layers"
     if Precision.read(config.model_dtype).quantise is not None:
         flag = "--quantise" if config.quantise is not None else "--dtype"  # int8 is a short spelling
-        raise _whole(f"{config.model_dtype} packs the target's matrices", flag)
+        yield flag, f"{config.model_dtype} packs the target's matrices"
     if source.draft.sharing is not None:
-        raise _whole(f"{source.draft.name} reads its target's embedding", "--draft")
+        yield "--draft", f"{source.draft.name} reads its target's embedding"
     for arm in arms:
         if arm.sampling.beam is not None:
-            raise _whole("a beam search builds a tree over the target", "--sampling")
+            yield "--sampling", "a beam search builds a tree over the target"
         if arm.batch > 1:
-            raise _whole("a batch has its own forward", "--batch")
+            yield "--batch", "a batch has its own forward"
         if arm.engine != EAGER:
-            raise _whole(f"the engine {arm.engine} runs its own model", "--engine")
+            yield "--engine", f"the engine {arm.engine} runs its own model"
         if arm.method == "sps" and drafter_kind(arm.drafter.name).needs_of(arm.drafter) & {WEIGHTS, HIDDEN}:
-            raise _whole(f"the drafter {arm.drafter.name} reads the target's layers", "--drafter")
-
-
-def _whole(reason: str, flag: str) -> UsageError:
-    return UsageError(
-        f"{reason}, and {TENSOR_PARALLEL} splits the target over processes.",
-        flag=flag,
-        remedy="Leave one of the two out.",
-    )
+            yield "--drafter", f"the drafter {arm.drafter.name} reads the target's layers"
 
 
 def ranks_of(config: RunConfig) -> Ranks | None:
@@ -109,8 +113,17 @@ def ranks_of(config: RunConfig) -> Ranks | None:
 @contextmanager
 def among_ranks(config: RunConfig) -> Iterator[Ranks | None]:
     """Join the processes of a split target, and when the block ends in the first one, end the others."""
-    _require_started(config.tensor_parallel)
-    if config.tensor_parallel == 1:
+    count, there = config.tensor_parallel, started()
+    if there != count:
+        if count == 1:
+            require_alone("run", f"Add {TENSOR_PARALLEL} {there}, or start spsbench without torchrun.")
+        raise UsageError(
+            f"{count} processes are asked for, and "
+            + ("this one was started alone." if there == 1 else f"{there} were started."),
+            flag=TENSOR_PARALLEL,
+            remedy=f"Type: {launch_command(count, sys.argv[1:])}",
+        )
+    if count == 1:
         yield None
         return
     ranks = join(_device(config.device), config.draft_placement)
@@ -118,21 +131,6 @@ def among_ranks(config: RunConfig) -> Iterator[Ranks | None]:
         yield ranks
     finally:
         ranks.end()
-
-
-def _require_started(count: int) -> None:
-    """Refuse another number of processes than the run asks for."""
-    there = started()
-    if there == count:
-        return
-    if count == 1:
-        require_alone("run", f"Add {TENSOR_PARALLEL} {there}, or start spsbench without torchrun.")
-    raise UsageError(
-        f"{count} processes are asked for, and "
-        + ("this one was started alone." if there == 1 else f"{there} were started."),
-        flag=TENSOR_PARALLEL,
-        remedy=f"Type: {launch_command(count, sys.argv[1:])}",
-    )
 
 
 def launch_command(count: int, arguments: Sequence[str]) -> str:
@@ -192,35 +190,32 @@ def _answer(config: RunConfig, ranks: Ranks) -> None:
     while True:
         with ranks.together("waiting"):
             message = ranks.hear()
-        match message.order:
-            case Order.END:
-                return
-            case Order.LOAD:
-                pair = _load(config, ranks, message.number or None)
-            case Order.PREPARE:
-                assert pair is not None, "loaded first"
-                backends = EngineFactory(pair, 0, corpus=ranks.share())
-            case Order.GENERATE:
-                assert pair is not None, "loaded first"
-                assert backends is not None, "prepared first"
-                arm, request = ranks.share()
-                generate_alike(backends.build(arm), request, _split(pair))
-            case Order.SCORE | Order.READ:
-                assert pair is not None, "loaded first"
-                _split(pair).obey(message)
+        if message.order == Order.END:
+            return
+        if message.order == Order.LOAD:
+            pair = _load(config, ranks, message.number or None)
+            continue
+        assert pair is not None, "loaded first"
+        if message.order == Order.PREPARE:
+            backends = EngineFactory(pair, 0, corpus=ranks.share())
+        elif message.order == Order.GENERATE:
+            assert backends is not None, "prepared first"
+            arm, request = ranks.share()
+            generate_alike(backends.build(arm), request, _split(pair))
+        else:  # score or read
+            _split(pair).obey(message)
 
 
 def _load(config: RunConfig, ranks: Ranks, threads: int | None) -> Pair:
     """This process's slices of the target, and where each process drafts the draft; as ``load_pair``."""
-    source = find_pair(config.pair)
-    target = load_split(source.target, config.model_dtype, source.vocab_size, "--target", ranks, threads)
-    if ranks.device.type == "cpu":
+    source, device = find_pair(config.pair), ranks.device
+    size = source.vocab_size
+    target = load_split(source.target, config.model_dtype, size, "--target", ranks, threads)
+    if device.type == "cpu":
         torch.set_num_threads(threads or suitable_threads(target.parameters))
-    device, size = ranks.device, source.vocab_size
-    replicated = config.draft_placement == REPLICATED
-    draft = (
-        load_torch(source.draft, config.draft_model_dtype, device, size, "--draft") if replicated else target
-    )
+    draft: CausalLM = target
+    if config.draft_placement == REPLICATED:
+        draft = load_torch(source.draft, config.draft_model_dtype, device, size, "--draft")
     return Pair(target, draft, source.tokenizer, device, {"threads": torch.get_num_threads()})
 
 
@@ -272,9 +267,8 @@ class AlikeEngine:
 
 def generate_alike(engine: Engine, request: Request, target: SplitLM) -> Generation:
     """A sequence, checked loop by loop (``SplitLM``) and once more as a whole against the other processes."""
-    ranks = target.ranks
-    with ranks.together("a sequence"), target.alike():
+    with target.ranks.together("a sequence"), target.alike():
         made = engine.generate(request)
         accepted = [loop.accepted for loop in made.loops or ()]
-        ranks.agree([*made.tokens, *accepted], "a finished sequence")
+        target.ranks.agree([*made.tokens, *accepted], "a finished sequence")
     return made

@@ -61,29 +61,33 @@ def turns(prompts: Sequence[Prompt], samples: int, arms: Sequence[Arm], root_see
     batches can be compared, too.
     """
     widest = max(arm.batch for arm in arms)
-    if widest > 1:
-        size = -(-_FILLS * widest // samples)
-        yield from _by_waves(prompts, samples, arms, root_seed, size)
-        return
-    for prompt in prompts:
-        for index in range(samples):
-            for order, arm in enumerate(_shuffled(arms, root_seed, prompt, index)):
-                yield Turn(prompt, index, arm, order, _seed(root_seed, prompt, index, arm))
+    size = -(-_FILLS * widest // samples)
+    if widest == 1:
+        waves = [([prompt], [index]) for prompt in prompts for index in range(samples)]
+    else:  # what is less than half a wave at the end goes with the last
+        starts = [at for at in range(0, len(prompts), size) if not at or 2 * (len(prompts) - at) >= size]
+        ends = zip(starts, [*starts[1:], len(prompts)], strict=True)
+        waves = [(list(prompts[start:end]), list(range(samples))) for start, end in ends]
+    for wave, indices in waves:
+        name, shuffled = wave[0].example_id, list(arms)
+        random.Random(derive_seed(root_seed, name, indices[0], "order")).shuffle(shuffled)
+        for order, arm in enumerate(shuffled):
+            for prompt, index in product(wave, indices):
+                seed = derive_seed(root_seed, prompt.example_id, index, arm.alone.name)
+                yield Turn(prompt, index, arm, order, seed, name if widest > 1 else None)
 
 
-def _by_waves(
-    prompts: Sequence[Prompt], samples: int, arms: Sequence[Arm], root_seed: int, size: int
-) -> Iterator[Turn]:
-    """``turns`` by waves of so many prompts; what is less than half a wave at the end goes with the last."""
-    starts = [
-        start for start in range(0, len(prompts), size) if not start or 2 * (len(prompts) - start) >= size
-    ]
-    for start, end in zip(starts, [*starts[1:], len(prompts)], strict=True):
-        wave = prompts[start:end]
-        for order, arm in enumerate(_shuffled(arms, root_seed, wave[0], 0)):
-            for prompt, index in product(wave, range(samples)):
-                seed = _seed(root_seed, prompt, index, arm)
-                yield Turn(prompt, index, arm, order, seed, wave[0].example_id)
+def all_turns(plan: Plan) -> Iterator[Turn]:
+    """Every turn of a run, in its order."""
+    return turns(plan.prompts, plan.samples, plan.arms, plan.config.seed)
+
+
+def due_turns(plan: Plan, store: RunStore, rule: StoppingRule | None = None) -> list[Turn]:
+    """The turns that a run still lacks."""
+    done = store.done()
+    missing = [turn for turn in all_turns(plan) if turn.key not in done]
+    rule = rule or stopping_rule(plan, store)
+    return missing if rule is None else rule.due(missing)
 
 
 def together(turns: Iterable[Turn]) -> Iterator[list[Turn]]:
@@ -94,16 +98,6 @@ def together(turns: Iterable[Turn]) -> Iterator[list[Turn]]:
             yield group
         else:
             yield from ([turn] for turn in group)
-
-
-def _shuffled(arms: Sequence[Arm], root_seed: int, prompt: Prompt, index: int) -> list[Arm]:
-    shuffled = list(arms)
-    random.Random(derive_seed(root_seed, prompt.example_id, index, "order")).shuffle(shuffled)
-    return shuffled
-
-
-def _seed(root_seed: int, prompt: Prompt, index: int, arm: Arm) -> int:
-    return derive_seed(root_seed, prompt.example_id, index, arm.alone.name)
 
 
 def derive_seed(root_seed: int, example_id: str, sample_index: int, purpose: str) -> int:
@@ -118,6 +112,10 @@ SPENT = "spent_s"
 _OTHERWISE = ("seed", "prompt_sha256", "shard")
 """Keys of an identity that change tokens and not how much prompts differ; the seed also chooses the examples
 in a prompt."""
+
+
+_Compared = tuple[str, str, PairedTimes]
+"""(arm, baseline, times)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,22 +165,22 @@ def duration(seconds: float) -> str:
 
 
 def expectation(
-    config: RunConfig, times: Sequence[PairedTimes], pool: int, prompts: int, measured_s: float
+    config: RunConfig,
+    arms: Iterable[tuple[str, str, PairedTimes]],
+    pool: int,
+    prompts: int,
+    measured_s: float,
 ) -> Expectation | None:
-    """Expect of a run what some prompts have shown.
-
-    Args:
-        measured_s: seconds that they took.
-    """
+    """Expect of a run what some prompts have shown, which took ``measured_s`` seconds."""
     if prompts < EXPECTABLE:
         return None
     precision, budget_s, prompt_s = config.precision, config.budget_s, measured_s / prompts
-    arms = [] if precision is None else [prompts_needed(own, precision) for own in times]
+    needed = [] if precision is None else [prompts_needed(times, precision) for _, _, times in arms]
     # An arm without an answer, e.g. one that mostly fails, may take all there are.
-    needed = max((pool if n is None else n for n in arms), default=None)
+    most = max((pool if n is None else n for n in needed), default=None)
     # A begun prompt is run whole.
     affordable = None if budget_s is None or not prompt_s > 0 else int(budget_s / prompt_s) + 1
-    return Expectation(precision, needed, budget_s, affordable, pool, prompt_s)
+    return Expectation(precision, most, budget_s, affordable, pool, prompt_s)
 
 
 def of_earlier_run(plan: Plan, results: Path, but: Path) -> tuple[Expectation, Path] | None:
@@ -209,17 +207,17 @@ def _comparable(identity: Mapping[str, Any]) -> dict[str, Any]:
 def _shown(plan: Plan, store: RunStore) -> Expectation | None:
     """What an earlier run of the same arms lets expect."""
     done = finished(store.frames().samples)
-    timings = Timings(due=0)
-    named = ("example_id", "sample_index", "arm", "decode_s", "new_tokens")
-    for example, index, arm, decode_s, tokens in zip(*(done[name] for name in named), strict=True):
-        timings.add(str(example), int(index), str(arm), (float(decode_s), int(tokens)))
-    seconds = zip(done["conditions"], done["prefill_s"], done["decode_s"], strict=True)
-    measured_s = sum(spent(told, prefill_s, decode_s) for told, prefill_s, decode_s in seconds)
-    times = [own for _, _, own in timings.compared(plan.arms)]
-    return expectation(plan.config, times, len(plan.prompts), len(timings.complete), measured_s)
+    timings, measured_s = Timings(due=0), 0.0
+    rows: Iterator[Any] = done.itertuples()
+    for row in rows:
+        timing = (float(row.decode_s), int(row.new_tokens))
+        timings.add(str(row.example_id), int(row.sample_index), str(row.arm), timing)
+        measured_s += _spent(row.conditions, row.prefill_s, row.decode_s)
+    compared = timings.compared(plan.arms)
+    return expectation(plan.config, compared, len(plan.prompts), len(timings.complete), measured_s)
 
 
-def spent(conditions: Mapping[str, float] | None, prefill_s: float, decode_s: float) -> float:
+def _spent(conditions: Mapping[str, float] | None, prefill_s: float, decode_s: float) -> float:
     """Seconds that a sequence took; of one that was not timed as a whole those of its forwards."""
     told = conditions.get(SPENT) if isinstance(conditions, Mapping) else None
     return float(prefill_s + decode_s) if told is None else float(told)
@@ -243,7 +241,7 @@ class StoppingRule:
         self._begun: set[str] = set()
         self._spent_s: dict[tuple[str, int, str], float] = {}
         self._condition = 0
-        self._compared: list[tuple[str, str, PairedTimes]] | None = None
+        self._compared: list[_Compared] | None = None
         for sample in samples:
             self.add(sample)
 
@@ -258,7 +256,7 @@ class StoppingRule:
         timing = (made.decode_s, tokens) if sample.error is None and tokens else None
         self._timings.add(*sample.key, timing)
         self._begun.add(sample.wave or sample.example_id)
-        self._spent_s[sample.key] = spent(sample.conditions, made.prefill_s, made.decode_s)
+        self._spent_s[sample.key] = _spent(sample.conditions, made.prefill_s, made.decode_s)
         self._compared = None
 
     def leave_out(self, arms: int) -> None:
@@ -288,7 +286,7 @@ class StoppingRule:
     def due(self, missing: Sequence[Turn]) -> list[Turn]:
         """The missing turns that are to be run: if the run is over, those of begun prompts alone."""
         over = self.reason() is not None
-        return [turn for turn in missing if not over or self._is_begun(turn)]
+        return [turn for turn in missing if not over or turn.unit in self._begun]
 
     def until_over(self, groups: Iterable[list[Turn]]) -> Iterator[list[Turn]]:
         """Turns that are run together, until the run is over; a begun prompt or wave is always run whole.
@@ -297,23 +295,19 @@ class StoppingRule:
         """
         over = False
         for group in groups:
-            if not self._is_begun(group[0]):
-                over = over or self.reason() is not None
-                if over:
-                    continue
-            yield group
-
-    def _is_begun(self, turn: Turn) -> bool:
-        return turn.unit in self._begun
+            begun = group[0].unit in self._begun
+            over = over or (not begun and self.reason() is not None)
+            if begun or not over:
+                yield group
 
     def expectation(self) -> Expectation | None:
         """How many prompts the run will take; None while too few are there to say."""
-        times = [own for _, _, own in self._arms()]
-        return expectation(self._config, times, len(self._planned), self.prompts, self.measured_s)
+        return expectation(self._config, self._arms(), len(self._planned), self.prompts, self.measured_s)
 
-    def record(self, *, ended: bool, anytime: bool = False) -> Stopping:
-        """What run.json keeps under ``stopping``."""
-        return {
+    def note(self, store: RunStore, *, ended: bool) -> None:
+        """Bring run.json up to date with how far a run is."""
+        before = store.run_info().get("stopping") or {}
+        record: Stopping = {
             "until": self._config.until,
             "precision": self._config.precision,
             "budget_s": self._config.budget_s,
@@ -321,15 +315,15 @@ class StoppingRule:
             "prompts": self.prompts,
             "pool": len(self._planned),
             "measured_s": self.measured_s,
-            "anytime": anytime or self._config.until is not None,
+            # Once looked at, always looked at.
+            "anytime": bool(before.get("anytime")) or self._config.until is not None,
             "arms": list(self._recorded()),
         }
+        # What each arm owes: sequences of all prompts, or of those that were run.
+        owed = self._plan.samples * (self.prompts if ended else len(self._planned))
+        store.note(stopping=record, expected_sequences=owed)
 
-    def expected_sequences(self, *, ended: bool) -> int:
-        """Sequences that each arm owes: of all prompts, or of those that were run."""
-        return self._plan.samples * (self.prompts if ended else len(self._planned))
-
-    def _arms(self) -> list[tuple[str, str, PairedTimes]]:
+    def _arms(self) -> list[_Compared]:
         if self._compared is None:
             self._compared = self._timings.compared(self._plan.arms)
         return self._compared
@@ -360,12 +354,3 @@ def stopping_rule(plan: Plan, store: RunStore) -> StoppingRule | None:
     """The rule of a run that may end early, or that once could; None for any other."""
     limited = plan.config.until is not None or plan.config.budget_s is not None
     return StoppingRule(plan, store.samples()) if limited or store.run_info().get("stopping") else None
-
-
-def note(rule: StoppingRule, store: RunStore, *, ended: bool) -> None:
-    """Bring run.json up to date with how far a run is."""
-    before = store.run_info().get("stopping") or {}
-    store.note(
-        stopping=rule.record(ended=ended, anytime=bool(before.get("anytime"))),
-        expected_sequences=rule.expected_sequences(ended=ended),
-    )

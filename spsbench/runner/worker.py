@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import psutil
 
@@ -32,11 +32,11 @@ from spsbench.models.pair import Pair
 from spsbench.records import Arm
 from spsbench.runner.conditions import conditions_of
 from spsbench.runner.engines import EngineFactory
-from spsbench.runner.execute import all_turns, facts_of, load, measure, warm_up
+from spsbench.runner.execute import facts_of, load, measure, warm_up
 from spsbench.runner.finalize import peak_memory_bytes
 from spsbench.runner.plan import Plan, plan
 from spsbench.runner.proof import proven
-from spsbench.runner.stopping import Turn, together
+from spsbench.runner.stopping import Turn, all_turns, together
 from spsbench.store import Key, differences, plain
 from spsbench.summary_types import Conditions
 
@@ -85,16 +85,6 @@ class Lost(NamedTuple):
     reason: str
 
 
-class Pool(Protocol):
-    """Workers that can be given blocks, by their numbers."""
-
-    def give(self, worker: int, block: Block) -> None:
-        """Have a free worker begin with a block; returns at once."""
-
-    def wait(self) -> Answer | Free | Lost:
-        """The next thing that happens; a worker begins its next item once it is asked for more."""
-
-
 def measuring(turns: Iterable[Turn]) -> list[Block]:
     """A block for every prompt, or wave of them: all of its samples and arms, in the order of the turns.
 
@@ -106,9 +96,9 @@ def measuring(turns: Iterable[Turn]) -> list[Block]:
 
 
 def hand_out(
-    blocks: Iterable[Block], pool: Pool, workers: Sequence[int], lost: Callable[[int, str], None]
+    blocks: Iterable[Block], pool: Any, workers: Sequence[int], lost: Callable[[int, str], None]
 ) -> Iterator[Answer]:
-    """Have all blocks done, and yield each item's answer once, as they come.
+    """Have all blocks done by a ``RayPool``, and yield each item's answer once, as they come.
 
     A lost worker's items that were not answered go to the next free worker, before all others. Answers that
     come twice, from a worker that was thought lost, count once.
@@ -117,10 +107,12 @@ def hand_out(
     while hands.busy():
         event = pool.wait()
         if isinstance(event, Answer):
-            if hands.answered(event):
+            if event.key not in hands.done:
+                hands.done.add(event.key)
                 yield event
         elif isinstance(event, Free):
-            hands.freed(event.worker)
+            hands.put_back(event.worker)
+            hands.free.append(event.worker)
         else:
             lost(event.worker, event.reason)
             hands.lost(event)
@@ -129,17 +121,17 @@ def hand_out(
 class _Hands:
     """Which worker has which block."""
 
-    def __init__(self, blocks: Iterable[Block], pool: Pool, workers: Sequence[int]) -> None:
-        self._waiting, self._free, self._pool = deque(blocks), deque(workers), pool
+    def __init__(self, blocks: Iterable[Block], pool: Any, workers: Sequence[int]) -> None:
+        self._waiting, self.free, self._pool = deque(blocks), deque(workers), pool
         self._at_work: dict[int, Block] = {}
-        self._done: set[Key] = set()
+        self.done: set[Key] = set()
         self._losses: Counter[Key] = Counter()
 
     def busy(self) -> bool:
         """Give blocks to free workers; whether there is anything to wait for."""
-        while self._waiting and self._free:
+        while self._waiting and self.free:
             if due := self._due(self._waiting.popleft()):
-                worker = self._free.popleft()
+                worker = self.free.popleft()
                 self._at_work[worker] = due
                 self._pool.give(worker, due)
         if self._waiting and not self._at_work:
@@ -148,22 +140,11 @@ class _Hands:
             )
         return bool(self._at_work)
 
-    def answered(self, answer: Answer) -> bool:
-        """Note an answer; whether it is the item's first."""
-        new = answer.key not in self._done
-        self._done.add(answer.key)
-        return new
-
-    def freed(self, worker: int) -> None:
-        """A worker has done its block; what it left out, if anything, waits again."""
-        self._put_back(self._at_work.pop(worker, None))
-        self._free.append(worker)
-
     def lost(self, event: Lost) -> None:
         """A worker is gone, and somebody else finishes its block."""
-        if event.worker in self._free:
-            self._free.remove(event.worker)
-        left = self._put_back(self._at_work.pop(event.worker, None))
+        if event.worker in self.free:
+            self.free.remove(event.worker)
+        left = self.put_back(event.worker)
         if left is None:
             return
         at = left.items[0].key
@@ -175,15 +156,16 @@ class _Hands:
                 remedy=f"Too little memory ends them like this. {_KEPT} continue it with --resume.",
             )
 
-    def _put_back(self, block: Block | None) -> Block | None:
-        """Have what was not answered of a block done next; it, or None if all of it was."""
+    def put_back(self, worker: int) -> Block | None:
+        """Have what a worker left of its block done next; it, or None if nothing is left."""
+        block = self._at_work.pop(worker, None)
         left = None if block is None else self._due(block)
         if left is not None:
             self._waiting.appendleft(left)
         return left
 
     def _due(self, block: Block) -> Block | None:
-        left = tuple(item for item in block.items if item.key not in self._done)
+        left = tuple(item for item in block.items if item.key not in self.done)
         return Block(block.work, left) if left else None
 
 
@@ -283,8 +265,6 @@ def _saying_where() -> Iterator[None]:
         raise
 
 
-Told = TypeVar("Told")
-
 START_S = 120.0
 """How long workers may take to begin: Ray starts a process for each where CPUs are free."""
 
@@ -312,7 +292,7 @@ class RayPool:
         if self._to_ask is not None:
             self._pending[self._actors[self._to_ask].work.remote()] = self._to_ask
             self._to_ask = None
-        (answer,) = _first(list(self._pending))
+        (answer,) = _ready(list(self._pending), 1)
         worker = self._pending.pop(answer)
         try:
             found = _got(answer)
@@ -327,7 +307,7 @@ class RayPool:
     def ask(self, method: str, *given: Any, within_s: float | None = None) -> dict[int, Any]:
         """What each worker answers to a call; those that are gone are left out."""
         asked = {getattr(actor, method).remote(*given): worker for worker, actor in self._actors.items()}
-        ready = _all_of(list(asked), within_s)
+        ready = _ready(list(asked), len(asked), within_s)
         found: dict[int, Any] = {}
         reasons = []
         for answer, worker in asked.items():
@@ -350,10 +330,8 @@ class RayPool:
 
     def close(self) -> None:
         """End all workers."""
-        import ray
-
-        for actor in self._actors.values():
-            ray.kill(actor)
+        for worker in self.workers:
+            self._drop(worker)
 
     def _drop(self, worker: int) -> None:
         """Have nothing more to do with a worker; one that is only cut off must not compute on."""
@@ -430,20 +408,11 @@ class _Gone(Exception):
     """A worker's process or machine is not there any more."""
 
 
-def _first(pending: list[Any]) -> list[Any]:
+def _ready(pending: list[Any], count: int, within_s: float | None = None) -> list[Any]:
     import ray
 
     try:
-        return list(ray.wait(pending, num_returns=1)[0])
-    except ConnectionError as error:
-        raise _cut_off(error) from error
-
-
-def _all_of(pending: list[Any], within_s: float | None) -> list[Any]:
-    import ray
-
-    try:
-        return list(ray.wait(pending, num_returns=len(pending), timeout=within_s)[0])
+        return list(ray.wait(pending, num_returns=count, timeout=within_s)[0])
     except ConnectionError as error:
         raise _cut_off(error) from error
 

@@ -18,7 +18,6 @@ from commandline import BRIEF, Cli, Result, call
 
 import spsbench.runner  # noqa: F401  (fills sys.modules)
 from spsbench.records import Sample
-from spsbench.runner.stopping import SPENT
 from spsbench.stats.anytime import FEWEST
 from spsbench.testing import FakeClock
 
@@ -184,7 +183,7 @@ def test_an_earlier_run_says_what_to_expect(cli: Cli, tmp_path: Path) -> None:
 @pytest.fixture
 def _ten_seconds_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sequence takes ten seconds by the budget's clock."""
-    monkeypatch.setattr(sys.modules["spsbench.runner.execute"], "_since", lambda _: {SPENT: 10.0})
+    monkeypatch.setattr(sys.modules["spsbench.runner.execute"], "perf_counter", FakeClock(10.0).now)
 
 
 @pytest.mark.usefixtures("_ten_seconds_each")
