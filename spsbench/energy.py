@@ -14,12 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 POWERCAP = Path("/sys/class/powercap")
-_COUNTER, _RANGE, _NAME = "energy_uj", "max_energy_range_uj", "name"
-
-# Packages and their memory add up. Core and uncore are parts of a package, and psys contains them all.
-_MAPPED = "intel-rapl-mmio"
-_PACKAGE, _MEMORY = "package", "dram"
-
 PATIENCE_S = 0.5
 """How long a counter may stand still before it is taken to count nothing. RAPL's move every millisecond,
 NVML's every 20 to 100."""
@@ -33,8 +27,7 @@ class EnergyMeter(Protocol):
         source: what counts, and of what, e.g. ``RAPL (package-0, dram)``.
     """
 
-    @property
-    def source(self) -> str: ...
+    source: str
 
     def joules(self) -> float | None:
         """Joules since it was opened, never fewer than before; None where it cannot be read now."""
@@ -69,7 +62,7 @@ def find_rapl(root: Path = POWERCAP) -> FoundMeter:
     if not folders:
         return _none("no RAPL counters")
     try:
-        zones = [_Zone.open(folder, name) for folder, name in folders]
+        zones = [_Zone(folder, name) for folder, name in folders]
     except PermissionError as problem:
         return _none(f"RAPL's counters may be read by root alone: {problem.filename}")
     except (OSError, ValueError) as problem:
@@ -80,16 +73,18 @@ def find_rapl(root: Path = POWERCAP) -> FoundMeter:
 def _zones(root: Path) -> list[tuple[Path, str]]:
     """(folder, name) of the packages and of the memory beside them, each once.
 
-    A processor may be there twice, by its registers and by mapped memory (``intel-rapl-mmio``): the former.
+    Packages and their memory add up. Core and uncore are parts of a package, and psys contains them all. A
+    processor may be there twice, by its registers and by mapped memory (``intel-rapl-mmio``): the former.
     """
     found: dict[str, Path] = {}
-    for folder in sorted(root.glob("intel-rapl*:*"), key=lambda path: (path.name.startswith(_MAPPED), path)):
-        name = _text(folder / _NAME)
-        parent = _text(root / folder.name.rpartition(":")[0] / _NAME)
-        if name.startswith(_PACKAGE):
+    mapped = "intel-rapl-mmio"
+    for folder in sorted(root.glob("intel-rapl*:*"), key=lambda path: (path.name.startswith(mapped), path)):
+        name = _text(folder / "name")
+        parent = _text(root / folder.name.rpartition(":")[0] / "name")
+        if name.startswith("package"):
             found.setdefault(name, folder)
-        elif name == _MEMORY and parent.startswith(_PACKAGE):
-            found.setdefault(f"{_MEMORY} of {parent}", folder)
+        elif name == "dram" and parent.startswith("package"):
+            found.setdefault(f"dram of {parent}", folder)
     return [(folder, name) for name, folder in found.items()]
 
 
@@ -100,28 +95,21 @@ def _text(path: Path) -> str:
         return ""
 
 
-@dataclass(slots=True)
 class _Zone:
-    """One counter that wraps around at ``range_uj``, and what it has counted since it was opened."""
+    """One counter that wraps around, and what it has counted since it was opened."""
 
-    name: str
-    counter: Path
-    range_uj: int
-    last_uj: int
-    total_uj: int = 0
-
-    @classmethod
-    def open(cls, folder: Path, name: str) -> _Zone:
-        counter = folder / _COUNTER
-        return cls(name, counter, int((folder / _RANGE).read_text()), int(counter.read_text()))
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name, self._counter = name, folder / "energy_uj"
+        self._range_uj = int((folder / "max_energy_range_uj").read_text())
+        self._last_uj, self._total_uj = int(self._counter.read_text()), 0
 
     def read_uj(self) -> int:
         """What it has counted; between two calls it may wrap around once, which takes minutes."""
-        now = int(self.counter.read_text())
-        moved = now - self.last_uj
-        self.total_uj += moved if moved >= 0 else moved + self.range_uj
-        self.last_uj = now
-        return self.total_uj
+        now = int(self._counter.read_text())
+        moved = now - self._last_uj
+        self._total_uj += moved if moved >= 0 else moved + self._range_uj
+        self._last_uj = now
+        return self._total_uj
 
 
 class RaplMeter:
@@ -129,11 +117,7 @@ class RaplMeter:
 
     def __init__(self, zones: list[_Zone]) -> None:
         self._zones = zones
-
-    @property
-    def source(self) -> str:
-        """RAPL, with the zones."""
-        return f"RAPL ({', '.join(zone.name for zone in self._zones)})"
+        self.source = f"RAPL ({', '.join(zone.name for zone in zones)})"
 
     def joules(self) -> float | None:
         try:
@@ -151,8 +135,7 @@ def find_nvml(uuid: str | None = None) -> FoundMeter:
     try:
         nvml.nvmlInit()
         by_uuid = nvml.nvmlDeviceGetHandleByUUID
-        handle = nvml.nvmlDeviceGetHandleByIndex(0) if uuid is None else by_uuid(uuid)
-        meter = NvmlMeter(nvml, handle)
+        meter = NvmlMeter(nvml, nvml.nvmlDeviceGetHandleByIndex(0) if uuid is None else by_uuid(uuid))
     except nvml.NVMLError as problem:
         return _none(f"NVML: {problem}")
     return counting(meter, "NVML's counter does not move")
@@ -163,13 +146,8 @@ class NvmlMeter:
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
-        self._name = str(nvml.nvmlDeviceGetName(handle))
+        self.source = f"NVML ({nvml.nvmlDeviceGetName(handle)}, the board alone)"
         self._first_mj: int = nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-
-    @property
-    def source(self) -> str:
-        """NVML, with the GPU's name."""
-        return f"NVML ({self._name}, the board alone)"
 
     def joules(self) -> float | None:
         try:

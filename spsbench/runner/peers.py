@@ -8,8 +8,7 @@ from collections.abc import Callable, Container, Mapping, Set
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from spsbench import __version__, files
 from spsbench.arms.choice import is_peer
@@ -42,23 +41,15 @@ _Setting = tuple[str, bool, int]
 """Engine, whether it drafts, and K: what one process is started with; it serves every sampling."""
 
 
-class PeerArms:
-    """The processes behind a run's arms of other engines."""
+class PeerArms(ExitStack):
+    """The processes behind a run's arms of other engines; they end with the block."""
 
     def __init__(self, plan: Plan, pair: Pair, logs: Path) -> None:
+        super().__init__()
         self._plan, self._pair, self._logs = plan, pair, logs
-        self._open = ExitStack()
         self._engines: dict[_Setting, PeerEngine] = {}
         self._described: dict[_Setting, Described | str] = {}
         self.left_out: dict[Arm, str] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.close()
 
     def start(self, due: Container[Arm], starting: Callable[[str], None]) -> None:
         """Start engines and let them load their models; what cannot be is noted in ``left_out``."""
@@ -66,7 +57,11 @@ class PeerArms:
             setting = _setting(arm)
             if setting not in self._described:
                 starting(f"{arm.engine} ({'with' if arm.method == 'sps' else 'without'} a draft)")
-                self._described[setting] = self._started(arm)
+                try:
+                    self._described[setting] = self.engine(arm).describe()
+                except (PeerGone, UnavailableError) as error:
+                    last = _last_line(self._logs / _log_name(arm))
+                    self._described[setting] = f"{error} (its log ends: {last})" if last else str(error)
             found = self._described[setting]
             if isinstance(found, str):
                 self.left_out[arm] = found
@@ -75,11 +70,19 @@ class PeerArms:
         """The engine of an arm; one process serves arms that differ in sampling alone."""
         setting = _setting(arm)
         if setting not in self._engines:
-            kind = find_peer(arm.engine)
+            kind, source, info = find_peer(arm.engine), self._plan.source, self._pair.info
+            load = Load(
+                target=kind.converted(folder_of(source.target)),
+                draft=kind.converted(folder_of(source.draft)) if arm.method == "sps" else None,
+                k=arm.k,
+                threads=info["threads"],
+                context=self._plan.slots,
+                dtype=info["target"]["dtype"],
+            )
             log = self._logs / _log_name(arm)
             with files.folder_of(log, self._logs.parent):  # made here; a link in its place is refused
-                peer = kind.open(self._load(arm, kind.converted), log, True)
-            self._open.callback(peer.close)
+                peer = kind.open(load, log, True)
+            self.callback(peer.close)
             made = (peer, self._pair.tokenizer, self._pair.target.vocab_size, arm.k)
             self._engines[setting] = PeerEngine(arm.engine, *made)
         return self._engines[setting]
@@ -105,39 +108,20 @@ class PeerArms:
         See ``Described``; ``unseen`` is that of ``PeerEngine``, and ``separate`` says whether it answered in
         its own process.
         """
-        if not self._described:
-            return {}
-        known = (arm for arm in self._plan.arms if not is_peer(arm) or self._of(arm) is not None)
-        return {arm.name: self._record_of(arm) for arm in known}
-
-    def _record_of(self, arm: Arm) -> dict[str, Any]:
-        found = self._of(arm)
-        if found is None:
-            return {**_of_ours(arm, self._pair), "limits": [], "unseen": [], "separate": False}
-        told = {name: value for name, value in asdict(found).items() if name != "protocol"}
-        return {**told, "unseen": list(self._engines[_setting(arm)].unseen), "separate": True}
+        record: dict[str, Any] = {}
+        for arm in self._plan.arms if self._described else ():
+            if not is_peer(arm):
+                ours = _of_ours(arm, self._pair)
+                record[arm.name] = {**ours, "limits": [], "unseen": [], "separate": False}
+            elif (found := self._of(arm)) is not None:
+                told = {name: value for name, value in asdict(found).items() if name != "protocol"}
+                unseen = list(self._engines[_setting(arm)].unseen)
+                record[arm.name] = {**told, "unseen": unseen, "separate": True}
+        return record
 
     def _of(self, arm: Arm) -> Described | None:
         found = self._described.get(_setting(arm)) if is_peer(arm) else None
         return found if isinstance(found, Described) else None
-
-    def _started(self, arm: Arm) -> Described | str:
-        try:
-            return self.engine(arm).describe()
-        except (PeerGone, UnavailableError) as error:
-            last = _last_line(self._logs / _log_name(arm))
-            return f"{error} (its log ends: {last})" if last else str(error)
-
-    def _load(self, arm: Arm, converted: Callable[[Path], str]) -> Load:
-        source, info = self._plan.source, self._pair.info
-        return Load(
-            target=converted(folder_of(source.target)),
-            draft=converted(folder_of(source.draft)) if arm.method == "sps" else None,
-            k=arm.k,
-            threads=info["threads"],
-            context=self._plan.slots,
-            dtype=info["target"]["dtype"],
-        )
 
 
 def require_any(arms: Set[Arm], left_out: Mapping[Arm, str]) -> None:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,7 +22,6 @@ from spsbench.arms.choice import GRAPHED, is_peer
 from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION
 from spsbench.drafters.registry import build_policy, drafter_kind, is_ours, rule_kind
 from spsbench.engines import rescore
-from spsbench.engines.local import Engine
 from spsbench.engines.rescore import Reading, token_evidence
 from spsbench.law.rederive import DraftRows
 from spsbench.models.causal_lm import CausalLM
@@ -31,7 +30,6 @@ from spsbench.records import (
     RESCORED,
     RESCORED_BEAM_LOG_PROB,
     Arm,
-    FinishReason,
     Generation,
     Prompt,
     Request,
@@ -45,7 +43,7 @@ from spsbench.store import RunStore
 from spsbench.summary_types import ArmProof, Proof
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from spsbench.runner.execute import Watcher
 
 PROOF_SAMPLING = SamplingParams()
 """Temperature 1, every token possible: the most that a text can reveal of its distribution."""
@@ -56,16 +54,6 @@ _SEQUENCES = 40
 _PROMPT_SHARE = 0.5
 _LEAST_AN_ARM = 4
 _MOST_TOKENS = 128
-
-
-class Listener(Protocol):
-    """An observer of the progress; see ``Watcher``."""
-
-    def warned(self, message: str) -> None:
-        """Something is not as it was asked for."""
-
-    def proving(self, total: int) -> None:
-        """So many sequences are drawn for the proof alone."""
 
 
 def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair: Pair) -> None:
@@ -144,13 +132,13 @@ def proof_prompts(plan: Plan) -> tuple[Prompt, ...]:
     return plan.prompts[: max(math.ceil(in_all / arms), _LEAST_AN_ARM)]
 
 
-def prove(plan: Plan, store: RunStore, pair: Pair, backends: EngineFactory, watcher: Listener) -> None:
+def prove(plan: Plan, store: RunStore, pair: Pair, backends: EngineFactory, watcher: Watcher) -> None:
     """``draw_proof`` into run.json under ``proof``. Should it fail, the run is none the worse for it."""
     announce_proof(plan, watcher)
     note_proof(store, proven(plan, pair, backends), watcher)
 
 
-def announce_proof(plan: Plan, watcher: Listener) -> None:
+def announce_proof(plan: Plan, watcher: Watcher) -> None:
     """Announce how many sequences are to be drawn, if any."""
     if due := len(proof_prompts(plan)) * len(proof_arms(plan.arms)):
         watcher.proving(due)
@@ -164,22 +152,12 @@ def proven(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def note_proof(store: RunStore, found: Proof, watcher: Listener) -> None:
+def note_proof(store: RunStore, found: Proof, watcher: Watcher) -> None:
     """Put a proof, or its failure, into run.json."""
     if "error" in found:
         reason = found["error"].partition(": ")[2]
         watcher.warned(f"No sequences were drawn for the proof of losslessness: {reason}")
     store.note(proof=found)
-
-
-class _Drawn(TypedDict):
-    """A sequence with the columns of ``samples`` that evidence is read from."""
-
-    example_id: str
-    error: str | None
-    new_tokens: int
-    finish_reason: FinishReason
-    losslessness: dict[str, float] | None
 
 
 def draw_proof(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
@@ -194,17 +172,16 @@ def draw_proof(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
     arms = proof_arms(plan.arms)
     engines = backends.all(arms)
     began_s = time.perf_counter()
-    rows: dict[Arm, list[_Drawn]] = {arm: [] for arm in arms}
+    judged = []
     for arm in arms:
+        rows = []
         requests = [_request(plan, prompt, arm) for prompt in prompts]
         for place, answer in answers(engines[arm], requests):
-            prompt, seed = prompts[place], requests[place].seed
-            rows[arm].append(_row(prompt, checked(arm, prompt, seed, answer, pair)))
-    return {
-        "sampling": asdict(PROOF_SAMPLING),
-        "arms": list(_judged(rows, engines, str(pair.target.dtype).removeprefix("torch."))),
-        "seconds": time.perf_counter() - began_s,
-    }
+            made, error = checked(arm, prompts[place], requests[place].seed, answer, pair)
+            row = (prompts[place].example_id, error, len(made.tokens), made.finish_reason)
+            rows.append((*row, made.losslessness))
+        judged.append(_judged(arm, rows, engines[arm].name, str(pair.target.dtype).removeprefix("torch.")))
+    return {"sampling": asdict(PROOF_SAMPLING), "arms": judged, "seconds": time.perf_counter() - began_s}
 
 
 def _request(plan: Plan, prompt: Prompt, arm: Arm) -> Request:
@@ -213,53 +190,29 @@ def _request(plan: Plan, prompt: Prompt, arm: Arm) -> Request:
     return Request(prompt.ids, *limits, seed, plan.config.fixed_length)
 
 
-def checked(arm: Arm, prompt: Prompt, seed: int, answer: Answer, pair: Pair) -> Answer:
-    """An engine's answer after ``read_again``; why it failed where either did."""
+def checked(arm: Arm, prompt: Prompt, seed: int, answer: Answer, pair: Pair) -> tuple[Generation, str | None]:
+    """An engine's answer after ``read_again``, and why it failed where either did."""
     if isinstance(answer, Generation):
         try:
             read_again(arm, prompt, answer, seed, pair)
+            return answer, None
         except FAILURES as error:
-            return error
-    return answer
+            answer = error
+    return Generation([], "", None, 0.0, 0.0, "error"), reason_of(answer)
 
 
-def _row(prompt: Prompt, answer: Answer) -> _Drawn:
-    """One sequence that was read again as a row of ``samples``; a failure is one of them."""
-    if isinstance(answer, Generation):
-        return {
-            "example_id": prompt.example_id,
-            "error": None,
-            "new_tokens": len(answer.tokens),
-            "finish_reason": answer.finish_reason,
-            "losslessness": answer.losslessness,
-        }
-    return {
-        "example_id": prompt.example_id,
-        "error": reason_of(answer),
-        "new_tokens": 0,
-        "finish_reason": "error",
-        "losslessness": None,
-    }
-
-
-def _judged(
-    rows: Mapping[Arm, list[_Drawn]], engines: Mapping[Arm, Engine], dtype: str
-) -> Iterator[ArmProof]:
-    """Per arm its engine and K, ``sequences``, ``failed``, ``rescored`` and ``decisions``."""
-    for arm, found in rows.items():
-        frame = _frame(found)
-        failed = int(frame["error"].notna().sum())
-        yield {
-            **arm.axes(),
-            "engine": engines[arm].name,
-            "sequences": len(frame) - failed,
-            "failed": failed,
-            "rescored": evidence_of(frame, RESCORED, exact=is_precise(dtype)),
-            "decisions": decisions_of(frame, dtype),
-        }
-
-
-def _frame(rows: list[_Drawn]) -> pd.DataFrame:
+def _judged(arm: Arm, rows: Sequence[tuple[Any, ...]], engine: str, dtype: str) -> ArmProof:
+    """An arm with its engine and K, ``sequences``, ``failed``, ``rescored`` and ``decisions``."""
     import pandas as pd
 
-    return pd.DataFrame(rows, columns=list(_Drawn.__annotations__))
+    columns = ["example_id", "error", "new_tokens", "finish_reason", "losslessness"]
+    frame = pd.DataFrame(rows, columns=columns)
+    failed = int(frame["error"].notna().sum())
+    return {
+        **arm.axes(),
+        "engine": engine,
+        "sequences": len(frame) - failed,
+        "failed": failed,
+        "rescored": evidence_of(frame, RESCORED, exact=is_precise(dtype)),
+        "decisions": decisions_of(frame, dtype),
+    }

@@ -15,7 +15,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -25,11 +24,9 @@ import psutil
 from spsbench import __version__
 from spsbench.cluster import FLAG, LOCAL
 from spsbench.config import RunConfig
-from spsbench.engines.local import Engine
 from spsbench.environment import describe_environment
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models.pair import Pair
-from spsbench.records import Arm
 from spsbench.runner.conditions import conditions_of
 from spsbench.runner.engines import EngineFactory
 from spsbench.runner.execute import facts_of, load, measure, warm_up
@@ -64,23 +61,18 @@ class Block:
     items: tuple[Item, ...]
 
 
+# What happens in a pool: a worker finished an item, or its block, or is gone with its machine or without it.
 class Answer(NamedTuple):
-    """A worker finished an item."""
-
     worker: int
     key: Key
     value: Any
 
 
 class Free(NamedTuple):
-    """A worker finished its block."""
-
     worker: int
 
 
 class Lost(NamedTuple):
-    """A worker is gone, with its machine or without it."""
-
     worker: int
     reason: str
 
@@ -212,6 +204,11 @@ class Worker:
     def load(self) -> dict[str, Any]:
         """Load the models and warm every arm up; what run.json keeps of them, see ``facts_of``."""
         with _saying_where():
+            self._pair: Pair = load(self._plan)
+            corpus = tuple(prompt.ids for prompt in self._plan.prompts)
+            self._backends = EngineFactory(self._pair, self._plan.slots, corpus=corpus)
+            self._engines = self._backends.all(self._plan.arms)
+            self._turns = {turn.key: turn for turn in all_turns(self._plan)}
             warm_up(self._plan, self._engines, next(iter(self._turns.values())))
         return facts_of(self._plan, self._engines, self._pair, self._backends.fallbacks)
 
@@ -223,22 +220,6 @@ class Worker:
 
     def peak_memory_bytes(self) -> int:
         return peak_memory_bytes()
-
-    @cached_property
-    def _turns(self) -> dict[Key, Turn]:
-        return {turn.key: turn for turn in all_turns(self._plan)}
-
-    @cached_property
-    def _pair(self) -> Pair:
-        return load(self._plan)
-
-    @cached_property
-    def _backends(self) -> EngineFactory:
-        return EngineFactory(self._pair, self._plan.slots, corpus=tuple(p.ids for p in self._plan.prompts))
-
-    @cached_property
-    def _engines(self) -> dict[Arm, Engine]:
-        return self._backends.all(self._plan.arms)
 
     def _measure(self, items: tuple[Item, ...]) -> Iterator[tuple[Key, Any]]:
         turns = [self._turns[item.key] for item in items]

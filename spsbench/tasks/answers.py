@@ -29,28 +29,30 @@ def completion_of(answer: str, prompt: str, entry_point: str) -> str:
     code = dedent(_block(answer, entry_point))
     if code.lstrip("\r\n")[:1].isspace():  # begins in the function and goes on at the margin
         return code
-    rest = _rest_of_stub(prompt)
+    # What makes the prompt a program by itself: nothing after a docstring.
+    rest = next((rest for rest in ("", "\n    pass\n", "\n\tpass\n") if _functions(prompt + rest)), "")
     if _defines(code, entry_point):
         return f"{rest}\n\n{code}"
-    return ("" if prompt.endswith("\n") else "\n") + indent(code, _indentation(prompt + rest))
+    functions, indentation = _functions(prompt + rest), "    "
+    if functions:
+        first = functions[-1].body[0]
+        indentation = (prompt + rest).splitlines()[first.lineno - 1][: first.col_offset]
+    return ("" if prompt.endswith("\n") else "\n") + indent(code, indentation)
 
 
 def _block(answer: str, entry_point: str) -> str:
-    blocks = list(_fenced(answer))
-    python_first = sorted(blocks, key=lambda block: not _is_python(block[0]))
-    texts = [text for _, text in python_first]
+    """The code of an answer; a fence counts as Python's where its first word names Python, or nothing."""
+    python, others = list[str](), list[str]()
+    for info, text in _fenced(answer):
+        word = _LANGUAGE.match(info)
+        (python if word is not None and _PYTHON.fullmatch(word[1]) else others).append(text)
+    texts = [*python, *others]
     defining = (text for text in texts if _defines(dedent(text), entry_point))
     return next(defining, texts[0] if texts else answer)
 
 
 def _defines(code: str, entry_point: str) -> bool:
     return re.search(rf"^(async\s+)?def\s+{re.escape(entry_point)}\s*\(", code, re.MULTILINE) is not None
-
-
-def _is_python(info: str) -> bool:
-    """Whether what stands after a fence names Python, or nothing."""
-    word = _LANGUAGE.match(info)
-    return word is not None and _PYTHON.fullmatch(word[1]) is not None
 
 
 def _fenced(text: str, *, again: bool = True) -> Iterator[tuple[str, str]]:
@@ -73,21 +75,6 @@ def _parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
     return MarkdownIt("zero").enable(["fence", "code", "list", "blockquote"])
-
-
-def _rest_of_stub(prompt: str) -> str:
-    """What makes the prompt a program by itself: nothing after a docstring."""
-    rests = ("", "\n    pass\n", "\n\tpass\n")
-    return next((rest for rest in rests if _functions(prompt + rest)), "")
-
-
-def _indentation(stub: str) -> str:
-    """What the lines of the last function's body begin with."""
-    functions = _functions(stub)
-    if not functions:
-        return "    "
-    first = functions[-1].body[0]
-    return stub.splitlines()[first.lineno - 1][: first.col_offset]
 
 
 def _functions(program: str) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:

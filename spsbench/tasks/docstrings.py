@@ -13,7 +13,6 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Iterator, Sequence
-from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,15 +25,7 @@ STDLIB = "stdlib"
 
 # Distributors leave these out, or put them into their own packages.
 _SPLIT_OFF = {
-    "distutils",
-    "ensurepip",
-    "idlelib",
-    "lib2to3",
-    "test",
-    "tkinter",
-    "turtle",
-    "turtledemo",
-    "venv",
+    *("distutils", "ensurepip", "idlelib", "lib2to3", "test", "tkinter", "turtle", "turtledemo", "venv")
 }
 _TESTS = re.compile(r"tests?|testing|idle_test|test_.*|.*_test|conftest")
 
@@ -67,7 +58,12 @@ def read_docstrings(names: Sequence[str]) -> tuple[list[Row], str]:
     """
     versions = ", ".join(map(_version, names))
     rows = [row for name in names for path, module in _modules(name) for row in _rows(path, module)]
-    kept = _distinct(sorted(rows, key=lambda row: str(row.fields["id"])))
+    kept, seen = [], set[tuple[str, str]]()
+    for row in sorted(rows, key=lambda row: str(row.fields["id"])):
+        keys = {(column, " ".join(str(text).lower().split())) for column, text in row.fields.items()}
+        if keys.isdisjoint(seen):  # white space and case aside
+            kept.append(row)
+            seen |= keys
     if not kept:
         raise bad_data(
             f"{'+'.join(names)} has no docstring of a sentence and a text after it.", "Name another package."
@@ -97,46 +93,36 @@ def _brings(distribution: Distribution, name: str) -> bool:
 
 def _modules(name: str) -> Iterator[tuple[Path, str]]:
     """(source file, module's name) of all modules, without tests."""
-    for root in _roots(name):
-        for path in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
-            parts = path.relative_to(root.parent).with_suffix("").parts
-            if not any(_TESTS.fullmatch(part) for part in parts):
-                yield path, ".".join(parts).removesuffix(".__init__")
-
-
-def _roots(name: str) -> list[Path]:
-    """Top-level folders and files of a package."""
     if name == STDLIB:
         folder = Path(sysconfig.get_path("stdlib"))
         names = sorted(sys.stdlib_module_names - _SPLIT_OFF)
         roots = [root for module in names for root in (folder / module, folder / f"{module}.py")]
     else:
-        roots = _places(find_spec(name))
-    return [root for root in roots if root.is_dir() or (root.suffix == ".py" and root.is_file())]
-
-
-def _places(spec: ModuleSpec | None) -> list[Path]:
-    if spec is None:
-        return []
-    return [Path(place) for place in spec.submodule_search_locations or [spec.origin or ""]]
+        spec = find_spec(name)
+        places = [] if spec is None else spec.submodule_search_locations or [spec.origin or ""]
+        roots = [Path(place) for place in places]
+    for root in roots:
+        single = [root] if root.suffix == ".py" and root.is_file() else []
+        for path in sorted(root.rglob("*.py")) if root.is_dir() else single:
+            parts = path.relative_to(root.parent).with_suffix("").parts
+            if not any(_TESTS.fullmatch(part) for part in parts):
+                yield path, ".".join(parts).removesuffix(".__init__")
 
 
 def _rows(path: Path, module: str) -> Iterator[Row]:
-    for name, docstring in _docstrings(_parsed(path), module):
-        first, _, rest = docstring.partition("\n\n")
-        document = rest.strip()
-        if _is_summary(first) and _is_prose(document):
-            yield Row(f"{name} in {path}", {"id": name, "document": document, "summary": first})
-
-
-def _parsed(path: Path) -> ast.Module:
-    """The syntax of a file; of nothing if it is for another Python, as templates and examples may be."""
+    """What a file has; nothing if it is for another Python, as templates and examples may be."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(path.read_bytes())
+            tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, RecursionError, OSError):
-        return ast.Module([], [])
+        return
+    for name, docstring in _docstrings(tree, module):
+        first, _, rest = docstring.partition("\n\n")
+        is_sentence = _SENTENCE.fullmatch(first) is not None and len(first.split()) in _SUMMARY_WORDS
+        document = rest.strip()
+        if is_sentence and _is_prose(document):
+            yield Row(f"{name} in {path}", {"id": name, "document": document, "summary": first})
 
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
@@ -150,10 +136,6 @@ def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
             yield from _docstrings(child, name)
 
 
-def _is_summary(line: str) -> bool:
-    return _SENTENCE.fullmatch(line) is not None and len(line.split()) in _SUMMARY_WORDS
-
-
 def _is_prose(text: str) -> bool:
     """Whether a text of the right length is mostly words: no code, table or list of values."""
     words, lines = text.split(), [line.strip() for line in text.splitlines() if line.strip()]
@@ -162,15 +144,3 @@ def _is_prose(text: str) -> bool:
     plain = sum(_PLAIN_WORD.fullmatch(word) is not None for word in words)
     doctest = sum(line.startswith(_DOCTEST) for line in lines)
     return plain >= _PLAIN_SHARE * len(words) and doctest <= _DOCTEST_SHARE * len(lines)
-
-
-def _distinct(rows: Sequence[Row]) -> list[Row]:
-    """The first of the rows that share an id, a summary or a document, white space and case aside."""
-    seen: set[tuple[str, str]] = set()
-    kept = []
-    for row in rows:
-        keys = {(column, " ".join(str(text).lower().split())) for column, text in row.fields.items()}
-        if keys.isdisjoint(seen):
-            kept.append(row)
-            seen |= keys
-    return kept

@@ -88,7 +88,7 @@ class _Encoder(_Counter):
             return value
         if kind is int:
             return _int(value)
-        for plain, tag, content in _PLAIN:
+        for plain, tag, content, _ in _PLAIN:
             if issubclass(kind, plain):
                 return [tag, content(self, value, depth + 1)]
         return self._other(value, kind, depth)
@@ -138,27 +138,6 @@ def _decimal_or_name(value: Decimal) -> Any:
     return str(value) if small and len(str(value)) <= 2 * _MAX_EXPONENT else None
 
 
-_NOTHING: dict[Any, Any] = {}
-
-_PLAIN: tuple[tuple[type, str, Callable[[_Encoder, Any, int], Any]], ...] = (
-    (list, "list", _base(list)),
-    (tuple, "tuple", _base(tuple)),
-    (dict, "dict", lambda e, v, d: e.pairs(dict(dict.items(v)), d)),
-    (set, "set", _base(set)),
-    (frozenset, "frozenset", _base(frozenset)),
-    (bytes, "bytes", lambda e, v, d: bytes.hex(v)),
-    (bytearray, "bytearray", lambda e, v, d: bytearray.hex(v)),
-    (complex, "complex", lambda e, v, d: [v.real, v.imag]),
-    (range, "range", lambda e, v, d: [_int(v.start), _int(v.stop), _int(v.step)]),
-    (deque, "deque", _base(deque)),
-    (Fraction, "fraction", lambda e, v, d: [_int(v.numerator), _int(v.denominator)]),
-    (Decimal, "decimal", lambda e, v, d: _decimal_or_name(v)),
-    (type(_NOTHING.keys()), "keys", lambda e, v, d: e.items(v, d)),
-    (type(_NOTHING.values()), "values", lambda e, v, d: e.items(v, d)),
-    (type(_NOTHING.items()), "items", lambda e, v, d: e.items(v, d)),
-)
-
-
 class _Decoder(_Counter):
     def decode(self, data: Any, depth: int) -> Any:
         self.count(depth)
@@ -203,23 +182,37 @@ def _big_int(content: Any) -> int:
     return int(content, 16)
 
 
-_DECODERS: dict[str, Callable[[_Decoder, Any, int], Any]] = {
+_NOTHING: dict[Any, Any] = {}
+_Encode = Callable[[_Encoder, Any, int], Any]
+_Decode = Callable[[_Decoder, Any, int], Any]
+
+_PLAIN: tuple[tuple[type, str, _Encode, _Decode], ...] = (
+    (list, "list", _base(list), _Decoder.items),
+    (tuple, "tuple", _base(tuple), lambda d, c, n: tuple(d.items(c, n))),
+    (dict, "dict", lambda e, v, d: e.pairs(dict(dict.items(v)), d), _Decoder.pairs),
+    (set, "set", _base(set), lambda d, c, n: set(d.items(c, n))),
+    (frozenset, "frozenset", _base(frozenset), lambda d, c, n: frozenset(d.items(c, n))),
+    (bytes, "bytes", lambda e, v, d: bytes.hex(v), lambda d, c, n: bytes.fromhex(c)),
+    (bytearray, "bytearray", lambda e, v, d: bytearray.hex(v), lambda d, c, n: bytearray.fromhex(c)),
+    (complex, "complex", lambda e, v, d: [v.real, v.imag], lambda d, c, n: complex(float(c[0]), float(c[1]))),
+    (range, "range", lambda e, v, d: [_int(v.start), _int(v.stop), _int(v.step)], _Decoder.range),
+    (deque, "deque", _base(deque), lambda d, c, n: deque(d.items(c, n))),
+    (
+        *(Fraction, "fraction"),
+        lambda e, v, d: [_int(v.numerator), _int(v.denominator)],
+        lambda d, c, n: Fraction(*d.items(c, n)),
+    ),
+    (Decimal, "decimal", lambda e, v, d: _decimal_or_name(v), lambda d, c, n: d.decimal(c)),
+    (*(type(_NOTHING.keys()), "keys"), _Encoder.items, lambda d, c, n: dict.fromkeys(d.items(c, n)).keys()),
+    (
+        *(type(_NOTHING.values()), "values"),
+        _Encoder.items,
+        lambda d, c, n: dict(enumerate(d.items(c, n))).values(),
+    ),
+    (type(_NOTHING.items()), "items", _Encoder.items, lambda d, c, n: dict(d.items(c, n)).items()),
+)
+_DECODERS: dict[str, _Decode] = {tag: decode for _, tag, _, decode in _PLAIN} | {
     "int": lambda d, c, n: _big_int(c),
-    "list": lambda d, c, n: d.items(c, n),
-    "tuple": lambda d, c, n: tuple(d.items(c, n)),
-    "dict": lambda d, c, n: d.pairs(c, n),
-    "set": lambda d, c, n: set(d.items(c, n)),
-    "frozenset": lambda d, c, n: frozenset(d.items(c, n)),
-    "bytes": lambda d, c, n: bytes.fromhex(c),
-    "bytearray": lambda d, c, n: bytearray.fromhex(c),
-    "complex": lambda d, c, n: complex(float(c[0]), float(c[1])),
-    "range": lambda d, c, n: d.range(c, n),
-    "deque": lambda d, c, n: deque(d.items(c, n)),
-    "fraction": lambda d, c, n: Fraction(*d.items(c, n)),
-    "decimal": lambda d, c, n: d.decimal(c),
-    "keys": lambda d, c, n: dict.fromkeys(d.items(c, n)).keys(),
-    "values": lambda d, c, n: dict(enumerate(d.items(c, n))).values(),
-    "items": lambda d, c, n: dict(d.items(c, n)).items(),
     "iter": lambda d, c, n: iter(d.items(c, n)),
     "foreign": lambda d, c, n: Foreign(str(c)[:100]),
 }
