@@ -34,7 +34,6 @@ from spsbench.law.enumeration import (
     EXACT,
     Difference,
     Law,
-    Point,
     RowFunction,
     Scene,
     TableModel,
@@ -109,7 +108,9 @@ def assert_lossless(
         UsageError: a name is unknown or an option is wrong.
         DrafterFault: the drafter broke its contract.
     """
-    accept = _accept(rule)
+    spec = Spec.parse(rule) if isinstance(rule, str) else Spec(rule.name)
+    kind = rule_kind(spec.name) if isinstance(rule, str) else rule
+    accept = kind.build(kind.settled(spec)).accept
     for scene in scenes(drafter, accept, vocab_size, ks, samplings, policy):
         worst = worst_difference(scene)
         if not worst.is_none:
@@ -138,7 +139,9 @@ def scenes(
         for prompt, earlier in _SITUATIONS:
             told = tuple(token % vocab_size for token in prompt)
             for k in ks:
-                yield Scene(target, build, accept, told, k, sampling, _numbers(earlier, k))
+                generator = torch.Generator().manual_seed(k)
+                numbers = torch.rand(earlier, 2 * k + 1, generator=generator, dtype=torch.float64).tolist()
+                yield Scene(target, build, accept, told, k, sampling, tuple(map(tuple, numbers)))
 
 
 class Letters:
@@ -214,12 +217,6 @@ def described(worst: Difference, scene: Scene) -> str:
     )
 
 
-def _accept(rule: str | RuleKind) -> Accept:
-    spec = Spec.parse(rule) if isinstance(rule, str) else Spec(rule.name)
-    kind = rule_kind(spec.name) if isinstance(rule, str) else rule
-    return kind.build(kind.settled(spec)).accept
-
-
 def _factory(drafter: str | DrafterKind | Factory) -> tuple[Factory, frozenset[str]]:
     """What builds it, and what it needs."""
     if not isinstance(drafter, (str, DrafterKind)):
@@ -264,13 +261,6 @@ class TableWithStates(TableModel):
             self._model.score(self._model.begin(context), last=1)
             self._states[context] = self._model.features(len(context) - 1, len(context)).clone()
         return self._states[context]
-
-
-def _numbers(loops: int, k: int) -> tuple[Point, ...]:
-    """Numbers of the loops that come before."""
-    generator = torch.Generator().manual_seed(k)
-    rows = torch.rand(loops, 2 * k + 1, generator=generator, dtype=torch.float64)
-    return tuple(tuple(row) for row in rows.tolist())
 
 
 @cache

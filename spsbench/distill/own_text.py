@@ -117,11 +117,6 @@ class Function:
     head: str
     body: str
 
-    @property
-    def has_docstring(self) -> bool:
-        """Whether the head says what is to be done."""
-        return self.head.rstrip().endswith(('"""', "'''", '"', "'"))
-
 
 @cache
 def functions() -> tuple[Function, ...]:
@@ -212,7 +207,8 @@ class OwnText:
         return shard_of(CODE, [prompts[i].text for i in by_length], found)
 
     def _heads(self, turn: int) -> list[Prompt]:
-        documented = tuple(function for function in functions() if function.has_docstring)
+        quotes = ('"', "'")  # a docstring ends the head: it says what is to be done
+        documented = tuple(each for each in functions() if each.head.rstrip().endswith(quotes))
         return [begun(self.tokenizer, function.head) for function in self._functions(turn, BATCH, documented)]
 
     def _functions(self, turn: int, count: int, among: Sequence[Function]) -> Sequence[Function]:

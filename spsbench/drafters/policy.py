@@ -26,15 +26,12 @@ class Fixed:
 
     margin: Margin | None = None
 
-    def begin(self) -> None:
-        """Nothing is remembered."""
+    def begin(self) -> None: ...
 
     def lookahead(self, k: int) -> int:
-        """All of K."""
         return k
 
-    def observe(self, drafted: int, accepted: int) -> None:
-        """Nothing is learnt."""
+    def observe(self, drafted: int, accepted: int) -> None: ...
 
 
 class StopBelow(Fixed):
