@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.axes import EAGER, ArmIdentity, identity, is_beam, label, own_ars, unusual
 from spsbench.metrics.kind import MetricKind
-from spsbench.peers.matched import Ran, unequal
+from spsbench.peers.engine import Ran, unequal
 from spsbench.predict.costs import hindsight, prediction, replayed
 from spsbench.predict.factors import why
 from spsbench.predict.roofline import ceiling

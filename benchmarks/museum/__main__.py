@@ -23,7 +23,7 @@ from benchmarks.museum.exhibits import EXHIBITS, Exhibit
 from benchmarks.museum.head import trained_head
 from benchmarks.museum.pages import page, read_rows, write_rows
 from benchmarks.museum.visit import Opened, Room, kind_in, visit
-from spsbench.cli.audit_engine import subject_of
+from spsbench.cli.audit import subject_of
 from spsbench.config import resolve
 from spsbench.environment import describe_environment
 from spsbench.errors import SpsbenchError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
@@ -52,7 +52,7 @@ def verify(**params: Any) -> None:
     if params["tensor_parallel"] is None:
         require_alone("test", f"Add --tensor-parallel {started()}, or start spsbench without torchrun.")
     if params["engine"] is not None:
-        from spsbench.cli.audit_engine import verify_engine
+        from spsbench.cli.audit import verify_engine
 
         verify_engine(params)
     else:
@@ -62,15 +62,20 @@ def verify(**params: Any) -> None:
 def verify_here(params: Mapping[str, Any]) -> None:
     """Test a sampler or the planted ones, over as many processes as the target is split over."""
     from spsbench.cli.run import among_processes, require_possible
+    from spsbench.verify.effort import EFFORTS, FAULTS
 
-    work, effort = (verify_controls, "reduced") if params["controls"] else (verify_sampler, "full")
-    _known_control(params["control"])
-    config = _settings(params, _effort(params, effort))
+    control, name = params["control"], params["effort"] or ("reduced" if params["controls"] else "full")
+    if control is not None and control not in FAULTS:
+        raise unknown(control, FAULTS, "--control")
+    if name not in EFFORTS:
+        raise UsageError(f"{name} is unknown.", flag="--effort", remedy="Choose full or reduced.")
+    work = verify_controls if params["controls"] else verify_sampler
+    config = _settings(params, EFFORTS[name])
     require_possible(config)
     if params["tensor_parallel"] is None:
-        work(params)
+        work(params, EFFORTS[name])
     else:
-        among_processes(config, lambda: work(params))
+        among_processes(config, lambda: work(params, EFFORTS[name]))
 
 
 _NOT_OFFERED = {
@@ -81,89 +86,76 @@ _NOT_OFFERED = {
 }
 
 
-def verify_sampler(params: Mapping[str, Any]) -> None:
-    """Test one sampler, real or planted, under each sampling that was asked for."""
-    from spsbench.verify.verification import findings
-
-    effort, quiet = _effort(params, "full"), params["quiet"]
-    results: dict[str, _Result] = {}
-    for tested in _subjects(params, effort):
-        found: list[Finding] = []
-        for finding in findings(tested.subject, tested.prompts, tested.decoder, effort):
-            say(f"  {finding.test}: {finding.verdict}", quiet=quiet)
-            found.append(finding)
-        results[tested.name] = _Result(tested.arm, found)
-    if params["json"]:
-        print_json(_as_json(params["control"], results))
-    elif not quiet:
-        for result in results.values():
-            out().print(_verdicts(result))
-    _judge(params, results)
-    for sentence in _closing(results):
-        say(sentence, quiet=quiet)
-
-
 @dataclass(frozen=True, slots=True)
-class _Result:
-    """One way of drafting, accepting and sampling, and what every test found of it."""
+class _Tested:
+    """One way of drafting, accepting and sampling, what it is tested on, and what every test found of it.
 
+    The name distinguishes it from the others.
+    """
+
+    name: str
     arm: Arm
-    found: list[Finding]
-
-    @property
-    def is_lossless(self) -> bool:
-        """Whether its rule is said to keep the target's law."""
-        from spsbench.drafters.registry import rule_kind
-
-        return rule_kind(self.arm.rule.name).lossless
+    subject: SamplerUnderTest
+    decoder: TextDecoder
+    prompts: list[tuple[int, ...]]
+    found: list[Finding] = field(default_factory=list)
 
     @property
     def label(self) -> str:
         """As people say it, with what is lossy called so."""
-        return label(self.arm.axes() | {"arm": self.arm.name, "lossless": self.is_lossless})
+        return label(self.arm.axes() | {"arm": self.arm.name, "lossless": self.subject.is_lossless})
 
 
-def _as_json(control: str | None, results: Mapping[str, _Result]) -> dict[str, Any]:
-    return {
-        "control": control,
-        "passed": all(f.passed for result in results.values() for f in result.found),
-        "arms": {
-            name: result.arm.axes() | {"lossless": result.is_lossless} for name, result in results.items()
-        },
-        "findings": {
-            name: [asdict(f) | {"verdict": f.verdict} for f in result.found]
-            for name, result in results.items()
-        },
-    }
+def verify_sampler(params: Mapping[str, Any], effort: Effort) -> None:
+    """Test one sampler, real or planted, under each sampling that was asked for."""
+    from spsbench.verify.verification import findings
+
+    quiet, results = params["quiet"], list[_Tested]()
+    for tested in _subjects(params, effort):
+        for finding in findings(tested.subject, tested.prompts, tested.decoder, effort):
+            say(f"  {finding.test}: {finding.verdict}", quiet=quiet)
+            tested.found.append(finding)
+        results.append(tested)
+    failed = [(f, tested.name) for tested in results for f in tested.found if not f.passed]
+    if params["json"]:
+        axes = {each.name: each.arm.axes() | {"lossless": each.subject.is_lossless} for each in results}
+        found = {each.name: [asdict(f) | {"verdict": f.verdict} for f in each.found] for each in results}
+        print_json({"control": params["control"], "passed": not failed, "arms": axes, "findings": found})
+    elif not quiet:
+        for tested in results:
+            out().print(_verdicts(tested))
+    if failed:  # a drafter's fault in its own words, and the first option that made the sampler another one
+        faults = [f.fault for f, _ in failed if f.fault]
+        caught = ", ".join(f"{f.test} ({name})" for f, name in failed)
+        what = f"the drafter broke its contract: {faults[0]};" if faults else "the sampler is wrong:"
+        named = (
+            f"--{name} {params[name]}" for name in ("control", "drafter", "rule", "policy") if params[name]
+        )
+        raise GateFailed(f"{what} caught by {caught}.", flag=next(named, None))
+    for sentence in _closing(results):
+        say(sentence, quiet=quiet)
 
 
-def _judge(params: Mapping[str, Any], results: Mapping[str, _Result]) -> None:
-    """Raise ``GateFailed`` for every test that failed, with a drafter's fault in its own words."""
-    failed = [(f, name) for name, result in results.items() for f in result.found if not f.passed]
-    if not failed:
-        return
-    faults = list(dict.fromkeys(f.fault for f, _ in failed if f.fault))
-    caught = ", ".join(f"{f.test} ({name})" for f, name in failed)
-    what = f"the drafter broke its contract: {faults[0]};" if faults else "the sampler is wrong:"
-    raise GateFailed(f"{what} caught by {caught}.", flag=_flag(params))
-
-
-def _closing(results: Mapping[str, _Result]) -> Iterator[str]:
-    """What may be said where nothing failed."""
+def _closing(results: Sequence[_Tested]) -> Iterator[str]:
+    """What may be said where nothing failed; the leakage is by the re-score of whole outputs."""
     from spsbench.verify.effort import LOSSY
 
-    if any(result.is_lossless for result in results.values()):
+    if any(tested.subject.is_lossless for tested in results):
         yield "No test found a difference from the target's distribution."
-    for result in results.values():
-        if not result.is_lossless:
-            yield f"{result.label}, {result.arm.sampling_name}: {LOSSY}, {_leakage(result)}."
+    for tested in results:
+        if not tested.subject.is_lossless:
+            numbers: Mapping[str, Any] = next(f.numbers for f in tested.found if f.test == "outputs")
+            leakage = "but nothing was left to chance"
+            if "leakage" in numbers:
+                bound = f"at most {numbers['leakage_bound']:.1%} (95%)"
+                leakage = f"leakage {numbers['leakage']:.1%}, {bound}"
+            yield f"{tested.label}, {tested.arm.sampling_name}: {LOSSY}, {leakage}."
 
 
-def verify_controls(params: Mapping[str, Any]) -> None:
+def verify_controls(params: Mapping[str, Any], effort: Effort) -> None:
     """Plant every control in turn and print which test caught it."""
     from spsbench.verify.verification import control_matrix
 
-    effort = _effort(params, "reduced")
     matrices: dict[str, dict[str, dict[str, bool]]] = {}
     quiet: bool = params["quiet"]
 
@@ -173,9 +165,8 @@ def verify_controls(params: Mapping[str, Any]) -> None:
 
     for tested in _subjects(params, effort):
         if not tested.subject.sampling.greedy:  # most controls are right when nothing is left to chance
-            matrices[tested.name] = control_matrix(
-                tested.subject, tested.prompts, tested.decoder, effort, told
-            )
+            given = (tested.subject, tested.prompts, tested.decoder, effort, told)
+            matrices[tested.name] = control_matrix(*given)
     missed = [
         f"{c} ({name})" for name, m in matrices.items() for c, row in m.items() if not any(row.values())
     ]
@@ -186,17 +177,6 @@ def verify_controls(params: Mapping[str, Any]) -> None:
             out().print(_matrix(name, matrix))
     if missed:
         raise GateFailed(f"not caught: {', '.join(missed)}.", flag="--controls")
-
-
-@dataclass(frozen=True, slots=True)
-class _Tested:
-    """What is tested, with what it is tested on; the name tells it from the others."""
-
-    name: str
-    arm: Arm
-    subject: SamplerUnderTest
-    decoder: TextDecoder
-    prompts: list[tuple[int, ...]]
 
 
 def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
@@ -215,7 +195,6 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
     alone = len({arm.sampling_name for arm in arms}) == len(arms)
     for arm in arms:
         reads_states = HIDDEN in drafter_kind(arm.drafter.name).needs_of(arm.drafter)
-        say(f"Testing {_Result(arm, []).label}, {arm.sampling_name}", quiet=params["quiet"])
         subject = SamplerUnderTest(
             pair.target.with_features("--drafter") if reads_states else pair.target,
             pair.draft,
@@ -230,7 +209,9 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
             tuple(prompts),
         )
         name = arm.sampling_name if alone else arm.name
-        yield _Tested(name, arm, subject, ready.source.tokenizer, prompts)
+        tested = _Tested(name, arm, subject, ready.source.tokenizer, prompts)
+        say(f"Testing {tested.label}, {arm.sampling_name}", quiet=params["quiet"])
+        yield tested
 
 
 def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
@@ -248,63 +229,21 @@ def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
     return config
 
 
-def _effort(params: Mapping[str, Any], default: str) -> Effort:
-    from spsbench.verify.effort import EFFORTS
-
-    name = params["effort"] or default
-    if name not in EFFORTS:
-        raise UsageError(f"{name} is unknown.", flag="--effort", remedy="Choose full or reduced.")
-    return EFFORTS[name]
-
-
-def _leakage(result: _Result) -> str:
-    """How much of the draft model came through, by the re-score of whole outputs."""
-    numbers: Mapping[str, Any] = next(f.numbers for f in result.found if f.test == "outputs")
-    if "leakage" not in numbers:
-        return "but nothing was left to chance"
-    return f"leakage {numbers['leakage']:.1%}, at most {numbers['leakage_bound']:.1%} (95%)"
-
-
-def _known_control(name: str | None) -> None:
-    from spsbench.verify.effort import FAULTS
-
-    if name is not None and name not in FAULTS:
-        raise unknown(name, FAULTS, "--control")
-
-
-def _flag(params: Mapping[str, Any]) -> str | None:
-    """The first option that made the sampler another one than the paper's."""
-    named = (name for name in ("control", "drafter", "rule", "policy") if params[name])
-    return next((f"--{name} {params[name]}" for name in named), None)
-
-
-def _verdicts(result: _Result) -> RenderableType:
+def _verdicts(tested: _Tested) -> RenderableType:
     from spsbench.report.tables import Styled, Table, left
-
-    columns = [left("test", whole=True), left("verdict", whole=True), left("found"), left("a pass excludes")]
-    rows: list[list[Cell]] = [
-        [
-            finding.test,
-            Styled(finding.verdict, _STYLES.get(finding.verdict, "yellow")),
-            finding.found,
-            Styled(finding.bounds, "dim"),
-        ]
-        for finding in result.found
-    ]
-    return _titled(_title(result), Table(columns, rows).as_rich())
-
-
-_STYLES = {"ok": "green", "FAILED": "bold red"}
-
-
-def _title(result: _Result) -> str:
     from spsbench.verify.effort import LOSSY
     from spsbench.verify.subject import PAPERS
 
-    arm = result.arm
-    who = "SpS" if (arm.drafter, arm.rule, arm.policy) == PAPERS else result.label
-    asked = f"Is {who} lossless?" if result.is_lossless else f"{who} is {LOSSY}"
-    return f"{asked} ({arm.sampling_name})"
+    styles = {"ok": "green", "FAILED": "bold red"}
+    columns = [left("test", whole=True), left("verdict", whole=True), left("found"), left("a pass excludes")]
+    rows: list[list[Cell]] = [
+        [f.test, Styled(f.verdict, styles.get(f.verdict, "yellow")), f.found, Styled(f.bounds, "dim")]
+        for f in tested.found
+    ]
+    arm = tested.arm
+    who = "SpS" if (arm.drafter, arm.rule, arm.policy) == PAPERS else tested.label
+    asked = f"Is {who} lossless?" if tested.subject.is_lossless else f"{who} is {LOSSY}"
+    return Group(Text(f"{asked} ({arm.sampling_name})", style="italic"), Table(columns, rows).as_rich())
 
 
 def _matrix(name: str, matrix: dict[str, dict[str, bool]]) -> RenderableType:
@@ -315,8 +254,5 @@ def _matrix(name: str, matrix: dict[str, dict[str, bool]]) -> RenderableType:
     tests = [test for test in TESTS if any(test in row for row in matrix.values())]
     rows = [[control, *("x" if row.get(test) else "-" for test in tests)] for control, row in matrix.items()]
     table = Table([left("planted", whole=True), *map(left, tests)], rows)
-    return _titled(f"Controls ({name}): x where a test caught what was planted", table.as_rich(gap=1))
-
-
-def _titled(title: str, table: RenderableType) -> RenderableType:
-    return Group(Text(title, style="italic"), table)
+    title = f"Controls ({name}): x where a test caught what was planted"
+    return Group(Text(title, style="italic"), table.as_rich(gap=1))

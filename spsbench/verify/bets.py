@@ -313,6 +313,7 @@ ORDERS = ("id", "probability")
 BEFORE = "the token before"
 LOOP = "earlier loops"
 TEXTS = (1, 2, 3)
+LEAVES_OUT_STOPS = "leaves out what ends a text"
 _SOURCES = (BEFORE, LOOP, "the last test", *(f"text {back} before" for back in TEXTS))
 
 
@@ -348,11 +349,7 @@ def _table() -> Iterator[Bet]:  # noqa: C901 - a table
     ):
         for share in shares:
             yield Bet(f"draws {share:.1%} from {name}", share, _told(name), False)
-    for name in (
-        "leaves out what ends a text",
-        "shuns tokens that are there",
-        "repeats tokens that are there",
-    ):
+    for name in (LEAVES_OUT_STOPS, "shuns tokens that are there", "repeats tokens that are there"):
         yield Bet(name, 0.5, _told(name), False)
     yield Bet("cuts one token too many", 0.9, _without_last, False)
     for count in (20, 40, 50):
@@ -764,7 +761,7 @@ class Bets:
             inside = np.where(possible, other, 0.0).sum(-1)
             found[name] = np.where(inside > 0, other[every, x] / np.maximum(inside * own, _TINY), 1.0)
         return found | {
-            "leaves out what ends a text": np.where(stops, 0.0, 1 / (1 - stop)),
+            LEAVES_OUT_STOPS: np.where(stops, 0.0, 1 / (1 - stop)),
             "shuns tokens that are there": _tilted(there, mass, 0.5),
             "repeats tokens that are there": _tilted(there, mass, 2.0),
         }

@@ -7,25 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from spsbench.engines.rescore import teacher_force
 from spsbench.models.causal_lm import CausalLM
-from spsbench.peers.protocol import (
-    SETTINGS,
-    STOP,
-    Answer,
-    Ask,
-    Described,
-    Peer,
-    PeerError,
-    PeerGone,
-    Sampling,
-    checked,
-)
+from spsbench.peers.protocol import SETTINGS, STOP, Answer, Ask, Peer, PeerError, PeerGone, Sampling, checked
 from spsbench.records import SamplingParams
 from spsbench.verify.effort import Finding, skipped
 
-_TOKENS = 24
 _GREEDY = Sampling(greedy=True)
 
 
@@ -39,13 +28,15 @@ class Asked:
     stop_ids: Sequence[int]
     k: int
 
-    def ask(self, prompt: int, sampling: Sampling, seed: int = 0, tokens: int = _TOKENS) -> Ask:
-        """One request."""
-        return Ask(list(self.prompts[prompt]), tokens, list(self.stop_ids), [], sampling, seed)
-
-    def answer(self, ask: Ask) -> Answer:
-        """The answer, if it is valid."""
+    def answer(self, prompt: int, sampling: Sampling, seed: int = 0, tokens: int = 24, **more: Any) -> Answer:
+        """The answer to one request, if it is valid."""
+        ask = Ask(list(self.prompts[prompt]), tokens, list(self.stop_ids), [], sampling, seed)
+        ask = replace(ask, **more)
         return checked(self.peer.generate(ask), ask, self.target.vocab_size)
+
+
+Found = tuple[bool | None, str]
+"""Whether it passed, None if it does not apply; and what was found."""
 
 
 def conformance(asked: Asked) -> Iterator[Finding]:
@@ -55,93 +46,74 @@ def conformance(asked: Asked) -> Iterator[Finding]:
     except PeerGone as error:
         yield Finding("describe", False, str(error), "")
         return
-    yield _described(told, asked.target.vocab_size)
-    tests: dict[str, Callable[[Asked], Finding]] = {
-        "generate": _valid,
-        "length": _length,
-        "stop": _stop,
-        "greedy": _greedy,
-        "seeds": _seeds,
-        "statistics": _statistics,
-    }
-    for name, test in tests.items():
-        try:
-            yield replace(test(asked), test=name)
-        except PeerError as error:
-            yield Finding(name, False, str(error), "")
-
-
-def _described(told: Described, vocab_size: int) -> Finding:
     silent = [name for name in SETTINGS if told.settings.get(name) is None]
     found = f"{told.engine} {told.version}"
     if silent:
         found += f"; does not report {', '.join(silent)}"
-    fits = told.vocab_size is None or told.vocab_size >= vocab_size
+    size = asked.target.vocab_size
+    fits = told.vocab_size is None or told.vocab_size >= size
     if not fits:
-        found += f"; {told.vocab_size} logits, and the target has {vocab_size}"
-    return Finding("describe", fits, found, "an engine of another vocabulary")
+        found += f"; {told.vocab_size} logits, and the target has {size}"
+    yield Finding("describe", fits, found, "an engine of another vocabulary")
+    for name, (test, bounds) in TESTS.items():
+        try:
+            passed, found = test(asked)
+        except PeerError as error:
+            yield Finding(name, False, str(error), "")
+            continue
+        yield skipped(name, found) if passed is None else Finding(name, passed, found, bounds)
 
 
-def _valid(asked: Asked) -> Finding:
-    answers = [asked.answer(asked.ask(i, Sampling(), seed=i)) for i in range(len(asked.prompts))]
+def _valid(asked: Asked) -> Found:
+    answers = [asked.answer(i, Sampling(), seed=i) for i in range(len(asked.prompts))]
     tokens = sum(len(answer.output_ids) for answer in answers)
-    return Finding("", tokens > 0, f"{len(answers)} sampled texts of {tokens} tokens", "invalid answers")
+    return tokens > 0, f"{len(answers)} sampled texts of {tokens} tokens"
 
 
-def _length(asked: Asked) -> Finding:
-    lengths = [len(asked.answer(asked.ask(0, Sampling(), tokens=n)).output_ids) for n in (1, 2, 7)]
+def _length(asked: Asked) -> Found:
+    lengths = [len(asked.answer(0, Sampling(), tokens=n).output_ids) for n in (1, 2, 7)]
     fits = all(length <= most for length, most in zip(lengths, (1, 2, 7), strict=True))
-    return Finding("", fits, f"{lengths} tokens where 1, 2 and 7 were asked for", "more than was asked for")
+    return fits, f"{lengths} tokens where 1, 2 and 7 were asked for"
 
 
-def _stop(asked: Asked) -> Finding:
+def _stop(asked: Asked) -> Found:
     """A token of a greedy text declared to be a stop token must end it there."""
-    ask = asked.ask(0, _GREEDY)
-    ids = asked.answer(ask).output_ids
+    ids = asked.answer(0, _GREEDY).output_ids
     place = next((i for i, token in enumerate(ids) if i > 0 and token not in ids[:i]), None)
     if place is None:
-        return skipped("", "the greedy text repeats one token")
-    answer = asked.answer(replace(ask, stop_ids=[ids[place]]))
+        return None, "the greedy text repeats one token"
+    answer = asked.answer(0, _GREEDY, stop_ids=[ids[place]])
     fits = answer.finish == STOP and answer.output_ids == ids[: place + 1]
-    return Finding(
-        *("", fits),
-        f"asked to stop at token {place + 1}, it returned {len(answer.output_ids)} ({answer.finish})",
-        "stop tokens that are ignored or swallowed",
-    )
+    returned = f"{len(answer.output_ids)} ({answer.finish})"
+    return fits, f"asked to stop at token {place + 1}, it returned {returned}"
 
 
-def _greedy(asked: Asked) -> Finding:
-    """Each token the target's best, or tied with it but for rounding; the same twice."""
+def _greedy(asked: Asked) -> Found:
+    """Each token the target's best, or tied with it but for rounding."""
     wrong = tokens = 0
     for number, prompt in enumerate(asked.prompts):
-        ask = asked.ask(number, _GREEDY)
-        ids = asked.answer(ask).output_ids
+        ids = asked.answer(number, _GREEDY).output_ids
         reading = teacher_force(asked.target, None, prompt, ids, SamplingParams(greedy=True))
         wrong += int(reading.impossible.sum())
         tokens += len(ids)
-    found = f"{wrong} of {tokens} tokens are not the target's best"
-    return Finding("", not wrong, found, "another model, another prompt, a wrong greedy rule")
+    return not wrong, f"{wrong} of {tokens} tokens are not the target's best"
 
 
-def _seeds(asked: Asked) -> Finding:
+def _seeds(asked: Asked) -> Found:
     """Texts of several seeds at a high temperature, where equal ones would be a miracle."""
-    drawn = [asked.answer(asked.ask(0, Sampling(temperature=2.0), seed)).output_ids for seed in (1, 2, 3, 1)]
+    drawn = [asked.answer(0, Sampling(temperature=2.0), seed).output_ids for seed in (1, 2, 3, 1)]
     apart = len({tuple(ids) for ids in drawn[:3]}) > 1
     again = "the same" if drawn[0] == drawn[3] else "another text"
-    differ = "differ" if apart else "are the same"
-    return Finding("", apart, f"three seeds {differ}; one seed twice: {again}", "a seed that is used again")
+    return apart, f"three seeds {'differ' if apart else 'are the same'}; one seed twice: {again}"
 
 
-def _statistics(asked: Asked) -> Finding:
+def _statistics(asked: Asked) -> Found:
     """What is reported must add up."""
-    answer = asked.answer(asked.ask(0, Sampling(), seed=7))
-    told = {name: getattr(answer, name) for name in ("loops", "drafted", "accepted", "accepted_per_loop")}
-    said = [name for name, value in told.items() if value is not None]
+    answer = asked.answer(0, Sampling(), seed=7)
+    names = ("loops", "drafted", "accepted", "accepted_per_loop")
+    said = ", ".join(name for name in names if getattr(answer, name) is not None)
     problems = list(_contradictions(answer, asked.k))
-    found = "; ".join(problems) or (
-        f"reports {', '.join(said)}" if said else "reports nothing about its loops"
-    )
-    return Finding("", not problems, found, "counts that contradict each other")
+    return not problems, "; ".join(problems) or f"reports {said or 'nothing about its loops'}"
 
 
 def _contradictions(answer: Answer, k: int) -> Iterator[str]:
@@ -156,3 +128,14 @@ def _contradictions(answer: Answer, k: int) -> Iterator[str]:
         yield f"loops of {sum(per_loop) + len(per_loop)} tokens, and {emitted} were emitted"
     if answer.decoded is not None and answer.decoded > emitted:
         yield f"{answer.decoded} tokens decoded and {emitted} emitted"
+
+
+TESTS: dict[str, tuple[Callable[[Asked], Found], str]] = {
+    "generate": (_valid, "invalid answers"),
+    "length": (_length, "more than was asked for"),
+    "stop": (_stop, "stop tokens that are ignored or swallowed"),
+    "greedy": (_greedy, "another model, another prompt, a wrong greedy rule"),
+    "seeds": (_seeds, "a seed that is used again"),
+    "statistics": (_statistics, "counts that contradict each other"),
+}
+"""Each test after ``describe``, and what a pass excludes."""

@@ -7,32 +7,38 @@ measured over new seeds; if it shows nothing, the next, up to three, and the p-v
 
 from __future__ import annotations
 
+import ast
+import shlex
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from pprint import pformat
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import spsbench
 from spsbench.decode.sampling import warp
 from spsbench.engines.rescore import Reading, own_entries, teacher_force
 from spsbench.files import write_text
 from spsbench.models.causal_lm import CausalLM
+from spsbench.peers import protocol, serving, workers
 from spsbench.peers.engine import sampling_of
 from spsbench.peers.protocol import Ask, Peer, PeerError, PeerGone, checked, request_seed
-from spsbench.records import SamplingParams
+from spsbench.peers.registry import NAMED, WORKER
+from spsbench.records import SamplingParams, Spec
 from spsbench.runner.stopping import derive_seed
-from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E
+from spsbench.stats.losslessness import ALARM
 from spsbench.summary_types import ReproFacts
+from spsbench.verify import repro_parts
 from spsbench.verify.audit import reading_of
+from spsbench.verify.bets import LEAVES_OUT_STOPS
 from spsbench.verify.engine_audit import Row, Subject
 from spsbench.verify.localise import MOST_TEXTS, Law, read_under
 from spsbench.verify.repro_parts import LEAST, LEVEL, followers, p_value, seeds
-from spsbench.verify.repro_parts import shown as p_shown
-from spsbench.verify.repro_script import options_of, script
 
 _TRIED = 3
 """Contexts that are tried of each kind: the first token after them is wrong, or a later one."""
@@ -76,34 +82,25 @@ class Spot:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """The target's row at a spot: the most probable tokens, and what all others have together."""
-
-    tokens: dict[int, float]
-    rest: float
-
-
-@dataclass(frozen=True, slots=True)
 class Shown:
-    """What a spot shows."""
+    """What a spot shows; ``expected`` is the target's row there, as in a script."""
 
     spot: Spot
     outputs: int
     counts: Counter[int]
-    expected: Expected
+    expected: repro_parts.Row
     p_value: float
 
 
 def reproducible(rows: Iterable[Row]) -> Row | None:
     """The alarm with the most evidence, a sampled one first; None without an alarm."""
     alarms = [row for row in rows if row.decision == ALARM and row.convention is None]
-    return max(alarms, key=_evidence, default=None)
 
+    def evidence(row: Row) -> tuple[bool, float]:
+        found = row.found.evidence
+        return not row.setting.sampling.greedy, (found and found["log10_e_value"]) or 0.0
 
-def _evidence(row: Row) -> tuple[bool, float]:
-    found = row.found.evidence
-    e_value = None if found is None else found["log10_e_value"]
-    return not row.setting.sampling.greedy, e_value or 0.0
+    return max(alarms, key=evidence, default=None)
 
 
 def reproduce(
@@ -126,26 +123,11 @@ def reproduce(
         shown, first = search.clearest()
     finally:
         peer.close()
-    case = _asked(row, subject, shown) | {
-        "context": load.context,
-        "prefix_probability": search.reached(shown.spot),
-        "draws": draws.measured,
-        "first_seed": first,
-        "expected": shown.expected.tokens,
-        "rest": shown.expected.rest,
-    }
-    path = folder / "repro.py"
-    write_text(path, script(subject.kind.name, _title(row, shown, names), case))
-    return _facts(row, shown, path)
-
-
-def _asked(row: Row, subject: Subject, shown: Shown) -> dict[str, Any]:
-    """What the script asks for, and of which engine."""
-    setting = row.setting
-    return {
-        "prompt_ids": list(shown.spot.context),
-        "prefix_ids": list(shown.spot.prefix),
-        "max_new_tokens": _length(setting.lookahead),
+    spot, (likely, rest) = shown.spot, shown.expected
+    case: dict[str, Any] = {
+        "prompt_ids": list(spot.context),
+        "prefix_ids": list(spot.prefix),
+        "max_new_tokens": setting.lookahead + 2,
         "stop_ids": list(subject.stop_ids),
         "sampling": setting.sampling.record(),
         "k": setting.lookahead,
@@ -154,7 +136,44 @@ def _asked(row: Row, subject: Subject, shown: Shown) -> dict[str, Any]:
         "vocab_size": subject.models[0].vocab_size,
         **options_of(subject.kind.name, subject.threads),
         "held_against": None if row.against is None else row.against.name,
+        "context": load.context,
+        "prefix_probability": search.reached(spot),
+        "draws": draws.measured,
+        "first_seed": first,
+        "expected": dict(likely),
+        "rest": rest,
     }
+    write_text(folder / "repro.py", script(subject.kind.name, _title(row, shown, names), case))
+    return {
+        "setting": setting.name,
+        "script": "repro.py",
+        "context": list(spot.context),
+        "prefix": list(spot.prefix),
+        "outputs": shown.outputs,
+        "observed": {str(token): count for token, count in shown.counts.most_common()},
+        "expected": {str(token): value for token, value in likely.items()},
+        "rest": rest,
+        "p_value": shown.p_value,
+        "clear": shown.p_value < LEVEL,
+    }
+
+
+def _title(row: Row, shown: Shown, names: tuple[str, str]) -> str:
+    """Paragraphs of the script's docstring."""
+    told, spot = row.described, shown.spot
+    behind = f", among outputs that begin with {list(spot.prefix)}" if spot.prefix else ""
+    total = sum(shown.counts.values())
+    drafting = f"drafts by {names[1]}" if row.setting.lookahead else "no draft"
+    verdict = "not the target's" if shown.p_value < LEVEL else "no clear deviation"
+    law = "" if row.against is None else f"\nExpected: what its plain texts follow, {row.against.name}."
+    return (
+        f"{told.engine} {told.version}, {row.setting.name}: does a token follow the target?\n\n"
+        f"One prompt of {len(spot.context)} ids, many seeds, output token {len(spot.prefix) + 1}{behind}.\n"
+        f"When this was written: {total} tokens of {shown.outputs} outputs, "
+        f"p-value {repro_parts.shown(shown.p_value)}: {verdict}.\n"
+        f"The expected probabilities are those of transformers' float32 forward.{law}\n\n"
+        f"Models: {names[0]}, {drafting}."
+    )
 
 
 class _Search:
@@ -193,13 +212,13 @@ class _Search:
         found = 1.0
         for place, token in enumerate(spot.prefix):
             logits = self._logits(Spot(spot.context, spot.prefix[:place]))
-            row = expected(logits, self._row.setting.sampling, self._row.against, [token])
-            found *= row.tokens.get(token, 0.0)
+            row, _ = expected(logits, self._row.setting.sampling, self._row.against, [token])
+            found *= row.get(token, 0.0)
         return found
 
     def _spots(self, context: tuple[int, ...], outputs: Sequence[Sequence[int]]) -> Iterator[Spot]:
         """One a place: after the most frequent prefix, while enough outputs have it."""
-        for place in range(_length(self._row.setting.lookahead) - 1):
+        for place in range(self._row.setting.lookahead + 1):
             prefixes = Counter(tuple(ids[:place]) for ids in outputs if len(ids) > place)
             prefix, count = max(prefixes.items(), key=lambda item: item[1], default=((), 0))
             if count < LEAST:
@@ -211,7 +230,7 @@ class _Search:
     def _shown(self, spot: Spot, outputs: Sequence[Sequence[int]]) -> Shown:
         counts = followers(outputs, spot.prefix)
         row = expected(self._logits(spot), self._row.setting.sampling, self._row.against, counts)
-        return Shown(spot, len(outputs), counts, row, p_value(counts, (row.tokens, row.rest)))
+        return Shown(spot, len(outputs), counts, row, p_value(counts, row))
 
     @torch.inference_mode()
     def _logits(self, spot: Spot) -> Tensor:
@@ -227,8 +246,8 @@ class _Search:
         for seed in seeds(first, count):
             if time.monotonic() > self._end:
                 break
-            length, stop = _length(self._row.setting.lookahead), list(self._subject.stop_ids)
-            ask = Ask(list(context), length, stop, [], sampling, seed)
+            length = self._row.setting.lookahead + 2  # one loop, and a token of the next
+            ask = Ask(list(context), length, list(self._subject.stop_ids), [], sampling, seed)
             try:
                 answer = checked(self._peer.generate(ask), ask, self._subject.models[0].vocab_size)
             except PeerGone:
@@ -242,14 +261,9 @@ class _Search:
         return request_seed(derive_seed(self._seed, "repro", number, what))
 
 
-def _length(k: int) -> int:
-    """Of an output: one loop, and a token of the next."""
-    return k + 2
-
-
 def expected(
     logits: Tensor, sampling: SamplingParams, law: Law | None, observed: Iterable[int] = ()
-) -> Expected:
+) -> repro_parts.Row:
     """The target's row. All of its tokens where they are few, else the most probable and the observed ones.
 
     Args:
@@ -263,7 +277,7 @@ def expected(
     known = {
         token: float(f"{float(row[token]):.7g}") for token in sorted(every, key=lambda t: -float(row[t]))
     }
-    return Expected(known, 0.0 if few else max(0.0, 1.0 - sum(known.values())))
+    return known, 0.0 if few else max(0.0, 1.0 - sum(known.values()))
 
 
 def is_firm(logits: Tensor, sampling: SamplingParams) -> bool:
@@ -295,8 +309,7 @@ def contexts(row: Row, models: tuple[CausalLM, CausalLM], stop_ids: Sequence[int
     """Contexts to try, shortened; the best ones whole too."""
     starts: list[_Start] = []
     for each in row.found.drawn[:MOST_TEXTS]:
-        found = _starts(reading_of(each.text, models), row, each.text.prompt, stop_ids)
-        starts += found
+        starts += _starts(reading_of(each.text, models), row, each.text.prompt, stop_ids)
     starts.sort(key=lambda start: -start.score)
     best: list[_Start] = []
     for later in (False, True):
@@ -342,16 +355,10 @@ def _apart(reading: Reading, row: Row, stop_ids: Sequence[int]) -> Tensor:
     if row.located is not None:
         best = row.located.fits[0].law.rows(reading.logits.float(), reading.draft_logits)
         found = torch.maximum(found, _distance(held.q, best))
-    if stop_ids and _leaves_stops_out(row):
+    if stop_ids and row.found.leading is not None and row.found.leading[1] == LEAVES_OUT_STOPS:
         stops = held.q[:, list(stop_ids)].sum(-1).double()
         found = torch.maximum(found, stops.where(stops < 1, 0.0))
     return found + 0.5 * reading.impossible
-
-
-def _leaves_stops_out(row: Row) -> bool:
-    """Whether the bet that no token which ends an output is ever drawn raises the alarm by itself."""
-    evidence = row.found.evidence
-    return evidence is not None and evidence["log10_e_values"].get("stop_left_out", 0.0) >= ALARM_LOG10_E
 
 
 def _distance(q: Tensor, other: Tensor) -> Tensor:
@@ -378,38 +385,123 @@ def _shortened(
     return start.ids
 
 
-# --- the docstring of the script
-# -------------------------------------------------------------------------------------
+# --- the script, for the tracker of an engine ---
 
 
-def _title(row: Row, shown: Shown, names: tuple[str, str]) -> str:
-    """Paragraphs of the docstring."""
-    told, spot = row.described, shown.spot
-    behind = f", among outputs that begin with {list(spot.prefix)}" if spot.prefix else ""
-    total = sum(shown.counts.values())
-    drafting = f"drafts by {names[1]}" if row.setting.lookahead else "no draft"
-    verdict = "not the target's" if shown.p_value < LEVEL else "no clear deviation"
-    law = "" if row.against is None else f"\nExpected: what its plain texts follow, {row.against.name}."
+# Of each driver's module: what to know of it, what its models are, and options that only a user knows.
+_NOTES: dict[str, tuple[str, str, dict[str, str]]] = {
+    "llama_cpp": (
+        """llama.cpp: a llama-server on the loopback, started here, with everything in float32.
+
+TARGET and DRAFT are GGUF files in float32, made of the Hugging Face folders that are named above.""",
+        "GGUF",
+        {"server": "llama-server"},
+    ),
+    "onnxruntime_genai": (
+        """ONNX Runtime GenAI on the CPU, in float32.
+
+TARGET and DRAFT are folders of its builder, made of the Hugging Face folders that are named above:
+
+    python -m onnxruntime_genai.models.builder -i HF_DIR -o TARGET -p fp32 -e cpu -c CACHE""",
+        "ONNX_DIR",
+        {},
+    ),
+    "openvino": (
+        """OpenVINO GenAI on the CPU, in float32, without its prefix cache.
+
+TARGET and DRAFT are folders of OpenVINO's (openvino_model.xml and .bin) in float32. For the audit each was
+made of the Hugging Face folder that is named above: written as a GGUF file in float16, loaded by
+LLMPipeline(..., enable_save_ov_model=True), and the float32 weights put back into what that saved.""",
+        "OPENVINO_DIR",
+        {},
+    ),
+    "vllm": (
+        """vLLM's build for CPUs, one request at a time, without its prefix cache.
+
+TARGET and DRAFT are the Hugging Face folders that are named above. The audit ran with LD_PRELOAD set to
+lib/libiomp5.so of the environment that vLLM is installed in, as vLLM advises.""",
+        "HF_DIR",
+        {},
+    ),
+}
+
+
+def options_of(engine: str, threads: int | None = None) -> dict[str, Any]:
+    """What the script has to know of an engine beside its setting."""
+    if engine.startswith(WORKER):
+        command = {"command": shlex.join(shlex.split(engine.removeprefix(WORKER)))}
+        return {"models": "HF_DIR", "options": command, "flags": ["command"], "environment": {}}
+    spec = Spec.parse(engine)
+    named = NAMED[spec.name]
+    _, models, flags = _NOTES[named.module]
+    options: dict[str, Any] = {**named.settled(spec, "--engine"), **flags}
+    environment = {**named.environment}
+    if threads is not None:
+        environment["OMP_NUM_THREADS"] = str(threads)
+    return {"models": models, "options": options, "flags": list(flags), "environment": environment}
+
+
+def script(engine: str, title: str, case: Mapping[str, Any]) -> str:
+    """The whole script: the driver of the engine's worker, what it uses of the protocol, the statistics."""
+    files = [Path(protocol.__file__)]
+    driver, about = "JsonLines", str(repro_parts.JsonLines.__doc__)
+    if not engine.startswith(WORKER):
+        module = NAMED[Spec.parse(engine).name].module
+        files += [Path(serving.__file__), Path(workers.__file__).with_name(f"{module}.py")]
+        classes = (node for node in ast.parse(files[-1].read_text()).body if isinstance(node, ast.ClassDef))
+        driver, about = next(classes).name, _NOTES[module][0]
+    imports, body = _bundled([*files, Path(repro_parts.__file__)], {"main", driver})
+    facts = pformat(dict(case), width=100, compact=True, sort_dicts=False)
+    told = f"{title}\n\n{about}\n\nWritten by spsbench {spsbench.__version__}; needs none of it."
     return (
-        f"{told.engine} {told.version}, {row.setting.name}: does a token follow the target?\n\n"
-        f"One prompt of {len(spot.context)} ids, many seeds, output token {len(spot.prefix) + 1}{behind}.\n"
-        f"When this was written: {total} tokens of {shown.outputs} outputs, "
-        f"p-value {p_shown(shown.p_value)}: {verdict}.\n"
-        f"The expected probabilities are those of transformers' float32 forward.{law}\n\n"
-        f"Models: {names[0]}, {drafting}."
+        f'"""{told}\n"""\n\nfrom __future__ import annotations\n\n{imports}\n\n'
+        f"CASE: dict[str, Any] = {facts}\n\n{body}\n\n\n"
+        f'if __name__ == "__main__":\n    main({driver})\n'
     )
 
 
-def _facts(row: Row, shown: Shown, path: Path) -> ReproFacts:
-    return {
-        "setting": row.setting.name,
-        "script": path.name,
-        "context": list(shown.spot.context),
-        "prefix": list(shown.spot.prefix),
-        "outputs": shown.outputs,
-        "observed": {str(token): count for token, count in shown.counts.most_common()},
-        "expected": {str(token): value for token, value in shown.expected.tokens.items()},
-        "rest": shown.expected.rest,
-        "p_value": shown.p_value,
-        "clear": shown.p_value < LEVEL,
-    }
+def _bundled(files: Iterable[Path], wanted: set[str]) -> tuple[str, str]:
+    """The imports and the definitions of some files that the wanted names need."""
+    parts: list[tuple[ast.stmt, str, set[str]]] = []
+    imported: dict[str, tuple[str, str]] = {}
+    for text in (file.read_text(encoding="utf-8") for file in files):
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0]: ("", alias.name) for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported |= {alias.name: (str(node.module), alias.name) for alias in node.names}
+            elif not isinstance(node, ast.Expr | ast.If):
+                parts.append((node, _text(node, text.splitlines()), _defined(node)))
+    needed = {"CASE"}
+    while more := wanted - needed:
+        needed |= more
+        reached = [node for node, _, names in parts if names & more]
+        wanted = {each.id for node in reached for each in ast.walk(node) if isinstance(each, ast.Name)}
+    kept = [part for part in parts if part[2] & (needed - {"CASE"})]
+    outside = needed.difference(*(names for _, _, names in parts)) & imported.keys()
+    modules: dict[str, list[str]] = {}
+    for module, name in sorted(imported[name] for name in outside | {"Any"}):
+        modules.setdefault(module, []).append(name)
+    lines = [f"import {name}" for name in modules.pop("", [])]
+    lines += [f"from {module} import {', '.join(names)}" for module, names in modules.items()]
+    body = "\n".join(text for _, text, _ in kept)
+    return "\n".join(lines), body.replace("\n" * 4, "\n" * 3)
+
+
+def _defined(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return {node.name}
+    names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+    return {each.id for each in names if isinstance(each.ctx, ast.Store)}
+
+
+def _text(node: ast.stmt, lines: Sequence[str]) -> str:
+    """The source of a statement; a class loses ``describe``, which a script does not ask for."""
+    numbers = list(range(node.lineno, (node.end_lineno or 0) + 1))
+    if not isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return "\n".join(lines[number - 1] for number in numbers)
+    numbers = [*(each.lineno for each in node.decorator_list), *numbers]
+    for each in [each for each in node.body if getattr(each, "name", "") == "describe"]:
+        node.body.remove(each)
+        numbers = [number for number in numbers if not each.lineno - 1 <= number <= (each.end_lineno or 0)]
+    return "\n\n" + "\n".join(lines[number - 1] for number in numbers) + "\n"

@@ -17,11 +17,16 @@ from spsbench.testing import context_of
 from spsbench.verify.analytic import analytic
 from spsbench.verify.controls import SHARED, planted, planted_everywhere
 from spsbench.verify.effort import FAULTS, LOSSY, Effort, Finding, skipped
-from spsbench.verify.outputs import greedy_identity, rescored_outputs
-from spsbench.verify.parts import SIZE, booked_time, enumerated, independent_uniforms, kept_contract
-from spsbench.verify.sampling import end_to_end_draws, remembered_draws
+from spsbench.verify.outputs import end_to_end_draws, greedy_identity, remembered_draws, rescored_outputs
+from spsbench.verify.parts import (
+    SIZE,
+    booked_time,
+    enumerated,
+    independent_uniforms,
+    kept_contract,
+    same_warp,
+)
 from spsbench.verify.subject import SamplerUnderTest, telling_contexts, written
-from spsbench.verify.warping import same_warp
 
 TESTS = ("rows", "warp", "uniforms", "clock", "analytic", "greedy", "sampling", "end to end", "outputs")
 """What a planted fault is put to. ``contract`` and ``enumeration`` come before, where nothing is planted."""

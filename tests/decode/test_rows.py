@@ -13,7 +13,7 @@ from spsbench.decode.rows import HostRow, HostRows, TensorRows, as_in_a_loop, jo
 from spsbench.decode.sampling import draw, warp
 from spsbench.drafters.policy import Entropy, StopBelow
 from spsbench.records import SamplingParams
-from spsbench.verify.warping import is_clear
+from spsbench.verify.parts import is_clear
 
 F64 = torch.float64
 # Few different values: ties at every edge. Minus infinity: tokens that a model rules out.

@@ -6,7 +6,7 @@ import torch
 from tiny_models import config_of, make
 
 from spsbench.models.torch_lm import TorchLM
-from spsbench.verify.sampling import MemoizedModel
+from spsbench.verify.outputs import MemoizedModel
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spsbench.peers.matched import Ran, unequal
+from spsbench.peers.engine import Ran, unequal
 from spsbench.peers.protocol import SETTINGS
 
 WHOLE: dict[str, Any] = dict.fromkeys(SETTINGS, "same") | {"dtype": "float32", "prefix_cache": False}

@@ -15,7 +15,7 @@ from spsbench.decode.rows import warped
 from spsbench.decode.sampling import warp
 from spsbench.records import SamplingParams
 from spsbench.verify import controls
-from spsbench.verify.warping import brute_force, is_clear
+from spsbench.verify.parts import brute_force, is_clear
 
 EXACT, COARSE = 1e-9, 1e-4
 # Few different values: ties at every edge.

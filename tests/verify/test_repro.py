@@ -20,15 +20,13 @@ from scipy import stats
 from tiny_engine import Folders, Models, in_process, kind_with, loaded_pair, saved_pair
 
 from spsbench.decode.sampling import warp
-from spsbench.errors import UsageError
 from spsbench.peers.registry import NAMED
 from spsbench.records import SamplingParams
 from spsbench.summary_types import ReproFacts
 from spsbench.verify import engine_audit, repro
 from spsbench.verify import repro_parts as common
 from spsbench.verify.engine_audit import Effort, Row, Setting, Subject, audit_engine
-from spsbench.verify.repro import Draws, reproduce, reproducible
-from spsbench.verify.repro_script import options_of, require_script, script
+from spsbench.verify.repro import Draws, options_of, reproduce, reproducible, script
 
 K = 2
 LENGTH = 12
@@ -199,8 +197,8 @@ def test_scripts_of_every_engine_are_whole(engine: str, tmp_path: Path) -> None:
 
 
 def test_servers_are_refused() -> None:
-    with pytest.raises(UsageError, match="no script is written for servers"):
-        require_script("openai:http://127.0.0.1:8000/v1", "--repro")
+    result = call("audit", "--engine", "openai:http://127.0.0.1:8000/v1", "--repro")
+    assert (result.code, "--repro: no script is written for servers" in result.err) == (2, True), result.err
 
 
 # --- statistics ---------------------------------------------------------------------------------------
