@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from spsbench.peers.protocol import (
     LARGEST,
@@ -67,47 +67,6 @@ class Heard:
     accepted: int | None = None
 
 
-class Dialect:
-    """One kind of server, for one model that it serves.
-
-    Attributes:
-        described: what it is and runs with.
-        path: of generation.
-        counters: names in ``/metrics`` of the tokens written, drafted and accepted in all of its requests;
-            empty where they are not known.
-    """
-
-    described: Described
-    path = "/v1/completions"
-    counters: tuple[str, ...] = ()
-
-    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
-        """The request; everything that would bend the distribution is set, and off."""
-        raise NotImplementedError
-
-    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
-        """The answer in a response."""
-        raise NotImplementedError
-
-    def heard(self, event: dict[str, Any]) -> Heard:
-        """What an event of a stream says."""
-        raise NotImplementedError
-
-
-def sampler_fields(sampling: Sampling) -> dict[str, float]:
-    """Of a request, as vLLM and SGLang name them: greedy is temperature 0, and everything else is off."""
-    drawn = Sampling(temperature=0.0) if sampling.greedy else sampling
-    return {
-        "temperature": drawn.temperature,
-        "top_p": drawn.top_p,
-        "top_k": drawn.top_k or -1,
-        "min_p": 0.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "repetition_penalty": 1.0,
-    }
-
-
 def part(found: Any, *names: str | int) -> Any:
     """The value at a path of names and places; None where it ends early."""
     value: Any = found
@@ -136,6 +95,74 @@ def token_ids(value: Any, where: str) -> list[int]:
     raise PeerError(f"{where} is {shortened(repr(value))} and no list of token ids")
 
 
+class Dialect:
+    """One kind of server, for one model that it serves.
+
+    Attributes:
+        described: what it is and runs with.
+        path: of generation.
+        counters: names in ``/metrics`` of the tokens written, drafted and accepted in all of its requests;
+            empty where they are not known.
+        figures: where a response holds fields of ``Answer``.
+        written: where an event of a stream holds the tokens so far.
+    """
+
+    described: Described
+    path = "/v1/completions"
+    counters: tuple[str, ...] = ()
+    figures: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    written: tuple[str, ...] = ("usage", "completion_tokens")
+
+    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+        """The request; everything that would bend the distribution is set, and off."""
+        raise NotImplementedError
+
+    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+        """The answer in a response."""
+        raise NotImplementedError
+
+    def has_text(self, event: dict[str, Any]) -> bool:
+        """Whether an event of a stream brings text."""
+        return bool(part(event, "choices", 0, "text"))
+
+    def heard(self, event: dict[str, Any]) -> Heard:
+        """What an event of a stream says; ids in it are those that it adds."""
+        ids, counts = part(event, "choices", 0, "token_ids"), self.reported(event)
+        return Heard(
+            text=self.has_text(event),
+            tokens=whole(part(event, *self.written)),
+            added=len(ids) if isinstance(ids, list) else None,
+            drafted=counts.get("drafted"),
+            accepted=counts.get("accepted"),
+        )
+
+    def reported(self, found: dict[str, Any]) -> dict[str, Any]:
+        """``figures`` of a response or an event: times in milliseconds, and counts."""
+        return {
+            name: (decimal if name.endswith("_ms") else whole)(part(found, *path))
+            for name, path in self.figures.items()
+        }
+
+
+def sampler_fields(sampling: Sampling) -> dict[str, float]:
+    """Of a request, as vLLM and SGLang name them: greedy is temperature 0, and everything else is off."""
+    drawn = Sampling(temperature=0.0) if sampling.greedy else sampling
+    return {
+        "temperature": drawn.temperature,
+        "top_p": drawn.top_p,
+        "top_k": drawn.top_k or -1,
+        "min_p": 0.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+    }
+
+
+def _ended(ids: list[int], by: int | None) -> list[int]:
+    """With the stop token that a server may keep back."""
+    return ids if by is None or ids[-1:] == [by] else [*ids, by]
+
+
 _SEEDS = 2**32 - 1  # the last one stands for a random seed
 
 
@@ -148,6 +175,13 @@ class LlamaCpp(Dialect):
         "llamacpp:spec_decode_num_draft_tokens_total",
         "llamacpp:spec_decode_num_accepted_tokens_total",
     )
+    figures: ClassVar = {
+        "prefill_ms": ("timings", "prompt_ms"),
+        "decode_ms": ("timings", "predicted_ms"),
+        "drafted": ("timings", "draft_n"),
+        "accepted": ("timings", "draft_n_accepted"),
+    }
+    written = ("tokens_predicted",)  # tokens that end within a character bring no separate event
 
     def __init__(self, props: dict[str, Any], vocab_size: int | None) -> None:
         self.described = Described(
@@ -189,31 +223,19 @@ class LlamaCpp(Dialect):
         if found.get("truncated"):
             raise PeerError("its context is too short for the request: start it with a larger -c")
         ids, finish = until_stop(written, ask)
-        timings = found.get("timings")
-        predicted = whole(part(timings, "predicted_n"))
+        predicted = whole(part(found, "timings", "predicted_n"))
         ended = found.get("stop_type") in ("eos", "word")
         hidden = finish == LENGTH and ended and predicted is not None and predicted > len(written)
         return Answer(
             ids,
             STOP if hidden else finish,
             hidden_stop=hidden,
-            prefill_ms=decimal(part(timings, "prompt_ms")),
-            decode_ms=decimal(part(timings, "predicted_ms")),
             decoded=None if predicted is None else predicted - 1,  # the prefill gives the first
-            drafted=whole(part(timings, "draft_n")),
-            accepted=whole(part(timings, "draft_n_accepted")),
+            **self.reported(found),
         )
 
-    def heard(self, event: dict[str, Any]) -> Heard:
-        """Tokens that end within a character bring no separate event, so the
-        count of all is what holds."""
-        timings = event.get("timings")
-        return Heard(
-            text=not event.get("stop") and bool(event.get("tokens")),
-            tokens=whole(event.get("tokens_predicted")),
-            drafted=whole(part(timings, "draft_n")),
-            accepted=whole(part(timings, "draft_n_accepted")),
-        )
+    def has_text(self, event: dict[str, Any]) -> bool:
+        return not event.get("stop") and bool(event.get("tokens"))
 
 
 class OpenAi(Dialect):
@@ -266,12 +288,6 @@ class OpenAi(Dialect):
             self._tokenizer.ids(text), STOP if stopped else LENGTH, hidden_stop=stopped, retokenised=True
         )
 
-    def heard(self, event: dict[str, Any]) -> Heard:
-        return Heard(
-            text=bool(part(event, "choices", 0, "text")),
-            tokens=whole(part(event, "usage", "completion_tokens")),
-        )
-
     @property
     def _tokenizer(self) -> Texts:
         if self._texts is None:
@@ -283,6 +299,11 @@ class Sglang(Dialect):
     """``/generate`` with token ids in and out."""
 
     path = "/generate"
+    figures: ClassVar = {
+        "drafted": ("meta_info", "spec_num_proposed_drafts"),
+        "accepted": ("meta_info", "spec_num_correct_drafts"),
+    }
+    written = ("meta_info", "completion_tokens")
 
     def __init__(self, info: dict[str, Any]) -> None:
         disabled = info.get("disable_radix_cache")
@@ -325,27 +346,12 @@ class Sglang(Dialect):
             raise PeerError(f"it aborted the request: {shortened(str(reason.get('message')), 200)}")
         ids = token_ids(found.get("output_ids"), "output_ids")
         matched = whole(part(found, "meta_info", "finish_reason", "matched"))
-        if matched is not None and ids[-1:] != [matched]:
-            ids = [*ids, matched]
-        ids, finish = until_stop(ids, ask)
-        meta = found.get("meta_info")
-        return Answer(
-            ids,
-            finish,
-            loops=whole(part(meta, "spec_verify_ct")) or None,
-            drafted=whole(part(meta, "spec_num_proposed_drafts")),
-            accepted=whole(part(meta, "spec_num_correct_drafts")),
-        )
+        ids, finish = until_stop(_ended(ids, matched), ask)
+        loops = whole(part(found, "meta_info", "spec_verify_ct")) or None
+        return Answer(ids, finish, loops=loops, **self.reported(found))
 
-    def heard(self, event: dict[str, Any]) -> Heard:
-        meta = event.get("meta_info")
-        tokens = whole(part(meta, "completion_tokens"))
-        return Heard(
-            text=bool(tokens),
-            tokens=tokens,
-            drafted=whole(part(meta, "spec_num_proposed_drafts")),
-            accepted=whole(part(meta, "spec_num_correct_drafts")),
-        )
+    def has_text(self, event: dict[str, Any]) -> bool:
+        return bool(part(event, *self.written))
 
 
 _MOST_SEED = 2**63
@@ -359,6 +365,12 @@ class Vllm(Dialect):
         "vllm:spec_decode_num_draft_tokens_total",
         "vllm:spec_decode_num_accepted_tokens_total",
     )
+    figures: ClassVar = {
+        "prefill_ms": ("metrics", "time_to_first_token_ms"),
+        "decode_ms": ("metrics", "generation_time_ms"),
+        "drafted": ("metrics", "speculative_decoding", "num_draft_tokens"),
+        "accepted": ("metrics", "speculative_decoding", "num_accepted_draft_tokens"),
+    }
 
     def __init__(self, model: str, version: str) -> None:
         self._model = model
@@ -392,34 +404,20 @@ class Vllm(Dialect):
         """Times are there with ``--enable-per-request-metrics``."""
         ids = token_ids(part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
         stopped_by = whole(part(found, "choices", 0, "stop_reason"))
-        if stopped_by is not None and ids[-1:] != [stopped_by]:
-            ids = [*ids, stopped_by]
-        ids, finish = until_stop(ids, ask)
-        metrics = found.get("metrics")
-        counts = part(metrics, "speculative_decoding")
-        told = part(counts, "per_step_accepted")
+        ids, finish = until_stop(_ended(ids, stopped_by), ask)
+        told, reported = (
+            part(found, "metrics", "speculative_decoding", "per_step_accepted"),
+            self.reported(found),
+        )
         steps = None if told is None else token_ids(told, "per_step_accepted")
-        decode_ms = decimal(part(metrics, "generation_time_ms"))
         return Answer(
             ids,
             finish,
-            prefill_ms=decimal(part(metrics, "time_to_first_token_ms")),
-            decode_ms=decode_ms,
-            decoded=None if decode_ms is None else len(ids) - 1,
-            drafted=whole(part(counts, "num_draft_tokens")),
-            accepted=whole(part(counts, "num_accepted_draft_tokens")),
+            decoded=None if reported["decode_ms"] is None else len(ids) - 1,
             loops=None if steps is None else len(steps),
             accepted_per_loop=steps,
+            **reported,
         )
 
-    def heard(self, event: dict[str, Any]) -> Heard:
-        """The ids of an event are those that it adds."""
-        ids = part(event, "choices", 0, "token_ids")
-        counts = part(event, "metrics", "speculative_decoding")
-        return Heard(
-            text=bool(ids) or bool(part(event, "choices", 0, "text")),
-            tokens=whole(part(event, "usage", "completion_tokens")),
-            added=len(ids) if isinstance(ids, list) else None,
-            drafted=whole(part(counts, "num_draft_tokens")),
-            accepted=whole(part(counts, "num_accepted_draft_tokens")),
-        )
+    def has_text(self, event: dict[str, Any]) -> bool:
+        return bool(part(event, "choices", 0, "token_ids")) or super().has_text(event)

@@ -98,9 +98,8 @@ class Http:
     def accepts(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
         """The object that answers a request, or None where the server finds fault with the request."""
         with self._asked("POST", path, body) as response:
-            if response.status_code in (400, 422):
-                return None
-            return self._object(self._json(response, path), path)
+            wrong = response.status_code in (400, 422)
+            return None if wrong else self._object(self._json(response, path), path)
 
     def events(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Objects of a stream, each as it arrives."""
@@ -159,15 +158,14 @@ class Http:
         if _is_ok(response):
             return
         if status in (401, 403):
-            raise PeerError(f"{self.root}{path} answers {status}; set its key in {KEY}")
-        if response.is_redirect:
-            to = shortened(response.headers["Location"])
-            raise PeerError(f"{self.root}{path} answers {status}, to be found at {to}: give that URL")
-        if status in _ABSENT:
-            raise PeerError(
-                f"{self.root}{path} answers {status}; give the URL of the server's root or of /v1"
-            )
-        raise PeerError(f"{self.root}{path} answers {status}: {shortened(_reason(response))}")
+            why = f"; set its key in {KEY}"
+        elif response.is_redirect:
+            why = f", to be found at {shortened(response.headers['Location'])}: give that URL"
+        elif status in _ABSENT:
+            why = "; give the URL of the server's root or of /v1"
+        else:
+            why = f": {shortened(_reason(response))}"
+        raise PeerError(f"{self.root}{path} answers {status}{why}")
 
     def _json(self, response: requests.Response, path: str) -> Any:
         self._require_ok(response, path)

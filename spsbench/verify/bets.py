@@ -721,22 +721,8 @@ class Bets:
         if q.shape[-1] > _WIDEST:
             (x, tested), q, p, raw = _head((x, tested), q, p, raw)
         own = np.maximum(q[every, x], _TINY)
-        given: Any = (
-            x,
-            q,
-            p,
-            raw,
-            own,
-            index,
-            kind,
-            tested,
-            self._k or 0,
-            self._temperature,
-            support,
-            ratios,
-            {},
-        )
-        view = View(*given)
+        k, temperature = self._k or 0, self._temperature
+        view = View(x, q, p, raw, own, index, kind, tested, k, temperature, support, ratios, {})
         view.numbers = self._numbers(view)
         return view
 
