@@ -162,29 +162,25 @@ def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     from spsbench.stats.losslessness import leakage_bound
 
     kinds = ", ".join(f"{name} ({count})" for name, count in facts["samplings"].items())
-    lines = [("texts", f"{facts['texts']} of {facts['prompts']} prompts, {facts['tokens']} tokens")]
-    lines += [("drawn with", kinds)]
-    if facts["retokenised"]:
-        lines += [
-            ("warning", f"{facts['retokenised']} texts came without ids: the engine's own tokens may differ")
-        ]
-    lines += [("informative", f"{facts['positions']} positions with more than one possible token")]
-    lines += [("impossible", _impossible(facts))]
-    leak, score, cells = facts["leakage"], facts["log_score"], facts["transform"]
-    if leak is not None:
-        interval = f"[{leak['low']:.2%}, {leak['high']:.2%}]"
-        lines += [("leakage", f"{leak['estimate']:.2%} {interval}, at most {leak['bound']:.2%} (95%)")]
-    if score is not None:
-        lines += [
-            ("log-score", f"z {score['z']:+.2f}, p {score['p_value']:.2g}; above 0: sharper than the target")
-        ]
-    if cells is not None:
-        lines += [("transform", f"p {cells['p_value']:.2g}")]
-    return [
-        *lines,
-        ("e-value", f"10^{facts['log10_e_value']:.1f}; alarm at 10^3"),
-        ("verdict", worded(facts["verdict"], leakage_bound(facts))),
-    ]
+    leak, score, cells, unsure = (
+        facts[name] for name in ("leakage", "log_score", "transform", "retokenised")
+    )
+    interval = leak and f"[{leak['low']:.2%}, {leak['high']:.2%}]"
+    warning = f"{unsure} texts came without ids: the engine's own tokens may differ"
+    lines = {
+        "texts": f"{facts['texts']} of {facts['prompts']} prompts, {facts['tokens']} tokens",
+        "drawn with": kinds,
+        "warning": warning if unsure else None,
+        "informative": f"{facts['positions']} positions with more than one possible token",
+        "impossible": _impossible(facts),
+        "leakage": leak and f"{leak['estimate']:.2%} {interval}, at most {leak['bound']:.2%} (95%)",
+        "log-score": score
+        and f"z {score['z']:+.2f}, p {score['p_value']:.2g}; above 0: sharper than the target",
+        "transform": cells and f"p {cells['p_value']:.2g}",
+        "e-value": f"10^{facts['log10_e_value']:.1f}; alarm at 10^3",
+        "verdict": worded(facts["verdict"], leakage_bound(facts)),
+    }
+    return [(name, text) for name, text in lines.items() if text is not None]
 
 
 def _impossible(facts: Mapping[str, Any]) -> str:

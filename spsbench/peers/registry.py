@@ -46,18 +46,6 @@ class Named:
                 )
         return options
 
-    def open(self, environment: Environment, options: Options, load: Load, log: Path, paused: bool) -> Peer:
-        """A peer with one setting; see ``registry.PeerKind``."""
-        argv = [str(self.python(environment)), str(LAUNCH), f"spsbench.peers.workers.{self.module}"]
-        given = dict(options) | dict(self.placed(environment)) | load.options
-        variables = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1", **self.environment}
-        if load.threads is not None:
-            variables["OMP_NUM_THREADS"] = str(load.threads)
-        if self.preloaded:
-            libraries = (environment.folder / "lib" / name for name in self.preloaded)
-            variables["LD_PRELOAD"] = ":".join(str(library) for library in libraries if library.is_file())
-        return Worker(Command(argv, log, variables), replace(load, options=given), paused=paused)
-
 
 NAMED: Mapping[str, Named] = {
     "llama-cpp": Named(
@@ -125,7 +113,16 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
             raise UsageError("no command follows the colon.", flag=flag, remedy=remedy)
         return PeerKind(text, lambda load, log, paused: Worker(Command(argv, log), load, paused=paused))
     if text.startswith(OPENAI):
-        return PeerKind(text, _server_opener(text, flag), served=True)
+        url, model = server_address(text, flag)
+
+        def opened(load: Load, log: Path, paused: bool) -> Peer:
+            # Not at the top: requests takes 0.1 s to import, and every run looks names up here.
+            from spsbench.peers.dialects import texts_in
+            from spsbench.peers.server import Server
+
+            return Server(url, model, texts_in(load.target))  # it has its models already
+
+        return PeerKind(text, opened, served=True)
     spec = Spec.parse(text)
     if spec.name not in NAMED:
         raise unknown(spec.name, NAMED, flag, f', or give {WORKER}"COMMAND" or {OPENAI}URL')
@@ -142,11 +139,19 @@ def peer_in(environment: Environment, spec: Spec, flag: str = "--engine") -> Pee
     """A named engine that is installed in a certain place."""
     named = NAMED[spec.name]
     options = named.settled(spec, flag)
-    return PeerKind(
-        str(spec),
-        lambda load, log, paused: named.open(environment, options, load, log, paused),
-        lambda model: named.converted(model, environment),
-    )
+    argv = [str(named.python(environment)), str(LAUNCH), f"spsbench.peers.workers.{named.module}"]
+
+    def opened(load: Load, log: Path, paused: bool) -> Peer:
+        given = {**options, **named.placed(environment), **load.options}
+        variables = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1", **named.environment}
+        if load.threads is not None:
+            variables["OMP_NUM_THREADS"] = str(load.threads)
+        if named.preloaded:
+            libraries = (environment.folder / "lib" / name for name in named.preloaded)
+            variables["LD_PRELOAD"] = ":".join(str(library) for library in libraries if library.is_file())
+        return Worker(Command(argv, log, variables), replace(load, options=given), paused=paused)
+
+    return PeerKind(str(spec), opened, lambda model: named.converted(model, environment))
 
 
 def server_address(text: str, flag: str) -> tuple[str, str | None]:
@@ -162,17 +167,3 @@ def server_address(text: str, flag: str) -> tuple[str, str | None]:
     if named and not model:
         raise UsageError(f"a name is missing after {_MODEL}.", flag=flag)
     return url, model or None
-
-
-def _server_opener(text: str, flag: str) -> Callable[[Load, Path, bool], Peer]:
-    """What opens a server; it has its models already, and a folder's tokenizer serves those of text alone."""
-    url, model = server_address(text, flag)
-
-    def opened(load: Load, log: Path, paused: bool) -> Peer:
-        # Not at the top: requests takes 0.1 s to import, and every run looks names up here.
-        from spsbench.peers.dialects import texts_in
-        from spsbench.peers.server import Server
-
-        return Server(url, model, texts_in(load.target))
-
-    return opened
