@@ -99,19 +99,18 @@ def _float32(model: Path) -> dict[str, Any]:
 def _once(model: Path, form: str, build: Callable[[Path], None]) -> Path:
     """The folder of a model in a form, made if it is not there; a second process waits for the first."""
     folder = cache_dir() / "converted" / f"{_content(model)[:16]}-{form}-{_VERSION}"
-    if not folder.is_dir():
-        with locked(folder, f"{model.name} as {form}"):
-            if not folder.is_dir():  # another process may have made it meanwhile
-                _make(model, form, folder, build)
+    if folder.is_dir():
+        return folder
+    with locked(folder, f"{model.name} as {form}"):
+        if not folder.is_dir():  # another process may have made it meanwhile
+            size = sum(path.stat().st_size for path in model.glob("*.safetensors"))
+            require_room(
+                6 * size, f"{model.name} as {form}"
+            )  # bfloat16 to float32, and what is made on the way
+            watcher().said(f"Converting {model.name} ({megabytes(size)}) to {form}, once")
+            with written_whole(folder) as partial:
+                build(partial)
     return folder
-
-
-def _make(model: Path, form: str, folder: Path, build: Callable[[Path], None]) -> None:
-    size = sum(path.stat().st_size for path in model.glob("*.safetensors"))
-    require_room(6 * size, f"{model.name} as {form}")  # bfloat16 to float32, and what is made on the way
-    watcher().said(f"Converting {model.name} ({megabytes(size)}) to {form}, once")
-    with written_whole(folder) as partial:
-        build(partial)
 
 
 def _content(model: Path) -> str:

@@ -273,7 +273,8 @@ def checked(answer: Answer, ask: Ask, vocab_size: int) -> Answer:
         raise PeerError(f"it returned token {wrong} of a vocabulary of {vocab_size}")
     if len(ids) > ask.max_new_tokens and not answer.retokenised:
         raise PeerError(f"it returned {len(ids)} tokens where {ask.max_new_tokens} were asked for")
-    _check_drafted(answer, vocab_size)
+    if answer.drafted_ids is not None:
+        _check_drafted(answer.drafted_ids, answer.accepted_per_loop, vocab_size)
     early = next((place for place, token in enumerate(ids[:-1]) if token in ask.stop_ids), None)
     if early is not None:
         raise PeerError(f"it went on after the stop token {ids[early]} at {early}")
@@ -286,11 +287,7 @@ def checked(answer: Answer, ask: Ask, vocab_size: int) -> Answer:
     return answer
 
 
-def _check_drafted(answer: Answer, vocab_size: int) -> None:
-    """Raise PeerError where ``drafted_ids`` do not fit what was accepted."""
-    drafted, accepted = answer.drafted_ids, answer.accepted_per_loop
-    if drafted is None:
-        return
+def _check_drafted(drafted: list[list[int]], accepted: list[int] | None, vocab_size: int) -> None:
     if accepted is None or len(drafted) != len(accepted):
         raise PeerError("it returned drafted_ids without as many accepted_per_loop")
     if any(not 0 <= token < vocab_size for loop in drafted for token in loop):

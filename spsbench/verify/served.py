@@ -96,20 +96,17 @@ class Served:
 def _loaded(asked: Load) -> list[CausalLM]:
     """Target and, if there is one, draft, over the backend that runs choose."""
     if asked.draft is None:
-        target = find(asked.target, None, "target")
-        sources, size = [target], text_config(target.config).vocab_size
+        sources = [find(asked.target, None, "target")]
+        size = text_config(sources[0].config).vocab_size
     else:
-        named = [ModelRef(id=name) for name in (asked.target, asked.draft)]
-        pair = find_pair(PairConfig(name="served", target=named[0], draft=named[1]))
+        target, draft = (ModelRef(id=name) for name in (asked.target, asked.draft))
+        pair = find_pair(PairConfig(name="served", target=target, draft=draft))
         sources, size = [pair.target, pair.draft], pair.vocab_size
-    missing = [model_not_covered(source, asked.dtype, _CPU, "target") for source in sources]
-    backend = TORCH if any(missing) else ONNXRUNTIME
+    missing = any(model_not_covered(source, asked.dtype, _CPU, "target") for source in sources)
     models: list[CausalLM] = []
     for source, flag in zip(sources, ("target", "draft"), strict=False):
-        under = models[0] if models else None
-        models.append(
-            load(source, asked.dtype, _CPU, size, flag, backend, threads=asked.threads, target=under)
-        )
+        given = (size, flag, TORCH if missing else ONNXRUNTIME, asked.threads, models[0] if models else None)
+        models.append(load(source, asked.dtype, _CPU, *given))
     return models
 
 

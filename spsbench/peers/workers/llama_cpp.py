@@ -41,7 +41,7 @@ class LlamaCpp:
     def describe(self) -> Described:
         asked = subprocess.run([self._server, "--version"], capture_output=True, text=True, check=True)
         line = next(x for x in (asked.stdout + asked.stderr).splitlines() if x.startswith("version"))
-        (model,) = json.loads(self._get("/v1/models"))["data"]
+        (model,) = json.loads(self._asked("/v1/models"))["data"]
         return Described(
             engine="llama.cpp",
             version=line.split(":", 1)[1].partition(", commit")[0].replace(" (", ", ").strip(),
@@ -58,7 +58,7 @@ class LlamaCpp:
         """The prefill gives the first token; what ends a text is among ``tokens``."""
         before = self._drafts()
         started = time.perf_counter()
-        found = self._post("/completion", body(ask))
+        found = json.loads(self._asked("/completion", body(ask)))
         wall_ms = 1e3 * (time.perf_counter() - started)
         timings = found["timings"]
         ids, finish = until_stop(list(found["tokens"]), ask)
@@ -84,7 +84,7 @@ class LlamaCpp:
 
     def _drafts(self) -> int:
         """Loops with a draft so far; of the whole server, which has no other request."""
-        found = re.search(rf"^{_DRAFTS} (\S+)", self._get("/metrics"), re.MULTILINE)
+        found = re.search(rf"^{_DRAFTS} (\S+)", self._asked("/metrics"), re.MULTILINE)
         return int(float(found.group(1))) if found else 0
 
     def _wait(self) -> None:
@@ -92,22 +92,17 @@ class LlamaCpp:
             if self._process.poll() is not None:
                 raise RuntimeError(f"{self._server} ended with {self._process.returncode}")
             try:
-                if json.loads(self._get("/health"))["status"] == "ok":
+                if json.loads(self._asked("/health"))["status"] == "ok":
                     return
             except OSError:
                 time.sleep(0.1)
         raise RuntimeError(f"{self._server} is not ready after {_PATIENCE_S} s")
 
-    def _get(self, path: str) -> str:
-        with urllib.request.urlopen(self._url + path) as answer:
-            return str(answer.read().decode())
-
-    def _post(self, path: str, content: dict[str, Any]) -> dict[str, Any]:
-        headers = {"Content-Type": "application/json"}
-        asked = urllib.request.Request(self._url + path, json.dumps(content).encode(), headers)
+    def _asked(self, path: str, content: dict[str, Any] | None = None) -> str:
+        data = None if content is None else json.dumps(content).encode()
+        asked = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"})
         with urllib.request.urlopen(asked) as answer:
-            found: dict[str, Any] = json.load(answer)
-        return found
+            return str(answer.read().decode())
 
 
 def body(ask: Ask) -> dict[str, Any]:
