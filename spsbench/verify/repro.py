@@ -39,6 +39,7 @@ from spsbench.verify.bets import LEAVES_OUT_STOPS
 from spsbench.verify.engine_audit import Row, Subject
 from spsbench.verify.localise import MOST_TEXTS, Law, read_under
 from spsbench.verify.repro_parts import LEAST, LEVEL, followers, p_value, seeds
+from spsbench.verify.subject import steady
 
 _TRIED = 3
 """Contexts that are tried of each kind: the first token after them is wrong, or a later one."""
@@ -57,7 +58,6 @@ _KEPT = 0.9
 
 _LENGTHS = (8, 16, 32, 64, 128)
 _MOST_CELLS, _TOP = 200, 24
-_GAP = 1e-3  # of logits: below it rounding decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ class _Search:
             if count < LEAST:
                 return
             spot = Spot(context, prefix)
-            if is_firm(self._logits(spot), self._row.setting.sampling):
+            if bool(steady(self._logits(spot), self._row.setting.sampling, slack=1e-4)):
                 yield spot
 
     def _shown(self, spot: Spot, outputs: Sequence[Sequence[int]]) -> Shown:
@@ -278,18 +278,6 @@ def expected(
         token: float(f"{float(row[token]):.7g}") for token in sorted(every, key=lambda t: -float(row[t]))
     }
     return known, 0.0 if few else max(0.0, 1.0 - sum(known.values()))
-
-
-def is_firm(logits: Tensor, sampling: SamplingParams) -> bool:
-    """Whether rounding cannot change which tokens are possible; logits: [1, V]."""
-    best = logits.topk(2).values[0]
-    if sampling.greedy:
-        return float(best[0] - best[1]) > _GAP
-    if sampling.top_p >= 1:
-        return True
-    near = [min(1.0, sampling.top_p + shift) for shift in (-1e-4, 1e-4)]
-    sizes = {int((warp(logits, replace(sampling, top_p=top_p)) > 0).sum()) for top_p in near}
-    return len(sizes) == 1
 
 
 # --- contexts -----------------------------------------------------------------------------------------
