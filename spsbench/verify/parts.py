@@ -18,10 +18,10 @@ from spsbench.decode.clock import FakeClock
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.decode.rules import Rule
-from spsbench.drafters.registry import build_rule
 from spsbench.decode.sampling import UniformStream, warp
 from spsbench.decode.stopping import TextDecoder
 from spsbench.drafters.checked import CheckedDrafter, DrafterFault
+from spsbench.drafters.registry import build_rule
 from spsbench.engines.local import EagerEngine
 from spsbench.errors import UsageError
 from spsbench.law.enumeration import EXACT, NotAFunction, Scene, TableModel, random_rows, worst_difference
