@@ -98,13 +98,9 @@ def token_ids(value: Any, where: str) -> list[int]:
 class Dialect:
     """One kind of server, for one model that it serves.
 
-    Attributes:
-        described: what it is and runs with.
-        path: of generation.
-        counters: names in ``/metrics`` of the tokens written, drafted and accepted in all of its requests;
-            empty where they are not known.
-        figures: where a response holds fields of ``Answer``.
-        written: where an event of a stream holds the tokens so far.
+    ``counters`` name in ``/metrics`` the tokens written, drafted and accepted in all of its requests, where
+    that is known; ``figures`` say where a response holds fields of ``Answer``, and ``written`` where an
+    event of a stream holds the tokens so far.
     """
 
     described: Described

@@ -1,18 +1,13 @@
 """A peer as an ``Engine``: what it is asked, where its output ends, and what its times are of.
 
-**Where an output ends.** The engine is given EOS and the tokens that hold a stop string of one character, and
-must end there. A stop string of several characters may be spread over tokens: the engine goes on to EOS or to
-the length limit, and the output is cut afterwards by the rule that cuts ours.
+An engine is given EOS and the tokens that hold a stop string of one character, and must end there. A longer
+stop string may be spread over tokens: the output is cut afterwards, by the rule that cuts ours.
 
-**What the time of a token is.** Our arms have begun the prompt before their clock starts and pay for each
-token they emit. An engine whose prefill gives the first token pays for one fewer. So its decoding time is
-divided by the tokens that it paid for (``decoded``), and every token of the output costs that much; what this
-adds to decoding it takes from the prefill, so that both together stay as the engine reported. Three cases:
-
-* It decoded more than it emitted (its last loop went beyond the end): the whole time counts, as in our arms.
-* The output is cut by a stop string of several characters: what is kept costs its share of the decoding time.
-* Missing figures are read against the engine: without ``decoded`` one fewer than emitted is taken, and where
-  prefill and decoding are not separated, or nothing was decoded, the whole request is decoding.
+Our arms pay for each token they emit; an engine whose prefill gives the first token pays for one fewer. So
+its decoding time is divided by the tokens that it paid for (``decoded``), every token of the output costs
+that much, and what this adds to decoding it takes from the prefill. Loops beyond the end count whole, as in
+our arms. Missing figures are read against the engine: without ``decoded`` one fewer than emitted is taken,
+and where prefill and decoding are not separated, or nothing was decoded, the whole request is decoding.
 """
 
 from __future__ import annotations
@@ -50,11 +45,9 @@ _SLACK, _SLACK_S = 1.05, 0.01
 
 
 class PeerEngine:
-    """Generates with an external engine.
+    """Generates with an external engine, of whose logits ``vocab_size`` are the models'.
 
-    Args:
-        vocab_size: of the logits that target and draft share; every token lies below it.
-        clock: in seconds; only for engines that report no times.
+    The clock, in seconds, is for engines that report no times.
     """
 
     def __init__(
@@ -260,12 +253,7 @@ _SAME = {
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What one arm ran with.
-
-    Attributes:
-        engine: the place on the axis, e.g. ``eager``.
-        settings: as in ``Described``.
-    """
+    """What one arm ran with: ``engine`` is the place on the axis, ``settings`` are as in ``Described``."""
 
     label: str
     engine: str

@@ -57,13 +57,8 @@ class Rules(_Settings):
 
 
 class Entry(_Settings):
-    """An engine that can be installed.
-
-    Attributes:
-        fetch_bytes, kept_bytes: to fetch, and to keep.
-        spare_bytes: taken beyond that while it is being installed.
-        duration: of the installation, roughly, e.g. ``1 minute``.
-        statistics: fields of an answer that it fills, of ``loops``, ``drafted``, ``accepted``.
+    """An engine that can be installed; ``spare_bytes`` are taken beyond the others while that goes on, and
+    ``statistics`` are the fields of an answer that it fills, of ``loops``, ``drafted``, ``accepted``.
     """
 
     name: str

@@ -87,12 +87,9 @@ _MODEL = ":model="
 
 @dataclass(frozen=True, slots=True)
 class PeerKind:
-    """An external engine that can be opened.
+    """An external engine that can be opened: its log takes what it prints, and it may stop between requests.
 
-    Attributes:
-        open: a peer with one setting; ``log`` takes what it prints, ``paused`` keeps it stopped between
-            requests.
-        converted: what ``Load.target`` and ``Load.draft`` are to hold for a Hugging Face folder; made once.
+    ``converted`` is what ``Load`` is to name for a Hugging Face folder, made once.
     """
 
     name: str

@@ -323,10 +323,8 @@ class Server:
 def require_same_model(peer: Peer, rows: Sequence[tuple[list[int], int, float]], url: str) -> None:
     """Refuse a server whose greedy tokens are not the target's.
 
-    Args:
-        rows: prompts as token ids; the target's most probable next token; by how much its logit exceeds the
-            second one. Rows nearer than ``NEAR_TIE`` are left out: another precision may decide them
-            otherwise.
+    Rows are prompts, the target's best next token, and how far its logit exceeds the second; of rows nearer
+    than ``NEAR_TIE`` another precision may decide, so they are left out.
     """
     judged = [(prompt, best) for prompt, best, gap in rows if gap >= NEAR_TIE]
     if not judged:
