@@ -260,6 +260,10 @@ def test_what_came_later_to_a_prompt_is_kept_where_it_is_there(tmp_path: Path) -
     assert codec.read_prompts(tmp_path / "prompts.jsonl") == prompts
     plain = json.loads((tmp_path / "prompts.jsonl").read_text().splitlines()[1])
     assert plain.keys() == {"example_id", "prompt", "prompt_ids", "reference", "truncated_tokens"}
+    for key in plain:
+        (tmp_path / "prompts.jsonl").write_text(json.dumps({k: v for k, v in plain.items() if k != key}))
+        with pytest.raises(UsageError):
+            codec.read_prompts(tmp_path / "prompts.jsonl")
 
 
 def fill(store: RunStore) -> RunStore:

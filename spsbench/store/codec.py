@@ -257,6 +257,8 @@ _DECODED: dict[str, Callable[[Any], Any]] = {
 }
 
 _PROMPT_NAMES = {"text": "prompt", "ids": "prompt_ids"}
+_IN_EVERY_LINE = ("example_id", "text", "ids", "reference", "truncated_tokens")
+"""The other fields came later and are missing in earlier runs, and where they say nothing."""
 """Fields of a ``Prompt`` that have another name in ``prompts.jsonl``."""
 
 
@@ -265,7 +267,7 @@ def encode_prompt(prompt: Prompt) -> Row:
     row = {}
     for field in fields(Prompt):
         value = getattr(prompt, field.name)
-        if field.default is MISSING or value != field.default or field.name == "truncated_tokens":
+        if field.name in _IN_EVERY_LINE or value != field.default:
             row[_PROMPT_NAMES.get(field.name, field.name)] = (
                 list(value) if isinstance(value, tuple) else value
             )
@@ -277,7 +279,7 @@ def decode_prompt(row: Row) -> Prompt:
     values: dict[str, Any] = {}
     for field in fields(Prompt):
         name = _PROMPT_NAMES.get(field.name, field.name)
-        value = row[name] if field.default is MISSING or name in row else field.default
+        value = row[name] if field.name in _IN_EVERY_LINE or name in row else field.default
         values[field.name] = tuple(value) if "tuple" in str(field.type) else value
     return Prompt(**values)
 
