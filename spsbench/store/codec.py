@@ -279,7 +279,7 @@ def decode_prompt(row: Row) -> Prompt:
     values: dict[str, Any] = {}
     for field in fields(Prompt):
         name = _PROMPT_NAMES.get(field.name, field.name)
-        value = row[name] if field.name in _IN_EVERY_LINE or name in row else field.default
+        value: Any = row[name] if field.name in _IN_EVERY_LINE or name in row else field.default
         values[field.name] = tuple(value) if "tuple" in str(field.type) else value
     return Prompt(**values)
 
