@@ -44,13 +44,6 @@ _ENDING_S = 15.0
 """What the live run takes besides its sequences, and the half of a prompt that it ends late."""
 _WRITING = "Writing texts and reading them"
 
-_NOT_OFFERED: dict[str, Any] = {
-    **dict.fromkeys(("resume", "config", "set", "protocol", "fail_on")),
-    "no_score": True,
-    "no_proof": True,
-    "arms": "ars",
-}
-
 
 @takes(
     "task pair target draft data limit k drafter sampling budget objective memory out prompts no_check "
@@ -272,7 +265,8 @@ def _config(params: Mapping[str, Any]) -> RunConfig:
     from spsbench.arms.choice import refuse_beams
     from spsbench.cli.run import read_settings
 
-    given = dict(params) | _NOT_OFFERED | {"limit": params["limit"] or str(_PROMPTS)}
+    given = dict(params) | {"limit": params["limit"] or str(_PROMPTS), "arms": "ars"}
+    given |= {"no_score": True, "no_proof": True}
     given["draft"] = params["draft"][0] if params["draft"] else None
     for name in ("k", "drafter", "budget", "objective", "memory", "no_check"):
         del given[name]

@@ -43,7 +43,16 @@ class Transfers:
         if self._quiet or not console.is_terminal:
             if done < total:
                 self.said(f"Fetching {what}")
-            yield _Lines(total, done, self.said).came
+            here = done
+
+            def came(count: int) -> None:
+                """Say so whenever another fifth has come."""
+                nonlocal here
+                before, here = here, here + count
+                if before * _LOG_LINES // total < here * _LOG_LINES // total:
+                    self.said(f"{here / 1e6:,.0f} of {total / 1e6:,.0f} MB")
+
+            yield came
             return
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -52,19 +61,6 @@ class Transfers:
         with Progress(*columns, console=console, transient=True, expand=True) as bar:
             task = bar.add_task("", total=total, completed=done)
             yield lambda count: bar.advance(task, count)
-
-
-class _Lines:
-    """Says so whenever another fifth has come."""
-
-    def __init__(self, total: int, done: int, say: Callable[[str], None]) -> None:
-        self._total, self._done, self._say = total, done, say
-
-    def came(self, count: int) -> None:
-        """So many bytes more."""
-        before, self._done = self._done, self._done + count
-        if before * _LOG_LINES // self._total < self._done * _LOG_LINES // self._total:
-            self._say(f"{self._done / 1e6:,.0f} of {self._total / 1e6:,.0f} MB")
 
 
 def present(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.cli.console import present, say
-from spsbench.config.together import refuse_together
 from spsbench.errors import IncompleteError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ def measure_load(params: Mapping[str, Any]) -> None:
             flag="--concurrency",
             remedy="For example: --concurrency 1,2,4,8,16.",
         )
-    refuse_together("run", params)  # the K that sweep-k adds was not typed
     names = server_names(params["engine"] or "")
     config = _config(params)
     quiet: bool = params["quiet"]

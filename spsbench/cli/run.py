@@ -19,7 +19,7 @@ from spsbench.cli import options
 from spsbench.cli.console import out, print_json, say, say_if_busy
 from spsbench.cli.interruption import Interrupted, continued_by, written
 from spsbench.cli.options import takes
-from spsbench.cli.values import seconds
+from spsbench.cli.values import number, seconds
 from spsbench.cluster import cluster_of, require_alone, require_cluster
 from spsbench.config import RunConfig, resolve
 from spsbench.config.files import read_yaml
@@ -32,7 +32,6 @@ from spsbench.paths import results_dir
 from spsbench.store import fresh_directory
 
 if TYPE_CHECKING:
-    from spsbench.records import Arm
     from spsbench.summary_types import Summary
 
 DEFAULT_KS = "0..7"
@@ -54,8 +53,10 @@ def sweep_k(**params: Any) -> None:
 
     Example: spsbench sweep-k xsum --k 0,2,4,8
     """
-    # A run that is continued knows its lookaheads.
-    start(params if params["k"] or params["resume"] else params | {"k": DEFAULT_KS})
+    if not (params["k"] or params["resume"]):  # a run that is continued knows its lookaheads
+        params["k"] = DEFAULT_KS
+        refuse_together("sweep-k", params)  # as if it had been typed
+    start(params)
 
 
 @takes(
@@ -194,28 +195,40 @@ def resume_command(directory: Path, *more: str) -> str:
 def measure(params: Mapping[str, Any]) -> None:
     """Carry out a run as the options ask."""
     config = read_settings(params)
-    expected = _expected(params["expect"])
-    _refuse_settings(config, expect=expected, on=params["on"])
-    if params["on"] is not None:
-        cluster_of(params["on"])
+    expected, on = params["expect"], params["on"]
+    if expected is not None and re.fullmatch(r"[0-9a-f]{8,64}", expected) is None:
+        raise UsageError(
+            f"{expected} is not a hash.",
+            flag="--expect",
+            remedy="Give the 16 digits that a run prints as the hash of all token ids, "
+            "or at least 8 of them.",
+        )
+    _refuse_settings(config, expect=expected, on=on)
+    if on is not None:
+        cluster_of(on)
     require_possible(config, gates_of(params["fail_on"]))
-    among_processes(config, lambda: _measure(params, config, expected))
+    among_processes(config, lambda: _measure(params, config))
 
 
 def _refuse_settings(config: RunConfig, **given: Any) -> None:
     """Refuse what settings, from whatever source, say against options that are no settings."""
     split = config.tensor_parallel if config.tensor_parallel > 1 else None
-    refuse_together(
-        "run", given | {"tensor_parallel": split, "until": config.until, "budget": config.budget_s}
-    )
+    settings = {"tensor_parallel": split, "until": config.until, "budget": config.budget_s}
+    refuse_together("run", given | settings)
 
 
 def require_possible(config: RunConfig, gates: Sequence[str] = ()) -> None:
     """Refuse what the settings alone show to be impossible; torch is not imported for it."""
-    from spsbench.arms.choice import task_and_arms
+    from spsbench.arms.choice import is_lossless, task_and_arms
 
     _, arms = task_and_arms(config)
-    _require_lossless_rules(arms, gates)
+    lossy = sorted({arm.rule.name for arm in arms if arm.method == "sps" and not is_lossless(arm)})
+    if lossy and "lossless" in gates:
+        raise UsageError(
+            f"{', '.join(lossy)} is lossy by design and cannot pass the gate lossless.",
+            flag="--fail-on",
+            remedy="Leave the gate or the rule out.",
+        )
 
 
 def among_processes(config: RunConfig, lead: Callable[[], None]) -> None:
@@ -230,12 +243,12 @@ def among_processes(config: RunConfig, lead: Callable[[], None]) -> None:
             raise typer.Exit(code)
 
 
-def _measure(params: Mapping[str, Any], config: RunConfig, expected: str | None) -> None:
+def _measure(params: Mapping[str, Any], config: RunConfig) -> None:
     """Plan, carry out and judge a run in this process."""
     from spsbench.cli.progress import watching
 
     quiet: bool = params["quiet"]
-    address = None if (on := params["on"]) is None else require_cluster(on)
+    address = None if params["on"] is None else require_cluster(params["on"])
     say_if_busy(quiet=quiet)
     say("Checking task, data and models", quiet=quiet)
     from spsbench.runner import execute, execute_on, plan
@@ -244,7 +257,8 @@ def _measure(params: Mapping[str, Any], config: RunConfig, expected: str | None)
     carry_out = execute if address is None else partial(execute_on, address)
     named: Path | None = params["resume"] or params["out"]
     directory = named or fresh_directory(results_dir(), config.task, config.pair.name)
-    continued_by(partial(_continuation, directory, on))
+    spread = () if params["on"] is None else ("--on", params["on"])
+    continued_by(lambda: resume_command(directory, *spread) if _has_samples(directory) else None)
     with _leaving_no_litter(directory, fresh=named is None), watching(quiet=quiet) as watcher:
         outcome = carry_out(
             ready, directory, resume=named is not None, watcher=watcher, allow_mixed=params["allow_mixed"]
@@ -255,47 +269,23 @@ def _measure(params: Mapping[str, Any], config: RunConfig, expected: str | None)
     say(f"Figures and a page with every token: {report}", quiet=quiet)
     if not outcome.complete:
         raise _incomplete(outcome.summary, directory)
-    _judge(outcome.summary, gates_of(params["fail_on"]))
-    found = outcome.summary["token_sha256"] or ""
+    _judge(outcome.summary, gates_of(params["fail_on"]), params["expect"])
+
+
+def _judge(summary: Summary, gates: Sequence[str], expected: str | None) -> None:
+    """Raise ``GateFailed`` for what ``--fail-on`` and ``--expect`` name and the run did not pass."""
+    from spsbench.stats.conditions import failures
+
+    failed = [f"{gate}: {reason}" for gate in gates for reason in failures(summary, gate)]
+    if failed:
+        raise GateFailed(" ".join(failed), flag="--fail-on")
+    found = summary["token_sha256"] or ""
     if expected is not None and not found.startswith(expected):
         raise GateFailed(
             f"the token ids hash to {found[: len(expected)]}, not to {expected}.",
             flag="--expect",
             remedy="`spsbench compare` of both runs shows the first token that differs.",
         )
-
-
-def _expected(text: str | None) -> str | None:
-    """What ``--expect`` gives, checked before anything is loaded."""
-    if text is None or re.fullmatch(r"[0-9a-f]{8,64}", text):
-        return text
-    raise UsageError(
-        f"{text} is not a hash.",
-        flag="--expect",
-        remedy="Give the 16 digits that a run prints as the hash of all token ids, or at least 8 of them.",
-    )
-
-
-def _require_lossless_rules(arms: Sequence[Arm], gates: Sequence[str]) -> None:
-    """Refuse a gate on losslessness that a rule cannot pass, before anything is loaded."""
-    from spsbench.arms.choice import is_lossless
-
-    lossy = sorted({arm.rule.name for arm in arms if arm.method == "sps" and not is_lossless(arm)})
-    if lossy and "lossless" in gates:
-        raise UsageError(
-            f"{', '.join(lossy)} is lossy by design and cannot pass the gate lossless.",
-            flag="--fail-on",
-            remedy="Leave the gate or the rule out.",
-        )
-
-
-def _judge(summary: Summary, gates: list[str]) -> None:
-    """Raise ``GateFailed`` for what ``--fail-on`` names and the run did not pass."""
-    from spsbench.stats.conditions import failures
-
-    failed = [f"{gate}: {reason}" for gate in gates for reason in failures(summary, gate)]
-    if failed:
-        raise GateFailed(" ".join(failed), flag="--fail-on")
 
 
 def show_summary(summary: Summary, *, as_json: bool, quiet: bool) -> None:
@@ -319,38 +309,28 @@ def _leaving_no_litter(directory: Path, *, fresh: bool) -> Iterator[None]:
         raise
 
 
-def _continuation(directory: Path, on: str | None) -> str | None:
-    """The command that continues a run; None if nothing was measured yet."""
-    spread = () if on is None else ("--on", on)
-    return resume_command(directory, *spread) if _has_samples(directory) else None
-
-
 def _has_samples(directory: Path) -> bool:
     journal = directory / "samples.jsonl"
     return journal.is_file() and journal.stat().st_size > 0
 
 
-def _most_frequent(directory: Path) -> str:
-    """The error that most sequences failed with, and of how many; empty where none failed."""
+def _incomplete(summary: Summary, directory: Path) -> IncompleteError:
+    """How many sequences failed or are missing, and the error that most of them failed with."""
     from spsbench.store import read_frames
 
+    failed, missing = (sum(row[name] for row in summary["rows"]) for name in ("failed", "missing"))
     errors = read_frames(directory).samples["error"].dropna().value_counts()
-    if errors.empty:
-        return ""
-    text = next(iter(str(errors.index[0]).splitlines()), "").rstrip(".")
-    return f"; {errors.iloc[0]} with: {text}"
-
-
-def _incomplete(summary: Summary, directory: Path) -> IncompleteError:
-    failed = sum(row["failed"] for row in summary["rows"])
-    missing = sum(row["missing"] for row in summary["rows"])
+    most = ""
+    if not errors.empty:
+        text = next(iter(str(errors.index[0]).splitlines()), "").rstrip(".")
+        most = f"; {errors.iloc[0]} with: {text}"
     return IncompleteError(
-        f"of the sequences {failed} failed and {missing} are missing{_most_frequent(directory)}.",
+        f"of the sequences {failed} failed and {missing} are missing{most}.",
         remedy=f"{directory / 'samples.jsonl'} says why; `{resume_command(directory)}` tries them again.",
     )
 
 
-_MOST = 64
+_MOST_PROCESSES = 64
 _GRACE_S = 20.0
 """Less than the 30 s that Slurm and Kubernetes leave between SIGTERM and SIGKILL."""
 
@@ -362,7 +342,7 @@ def measure_processes(params: Mapping[str, Any]) -> None:
     the interval of a single run does not contain that. Each process leaves a complete run in
     ``process-i``; one that was there before is continued.
     """
-    count = _count(params["processes"])
+    count = int(number(params["processes"], "--processes", 2, 2, _MOST_PROCESSES, whole=True))
     config = read_settings(params)
     _refuse_settings(config, processes=count)
     out: Path = params["out"] or fresh_directory(results_dir(), config.task, config.pair.name)
@@ -375,12 +355,6 @@ def measure_processes(params: Mapping[str, Any]) -> None:
         say(f"Process {index + 1} of {count}", quiet=params["quiet"])
         _measure_one(settings, out / f"process-{index}", quiet=params["quiet"])
     _conclude(out, count, config, as_json=params["json"], quiet=params["quiet"])
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 2 <= int(text) <= _MOST:
-        raise UsageError(f"it must be a whole number from 2 to {_MOST}, got {text}.", flag="--processes")
-    return int(text)
 
 
 def _measure_one(settings: Path, directory: Path, *, quiet: bool) -> None:
@@ -416,35 +390,27 @@ def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool, quiet:
     """Summarise the tables of all processes as one, and show it as a run is shown."""
     import pandas as pd
 
-    from spsbench.store import read_frames, write_summary
+    from spsbench.store import RunStore, read_frames, write_summary
     from spsbench.store.opening import condition, joined
     from spsbench.summary import summarise
 
-    directories = [out / f"process-{index}" for index in range(count)]
-    frames = [read_frames(directory) for directory in directories]
-    infos = [_info(directory) for directory in directories]
+    frames, infos = [], []
+    for index in range(count):
+        directory = out / f"process-{index}"
+        frames.append(read_frames(directory))
+        with RunStore.open(directory) as store:
+            infos.append(store.run_info())
     conditions = joined(infos, [f.samples["condition"] for f in frames])
-    samples = pd.concat(
-        [
-            f.samples.assign(
-                process=i,
-                condition=[conditions.index(condition(infos[i], c)) for c in f.samples["condition"]],
-            )
-            for i, f in enumerate(frames)
-        ],
-        ignore_index=True,
-    )
-    loops = pd.concat([f.loops.assign(process=i) for i, f in enumerate(frames)], ignore_index=True)
+    samples = [
+        f.samples.assign(
+            process=i, condition=[conditions.index(condition(info, c)) for c in f.samples["condition"]]
+        )
+        for i, (f, info) in enumerate(zip(frames, infos, strict=True))
+    ]
+    loops = [f.loops.assign(process=i) for i, f in enumerate(frames)]
     expected = int(infos[0]["expected_sequences"]) * count
     info = infos[0] | {"expected_sequences": expected, "conditions": conditions}
-    summary = summarise(samples, loops, info)
+    summary = summarise(pd.concat(samples, ignore_index=True), pd.concat(loops, ignore_index=True), info)
     write_summary(out, summary)
     show_summary(summary, as_json=as_json, quiet=quiet)
     say(f"{count} processes of {config.task}; everything is in {out}", quiet=quiet)
-
-
-def _info(directory: Path) -> dict[str, Any]:
-    from spsbench.store import RunStore
-
-    with RunStore.open(directory) as store:
-        return store.run_info()

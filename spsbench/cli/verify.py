@@ -78,14 +78,6 @@ def verify_here(params: Mapping[str, Any]) -> None:
         among_processes(config, lambda: work(params, EFFORTS[name]))
 
 
-_NOT_OFFERED = {
-    **dict.fromkeys(("out", "resume", "config", "fail_on", "set", "protocol", "samples", "arms")),
-    **dict.fromkeys(("max_new_tokens", "engine", "trace")),
-    **dict.fromkeys(("fixed_length", "unsafe_exec", "json", "debug"), False),
-    "no_score": True,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class _Tested:
     """One way of drafting, accepting and sampling, what it is tested on, and what every test found of it.
@@ -219,12 +211,8 @@ def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
     from spsbench.arms.choice import refuse_beams
     from spsbench.cli.run import read_settings
 
-    own = {"control", "controls", "effort", "json", "debug"}
-    asked = {name: value for name, value in params.items() if name not in own}
-    asked["limit"] = str(effort.needed)
-    if asked["sampling"] is None:
-        asked["sampling"] = "nucleus,greedy"
-    config = read_settings(_NOT_OFFERED | asked)
+    fixed = {"limit": str(effort.needed), "sampling": params["sampling"] or "nucleus,greedy"}
+    config = read_settings({**params, **fixed, "no_score": True})
     refuse_beams(config, "verify")
     return config
 

@@ -226,6 +226,7 @@ CASES: list[tuple[str, str]] = [
     ("score .", "RUN"),
     ("merge nowhere --out x", "SHARD"),
     ("run --k 2 --k 4", "--k"),
+    ("sweep-k --engine openai:http://localhost:9 --concurrency 1", "--k"),
 ]
 
 
