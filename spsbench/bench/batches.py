@@ -3,79 +3,33 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypedDict
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
-from spsbench.bench.forced import NullDecoder, SyntheticAcceptance
-from spsbench.bench.forwards import Floats
+from spsbench.bench import BenchConfig
+from spsbench.bench.forced import NullDecoder, SyntheticAcceptance, forced_engine, in_turns, speedup_of
+from spsbench.bench.forwards import budgeted_rounds
 from spsbench.decode.batch import BatchArS, BatchModel, BatchSpS, ModelBatchDrafter
 from spsbench.decode.clock import SystemClock, device_now
 from spsbench.engines.local import BatchedEngine, EagerEngine
 from spsbench.models.batched import batched
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.memory import require_free
-from spsbench.records import Request, SamplingParams
-from spsbench.stats.speedup import PairedTimes, shown, speedup
+from spsbench.records import Request, Speedup
+from spsbench.stats.speedup import shown
 from spsbench.stats.surface import crossing
-from spsbench.summary_types import RatioInterval
 
-Shape = tuple[int, int]
-"""(B, n): sequences, and tokens of each, in a forward."""
+_FORCED_TOKENS, _FORCED_ROUNDS = 32, 8
+USUAL_ALPHA = 0.8
+"""That predictions assume where no acceptance is given."""
 
-_LEAST_ROUNDS, _MOST_ROUNDS = 5, 100
-_FORCED_TOKENS = 32
-_FORCED_ROUNDS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class BatchPlan:
-    """What to measure.
-
-    Attributes:
-        budget_s: seconds for the forwards.
-        acceptance: by which predictions are made, and loops if ``loops``.
-    """
-
-    batches: tuple[int, ...]
-    ks: tuple[int, ...]
-    context: int
-    budget_s: float
-    acceptance: SyntheticAcceptance
-    loops: bool
-    sampling: SamplingParams
-    seed: int
-
-    @property
-    def slots(self) -> int:
-        """The longest sequence of a row, in tokens."""
-        return self.context + _FORCED_TOKENS + 2 * max(self.ks) + 2
-
-
-class BatchCell(TypedDict):
-    """A batch size and K: times of the forwards, what they allow, and what loops gave."""
-
-    batch: int
-    k: int
-    verify_ms: float
-    draft_ms: float
-    predicted: float
-    measured: RatioInterval | None
-
-
-class BatchFacts(TypedDict):
-    """``step_ms`` is a target's forward of one token a row, by batch size; ``pays_up_to`` is by K, null where
-    it lies beyond the largest batch."""
-
-    context: int
-    tokens_per_loop: dict[int, float]
-    step_ms: dict[int, float]
-    cells: list[BatchCell]
-    pays_up_to: dict[int, float | None]
+Shape = tuple[int, int, int]
+"""Role (0 the target, 1 the draft), sequences, and tokens of each, in a forward."""
+Models = Mapping[int, tuple[BatchModel, BatchModel]]
 
 
 class Alone:
@@ -97,164 +51,125 @@ class Alone:
         return self._model.score(tokens[0], last).unsqueeze(0)
 
 
-def require_batch_room(target: CausalLM, draft: CausalLM, plan: BatchPlan) -> None:
+def study_batches(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, Any]:
+    """Measure forwards of every shape in turns, and loops if an acceptance is given.
+
+    Returns:
+        what ``--json`` prints and the terminal shows; ``step_ms`` is of a target forward of one token a row,
+        ``pays_up_to`` is null where it lies beyond the largest batch.
+    """
+    slots = config.context + _FORCED_TOKENS + 2 * max(config.ks) + 2
+    _require_room(target, draft, config, slots)
+
+    def of(model: CausalLM, size: int) -> BatchModel:
+        return Alone(model) if size == 1 else batched(model, size, slots, blocks=True)
+
+    models = {size: (of(target, size), of(draft, size)) for size in config.batches}
+    times = _timed(models, config)
+    acceptance = config.acceptance or SyntheticAcceptance([USUAL_ALPHA])
+    measured = _looped(target, draft, models, config, config.acceptance) if config.acceptance else {}
+    cells: list[dict[str, Any]] = []
+    for size in config.batches:
+        for k in config.ks:
+            step, verify = times[0, size, 1], times[0, size, k + 1]
+            # Where some row of a batch was accepted whole all read their last two tokens again.
+            kept_whole = float(np.prod([acceptance.at(position) for position in range(k)]))
+            again = 0.0 if size == 1 else 1.0 - (1.0 - kept_whole) ** size
+            first = again * times[1, size, 2] + (1.0 - again) * times[1, size, 1]
+            drafting = first + (k - 1) * times[1, size, 1]
+            cells.append(
+                {
+                    "batch": size,
+                    "k": k,
+                    "verify_ms": 1e3 * verify,
+                    "draft_ms": 1e3 * drafting,
+                    "predicted": acceptance.expected_tokens(k) * step / (drafting + verify),
+                    "measured": shown(measured.get((size, k))),
+                }
+            )
+    ends = {
+        k: crossing(config.batches, [cell["predicted"] for cell in cells if cell["k"] == k])
+        for k in config.ks
+    }
+    shares = " ".join(f"{p:.2f}" for p in acceptance.probabilities)
+    return {
+        "context": config.context,
+        "tokens_per_loop": {k: acceptance.expected_tokens(k) for k in config.ks},
+        "step_ms": {size: 1e3 * times[0, size, 1] for size in config.batches},
+        "cells": cells,
+        "pays_up_to": {k: None if np.isinf(end) else end for k, end in ends.items()},
+        "assumed": f"acceptance {shares}",
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _require_room(target: CausalLM, draft: CausalLM, config: BenchConfig, slots: int) -> None:
     """Refuse batches whose caches, and weights packed once more for each size, do not fit."""
-    rows = sum(size for size in plan.batches if size > 1)
-    packed = sum(size > 1 for size in plan.batches)
-    models = (target, draft)
-    caches = sum(rows * plan.slots * (model.kv_bytes_per_token or 0) for model in models)
-    needed = caches + packed * sum(model.forward_bytes() for model in models)
-    what = f"beside the models, batches of {', '.join(map(str, plan.batches))}"
+    sizes, models = [size for size in config.batches if size > 1], (target, draft)
+    caches = sum(sum(sizes) * slots * (model.kv_bytes_per_token or 0) for model in models)
+    needed = caches + len(sizes) * sum(model.forward_bytes() for model in models)
+    what = f"beside the models, batches of {', '.join(map(str, config.batches))}"
     require_free(needed, target.device, what, "--batch", "Give fewer or smaller batches.")
 
 
-def study_batches(target: CausalLM, draft: CausalLM, plan: BatchPlan) -> BatchFacts:
-    """Measure forwards of every shape in turns, and loops where they are asked for."""
-    models = {size: (_of(target, size, plan), _of(draft, size, plan)) for size in plan.batches}
-    blocks = {k + 1 for k in plan.ks}
-    shapes = [
-        (role, size, n) for size in plan.batches for role, ns in ((0, {1} | blocks), (1, {1, 2})) for n in ns
-    ]
-    times = _timed(models, shapes, plan)
-    measured = _looped(target, draft, models, plan) if plan.loops else {}
-    cells = [_cell(size, k, times, plan.acceptance, measured) for size in plan.batches for k in plan.ks]
-    return {
-        "context": plan.context,
-        "tokens_per_loop": {k: plan.acceptance.expected_tokens(k) for k in plan.ks},
-        "step_ms": {size: 1e3 * times[0, size, 1] for size in plan.batches},
-        "cells": cells,
-        "pays_up_to": {k: _pays_up_to([cell for cell in cells if cell["k"] == k]) for k in plan.ks},
-    }
-
-
-def _of(model: CausalLM, size: int, plan: BatchPlan) -> BatchModel:
-    return Alone(model) if size == 1 else batched(model, size, plan.slots, blocks=True)
-
-
 @torch.inference_mode()
-def _timed(
-    models: Mapping[int, tuple[BatchModel, BatchModel]],
-    shapes: Sequence[tuple[int, int, int]],
-    plan: BatchPlan,
-) -> dict[tuple[int, int, int], float]:
-    """Median seconds of a forward by role (0 the target), batch size and tokens a row."""
-    generator = torch.Generator().manual_seed(plan.seed)
-    width = models[plan.batches[0]][0].vocab_size
-    tokens = torch.randint(width, (plan.context + max(n for *_, n in shapes),), generator=generator)
+def _timed(models: Models, config: BenchConfig) -> dict[Shape, float]:
+    """Median seconds of a forward: of K+1 tokens a row by the target, of one and two by the draft."""
+    blocks = {1} | {k + 1 for k in config.ks}
+    shapes = [(role, size, n) for size in models for role, ns in ((0, blocks), (1, {1, 2})) for n in ns]
+    context, generator = config.context, torch.Generator().manual_seed(config.seed)
+    width = models[config.batches[0]][0].vocab_size
+    tokens = torch.randint(width, (context + max(blocks),), generator=generator)
     for pair in models.values():
         for model in pair:
             for row in range(model.batch):
-                model.begin(row, tokens[: plan.context].tolist())
-    order, shuffler = list(shapes), random.Random(plan.seed)
-    seconds: dict[tuple[int, int, int], list[float]] = {shape: [] for shape in shapes}
-    started, rounds = time.perf_counter(), 0
-    while rounds <= _LEAST_ROUNDS or (
-        rounds <= _MOST_ROUNDS and time.perf_counter() - started < plan.budget_s
-    ):
+                model.begin(row, tokens[:context].tolist())
+    order, shuffler = list(shapes), random.Random(config.seed)
+    seconds: dict[Shape, list[float]] = {shape: [] for shape in shapes}
+    for _ in budgeted_rounds(config.budget_s, most=100):
         shuffler.shuffle(order)
         for role, size, n in order:
-            block = tokens[plan.context - 1 :][:n].expand(size, n)
-            seconds[role, size, n].append(_seconds(models[size][role], block, plan.context))
-        rounds += 1
+            model = models[size][role]
+            block = tokens[context - 1 :][:n].expand(size, n).to(model.device).contiguous()
+            started = device_now(model.device)
+            model.score(block, [context - 1] * size, last=n)
+            seconds[role, size, n].append(device_now(model.device) - started)
     return {shape: float(np.median(found[1:])) for shape, found in seconds.items()}  # the first is slow
 
 
-def _seconds(model: BatchModel, block: torch.Tensor, context: int) -> float:
-    tokens, starts = block.to(model.device).contiguous(), [context - 1] * model.batch
-    started = device_now(model.device)
-    model.score(tokens, starts, last=tokens.shape[1])
-    return device_now(model.device) - started
-
-
-def _cell(
-    size: int,
-    k: int,
-    times: Mapping[tuple[int, int, int], float],
-    acceptance: SyntheticAcceptance,
-    measured: Mapping[Shape, RatioInterval | None],
-) -> BatchCell:
-    step, verify = times[0, size, 1], times[0, size, k + 1]
-    # Where some row of a batch was accepted whole all read their last two tokens again.
-    kept_whole = float(np.prod([acceptance.at(position) for position in range(k)]))
-    again = 0.0 if size == 1 else 1.0 - (1.0 - kept_whole) ** size
-    first = again * times[1, size, 2] + (1.0 - again) * times[1, size, 1]
-    drafting = first + (k - 1) * times[1, size, 1]
-    return {
-        "batch": size,
-        "k": k,
-        "verify_ms": 1e3 * verify,
-        "draft_ms": 1e3 * drafting,
-        "predicted": acceptance.expected_tokens(k) * step / (drafting + verify),
-        "measured": measured.get((size, k)),
-    }
-
-
-def _pays_up_to(cells: Sequence[BatchCell]) -> float | None:
-    found = crossing([cell["batch"] for cell in cells], [cell["predicted"] for cell in cells])
-    return None if np.isinf(found) else found
-
-
 def _looped(
-    target: CausalLM, draft: CausalLM, models: Mapping[int, tuple[BatchModel, BatchModel]], plan: BatchPlan
-) -> dict[Shape, RatioInterval | None]:
+    target: CausalLM, draft: CausalLM, models: Models, config: BenchConfig, acceptance: SyntheticAcceptance
+) -> dict[tuple[int, int], Speedup | None]:
     """Speedups of real loops with the planned acceptance, by batch size and K, paired by round."""
-    arms = [(size, k) for size in plan.batches for k in (0, *plan.ks)]
-    engines = {(size, k): _engine(target, draft, models[size], size, k, plan) for size, k in arms}
-    generator = torch.Generator().manual_seed(plan.seed)
-    prompt = tuple(torch.randint(target.vocab_size, (plan.context,), generator=generator).tolist())
-    shuffler, order = random.Random(plan.seed), list(arms)
-    seconds: dict[Shape, list[float]] = {arm: [] for arm in arms}
-    for number in range(-1, _FORCED_ROUNDS):  # the first round is warm-up
-        shuffler.shuffle(order)
-        for size, k in order:
-            seeds = [plan.seed + size * (1 + number) + row for row in range(size)]
-            requests = [
-                Request(prompt, _FORCED_TOKENS, (), plan.sampling, seed, fixed_length=True) for seed in seeds
-            ]
-            taken = _decoding_s(engines[size, k], requests)
-            if number >= 0:
-                seconds[size, k].append(taken)
-    return {(size, k): _speedup(seconds[size, 0], seconds[size, k]) for size, k in arms if k}
+    generator = torch.Generator().manual_seed(config.seed)
+    prompt = tuple(torch.randint(target.vocab_size, (config.context,), generator=generator).tolist())
 
+    def engine(size: int, k: int) -> EagerEngine | BatchedEngine:
+        if size == 1:
+            return forced_engine(target, draft if k else None, k, acceptance)
+        decoder, clock, rule = NullDecoder(), SystemClock(), acceptance.rule()
+        if not k:
+            batch = BatchArS(models[size][0], config.sampling)
+            return BatchedEngine(batch, decoder, target.device, clock)
+        drafter = ModelBatchDrafter(models[size][1], config.sampling)
+        loops = BatchSpS(models[size][0], config.sampling, drafter, k, rule.accept)
+        return BatchedEngine(loops, decoder, target.device, clock, rule)
 
-def _engine(
-    target: CausalLM,
-    draft: CausalLM,
-    models: tuple[BatchModel, BatchModel],
-    size: int,
-    k: int,
-    plan: BatchPlan,
-) -> EagerEngine | BatchedEngine:
-    rule, decoder, clock = plan.acceptance.rule(), NullDecoder(), SystemClock()
-    if size == 1:
-        return EagerEngine(target, draft if k else None, k, decoder, target.device, clock, rule)
-    if not k:
-        return BatchedEngine(BatchArS(models[0], plan.sampling), decoder, target.device, clock)
-    drafter = ModelBatchDrafter(models[1], plan.sampling)
-    batch = BatchSpS(models[0], plan.sampling, drafter, k, rule.accept)
-    return BatchedEngine(batch, decoder, target.device, clock, rule)
+    def decoding_s(engine: EagerEngine | BatchedEngine, size: int, number: int) -> float:
+        seeds = [config.seed + size * (1 + number) + row for row in range(size)]
+        requests = [
+            Request(prompt, _FORCED_TOKENS, (), config.sampling, seed, fixed_length=True) for seed in seeds
+        ]
+        if isinstance(engine, EagerEngine):
+            return sum(engine.generate(request).decode_s for request in requests)
+        total = 0.0
+        for _, answer in engine.generate_all(requests):
+            if isinstance(answer, FloatingPointError):
+                raise answer
+            total += answer.decode_s
+        return total
 
-
-def _decoding_s(engine: EagerEngine | BatchedEngine, requests: Sequence[Request]) -> float:
-    if isinstance(engine, EagerEngine):
-        return sum(engine.generate(request).decode_s for request in requests)
-    found = [answer for _, answer in engine.generate_all(requests)]
-    for answer in found:
-        if isinstance(answer, FloatingPointError):
-            raise answer
-    return sum(answer.decode_s for answer in found if not isinstance(answer, FloatingPointError))
-
-
-def _speedup(plain: Sequence[float], speculating: Sequence[float]) -> RatioInterval | None:
-    tokens = np.ones(len(plain))
-    return shown(speedup(PairedTimes(_floats(plain), tokens, _floats(speculating), tokens)))
-
-
-def _floats(values: Sequence[float]) -> Floats:
-    return np.array(values, dtype=np.float64)
-
-
-def told(facts: BatchFacts) -> dict[str, Any]:
-    """As JSON has it: keys are texts."""
-    named = ("tokens_per_loop", "step_ms", "pays_up_to")
-    return {**facts, **{name: {str(key): value for key, value in facts[name].items()} for name in named}}  # type: ignore[literal-required]
+    arms = [(size, k) for size in config.batches for k in (0, *config.ks)]
+    runs = {(size, k): partial(decoding_s, engine(size, k), size) for size, k in arms}
+    seconds = in_turns(runs, _FORCED_ROUNDS, config.seed)
+    return {(size, k): speedup_of(seconds[size, 0], seconds[size, k]) for size, k in arms if k}

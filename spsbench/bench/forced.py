@@ -7,18 +7,21 @@ meaningless, and every record says that acceptance is synthetic.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from spsbench.decode.clock import SystemClock
 from spsbench.decode.rejection import Draft, Verdict
 from spsbench.decode.rows import Rows, rows_of
 from spsbench.decode.rules import Rule, expected_acceptance
-from spsbench.engines.local import Engine
+from spsbench.engines.local import EagerEngine, Engine
+from spsbench.models.causal_lm import CausalLM
 from spsbench.records import Request, SamplingParams, Speedup
 from spsbench.stats.acceptance import acceptance
 from spsbench.stats.speedup import PairedTimes, speedup
@@ -71,18 +74,39 @@ class NullDecoder:
         return ""
 
 
+def forced_engine(
+    target: CausalLM, draft: CausalLM | None, k: int, acceptance: SyntheticAcceptance | None
+) -> EagerEngine:
+    """SpS with synthetic acceptance, or ArS without a draft, of tokens that have no text."""
+    rule = None if acceptance is None else acceptance.rule()
+    return EagerEngine(target, draft, k, NullDecoder(), target.device, SystemClock(), rule)
+
+
 @dataclass(frozen=True, slots=True)
 class Forced:
-    """Measured times of one arm.
-
-    Attributes:
-        ms_per_token: decoding time per token.
-    """
+    """Measured times of one arm; the speedup is over ArS."""
 
     k: int
     ms_per_token: float
     tokens_per_loop: float
     speedup: Speedup | None
+
+
+Arm = TypeVar("Arm", bound=Hashable)
+Made = TypeVar("Made")
+
+
+def in_turns(arms: Mapping[Arm, Callable[[int], Made]], rounds: int, seed: int) -> dict[Arm, list[Made]]:
+    """What every arm makes in each round; the order is shuffled, and the first round is warm-up."""
+    shuffler, order = random.Random(seed), list(arms)
+    found: dict[Arm, list[Made]] = {arm: [] for arm in arms}
+    for number in range(-1, rounds):
+        shuffler.shuffle(order)
+        for arm in order:
+            made = arms[arm](number)
+            if number >= 0:
+                found[arm].append(made)
+    return found
 
 
 def measure_forced(
@@ -94,26 +118,27 @@ def measure_forced(
     rounds: int,
     seed: int = 0,
 ) -> list[Forced]:
-    """Interleave the arms: in each round one sequence of every arm, in shuffled order."""
-    shuffler, order = random.Random(seed), list(engines)
-    seconds: dict[int, list[float]] = {k: [] for k in engines}
-    loops: dict[int, int] = dict.fromkeys(engines, 0)
-    for number in range(-1, rounds):  # the first round is warm-up
-        shuffler.shuffle(order)
-        for k in order:
-            request = Request(tuple(prompt), tokens, (), sampling, seed=seed + 1 + number, fixed_length=True)
-            generation = engines[k].generate(request)
-            if number >= 0:
-                seconds[k].append(generation.decode_s)
-                loops[k] += len(generation.loops or ())
-    return [_result(k, seconds, loops[k], tokens) for k in engines]
+    """Measure arms by their K, 0 among them, in turns: in each round one sequence of every arm."""
+
+    def generated(k: int, number: int) -> tuple[float, int]:
+        request = Request(tuple(prompt), tokens, (), sampling, seed=seed + 1 + number, fixed_length=True)
+        made = engines[k].generate(request)
+        return made.decode_s, len(made.loops or ())
+
+    made = in_turns({k: partial(generated, k) for k in engines}, rounds, seed)
+    total = float(rounds * tokens)
+    found = []
+    for k, own in made.items():
+        seconds, loops = map(sum, zip(*own, strict=True))
+        gain = speedup_of([each for each, _ in made[0]], [each for each, _ in own]) if k else None
+        found.append(Forced(k, 1e3 * seconds / total, total / max(loops, 1), gain))
+    return found
 
 
-def _result(k: int, seconds: dict[int, list[float]], loops: int, tokens: int) -> Forced:
-    own, length = np.array(seconds[k]), np.full(len(seconds[k]), float(tokens))
-    found = speedup(PairedTimes(np.array(seconds[0]), length, own, length)) if k else None
-    total = len(own) * tokens
-    return Forced(k, 1e3 * float(own.sum()) / total, total / max(loops, 1), found)
+def speedup_of(plain: Sequence[float], speculating: Sequence[float]) -> Speedup | None:
+    """Of seconds for equally many tokens, paired by round."""
+    tokens = np.ones(len(plain))
+    return speedup(PairedTimes(np.array(plain), tokens, np.array(speculating), tokens))
 
 
 def acceptance_of(arms: pd.DataFrame, loops: pd.DataFrame) -> SyntheticAcceptance | None:

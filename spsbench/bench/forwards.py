@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,17 +18,12 @@ from spsbench.predict.whatif import WhatIf, alpha_needed, independent
 
 Floats = npt.NDArray[np.float64]
 
-_LEAST_ROUNDS, _MOST_ROUNDS = 5, 200
 _RESAMPLES, _SEED = 1_000, 20_230_202
 
 
 @dataclass(frozen=True, slots=True)
 class Forwards:
-    """Times of one model.
-
-    Attributes:
-        seconds: [rounds, len(rows)]; a round has one forward of each.
-    """
+    """Times of one model; ``seconds``: [rounds, len(rows)]; a round has one forward of each."""
 
     rows: tuple[int, ...]
     seconds: Floats
@@ -54,6 +49,14 @@ def _ratio(one: Floats, other: Floats) -> tuple[float, float, float]:
     drawn = np.median(one[draws], axis=1) / np.median(other[draws], axis=1)
     low, high = np.quantile(drawn, [0.025, 0.975])
     return float(np.median(one) / np.median(other)), float(low), float(high)
+
+
+def budgeted_rounds(budget_s: float, least: int = 5, most: float = 200) -> Iterator[int]:
+    """Numbers of rounds from -1, the warm-up, on: ``least``, and more until the budget is used up."""
+    started, number = time.perf_counter(), -1
+    while number < least or (number < most and time.perf_counter() - started < budget_s):
+        yield number
+        number += 1
 
 
 def time_forwards(
@@ -82,14 +85,12 @@ def time_in_turns(
     places = [(probe, context) for probe in range(len(probes)) for context in contexts]
     rounds: dict[tuple[int, int], list[list[float]]] = {place: [] for place in places}
     turns, shuffler = list(places), random.Random(seed)
-    started, done = time.perf_counter(), 0
-    while done <= _LEAST_ROUNDS or (time.perf_counter() - started < budget_s and done <= _MOST_ROUNDS):
+    for _ in budgeted_rounds(budget_s):
         shuffler.shuffle(turns)
         for probe, context in turns:
             if len(places) > 1:
                 probes[probe].settle(context)
             rounds[probe, context].append(probes[probe].round(context, shuffler))
-        done += 1
     for own in probes:
         own.model.rollback(0)
     # The first of a shape is slow.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,26 +16,22 @@ from spsbench.cli.options import takes
 from spsbench.cli.values import sought_of
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.paths import results_dir
+from spsbench.replay import MEAN, OBJECTIVES
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from spsbench.cli.progress import BarProgress, LogProgress
     from spsbench.config import RunConfig
     from spsbench.models.pair import Pair, PairSource
-    from spsbench.records import Arm, Interval, Sample, Spec
-    from spsbench.replay.advice import Advice, Candidate, Readings
-    from spsbench.replay.study import Sought
+    from spsbench.records import Arm, Sample, Spec
+    from spsbench.replay.advice import Advice, Candidate, Check, Readings
     from spsbench.replay.texts import TargetText, Written
     from spsbench.runner import Plan
     from spsbench.runner.stopping import StoppingRule
     from spsbench.store import RunStore
-    from spsbench.summary_types import RatioInterval
 
     Progress = LogProgress | BarProgress
 
 _PROMPTS, _CHECKED = 24, 8
-_BUDGET_S = 180.0
 _TEXTS, _TIMES, _LIVE = 0.5, 0.12, 0.2
 """Shares of the budget: of writing texts and reading them, of timing, and of the live run at least."""
 _LIVE_TOKENS = 96
@@ -80,8 +76,12 @@ def advise_on(params: Mapping[str, Any]) -> None:
     quiet, began_s = params["quiet"], time.monotonic()
     ks = values.lookaheads(params["k"] or "1..8")
     named = None if params["drafter"] is None else values.drafters(params["drafter"])
-    budget_s = values.seconds(params["budget"], _BUDGET_S)
-    objective, memory = _objective(params["objective"]), values.memory_bytes(params["memory"])
+    budget_s = values.seconds(params["budget"], 180.0)
+    objective, memory = params["objective"] or MEAN, values.memory_bytes(params["memory"])
+    if objective not in OBJECTIVES:
+        raise UsageError(
+            f"{objective} is unknown.", flag="--objective", remedy=f"Choose from {', '.join(OBJECTIVES)}."
+        )
     if budget_s == 0:
         raise UsageError("it must be above 0, got 0.", flag="--budget", remedy="Give a time, e.g. 3min.")
     config = _config(params).model_copy(update={"budget_s": _TEXTS * budget_s})
@@ -91,6 +91,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
     say_if_busy(quiet=quiet)
     say("Checking task, data and models", quiet=quiet)
     from spsbench.cli.progress import watching
+    from spsbench.cli.whatif_screen import advice_facts, advice_screen
     from spsbench.replay.advice import Readings, advise
     from spsbench.runner import plan, require_continuable
     from spsbench.store import fresh_directory
@@ -116,8 +117,8 @@ def advise_on(params: Mapping[str, Any]) -> None:
     left_s = max(budget_s - spent_s, _LIVE * budget_s)
     checks = [] if params["no_check"] else _check(ready, advice, pairs, directory, left_s, quiet=quiet)
     present(
-        lambda: _facts(directory, advice, checks),
-        lambda: _screen(written.label, written.sampling_name, advice, checks),
+        lambda: advice_facts(directory, advice, checks),
+        lambda: advice_screen(written.label, written.sampling_name, advice, checks),
         json=params["json"],
         quiet=quiet,
     )
@@ -139,11 +140,11 @@ def _written(
     reading.catch_up(written.texts)
     readings.require_fitting()
     _require_prompts(len({text.name for text in written.texts}))
-    return written, reading.spent_s()
+    return written, reading.texts.measured_s
 
 
 def _require_prompts(count: int) -> None:
-    from spsbench.predict.verdict import FEWEST_PROMPTS
+    from spsbench.predict import FEWEST_PROMPTS
 
     if count < FEWEST_PROMPTS:
         raise UsageError(
@@ -181,7 +182,7 @@ class _Reading:
         self._prompts = {prompt.example_id: prompt.ids for prompt in ready.prompts}
         self._read: set[tuple[str, int]] = set()
         self._tokens = 0
-        self._loops: dict[tuple[Sought, int], float] = {}
+        self._loops: dict[str, dict[int, float]] = {}
         self.loading, self.warned = progress.loading, progress.warned
 
     def rule(self, plan: Plan, store: RunStore) -> StoppingRule:
@@ -189,12 +190,8 @@ class _Reading:
         from spsbench.replay.advice import TextsRule
 
         self._readings.open(store.directory)
-        self._rule = TextsRule(plan, store, self._readings)
-        return self._rule
-
-    def spent_s(self) -> float:
-        """Seconds of all texts, in every process that wrote some."""
-        return self._rule.measured_s
+        self.texts = TextsRule(plan, store, self._readings)
+        return self.texts
 
     def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
         self._progress.stage(_WRITING, total, done)
@@ -232,32 +229,18 @@ class _Reading:
         self._read.add((text.name, text.sample))
         self._tokens += len(text.tokens)
         for sought, found in self._readings.replayed([text]).items():
+            loops = self._loops.setdefault(sought.name, dict.fromkeys(self._ks, 0.0))
             for k in self._ks:
-                loops = sum(law.loops for law in found.loops(k))
-                self._loops[sought, k] = self._loops.get((sought, k), 0.0) + loops
+                loops[k] += sum(law.loops for law in found.loops(k))
 
     def _interim(self) -> list[tuple[str, str]]:
         """Tokens per loop by now, of every drafter."""
-        rows: dict[Sought, list[str]] = {}
-        for (sought, _), loops in self._loops.items():
-            rows.setdefault(sought, []).append(f"{self._tokens / loops:.2f}")
-        names = {
-            each: f"{each.drafter} of {each.draft}" if each.draft else str(each.drafter) for each in rows
-        }
         title = f"K={', '.join(map(str, self._ks))}:"
-        told = [(names[each], ", ".join(numbers)) for each, numbers in rows.items()]
-        return [("tokens per loop,", title), *told] if rows else []
-
-
-OBJECTIVES = ("mean", "p99")
-
-
-def _objective(text: str | None) -> str:
-    if text not in (None, *OBJECTIVES):
-        raise UsageError(
-            f"{text} is unknown.", flag="--objective", remedy=f"Choose from {', '.join(OBJECTIVES)}."
-        )
-    return text or OBJECTIVES[0]
+        told = [
+            (name, ", ".join(f"{self._tokens / loops:.2f}" for loops in by_k.values()))
+            for name, by_k in self._loops.items()
+        ]
+        return [("tokens per loop,", title), *told] if told else []
 
 
 def _config(params: Mapping[str, Any]) -> RunConfig:
@@ -299,20 +282,6 @@ def _drafters(named: list[Spec] | None, source: PairSource) -> list[Spec]:
     return found
 
 
-@dataclass(frozen=True)
-class Check:
-    """A candidate that was run beside ArS."""
-
-    candidate: Candidate
-    live: RatioInterval | None
-    alarm: bool
-
-    @property
-    def ratio(self) -> float:
-        """The speedup that was measured; 1 where there is none."""
-        return 1.0 if self.live is None else self.live["ratio"]
-
-
 def _check(
     ready: Plan, advice: Advice, pairs: Mapping[str, Pair], directory: Path, budget_s: float, *, quiet: bool
 ) -> list[Check]:
@@ -320,53 +289,38 @@ def _check(
     if advice.best.found is None:
         return []
     ranked = [each for each in (advice.best, *advice.others) if each.found is not None][:2]
-    say(f"Running {' and '.join(map(_name, ranked))} beside ArS", quiet=quiet)
+    say(f"Running {' and '.join(each.name for each in ranked)} beside ArS", quiet=quiet)
     together: dict[str, list[Candidate]] = {}
     for each in ranked:
         assert each.found is not None
         together.setdefault(each.found.cell.draft or next(iter(together), ""), []).append(each)
-    return [
-        check
-        for draft, own in together.items()
-        for check in _live(
-            _with_draft(ready, draft),
-            advice,
-            own,
-            pairs.get(draft) or next(iter(pairs.values())),
-            directory,
-            budget_s / len(together),
-            quiet=quiet,
-        )
-    ]
+    chosen = tuple(prompt for prompt in ready.prompts if prompt.example_id in advice.judging)[:_CHECKED]
+    found = []
+    for draft, own in together.items():
+        with_draft = _with_draft(ready, draft)
+        config = with_draft.config.model_copy(update={"budget_s": budget_s / len(together)})
+        short = min(ready.max_new_tokens, _LIVE_TOKENS)
+        again = replace(with_draft, config=config, prompts=chosen, max_new_tokens=short)
+        found += _live(again, own, pairs.get(draft) or next(iter(pairs.values())), directory, quiet=quiet)
+    return found
 
 
 def _live(
-    ready: Plan,
-    advice: Advice,
-    candidates: Sequence[Candidate],
-    pair: Pair,
-    directory: Path,
-    budget_s: float,
-    *,
-    quiet: bool,
+    ready: Plan, candidates: Sequence[Candidate], pair: Pair, directory: Path, *, quiet: bool
 ) -> list[Check]:
     """Candidates with one draft model beside ArS."""
     from spsbench.cli.progress import watching
     from spsbench.records import Arm
+    from spsbench.replay.advice import Check
     from spsbench.runner import execute
 
     ars = ready.arms[0]
     cells = [each.found.cell for each in candidates if each.found is not None]
     arms = [Arm("sps", cell.k, ars.engine, ars.sampling_name, ars.sampling, cell.drafter) for cell in cells]
-    chosen = [prompt for prompt in ready.prompts if prompt.example_id in advice.judging][:_CHECKED]
-    config = ready.config.model_copy(update={"budget_s": budget_s})
-    short = min(ready.max_new_tokens, _LIVE_TOKENS)
-    again = replace(ready, config=config, arms=(ars, *arms), prompts=tuple(chosen), max_new_tokens=short)
     named = sha256(" ".join([cells[0].draft, *(arm.name for arm in arms)]).encode()).hexdigest()[:8]
+    folder, again = directory / f"check-{named}", replace(ready, arms=(ars, *arms))
     with watching(quiet=quiet) as watcher:
-        summary = execute(
-            again, directory / f"check-{named}", resume=True, watcher=watcher, pair=pair
-        ).summary
+        summary = execute(again, folder, resume=True, watcher=watcher, pair=pair).summary
     speedups = {row["arm"]: row["speedup"] for row in summary["rows"]}
     judged = (summary["losslessness"] or {"arms": []})["arms"]
     alarmed = {arm["arm"] for arm in judged if arm["verdict"] == "alarm"}
@@ -374,18 +328,6 @@ def _live(
         Check(each, speedups.get(arm.name), arm.name in alarmed)
         for each, arm in zip(candidates, arms, strict=True)
     ]
-
-
-def _advised(advice: Advice, checks: Sequence[Check]) -> Check:
-    """What to use: of what was run the fastest without an alarm; ArS where none of it gained."""
-    if not checks:
-        return Check(advice.best, None, alarm=False)
-    sound = [check for check in checks if not check.alarm]
-    ars = next(each for each in advice.others if each.found is None)
-    best = max(sound, key=lambda check: check.ratio, default=None)
-    if best is None or (best.live is not None and best.ratio <= 1.0):
-        return Check(ars, None, alarm=False)
-    return best
 
 
 def _with_draft(ready: Plan, name: str) -> Plan:
@@ -399,131 +341,3 @@ def _with_draft(ready: Plan, name: str) -> Plan:
     pair = ready.config.pair
     draft = ModelRef(id=name, revision=pair.draft.revision)
     return plan(ready.config.model_copy(update={"pair": with_draft(pair, draft)}))
-
-
-def _facts(directory: Path, advice: Advice, checks: Sequence[Check]) -> dict[str, Any]:
-    use = _advised(advice, checks)
-    return {
-        "run": str(directory),
-        "chosen_on": len(advice.choosing),
-        "judged_on": len(advice.judging),
-        "advised": _of(use.candidate),
-        "close_k": list(advice.close) if use.candidate is advice.best else [],
-        "too_large": list(advice.too_large),
-        "others": [_of(each) for each in (advice.best, *advice.others) if each is not use.candidate],
-        "break_even": None if advice.even is None else asdict(advice.even),
-        "live": use.live,
-        "within": _within(use),
-        "checked": [
-            {
-                **{name: _of(check.candidate)[name] for name in ("drafter", "draft", "k")},
-                "live": check.live,
-                "within": _within(check),
-                "alarm": check.alarm,
-            }
-            for check in checks
-        ],
-    }
-
-
-def _of(candidate: Candidate) -> dict[str, Any]:
-    found = candidate.found
-    return {
-        "drafter": None if found is None else str(found.cell.drafter),
-        "draft": None if found is None else found.cell.draft or None,
-        "k": 0 if found is None else found.cell.k,
-        "speedup": asdict(candidate.speedup),
-        "slower": asdict(candidate.slower),
-        "p99_s": candidate.p99_s,
-        "bytes": candidate.bytes,
-    }
-
-
-def _within(check: Check) -> bool | None:
-    """Whether the prediction and the live run have a speedup in common."""
-    told, live = check.candidate.speedup, check.live
-    if live is None or live["low"] is None or live["high"] is None or told.low is None or told.high is None:
-        return None
-    return live["low"] <= told.high and told.low <= live["high"]
-
-
-def _screen(label: str, sampling: str, advice: Advice, checks: Sequence[Check]) -> RenderableType:
-    from rich.console import Group
-
-    from spsbench.report.tables import Table, left, right
-    from spsbench.report.wording import interval
-
-    rows = [
-        [
-            _name(each),
-            interval(each.speedup, "x"),
-            "" if each is advice.best else _longer(each.slower),
-            f"{each.p99_s:.2f}",
-        ]
-        for each in (advice.best, *advice.others)
-    ]
-    table = Table(
-        [left(whole=True), right("speedup [95%]"), right("slower by [95%]"), right("P99 [s]")], rows
-    )
-    chosen, measured = len(advice.choosing), len(advice.judging)
-    return Group(
-        f"{label}, {sampling}: chosen on {chosen} prompts, measured on {measured} others",
-        "",
-        *_sentences(advice, checks),
-        "",
-        table.as_rich(),
-    )
-
-
-def _sentences(advice: Advice, checks: Sequence[Check]) -> Sequence[str]:
-    from spsbench.report.wording import interval, speedup
-
-    use = _advised(advice, checks)
-    if use.candidate.found is None:
-        lines = [
-            "Does not pay here: no drafter and K is "
-            + ("" if checks else "predicted to be ")
-            + "faster than ArS."
-        ]
-    else:
-        told = interval(use.candidate.speedup, "x")
-        lines = [f"Use {_name(use.candidate)}: {told} per token predicted."]
-    for check in checks:
-        name = "Measured" if check is use else f"{_name(check.candidate)}, measured"
-        agrees = {None: "", True: ", as predicted", False: ", which does NOT agree with the prediction"}
-        told = (
-            "could not be measured"
-            if check.live is None
-            else f"{speedup(check.live)}{agrees[_within(check)]}"
-        )
-        lines.append(f"{name} live beside ArS: {told}.")
-        if check.alarm:
-            lines.append(f"ALARM: {_name(check.candidate)} does not follow the target's distribution.")
-    if use.candidate is advice.best and advice.close:
-        lines.append(f"K={', '.join(map(str, advice.close))} cannot be told apart from it.")
-    lines += [
-        f"{_name(other)} was faster on the measuring prompts: more prompts would decide between the two."
-        for other in advice.others
-        if use.candidate is advice.best and not checks and other.slower.estimate < 1.0
-    ]
-    if use.candidate is advice.best and advice.even is not None and advice.even.c_allowed is not None:
-        lines.append(
-            f"Break-even: drafting a token may take {advice.even.c_allowed:.2f} ArS steps (now "
-            f"{advice.even.c:.2f})."
-        )
-    if advice.too_large:
-        lines.append(f"Left out, too large for --memory: {', '.join(advice.too_large)}.")
-    return lines
-
-
-def _name(candidate: Candidate) -> str:
-    found = candidate.found
-    return "ArS" if found is None else f"{found.cell.name}, K={found.cell.k}"
-
-
-def _longer(slower: Interval) -> str:
-    """By how much more time a token it takes than the advised one."""
-    from spsbench.report.wording import interval_percent
-
-    low, high = (None if end is None else end - 1 for end in (slower.low, slower.high))
-    return interval_percent(replace(slower, estimate=slower.estimate - 1, low=low, high=high))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from spsbench.cli import options, values
-from spsbench.cli.bench_screen import screen
 from spsbench.cli.console import present, say, say_if_busy
 from spsbench.cli.options import takes
 from spsbench.errors import UsageError
@@ -17,8 +17,8 @@ from spsbench.records import SamplingParams
 if TYPE_CHECKING:
     import torch
 
+    from spsbench.bench import BenchConfig
     from spsbench.bench.forced import SyntheticAcceptance
-    from spsbench.bench.study import BenchConfig
     from spsbench.config import PairConfig
     from spsbench.models.causal_lm import CausalLM
 
@@ -74,11 +74,7 @@ def lengths(text: str | None, default: int) -> tuple[int, ...]:
     return tuple(sorted(set(found)))
 
 
-USUAL_ALPHA = 0.8
-"""That predictions assume where no acceptance is given."""
-
-
-def sizes(text: str | None) -> tuple[int, ...]:
+def _sizes(text: str | None) -> tuple[int, ...]:
     """``1,2,4,8`` ascending and each once; nothing where nothing was typed."""
     from spsbench.config.models import MAX_BATCH
 
@@ -95,105 +91,67 @@ def sizes(text: str | None) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-DEFAULT_PAIR, DEFAULT_KS, DEFAULT_CONTEXT, DEFAULT_SECONDS = "mini", "1..8", 256, 20.0
-_SAMPLING = SamplingParams(top_p=0.95)
-# Random weights give almost even rows, whose nucleus is most of the vocabulary: no model's work.
-_SHARPENED = SamplingParams(temperature=0.1, top_p=0.95)
-
-
 def bench_pair(params: Mapping[str, Any]) -> None:
     """Measure a pair, real or of random weights, and print what it can gain."""
     random_weights = params["target_config"] is not None or params["draft_config"] is not None
-    _refuse(params, random_weights=random_weights)
+    quiet: bool = params["quiet"]
+    asked = _asked(params, random_weights=random_weights)
     threads = values.threads(params["threads"])
+    from spsbench.cli.whatif_screen import bench_screen
     from spsbench.environment import describe_environment
     from spsbench.models.hf_errors import quiet_libraries
     from spsbench.models.memory import suitable_threads
     from spsbench.models.pair import resolve_device
 
-    quiet: bool = params["quiet"]
-    asked = _asked(params, _SHARPENED if random_weights else _SAMPLING)
-    at_once = _at_once(params, asked)
-    device, dtype = resolve_device(params["device"] or "auto"), values.float_dtype(params["dtype"], "--dtype")
+    asked = replace(asked, acceptance=_acceptance(params))
+    device = resolve_device(params["device"] or "auto")
     say_if_busy(quiet=quiet)
     say("Checking the models", quiet=quiet)
     quiet_libraries()
-    names, target, draft = (_built if random_weights else _loaded)(params, asked, dtype, device)
+    models = (_random if random_weights else _named)(params, asked, device)
+    _require_room(models, asked, device)
+    if models.fallback is not None:
+        say(f"The forwards run over torch: {models.fallback}", quiet=quiet)
+    target = models.load("target", threads, None)
+    threads = threads or suitable_threads(target.parameters)
+    draft = models.load("draft", threads, target)
     if device.type == "cpu":
         import torch
 
-        torch.set_num_threads(threads or suitable_threads(target.parameters))
+        torch.set_num_threads(threads)
     say(f"Timing forwards after {', '.join(map(str, asked.contexts))} tokens of context", quiet=quiet)
+    if asked.batches:
+        from spsbench.bench.batches import study_batches as study
+    else:
+        from spsbench.bench.study import study
     facts = {
-        "target": _told(names[0], target, random_weights),
-        "draft": _told(names[1], draft, random_weights),
-        "device": str(device),
-        **(_batches(target, draft, asked, at_once) if at_once else _measured(target, draft, asked)),
-        "environment": describe_environment(),
-    }
-    present(lambda: facts, lambda: screen(facts), json=params["json"], quiet=quiet)
+        role: {
+            "name": models.names[role],
+            "model_type": model.config.model_type,
+            "parameters": model.parameters,
+            "dtype": model.weights,
+            "backend": model.backend,
+            "random_weights": random_weights,
+        }
+        for role, model in (("target", target), ("draft", draft))
+    } | {"device": str(device), **study(target, draft, asked), "environment": describe_environment()}
+    present(lambda: facts, lambda: bench_screen(facts), json=params["json"], quiet=quiet)
 
 
-def _measured(target: CausalLM, draft: CausalLM, asked: BenchConfig) -> Mapping[str, Any]:
-    from spsbench.bench.study import study, study_contexts
-
-    return (study if len(asked.contexts) == 1 else study_contexts)(target, draft, asked)
-
-
-def _at_once(params: Mapping[str, Any], asked: BenchConfig) -> tuple[int, ...]:
-    """The batch sizes of ``--batch``; none for a study of one sequence."""
-    return sizes(params["batch"])
-
-
-def _batches(
-    target: CausalLM, draft: CausalLM, asked: BenchConfig, at_once: tuple[int, ...]
-) -> Mapping[str, Any]:
-    """Forwards and loops of several sequences at once."""
-    import torch
-
-    from spsbench.bench.batches import BatchPlan, require_batch_room, study_batches, told
-    from spsbench.bench.forced import SyntheticAcceptance
-
-    acceptance = asked.acceptance or SyntheticAcceptance([USUAL_ALPHA])
-    shares = " ".join(f"{p:.2f}" for p in acceptance.probabilities)
-    plan = BatchPlan(
-        batches=at_once,
-        ks=asked.ks,
-        context=asked.contexts[0],
-        budget_s=asked.budget_s,
-        acceptance=acceptance,
-        loops=asked.acceptance is not None,
-        sampling=asked.sampling,
-        seed=asked.seed,
-    )
-    require_batch_room(target, draft, plan)
-    facts = told(study_batches(target, draft, plan))
-    return {**facts, "assumed": f"acceptance {shares}", "threads": torch.get_num_threads()}
-
-
-def _asked(params: Mapping[str, Any], sampling: SamplingParams) -> BenchConfig:
-    from spsbench.bench.study import BenchConfig
-
-    return BenchConfig(
-        ks=values.lookaheads(params["k"] or DEFAULT_KS),
-        contexts=lengths(params["context"], DEFAULT_CONTEXT),
-        budget_s=values.number(params["seconds"], "--seconds", 0.01, DEFAULT_SECONDS),
-        sampling=sampling,
-        acceptance=_acceptance(params),
-        seed=values.seed(params["seed"]),
-    )
-
-
-def _refuse(params: Mapping[str, Any], *, random_weights: bool) -> None:
-    """Refuse wrong values before torch is imported."""
+def _asked(params: Mapping[str, Any], *, random_weights: bool) -> BenchConfig:
+    """What was typed, without the acceptance; whatever can be refused before torch is imported is."""
+    from spsbench.bench import BenchConfig
     from spsbench.store.opening import read_run
 
-    values.lookaheads(params["k"] or DEFAULT_KS)
-    values.number(params["seconds"], "--seconds", 0.01, DEFAULT_SECONDS)
-    values.seed(params["seed"])
+    # Random weights give almost even rows, whose nucleus is most of the vocabulary: no model's work.
+    sampling = SamplingParams(temperature=0.1 if random_weights else 1.0, top_p=0.95)
+    ks = values.lookaheads(params["k"] or "1..8")
+    budget_s = values.number(params["seconds"], "--seconds", 0.01, 20.0)
+    seed = values.seed(params["seed"])
     values.float_dtype(params["dtype"], "--dtype")
-    contexts = lengths(params["context"], DEFAULT_CONTEXT)
-    if sizes(params["batch"]) and len(contexts) > 1:
+    contexts = lengths(params["context"], 256)
+    batches = _sizes(params["batch"])
+    if batches and len(contexts) > 1:
         raise UsageError("batches are measured at one context.", flag="--context", remedy="Give one number.")
     alpha, run = params["alpha"], params["acceptance_from"]
     if alpha is not None or run is not None:
@@ -203,14 +161,17 @@ def _refuse(params: Mapping[str, Any], *, random_weights: bool) -> None:
                 flag="--context",
                 remedy="Give one number, or leave --alpha and --acceptance-from out.",
             )
-        values.between(alpha, "--alpha", 0, 1, USUAL_ALPHA)
+        values.between(alpha, "--alpha", 0, 1, 0.8)
         if run is not None:
             read_run(run, "--acceptance-from")
     values.require_machine(params)
-    if random_weights:
-        _require_two_configurations(params)
-    else:
+    if not random_weights:
         _pair(params)
+    for name in ("target_config", "draft_config"):
+        if random_weights and params[name] is None:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError("it is missing.", flag=flag, remedy="Give both configurations.")
+    return BenchConfig(ks, contexts, budget_s, sampling, None, seed, batches)
 
 
 def _acceptance(params: Mapping[str, Any]) -> SyntheticAcceptance | None:
@@ -234,37 +195,43 @@ def _acceptance(params: Mapping[str, Any]) -> SyntheticAcceptance | None:
     return found
 
 
-Models: TypeAlias = "tuple[tuple[str, str], CausalLM, CausalLM]"
+@dataclass(frozen=True)
+class _Models:
+    """Two models that can be loaded; ``load`` takes a role, threads and, for the draft, the target."""
+
+    names: Mapping[str, str]
+    configs: Sequence[Any]
+    weights_bytes: Sequence[int]
+    dtype: str
+    backend: str
+    fallback: str | None
+    load: Callable[[str, int | None, CausalLM | None], CausalLM]
 
 
-def _loaded(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: torch.device) -> Models:
+def _named(params: Mapping[str, Any], asked: BenchConfig, device: torch.device) -> _Models:
     """The named pair, or target and draft by themselves."""
     from spsbench.config.models import chosen_backend
     from spsbench.models.loading import load
-    from spsbench.models.memory import require_memory, suitable_threads, weight_bytes
+    from spsbench.models.memory import require_memory, weight_bytes
     from spsbench.models.pair import find_pair, pair_backend
 
     config = _pair(params)
     source = find_pair(config)
+    dtype = values.float_dtype(params["dtype"], "--dtype")
     dtype = config.dtype if dtype == "auto" else dtype
     _require_window(source.context_window, asked, apart=source.target.is_encoder_decoder)
     backend, fallback = pair_backend(chosen_backend(params["backend"]), source, (dtype, dtype), device)
     require_memory(source.target, source.draft, (dtype, dtype), device, backend)
-    models = {"--target": source.target, "--draft": source.draft}
-    sizes = [weight_bytes(model, dtype, flag) or 0 for flag, model in models.items()]
-    _require_room([model.config for model in models.values()], sizes, backend, dtype, asked, device)
-    _tell(fallback, params)
-    names = (source.target.name, source.draft.name)
-    threads = values.threads(params["threads"])
-    target = load(source.target, dtype, device, source.vocab_size, "--target", backend, threads)
-    threads = threads or suitable_threads(target.parameters)
-    draft = load(source.draft, dtype, device, source.vocab_size, "--draft", backend, threads, target)
-    return names, target, draft
+    models = {"target": source.target, "draft": source.draft}
+    sizes = [weight_bytes(model, dtype, f"--{role}") or 0 for role, model in models.items()]
 
+    def loaded(role: str, threads: int | None, beside: CausalLM | None) -> CausalLM:
+        place = source.vocab_size, f"--{role}", backend, threads, beside
+        return load(models[role], dtype, device, *place)
 
-def _tell(fallback: str | None, params: Mapping[str, Any]) -> None:
-    if fallback is not None:
-        say(f"The forwards run over torch: {fallback}", quiet=params["quiet"])
+    names = {role: model.name for role, model in models.items()}
+    configs = [model.config for model in models.values()]
+    return _Models(names, configs, sizes, dtype, backend, fallback, loaded)
 
 
 def _pair(params: Mapping[str, Any]) -> PairConfig:
@@ -275,7 +242,7 @@ def _pair(params: Mapping[str, Any]) -> PairConfig:
         missing = "--draft" if params["draft"] is None else "--target"
         raise UsageError("it is missing.", flag=missing, remedy="Give --target and --draft, or --pair.")
     if params["target"] is None:
-        return load_pair(params["pair"] or DEFAULT_PAIR)
+        return load_pair(params["pair"] or "mini")
     if params["pair"] is not None:
         raise UsageError(
             "--target and --draft are given too.", flag="--pair", remedy="Leave --pair out, or the two."
@@ -284,16 +251,7 @@ def _pair(params: Mapping[str, Any]) -> PairConfig:
     return PairConfig(name=pair_name(target, draft), target=target, draft=draft)
 
 
-_CONFIGURATIONS = ("--target-config", "--draft-config")
-
-
-def _require_two_configurations(params: Mapping[str, Any]) -> None:
-    for flag in _CONFIGURATIONS:
-        if params[flag.removeprefix("--").replace("-", "_")] is None:
-            raise UsageError("it is missing.", flag=flag, remedy="Give both configurations.")
-
-
-def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: torch.device) -> Models:
+def _random(params: Mapping[str, Any], asked: BenchConfig, device: torch.device) -> _Models:
     """Models of random weights from two configurations."""
     from spsbench.config.models import chosen_backend
     from spsbench.models.causal_lm import context_window, text_config
@@ -305,9 +263,9 @@ def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: to
         require_room,
         weights_bytes,
     )
-    from spsbench.models.memory import suitable_threads
 
-    names, flags = (params["target_config"], params["draft_config"]), _CONFIGURATIONS
+    dtype = values.float_dtype(params["dtype"], "--dtype")
+    names, flags = (params["target_config"], params["draft_config"]), ("--target-config", "--draft-config")
     configs = [read_config(name, flag) for name, flag in zip(names, flags, strict=True)]
     two_sided = {bool(config.is_encoder_decoder) for config in configs}
     if len(two_sided) > 1:
@@ -321,14 +279,14 @@ def _built(params: Mapping[str, Any], asked: BenchConfig, dtype: str, device: to
     shared = min(text_config(config).vocab_size for config in configs)
     reasons = [(name, config_not_covered(c, dtype, device)) for name, c in zip(names, configs, strict=True)]
     backend, fallback = choose_backend(chosen_backend(params["backend"]), reasons, device)
+    roles = ("target", "draft")
+
+    def loaded(role: str, threads: int | None, beside: CausalLM | None) -> CausalLM:
+        own = configs[roles.index(role)]
+        return random_model(own, dtype, device, shared, backend, threads, asked.seed)
+
     sizes = [weights_bytes(config, dtype) for config in configs]
-    _require_room(configs, sizes, backend, dtype, asked, device)
-    _tell(fallback, params)
-    threads = values.threads(params["threads"])
-    target = random_model(configs[0], dtype, device, shared, backend, threads, asked.seed)
-    threads = threads or suitable_threads(target.parameters)
-    draft = random_model(configs[1], dtype, device, shared, backend, threads, asked.seed)
-    return names, target, draft
+    return _Models(dict(zip(roles, names, strict=True)), configs, sizes, dtype, backend, fallback, loaded)
 
 
 def _require_window(window: int, asked: BenchConfig, *, apart: bool) -> None:
@@ -350,36 +308,17 @@ def _require_window(window: int, asked: BenchConfig, *, apart: bool) -> None:
         )
 
 
-def _require_room(
-    configs: Sequence[Any],
-    sizes: Sequence[int],
-    backend: str,
-    dtype: str,
-    asked: BenchConfig,
-    device: torch.device,
-) -> None:
-    """Refuse a context that does not fit beside the weights, whose ``sizes`` are in bytes."""
+def _require_room(models: _Models, asked: BenchConfig, device: torch.device) -> None:
+    """Refuse a context that does not fit beside the weights."""
     import torch
 
     from spsbench.bench.study import Held, require_context_room
     from spsbench.config.models import ONNXRUNTIME
     from spsbench.models.memory import DTYPES
 
-    def width(config: Any) -> int:
-        own = DTYPES.get(dtype) or getattr(config, "dtype", None) or torch.float32
-        return 4 if backend == ONNXRUNTIME else int(own.itemsize)
-
-    models = [Held(config, size, width(config)) for config, size in zip(configs, sizes, strict=True)]
+    held = []
+    for config, size in zip(models.configs, models.weights_bytes, strict=True):
+        own = DTYPES.get(models.dtype) or getattr(config, "dtype", None) or torch.float32
+        held.append(Held(config, size, 4 if models.backend == ONNXRUNTIME else int(own.itemsize)))
     whole = asked.acceptance is not None
-    require_context_room(models, asked.context, asked.tokens, device, whole=whole)
-
-
-def _told(name: str, model: CausalLM, random_weights: bool) -> dict[str, Any]:
-    return {
-        "name": name,
-        "model_type": model.config.model_type,
-        "parameters": model.parameters,
-        "dtype": model.weights,
-        "backend": model.backend,
-        "random_weights": random_weights,
-    }
+    require_context_room(held, asked.context, asked.tokens, device, whole=whole)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Group, RenderableType
-
 from spsbench.axes import MODIFIED_REJECTION
 from spsbench.cli import options, values
-from spsbench.cli.console import out as console
-from spsbench.cli.console import present, print_json, say
+from spsbench.cli.console import present, say
 from spsbench.cli.options import takes
 from spsbench.errors import UsageError
 from spsbench.plugins import unknown
 
 if TYPE_CHECKING:
-    from spsbench.records import SamplingParams, Spec
-    from spsbench.simulate.sources import Source
-    from spsbench.simulate.study import Question, World
+    from spsbench.records import Spec
+    from spsbench.simulate.study import Question
+    from spsbench.simulate.tables import Source
 
 
 ALPHA, COST, OPERATIONS = 0.8, 1.8 / 14.1, 4.0 / 70.0
@@ -30,199 +27,6 @@ FAULTS = (
     *("row-off-by-one", "residual-row", "one-uniform", "constant-uniform", "lenience"),
 )
 """Wrong samplers of ``verify --controls`` that are wrong on tables, too, which have no caches."""
-
-
-def question_of(params: Mapping[str, Any]) -> Question:
-    """What was typed, checked."""
-    from spsbench.simulate.sources import Language
-
-    source = _source(params["source"])
-    alpha, distance = _closeness(params, source)
-    language = Language(
-        vocabulary=int(values.number(params["vocabulary"], "--vocabulary", 2, 32, whole=True)),
-        sharpness=values.between(params["sharpness"], "--sharpness", 0, 50, 2.0),
-        variation=values.between(params["variation"], "--variation", 0, 0.99, 0.9),
-        stay=values.between(params["stay"], "--stay", 0, 1, 0.95),
-        seed=int(values.number(params["seed"], "--seed", 0, 0, whole=True)),
-    )
-    classes, ks = _classes(params["contexts"], source, language.vocabulary), _ks(params["k"])
-    operations = values.number(params["operations"], "--operations", 0, OPERATIONS)
-    tokens = int(values.number(params["tokens"], "--tokens", 1, 6400, whole=True))
-    cost, sampling = cost_of(params), _sampling(params)
-    rule, fault = _rule_and_fault(params)
-    # torch comes with these: all that was typed has been checked by now.
-    from spsbench.simulate.loops import Sampler
-    from spsbench.simulate.study import Question
-
-    sampler = Sampler(sampling, rule, fault, language.seed)
-    return Question(source, language, classes, alpha, distance, ks, cost, operations, tokens, sampler)
-
-
-def cost_of(params: Mapping[str, Any]) -> float:
-    """c as typed, or the paper's."""
-    return values.number(params["cost"], "--cost", 0, COST)
-
-
-def _ks(text: str | None) -> tuple[int, ...]:
-    from spsbench.config import parse_ks
-
-    ks = parse_ks(text or "1..8")
-    if 0 in ks:
-        raise UsageError(
-            "a simulated loop drafts at least one token, got 0.",
-            flag="--k",
-            remedy="Give a K from 1 on, e.g. 1..8; 0 is ArS, one token a loop.",
-        )
-    return tuple(sorted(ks))
-
-
-def _source(name: str | None) -> Source:
-    from spsbench.simulate.sources import SOURCES
-
-    found = SOURCES.get(name or "dirichlet")
-    if found is None:
-        raise unknown(str(name), SOURCES, "--source")
-    return found
-
-
-def _closeness(params: Mapping[str, Any], source: Source) -> tuple[float | None, float | None]:
-    """(alpha, None) or (None, distance), whichever was asked for."""
-    from spsbench.simulate.sources import SOURCES
-
-    names = {each.option: each.option.removeprefix("--").replace("-", "_") for each in SOURCES.values()}
-    given = {flag: params[name] for flag, name in names.items() if params[name] is not None}
-    for flag in given:
-        if flag != source.option:
-            raise UsageError(
-                f"--source {source.name} has no such closeness.", flag=flag, remedy=f"Give {source.option}."
-            )
-    if not given:
-        return _alpha(params["alpha"]), None
-    if params["alpha"] is not None:
-        raise UsageError(
-            "both say how close the draft is.", flag="--alpha", remedy=f"Leave it or {source.option} out."
-        )
-    return None, source.distance(_chosen(given[source.option], source))
-
-
-def _alpha(text: str | None) -> float:
-    alpha = values.between(text, "--alpha", 0, 1, ALPHA)
-    if alpha in (0.0, 1.0):
-        raise UsageError(
-            f"no draft is solved for at {text}, where {'everything' if alpha else 'nothing'} is accepted.",
-            flag="--alpha",
-            remedy="Give a number above 0 and below 1, or --formula.",
-        )
-    return alpha
-
-
-_LIMITS = {
-    "--concentration": (1e-6, 1e7, 20.0),
-    "--draft-temperature": (1e-3, 1e3, 0.5),
-    "--dependence": (0.0, 1.0, 0.3),
-}
-"""The least, the most, and an example."""
-
-
-def _chosen(text: str, source: Source) -> float:
-    return values.between(text, source.option, *_LIMITS[source.option])
-
-
-def _classes(text: str | None, source: Source, vocabulary: int) -> tuple[int, ...]:
-    if text is None:
-        return (min(8, vocabulary),) if source.order == 2 else tuple(dict.fromkeys((1, min(32, vocabulary))))
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise UsageError(
-            f"it must be whole numbers from 1, got {text}.",
-            flag="--contexts",
-            remedy="Give one or several: 1,32.",
-        )
-    return tuple(dict.fromkeys(map(int, parts)))
-
-
-def _rule_and_fault(params: Mapping[str, Any]) -> tuple[Spec, str | None]:
-    rule, fault = _rule(params["rule"]), params["fault"]
-    if fault is not None:
-        if fault not in FAULTS:
-            raise unknown(fault, FAULTS, "--fault")
-        if rule.name != MODIFIED_REJECTION:
-            raise UsageError(
-                f"{fault} is a fault of {MODIFIED_REJECTION}, and the rule is {rule}.",
-                flag="--fault",
-                remedy="Leave --rule out.",
-            )
-    return rule, fault
-
-
-def _rule(text: str | None) -> Spec:
-    from spsbench.drafters.registry import rule_kind
-    from spsbench.records import Spec
-
-    if text in FAULTS and text != "lenience":
-        raise UsageError(
-            f"{text} is a planted fault, not a rule.", flag="--rule", remedy=f"Give --fault {text}."
-        )
-    rule = Spec(MODIFIED_REJECTION) if text is None else Spec.parse(text)
-    rule_kind(rule.name).settled(rule)
-    return rule
-
-
-def _sampling(params: Mapping[str, Any]) -> SamplingParams:
-    sampling = values.sampling({**params, "greedy": False})
-    if sampling.greedy:
-        raise UsageError(
-            "a greedy target leaves nothing to chance, got 0.",
-            flag="--temperature",
-            remedy="Give a temperature above 0.",
-        )
-    return sampling
-
-
-def show_formula(alpha: float, c: float, k: str | None, *, json: bool, quiet: bool) -> None:
-    """Print the prediction.
-
-    Args:
-        alpha: probability that one draft token is accepted.
-    """
-    from spsbench.config import parse_ks
-
-    prediction = predict(alpha, c, parse_ks(k or "0..7"))
-    present(lambda: prediction, lambda: render(prediction), json=json, quiet=quiet)
-
-
-def predict(alpha: float, c: float, ks: Sequence[int]) -> dict[str, Any]:
-    """Expected tokens per loop and speedup for every K, and the best K."""
-    from spsbench.law.theory import expected_tokens, minimum_gain, walltime_factor
-    from spsbench.predict.whatif import KS, leviathan
-
-    gain = minimum_gain(alpha, c)  # checks both
-    best = leviathan(alpha, c).best_k(KS)
-    return {
-        "alpha": alpha,
-        "c": c,
-        "best_k": best,
-        "best_speedup": walltime_factor(alpha, c, best),
-        "minimum_gain": gain,
-        "rows": [
-            {"k": k, "tokens_per_loop": expected_tokens(alpha, k), "speedup": walltime_factor(alpha, c, k)}
-            for k in ks
-        ],
-    }
-
-
-def render(prediction: dict[str, Any]) -> RenderableType:
-    """The prediction for a terminal."""
-    from spsbench.report.tables import Table, right
-
-    rows = [
-        [str(row["k"]), f"{row['tokens_per_loop']:.3f}", f"{row['speedup']:.2f}x"]
-        for row in prediction["rows"]
-    ]
-    table = Table([*map(right, ("K", "tokens/loop", "speedup"))], rows)
-    best = f"Best: K={prediction['best_k']} with {prediction['best_speedup']:.2f}x."
-    note = "A prediction, not a measurement: acceptance is assumed independent, verifying K tokens free."
-    return Group(table.as_rich(), "", best, note)
 
 
 FACTS_FILE = "simulation.json"
@@ -276,23 +80,50 @@ def simulate(**params: Any) -> None:
 
     Example: spsbench simulate --alpha 0.8 --cost 0.13 --k 1..8
     """
-    if params["formula"]:
-        _formula(params)
-    else:
-        simulate_loops(params)
+    (show_formula if params["formula"] else simulate_loops)(params)
 
 
-def _formula(params: Mapping[str, Any]) -> None:
+def show_formula(params: Mapping[str, Any]) -> None:
+    """Print expected tokens per loop and speedup for every K, and the best K."""
+    from rich.console import Group
+
+    from spsbench.config import parse_ks
+    from spsbench.law.theory import expected_tokens, minimum_gain, walltime_factor
+    from spsbench.predict.whatif import KS, leviathan
+    from spsbench.report.tables import Table, right
+
     alpha = values.between(params["alpha"], "--alpha", 0, 1, ALPHA)
-    show_formula(alpha, cost_of(params), params["k"], json=params["json"], quiet=params["quiet"])
+    c = values.number(params["cost"], "--cost", 0, COST)
+    gain = minimum_gain(alpha, c)  # checks both
+    best = leviathan(alpha, c).best_k(KS)
+    by_k = {
+        k: (expected_tokens(alpha, k), walltime_factor(alpha, c, k)) for k in parse_ks(params["k"] or "0..7")
+    }
+    facts = {
+        "alpha": alpha,
+        "c": c,
+        "best_k": best,
+        "best_speedup": walltime_factor(alpha, c, best),
+        "minimum_gain": gain,
+        "rows": [{"k": k, "tokens_per_loop": n, "speedup": factor} for k, (n, factor) in by_k.items()],
+    }
+    rows = [[str(k), f"{n:.3f}", f"{factor:.2f}x"] for k, (n, factor) in by_k.items()]
+    table = Table([*map(right, ("K", "tokens/loop", "speedup"))], rows)
+    said = f"Best: K={best} with {facts['best_speedup']:.2f}x."
+    note = "A prediction, not a measurement: acceptance is assumed independent, verifying K tokens free."
+    screen = Group(table.as_rich(), "", said, note)
+    present(lambda: facts, lambda: screen, json=params["json"], quiet=params["quiet"])
 
 
 def simulate_loops(params: Mapping[str, Any]) -> None:
     """Simulate what was asked for, print it and write it."""
     quiet: bool = params["quiet"]
-    question = question_of(params)
+    question = _question(params)
     from spsbench.cli.progress import counting
+    from spsbench.files import write_json, write_text
+    from spsbench.report.figures.style import save
     from spsbench.simulate.study import prepare, study
+    from spsbench.simulate.summary import facts, page, plates, screen
 
     pairs = prepare(question)
     folder = _folder(params["out"])
@@ -302,10 +133,15 @@ def simulate_loops(params: Mapping[str, Any]) -> None:
     loops = sum(point.simulated.loops for world in worlds for point in world.points)
     say(f"{loops:,} loops simulated", quiet=quiet)
     if folder is not None:
-        _write(question, worlds, folder)
+        drawn = plates(question, worlds)
+        for plate in drawn:
+            save(plate, folder)
+        write_json(folder / FACTS_FILE, facts(question, worlds))
+        write_text(folder / "simulation.md", page(question, worlds, drawn))
         say(f"Figures, page and JSON are in {folder}", quiet=quiet)
-    if params["json"] or not quiet:
-        _show(question, worlds, as_json=params["json"])
+    present(
+        lambda: facts(question, worlds), lambda: screen(question, worlds), json=params["json"], quiet=quiet
+    )
 
 
 def _folder(out: Path | None) -> Path | None:
@@ -328,30 +164,117 @@ def _folder(out: Path | None) -> Path | None:
     return out
 
 
-def _write(question: Question, worlds: Sequence[World], folder: Path) -> None:
-    from spsbench.files import write_json, write_text
-    from spsbench.report.figures.style import save
-    from spsbench.simulate.summary import facts, page, plates
+def _question(params: Mapping[str, Any]) -> Question:
+    """What was typed, checked."""
+    from spsbench.simulate.tables import SOURCES, Language
 
-    drawn = plates(question, worlds)
-    for plate in drawn:
-        save(plate, folder)
-    write_json(folder / FACTS_FILE, facts(question, worlds))
-    write_text(folder / "simulation.md", page(question, worlds, drawn))
+    source = SOURCES.get(params["source"] or "dirichlet")
+    if source is None:
+        raise unknown(str(params["source"]), SOURCES, "--source")
+    alpha, distance = _closeness(params, source)
+    language = Language(
+        vocabulary=int(values.number(params["vocabulary"], "--vocabulary", 2, 32, whole=True)),
+        sharpness=values.between(params["sharpness"], "--sharpness", 0, 50, 2.0),
+        variation=values.between(params["variation"], "--variation", 0, 0.99, 0.9),
+        stay=values.between(params["stay"], "--stay", 0, 1, 0.95),
+        seed=values.seed(params["seed"]),
+    )
+    classes, ks = _classes(params["contexts"], source, language.vocabulary), _ks(params["k"])
+    operations = values.number(params["operations"], "--operations", 0, OPERATIONS)
+    tokens = int(values.number(params["tokens"], "--tokens", 1, 6400, whole=True))
+    cost = values.number(params["cost"], "--cost", 0, COST)
+    sampling = values.sampling({**params, "greedy": False})
+    if sampling.greedy:
+        raise UsageError(
+            "a greedy target leaves nothing to chance, got 0.",
+            flag="--temperature",
+            remedy="Give a temperature above 0.",
+        )
+    rule = _rule(params["rule"], params["fault"])
+    # torch comes with these: all that was typed has been checked by now.
+    from spsbench.simulate.loops import Sampler
+    from spsbench.simulate.study import Question
+
+    sampler = Sampler(sampling, rule, params["fault"], language.seed)
+    return Question(source, language, classes, alpha, distance, ks, cost, operations, tokens, sampler)
 
 
-def _show(question: Question, worlds: Sequence[World], *, as_json: bool) -> None:
-    from rich.console import Group
-    from rich.text import Text
+def _ks(text: str | None) -> tuple[int, ...]:
+    from spsbench.config import parse_ks
 
-    from spsbench.simulate.summary import NOTE, factors, facts, heading, lengths, sentences, title
+    ks = parse_ks(text or "1..8")
+    if 0 in ks:
+        raise UsageError(
+            "a simulated loop drafts at least one token, got 0.",
+            flag="--k",
+            remedy="Give a K from 1 on, e.g. 1..8; 0 is ArS, one token a loop.",
+        )
+    return tuple(sorted(ks))
 
-    if as_json:
-        print_json(facts(question, worlds))
-        return
-    parts: list[RenderableType] = [Text(title(question), style="bold")]
-    for world in worlds:
-        parts += ["", Text(heading(question, world), style="bold"), ""]
-        parts += [lengths(world).as_rich(), "", factors(world).as_rich(), ""]
-        parts += [Text(sentence) for sentence in sentences(question, world)]
-    console().print(Group(*parts, "", NOTE))
+
+def _closeness(params: Mapping[str, Any], source: Source) -> tuple[float | None, float | None]:
+    """(alpha, None) or (None, distance), whichever was asked for."""
+    given = {flag: text for flag in _LIMITS if (text := params[flag[2:].replace("-", "_")]) is not None}
+    for flag in given:
+        if flag != source.option:
+            raise UsageError(
+                f"--source {source.name} has no such closeness.", flag=flag, remedy=f"Give {source.option}."
+            )
+    if given:
+        if params["alpha"] is not None:
+            raise UsageError(
+                "both say how close the draft is.", flag="--alpha", remedy=f"Leave it or {source.option} out."
+            )
+        chosen = values.between(given[source.option], source.option, *_LIMITS[source.option])
+        return None, source.distance(chosen)
+    alpha = values.between(params["alpha"], "--alpha", 0, 1, ALPHA)
+    if alpha in (0.0, 1.0):
+        raise UsageError(
+            f"no draft is solved for at {params['alpha']}, where "
+            f"{'everything' if alpha else 'nothing'} is accepted.",
+            flag="--alpha",
+            remedy="Give a number above 0 and below 1, or --formula.",
+        )
+    return alpha, None
+
+
+_LIMITS = {
+    "--concentration": (1e-6, 1e7, 20.0),
+    "--draft-temperature": (1e-3, 1e3, 0.5),
+    "--dependence": (0.0, 1.0, 0.3),
+}
+"""The least, the most, and an example."""
+
+
+def _classes(text: str | None, source: Source, vocabulary: int) -> tuple[int, ...]:
+    if text is None:
+        return (min(8, vocabulary),) if source.order == 2 else tuple(dict.fromkeys((1, min(32, vocabulary))))
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise UsageError(
+            f"it must be whole numbers from 1, got {text}.",
+            flag="--contexts",
+            remedy="Give one or several: 1,32.",
+        )
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def _rule(text: str | None, fault: str | None) -> Spec:
+    from spsbench.drafters.registry import rule_kind
+    from spsbench.records import Spec
+
+    if text in FAULTS and text != "lenience":
+        raise UsageError(
+            f"{text} is a planted fault, not a rule.", flag="--rule", remedy=f"Give --fault {text}."
+        )
+    rule = Spec(MODIFIED_REJECTION) if text is None else Spec.parse(text)
+    rule_kind(rule.name).settled(rule)
+    if fault is not None and fault not in FAULTS:
+        raise unknown(fault, FAULTS, "--fault")
+    if fault is not None and rule.name != MODIFIED_REJECTION:
+        raise UsageError(
+            f"{fault} is a fault of {MODIFIED_REJECTION}, and the rule is {rule}.",
+            flag="--fault",
+            remedy="Leave --rule out.",
+        )
+    return rule

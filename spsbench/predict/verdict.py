@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from spsbench.axes import axes, identity
+from spsbench.predict import FEWEST_PROMPTS
 from spsbench.stats.anytime import paired_speedup
 from spsbench.stats.speedup import PairedTimes, finished, shown, speedup
 from spsbench.summary_types import (
@@ -31,10 +32,6 @@ from spsbench.summary_types import (
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-FEWEST_PROMPTS = 8
-"""With fewer no arm is chosen among several: each half rests on too little."""
 
 
 def halves(examples: Iterable[str]) -> tuple[list[str], list[str]]:

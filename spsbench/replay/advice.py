@@ -1,4 +1,7 @@
-"""What advice minimises."""
+"""Which drafter and which K: chosen on one half of the prompts, judged on the other.
+
+Texts that were read and loops that were timed are kept in the run's folder as soon as each is done.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,10 @@ from spsbench.drafters.forced import Forced
 from spsbench.drafters.registry import DRAFT, drafter_kind
 from spsbench.errors import UsageError
 from spsbench.law.text_loops import Floats
-from spsbench.predict.verdict import FEWEST_PROMPTS, halves
+from spsbench.predict import FEWEST_PROMPTS
+from spsbench.predict.verdict import halves
 from spsbench.records import Interval, SamplingParams, Spec
+from spsbench.replay import MEAN
 from spsbench.replay.prediction import Even, Timed, faster
 from spsbench.replay.reading import Replayed, TextReader
 from spsbench.replay.study import Found, Sought, Study, study_of
@@ -28,10 +33,7 @@ from spsbench.runner.plan import Plan
 from spsbench.runner.stopping import Reason, StoppingRule
 from spsbench.store import RunStore
 from spsbench.store.journal import Journal
-
-MEAN, P99 = OBJECTIVES = ("mean", "p99")
-"""Time per token; time of the slowest hundredth of sequences."""
-
+from spsbench.summary_types import RatioInterval
 
 FILE = "advice.jsonl"
 
@@ -201,23 +203,20 @@ def _digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
-_TAIL = 0.99
-
-
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A cell on the judging half.
-
-    Attributes:
-        p99_s: seconds that 99% of the sequences stay below.
-        bytes: of weights and caches.
-    """
+    """A cell, or ArS, on the judging half; ``bytes`` are of weights and caches."""
 
     found: Found | None
     speedup: Interval
     slower: Interval
     p99_s: float
     bytes: int
+
+    @property
+    def name(self) -> str:
+        """Of drafter and K."""
+        return "ArS" if self.found is None else f"{self.found.cell.name}, K={self.found.cell.k}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,13 +243,20 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
         raise ValueError(f"{len(names)} prompts are too few to choose and to judge on, or nothing was timed")
     sides = halves(names)
     choosing, judging = ([names.index(name) for name in side] for side in sides)
-    _require_room(study, memory_bytes)
+    if study.ars_bytes > memory_bytes:
+        raise UsageError(
+            f"the target alone needs {study.ars_bytes / 1e9:.2f} GB with its cache.",
+            flag="--memory",
+            remedy="Give more, or a smaller target.",
+        )
+    arms: list[tuple[Found | None, Timed]] = [(None, study.ars)]
+    arms += [(one, one.timed) for one in study.found if one.timed is not None and one.bytes <= memory_bytes]
 
     def worth(pair: tuple[Found | None, Timed]) -> float:
         own = pair[1].part(choosing)
-        return own.mean_s() if objective == MEAN else own.quantile_s(_TAIL)
+        return own.mean_s() if objective == MEAN else own.quantile_s(0.99)
 
-    ranked = sorted(_timed(study, memory_bytes), key=worth)
+    ranked = sorted(arms, key=worth)
     best, best_timed = ranked[0]
     ars = study.ars.part(judging)
 
@@ -258,7 +264,7 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
         own = timed.part(judging)
         slower = faster(own, best_timed.part(judging))
         size = study.ars_bytes if found is None else found.bytes
-        return Candidate(found, faster(ars, own), slower, own.quantile_s(_TAIL), size)
+        return Candidate(found, faster(ars, own), slower, own.quantile_s(0.99), size)
 
     first: dict[str, Candidate] = {}
     close: list[int] = []
@@ -281,21 +287,45 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
     )
 
 
-def _require_room(study: Study, memory_bytes: float) -> None:
-    if study.ars_bytes > memory_bytes:
-        raise UsageError(
-            f"the target alone needs {study.ars_bytes / 1e9:.2f} GB with its cache.",
-            flag="--memory",
-            remedy="Give more, or a smaller target.",
-        )
-
-
-def _timed(study: Study, memory_bytes: float) -> Sequence[tuple[Found | None, Timed]]:
-    assert study.ars is not None
-    fitting = [one for one in study.found if one.bytes <= memory_bytes]
-    cells = [(one, one.timed) for one in fitting if one.timed is not None]
-    return [(None, study.ars), *cells]
-
-
 def _name(found: Found | None) -> str:
     return "ArS" if found is None else found.cell.name
+
+
+@dataclass(frozen=True)
+class Check:
+    """A candidate that was run beside ArS."""
+
+    candidate: Candidate
+    live: RatioInterval | None
+    alarm: bool
+
+    @property
+    def ratio(self) -> float:
+        """The speedup that was measured; 1 where there is none."""
+        return 1.0 if self.live is None else self.live["ratio"]
+
+    @property
+    def within(self) -> bool | None:
+        """Whether the prediction and the live run have a speedup in common."""
+        told, live = self.candidate.speedup, self.live
+        if (
+            live is None
+            or live["low"] is None
+            or live["high"] is None
+            or told.low is None
+            or told.high is None
+        ):
+            return None
+        return live["low"] <= told.high and told.low <= live["high"]
+
+
+def advised(advice: Advice, checks: Sequence[Check]) -> Check:
+    """What to use: of what was run the fastest without an alarm; ArS where none of it gained."""
+    if not checks:
+        return Check(advice.best, None, alarm=False)
+    sound = [check for check in checks if not check.alarm]
+    ars = next(each for each in advice.others if each.found is None)
+    best = max(sound, key=lambda check: check.ratio, default=None)
+    if best is None or (best.live is not None and best.ratio <= 1.0):
+        return Check(ars, None, alarm=False)
+    return best

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from spsbench.axes import EAGER
+from spsbench.bench.forced import in_turns
 from spsbench.config import NGRAMS
 from spsbench.decode.protocols import Drafter
 from spsbench.drafters.registry import Context, build_drafter
@@ -101,15 +103,17 @@ class _Ngrams:
         self, texts: Sequence[TargetText], prompts: Mapping[str, int], pair: Pair, sampling: SamplingParams
     ) -> None:
         self._folds = min(FOLDS, len(prompts))
-        self._device = pair.device
-        context = Context(pair.target, None, sampling, pair.device, pair.target.vocab_size)
-        self._drafters = {
-            (order, fold): _counted(
-                order, context, [text for text in texts if self._other(text, prompts, fold)]
-            )
-            for order in NGRAMS
-            for fold in range(self._folds)
-        }
+        self._drafters: dict[tuple[str, int], Drafter] = {}
+        for order, before in ((UNIGRAM, 0), (BIGRAM, 1)):
+            for fold in range(self._folds):
+                corpus = [
+                    (*text.prompt[len(text.prompt) - before :], *text.tokens)
+                    for text in texts
+                    if prompts[text.name] % self._folds != fold
+                ]
+                place = sampling, pair.device, pair.target.vocab_size
+                context = Context(pair.target, None, *place, corpus=partial(list, corpus))
+                self._drafters[order, fold] = build_drafter(Spec(order, (("adapt", False),)), context)
 
     def rows(self, order: str, text: TargetText, prompt: int, like: Tensor) -> Tensor:
         """[n, V] of one of them over a text of a prompt, as warped as the target's rows."""
@@ -122,16 +126,6 @@ class _Ngrams:
             assert row is not None, "an n-gram draft draws from its row"
             found.append(row)
         return torch.cat(found).to(like)
-
-    def _other(self, text: TargetText, prompts: Mapping[str, int], fold: int) -> bool:
-        return prompts[text.name] % self._folds != fold
-
-
-def _counted(order: str, context: Context, texts: Sequence[TargetText]) -> Drafter:
-    before = 0 if order == UNIGRAM else 1
-    corpus = [(*text.prompt[len(text.prompt) - before :], *text.tokens) for text in texts]
-    spec = Spec(order, (("adapt", False),))
-    return build_drafter(spec, replace(context, corpus=lambda: corpus))
 
 
 ROUNDS, TOKENS = 8, 32
@@ -156,22 +150,21 @@ def draft_costs(
     Returns:
         by draft the median over rounds of its seconds over the target's in the same round.
     """
-    engines = _engines(pairs, sampling)
-    shuffler, order = random.Random(seed), list(engines)
-    seconds: dict[str, list[float]] = {name: [] for name in engines}
+    engines, count, shuffler = _engines(pairs, sampling), rounds or ROUNDS, random.Random(seed)
+    prompts = [shuffler.choice(texts).prompt for _ in range(-1, count)]
     models = [model for pair in pairs.values() for model in (pair.target, pair.draft)]
-    for number in range(-1, rounds or ROUNDS):
-        prompt = shuffler.choice(texts).prompt
+
+    def run_s(name: str, number: int) -> float:
+        prompt = prompts[number + 1]
         room = min(model.room_behind(prompt) for model in models) - _K - 1
         limit = max(1, min(TOKENS, room))
-        shuffler.shuffle(order)
-        for name in order:
-            request = Request(prompt, limit, (), sampling, seed=seed + number + 1, fixed_length=True)
-            made = engines[name].generate(request)
-            if number >= 0:
-                seconds[name].append(_run_s(made))
-            # As in a run, so that the next model finds the caches as it does there.
-            teacher_force(models[0], None, prompt, made.tokens, sampling)
+        request = Request(prompt, limit, (), sampling, seed=seed + number + 1, fixed_length=True)
+        made = engines[name].generate(request)
+        # As in a run, so that the next model finds the caches as it does there.
+        teacher_force(models[0], None, prompt, made.tokens, sampling)
+        return _run_s(made)
+
+    seconds = in_turns({name: partial(run_s, name) for name in engines}, count, seed)
     base = np.array(seconds[_TARGET])
     return {name: float(np.median(np.array(seconds[name]) / base)) for name in pairs}
 
@@ -194,6 +187,5 @@ def _run_s(made: Generation) -> float:
     drafted = sum(loop.drafted for loop in loops)
     if drafted:
         return sum(loop.draft_s or 0.0 for loop in loops) / drafted
-    steps = [loop.verify_s for loop in loops]
-    seen = [step for step in steps if step is not None]
+    seen = [loop.verify_s for loop in loops if loop.verify_s is not None]
     return sum(seen) / len(seen) if seen else made.decode_s / len(made.tokens)

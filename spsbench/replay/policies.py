@@ -1,4 +1,4 @@
-"""Which policies are replayed, and with which thresholds."""
+"""Policies over texts of the target: the curve over their thresholds, the best of it, and the oracle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from spsbench.errors import UsageError
 from spsbench.law.text_loops import (
     DraftedLoops,
     Floats,
-    StateLoops,
     drafted_loops,
     fastest_drafts,
     fixed_loops,
@@ -23,19 +22,13 @@ from spsbench.law.text_loops import (
     oracle_loops,
     stopped_loops,
 )
-from spsbench.predict.verdict import FEWEST_PROMPTS, halves
+from spsbench.predict import FEWEST_PROMPTS
+from spsbench.predict.verdict import halves
 from spsbench.records import Interval, Spec
-from spsbench.replay.prediction import (
-    DraftedWork,
-    LoopCosts,
-    Predicted,
-    drafted_work,
-    interval_of,
-    loop_costs,
-)
+from spsbench.replay.prediction import Predicted, Timed, Work, drafted_work, interval_of
 from spsbench.replay.study import Study
 from spsbench.replay.texts import Ran, TargetText
-from spsbench.replay.times import COLD
+from spsbench.replay.times import COLD, LoopCosts, loop_costs
 
 MOMENTUM = "momentum"
 _FLAG = "--policy"
@@ -121,9 +114,6 @@ def _expanded(spec: Spec) -> Iterable[Spec]:
     return [Spec(spec.name, ((name, value),)) for value in values]
 
 
-_NOTHING: Floats = np.zeros(1)
-
-
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """What a number lies between whatever is drafted after rejected tokens."""
@@ -134,11 +124,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class PolicyCell:
-    """One policy with one threshold, predicted.
-
-    Attributes:
-        ms_bounds: of the milliseconds a token, likewise.
-    """
+    """One policy with one threshold, predicted; bounds are of tokens drafted a loop, and of ms a token."""
 
     policy: Spec | None
     tokens_per_loop: Interval
@@ -191,27 +177,29 @@ class Curve:
 
 def curve(study: Study, drafter: Spec, reader: StopReader, policies: Policies) -> Curve:
     """What policies would give, from the texts that a reader has read in a study with every K from 1 on."""
-    k = max(one.cell.k for one in study.found)
-    costs = _costs(study, drafter, k)
-    texts = study.written.texts
-    works = {spec: _work_of(spec, texts, reader, k) for spec in policies.specs}
-    fixed = {each: _fixed(texts, reader, each, k) for each in range(1, k + 1)}
-    measured = _beyond(study, drafter, costs)
-    beyond = {name: np.maximum(found, 0.0) for name, found in measured.items()}
+    own = {one.cell.k: one.timed for one in study.found if one.cell.drafter == drafter}
+    fixed = {each: timed for each, timed in sorted(own.items()) if timed is not None}
+    k, texts, ars = max(own), study.written.texts, study.ars
+    costs = loop_costs([ars.times, *(each.times for each in fixed.values())]) if ars and fixed else None
+    works = {spec: _works(spec, texts, reader, k) for spec in policies.specs}
     oracle = _oracle(texts, reader, costs, k)
-    ars = _ars(texts, k)
-    ran = _ran(study, drafter, k)
+    ran = [(Spec.parse(name[2]), each) for name, each in study.ran.items() if name[:2] == (str(drafter), k)]
+    policy_times = {
+        policy.name: each for (name, policy), each in study.policy_times.items() if name == drafter
+    }
+    measured = {} if costs is None else {name: costs.beyond(each) for name, each in policy_times.items()}
+    beyond = {name: np.maximum(found, 0.0) for name, found in measured.items()}
 
-    def cell(policy: Spec | None, works: Sequence[DraftedWork]) -> PolicyCell:
+    def cell(policy: Spec | None, works: Sequence[Work]) -> PolicyCell:
         own, low, high = works
-        more = _NOTHING if policy is None else beyond.get(policy.name, _NOTHING)
         counts = np.arange(k + 1)
         drafted = [float((each.loops @ counts).sum() / each.loops.sum()) for each in (low, high)]
         predicted, ms = None, None
-        if costs is not None:
-            taken = costs.per_token(own, more)
-            predicted = Predicted(interval_of(1e3 * taken), interval_of(costs.per_token(ars) / taken))
-            ms = Bounds(*(1e3 * float(costs.estimate(each, more)) for each in (low, high)))
+        if costs is not None and ars is not None:
+            more = None if policy is None else beyond.get(policy.name)
+            taken = own.per_token(costs, more)
+            predicted = Predicted(interval_of(1e3 * taken), interval_of(ars.per_token() / taken))
+            ms = Bounds(*(1e3 * each.estimate(costs, more) for each in (low, high)))
         return PolicyCell(
             policy,
             own.tokens_per_loop,
@@ -222,20 +210,24 @@ def curve(study: Study, drafter: Spec, reader: StopReader, policies: Policies) -
             None if policy is None else next((one for spec, one in ran if same_policy(spec, policy)), None),
         )
 
-    cells = tuple(cell(spec, found) for spec, found in works.items())
-    choices: tuple[Choice, ...] = ()
+    choices: list[Choice] = []
     names = list(dict.fromkeys(text.name for text in texts))
-    if costs is not None and len(names) >= FEWEST_PROMPTS:
-        sides = [[names.index(name) for name in side] for side in halves(names)]
-        judge = _Judge(costs, beyond, fixed, oracle, ars, *sides)
-        own = {spec: found[0] for spec, found in works.items()}
-        families = dict.fromkeys(spec.name for spec in own)
-        choices = tuple(
-            judge.best({spec: work for spec, work in own.items() if spec.name == name}) for name in families
-        )
+    if costs is not None and ars is not None and len(names) >= FEWEST_PROMPTS:
+        choosing, judging = ([names.index(name) for name in side] for side in halves(names))
+        judge = _Judge(costs, fixed, oracle, ars, choosing, judging)
+        for name in dict.fromkeys(spec.name for spec in works):
+            of_name = {spec: found[0] for spec, found in works.items() if spec.name == name}
+            choices.append(judge.best(of_name, beyond.get(name)))
     rollouts = sum(len(text.rollouts[0].positions) for text in reader.texts if text.rollouts)
-    charged = {name: interval_of(1e3 * found) for name, found in measured.items()}
-    return Curve(drafter, k, cells, cell(None, [oracle] * 3), choices, charged, rollouts)
+    return Curve(
+        drafter,
+        k,
+        tuple(cell(spec, found) for spec, found in works.items()),
+        cell(None, [oracle] * 3),
+        tuple(choices),
+        {name: interval_of(1e3 * found) for name, found in measured.items()},
+        rollouts,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,75 +235,46 @@ class _Judge:
     """Chooses on some prompts and judges on others; all work is of the same texts."""
 
     costs: LoopCosts
-    beyond: dict[str, Floats]
-    fixed: dict[int, DraftedWork]
-    oracle: DraftedWork
-    ars: DraftedWork
+    fixed: dict[int, Timed]
+    oracle: Work
+    ars: Timed
     choosing: list[int]
     judging: list[int]
 
-    def best(self, works: dict[Spec, DraftedWork]) -> Choice:
+    def best(self, works: dict[Spec, Work], beyond: Floats | None) -> Choice:
         """Of one policy's thresholds."""
-        beyond = self.beyond.get(next(iter(works)).name, _NOTHING)
-
-        def chosen_s(work: DraftedWork, beyond: Floats = _NOTHING) -> float:
-            return self.costs.estimate(work.part(self.choosing), beyond)
-
-        policy = min(works, key=lambda spec: chosen_s(works[spec], beyond))
-        fixed_k = min(self.fixed, key=lambda k: chosen_s(self.fixed[k]))
-        own = self._judged(works[policy], beyond)
-        fixed, oracle, ars = (self._judged(each) for each in (self.fixed[fixed_k], self.oracle, self.ars))
+        policy = min(works, key=lambda spec: works[spec].part(self.choosing).estimate(self.costs, beyond))
+        fixed_k = min(self.fixed, key=lambda k: self.fixed[k].part(self.choosing).mean_s())
+        own = works[policy].part(self.judging).per_token(self.costs, beyond)
+        oracle = self.oracle.part(self.judging).per_token(self.costs)
+        fixed, ars = (each.part(self.judging).per_token() for each in (self.fixed[fixed_k], self.ars))
         saves = bool(ars[0] > oracle[0])
         shares = [interval_of((ars - each) / (ars - oracle)) if saves else None for each in (fixed, own)]
         sizes = len(self.choosing), len(self.judging)
         return Choice(policy, fixed_k, *sizes, interval_of(fixed / own), *shares)
 
-    def _judged(self, work: DraftedWork, beyond: Floats = _NOTHING) -> Floats:
-        return self.costs.per_token(work.part(self.judging), beyond)
 
-
-def _work_of(
-    spec: Spec, texts: Sequence[TargetText], reader: StopReader, k: int
-) -> tuple[DraftedWork, DraftedWork, DraftedWork]:
+def _works(spec: Spec, texts: Sequence[TargetText], reader: StopReader, k: int) -> list[Work]:
     """A policy's work: with what was sampled, and at both bounds."""
     rules = [rule.spec for rule in reader.rules]
-    own, low, high = [], [], []
-    for text in reader.texts:
-        found = _of_text(spec, text, rules.index(spec) if spec in rules else None, k)
-        own.append(found[0])
-        low.append(found[1])
-        high.append(found[2])
-    return drafted_work(texts, own, k), drafted_work(texts, low, k), drafted_work(texts, high, k)
+    found = [_of_text(spec, text, rules.index(spec) if spec in rules else None, k) for text in reader.texts]
+    return [drafted_work(texts, own, k) for own in zip(*found, strict=True)]
 
 
 def _of_text(spec: Spec, text: DraftedText, rule: int | None, k: int) -> tuple[DraftedLoops, ...]:
-    """See ``_work_of``."""
+    """See ``_works``."""
     if spec.name == MOMENTUM:
         table = Momentum.table(k)
-        return (_drafted(*momentum_loops(text.accepted, table, min(Momentum.START, k))),) * 3
+        return (drafted_loops(*momentum_loops(text.accepted, table, min(Momentum.START, k)), COLD),) * 3
     assert rule is not None, "a policy without a law"
     if StopRule(spec).never:
-        return (_drafted(*fixed_loops(text.accepted, k)),) * 3
+        return (drafted_loops(*fixed_loops(text.accepted, k), COLD),) * 3
     loops = stopped_loops(text.accepted, text.stops[rule], text.rejected[rule], k)
     sampled = loops.sampled(text.rollouts[rule]) if text.rollouts else loops.low
-    return tuple(_drafted(loops.law, each) for each in (sampled, loops.low, loops.high))
+    return tuple(drafted_loops(loops.law, each, COLD) for each in (sampled, loops.low, loops.high))
 
 
-def _drafted(law: StateLoops, drafted: Floats) -> DraftedLoops:
-    return drafted_loops(law, drafted, COLD)
-
-
-def _fixed(texts: Sequence[TargetText], reader: StopReader, own_k: int, k: int) -> DraftedWork:
-    return drafted_work(texts, (_drafted(*fixed_loops(text.accepted, own_k)) for text in reader.texts), k)
-
-
-def _ars(texts: Sequence[TargetText], k: int) -> DraftedWork:
-    """A loop a token, none of which drafts."""
-    nothing = (fixed_loops(np.zeros(len(text.tokens)), 0) for text in texts)
-    return drafted_work(texts, (_drafted(*each) for each in nothing), k)
-
-
-def _oracle(texts: Sequence[TargetText], reader: StopReader, costs: LoopCosts | None, k: int) -> DraftedWork:
+def _oracle(texts: Sequence[TargetText], reader: StopReader, costs: LoopCosts | None, k: int) -> Work:
     found = []
     for text, read in zip(texts, reader.texts, strict=True):
         ends = fixed_loops(read.accepted, k)[0].ends[0]
@@ -319,26 +282,5 @@ def _oracle(texts: Sequence[TargetText], reader: StopReader, costs: LoopCosts | 
         if costs is not None:
             contexts = len(text.prompt) + np.arange(float(len(ends)))
             chosen, _ = fastest_drafts(ends, costs.at(contexts))
-        found.append(_drafted(*oracle_loops(ends, chosen)))
+        found.append(drafted_loops(*oracle_loops(ends, chosen), COLD))
     return drafted_work(texts, found, k)
-
-
-def _costs(study: Study, drafter: Spec, k: int) -> LoopCosts | None:
-    """Of loops that draft 0 to K tokens; None if nothing was timed."""
-    own = {one.cell.k: one.timed for one in study.found if one.cell.drafter == drafter}
-    timed = [study.ars, *(own[each] for each in range(1, k + 1))]
-    times = [each.times for each in timed if each is not None]
-    return loop_costs(times) if len(times) == k + 1 else None
-
-
-def _beyond(study: Study, drafter: Spec, costs: LoopCosts | None) -> dict[str, Floats]:
-    """See ``LoopCosts.beyond``, by the policy's name."""
-    if costs is None:
-        return {}
-    own = {policy.name: times for (name, policy), times in study.policy_times.items() if name == drafter}
-    return {name: costs.beyond(times) for name, times in own.items()}
-
-
-def _ran(study: Study, drafter: Spec, k: int) -> list[tuple[Spec, Ran]]:
-    """What the run's own arms with this drafter and K did, by their policy."""
-    return [(Spec.parse(name[2]), ran) for name, ran in study.ran.items() if name[:2] == (str(drafter), k)]

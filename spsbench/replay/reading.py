@@ -1,4 +1,4 @@
-"""What a cell holds in memory: weights and caches, of target and drafter."""
+"""Drafters over texts of the target: one pass each, all K at once, and nothing generated."""
 
 from __future__ import annotations
 
@@ -73,7 +73,6 @@ class Replayed:
         return shares
 
 
-Told = Callable[[int], None]
 Readers = Mapping[Spec, StopReader]
 NO_READERS: Readers = MappingProxyType({})
 
@@ -162,7 +161,6 @@ def replay(
     sampling: SamplingParams,
     drafters: Sequence[Spec],
     k: int,
-    told: Told = lambda done: None,
     readers: Readers = NO_READERS,
 ) -> list[Replayed]:
     """What each drafter would have proposed over every text, and with what chance it would have stood."""
@@ -171,6 +169,5 @@ def replay(
     read = []
     for done, text in enumerate(texts, start=1):
         read.append(dict(reader.read(text, done, [*reader.drafters])))
-        told(done)
     reader.require_fitting()
     return reader.replayed(texts, read)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from spsbench.axes import EAGER, FIXED
 from spsbench.drafters.registry import DRAFT, drafter_kind
 from spsbench.engines.local import Engine
 from spsbench.engines.rescore import teacher_force
-from spsbench.law.text_loops import Floats, TextLoops
+from spsbench.law.text_loops import Floats
 from spsbench.models.pair import Pair
 from spsbench.records import Arm, Generation, Request, Spec
 from spsbench.replay.prediction import Cell, Even, Predicted, Timed, break_even, cell, predict, work_of
@@ -19,8 +19,6 @@ from spsbench.replay.texts import AsRun, Ran, Written
 from spsbench.replay.times import LEAST_ROUNDS, Calibration, LoopTimes, rehearse
 from spsbench.runner.engines import EngineFactory
 
-Told = Callable[[str], None]
-TimesOf = Callable[["Sought", Floats, int], LoopTimes]
 DrafterPolicy = tuple[Spec, Spec]
 
 
@@ -33,14 +31,25 @@ class Sought:
     draft: str = ""
 
     @property
+    def name(self) -> str:
+        """Of the drafter, with its draft model where several are compared."""
+        return f"{self.drafter} of {self.draft}" if self.draft else str(self.drafter)
+
+    @property
     def needs_draft(self) -> bool:
         """Whether the draft model makes a difference to it."""
         return DRAFT in drafter_kind(self.drafter.name).needs_of(self.drafter)
 
+    @property
+    def models(self) -> dict[str, int]:
+        """Parameters of the models that it runs, by role."""
+        found = {"target": self.pair.target} | ({"draft": self.pair.draft} if self.needs_draft else {})
+        return {role: model.parameters for role, model in found.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One drafter with one K.
+    """One drafter with one K: predicted, timed, and as the run's own arm like this had it, if any.
 
     Attributes:
         bytes: of weights and caches, the target's among them, at the longest text.
@@ -54,11 +63,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Every cell.
-
-    Attributes:
-        ars_bytes: of the target's weights and cache at the longest text.
-    """
+    """Every cell; ``ars_bytes`` are the target's weights and cache at the longest text."""
 
     written: Written
     found: tuple[Found, ...]
@@ -76,73 +81,6 @@ class Study:
         return None if one.timed is None or self.ars is None else break_even(one.timed, self.ars, one.cell.k)
 
 
-def study(
-    written: Written,
-    sought: Sequence[Sought],
-    ks: Sequence[int],
-    times: float | Calibration,
-    told: Told,
-    readers: Readers = NO_READERS,
-    under: Sequence[DrafterPolicy] = (),
-) -> Study:
-    """Replay every drafter with every K, and give each the time of its loops.
-
-    Args:
-        times: seconds for timing loops of all cells here, 0 for none; or times of another machine.
-    """
-    told(f"Reading {len(written.texts)} texts with {', '.join(map(str, _drafters(sought)))}")
-    replayed = _replayed(written, sought, max(ks), readers)
-    laws = _laws(replayed, ks)
-    cells = {key: _cell(written, key, own) for key, own in laws.items()}
-    taken: Mapping[_Key | None, LoopTimes] = {}
-    adapting: dict[DrafterPolicy, _Key] = {}
-    if isinstance(times, Calibration):
-        _require_models(times, sought)
-        taken = {None: times.ars()} | {key: times.loops(key.sought.drafter, key.k) for key in cells}
-    elif times > 0:
-        told(f"Timing loops for {times:g} s")
-        adapting = {each: _under(sought, *each, max(ks)) for each in under}
-        taken = _times(written, cells, times, list(adapting.values()))
-    return _study(written, replayed, laws, cells, taken, adapting)
-
-
-def study_of(
-    written: Written, replayed: Mapping[Sought, Replayed], ks: Sequence[int], ars: LoopTimes, times: TimesOf
-) -> Study:
-    """A study of what was read and timed already."""
-    laws = _laws(replayed, ks)
-    cells = {key: _cell(written, key, own) for key, own in laws.items()}
-    taken: dict[_Key | None, LoopTimes] = {None: ars}
-    for key, own in laws.items():
-        taken[key] = times(key.sought, replayed[key.sought].shares(own, key.k), key.k)
-    return _study(written, replayed, laws, cells, taken, {})
-
-
-def _study(
-    written: Written,
-    replayed: Mapping[Sought, Replayed],
-    laws: Mapping[_Key, Sequence[TextLoops]],
-    cells: Mapping[_Key, Cell],
-    taken: Mapping[_Key | None, LoopTimes],
-    adapting: Mapping[DrafterPolicy, _Key],
-) -> Study:
-    sought = list(replayed)
-    ars_bytes = model_bytes(sought[0].pair.target, written.longest)
-    found = tuple(
-        Found(
-            own,
-            _timed(written, taken.get(key), laws[key]),
-            _measured(written, key),
-            ars_bytes + replayed[key.sought].bytes,
-        )
-        for key, own in cells.items()
-    )
-    policy_times = {each: taken[key] for each, key in adapting.items()}
-    return Study(
-        written, found, _timed(written, taken.get(None)), ars_bytes, policy_times, _ran(written, sought)
-    )
-
-
 class _Key(NamedTuple):
     """What loops are timed of; ArS is None where times are kept."""
 
@@ -151,65 +89,111 @@ class _Key(NamedTuple):
     policy: Spec = Spec(FIXED)
 
 
-def _laws(replayed: Mapping[Sought, Replayed], ks: Sequence[int]) -> dict[_Key, Sequence[TextLoops]]:
-    return {_Key(each, k): list(own.loops(k)) for each, own in replayed.items() for k in ks}
+_Times = Mapping[_Key | None, LoopTimes]
 
 
-def _under(sought: Sequence[Sought], drafter: Spec, policy: Spec, k: int) -> _Key:
-    return _Key(next(each for each in sought if each.drafter == drafter), k, policy)
+def study(
+    written: Written,
+    sought: Sequence[Sought],
+    ks: Sequence[int],
+    times: float | Calibration,
+    told: Callable[[str], None],
+    readers: Readers = NO_READERS,
+    under: Sequence[DrafterPolicy] = (),
+) -> Study:
+    """Replay every drafter with every K, and give each the time of its loops.
 
-
-def _require_models(times: Calibration, sought: Sequence[Sought]) -> None:
-    for each in sought:
-        models = {"target": each.pair.target} | ({"draft": each.pair.draft} if each.needs_draft else {})
-        times.require_models({role: model.parameters for role, model in models.items()})
-
-
-def _drafters(sought: Sequence[Sought]) -> list[Spec]:
-    return list(dict.fromkeys(each.drafter for each in sought))
-
-
-def _replayed(written: Written, sought: Sequence[Sought], k: int, readers: Readers) -> dict[Sought, Replayed]:
-    """Each over every text; the drafters of one pair read the texts together."""
-    found: dict[Sought, Replayed] = {}
+    Args:
+        times: seconds for timing loops of all cells here, 0 for none; or times of another machine.
+    """
+    drafters = dict.fromkeys(str(each.drafter) for each in sought)
+    told(f"Reading {len(written.texts)} texts with {', '.join(drafters)}")
+    replayed: dict[Sought, Replayed] = {}
     for pair in {id(each.pair): each.pair for each in sought}.values():
         own = [each for each in sought if each.pair is pair]
-        drafters = [each.drafter for each in own]
-        read = replay(written.texts, pair, written.sampling, drafters, k, readers=readers)
-        found |= zip(own, read, strict=True)
-    return found
+        specs = [each.drafter for each in own]
+        read = replay(written.texts, pair, written.sampling, specs, max(ks), readers=readers)
+        replayed |= zip(own, read, strict=True)
+    keys = [_Key(each, k) for each in replayed for k in ks]
+    taken: _Times = {}
+    adapting: dict[DrafterPolicy, _Key] = {}
+    if isinstance(times, Calibration):
+        for each in sought:
+            times.require_models(each.models)
+        taken = {None: times.ars()} | {key: times.loops(key.sought.drafter, key.k) for key in keys}
+    elif times > 0:
+        told(f"Timing loops for {times:g} s")
+        first = {spec: next(each for each in sought if each.drafter == spec) for spec, _ in under}
+        adapting = {(spec, policy): _Key(first[spec], max(ks), policy) for spec, policy in under}
+        taken = _rehearsed(written, [*keys, *adapting.values()], times)
+    return _study(written, replayed, ks, taken, {each: taken[key] for each, key in adapting.items()})
 
 
-def _cell(written: Written, key: _Key, laws: Sequence[TextLoops]) -> Cell:
-    return cell(key.sought.drafter, key.sought.draft, key.k, written.texts, laws)
+def study_of(
+    written: Written,
+    replayed: Mapping[Sought, Replayed],
+    ks: Sequence[int],
+    ars: LoopTimes,
+    times: Callable[[Sought, Floats, int], LoopTimes],
+) -> Study:
+    """A study of what was read and timed already."""
+    taken: dict[_Key | None, LoopTimes] = {None: ars}
+    for each, own in replayed.items():
+        taken |= {_Key(each, k): times(each, own.shares(list(own.loops(k)), k), k) for k in ks}
+    return _study(written, replayed, ks, taken, {})
 
 
-def _measured(written: Written, key: _Key) -> float | None:
-    """Tokens per loop of the run's own arm like this, if it had this draft."""
-    ran = _ran(written, [key.sought]).get((str(key.sought.drafter), key.k, str(key.policy)))
-    return None if ran is None else ran.tokens_per_loop
+def _study(
+    written: Written,
+    replayed: Mapping[Sought, Replayed],
+    ks: Sequence[int],
+    taken: _Times,
+    policy_times: Mapping[DrafterPolicy, LoopTimes],
+) -> Study:
+    ars_bytes = model_bytes(next(iter(replayed)).pair.target, written.longest)
+    found: list[Found] = []
+    ran: dict[AsRun, Ran] = {}
+    for sought, own in replayed.items():
+        # The run's own arms, if they had this draft.
+        same = not sought.needs_draft or (
+            written.identity is not None
+            and written.identity["draft"]["fingerprint"] == sought.pair.info["draft"]["fingerprint"]
+        )
+        as_run = {name: arm for name, arm in written.ran.items() if same and name[0] == str(sought.drafter)}
+        ran |= as_run
+        for k in ks:
+            laws = list(own.loops(k))
+            work, key = work_of(written.texts, laws), _Key(sought, k)
+            arm = as_run.get((str(sought.drafter), k, str(key.policy)))
+            found.append(
+                Found(
+                    cell(sought.name, sought.drafter, sought.draft, work, laws),
+                    Timed(work, taken[key]) if key in taken else None,
+                    None if arm is None else arm.tokens_per_loop,
+                    ars_bytes + own.bytes,
+                )
+            )
+    ars = Timed(work_of(written.texts), taken[None]) if None in taken else None
+    return Study(written, tuple(found), ars, ars_bytes, policy_times, ran)
 
 
-def _ran(written: Written, sought: Sequence[Sought]) -> dict[AsRun, Ran]:
-    """What the run's own arms did, of drafters that are sought with the run's own draft."""
-    own = {str(each.drafter) for each in sought if not each.needs_draft or _has_draft_of(written, each.pair)}
-    return {name: ran for name, ran in written.ran.items() if name[0] in own}
-
-
-def _has_draft_of(written: Written, pair: Pair) -> bool:
-    if written.identity is None:
-        return False
-    return bool(written.identity["draft"]["fingerprint"] == pair.info["draft"]["fingerprint"])
-
-
-def _times(
-    written: Written, cells: Mapping[_Key, Cell], budget_s: float, more: Sequence[_Key]
-) -> Mapping[_Key | None, LoopTimes]:
-    """Loops of ArS, of the cells and of more, run here in turns."""
-    pairs = {id(key.sought.pair): key.sought.pair for key in cells}
+def _rehearsed(written: Written, keys: Sequence[_Key], budget_s: float) -> _Times:
+    """Loops of ArS and of cells, run here in turns."""
+    pairs = {id(key.sought.pair): key.sought.pair for key in keys}
     models = [model for pair in pairs.values() for model in (pair.target, pair.draft)]
     first = next(iter(pairs.values()))
     draft = None if first.is_one else first.draft
+    corpus = tuple({text.prompt: None for text in written.texts})
+    window = min(model.context_window for model in models)
+    factories = {number: EngineFactory(pair, window, corpus=corpus) for number, pair in pairs.items()}
+    name, sampling = written.sampling_name, written.sampling
+    engines: dict[_Key | None, Engine] = {
+        None: next(iter(factories.values())).build(Arm("ars", 0, EAGER, name, sampling))
+    }
+    for key in keys:
+        arm = Arm("sps", key.k, EAGER, name, sampling, key.sought.drafter, policy=key.policy)
+        engines[key] = factories[id(key.sought.pair)].build(arm)
+    most = {key: 1 if key is None else key.k + 1 for key in engines}
 
     def room(prompt: Sequence[int]) -> int:
         return min(model.room_behind(prompt) for model in models)
@@ -217,29 +201,5 @@ def _times(
     def read(request: Request, generation: Generation) -> None:
         teacher_force(first.target, draft, request.prompt_ids, generation.tokens, request.sampling)
 
-    engines = _engines(written, [*cells, *more], pairs, min(model.context_window for model in models))
-    most = {key: 1 if key is None else key.k + 1 for key in engines}
-    law, seed = written.sampling, written.config.seed
-    return rehearse(engines, most, written.texts, law, room, budget_s, read, seed, LEAST_ROUNDS)
-
-
-def _engines(
-    written: Written, keys: Sequence[_Key], pairs: Mapping[int, Pair], window: int
-) -> dict[_Key | None, Engine]:
-    """Of ArS and of every cell."""
-    corpus = tuple({text.prompt: None for text in written.texts})
-    backends = {number: EngineFactory(pair, window, corpus=corpus) for number, pair in pairs.items()}
-    name, sampling = written.sampling_name, written.sampling
-    ars = Arm("ars", 0, EAGER, name, sampling)
-    engines: dict[_Key | None, Engine] = {None: next(iter(backends.values())).build(ars)}
-    for key in keys:
-        arm = Arm("sps", key.k, EAGER, name, sampling, key.sought.drafter, policy=key.policy)
-        engines[key] = backends[id(key.sought.pair)].build(arm)
-    return engines
-
-
-def _timed(
-    written: Written, times: LoopTimes | None, laws: Iterable[TextLoops] | None = None
-) -> Timed | None:
-    """The work of loops, or that of ArS without any, with its times if there are any."""
-    return None if times is None else Timed(work_of(written.texts, laws), times)
+    seed = written.config.seed
+    return rehearse(engines, most, written.texts, sampling, room, budget_s, read, seed, LEAST_ROUNDS)

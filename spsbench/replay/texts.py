@@ -12,7 +12,7 @@ from spsbench.config import RunConfig, resolve
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
 from spsbench.store import RunStore, read_frames
-from spsbench.verify.audit import Foreign, Reader, described
+from spsbench.verify.audit import Reader, described
 
 FEWEST_TOKENS = 200
 """With fewer tokens nothing is said: an interval over them would be as wide as what it is about."""
@@ -80,6 +80,15 @@ def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_
             for s in store.samples()
             if s.arm == arm["arm"] and s.error is None and s.generation.tokens
         )
+    loops = read_frames(directory).loops
+    ran: dict[AsRun, Ran] = {}
+    for other in info["arms"]:
+        place = other["rule"], other["engine"], other["sampling"]
+        plain = place == (MODIFIED_REJECTION, EAGER, arm["sampling"])
+        own = loops[loops["arm"] == other["arm"]]
+        if other["method"] == "sps" and plain and len(own):
+            name = str(other["drafter"]), int(other["k"]), str(other["policy"])
+            ran[name] = Ran(float(own["emitted"].mean()), float(own["drafted"].mean()))
     found = Written(
         directory,
         resolve({}, directory / "config.yaml"),
@@ -88,14 +97,14 @@ def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_
         SamplingParams(**arm["params"]),
         texts,
         info["identity"]["pair"],
-        _ran(directory, info["arms"], str(arm["sampling"])),
+        ran,
     )
     _require_enough(found, "RUN", "Continue it with a larger --limit.", fewest)
     return found
 
 
 def texts_in(path: Path, reader: Reader, config: RunConfig) -> Written:
-    """The texts of a file that another engine wrote; those of one prompt belong together."""
+    """The texts of a file that another engine wrote; each under the number of its prompt, from 1."""
     found = list(reader.read(path))
     samplings = list(dict.fromkeys(text.sampling for text in found)) or [reader.sampling]
     if len(samplings) > 1:
@@ -104,22 +113,17 @@ def texts_in(path: Path, reader: Reader, config: RunConfig) -> Written:
             flag="SAMPLES",
             remedy="Give a file of one.",
         )
-    (sampling,) = samplings
-    written = Written(path, config, path.name, described(sampling), sampling, _named(found), None, {})
-    _require_enough(written, "SAMPLES", "Give more of them.")
-    return written
-
-
-def _named(found: Sequence[Foreign]) -> tuple[TargetText, ...]:
-    """Each under the number of its prompt, from 1."""
-    numbers: dict[tuple[int, ...], int] = {}
-    counts: dict[int, int] = {}
+    by_prompt: dict[tuple[int, ...], list[TargetText]] = {}
     texts = []
     for text in found:
-        number = numbers.setdefault(text.prompt, len(numbers) + 1)
-        counts[number] = counts.get(number, -1) + 1
-        texts.append(TargetText(str(number), counts[number], text.prompt, text.completion))
-    return tuple(texts)
+        own = by_prompt.setdefault(text.prompt, [])
+        name = own[0].name if own else str(len(by_prompt))
+        own.append(TargetText(name, len(own), text.prompt, text.completion))
+        texts.append(own[-1])
+    (sampling,) = samplings
+    written = Written(path, config, path.name, described(sampling), sampling, tuple(texts), None, {})
+    _require_enough(written, "SAMPLES", "Give more of them.")
+    return written
 
 
 def _require_enough(written: Written, flag: str, remedy: str, fewest: int = FEWEST_TOKENS) -> None:
@@ -129,19 +133,6 @@ def _require_enough(written: Written, flag: str, remedy: str, fewest: int = FEWE
             flag=flag,
             remedy=remedy,
         )
-
-
-def _ran(directory: Path, arms: Sequence[Mapping[str, Any]], sampling: str) -> dict[AsRun, Ran]:
-    """See ``Written.ran``."""
-    loops = read_frames(directory).loops
-    found = {}
-    for arm in arms:
-        plain = (arm["rule"], arm["engine"], arm["sampling"]) == (MODIFIED_REJECTION, EAGER, sampling)
-        own = loops[loops["arm"] == arm["arm"]]
-        if arm["method"] == "sps" and plain and len(own):
-            name = str(arm["drafter"]), int(arm["k"]), str(arm["policy"])
-            found[name] = Ran(float(own["emitted"].mean()), float(own["drafted"].mean()))
-    return found
 
 
 def _arm(directory: Path, arms: Sequence[dict[str, Any]], sampling: str | None) -> dict[str, Any]:

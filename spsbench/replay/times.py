@@ -1,20 +1,22 @@
-"""The time of a loop of each cell on this machine: a few real loops, in turns, after prefixes of the
-texts."""
+"""The time of a loop here or elsewhere: of loops that were run, of its parts, or of forwards alone."""
 
 from __future__ import annotations
 
+import math
 import random
-import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
+from spsbench.bench.forwards import budgeted_rounds
 from spsbench.decode.algorithms import ars, sps
 from spsbench.decode.clock import Stopwatch, SystemClock, device_now
 from spsbench.decode.protocols import Drafter
@@ -27,6 +29,7 @@ from spsbench.law.text_loops import Floats
 from spsbench.records import Generation, Request, SamplingParams, Spec
 from spsbench.replay.reading import TextReader
 from spsbench.replay.texts import TargetText
+from spsbench.stats.bootstrap import RESAMPLES, SEED
 
 Cell = TypeVar("Cell", bound=Hashable)
 
@@ -37,6 +40,45 @@ _LEAST_TOKENS = 42
 COLD = 4
 """The first loops of a sequence, which find the caches full of what came before, are apart."""
 LEAST_ROUNDS = 6
+
+PROMPTS, ROUNDS = 1, 2
+"""Streams of resampling, which do not depend on each other."""
+
+
+def resampled(size: int, stream: int) -> Floats:
+    """[1 + RESAMPLES, size] how often each of some counts: once, then drawn with replacement."""
+    drawn = np.random.default_rng([SEED, stream]).integers(0, size, (RESAMPLES, size))
+    counts = np.zeros((RESAMPLES, size))
+    np.add.at(counts, (np.arange(RESAMPLES)[:, None], drawn), 1.0)
+    return np.concatenate([np.ones((1, size)), counts])
+
+
+@dataclass(frozen=True)
+class LoopCosts:
+    """Seconds of loops by how many tokens they draft [D], as measured and in resamples of the rounds.
+
+    Attributes:
+        at_zero, slope: [1 + RESAMPLES, D] of the line in the context's length.
+        cold: [1 + RESAMPLES, D, COLD] what the first loops of a sequence take beyond it.
+    """
+
+    at_zero: Floats
+    slope: Floats
+    cold: Floats
+
+    def at(self, contexts: Floats) -> Floats:
+        """[n, D] seconds, as measured, of loops after contexts [n] of so many tokens."""
+        found: Floats = self.at_zero[0] + contexts[:, None] * self.slope[0]
+        return found
+
+    def beyond(self, times: LoopTimes) -> Floats:
+        """[1 + RESAMPLES] seconds that a policy's loop takes beyond one of a fixed K that drafts as many."""
+        drafted = times.drafted.astype(np.int64)
+        counts = resampled(times.count, ROUNDS)
+        weights = counts[:, times.rounds.astype(np.int64)] * (times.places >= COLD)
+        expected = self.at_zero[:, drafted] + self.slope[:, drafted] * times.contexts
+        found: Floats = (weights * (times.seconds - expected)).sum(1) / weights.sum(1)
+        return found
 
 
 @dataclass(frozen=True)
@@ -59,34 +101,59 @@ class LoopTimes:
     drafting: Floats
     drafted: Floats
 
-    def line(self, counts: Floats) -> tuple[float, float]:
-        """(seconds of a loop at context 0, seconds a token of context more), by least squares, of warm ones.
-
-        Args:
-            counts: [rounds] how often each round counts.
-        """
-        weights = counts[self.rounds.astype(np.int64)] * (self.places >= COLD)
-        total = weights.sum()
-        context = float(weights @ self.contexts / total)
-        mean = float(weights @ self.seconds / total)
-        centred = self.contexts - context
-        spread = float(weights @ centred**2)
-        slope = float(weights @ (centred * self.seconds)) / spread if spread > 0 else 0.0
-        slope = max(slope, 0.0)  # more to attend to is never faster: a falling line is noise
-        return mean - slope * context, slope
+    @classmethod
+    def one_a_round(cls, context: float, verifying: Floats, drafting: Floats, drafted: float) -> LoopTimes:
+        """Of a loop in each round, none of them cold."""
+        same, rounds = np.ones(len(verifying)), np.arange(len(verifying), dtype=np.float64)
+        return cls(rounds, COLD * same, context * same, verifying + drafting, drafting, drafted * same)
 
     @property
     def count(self) -> int:
         """Of rounds."""
         return int(self.rounds.max()) + 1
 
-    def cold(self, counts: Floats, line: tuple[float, float]) -> Floats:
-        """[COLD] seconds that the first loops of a sequence take beyond a line."""
-        at_zero, slope = line
-        beyond = self.seconds - at_zero - slope * self.contexts
-        weights = counts[self.rounds.astype(np.int64)]
-        of_place = [weights * (self.places == place) for place in range(COLD)]
-        return np.array([float(own @ beyond) / own.sum() if own.sum() else 0.0 for own in of_place])
+    @cached_property
+    def costs(self) -> LoopCosts:
+        """What they say of a loop, with D = 1."""
+        return self.fitted(resampled(self.count, ROUNDS))
+
+    def fitted(self, counts: Floats) -> LoopCosts:
+        """A line in the context through the warm loops, by least squares, and what cold ones take beyond it.
+
+        Args:
+            counts: [m, rounds] how often each round counts.
+        """
+        rounds, centre = self.rounds.astype(np.int64), float(self.contexts.mean())
+        x, y = self.contexts - centre, self.seconds
+
+        def sums(of: npt.NDArray[np.bool_], values: Floats) -> Floats:
+            return np.asarray(counts @ np.bincount(rounds, of * values, counts.shape[1]))
+
+        warm = self.places >= COLD
+        total = sums(warm, np.ones_like(x))
+        mean_x, mean_y = sums(warm, x) / total, sums(warm, y) / total
+        spread = sums(warm, x * x) / total - mean_x**2
+        level = spread < 1e-6  # one context alone, in tokens
+        slope = (sums(warm, x * y) / total - mean_x * mean_y) / np.where(level, 1.0, spread)
+        # More to attend to is never faster: a falling line is noise.
+        slope = np.where(level, 0.0, np.maximum(slope, 0.0))
+        at_zero = mean_y - slope * (mean_x + centre)
+        cold = np.zeros((len(counts), COLD))
+        for place in range(COLD):
+            here = self.places == place
+            count = sums(here, np.ones_like(x))
+            beyond = sums(here, y) - at_zero * count - slope * sums(here, self.contexts)
+            cold[:, place] = beyond / np.maximum(count, 1.0)
+        return LoopCosts(at_zero[:, None], slope[:, None], cold[:, None])
+
+
+def loop_costs(times: Sequence[LoopTimes]) -> LoopCosts:
+    """Of ArS and of fixed K from 1 on, in the same rounds: of loops that draft 0 to K tokens."""
+    costs = [each.costs for each in times]
+    at_zero, slope, cold = (
+        np.concatenate([getattr(each, name) for each in costs], 1) for name in ("at_zero", "slope", "cold")
+    )
+    return LoopCosts(at_zero, slope, cold)
 
 
 def rehearse(
@@ -100,15 +167,14 @@ def rehearse(
     seed: int = 0,
     least_rounds: int = LEAST_ROUNDS,
 ) -> dict[Cell, LoopTimes]:
-    """Run some loops of every cell, in turns and in an order reshuffled each round.
+    """Run some loops of every cell after prefixes of the texts, in turns and reshuffled each round.
 
     Args:
         budget_s: seconds after which no further round begins, if ``least_rounds`` are done.
     """
     shuffler, order = random.Random(seed), list(engines)
     found: dict[Cell, list[tuple[float, ...]]] = {name: [] for name in engines}
-    started, number = time.perf_counter(), -1  # the first round is warm-up
-    while number < least_rounds or time.perf_counter() - started < budget_s:
+    for number in budgeted_rounds(budget_s, least_rounds, math.inf):
         text = shuffler.choice(texts)
         prompt = (*text.prompt, *text.tokens[: shuffler.randrange(len(text.tokens))])
         shuffler.shuffle(order)
@@ -124,13 +190,10 @@ def rehearse(
                     found[name].append((number, place, context, loop.loop_s, drafting, loop.drafted))
                 context += loop.emitted
             between(request, generation)
-        number += 1
     return {name: LoopTimes(*np.array(loops).T) for name, loops in found.items()}
 
 
-FLAG = "--times"
-_REMEDY = "Give what `spsbench bench --json` printed for these models, with every K."
-_UNION = "union"
+_FLAG, _REMEDY = "--times", "Give what `spsbench bench --json` printed for these models, with every K."
 
 
 class _Model(BaseModel):
@@ -155,7 +218,7 @@ class _Bench(BaseModel):
 
 @dataclass(frozen=True)
 class Calibration:
-    """Seconds of forwards of a target and a draft model.
+    """Seconds of forwards of a target and a draft model on another machine, as ``bench`` timed them.
 
     Attributes:
         seconds: by role and by how many tokens were scored at once, [rounds]; of one number of rounds.
@@ -170,20 +233,20 @@ class Calibration:
     def ars(self) -> LoopTimes:
         """Of ArS: a forward of one token."""
         step = self._forward("target", 1)
-        return self._loops(step, np.zeros_like(step), 0)
+        return LoopTimes.one_a_round(self.context, step, np.zeros_like(step), 0)
 
     def loops(self, drafter: Spec, k: int) -> LoopTimes:
         """Of SpS: a forward of K+1 tokens, and K of the draft model where one drafts."""
         self.require_covered(drafter)
         drafting = drafter_kind(drafter.name).forwards(k) * self._forward("draft", 1)
-        return self._loops(self._forward("target", k + 1), drafting, k)
+        return LoopTimes.one_a_round(self.context, self._forward("target", k + 1), drafting, k)
 
     def require_covered(self, drafter: Spec) -> None:
         """Refuse a drafter of whose work the file says nothing."""
-        if drafter.name == _UNION or drafter_kind(drafter.name).needs_of(drafter) - {DRAFT}:
+        if drafter.name == "union" or drafter_kind(drafter.name).needs_of(drafter) - {DRAFT}:
             raise UsageError(
                 f"{self.path} has no times of {drafter}.",
-                flag=FLAG,
+                flag=_FLAG,
                 remedy="Leave it out, or replay on that machine without --times.",
             )
 
@@ -193,7 +256,7 @@ class Calibration:
             if here != self.parameters[role]:
                 raise UsageError(
                     f"{self.path} has times of a {role} of {self.parameters[role]:,} weights, not {here:,}.",
-                    flag=FLAG,
+                    flag=_FLAG,
                     remedy=_REMEDY,
                 )
 
@@ -203,30 +266,31 @@ class Calibration:
             have = ", ".join(map(str, sorted(self.seconds[role])))
             raise UsageError(
                 f"{self.path} has times of the {role} for {have} tokens at once, and not for {rows}.",
-                flag=FLAG,
+                flag=_FLAG,
                 remedy=_REMEDY,
             )
         return found
 
-    def _loops(self, verifying: Floats, drafting: Floats, drafted: int) -> LoopTimes:
-        """One loop a round, none of them cold."""
-        same, rounds = np.ones(len(verifying)), np.arange(len(verifying), dtype=np.float64)
-        seconds = verifying + drafting
-        return LoopTimes(rounds, COLD * same, self.context * same, seconds, drafting, drafted * same)
-
 
 def read_times(path: Path) -> Calibration:
     """Read what ``bench --json`` printed."""
+    seconds: dict[str, dict[int, Floats]] = {}
     try:
         found = _Bench.model_validate_json(path.read_bytes())
-        seconds = {role: _by_rows(found.rounds[role]) for role in ("target", "draft")}
+        for role in ("target", "draft"):
+            rows, taken = found.rounds[role].rows, np.array(found.rounds[role].seconds, dtype=np.float64)
+            if taken.ndim != 2 or taken.shape[1] != len(rows):
+                raise ValueError("a round has not one time for each number of rows")
+            if not (np.isfinite(taken) & (taken > 0)).all():
+                raise ValueError("a time is not above 0")
+            seconds[role] = dict(zip(rows, taken.T, strict=True))
     except OSError as error:
         raise UnavailableError(
-            f"{path} cannot be read: {error.strerror}.", flag=FLAG, remedy=_REMEDY
+            f"{path} cannot be read: {error.strerror}.", flag=_FLAG, remedy=_REMEDY
         ) from error
     except (ValidationError, KeyError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise UsageError(f"{path} holds no times: {reason}.", flag=FLAG, remedy=_REMEDY) from error
+        raise UsageError(f"{path} holds no times: {reason}.", flag=_FLAG, remedy=_REMEDY) from error
     rounds = min(len(times) for own in seconds.values() for times in own.values())
     return Calibration(
         path,
@@ -235,16 +299,6 @@ def read_times(path: Path) -> Calibration:
         found.context,
         {role: {n: times[:rounds] for n, times in own.items()} for role, own in seconds.items()},
     )
-
-
-def _by_rows(rounds: _Rounds) -> dict[int, Floats]:
-    """[rounds] seconds by rows."""
-    seconds = np.array(rounds.seconds, dtype=np.float64)
-    if seconds.ndim != 2 or seconds.shape[1] != len(rounds.rows):
-        raise ValueError("a round has not one time for each number of rows")
-    if not (np.isfinite(seconds) & (seconds > 0)).all():
-        raise ValueError("a time is not above 0")
-    return dict(zip(rounds.rows, seconds.T, strict=True))
 
 
 _REPEATS = 3
@@ -272,7 +326,7 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Rounds, and what they make of a loop; see ``Round``."""
+    """Rounds, and a loop's time from its parts: verifying by the number of rows, drafting by the drafter."""
 
     rounds: Sequence[Round]
     ks: tuple[int, int]
@@ -282,7 +336,7 @@ class StepTimes:
         return self._loops(np.array([[1.0]]), np.zeros(len(self.rounds)))
 
     def loops(self, parts: Sequence[Part], shares: Floats, k: int) -> LoopTimes:
-        """Of SpS."""
+        """Of SpS, whose parts draft so many tokens in these shares [parts, K+1] of the loops."""
         drafting = np.zeros(len(self.rounds))
         for part, share in zip(parts, shares.sum(1), strict=False):
             ends = np.array([each.drafting[part] for each in self.rounds])
@@ -292,17 +346,14 @@ class StepTimes:
         return self._loops(shares, drafting)
 
     def _loops(self, shares: Floats, drafting: Floats) -> LoopTimes:
-        """A loop a round, none of them cold.
+        """Prefixes are drawn evenly from the tokens of all texts, so that their mean is that of the texts.
 
-        Prefixes are drawn evenly from the tokens of all texts, so that their mean is that of the texts: a few
-        rounds are no ground for a slope in the context.
+        A few rounds are no ground for a slope in the context.
         """
         drafts = shares.sum(0)
         verifying = np.array([each.verifying[: len(drafts)] for each in self.rounds]) @ drafts
-        same = np.ones(len(self.rounds))
-        contexts = same * np.mean([each.context for each in self.rounds])
-        drafted = same * (drafts @ np.arange(len(drafts)))
-        return LoopTimes(np.cumsum(same) - 1, COLD * same, contexts, verifying + drafting, drafting, drafted)
+        context = float(np.mean([each.context for each in self.rounds]))
+        return LoopTimes.one_a_round(context, verifying, drafting, float(drafts @ np.arange(len(drafts))))
 
 
 class _Given:

@@ -18,8 +18,7 @@ from spsbench.law.theory import expected_tokens, loop_operations, minimum_gain, 
 from spsbench.predict.whatif import WhatIf
 from spsbench.records import Interval, SamplingParams
 from spsbench.simulate.loops import SEQUENCE, LawCheck, Sampler, Simulated, check, simulate
-from spsbench.simulate.sources import Language, Source
-from spsbench.simulate.tables import Chain, Tables
+from spsbench.simulate.tables import Chain, Language, Source, Tables
 from spsbench.stats.evidence_stats import survival
 
 Reason = Literal["noise", "alpha varies", "unexplained", "-"]

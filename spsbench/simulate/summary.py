@@ -7,6 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from spsbench.drafters.registry import rule_kind
 from spsbench.report.figures import style
@@ -93,6 +95,16 @@ def page(question: Question, worlds: Sequence[World], plates: Sequence[Plate]) -
         lines += ["", *factors(world).as_markdown(), ""]
         lines += [f"* {escape(sentence)}" for sentence in sentences(question, world)]
     return "\n".join([*lines, "", NOTE, ""])
+
+
+def screen(question: Question, worlds: Sequence[World]) -> RenderableType:
+    """The same for a terminal."""
+    parts: list[RenderableType] = [Text(title(question), style="bold")]
+    for world in worlds:
+        parts += ["", Text(heading(question, world), style="bold"), ""]
+        parts += [lengths(world).as_rich(), "", factors(world).as_rich(), ""]
+        parts += [Text(sentence) for sentence in sentences(question, world)]
+    return Group(*parts, "", NOTE)
 
 
 NOTE = "Synthetic: no model was run, and a loop takes c for each draft token and 1 for the target."

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
-from spsbench.bench import forwards
+from spsbench.bench import BenchConfig, forwards
 from spsbench.bench import study as bench_study
 from spsbench.bench.forwards import block_rows, time_in_turns
-from spsbench.bench.study import BenchConfig, Held, few, require_context_room, sentence, short, study_contexts
+from spsbench.bench.study import Held, few, require_context_room, sentence, short
+from spsbench.bench.study import study as study_pair
 from spsbench.cli.bench import lengths
-from spsbench.cli.bench_screen import forwards_table, payoff_table
+from spsbench.cli.whatif_screen import forwards_table, payoff_table
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.loading import random_model
@@ -125,7 +126,7 @@ def study(clock: Clock, by_context: float) -> dict[str, Any]:
     target: Any = Timed(clock, 10, 0.01, 0.0)
     draft: Any = Timed(clock, 1, by_context, 0.0)
     config = BenchConfig((2, 4), (100, 1024), 0.0, SamplingParams(), None, 0)
-    return study_contexts(target, draft, config) | {"device": "cpu"}
+    return study_pair(target, draft, config) | {"device": "cpu"}
 
 
 def test_known_times_give_known_figures(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from commandline import BRIEF, Cli, call
 
-from spsbench.cli.advise import Check, _advised
 from spsbench.paths import mini_dir
 from spsbench.records import Spec
-from spsbench.replay.advice import Advice, Candidate
+from spsbench.replay.advice import Advice, Candidate, Check
+from spsbench.replay.advice import advised as use_of
 from spsbench.replay.times import Part, Round, StepTimes
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def test_an_arm_with_an_alarm_is_never_advised_nor_one_that_did_not_gain() -> No
     def use(*checks: tuple[float, bool]) -> Any:
         lives: list[Any] = [{"ratio": ratio, "low": None, "high": None} for ratio, _ in checks]
         own = zip((best, other), lives, checks, strict=False)
-        return _advised(advice, [Check(who, live, alarm) for who, live, (_, alarm) in own]).candidate.found
+        return use_of(advice, [Check(who, live, alarm) for who, live, (_, alarm) in own]).candidate.found
 
     assert use() == use((1.5, False), (1.4, False)) == "best"
     assert use((1.4, False), (1.5, False)) == use((1.9, True), (1.1, False)) == "other"
@@ -144,7 +144,8 @@ def test_a_loops_time_is_that_of_its_parts() -> None:
     assert found.drafting == pytest.approx([0.75 * 0.3, 0.75 * 0.6])
     assert found.drafted == pytest.approx([2.75, 2.75])
     assert steps.ars().seconds == pytest.approx([1.0, 2.0])
-    assert found.line(np.ones(2)) == (pytest.approx(found.seconds.mean()), 0.0)
+    assert found.costs.at_zero[0, 0] == pytest.approx(found.seconds.mean())
+    assert found.costs.slope[0, 0] == 0.0
 
 
 @pytest.mark.thorough

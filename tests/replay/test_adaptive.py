@@ -20,10 +20,10 @@ from spsbench.law.enumeration import TableModel, random_rows
 from spsbench.law.text_loops import anchored, drafted_loops, fixed_loops, loops_over
 from spsbench.records import SamplingParams, Spec
 from spsbench.replay.policies import Curve, curve, policies_of, same_policy
-from spsbench.replay.prediction import Timed, drafted_work, loop_costs, predict, work_of
+from spsbench.replay.prediction import Timed, drafted_work, predict, work_of
 from spsbench.replay.study import Study
 from spsbench.replay.texts import TargetText
-from spsbench.replay.times import COLD, LoopTimes
+from spsbench.replay.times import COLD, LoopTimes, loop_costs
 
 K, V = 4, 3
 MODEL = Spec("model")
@@ -84,8 +84,11 @@ def timed_study(*, timed: bool = True, beyond: float = 0.0, **noise: float) -> S
     """What ``curve`` looks at of a study."""
     written = SimpleNamespace(texts=tuple(TEXTS), directory=Path())
 
-    def found(k: int) -> Any:
-        return SimpleNamespace(times=times(k, **noise)) if timed else None
+    _, reader = reader_of("stop-below")
+
+    def found(k: int) -> Timed | None:
+        laws = [loops_over(anchored(text.accepted, k)) for text in reader.texts] if k else None
+        return Timed(work_of(TEXTS, laws), times(k, **noise)) if timed else None
 
     cells = [
         SimpleNamespace(cell=SimpleNamespace(drafter=MODEL, k=k), timed=found(k)) for k in range(1, K + 1)
@@ -108,8 +111,8 @@ def test_a_fixed_k_costs_what_its_own_prediction_says() -> None:
     expected = predict(Timed(work_of(TEXTS, laws), times(3)), Timed(work_of(TEXTS), times(0)))
     costs = loop_costs([times(k) for k in range(K + 1)])
     own = drafted_work(TEXTS, [drafted_loops(*fixed_loops(t.accepted, 3), COLD) for t in reader.texts], K)
-    assert 1e3 * costs.estimate(own) == pytest.approx(expected.ms_per_token.estimate)
-    assert costs.per_token(own)[0] == pytest.approx(costs.estimate(own))
+    assert 1e3 * own.estimate(costs) == pytest.approx(expected.ms_per_token.estimate)
+    assert own.per_token(costs)[0] == pytest.approx(own.estimate(costs))
     assert own.tokens_per_loop.estimate == pytest.approx(
         sum(len(text.tokens) for text in TEXTS) / sum(law.loops for law in laws)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,9 +30,15 @@ def times(at_zero: float, slope: float, noise: float = 0.0) -> LoopTimes:
     return LoopTimes(rounds, places, contexts, seconds, 0.2 * seconds, 0 * seconds)
 
 
+def line(found: LoopTimes, counts: Any = None) -> tuple[float, float]:
+    """Seconds at context 0, and more of them a token of context."""
+    costs = found.fitted(np.ones((1, 8)) if counts is None else counts[None])
+    return float(costs.at_zero[0, 0]), float(costs.slope[0, 0])
+
+
 def test_a_line_is_found_and_a_falling_one_is_taken_as_level() -> None:
-    assert times(0.02, 1e-4).line(np.ones(8)) == pytest.approx((0.02, 1e-4))
-    level, slope = times(0.02, -1e-4).line(np.ones(8))
+    assert line(times(0.02, 1e-4)) == pytest.approx((0.02, 1e-4))
+    level, slope = line(times(0.02, -1e-4))
     assert slope == 0
     assert 0.01 < level < 0.02
 
@@ -39,7 +46,7 @@ def test_a_line_is_found_and_a_falling_one_is_taken_as_level() -> None:
 def test_a_round_that_does_not_count_has_no_say() -> None:
     found = times(0.02, 1e-4)
     found.seconds[found.rounds == 3] += 1.0
-    assert found.line(np.where(np.arange(8) == 3, 0.0, 1.0)) == pytest.approx((0.02, 1e-4))
+    assert line(found, np.where(np.arange(8) == 3, 0.0, 1.0)) == pytest.approx((0.02, 1e-4))
 
 
 def test_a_prediction_is_time_over_loops_by_hand() -> None:
@@ -66,10 +73,10 @@ def test_cold_loops_are_charged_once_a_text() -> None:
     seconds = np.concatenate([warm.seconds, slow])
     rounds = np.concatenate([warm.rounds, np.zeros(COLD)])
     cold = LoopTimes(rounds, places, contexts, seconds, 0 * seconds, 0 * seconds)
-    assert cold.line(np.ones(8)) == pytest.approx((0.03, 2e-4))
-    assert cold.cold(np.ones(8), cold.line(np.ones(8))) == pytest.approx(0.01 * np.arange(COLD, 0, -1))
+    assert line(cold) == pytest.approx((0.03, 2e-4))
+    assert cold.costs.cold[0, 0] == pytest.approx(0.01 * np.arange(COLD, 0, -1))
     more = sum(0.01 * (COLD - place) * law.counts[place + 1 :].sum() for law in laws for place in range(COLD))
-    taken = [Timed(own, one).seconds(np.ones(6), np.ones(8)) for one in (warm, cold)]
+    taken = [Timed(own, one).mean_s() for one in (warm, cold)]
     assert taken[1] - taken[0] == pytest.approx(more / own.tokens.sum())
 
 

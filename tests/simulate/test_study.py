@@ -11,9 +11,9 @@ import pytest
 from spsbench.cli.simulate import FAULTS
 from spsbench.records import Interval, SamplingParams, Spec
 from spsbench.simulate.loops import SEQUENCE, Sampler, check
-from spsbench.simulate.sources import SOURCES, Language
 from spsbench.simulate.study import Question, World, _reason, prepare, study
 from spsbench.simulate.summary import facts, law_sentence
+from spsbench.simulate.tables import SOURCES, Language
 
 
 def _question(**changes: Any) -> Question:

@@ -8,8 +8,7 @@ import torch
 
 from spsbench.records import SamplingParams
 from spsbench.simulate.loops import ChainModel
-from spsbench.simulate.sources import SOURCES, Language
-from spsbench.simulate.tables import Contexts, Tables
+from spsbench.simulate.tables import SOURCES, Contexts, Language, Tables
 
 
 @pytest.mark.parametrize("contexts", [Contexts(1), Contexts(3), Contexts(3, order=2), Contexts(1, order=2)])
