@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from benchmarks.pairs import build
-from spsbench.bench.forced import NullDecoder, SyntheticAcceptance
 from spsbench.decode.clock import SystemClock
 from spsbench.decode.rejection import Verdict
 from spsbench.decode.sampling import draw
@@ -35,6 +34,7 @@ from spsbench.models.batched import StaticLM, require_same_answers
 from spsbench.models.memory import measured_bandwidth
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Generation, Request, SamplingParams
+from spsbench.whatif.bench.forced import NullDecoder, SyntheticAcceptance
 
 K, ALPHA = 4, 0.8
 GREEDY, NUCLEUS = SamplingParams(greedy=True), SamplingParams(temperature=0.3, top_p=0.95)

@@ -26,8 +26,6 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.pairs import build, over_onnxruntime
-from spsbench.bench.forced import NullDecoder
-from spsbench.bench.forwards import time_forwards
 from spsbench.config import resolve
 from spsbench.config.models import ONNXRUNTIME, TORCH
 from spsbench.decode.algorithms import start
@@ -42,6 +40,8 @@ from spsbench.models.memory import suitable_threads
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Generation, Request, SamplingParams
 from spsbench.runner import plan
+from spsbench.whatif.bench.forced import NullDecoder
+from spsbench.whatif.bench.forwards import time_forwards
 
 K = 4
 SAMPLING = SamplingParams(top_p=0.95)

@@ -17,7 +17,7 @@ _WHERE = {
     "Drafter": "spsbench.decode.protocols",
     "DrafterKind": "spsbench.drafters.registry",
     "Example": "spsbench.records",
-    "MetricKind": "spsbench.metrics.kind",
+    "MetricKind": "spsbench.tasks.metrics.kind",
     "Rule": "spsbench.decode.rules",
     "RuleKind": "spsbench.drafters.registry",
     "Run": "spsbench.api",

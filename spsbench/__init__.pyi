@@ -9,9 +9,9 @@ from spsbench.decode.rules import Rule as Rule
 from spsbench.drafters.registry import Context as Context
 from spsbench.drafters.registry import DrafterKind as DrafterKind
 from spsbench.drafters.registry import RuleKind as RuleKind
-from spsbench.metrics.kind import MetricKind as MetricKind
 from spsbench.records import Example as Example
 from spsbench.records import SamplingParams as SamplingParams
 from spsbench.tasks.kind import TaskKind as TaskKind
+from spsbench.tasks.metrics.kind import MetricKind as MetricKind
 
 __version__: str

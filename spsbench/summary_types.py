@@ -1,8 +1,8 @@
 """What ``summary.json`` holds: every key and type, so that mypy finds one that is mistyped.
 
-Each type says what ``spsbench.summary.summarise`` writes today, in this order. A run of an earlier version
-may lack what was added since; those who read old files ask with ``get``. ``None`` is JSON's null: a number
-that does not exist. Seconds are ``_s``, milliseconds ``_ms``; intervals run from ``low`` to ``high`` (95%).
+Each type says what ``stats.summary.summarise`` writes today, in this order. A run of an earlier version may
+lack what was added since; those who read old files ask with ``get``. ``None`` is JSON's null: a number that
+does not exist. Seconds are ``_s``, milliseconds ``_ms``; intervals run from ``low`` to ``high`` (95%).
 """
 
 from __future__ import annotations
@@ -373,7 +373,7 @@ class CurvePoint(TypedDict):
 
 
 class LoopLine(TypedDict):
-    """The line of a loop's time against K, see ``spsbench.predict.costs.LoopCost``."""
+    """The line of a loop's time against K, see ``spsbench.stats.predict.costs.LoopCost``."""
 
     intercept_ms: float
     slope_ms: float
@@ -413,7 +413,7 @@ class Factor(TypedDict):
 
 
 class BreakEven(TypedDict):
-    """Where an arm would be as fast as ArS, see ``spsbench.predict.factors.break_even``."""
+    """Where an arm would be as fast as ArS, see ``spsbench.stats.predict.factors.break_even``."""
 
     measured_alpha: float
     alpha: float | None
@@ -436,7 +436,7 @@ class ArmFactors(ArmIdentity):
 
 
 class Residual(TypedDict):
-    """One factor of measured over predicted speedup, see ``spsbench.predict.factors``."""
+    """One factor of measured over predicted speedup, see ``spsbench.stats.predict.factors``."""
 
     name: str
     title: str
@@ -527,7 +527,7 @@ class AdaptiveGain(TypedDict):
 
 
 class Hindsight(SeriesAxes):
-    """What the right K in every loop would have gained, see ``spsbench.predict.costs``."""
+    """What the right K in every loop would have gained, see ``spsbench.stats.predict.costs``."""
 
     best_k: int
     fixed_ms_per_token: float

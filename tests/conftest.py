@@ -37,7 +37,7 @@ def _bandwidth(device: Any) -> float | None:
 
 def pytest_runtest_setup() -> None:
     """Commands of one process share what the first of them measured: a quarter of a small run's time."""
-    for name in ("spsbench.runner.execute", "spsbench.bench.study"):
+    for name in ("spsbench.runner.execute", "spsbench.whatif.bench.study"):
         if name in sys.modules:
             sys.modules[name].measured_bandwidth = _bandwidth  # type: ignore[attr-defined]
 
@@ -88,7 +88,7 @@ def metric_script(evaluate_modules: None, tmp_path: Path) -> Callable[[str, str]
 @pytest.fixture(scope="module")
 def quick_rehearsals() -> Iterator[None]:
     """Replay times few loops and draws few resamples: of the times it is asked that they are there."""
-    from spsbench.replay import advice, study, times
+    from spsbench.whatif.replay import advice, study, times
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "LEAST_ROUNDS", 2)

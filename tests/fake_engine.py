@@ -38,7 +38,7 @@ def write_catalogue(
     catalogue.mkdir()
     (catalogue / "tiny.yaml").write_text(ENTRY.replace("1.0", "'1.0'") + more)
     (catalogue / "tiny.txt").write_text(lock)
-    patch.setattr("spsbench.peers.install.data_dir", lambda kind: catalogue)
+    patch.setattr("spsbench.engines.external.install.data_dir", lambda kind: catalogue)
     patch.setenv("SPSBENCH_CACHE", str(folder / "cache"))
     return catalogue
 

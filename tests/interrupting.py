@@ -91,7 +91,7 @@ def carry_out(case: Case, folder: Path) -> dict[str, Any]:
 
 def main(folder: Path) -> None:
     """Every case, one after another, in the folder."""
-    for name in (*IMPORTED, "spsbench.bench.study"):
+    for name in (*IMPORTED, "spsbench.whatif.bench.study"):
         importlib.import_module(name)
     importlib.import_module("spsbench.runner.execute").measured_bandwidth = lambda device: None  # type: ignore[attr-defined]
     os.chdir(folder)

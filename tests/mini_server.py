@@ -7,8 +7,8 @@ from functools import partial
 
 from fake_server import Fake
 
+from spsbench.engines.external.protocol import Ask, Load, Sampling
 from spsbench.paths import mini_dir
-from spsbench.peers.protocol import Ask, Load, Sampling
 from spsbench.verify.served import Served
 
 

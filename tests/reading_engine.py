@@ -22,8 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from spsbench.peers.protocol import Answer, Ask, Described, Load
-from spsbench.peers.serving import serve, until_stop
+from spsbench.engines.external.protocol import Answer, Ask, Described, Load
+from spsbench.engines.external.serving import serve, until_stop
 
 _TOKEN_MS = 0.01
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from spsbench import summary
+from spsbench.stats import summary
 
 _AXES = ["arm", "method", "k", "engine", "sampling"]
 _LATER = ["drafter", "rule", "policy"]

@@ -31,8 +31,8 @@ from spsbench.records import (
 )
 from spsbench.report.figures import Gallery, draw
 from spsbench.report.measured import Measured
+from spsbench.stats.summary import summarise
 from spsbench.store import RunStore
-from spsbench.summary import summarise
 
 TARGET_S, DRAFT_S, OTHER_S = 14.1e-3, 1.8e-3, 0.2e-3
 SAMPLINGS = {"nucleus": SamplingParams(top_p=0.8), "greedy": SamplingParams(greedy=True)}

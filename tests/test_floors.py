@@ -25,30 +25,21 @@ FLOORS: dict[str, float] = {
     "environment": 1,
     "energy": 1,
     "cluster": 1,  # whose machines and processes measure
-    "fetch": 1.5,
     "decode": 1,
-    "law": 1.5,  # what must be true of the loops and their texts
+    "law": 1.5,
     "models": 2,
-    "metrics": 2,
     "execution": 2,
     "store": 2,
     "drafters": 3,
     "tasks": 3,
-    "testing": 6,  # what tests of other packages import
-    "engines": 5,
+    "engines": 4,  # ours, and those of others
     "stats": 5,
-    "predict": 5.2,  # what other settings would give
-    "peers": 5.3,  # engines of others: a process and lines of JSON
-    "summary": 5.4,
-    "arms": 5.5,  # engines of others are named there
+    "testing": 6,  # what tests of other packages import
     "report": 6,
     "runner": 7,
     "verify": 8,
-    "bench": 8,
-    "replay": 8.5,  # texts are judged as an audit does
-    "distill": 8.5,  # a forecast times forwards
-    "load": 8.5,  # servers under load: their prompts are a run's
-    "simulate": 8.7,  # faults that verify plants, and the decoder of a bench without text
+    "whatif": 8.5,  # texts are judged as an audit does; faults that verify plants
+    "distill": 8.7,  # a forecast times forwards
     "cli": 9,
     "api": 9.5,
     "__main__": 10,

@@ -10,11 +10,11 @@ import tiny_models
 import torch
 
 from spsbench.config.models import TORCH
+from spsbench.engines.external import registry
+from spsbench.engines.external.protocol import Answer, Ask, Described, Load
+from spsbench.engines.external.registry import PeerKind
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.loading import load
-from spsbench.peers import registry
-from spsbench.peers.protocol import Answer, Ask, Described, Load
-from spsbench.peers.registry import PeerKind
 from spsbench.verify.served import Served
 
 Folders = tuple[Path, Path]

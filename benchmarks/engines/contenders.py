@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spsbench.peers.install import Environment
-from spsbench.peers.protocol import Load, Peer
-from spsbench.peers.registry import PeerKind, peer_in
-from spsbench.peers.worker import Command, Worker
+from spsbench.engines.external.install import Environment
+from spsbench.engines.external.protocol import Load, Peer
+from spsbench.engines.external.registry import PeerKind, peer_in
+from spsbench.engines.external.worker import Command, Worker
 from spsbench.records import Spec
 
 ROOT = Path(__file__).resolve().parents[2]

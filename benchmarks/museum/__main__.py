@@ -25,11 +25,11 @@ from benchmarks.museum.pages import page, read_rows, write_rows
 from benchmarks.museum.visit import Opened, Room, kind_in, visit
 from spsbench.cli.audit import subject_of
 from spsbench.config import resolve
+from spsbench.engines.external.install import Environment
+from spsbench.engines.external.protocol import PeerGone
+from spsbench.engines.external.registry import PeerKind
 from spsbench.environment import describe_environment
 from spsbench.errors import SpsbenchError
-from spsbench.peers.install import Environment
-from spsbench.peers.protocol import PeerGone
-from spsbench.peers.registry import PeerKind
 from spsbench.runner import Plan, plan
 from spsbench.verify.engine_audit import Effort
 

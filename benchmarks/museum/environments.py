@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.museum.exhibits import Release
+from spsbench.engines.external.install import Environment, Run, clean_environment, load_entry, run
 from spsbench.errors import UnavailableError
-from spsbench.fetch.cache import cache_dir, locked, written_whole
-from spsbench.peers.install import Environment, Run, clean_environment, load_entry, run
+from spsbench.models.fetch.cache import cache_dir, locked, written_whole
 
 _PIP = ("install", "--only-binary", ":all:", "--no-input", "--progress-bar", "off")
 

@@ -9,8 +9,8 @@ import importlib
 import time
 from typing import Any
 
-from spsbench.peers.protocol import SAMPLER_ORDER, SMALLEST_SET, Answer, Ask, Described, Load
-from spsbench.peers.serving import serve, until_stop
+from spsbench.engines.external.protocol import SAMPLER_ORDER, SMALLEST_SET, Answer, Ask, Described, Load
+from spsbench.engines.external.serving import serve, until_stop
 
 
 class Transformers:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.museum.exhibits import HEAD, TRANSFORMERS, Exhibit, Release
-from spsbench.peers.install import Environment
-from spsbench.peers.launch import LAUNCH
-from spsbench.peers.protocol import Load, Peer
-from spsbench.peers.registry import PeerKind, peer_in
-from spsbench.peers.worker import Command, Worker
+from spsbench.engines.external.install import Environment
+from spsbench.engines.external.launch import LAUNCH
+from spsbench.engines.external.protocol import Load, Peer
+from spsbench.engines.external.registry import PeerKind, peer_in
+from spsbench.engines.external.worker import Command, Worker
 from spsbench.records import SamplingParams, Spec
 from spsbench.stats.losslessness import ALARM
 from spsbench.verify.audit import described

@@ -16,18 +16,18 @@ from spsbench.cli.options import takes
 from spsbench.cli.values import sought_of
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.paths import results_dir
-from spsbench.replay import MEAN, OBJECTIVES
+from spsbench.whatif.replay import MEAN, OBJECTIVES
 
 if TYPE_CHECKING:
     from spsbench.cli.progress import BarProgress, LogProgress
     from spsbench.config import RunConfig
     from spsbench.models.pair import Pair, PairSource
     from spsbench.records import Arm, Sample, Spec
-    from spsbench.replay.advice import Advice, Candidate, Check, Readings
-    from spsbench.replay.texts import TargetText, Written
     from spsbench.runner import Plan
     from spsbench.runner.stopping import StoppingRule
     from spsbench.store import RunStore
+    from spsbench.whatif.replay.advice import Advice, Candidate, Check, Readings
+    from spsbench.whatif.replay.texts import TargetText, Written
 
     Progress = LogProgress | BarProgress
 
@@ -92,9 +92,9 @@ def advise_on(params: Mapping[str, Any]) -> None:
     say("Checking task, data and models", quiet=quiet)
     from spsbench.cli.progress import watching
     from spsbench.cli.whatif_screen import advice_facts, advice_screen
-    from spsbench.replay.advice import Readings, advise
     from spsbench.runner import plan, require_continuable
     from spsbench.store import fresh_directory
+    from spsbench.whatif.replay.advice import Readings, advise
 
     ready = plan(config)
     _require_prompts(len(ready.prompts))
@@ -128,8 +128,8 @@ def _written(
     ready: Plan, directory: Path, pair: Pair, readings: Readings, progress: Progress, ks: Sequence[int]
 ) -> tuple[Written, float]:
     """The texts, written and read as far as they were not, and the seconds that both took so far."""
-    from spsbench.replay.texts import texts_of
     from spsbench.runner import execute
+    from spsbench.whatif.replay.texts import texts_of
 
     reading = _Reading(progress, readings, ready, ks)
     execute(ready, directory, resume=True, watcher=reading, pair=pair, rule_of=reading.rule)
@@ -144,7 +144,7 @@ def _written(
 
 
 def _require_prompts(count: int) -> None:
-    from spsbench.predict import FEWEST_PROMPTS
+    from spsbench.stats.predict import FEWEST_PROMPTS
 
     if count < FEWEST_PROMPTS:
         raise UsageError(
@@ -187,7 +187,7 @@ class _Reading:
 
     def rule(self, plan: Plan, store: RunStore) -> StoppingRule:
         """See ``TextsRule``; the folder is now this process's, and so is what was read there before."""
-        from spsbench.replay.advice import TextsRule
+        from spsbench.whatif.replay.advice import TextsRule
 
         self._readings.open(store.directory)
         self.texts = TextsRule(plan, store, self._readings)
@@ -200,7 +200,7 @@ class _Reading:
         self._progress.expecting(total, "")
 
     def finished(self, sample: Sample) -> None:
-        from spsbench.replay.texts import TargetText
+        from spsbench.whatif.replay.texts import TargetText
 
         if sample.error is None and sample.generation.tokens:
             ids, tokens = self._prompts[sample.example_id], tuple(sample.generation.tokens)
@@ -245,8 +245,8 @@ class _Reading:
 
 def _config(params: Mapping[str, Any]) -> RunConfig:
     """ArS alone on the prompts."""
-    from spsbench.arms.choice import refuse_beams
     from spsbench.cli.run import read_settings
+    from spsbench.engines.arms import refuse_beams
 
     given = dict(params) | {"limit": params["limit"] or str(_PROMPTS), "arms": "ars"}
     given |= {"no_score": True, "no_proof": True}
@@ -311,8 +311,8 @@ def _live(
     """Candidates with one draft model beside ArS."""
     from spsbench.cli.progress import watching
     from spsbench.records import Arm
-    from spsbench.replay.advice import Check
     from spsbench.runner import execute
+    from spsbench.whatif.replay.advice import Check
 
     ars = ready.arms[0]
     cells = [each.found.cell for each in candidates if each.found is not None]

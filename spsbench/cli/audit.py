@@ -18,9 +18,9 @@ from spsbench.paths import results_dir
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
+    from spsbench.engines.external.registry import PeerKind
     from spsbench.models.causal_lm import CausalLM
     from spsbench.models.source import ModelSource
-    from spsbench.peers.registry import PeerKind
     from spsbench.records import SamplingParams
     from spsbench.runner import Plan
     from spsbench.summary_types import Evidence, ReproFacts
@@ -251,7 +251,7 @@ _CONFORMANCE_PROMPTS = 4
 
 def verify_engine(params: Mapping[str, Any]) -> None:
     """Test the form of an engine's answers, without speculation and with it."""
-    from spsbench.peers.registry import find_peer
+    from spsbench.engines.external.registry import find_peer
 
     kind = find_peer(params["engine"])
     (k, *_) = values.lookaheads(params["k"] or "4")
@@ -301,8 +301,8 @@ so does one that ignores the cut."""
 
 def audit_named(params: Mapping[str, Any]) -> None:
     """Audit an engine with every setting that was asked for."""
-    from spsbench.peers.protocol import PeerGone
-    from spsbench.peers.registry import find_peer
+    from spsbench.engines.external.protocol import PeerGone
+    from spsbench.engines.external.registry import find_peer
 
     # What is refused is refused before torch is imported.
     kind, limits = find_peer(params["engine"]), _limits(params)
@@ -425,8 +425,8 @@ def subject_of(kind: PeerKind, ready: Plan, threads: int | None) -> Subject:
     import torch
 
     from spsbench.config.models import TORCH
+    from spsbench.engines.external.engine import ids_that_end
     from spsbench.models.loading import load
-    from spsbench.peers.engine import ids_that_end
     from spsbench.runner.peers import folder_of
     from spsbench.verify.engine_audit import Subject
 
@@ -508,7 +508,7 @@ class _Course:
 
     def reproduce(self, subject: Subject) -> None:
         """Look for one context that shows the clearest alarm, if there is one and the engine stays up."""
-        from spsbench.peers.protocol import PeerGone
+        from spsbench.engines.external.protocol import PeerGone
         from spsbench.verify.repro import reproduce, reproducible
 
         quiet, pair = self.params["quiet"], self.ready.config.pair

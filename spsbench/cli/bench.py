@@ -17,10 +17,10 @@ from spsbench.records import SamplingParams
 if TYPE_CHECKING:
     import torch
 
-    from spsbench.bench import BenchConfig
-    from spsbench.bench.forced import SyntheticAcceptance
     from spsbench.config import PairConfig
     from spsbench.models.causal_lm import CausalLM
+    from spsbench.whatif.bench import BenchConfig
+    from spsbench.whatif.bench.forced import SyntheticAcceptance
 
 
 ACCEPTANCE = "Synthetic acceptance"
@@ -121,9 +121,9 @@ def bench_pair(params: Mapping[str, Any]) -> None:
         torch.set_num_threads(threads)
     say(f"Timing forwards after {', '.join(map(str, asked.contexts))} tokens of context", quiet=quiet)
     if asked.batches:
-        from spsbench.bench.batches import study_batches as study
+        from spsbench.whatif.bench.batches import study_batches as study
     else:
-        from spsbench.bench.study import study
+        from spsbench.whatif.bench.study import study
     facts = {
         role: {
             "name": models.names[role],
@@ -140,8 +140,8 @@ def bench_pair(params: Mapping[str, Any]) -> None:
 
 def _asked(params: Mapping[str, Any], *, random_weights: bool) -> BenchConfig:
     """What was typed, without the acceptance; whatever can be refused before torch is imported is."""
-    from spsbench.bench import BenchConfig
     from spsbench.store.opening import read_run
+    from spsbench.whatif.bench import BenchConfig
 
     # Random weights give almost even rows, whose nucleus is most of the vocabulary: no model's work.
     sampling = SamplingParams(temperature=0.1 if random_weights else 1.0, top_p=0.95)
@@ -175,8 +175,8 @@ def _asked(params: Mapping[str, Any], *, random_weights: bool) -> BenchConfig:
 
 
 def _acceptance(params: Mapping[str, Any]) -> SyntheticAcceptance | None:
-    from spsbench.bench.forced import SyntheticAcceptance, acceptance_of
     from spsbench.store import RunStore
+    from spsbench.whatif.bench.forced import SyntheticAcceptance, acceptance_of
 
     run: Path | None = params["acceptance_from"]
     if params["alpha"] is not None:
@@ -312,9 +312,9 @@ def _require_room(models: _Models, asked: BenchConfig, device: torch.device) -> 
     """Refuse a context that does not fit beside the weights."""
     import torch
 
-    from spsbench.bench.study import Held, require_context_room
     from spsbench.config.models import ONNXRUNTIME
     from spsbench.models.memory import DTYPES
+    from spsbench.whatif.bench.study import Held, require_context_room
 
     held = []
     for config, size in zip(models.configs, models.weights_bytes, strict=True):

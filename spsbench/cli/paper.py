@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from spsbench.config import PairConfig, PaperConfig, RunConfig
     from spsbench.models.pair import Pair
     from spsbench.records import SamplingParams
-    from spsbench.replay.texts import Written
     from spsbench.report.measured import Measured
     from spsbench.runner import Plan
     from spsbench.summary_types import Summary
+    from spsbench.whatif.replay.texts import Written
 
     Plans = Mapping[tuple[str, str], Plan]
     """Of the texts, by task and draft."""
@@ -496,7 +496,7 @@ def _conclude(setup: Setup, found: Found, directory: Path, params: Mapping[str, 
 def measured_drafts(setup: Setup, task: str, plans: Plans, directory: Path, *, quiet: bool) -> dict[str, Any]:
     """What is known of every draft on a task; measured unless it is there, of these very texts."""
     from spsbench.files import read_json, write_json
-    from spsbench.replay.texts import texts_of
+    from spsbench.whatif.replay.texts import texts_of
 
     path = directory / f"drafts-{task}.json"
     before = read_json(path, "--out") if path.is_file() else {}
@@ -523,7 +523,7 @@ def measured_drafts(setup: Setup, task: str, plans: Plans, directory: Path, *, q
 
 def _at(written: Written, pairs: Mapping[str, Pair], most_k: int, kept: Mapping[str, Any]) -> dict[str, Any]:
     """Alphas at one temperature, and the K that theory chooses; a K that was chosen before is kept."""
-    from spsbench.replay.alphas import draft_costs, overlaps
+    from spsbench.whatif.replay.alphas import draft_costs, overlaps
 
     sampling: SamplingParams = written.sampling
     measured = overlaps(written.texts, pairs, sampling)
@@ -543,7 +543,7 @@ def _at(written: Written, pairs: Mapping[str, Pair], most_k: int, kept: Mapping[
 
 def chosen_k(alpha: float, c: float, most_k: int) -> int:
     """The K of the largest walltime factor (Leviathan et al. 2022, 3.5); 1 where no K gains."""
-    from spsbench.predict.whatif import leviathan
+    from spsbench.stats.predict.whatif import leviathan
 
     return max(1, leviathan(min(alpha, 1.0), c).best_k(range(1, most_k + 1)))
 

@@ -62,8 +62,8 @@ def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
     values.require_machine(params)
     source = _source(typed)
     from spsbench.cli.whatif_screen import replay_facts, replay_screen
-    from spsbench.replay.policies import curve, policies_of
-    from spsbench.replay.study import study
+    from spsbench.whatif.replay.policies import curve, policies_of
+    from spsbench.whatif.replay.study import study
 
     times = times_of(params, 30.0, drafters)
     policies = policies_of(named, drafters)

@@ -69,8 +69,8 @@ def derive(directory: Path, *, narrow: bool = False) -> tuple[Measured, Gallery]
 def read(directory: Path) -> Measured:
     """A run, finished or not."""
     from spsbench.report.measured import Measured
+    from spsbench.stats.summary import summarise
     from spsbench.store import RunStore
-    from spsbench.summary import summarise
 
     with RunStore.open(directory) as store:
         frames, info = store.frames(), store.run_info()

@@ -219,7 +219,7 @@ def _refuse_settings(config: RunConfig, **given: Any) -> None:
 
 def require_possible(config: RunConfig, gates: Sequence[str] = ()) -> None:
     """Refuse what the settings alone show to be impossible; torch is not imported for it."""
-    from spsbench.arms.choice import is_lossless, task_and_arms
+    from spsbench.engines.arms import is_lossless, task_and_arms
 
     _, arms = task_and_arms(config)
     lossy = sorted({arm.rule.name for arm in arms if arm.method == "sps" and not is_lossless(arm)})
@@ -390,9 +390,9 @@ def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool, quiet:
     """Summarise the tables of all processes as one, and show it as a run is shown."""
     import pandas as pd
 
+    from spsbench.stats.summary import summarise
     from spsbench.store import RunStore, read_frames, write_summary
     from spsbench.store.opening import condition, joined
-    from spsbench.summary import summarise
 
     frames, infos = [], []
     for index in range(count):

@@ -68,8 +68,8 @@ def judge_samples(samples: Path, params: Mapping[str, Any], limits: Mapping[str,
     """Judge a file of samples; each row is written with every field that came in, with passed and result."""
     from spsbench.execution import judge_all, sandbox_level
     from spsbench.execution.samples import read_problems, read_samples, write_rows
-    from spsbench.metrics.builtin import pass_at_k
     from spsbench.tasks.answers import completion_of
+    from spsbench.tasks.metrics.builtin import pass_at_k
 
     extract, unsafe_exec = params["extract"] or "none", params["unsafe_exec"]
     if extract not in ("none", "fence"):
@@ -146,11 +146,11 @@ def score_run(run: Path, params: Mapping[str, Any], limits: Mapping[str, Any]) -
     from spsbench.config import resolve
     from spsbench.config.resolve import require_trusted
     from spsbench.execution import sandbox_level
-    from spsbench.metrics.registry import records
     from spsbench.runner import finalize
     from spsbench.runner import score as score_outputs
     from spsbench.store import RunStore
     from spsbench.tasks.catalogue import load_task
+    from spsbench.tasks.metrics.registry import records
 
     judging: dict[str, Any] = {"judge_timeout_s": limits["timeout_s"], "judge_workers": limits["workers"]}
     extract, unsafe_exec, quiet = params["extract"], params["unsafe_exec"], params["quiet"]

@@ -15,8 +15,8 @@ from spsbench.plugins import unknown
 
 if TYPE_CHECKING:
     from spsbench.records import Spec
-    from spsbench.simulate.study import Question
-    from spsbench.simulate.tables import Source
+    from spsbench.whatif.simulate.study import Question
+    from spsbench.whatif.simulate.tables import Source
 
 
 ALPHA, COST, OPERATIONS = 0.8, 1.8 / 14.1, 4.0 / 70.0
@@ -89,8 +89,8 @@ def show_formula(params: Mapping[str, Any]) -> None:
 
     from spsbench.config import parse_ks
     from spsbench.law.theory import expected_tokens, minimum_gain, walltime_factor
-    from spsbench.predict.whatif import KS, leviathan
     from spsbench.report.tables import Table, right
+    from spsbench.stats.predict.whatif import KS, leviathan
 
     alpha = values.between(params["alpha"], "--alpha", 0, 1, ALPHA)
     c = values.number(params["cost"], "--cost", 0, COST)
@@ -122,8 +122,8 @@ def simulate_loops(params: Mapping[str, Any]) -> None:
     from spsbench.cli.progress import counting
     from spsbench.files import write_json, write_text
     from spsbench.report.figures.style import save
-    from spsbench.simulate.study import prepare, study
-    from spsbench.simulate.summary import facts, page, plates, screen
+    from spsbench.whatif.simulate.study import prepare, study
+    from spsbench.whatif.simulate.summary import facts, page, plates, screen
 
     pairs = prepare(question)
     folder = _folder(params["out"])
@@ -166,7 +166,7 @@ def _folder(out: Path | None) -> Path | None:
 
 def _question(params: Mapping[str, Any]) -> Question:
     """What was typed, checked."""
-    from spsbench.simulate.tables import SOURCES, Language
+    from spsbench.whatif.simulate.tables import SOURCES, Language
 
     source = SOURCES.get(params["source"] or "dirichlet")
     if source is None:
@@ -192,8 +192,8 @@ def _question(params: Mapping[str, Any]) -> Question:
         )
     rule = _rule(params["rule"], params["fault"])
     # torch comes with these: all that was typed has been checked by now.
-    from spsbench.simulate.loops import Sampler
-    from spsbench.simulate.study import Question
+    from spsbench.whatif.simulate.loops import Sampler
+    from spsbench.whatif.simulate.study import Question
 
     sampler = Sampler(sampling, rule, params["fault"], language.seed)
     return Question(source, language, classes, alpha, distance, ks, cost, operations, tokens, sampler)

@@ -14,17 +14,17 @@ from spsbench.errors import UnavailableError, UsageError
 if TYPE_CHECKING:
     from spsbench.models.pair import Pair
     from spsbench.records import SamplingParams, Spec
-    from spsbench.replay.study import Sought
-    from spsbench.replay.texts import Written
-    from spsbench.replay.times import Calibration
+    from spsbench.whatif.replay.study import Sought
+    from spsbench.whatif.replay.texts import Written
+    from spsbench.whatif.replay.times import Calibration
 
 
 def written_of(source: Path, params: Mapping[str, Any], drafters: Sequence[Spec]) -> Written:
     """The texts of a run, or of a file."""
     from spsbench.config import resolve
     from spsbench.models.pair import find_pair
-    from spsbench.replay.texts import texts_in, texts_of
     from spsbench.verify.audit import Reader
+    from spsbench.whatif.replay.texts import texts_in, texts_of
 
     if source.is_file():
         refuse_together("replay", {**params, "texts": source})
@@ -76,7 +76,7 @@ def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pai
 
 def sought_of(drafters: Sequence[Spec], pairs: Sequence[tuple[str, Pair]]) -> list[Sought]:
     """Every drafter with every draft; once if it has nothing to do with the draft."""
-    from spsbench.replay.study import Sought
+    from spsbench.whatif.replay.study import Sought
 
     found = []
     for drafter in drafters:
@@ -89,7 +89,7 @@ def times_of(params: Mapping[str, Any], default_s: float, drafters: Sequence[Spe
     """Seconds for timing loops here, or another machine's times."""
     if params["times"] is None:
         return seconds(params["budget"], default_s)
-    from spsbench.replay.times import read_times
+    from spsbench.whatif.replay.times import read_times
 
     found = read_times(params["times"])
     for drafter in drafters:

@@ -208,8 +208,8 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
 
 def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
     """The run's settings, with as many prompts as the tests read, and both samplings by default."""
-    from spsbench.arms.choice import refuse_beams
     from spsbench.cli.run import read_settings
+    from spsbench.engines.arms import refuse_beams
 
     fixed = {"limit": str(effort.needed), "sampling": params["sampling"] or "nucleus,greedy"}
     config = read_settings({**params, **fixed, "no_score": True})

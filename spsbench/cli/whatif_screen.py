@@ -10,15 +10,15 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from spsbench.bench.study import short
 from spsbench.records import Interval
-from spsbench.replay.advice import Advice, Candidate, Check, advised
-from spsbench.replay.policies import Choice, Curve, PolicyCell
-from spsbench.replay.prediction import Even, Predicted
-from spsbench.replay.study import Study
-from spsbench.replay.times import Calibration
 from spsbench.report.tables import Cell, Column, Heading, Row, Styled, Table, left, right
 from spsbench.report.wording import NOTHING, interval, interval_percent, milliseconds, percent, speedup
+from spsbench.whatif.bench.study import short
+from spsbench.whatif.replay.advice import Advice, Candidate, Check, advised
+from spsbench.whatif.replay.policies import Choice, Curve, PolicyCell
+from spsbench.whatif.replay.prediction import Even, Predicted
+from spsbench.whatif.replay.study import Study
+from spsbench.whatif.replay.times import Calibration
 
 
 def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:

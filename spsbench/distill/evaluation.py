@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.bench.forwards import Forwards
 from spsbench.decode.rows import warped
 from spsbench.distill.own_text import SAMPLINGS
 from spsbench.distill.sampler import Sampled
 from spsbench.distill.students import Teacher
 from spsbench.distill.training import batches_of
+from spsbench.whatif.bench.forwards import Forwards
 
 _CHUNK = 256
 

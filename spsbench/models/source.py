@@ -15,12 +15,12 @@ from typing import Any
 
 from spsbench.environment import little_memory
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.fetch.cache import PREFIX as PACKAGE
 from spsbench.models import MODEL
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.converted import SUFFIX as GGUF
 from spsbench.models.converted import folder_of_gguf, folder_of_package, read_origin
+from spsbench.models.fetch.cache import PREFIX as PACKAGE
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.models.trained import (

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spsbench.axes import MODEL, label, place
-from spsbench.predict.roofline import DISPATCH_BOUND, weak_baseline
 from spsbench.report import wording
 from spsbench.report.tables import Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, brackets, counted, escape, full_name, number, percent, speedup
 from spsbench.stats.losslessness import ALARM, leakage_bound
+from spsbench.stats.predict.roofline import DISPATCH_BOUND, weak_baseline
 from spsbench.summary_types import (
     AdaptiveGain,
     ArmFactors,

@@ -13,15 +13,15 @@ from rich.text import Text
 
 from spsbench.axes import Row, identity
 from spsbench.law import theory
-from spsbench.predict.costs import loop_ms
-from spsbench.predict.factors import residual_cause, residual_factors
-from spsbench.predict.whatif import leviathan
 from spsbench.records import Interval
 from spsbench.report import facts, judgement, why, wording
 from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, Plate, printed, quiet
 from spsbench.report.tables import ARM, SAMPLING, Heading, Table, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, escape, estimate, milliseconds, number, signed, speedup, times
+from spsbench.stats.predict.costs import loop_ms
+from spsbench.stats.predict.factors import residual_cause, residual_factors
+from spsbench.stats.predict.whatif import leviathan
 from spsbench.summary_types import ArmPrediction, ArmRow, Estimate, MeanSd, Summary
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def walltime_row(
     """One row of Table 2 from its run.
 
     ``k`` was chosen by theory; all else is of the run, but c where ``c_source`` is ``rehearsal``; it is else
-    as ``predict.costs.draft_over_target`` has it. ``predicted`` is the walltime factor at ``alpha`` and
+    as ``stats.predict.costs.draft_over_target`` has it. ``predicted`` is the walltime factor at ``alpha`` and
     ``c``, ``residual`` is measured - predicted and ``cause`` the factor that does most for it. ``paper``:
     its row under the same names, ``expected_tokens`` by its alpha and K.
 

@@ -33,7 +33,7 @@ from spsbench.report.tables import (
 )
 from spsbench.report.wording import escape, fence, full_name
 from spsbench.stats.acceptance import LEGEND, PER_POSITION
-from spsbench.summary import PHASES
+from spsbench.stats.summary import PHASES
 from spsbench.summary_types import Summary
 
 if TYPE_CHECKING:

@@ -7,7 +7,11 @@ from functools import partial
 from typing import Any
 
 from spsbench.axes import label, place
-from spsbench.predict.factors import (
+from spsbench.report import judgement, wording
+from spsbench.report.facts import Run
+from spsbench.report.tables import IN_FULL, Column, Table, bullets, entry, left, paragraphs, right, table_of
+from spsbench.report.wording import NOTHING, escape, milliseconds, number, percent, signed, speedup
+from spsbench.stats.predict.factors import (
     ACCEPTANCE,
     CORRELATION,
     DRAFTING,
@@ -19,11 +23,7 @@ from spsbench.predict.factors import (
     residual_cause,
     residual_factors,
 )
-from spsbench.predict.roofline import BANDWIDTH_BOUND, DISPATCH_BOUND
-from spsbench.report import judgement, wording
-from spsbench.report.facts import Run
-from spsbench.report.tables import IN_FULL, Column, Table, bullets, entry, left, paragraphs, right, table_of
-from spsbench.report.wording import NOTHING, escape, milliseconds, number, percent, signed, speedup
+from spsbench.stats.predict.roofline import BANDWIDTH_BOUND, DISPATCH_BOUND
 from spsbench.summary_types import (
     AgainstBest,
     ArmFactors,

@@ -60,7 +60,7 @@ def measure(name: str, row: Row, digits: int = 3) -> str:
 
 
 def phase_ms(found: LoopTime | None, phase: str) -> float | None:
-    """The milliseconds of a loop's phase, one of ``spsbench.summary.PHASES``."""
+    """The milliseconds of a loop's phase, one of ``spsbench.stats.summary.PHASES``."""
     times: Mapping[str, Any] = found or {}
     return times.get(f"{phase}_ms")
 

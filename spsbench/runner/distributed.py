@@ -11,11 +11,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from spsbench.arms.choice import is_peer
 from spsbench.cluster import FLAG
 from spsbench.config.models import ONNXRUNTIME
 from spsbench.drafters.registry import drafter_kind
 from spsbench.energy import FoundMeter
+from spsbench.engines.arms import is_peer
 from spsbench.errors import UsageError
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.memory import suitable_threads, weight_bytes

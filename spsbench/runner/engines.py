@@ -8,7 +8,6 @@ from typing import Literal
 
 import torch
 
-from spsbench.arms.choice import GRAPHED, is_peer
 from spsbench.axes import EAGER, FIXED, MODEL, MODIFIED_REJECTION
 from spsbench.config.models import TORCH, Precision
 from spsbench.decode.batch import (
@@ -24,7 +23,9 @@ from spsbench.decode.clock import Clock, SystemClock
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rules import Rule
 from spsbench.drafters.registry import HIDDEN, Context, build_drafter, build_policy, build_rule, drafter_kind
+from spsbench.engines.arms import GRAPHED, is_peer
 from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs, StagedBatch
+from spsbench.engines.external.protocol import PeerError
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine, Engine, ThreadedEngine
 from spsbench.errors import UsageError
@@ -34,7 +35,6 @@ from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.models.placement import PlacedLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.peers.protocol import PeerError
 from spsbench.records import Arm, Generation, Request, SamplingParams
 
 FAILURES = (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError, PeerError)

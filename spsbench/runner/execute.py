@@ -10,17 +10,17 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
 
-from spsbench.arms.choice import GRAPHED, is_peer
 from spsbench.axes import EAGER
 from spsbench.drafters.checked import DrafterFault
 from spsbench.energy import EnergyMeter
+from spsbench.engines.arms import GRAPHED, is_peer
+from spsbench.engines.external.engine import PeerEngine
+from spsbench.engines.external.protocol import PeerError
 from spsbench.engines.local import Engine, torch_threads
 from spsbench.environment import load_1m, taken, taken_since
 from spsbench.models.memory import cache_bytes, cache_shared, measured_bandwidth
 from spsbench.models.pair import Pair, load_pair
 from spsbench.paths import results_dir
-from spsbench.peers.engine import PeerEngine
-from spsbench.peers.protocol import PeerError
 from spsbench.records import ELAPSED, Arm, Request, Sample
 from spsbench.runner.conditions import (
     AUTO,

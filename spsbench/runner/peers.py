@@ -11,15 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from spsbench import __version__, files
-from spsbench.arms.choice import is_peer
 from spsbench.axes import shown_engine
+from spsbench.engines.arms import is_peer
+from spsbench.engines.external.engine import PeerEngine
+from spsbench.engines.external.protocol import (
+    SAMPLER_ORDER,
+    SMALLEST_SET,
+    Described,
+    Load,
+    PeerGone,
+    shortened,
+)
+from spsbench.engines.external.registry import find_peer
 from spsbench.environment import library_versions
 from spsbench.errors import UnavailableError
 from spsbench.models.pair import Pair
 from spsbench.models.source import ModelSource, files_of
-from spsbench.peers.engine import PeerEngine
-from spsbench.peers.protocol import SAMPLER_ORDER, SMALLEST_SET, Described, Load, PeerGone, shortened
-from spsbench.peers.registry import find_peer
 from spsbench.records import Arm
 from spsbench.runner.plan import Plan
 

@@ -8,17 +8,16 @@ from typing import Any
 
 import torch
 
-from spsbench.arms.choice import is_lossless, is_peer, task_and_arms
 from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION
 from spsbench.config import RunConfig
 from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
 from spsbench.drafters.registry import drafter_kind, rule_kind
+from spsbench.engines.arms import is_lossless, is_peer, task_and_arms
 from spsbench.engines.buffer import MOST_BYTES
 from spsbench.engines.hf import RULES
 from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
 from spsbench.execution import sandbox_level
-from spsbench.metrics.registry import records
 from spsbench.models.causal_lm import attention_window
 from spsbench.models.memory import cache_bytes_per_token, computed_width, require_free, weight_bytes
 from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits, resolve_device
@@ -29,6 +28,7 @@ from spsbench.runner.engines import require_own_weights, require_placeable, stoc
 from spsbench.runner.ranks import backend_asked, require_split_arms, split_over
 from spsbench.tasks import answers
 from spsbench.tasks.answers import ExtractionRule
+from spsbench.tasks.metrics.registry import records
 from spsbench.tasks.task import Task, TaskData
 
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from spsbench.arms.choice import GRAPHED, is_peer
 from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION
 from spsbench.drafters.registry import build_policy, drafter_kind, is_ours, rule_kind
 from spsbench.engines import rescore
+from spsbench.engines.arms import GRAPHED, is_peer
 from spsbench.engines.rescore import Reading, token_evidence
 from spsbench.law.rederive import DraftRows
 from spsbench.models.causal_lm import CausalLM

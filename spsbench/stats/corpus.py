@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spsbench.metrics.kind import OUTPUTS, MetricKind
-from spsbench.metrics.registry import installed
 from spsbench.stats.bootstrap import Floats, finite, pooled_interval
 from spsbench.summary_types import MetricInterval
+from spsbench.tasks.metrics.kind import OUTPUTS, MetricKind
+from spsbench.tasks.metrics.registry import installed
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -52,7 +52,7 @@ def metrics(
     its tests, else 0) becomes pass@1, pass@10 and pass@100 instead; None where a problem has
     fewer samples than k. What is counted for the figure of a corpus becomes that figure.
     """
-    from spsbench.metrics.builtin import pass_at_k
+    from spsbench.tasks.metrics.builtin import pass_at_k
 
     scores = score_table(samples)
     result: dict[str, float | None] = {}

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.metrics.registry import metric_kinds
 from spsbench.paths import data_dir
 from spsbench.plugins import Registry
 from spsbench.tasks.answers import ExtractionChoice
 from spsbench.tasks.humaneval import Code
 from spsbench.tasks.kind import PythonTask, TaskKind
+from spsbench.tasks.metrics.registry import metric_kinds
 from spsbench.tasks.prompts import PromptsTask, is_prompts_file, read_prompts_file
 from spsbench.tasks.spec import PROGRAMS, TaskSpec, read_spec
 from spsbench.tasks.task import Task

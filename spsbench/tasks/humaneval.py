@@ -8,9 +8,9 @@ from typing import Any
 
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.execution import judge
-from spsbench.metrics.kind import MetricKind
 from spsbench.records import Example, Prompt
 from spsbench.tasks.answers import ExtractionChoice, ExtractionRule, completion_of, extraction_rule
+from spsbench.tasks.metrics.kind import MetricKind
 from spsbench.tasks.sources import Row, distinct, read_rows, required_column
 from spsbench.tasks.spec import TaskSpec, template_sha256
 from spsbench.tasks.task import Frame, TaskData, TextTokenizer, YamlTask, describe, task_data

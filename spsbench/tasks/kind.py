@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
-from spsbench.metrics.kind import MetricKind
 from spsbench.records import Example, Prompt, SamplingParams
+from spsbench.tasks.metrics.kind import MetricKind
 from spsbench.tasks.task import Frame, Task, TaskData, sha256_of, task_data
 
 Answer = TypeVar("Answer")

@@ -25,9 +25,9 @@ from typing import Any
 
 from spsbench.config.files import file_name
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.metrics.builtin import ROUGE
-from spsbench.metrics.kind import scores
 from spsbench.records import Example, Prompt, SamplingParams
+from spsbench.tasks.metrics.builtin import ROUGE
+from spsbench.tasks.metrics.kind import scores
 from spsbench.tasks.sources import Row, bad_data, distinct, read_rows, read_text, required_column, well_formed
 from spsbench.tasks.task import Frame, Task, TaskData, sha256_of, task_data
 

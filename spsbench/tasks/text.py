@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from spsbench.metrics.kind import MetricKind
 from spsbench.records import Example, Prompt
 from spsbench.tasks.docstrings import names_in, read_docstrings
+from spsbench.tasks.metrics.kind import MetricKind
 from spsbench.tasks.sources import Row, distinct, read_aligned, required_column
 from spsbench.tasks.spec import columns_of, template_sha256
 from spsbench.tasks.task import Frame, TaskData, YamlTask, describe, paths_in, task_data

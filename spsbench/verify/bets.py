@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spsbench.engines.external.engine import add_up
 from spsbench.engines.rescore import Reading
-from spsbench.peers.engine import add_up
 from spsbench.report.judgement import EVERY
 
 Floats = npt.NDArray[Any]

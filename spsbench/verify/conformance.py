@@ -9,9 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from spsbench.engines.external.protocol import (
+    SETTINGS,
+    STOP,
+    Answer,
+    Ask,
+    Peer,
+    PeerError,
+    PeerGone,
+    Sampling,
+    checked,
+)
 from spsbench.engines.rescore import teacher_force
 from spsbench.models.causal_lm import CausalLM
-from spsbench.peers.protocol import SETTINGS, STOP, Answer, Ask, Peer, PeerError, PeerGone, Sampling, checked
 from spsbench.records import SamplingParams
 from spsbench.verify.effort import Finding, skipped
 

@@ -23,12 +23,21 @@ from typing import Any, Literal
 
 import torch
 
+from spsbench.engines.external.engine import sampling_of
+from spsbench.engines.external.protocol import (
+    Ask,
+    Described,
+    Load,
+    Peer,
+    PeerError,
+    PeerGone,
+    checked,
+    request_seed,
+)
+from spsbench.engines.external.registry import PeerKind
+from spsbench.engines.external.server import require_same_model
 from spsbench.files import ordinary, write_text
 from spsbench.models.causal_lm import CausalLM
-from spsbench.peers.engine import sampling_of
-from spsbench.peers.protocol import Ask, Described, Load, Peer, PeerError, PeerGone, checked, request_seed
-from spsbench.peers.registry import PeerKind
-from spsbench.peers.server import require_same_model
 from spsbench.records import SamplingParams
 from spsbench.runner.stopping import derive_seed
 from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E, FEWEST_POSITIONS

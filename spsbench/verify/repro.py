@@ -22,13 +22,13 @@ from torch import Tensor
 
 import spsbench
 from spsbench.decode.sampling import warp
+from spsbench.engines.external import protocol, serving, workers
+from spsbench.engines.external.engine import sampling_of
+from spsbench.engines.external.protocol import Ask, Peer, PeerError, PeerGone, checked, request_seed
+from spsbench.engines.external.registry import NAMED, WORKER
 from spsbench.engines.rescore import Reading, own_entries, teacher_force
 from spsbench.files import write_text
 from spsbench.models.causal_lm import CausalLM
-from spsbench.peers import protocol, serving, workers
-from spsbench.peers.engine import sampling_of
-from spsbench.peers.protocol import Ask, Peer, PeerError, PeerGone, checked, request_seed
-from spsbench.peers.registry import NAMED, WORKER
 from spsbench.records import SamplingParams, Spec
 from spsbench.runner.stopping import derive_seed
 from spsbench.stats.losslessness import ALARM

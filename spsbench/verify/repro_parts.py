@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spsbench.peers.protocol import Answer, Ask, Load, Sampling, request
+from spsbench.engines.external.protocol import Answer, Ask, Load, Sampling, request
 
 CASE: dict[str, Any] = {}
 

@@ -19,13 +19,13 @@ import torch
 import spsbench
 from spsbench.config.models import ONNXRUNTIME, TORCH, ModelRef, PairConfig
 from spsbench.decode.clock import SystemClock
+from spsbench.engines.external.protocol import LENGTH, STOP, Answer, Ask, Described, Load
+from spsbench.engines.external.serving import serve, usual_settings
 from spsbench.engines.local import EagerEngine
 from spsbench.models.causal_lm import CausalLM, text_config
 from spsbench.models.loading import load, model_not_covered
 from spsbench.models.pair import find_pair
 from spsbench.models.source import find
-from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Described, Load
-from spsbench.peers.serving import serve, usual_settings
 from spsbench.records import VERIFICATION_RULE, Request, SamplingParams
 from spsbench.verify.controls import ENGINE_FAULTS, faulty
 

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig
 
-from spsbench.bench import BenchConfig, forwards
-from spsbench.bench import study as bench_study
-from spsbench.bench.forwards import block_rows, time_in_turns
-from spsbench.bench.study import Held, few, require_context_room, sentence, short
-from spsbench.bench.study import study as study_pair
 from spsbench.cli.bench import lengths
 from spsbench.cli.whatif_screen import forwards_table, payoff_table
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.loading import random_model
 from spsbench.records import SamplingParams
+from spsbench.whatif.bench import BenchConfig, forwards
+from spsbench.whatif.bench import study as bench_study
+from spsbench.whatif.bench.forwards import block_rows, time_in_turns
+from spsbench.whatif.bench.study import Held, few, require_context_room, sentence, short
+from spsbench.whatif.bench.study import study as study_pair
 
 CPU = torch.device("cpu")
 SHAPE = LlamaConfig(
@@ -131,7 +131,7 @@ def study(clock: Clock, by_context: float) -> dict[str, Any]:
 
 def test_known_times_give_known_figures(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_study, "measured_bandwidth", lambda device: 1e9)
-    monkeypatch.setattr("spsbench.bench.study.cache_bytes", lambda device: 1_500_000)
+    monkeypatch.setattr("spsbench.whatif.bench.study.cache_bytes", lambda device: 1_500_000)
     facts = study(clock, 0.018)
     near, far = facts["contexts"]
     assert near["c"]["ratio"] == pytest.approx(2.8 / 11)
@@ -152,7 +152,7 @@ def test_what_fits_into_the_cache_with_short_contexts_need_not_with_long_ones(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench_study, "measured_bandwidth", lambda device: 1e9)
-    monkeypatch.setattr("spsbench.bench.study.cache_bytes", lambda device: 3_000_000)
+    monkeypatch.setattr("spsbench.whatif.bench.study.cache_bytes", lambda device: 3_000_000)
     near, far = study(clock, 0.0)["contexts"]
     assert (near["regime"], far["regime"]) == ("dispatch-bound", "bandwidth-bound")
     assert near["forwards"]["target"][0]["floor_ms"] is None

@@ -13,9 +13,9 @@ from benchmarks.engines import __main__ as command
 from benchmarks.engines.contenders import from_here, theirs
 from benchmarks.engines.rounds import ARS, SPS, Measured, Plan, Turn, measure
 from benchmarks.engines.table import same_text, table
-from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Load, PeerError, Sampling
-from spsbench.peers.registry import PeerKind
-from spsbench.peers.worker import Worker
+from spsbench.engines.external.protocol import LENGTH, STOP, Answer, Ask, Load, PeerError, Sampling
+from spsbench.engines.external.registry import PeerKind
+from spsbench.engines.external.worker import Worker
 
 GREEDY = Sampling(greedy=True)
 REQUESTS = (Ask([1, 10], 8, [14], sampling=GREEDY), Ask([1, 20], 6, [14], sampling=GREEDY))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spsbench.bench.forced import SyntheticAcceptance, measure_forced
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.rejection import Draft
 from spsbench.engines.local import EagerEngine, Engine
@@ -13,6 +12,7 @@ from spsbench.law.enumeration import TableModel, random_rows
 from spsbench.law.theory import expected_tokens
 from spsbench.records import SamplingParams
 from spsbench.testing import Letters
+from spsbench.whatif.bench.forced import SyntheticAcceptance, measure_forced
 
 CPU = torch.device("cpu")
 

@@ -18,10 +18,10 @@ from benchmarks.museum.exhibits import EXHIBITS, Exhibit, Release
 from benchmarks.museum.head import trained_head
 from benchmarks.museum.pages import read_rows, write_rows
 from benchmarks.museum.visit import Room, Visited, kind_in, visit
+from spsbench.engines.external.install import Environment
+from spsbench.engines.external.protocol import Ask, Load, Sampling
+from spsbench.engines.external.registry import PeerKind
 from spsbench.errors import UnavailableError
-from spsbench.peers.install import Environment
-from spsbench.peers.protocol import Ask, Load, Sampling
-from spsbench.peers.registry import PeerKind
 from spsbench.records import SamplingParams
 from spsbench.verify.engine_audit import Effort, Subject
 from spsbench.verify.served import Served

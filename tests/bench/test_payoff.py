@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spsbench.bench.forwards import Forwards, bench_loop_cost, payoff, verdict
 from spsbench.law.theory import expected_tokens
+from spsbench.whatif.bench.forwards import Forwards, bench_loop_cost, payoff, verdict
 
 
 def times(*ms: float) -> Forwards:

@@ -122,7 +122,7 @@ def test_the_loop_script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def _forwards(model: object, context: int) -> object:
-    from spsbench.bench.forwards import time_forwards
+    from spsbench.whatif.bench.forwards import time_forwards
 
     return time_forwards(model, (1, 5), context, 0.01)  # type: ignore[arg-type]
 

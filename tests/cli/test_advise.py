@@ -14,12 +14,12 @@ from commandline import BRIEF, Cli, call
 
 from spsbench.paths import mini_dir
 from spsbench.records import Spec
-from spsbench.replay.advice import Advice, Candidate, Check
-from spsbench.replay.advice import advised as use_of
-from spsbench.replay.times import Part, Round, StepTimes
+from spsbench.whatif.replay.advice import Advice, Candidate, Check
+from spsbench.whatif.replay.advice import advised as use_of
+from spsbench.whatif.replay.times import Part, Round, StepTimes
 
 if TYPE_CHECKING:
-    from spsbench.replay.study import Found
+    from spsbench.whatif.replay.study import Found
 
 pytestmark = pytest.mark.usefixtures("quick_rehearsals")
 
@@ -77,8 +77,8 @@ def test_what_was_read_and_timed_is_kept_and_each_row_is_read_once(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C within the fifth text, after its first drafter, and again within the second round of times."""
-    from spsbench.replay import advice
-    from spsbench.replay import reading as readers
+    from spsbench.whatif.replay import advice
+    from spsbench.whatif.replay import reading as readers
 
     read: Counter[tuple[str, tuple[int, ...]]] = Counter()
     ends, rounds, forced, time_round = [10], [3], readers.forced, advice.time_round

@@ -45,7 +45,7 @@ CASES = {
     "advise": Case(
         ["advise", "xsum", "--limit", "8", "--max-new-tokens", "4", "--no-check"], f"{EXECUTE}:measure"
     ),
-    "bench": Case(["bench", "--seconds", "0.1"], "spsbench.bench.study:study"),
+    "bench": Case(["bench", "--seconds", "0.1"], "spsbench.whatif.bench.study:study"),
     "verify": Case(["verify", "--effort", "reduced"], f"{EXECUTE}:load"),
     "distill": Case(
         ["distill", "--target", "embedded:mini/draft", *("--layers", "1", "--vocabulary", "0"), "--out", "d"],

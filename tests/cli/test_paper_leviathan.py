@@ -18,7 +18,7 @@ from spsbench.cli.paper import chosen_k, options_of, setup_of
 from spsbench.config import load_paper, resolve
 from spsbench.errors import UsageError
 from spsbench.law.theory import walltime_factor
-from spsbench.replay import alphas
+from spsbench.whatif.replay import alphas
 
 PAPER = ("paper", "--of", "leviathan")
 SMALL = (
@@ -152,7 +152,9 @@ def test_a_row_without_phases_is_predicted_with_the_rehearsals_c(
 ) -> None:
     """As on a GPU, where no run gives c."""
     short(monkeypatch)
-    monkeypatch.setattr("spsbench.predict.costs.draft_over_target", lambda *given: (None, "not measured"))
+    monkeypatch.setattr(
+        "spsbench.stats.predict.costs.draft_over_target", lambda *given: (None, "not measured")
+    )
     place = shutil.copytree(whole[0], tmp_path / "paper")
     assert cli("paper", "--resume", place, "--quiet").code == 0
     kept = json.loads((place / "drafts-ende.json").read_text())["temperatures"]

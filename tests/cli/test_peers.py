@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from commandline import Cli, Result, call
 
-from spsbench.peers import registry
-from spsbench.peers.protocol import Load
-from spsbench.peers.worker import Command, Worker
+from spsbench.engines.external import registry
+from spsbench.engines.external.protocol import Load
+from spsbench.engines.external.worker import Command, Worker
 
 FAKE = Path(__file__).parents[1] / "reading_engine.py"
 SMALL = ("--limit", "3", "--max-new-tokens", "12", "--threads", "1", "--set", "warmup=false", "--trace", "0")

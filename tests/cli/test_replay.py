@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM
 from spsbench.drafters.registry import Context
 from spsbench.models.torch_lm import TorchLM
 from spsbench.paths import mini_dir
-from spsbench.replay import reading
-from spsbench.replay.texts import texts_of
+from spsbench.whatif.replay import reading
+from spsbench.whatif.replay.texts import texts_of
 
 pytestmark = [pytest.mark.usefixtures("quick_rehearsals"), pytest.mark.thorough]
 

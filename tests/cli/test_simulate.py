@@ -69,7 +69,7 @@ def test_the_command_prints_writes_and_draws(cli: Cli, tmp_path: Path) -> None:
 def test_bad_input_is_refused_before_any_loop(
     cli: Cli, arguments: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spsbench.simulate.study.simulate", None)
+    monkeypatch.setattr("spsbench.whatif.simulate.study.simulate", None)
     result = cli("simulate", *arguments.split())
     assert result.code == 2
     assert " ".join(result.err.split()).startswith(f"error: {said}")

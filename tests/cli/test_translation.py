@@ -115,7 +115,7 @@ def test_a_figure_is_dropped_once_the_run_has_other_outputs(
 
 
 FILE_METRIC = """
-from spsbench.metrics.kind import MetricKind, Sums
+from spsbench.tasks.metrics.kind import MetricKind, Sums
 
 def counts(prompts, outputs, references):
     return [[len(output), len(reference)] for output, reference in zip(outputs, references)]

@@ -68,7 +68,7 @@ def test_a_value_is_refused_when_it_is_settled(text: str, said: str) -> None:
 
 
 def test_the_kinds_come_without_torch() -> None:
-    code = "import sys, spsbench.arms.choice, spsbench.drafters.registry;assert 'torch' not in sys.modules"
+    code = "import sys, spsbench.engines.arms, spsbench.drafters.registry;assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

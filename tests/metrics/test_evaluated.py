@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
-from spsbench.metrics.kind import corpus_figure, scores
-from spsbench.metrics.registry import metric_kinds
+from spsbench.tasks.metrics.kind import corpus_figure, scores
+from spsbench.tasks.metrics.registry import metric_kinds
 
 Script = Callable[[str, str], Path]
 

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from spsbench.metrics.builtin import pass_at_k, pass_at_k_per_problem
+from spsbench.tasks.metrics.builtin import pass_at_k, pass_at_k_per_problem
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(5, 0, 2), (5, 1, 2), (6, 3, 3), (4, 4, 1), (10, 2, 10)])

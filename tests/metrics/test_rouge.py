@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spsbench.metrics.builtin import ROUGE_TYPES, mean_rouge, rouge
+from spsbench.tasks.metrics.builtin import ROUGE_TYPES, mean_rouge, rouge
 
 
 def test_counted_by_hand() -> None:

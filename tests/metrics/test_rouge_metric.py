@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import spsbench
-from spsbench.metrics.builtin import ROUGE_TYPES, mean_rouge, rouge
+from spsbench.tasks.metrics.builtin import ROUGE_TYPES, mean_rouge, rouge
 
 PREDICTIONS = ["the mayor opened a school", "", "rain fell\non the town"]
 REFERENCES = ["a mayor has opened the school", "some words", "on the town\nrain fell"]
@@ -17,7 +17,7 @@ REFERENCES = ["a mayor has opened the school", "some words", "on the town\nrain 
 
 @pytest.fixture(scope="module")
 def computed() -> dict[str, object]:
-    from spsbench.metrics.rouge_metric import Rouge
+    from spsbench.tasks.metrics.rouge_metric import Rouge
 
     answer: dict[str, object] = Rouge().compute(predictions=PREDICTIONS, references=REFERENCES)
     return answer
@@ -36,7 +36,7 @@ def test_keeps_values_per_example(computed: dict[str, object]) -> None:
 
 def test_the_fast_path_does_not_import_evaluate() -> None:
     program = (
-        "import sys; from spsbench.metrics.builtin import rouge; rouge('a', 'a');"
+        "import sys; from spsbench.tasks.metrics.builtin import rouge; rouge('a', 'a');"
         "sys.exit('evaluate' in sys.modules or 'datasets' in sys.modules)"
     )
     root = Path(spsbench.__file__).parent.parent

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import tiny_models
 
+from spsbench.engines.external.engine import sampling_of
+from spsbench.engines.external.protocol import Sampling, request_seed
 from spsbench.errors import UnavailableError
-from spsbench.peers.engine import sampling_of
-from spsbench.peers.protocol import Sampling, request_seed
 from spsbench.records import SamplingParams
 from spsbench.runner.peers import folder_of
 

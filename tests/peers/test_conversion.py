@@ -14,10 +14,10 @@ import torch
 from gguf import GGUFReader
 from safetensors.torch import save_file
 
+from spsbench.engines.external import conversion
+from spsbench.engines.external.install import Environment
+from spsbench.engines.external.workers.openvino import _key, restored
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.peers import conversion
-from spsbench.peers.install import Environment
-from spsbench.peers.workers.openvino import _key, restored
 
 
 @pytest.fixture(autouse=True)

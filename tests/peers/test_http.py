@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from spsbench.peers.protocol import PeerError
-from spsbench.peers.server import Http
+from spsbench.engines.external.protocol import PeerError
+from spsbench.engines.external.server import Http
 
 START = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
 HEAD = START + b"\r\n"

@@ -19,9 +19,9 @@ import pytest
 from commandline import call as cli
 from fake_engine import FakeRun, write_catalogue
 
+from spsbench.engines.external.install import Entry, install, list_entries, load_entry, run, uninstall
+from spsbench.engines.external.registry import NAMED
 from spsbench.errors import UnavailableError
-from spsbench.peers.install import Entry, install, list_entries, load_entry, run, uninstall
-from spsbench.peers.registry import NAMED
 
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 PINNED = re.compile(r"^[A-Za-z0-9._-]+==[A-Za-z0-9.+]+$")

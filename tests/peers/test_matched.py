@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from spsbench.peers.engine import Ran, unequal
-from spsbench.peers.protocol import SETTINGS
+from spsbench.engines.external.engine import Ran, unequal
+from spsbench.engines.external.protocol import SETTINGS
 
 WHOLE: dict[str, Any] = dict.fromkeys(SETTINGS, "same") | {"dtype": "float32", "prefix_cache": False}
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from spsbench.peers.engine import PeerEngine, loops_of, spent
-from spsbench.peers.protocol import Answer, Ask, Described, PeerError, PeerGone
+from spsbench.engines.external.engine import PeerEngine, loops_of, spent
+from spsbench.engines.external.protocol import Answer, Ask, Described, PeerError, PeerGone
 from spsbench.records import Request, SamplingParams
 
 EOS, NEWLINE, LONGER = 0, 5, 6

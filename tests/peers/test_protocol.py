@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from spsbench.peers.protocol import (
+from spsbench.engines.external.protocol import (
     Answer,
     Ask,
     Described,

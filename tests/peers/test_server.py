@@ -10,11 +10,11 @@ import pytest
 from fake_server import VOCAB, Fake, Letters, following, serving, written
 
 import spsbench
+from spsbench.engines.external.dialects import texts_in
+from spsbench.engines.external.protocol import LENGTH, STOP, Ask, Load, PeerError, PeerGone, Sampling, checked
+from spsbench.engines.external.registry import find_peer
+from spsbench.engines.external.server import Server, require_same_model
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.peers.dialects import texts_in
-from spsbench.peers.protocol import LENGTH, STOP, Ask, Load, PeerError, PeerGone, Sampling, checked
-from spsbench.peers.registry import find_peer
-from spsbench.peers.server import Server, require_same_model
 
 GREEDY = Sampling(greedy=True)
 PROMPT = [5, 9, 1]

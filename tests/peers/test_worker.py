@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spsbench.peers.protocol import Answer, Ask, Load, PeerError, PeerGone, checked
-from spsbench.peers.worker import MOST_FAILURES, Command, Lines, NoLine, Worker
+from spsbench.engines.external.protocol import Answer, Ask, Load, PeerError, PeerGone, checked
+from spsbench.engines.external.worker import MOST_FAILURES, Command, Lines, NoLine, Worker
 
 WRONG = Path(__file__).resolve().parents[1] / "wrong_worker.py"
 ASK = Ask([5, 6, 7], 4, stop_ids=[50])

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.peers.protocol import Ask, Load, PeerError, PeerGone
-from spsbench.peers.worker import MOST_FAILURES, Command, Worker
+from spsbench.engines.external.protocol import Ask, Load, PeerError, PeerGone
+from spsbench.engines.external.worker import MOST_FAILURES, Command, Worker
 
 FAKE = Path(__file__).parents[1] / "reading_engine.py"
 ASK = Ask(prompt_ids=[1, 2], max_new_tokens=3)

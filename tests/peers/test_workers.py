@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from spsbench.engines.external.install import Environment
+from spsbench.engines.external.protocol import Ask, Load, PeerGone, Sampling, checked
+from spsbench.engines.external.registry import find_peer, peer_in
+from spsbench.engines.external.workers import onnxruntime_genai, openvino, vllm
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.peers.install import Environment
-from spsbench.peers.protocol import Ask, Load, PeerGone, Sampling, checked
-from spsbench.peers.registry import find_peer, peer_in
-from spsbench.peers.workers import onnxruntime_genai, openvino, vllm
 from spsbench.records import Spec
 
 GREEDY = Sampling(greedy=True)

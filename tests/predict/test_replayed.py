@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from spsbench.law.text_loops import anchored, loops_over
-from spsbench.predict.costs import replayed
+from spsbench.stats.predict.costs import replayed
 from spsbench.summary_types import ArmRow
 
 TEXTS = {f"p{i}": np.random.default_rng(i).uniform(0.2, 1.0, 15 + i) for i in range(6)}

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from synthetic_run import make_run
 
-from spsbench.predict.factors import residual_cause, residual_factors
+from spsbench.stats.predict.factors import residual_cause, residual_factors
+from spsbench.stats.summary import summarise
 from spsbench.store import read_frames
 from spsbench.store.opening import read_run
-from spsbench.summary import summarise
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spsbench.law import theory
-from spsbench.predict.whatif import WhatIf, alpha_needed, c_allowed, independent, leviathan
+from spsbench.stats.predict.whatif import WhatIf, alpha_needed, c_allowed, independent, leviathan
 
 alphas = st.floats(0.0, 1.0)
 ratios = st.floats(0.0, 2.0)

@@ -19,11 +19,11 @@ from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel, random_rows
 from spsbench.law.text_loops import anchored, drafted_loops, fixed_loops, loops_over
 from spsbench.records import SamplingParams, Spec
-from spsbench.replay.policies import Curve, curve, policies_of, same_policy
-from spsbench.replay.prediction import Timed, drafted_work, predict, work_of
-from spsbench.replay.study import Study
-from spsbench.replay.texts import TargetText
-from spsbench.replay.times import COLD, LoopTimes, loop_costs
+from spsbench.whatif.replay.policies import Curve, curve, policies_of, same_policy
+from spsbench.whatif.replay.prediction import Timed, drafted_work, predict, work_of
+from spsbench.whatif.replay.study import Study
+from spsbench.whatif.replay.texts import TargetText
+from spsbench.whatif.replay.times import COLD, LoopTimes, loop_costs
 
 K, V = 4, 3
 MODEL = Spec("model")

@@ -16,8 +16,8 @@ from torch import Tensor
 from spsbench.config import ModelRef, PairConfig
 from spsbench.models.pair import Pair, find_pair, load_pair
 from spsbench.records import SamplingParams
-from spsbench.replay.alphas import BIGRAM, UNIGRAM, draft_costs, overlaps
-from spsbench.replay.texts import TargetText
+from spsbench.whatif.replay.alphas import BIGRAM, UNIGRAM, draft_costs, overlaps
+from spsbench.whatif.replay.texts import TargetText
 
 V = 4
 TARGET = np.array([[0.1, 0.6, 0.2, 0.1], [0.2, 0.1, 0.6, 0.1], [0.7, 0.1, 0.1, 0.1], [0.25, 0.25, 0.3, 0.2]])

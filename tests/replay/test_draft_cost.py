@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from spsbench.records import Generation, Loop, Request, SamplingParams
-from spsbench.replay import alphas
-from spsbench.replay.alphas import draft_costs
-from spsbench.replay.texts import TargetText
+from spsbench.whatif.replay import alphas
+from spsbench.whatif.replay.alphas import draft_costs
+from spsbench.whatif.replay.texts import TargetText
 
 TEXTS = [TargetText("a", 0, (1, 2), (3,)), TargetText("b", 0, (2,), (3,))]
 

@@ -11,10 +11,10 @@ import pytest
 from spsbench.law.text_loops import loops_over
 from spsbench.law.theory import expected_tokens
 from spsbench.records import SamplingParams
-from spsbench.replay.prediction import Timed, break_even, predict, work_of
-from spsbench.replay.texts import TargetText
-from spsbench.replay.times import COLD, LoopTimes, rehearse
 from spsbench.testing import fake_engine
+from spsbench.whatif.replay.prediction import Timed, break_even, predict, work_of
+from spsbench.whatif.replay.texts import TargetText
+from spsbench.whatif.replay.times import COLD, LoopTimes, rehearse
 
 TEXTS = [
     TargetText(f"p{i}", 0, tuple(j % 3 for j in range(5 + i)), tuple((i + j) % 3 for j in range(20)))

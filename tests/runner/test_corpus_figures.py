@@ -7,10 +7,10 @@ from typing import Any, cast
 import pandas as pd
 import pytest
 
-from spsbench.metrics.kind import MetricKind
 from spsbench.records import Generation, Prompt, Sample
 from spsbench.runner.finalize import _corpus_figures
 from spsbench.stats.corpus import CorpusMetric
+from spsbench.tasks.metrics.kind import MetricKind
 from spsbench.tasks.task import Task
 
 COUNT = MetricKind("count", "Outputs.", corpus=lambda prompts, outputs, references: float(len(outputs)))

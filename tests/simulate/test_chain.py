@@ -14,8 +14,8 @@ from spsbench.errors import UsageError
 from spsbench.law.enumeration import Scene, law_of_loop
 from spsbench.law.theory import expected_tokens
 from spsbench.records import SamplingParams
-from spsbench.simulate.study import distance_of
-from spsbench.simulate.tables import SOURCES, Chain, Contexts, Language, Source, Tables, limit_matrix
+from spsbench.whatif.simulate.study import distance_of
+from spsbench.whatif.simulate.tables import SOURCES, Chain, Contexts, Language, Source, Tables, limit_matrix
 
 PLAIN = SamplingParams()
 

@@ -10,10 +10,10 @@ import pytest
 
 from spsbench.cli.simulate import FAULTS
 from spsbench.records import Interval, SamplingParams, Spec
-from spsbench.simulate.loops import SEQUENCE, Sampler, check
-from spsbench.simulate.study import Question, World, _reason, prepare, study
-from spsbench.simulate.summary import facts, law_sentence
-from spsbench.simulate.tables import SOURCES, Language
+from spsbench.whatif.simulate.loops import SEQUENCE, Sampler, check
+from spsbench.whatif.simulate.study import Question, World, _reason, prepare, study
+from spsbench.whatif.simulate.summary import facts, law_sentence
+from spsbench.whatif.simulate.tables import SOURCES, Language
 
 
 def _question(**changes: Any) -> Question:

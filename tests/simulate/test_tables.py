@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from spsbench.records import SamplingParams
-from spsbench.simulate.loops import ChainModel
-from spsbench.simulate.tables import SOURCES, Contexts, Language, Tables
+from spsbench.whatif.simulate.loops import ChainModel
+from spsbench.whatif.simulate.tables import SOURCES, Contexts, Language, Tables
 
 
 @pytest.mark.parametrize("contexts", [Contexts(1), Contexts(3), Contexts(3, order=2), Contexts(1, order=2)])

@@ -6,7 +6,7 @@ import pytest
 from simulated_sweep import sweep
 from summarised import summarise
 
-from spsbench.predict.roofline import weak_baseline
+from spsbench.stats.predict.roofline import weak_baseline
 
 MODELS = {
     "target": {"parameters": 25_000_000, "dtype": "float32"},

@@ -9,8 +9,8 @@ import pytest
 from simulated_sweep import sweep
 from summarised import arms_in
 
-from spsbench.metrics.builtin import BLEU, bleu_counts
 from spsbench.stats.comparison import Side, compare, slower, undecided
+from spsbench.tasks.metrics.builtin import BLEU, bleu_counts
 
 RUN: dict[str, Any] = {
     "verification_rule": "modified rejection",

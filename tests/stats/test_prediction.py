@@ -8,7 +8,7 @@ import pytest
 from simulated_sweep import DRAFT_S, TARGET_S, sweep
 from summarised import summarise
 
-from spsbench.predict.costs import prediction
+from spsbench.stats.predict.costs import prediction
 
 INFO: dict[str, Any] = {"models": {"target": {"parameters": 1_000}, "draft": {"parameters": 100}}}
 

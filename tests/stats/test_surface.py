@@ -8,8 +8,8 @@ import pytest
 
 from spsbench.records import Arm, Interval, SamplingParams
 from spsbench.report.results import surface_sentences
+from spsbench.stats.summary import summarise
 from spsbench.stats.surface import pays_up_to, surfaces
-from spsbench.summary import summarise
 from spsbench.summary_types import Summary
 
 NUCLEUS = SamplingParams(top_p=0.8)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from spsbench.summary import token_hash
+from spsbench.stats.summary import token_hash
 
 Make = Callable[..., pd.DataFrame]
 

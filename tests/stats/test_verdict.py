@@ -7,7 +7,7 @@ import pytest
 from simulated_sweep import TARGET_S, sweep
 from summarised import summarise
 
-from spsbench.predict.verdict import halves, verdicts
+from spsbench.stats.predict.verdict import halves, verdicts
 
 
 def _verdict(*args: Any, **kwargs: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from simulated_sweep import DRAFT_S, TARGET_S, sweep
 from summarised import summarise
 
-from spsbench.predict.factors import explain
+from spsbench.stats.predict.factors import explain
 from spsbench.stats.speedup import ArmSums
 
 POSITIVE = st.floats(1e-6, 1e3)

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.metrics.kind import MetricFault, MetricKind, Sums, corpus_figure, scores
-from spsbench.metrics.registry import METRICS, metric_kinds
 from spsbench.paths import data_dir
 from spsbench.records import Prompt
 from spsbench.tasks.catalogue import load_task
+from spsbench.tasks.metrics.kind import MetricFault, MetricKind, Sums, corpus_figure, scores
+from spsbench.tasks.metrics.registry import METRICS, metric_kinds
 
 FILE = (
     "from spsbench import MetricKind\n\n"

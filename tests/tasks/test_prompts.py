@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spsbench.arms.choice import task_and_arms
 from spsbench.cli.run import _as_before
 from spsbench.config import resolve
+from spsbench.engines.arms import task_and_arms
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.records import Prompt, SamplingParams
 from spsbench.tasks.catalogue import load_task

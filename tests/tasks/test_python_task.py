@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.metrics.registry import metric_kinds
 from spsbench.records import Example, SamplingParams
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.kind import PythonTask, TaskKind
+from spsbench.tasks.metrics.registry import metric_kinds
 from spsbench.tasks.task import TextTokenizer
 
 EXAMPLES = [Example(str(number), {"n": number}, reference=str(number + 1)) for number in range(6)]

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.metrics.builtin import final_number
 from spsbench.tasks.catalogue import load_task
+from spsbench.tasks.metrics.builtin import final_number
 from spsbench.tasks.task import TextTokenizer
 
 EXAMPLE = Path(__file__).parents[2] / "examples/gsm8k.yaml"

@@ -13,10 +13,10 @@ from tiny_engine import Folders, InProcess, Models, loaded_pair, saved_pair, ser
 
 from benchmarks.audit_power import Engine, Tables
 from spsbench.engines import rescore
+from spsbench.engines.external.protocol import Answer, Ask, PeerError, PeerGone, checked
+from spsbench.engines.external.registry import PeerKind
 from spsbench.errors import UnavailableError
 from spsbench.law.evidence import Sums, added, evidence
-from spsbench.peers.protocol import Answer, Ask, PeerError, PeerGone, checked
-from spsbench.peers.registry import PeerKind
 from spsbench.records import SamplingParams
 from spsbench.report.judgement import audit_sentences
 from spsbench.summary_types import EngineAuditRow

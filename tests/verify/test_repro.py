@@ -20,7 +20,7 @@ from scipy import stats
 from tiny_engine import Folders, Models, in_process, kind_with, loaded_pair, saved_pair
 
 from spsbench.decode.sampling import warp
-from spsbench.peers.registry import NAMED
+from spsbench.engines.external.registry import NAMED
 from spsbench.records import SamplingParams
 from spsbench.summary_types import ReproFacts
 from spsbench.verify import engine_audit, repro

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spsbench.peers.protocol import LENGTH, STOP, Answer, Ask, Described, Load
-from spsbench.peers.serving import serve
+from spsbench.engines.external.protocol import LENGTH, STOP, Answer, Ask, Described, Load
+from spsbench.engines.external.serving import serve
 
 
 class Ours:

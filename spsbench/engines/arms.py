@@ -1,0 +1,284 @@
+"""Which arms a configuration asks for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from spsbench.axes import BEAM, EAGER, FIXED, MODEL, MODIFIED_REJECTION, OWN_RULE
+from spsbench.config import RunConfig
+from spsbench.drafters.registry import drafter_kind, policy_kind, rule_kind
+from spsbench.engines.external.registry import NAMED, OPENAI, WORKER, find_peer
+from spsbench.errors import UsageError
+from spsbench.plugins import unknown
+from spsbench.records import Arm, BeamParams, SamplingParams, Spec
+from spsbench.tasks.catalogue import load_task
+from spsbench.tasks.task import Task
+
+GRAPHED = "graphed"
+
+ENGINES = {
+    EAGER: ("ars", "sps", "draft"),
+    GRAPHED: ("ars", "sps", "draft"),
+    "hf-generate": ("ars", "draft"),
+    "hf-assisted": ("sps",),
+    "hf-prompt-lookup": ("sps",),
+}
+"""The methods that each engine knows. One that knows a method only in part is not listed with it."""
+
+FIXED_DRAFTING = {
+    GRAPHED: (MODEL, MODIFIED_REJECTION),
+    "hf-assisted": (MODEL, MODIFIED_REJECTION),
+    "hf-prompt-lookup": ("lookup", "sample-and-compare"),
+}
+"""Drafter and rule of the engines that have but one of each."""
+
+PEER_METHODS = ("ars", "sps")
+"""What an engine of others is asked for: it is given a target, perhaps a draft, and has a rule of its own."""
+
+PEER_DRAFTING = (MODEL, OWN_RULE)
+
+BATCHED = (EAGER, GRAPHED)
+"""Engines that decode several sequences at once."""
+
+
+Drafting = tuple[Spec, Spec, Spec, int]
+"""Drafter, rule, policy and K of a speculative arm."""
+
+USUAL_BEAMS = 4
+"""The width of a search that does not say its own, as T5's and BART's authors use for summaries."""
+
+
+def task_and_arms(config: RunConfig) -> tuple[Task, tuple[Arm, ...]]:
+    """The task, and every arm: by engine, sampling and batch, first ArS, then SpS, then the draft alone.
+
+    K = 0 stands for ArS; there is no SpS arm without a draft. A policy other than fixed decides how many
+    tokens a loop drafts, so it has one arm, at the largest K.
+    """
+    every = config.turns == "all"
+    task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract, every_turn=every)
+    for engine in config.engines:
+        _require_engine(engine)
+    names, known = config.samplings or (task.default_sampling,), task.samplings
+    for name in names:
+        if name not in (*known, BEAM):
+            raise unknown(name, (*known, BEAM), "--sampling")
+    drafting = tuple(_drafting(config))
+    sampled = [name for name in names if name != BEAM]
+    _require_settings_used(config, [known[name] for name in sampled])
+    arms = [
+        replace(arm, batch=batch)
+        for engine in config.engines
+        for name in sampled
+        for batch in sorted(config.batches)
+        for arm in _under(config, engine, drafting, name, _overridden(known[name], config))
+    ]
+    if BEAM in names:
+        params = _beam_params(config)
+        searches = [(Spec(MODEL), Spec(MODIFIED_REJECTION), Spec(FIXED), k) for k in sorted(config.ks) if k]
+        arms += _under(config, EAGER, searches, f"{BEAM}({params.width})", SamplingParams(beam=params))
+    if not arms:
+        raise UsageError(
+            "no arm remains: K = 0 needs the method ars, and each engine runs certain methods only.",
+            flag="--arms",
+            remedy="Add ars or the engine eager, or give a K above 0.",
+        )
+    _require_drafting(config, arms)
+    _require_baselines(config, arms)
+    if max(config.batches) > 1:
+        for arm in arms:
+            _require_batchable(arm, max(config.batches))
+    return task, tuple(arms)
+
+
+def methods_of(engine: str) -> tuple[str, ...]:
+    """The methods that a built-in or external engine knows."""
+    return ENGINES.get(engine, PEER_METHODS)
+
+
+def is_peer(arm: Arm) -> bool:
+    """Whether an external engine answers for an arm, in its own process."""
+    return arm.engine not in ENGINES
+
+
+def is_lossless(arm: Arm) -> bool:
+    """Whether a speculative arm's rule keeps the law; of an engine of others it is for its texts to show."""
+    return is_peer(arm) or rule_kind(arm.rule.name).lossless
+
+
+def _require_engine(engine: str) -> None:
+    """Refuse what is neither a built-in nor an external engine."""
+    if engine in ENGINES:
+        return
+    try:
+        find_peer(engine)
+    except UsageError as error:
+        if ":" in engine or engine in NAMED:  # a command, or an engine's options
+            raise
+        more = f', or give {WORKER}"COMMAND" or {OPENAI}URL'
+        raise unknown(engine, [*ENGINES, *NAMED], "--engine", more) from error
+
+
+def _require_baselines(config: RunConfig, arms: Sequence[Arm]) -> None:
+    """Refuse ``until`` without a speedup to judge."""
+    baselines = {arm.sampling_name for arm in arms if arm.method == "ars"}
+    speculative = {arm.sampling_name for arm in arms if arm.method == "sps"}
+    if config.until is not None and (not speculative or speculative - baselines):
+        lacking = "an ArS arm to compare with" if speculative else "an SpS arm"
+        raise UsageError(
+            f"{config.until} is about speedups, and the run lacks {lacking}.",
+            flag="--until",
+            remedy="Run with --arms ars,sps and a K above 0, or stop by --limit or --budget.",
+        )
+
+
+def _require_drafting(config: RunConfig, arms: Sequence[Arm]) -> None:
+    """Refuse policies that leave no speculative arm, where speculation was asked for."""
+    wanted = (
+        "sps" in config.methods and any(config.ks) and any("sps" in methods_of(e) for e in config.engines)
+    )
+    if wanted and FIXED not in config.policies and not any(arm.method == "sps" for arm in arms):
+        raise UsageError(
+            f"no arm drafts by {', '.join(config.policies)} says: a policy takes a drafter that "
+            "heeds it, and the engine eager.",
+            flag="--policy",
+            remedy="Add the drafter model, the engine eager, or the policy fixed.",
+        )
+
+
+def _drafting(config: RunConfig) -> Iterator[Drafting]:
+    """Every way of drafting and accepting that a configuration asks for; each name and option checked."""
+    drafters = _checked(config.drafters, drafter_kind, "--drafter")
+    rules = _checked(config.rules, rule_kind, "--rule")
+    policies = _checked(config.policies, policy_kind, "--policy")
+    ks = sorted(k for k in config.ks if k > 0)
+    for drafter, rule, policy in product(drafters, rules, policies):
+        if policy.name != FIXED and not drafter_kind(drafter.name).adaptive:
+            continue  # it proposes what it has, whatever the policy
+        for k in ks if policy.name == FIXED else ks[-1:]:
+            yield drafter, rule, policy, k
+
+
+def _checked(texts: Sequence[str], kind_of: Callable[[str, str], Any], flag: str) -> list[Spec]:
+    found = [Spec.parse(text) for text in texts]
+    kinds = [kind_of(spec.name, flag) for spec in found]
+    for kind, spec in zip(kinds, found, strict=True):
+        kind.settled(spec, flag)
+    named = {spec.name: kind.name for kind, spec in zip(kinds, found, strict=True)}
+    declared = Counter(named.values())
+    return [  # two files that declare one name are told apart by the files
+        replace(spec, called=named[spec.name])
+        if ".py:" in spec.name and declared[named[spec.name]] == 1
+        else spec
+        for spec in found
+    ]
+
+
+def _under(
+    config: RunConfig, engine: str, drafting: Sequence[Drafting], name: str, sampling: SamplingParams
+) -> Iterator[Arm]:
+    """The arms of one engine under one sampling; most engines make of each K what they can."""
+    methods = [method for method in config.methods if method in methods_of(engine)]
+    if "ars" in methods:
+        yield Arm("ars", 0, engine, name, sampling)
+    if "sps" in methods:
+        if engine != EAGER:
+            drafter, rule = FIXED_DRAFTING.get(engine, PEER_DRAFTING)
+            ks = sorted({k for *_, policy, k in drafting if policy.name == FIXED})
+            drafting = [(Spec(drafter), Spec(rule), Spec(FIXED), k) for k in ks]
+        for own_drafter, own_rule, policy, k in drafting:
+            yield Arm("sps", k, engine, name, sampling, own_drafter, own_rule, policy)
+    if "draft" in methods:
+        yield Arm("draft", 0, engine, name, sampling)
+
+
+def _overridden(sampling: SamplingParams, config: RunConfig) -> SamplingParams:
+    """The task's sampling with what the command line sets in its place (greedy has nothing to set)."""
+    if sampling.greedy:
+        return sampling
+    return replace(
+        sampling,
+        temperature=sampling.temperature if config.temperature is None else config.temperature,
+        top_p=sampling.top_p if config.top_p is None else config.top_p,
+        top_k=sampling.top_k if config.top_k is None else config.top_k,
+    )
+
+
+def _require_settings_used(config: RunConfig, samplings: Sequence[SamplingParams]) -> None:
+    """Refuse a temperature, top-p or top-k where nothing is sampled; ."""
+    if not samplings or not all(sampling.greedy for sampling in samplings):
+        return
+    for name in ("temperature", "top_p", "top_k"):
+        if (value := getattr(config, name)) is not None:
+            raise UsageError(
+                f"{value} has no effect: greedy takes the most likely token.",
+                flag=f"--{name.replace('_', '-')}",
+                remedy="Leave it out, or add --sampling nucleus.",
+            )
+
+
+def refuse_beams(config: RunConfig, command: str) -> None:
+    """Refuse beam search in a command that needs samples."""
+    if BEAM in (config.samplings or ()):
+        raise UsageError(
+            f"{BEAM} searches and samples nothing, and {command} is about samples.",
+            flag="--sampling",
+            remedy=f"Choose another sampling; `spsbench run --sampling {BEAM}` compares both searches.",
+        )
+
+
+def _beam_params(config: RunConfig) -> BeamParams:
+    """The search's parameters; only the draft model can search ahead, always K steps, in our own loop."""
+    needed = (
+        ("--engine", config.engines, EAGER),
+        ("--drafter", config.drafters, MODEL),
+        ("--rule", config.rules, MODIFIED_REJECTION),
+        ("--policy", config.policies, FIXED),
+    )
+    for flag, given, name in needed:
+        if name not in [Spec.parse(text).name for text in given]:
+            raise UsageError(
+                f"{', '.join(given)} cannot search with beams.",
+                flag=flag,
+                remedy=f"Add {name}, or leave the sampling {BEAM} out.",
+            )
+    width = config.beams or USUAL_BEAMS
+    draft_width = config.draft_beams or width + 2  # unless a run says otherwise
+    if draft_width < width:
+        raise UsageError(
+            f"{draft_width} beams of the draft cannot hold the target's {width}.",
+            flag="--draft-beams",
+            remedy=f"Give {width} or more.",
+        )
+    penalty = 1.0 if config.length_penalty is None else config.length_penalty
+    return BeamParams(width, draft_width, penalty, config.early_stopping)
+
+
+def _require_batchable(arm: Arm, sequences: int) -> None:
+    """Refuse engines, drafters and policies that know one sequence alone."""
+    speculative, kind = arm.method == "sps", drafter_kind(arm.drafter.name)
+    own_model = arm.drafter.name != MODEL and kind.needs_of(arm.drafter)
+    refusals = (
+        (arm.engine not in BATCHED, f"the engine {arm.engine} takes one sequence", f"Use --engine {EAGER}."),
+        (
+            speculative and arm.policy.name != FIXED,
+            f"the policy {arm.policy} ends a draft where it likes",
+            "Leave --policy out.",
+        ),
+        (
+            speculative and kind.outlives(arm.drafter),
+            f"the drafter {arm.drafter} remembers what was written in a row",
+            "Let it forget with each sequence.",
+        ),
+        (
+            speculative and own_model,
+            f"the drafter {arm.drafter} runs a model for one sequence",
+            "Draft with model, or with one that looks at tokens alone: lookup, suffix, ngram.",
+        ),
+    )
+    for applies, reason, remedy in refusals:
+        if applies:
+            raise UsageError(f"{sequences} sequences at once: {reason}.", flag="--batch", remedy=remedy)

@@ -1,0 +1,419 @@
+"""What one kind of server is asked, and how its answers are read."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from spsbench.engines.external.protocol import (
+    LARGEST,
+    LENGTH,
+    SAMPLER_ORDER,
+    STOP,
+    Answer,
+    Ask,
+    Described,
+    PeerError,
+    Sampling,
+    request_seed,
+    shortened,
+)
+from spsbench.engines.external.serving import until_stop
+from spsbench.engines.external.workers import llama_cpp
+
+
+class Texts(Protocol):
+    """A tokenizer, as far as a server of text needs it."""
+
+    def text(self, ids: list[int]) -> str:
+        """Text of token ids, without special tokens."""
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a text, without those that begin a prompt."""
+
+
+class FileTexts:
+    """The ``tokenizer.json`` of a model's folder; read when it is first needed."""
+
+    def __init__(self, file: Path) -> None:
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_file(str(file))
+
+    def text(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+
+    def ids(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def texts_in(folder: str) -> Texts | None:
+    """The tokenizer of a Hugging Face folder; None where it has none of that form."""
+    file = Path(folder) / "tokenizer.json"
+    return FileTexts(file) if folder and file.is_file() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What one event of a stream says. None wherever it does not."""
+
+    text: bool
+    tokens: int | None = None
+    added: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+
+
+def part(found: Any, *names: str | int) -> Any:
+    """The value at a path of names and places; None where it ends early."""
+    value: Any = found
+    for name in names:
+        if isinstance(name, str):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        else:
+            value = value[name] if isinstance(value, list) and len(value) > name else None
+    return value
+
+
+def whole(value: Any) -> int | None:
+    """A count, or None for anything else."""
+    return value if type(value) is int and 0 <= value < LARGEST else None
+
+
+def decimal(value: Any) -> float | None:
+    """A number, or None for anything else."""
+    return float(value) if type(value) in (int, float) and abs(value) < LARGEST else None
+
+
+def token_ids(value: Any, where: str) -> list[int]:
+    """A list of token ids."""
+    if isinstance(value, list) and all(type(each) is int for each in value):
+        return value
+    raise PeerError(f"{where} is {shortened(repr(value))} and no list of token ids")
+
+
+class Dialect:
+    """One kind of server, for one model that it serves.
+
+    ``counters`` name in ``/metrics`` the tokens written, drafted and accepted in all of its requests, where
+    that is known; ``figures`` say where a response holds fields of ``Answer``, and ``written`` where an
+    event of a stream holds the tokens so far.
+    """
+
+    described: Described
+    path = "/v1/completions"
+    counters: tuple[str, ...] = ()
+    figures: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    written: tuple[str, ...] = ("usage", "completion_tokens")
+
+    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+        """The request; everything that would bend the distribution is set, and off."""
+        raise NotImplementedError
+
+    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+        """The answer in a response."""
+        raise NotImplementedError
+
+    def has_text(self, event: dict[str, Any]) -> bool:
+        """Whether an event of a stream brings text."""
+        return bool(part(event, "choices", 0, "text"))
+
+    def heard(self, event: dict[str, Any]) -> Heard:
+        """What an event of a stream says; ids in it are those that it adds."""
+        ids, counts = part(event, "choices", 0, "token_ids"), self.reported(event)
+        return Heard(
+            text=self.has_text(event),
+            tokens=whole(part(event, *self.written)),
+            added=len(ids) if isinstance(ids, list) else None,
+            drafted=counts.get("drafted"),
+            accepted=counts.get("accepted"),
+        )
+
+    def reported(self, found: dict[str, Any]) -> dict[str, Any]:
+        """``figures`` of a response or an event: times in milliseconds, and counts."""
+        return {
+            name: (decimal if name.endswith("_ms") else whole)(part(found, *path))
+            for name, path in self.figures.items()
+        }
+
+
+def sampler_fields(sampling: Sampling) -> dict[str, float]:
+    """Of a request, as vLLM and SGLang name them: greedy is temperature 0, and everything else is off."""
+    drawn = Sampling(temperature=0.0) if sampling.greedy else sampling
+    return {
+        "temperature": drawn.temperature,
+        "top_p": drawn.top_p,
+        "top_k": drawn.top_k or -1,
+        "min_p": 0.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+    }
+
+
+def _ended(ids: list[int], by: int | None) -> list[int]:
+    """With the stop token that a server may keep back."""
+    return ids if by is None or ids[-1:] == [by] else [*ids, by]
+
+
+_SEEDS = 2**32 - 1  # the last one stands for a random seed
+
+
+class LlamaCpp(Dialect):
+    """``/completion`` with token ids in and out, times and counts with every answer."""
+
+    path = "/completion"
+    counters = (
+        "llamacpp:tokens_predicted_total",
+        "llamacpp:spec_decode_num_draft_tokens_total",
+        "llamacpp:spec_decode_num_accepted_tokens_total",
+    )
+    figures: ClassVar = {
+        "prefill_ms": ("timings", "prompt_ms"),
+        "decode_ms": ("timings", "predicted_ms"),
+        "drafted": ("timings", "draft_n"),
+        "accepted": ("timings", "draft_n_accepted"),
+    }
+    written = ("tokens_predicted",)  # tokens that end within a character bring no separate event
+
+    def __init__(self, props: dict[str, Any], vocab_size: int | None) -> None:
+        self.described = Described(
+            engine="llama.cpp",
+            version=str(props.get("build_info", "unknown")),
+            vocab_size=vocab_size,
+            settings={"prefix_cache": False, "sampler_order": SAMPLER_ORDER},
+            limits=[
+                "It does not say by which rule it keeps drafted tokens, nor in what precision its keys and "
+                "values are.",
+                "Its own EOS always ends an output, unless there are no stop tokens at all: then EOS is made "
+                "impossible, which is another distribution.",
+            ],
+        )
+
+    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+        """Samplers that are not listed do not run, and they run in this order."""
+        off = (
+            "min_p",
+            "xtc_probability",
+            "dynatemp_range",
+            "mirostat",
+            "presence_penalty",
+            "frequency_penalty",
+        )
+        return {
+            **llama_cpp.body(ask),
+            **dict.fromkeys((*off, "dry_multiplier", "min_keep"), 0),
+            "typical_p": 1.0,
+            "repeat_penalty": 1.0,
+            "ignore_eos": not ask.stop_ids,
+            "seed": ask.seed % _SEEDS,
+            "stream": stream,
+        }
+
+    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+        """The token that ended the output is among ``tokens``, or counted alone."""
+        written = token_ids(found.get("tokens"), "tokens")
+        if found.get("truncated"):
+            raise PeerError("its context is too short for the request: start it with a larger -c")
+        ids, finish = until_stop(written, ask)
+        predicted = whole(part(found, "timings", "predicted_n"))
+        ended = found.get("stop_type") in ("eos", "word")
+        hidden = finish == LENGTH and ended and predicted is not None and predicted > len(written)
+        return Answer(
+            ids,
+            STOP if hidden else finish,
+            hidden_stop=hidden,
+            decoded=None if predicted is None else predicted - 1,  # the prefill gives the first
+            **self.reported(found),
+        )
+
+    def has_text(self, event: dict[str, Any]) -> bool:
+        return not event.get("stop") and bool(event.get("tokens"))
+
+
+class OpenAi(Dialect):
+    """What the OpenAI API has, and nothing else: top-k, min-p and most penalties cannot be set."""
+
+    def __init__(self, model: str, engine: str, version: str, texts: Texts | None, *, ids_in: bool) -> None:
+        self._model, self._texts, self._ids_in = model, texts, ids_in
+        self.described = Described(
+            engine=engine,
+            version=version,
+            limits=[
+                "It answers with text, which is tokenized again: its ids may differ from those drawn.",
+                *([] if ids_in else ["It takes text, and reads a prompt with its own tokenizer."]),
+                "Its own EOS always ends an output; top-k, min-p and repetition penalties are its defaults.",
+                "It does not say by which rule it keeps drafted tokens, nor in what precision it runs.",
+            ],
+        )
+
+    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+        drawn = ask.sampling
+        if drawn.top_k and not drawn.greedy:
+            raise PeerError(f"its API has no top-k, and top-k {drawn.top_k} is asked for")
+        prompt: str | list[int] = ask.prompt_ids
+        if not self._ids_in:
+            prompt = self._tokenizer.text(ask.prompt_ids)
+        return {
+            "model": self._model,
+            "prompt": prompt,
+            "max_tokens": ask.max_new_tokens,
+            "temperature": 0.0 if drawn.greedy else drawn.temperature,
+            **({} if drawn.greedy or drawn.top_p == 1.0 else {"top_p": drawn.top_p}),
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "seed": request_seed(ask.seed),
+            **({"stop": ask.stop} if ask.stop else {}),
+            "stream": stream,
+            **({"stream_options": {"include_usage": True}} if stream else {}),
+        }
+
+    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+        """Where it counts the prompt's tokens, that must be as many as were meant."""
+        text = part(found, "choices", 0, "text")
+        if not isinstance(text, str):
+            raise PeerError("its answer holds no choices[0].text")
+        read = whole(part(found, "usage", "prompt_tokens"))
+        if read not in (None, len(ask.prompt_ids)):
+            raise PeerError(f"it read a prompt of {read} tokens where {len(ask.prompt_ids)} were sent")
+        stopped = part(found, "choices", 0, "finish_reason") == STOP
+        return Answer(
+            self._tokenizer.ids(text), STOP if stopped else LENGTH, hidden_stop=stopped, retokenised=True
+        )
+
+    @property
+    def _tokenizer(self) -> Texts:
+        if self._texts is None:
+            raise PeerError("it answers with text, and there is no tokenizer to make ids of it")
+        return self._texts
+
+
+class Sglang(Dialect):
+    """``/generate`` with token ids in and out."""
+
+    path = "/generate"
+    figures: ClassVar = {
+        "drafted": ("meta_info", "spec_num_proposed_drafts"),
+        "accepted": ("meta_info", "spec_num_correct_drafts"),
+    }
+    written = ("meta_info", "completion_tokens")
+
+    def __init__(self, info: dict[str, Any]) -> None:
+        disabled = info.get("disable_radix_cache")
+        prefix_cache = None if disabled is None else not disabled
+        self.described = Described(
+            engine="SGLang",
+            version=str(info.get("version", "unknown")),
+            settings={
+                "dtype": info.get("dtype"),
+                "kv_dtype": info.get("kv_cache_dtype"),
+                "prefix_cache": prefix_cache,
+                "speculative_algorithm": info.get("speculative_algorithm"),
+            },
+            limits=[
+                "It does not say by which rule it keeps drafted tokens.",
+                "It uses a request's seed only if it was started with --enable-deterministic-inference.",
+                *(["A prompt that was seen before is not read again."] if prefix_cache else []),
+            ],
+        )
+
+    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+        """With ``ignore_eos`` nothing but ``stop_token_ids`` ends the output."""
+        return {
+            "input_ids": ask.prompt_ids,
+            "sampling_params": {
+                "max_new_tokens": ask.max_new_tokens,
+                **sampler_fields(ask.sampling),
+                "sampling_seed": request_seed(ask.seed),
+                "stop_token_ids": ask.stop_ids,
+                "ignore_eos": True,
+                "no_stop_trim": True,
+                "skip_special_tokens": False,
+            },
+            "stream": stream,
+        }
+
+    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+        reason = part(found, "meta_info", "finish_reason")
+        if part(found, "meta_info", "finish_reason", "type") == "abort":
+            raise PeerError(f"it aborted the request: {shortened(str(reason.get('message')), 200)}")
+        ids = token_ids(found.get("output_ids"), "output_ids")
+        matched = whole(part(found, "meta_info", "finish_reason", "matched"))
+        ids, finish = until_stop(_ended(ids, matched), ask)
+        loops = whole(part(found, "meta_info", "spec_verify_ct")) or None
+        return Answer(ids, finish, loops=loops, **self.reported(found))
+
+    def has_text(self, event: dict[str, Any]) -> bool:
+        return bool(part(event, *self.written))
+
+
+_MOST_SEED = 2**63
+
+
+class Vllm(Dialect):
+    """``/v1/completions`` with token ids in and out."""
+
+    counters = (
+        "vllm:generation_tokens_total",
+        "vllm:spec_decode_num_draft_tokens_total",
+        "vllm:spec_decode_num_accepted_tokens_total",
+    )
+    figures: ClassVar = {
+        "prefill_ms": ("metrics", "time_to_first_token_ms"),
+        "decode_ms": ("metrics", "generation_time_ms"),
+        "drafted": ("metrics", "speculative_decoding", "num_draft_tokens"),
+        "accepted": ("metrics", "speculative_decoding", "num_accepted_draft_tokens"),
+    }
+
+    def __init__(self, model: str, version: str) -> None:
+        self._model = model
+        self.described = Described(
+            engine="vLLM",
+            version=version,
+            settings={"prefix_cache": False, "sampler_order": SAMPLER_ORDER},
+            limits=["It does not say by which rule it keeps drafted tokens, nor in what precision it runs."],
+        )
+
+    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+        """Its own salt keeps each request out of the prefix cache; with
+        ``ignore_eos`` nothing but ``stop_token_ids`` ends the output."""
+        return {
+            "model": self._model,
+            "prompt": ask.prompt_ids,
+            "max_tokens": ask.max_new_tokens,
+            **sampler_fields(ask.sampling),
+            "seed": ask.seed % _MOST_SEED,
+            "stop_token_ids": ask.stop_ids,
+            "ignore_eos": True,
+            "skip_special_tokens": False,
+            "add_special_tokens": False,
+            "return_token_ids": True,
+            "cache_salt": uuid.uuid4().hex,
+            "stream": stream,
+            **({"stream_options": {"include_usage": True}} if stream else {}),
+        }
+
+    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+        """Times are there with ``--enable-per-request-metrics``."""
+        ids = token_ids(part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
+        stopped_by = whole(part(found, "choices", 0, "stop_reason"))
+        ids, finish = until_stop(_ended(ids, stopped_by), ask)
+        told, reported = (
+            part(found, "metrics", "speculative_decoding", "per_step_accepted"),
+            self.reported(found),
+        )
+        steps = None if told is None else token_ids(told, "per_step_accepted")
+        return Answer(
+            ids,
+            finish,
+            decoded=None if reported["decode_ms"] is None else len(ids) - 1,
+            loops=None if steps is None else len(steps),
+            accepted_per_loop=steps,
+            **reported,
+        )
+
+    def has_text(self, event: dict[str, Any]) -> bool:
+        return bool(part(event, "choices", 0, "token_ids")) or super().has_text(event)

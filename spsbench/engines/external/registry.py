@@ -1,0 +1,166 @@
+"""Which external engine a name stands for, and how it is opened."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from spsbench.engines.external import conversion
+from spsbench.engines.external.install import Environment, load_entry
+from spsbench.engines.external.launch import LAUNCH
+from spsbench.engines.external.protocol import Load, Peer
+from spsbench.engines.external.worker import Command, Worker
+from spsbench.errors import UnavailableError, UsageError
+from spsbench.plugins import Options, settled, unknown
+from spsbench.records import Spec
+
+_HOW_TO_DRAFT = ("greedy", "probabilistic")
+
+
+@dataclass(frozen=True)
+class Named:
+    """An engine with a built-in worker."""
+
+    module: str
+    converted: Callable[[Path, Environment], str]
+    options: Options = field(default_factory=dict)
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    python: Callable[[Environment], Path] = lambda environment: environment.python
+    environment: Mapping[str, str] = field(default_factory=dict)
+    preloaded: tuple[str, ...] = ()
+    placed: Callable[[Environment], dict[str, str]] = lambda environment: {}
+
+    def settled(self, spec: Spec, flag: str) -> Options:
+        """Every option, as given or by default."""
+        options = settled(spec.name, self.options, spec, flag)
+        for name, choices in self.choices.items():
+            if options[name] not in choices:
+                raise UsageError(
+                    f"{spec.name}:{name}={options[name]} is not valid.",
+                    flag=flag,
+                    remedy=f"Choose from {', '.join(choices)}.",
+                )
+        return options
+
+
+NAMED: Mapping[str, Named] = {
+    "llama-cpp": Named(
+        "llama_cpp",
+        lambda model, environment: str(conversion.gguf(model)),
+        options={"draft_sampling": "greedy"},
+        choices={"draft_sampling": _HOW_TO_DRAFT},
+        python=lambda environment: Path(sys.executable),
+        placed=lambda environment: {"server": str(environment.server)},
+    ),
+    "onnxruntime-genai": Named(
+        "onnxruntime_genai", lambda model, environment: str(conversion.onnx(model, environment))
+    ),
+    "openvino": Named("openvino", lambda model, environment: str(conversion.openvino(model, environment))),
+    "vllm": Named(
+        "vllm",
+        lambda model, environment: str(model.absolute()),
+        options={"draft_sample_method": "greedy", "mended": False, "eager": False},
+        choices={"draft_sample_method": _HOW_TO_DRAFT},
+        environment={
+            "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_LOGGING_LEVEL": "WARNING",
+        },
+        # Without Intel's OpenMP, which comes with it, speculation crawls; tcmalloc is taken if it is there.
+        preloaded=("libiomp5.so", "libtcmalloc_minimal.so.4"),
+    ),
+}
+"""By their names on the command line; each has an entry in the catalogue."""
+
+
+WORKER = "worker:"
+OPENAI = "openai:"
+
+_MODEL = ":model="
+
+
+@dataclass(frozen=True, slots=True)
+class PeerKind:
+    """An external engine that can be opened: its log takes what it prints, and it may stop between requests.
+
+    ``converted`` is what ``Load`` is to name for a Hugging Face folder, made once.
+    """
+
+    name: str
+    open: Callable[[Load, Path, bool], Peer]
+    converted: Callable[[Path], str] = str
+    served: bool = False
+
+
+def find_peer(text: str, flag: str = "--engine") -> PeerKind:
+    """The engine that a text stands for."""
+    if text.startswith(WORKER):
+        try:
+            argv = shlex.split(text.removeprefix(WORKER))
+        except ValueError as error:
+            raise UsageError(f"{text} cannot be read: {error}.", flag=flag) from error
+        if not argv:
+            remedy = f'E.g. {WORKER}"python my_engine.py".'
+            raise UsageError("no command follows the colon.", flag=flag, remedy=remedy)
+        return PeerKind(text, lambda load, log, paused: Worker(Command(argv, log), load, paused=paused))
+    if text.startswith(OPENAI):
+        url, model = server_address(text, flag)
+
+        def opened(load: Load, log: Path, paused: bool) -> Peer:
+            # Not at the top: requests takes 0.1 s to import, and every run looks names up here.
+            from spsbench.engines.external.dialects import texts_in
+            from spsbench.engines.external.server import Server
+
+            return Server(url, model, texts_in(load.target))  # it has its models already
+
+        return PeerKind(text, opened, served=True)
+    spec = Spec.parse(text)
+    if spec.name not in NAMED:
+        raise unknown(spec.name, NAMED, flag, f', or give {WORKER}"COMMAND" or {OPENAI}URL')
+    entry = load_entry(spec.name, flag)
+    NAMED[spec.name].settled(spec, flag)
+    if not entry.environment.is_here:
+        raise UnavailableError(
+            f"{spec.name} is not installed.", flag=flag, remedy=f"Type `spsbench get {spec.name}`."
+        )
+    return peer_in(entry.environment, spec, flag)
+
+
+def peer_in(environment: Environment, spec: Spec, flag: str = "--engine") -> PeerKind:
+    """A named engine that is installed in a certain place."""
+    named = NAMED[spec.name]
+    options = named.settled(spec, flag)
+    argv = [str(named.python(environment)), str(LAUNCH), f"spsbench.engines.external.workers.{named.module}"]
+
+    def opened(load: Load, log: Path, paused: bool) -> Peer:
+        given = {**options, **named.placed(environment), **load.options}
+        variables = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1", **named.environment}
+        if load.threads is not None:
+            variables["OMP_NUM_THREADS"] = str(load.threads)
+        if named.preloaded:
+            libraries = (environment.folder / "lib" / name for name in named.preloaded)
+            variables["LD_PRELOAD"] = ":".join(str(library) for library in libraries if library.is_file())
+        return Worker(Command(argv, log, variables), replace(load, options=given), paused=paused)
+
+    return PeerKind(str(spec), opened, lambda model: named.converted(model, environment))
+
+
+def server_address(text: str, flag: str) -> tuple[str, str | None]:
+    """URL and model of ``openai:URL[:model=NAME]``; None where no model is named."""
+    url, named, model = text.removeprefix(OPENAI).partition(_MODEL)
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise UsageError(
+            f"{url.rpartition('@')[2] or 'an empty text'} is not the URL of a server.",
+            flag=flag,
+            remedy=f"E.g. {OPENAI}http://127.0.0.1:8000/v1.",
+        )
+    if named and not model:
+        raise UsageError(f"a name is missing after {_MODEL}.", flag=flag)
+    return url, model or None

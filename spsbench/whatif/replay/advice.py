@@ -1,0 +1,331 @@
+"""Which drafter and which K: chosen on one half of the prompts, judged on the other.
+
+Texts that were read and loops that were timed are kept in the run's folder as soon as each is done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spsbench.drafters.forced import Forced
+from spsbench.drafters.registry import DRAFT, drafter_kind
+from spsbench.errors import UsageError
+from spsbench.law.text_loops import Floats
+from spsbench.records import Interval, SamplingParams, Spec
+from spsbench.runner.plan import Plan
+from spsbench.runner.stopping import Reason, StoppingRule
+from spsbench.stats.predict import FEWEST_PROMPTS
+from spsbench.stats.predict.verdict import halves
+from spsbench.store import RunStore
+from spsbench.store.journal import Journal
+from spsbench.summary_types import RatioInterval
+from spsbench.whatif.replay import MEAN
+from spsbench.whatif.replay.prediction import Even, Timed, faster
+from spsbench.whatif.replay.reading import Replayed, TextReader
+from spsbench.whatif.replay.study import Found, Sought, Study, study_of
+from spsbench.whatif.replay.texts import TargetText, Written
+from spsbench.whatif.replay.times import LEAST_ROUNDS, LoopTimes, Part, Round, StepTimes, time_round
+
+FILE = "advice.jsonl"
+
+Key = tuple[str, str, str, int]
+"""Draft, drafter, prompt and sample; of a round of times its number alone."""
+
+
+class Readings:
+    """What drafters make of texts, and how long loops take; what a file has is not done again."""
+
+    def __init__(
+        self,
+        sought: Sequence[Sought],
+        sampling: SamplingParams,
+        ks: Sequence[int],
+        corpus: Sequence[Sequence[int]],
+        told: Callable[[Spec], None] = lambda spec: None,
+    ) -> None:
+        self._sought, self._ks = sought, (min(ks), max(ks))
+        pairs = {each.draft: each.pair for each in sought}
+        drafters = {name: [each.drafter for each in sought if each.draft == name] for name in pairs}
+        self._readers = {
+            name: TextReader(pair, sampling, drafters[name], max(ks), corpus, told=told)
+            for name, pair in pairs.items()
+        }
+        shared = [sampling.record(), self._ks, [list(ids) for ids in corpus]]
+        self._of = {part: _digest([*shared, *self._content(part)]) for part in self.parts}
+        self._of_rounds = _digest([*shared, sorted(self._of.values())])
+        self._found: dict[Key, Forced] = {}
+        self._rounds: list[Round] = []
+        self.reading_s, self.timing_s, self._number = 0.0, 0.0, 0
+
+    def open(self, folder: Path) -> None:
+        """Take up what a run's folder has; what is of other models, prompts or sampling stays unused."""
+        mine, path = {*self._of.values(), self._of_rounds}, folder / FILE
+        self._journal = Journal(path, lambda row: row["of"] not in mine or self._take(row), writable=True)
+
+    @property
+    def parts(self) -> list[Part]:
+        """Of all drafters, each once."""
+        return [Part(name, spec) for name, reader in self._readers.items() for spec in reader.drafters]
+
+    def read(self, text: TargetText) -> Iterator[Part]:
+        """Read a text with those that have not yet; each as soon as it is done and kept."""
+        self._number += 1
+        for name, reader in self._readers.items():
+            due = [spec for spec in reader.drafters if _key(Part(name, spec), text) not in self._found]
+            began_s = time.perf_counter()
+            for spec, found in reader.read(text, self._number, due):
+                part, now_s = Part(name, spec), time.perf_counter()
+                self._keep(
+                    self._of[part],
+                    _key(part, text),
+                    now_s - began_s,
+                    drafted=found.drafted.tolist(),
+                    chances=found.chances.tolist(),
+                )
+                began_s = now_s
+                yield part
+
+    def require_fitting(self) -> None:
+        """See ``TextReader.require_fitting``; of the texts that were read by this process."""
+        for reader in self._readers.values():
+            reader.require_fitting()
+
+    def replayed(self, texts: Sequence[TargetText]) -> dict[Sought, Replayed]:
+        """Every drafter over texts that it has read."""
+        found: dict[Sought, Replayed] = {}
+        for name, reader in self._readers.items():
+            read = [
+                {spec: self._found[_key(Part(name, spec), text)] for spec in reader.drafters}
+                for text in texts
+            ]
+            own = [each for each in self._sought if each.draft == name]
+            found |= zip(own, reader.replayed(texts, read), strict=True)
+        return found
+
+    def time(
+        self, texts: Sequence[TargetText], budget_s: float, seed: int, told: Callable[[float, float], None]
+    ) -> None:
+        """Time rounds until there are enough: ``LEAST_ROUNDS``, and more until the budget is used up.
+
+        Args:
+            told: called often, with the seconds so far and how many it will be.
+        """
+        warm = bool(self._rounds)  # the first of a shape is slow
+        while len(self._rounds) < LEAST_ROUNDS or self.timing_s < budget_s:
+            began_s, number = time.perf_counter(), len(self._rounds)
+            expected_s = max(budget_s, LEAST_ROUNDS * self.timing_s / max(number, 1))
+
+            def tell(since_s: float = began_s, expected_s: float = expected_s) -> None:
+                told(self.timing_s + time.perf_counter() - since_s, expected_s)
+
+            found = time_round(self._readers, texts, self._ks, seed + number, tell)
+            if warm:
+                self._keep(
+                    self._of_rounds,
+                    ("", "", "", number),
+                    time.perf_counter() - began_s,
+                    context=found.context,
+                    verifying=found.verifying,
+                    drafting=[found.drafting[part] for part in self.parts],
+                )
+            warm = True
+
+    def study(self, written: Written, ks: Sequence[int]) -> Study:
+        """What was read and timed, of texts that were all read."""
+        steps = StepTimes(self._rounds, self._ks)
+
+        def times(sought: Sought, shares: Floats, k: int) -> LoopTimes:
+            parts = self._readers[sought.draft].parts[sought.drafter]
+            return steps.loops([Part(sought.draft, spec) for spec in parts], shares, k)
+
+        return study_of(written, self.replayed(written.texts), ks, steps.ars(), times)
+
+    def _keep(self, of: str, key: Key, seconds: float, **content: Any) -> None:
+        row = {"of": of, "key": list(key), "seconds": seconds, **content}
+        self._journal.append(row)
+        self._take(row)
+
+    def _take(self, row: Mapping[str, Any]) -> bool:
+        """Make a row one's own; True."""
+        seconds, most = float(row["seconds"]), self._ks[1]
+        if row["of"] == self._of_rounds:
+            verifying, drafting = (np.array(row[name], np.float64) for name in ("verifying", "drafting"))
+            if verifying.shape != (most + 1,) or drafting.shape != (len(self.parts), 2):
+                raise ValueError("a round of other drafters or K")
+            found = dict(zip(self.parts, drafting.tolist(), strict=True))
+            self._rounds.append(Round(int(row["context"]), verifying.tolist(), found))
+            self.timing_s += seconds
+        else:
+            draft, drafter, name, sample = row["key"]
+            chances, drafted = np.array(row["chances"], np.float64), np.array(row["drafted"], np.int64)
+            if chances.shape != (len(drafted), most) or not ((chances >= 0) & (chances <= 1)).all():
+                raise ValueError("no chances of drafts up to K")
+            self._found[draft, drafter, name, sample] = Forced(chances, drafted)
+            self.reading_s += seconds
+        return True
+
+    def _content(self, part: Part) -> list[Any]:
+        kind = drafter_kind(part.drafter.name)
+        draft = self._readers[part.draft].pair.info["draft"] if DRAFT in kind.needs_of(part.drafter) else {}
+        return [part.draft, str(part.drafter), kind.content_of(part.drafter), draft.get("fingerprint")]
+
+
+class TextsRule(StoppingRule):
+    """End the writing of texts with its budget, reading included, once there are enough to choose."""
+
+    def __init__(self, plan: Plan, store: RunStore, readings: Readings) -> None:
+        self._readings = readings
+        super().__init__(plan, store.samples())
+
+    @property
+    def measured_s(self) -> float:
+        return super().measured_s + self._readings.reading_s
+
+    def reason(self) -> Reason | None:
+        found = super().reason()
+        return None if found == "budget" and self.prompts < FEWEST_PROMPTS else found
+
+
+def _key(part: Part, text: TargetText) -> Key:
+    return part.draft, str(part.drafter), text.name, text.sample
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A cell, or ArS, on the judging half; ``bytes`` are of weights and caches."""
+
+    found: Found | None
+    speedup: Interval
+    slower: Interval
+    p99_s: float
+    bytes: int
+
+    @property
+    def name(self) -> str:
+        """Of drafter and K."""
+        return "ArS" if self.found is None else f"{self.found.cell.name}, K={self.found.cell.k}"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to use."""
+
+    best: Candidate
+    others: tuple[Candidate, ...]
+    close: tuple[int, ...]
+    choosing: tuple[str, ...]
+    judging: tuple[str, ...]
+    even: Even | None
+    too_large: tuple[str, ...]
+
+
+def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) -> Advice:
+    """Choose among the cells of a study that was timed.
+
+    Args:
+        memory_bytes: cells that hold more are left out.
+    """
+    names = list(dict.fromkeys(text.name for text in study.written.texts))
+    if study.ars is None or len(names) < FEWEST_PROMPTS:
+        raise ValueError(f"{len(names)} prompts are too few to choose and to judge on, or nothing was timed")
+    sides = halves(names)
+    choosing, judging = ([names.index(name) for name in side] for side in sides)
+    if study.ars_bytes > memory_bytes:
+        raise UsageError(
+            f"the target alone needs {study.ars_bytes / 1e9:.2f} GB with its cache.",
+            flag="--memory",
+            remedy="Give more, or a smaller target.",
+        )
+    arms: list[tuple[Found | None, Timed]] = [(None, study.ars)]
+    arms += [(one, one.timed) for one in study.found if one.timed is not None and one.bytes <= memory_bytes]
+
+    def worth(pair: tuple[Found | None, Timed]) -> float:
+        own = pair[1].part(choosing)
+        return own.mean_s() if objective == MEAN else own.quantile_s(0.99)
+
+    ranked = sorted(arms, key=worth)
+    best, best_timed = ranked[0]
+    ars = study.ars.part(judging)
+
+    def candidate(found: Found | None, timed: Timed) -> Candidate:
+        own = timed.part(judging)
+        slower = faster(own, best_timed.part(judging))
+        size = study.ars_bytes if found is None else found.bytes
+        return Candidate(found, faster(ars, own), slower, own.quantile_s(0.99), size)
+
+    first: dict[str, Candidate] = {}
+    close: list[int] = []
+    for found, timed in ranked[1:]:
+        name = _name(found)
+        if name == _name(best):
+            assert found is not None
+            low = faster(timed.part(judging), best_timed.part(judging)).low
+            close += [found.cell.k] if low is None or low <= 1 else []
+        elif name not in first:
+            first[name] = candidate(found, timed)
+    return Advice(
+        candidate(best, best_timed),
+        tuple(first.values()),
+        tuple(sorted(close)),
+        tuple(sides[0]),
+        tuple(sides[1]),
+        None if best is None else study.even(best),
+        tuple(dict.fromkeys(one.cell.name for one in study.found if one.bytes > memory_bytes)),
+    )
+
+
+def _name(found: Found | None) -> str:
+    return "ArS" if found is None else found.cell.name
+
+
+@dataclass(frozen=True)
+class Check:
+    """A candidate that was run beside ArS."""
+
+    candidate: Candidate
+    live: RatioInterval | None
+    alarm: bool
+
+    @property
+    def ratio(self) -> float:
+        """The speedup that was measured; 1 where there is none."""
+        return 1.0 if self.live is None else self.live["ratio"]
+
+    @property
+    def within(self) -> bool | None:
+        """Whether the prediction and the live run have a speedup in common."""
+        told, live = self.candidate.speedup, self.live
+        if (
+            live is None
+            or live["low"] is None
+            or live["high"] is None
+            or told.low is None
+            or told.high is None
+        ):
+            return None
+        return live["low"] <= told.high and told.low <= live["high"]
+
+
+def advised(advice: Advice, checks: Sequence[Check]) -> Check:
+    """What to use: of what was run the fastest without an alarm; ArS where none of it gained."""
+    if not checks:
+        return Check(advice.best, None, alarm=False)
+    sound = [check for check in checks if not check.alarm]
+    ars = next(each for each in advice.others if each.found is None)
+    best = max(sound, key=lambda check: check.ratio, default=None)
+    if best is None or (best.live is not None and best.ratio <= 1.0):
+        return Check(ars, None, alarm=False)
+    return best

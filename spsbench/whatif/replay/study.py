@@ -1,0 +1,205 @@
+"""A replay from start to end: texts, drafters and K in, the prediction for each cell out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from spsbench.axes import EAGER, FIXED
+from spsbench.drafters.registry import DRAFT, drafter_kind
+from spsbench.engines.local import Engine
+from spsbench.engines.rescore import teacher_force
+from spsbench.law.text_loops import Floats
+from spsbench.models.pair import Pair
+from spsbench.records import Arm, Generation, Request, Spec
+from spsbench.runner.engines import EngineFactory
+from spsbench.whatif.replay.prediction import Cell, Even, Predicted, Timed, break_even, cell, predict, work_of
+from spsbench.whatif.replay.reading import NO_READERS, Readers, Replayed, model_bytes, replay
+from spsbench.whatif.replay.texts import AsRun, Ran, Written
+from spsbench.whatif.replay.times import LEAST_ROUNDS, Calibration, LoopTimes, rehearse
+
+DrafterPolicy = tuple[Spec, Spec]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sought:
+    """A drafter to replay."""
+
+    drafter: Spec
+    pair: Pair
+    draft: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of the drafter, with its draft model where several are compared."""
+        return f"{self.drafter} of {self.draft}" if self.draft else str(self.drafter)
+
+    @property
+    def needs_draft(self) -> bool:
+        """Whether the draft model makes a difference to it."""
+        return DRAFT in drafter_kind(self.drafter.name).needs_of(self.drafter)
+
+    @property
+    def models(self) -> dict[str, int]:
+        """Parameters of the models that it runs, by role."""
+        found = {"target": self.pair.target} | ({"draft": self.pair.draft} if self.needs_draft else {})
+        return {role: model.parameters for role, model in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One drafter with one K: predicted, timed, and as the run's own arm like this had it, if any.
+
+    Attributes:
+        bytes: of weights and caches, the target's among them, at the longest text.
+    """
+
+    cell: Cell
+    timed: Timed | None
+    measured: float | None
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """Every cell; ``ars_bytes`` are the target's weights and cache at the longest text."""
+
+    written: Written
+    found: tuple[Found, ...]
+    ars: Timed | None
+    ars_bytes: int
+    policy_times: Mapping[DrafterPolicy, LoopTimes]
+    ran: Mapping[AsRun, Ran]
+
+    def predicted(self, one: Found) -> Predicted | None:
+        """Of a cell, over all texts."""
+        return None if one.timed is None or self.ars is None else predict(one.timed, self.ars)
+
+    def even(self, one: Found) -> Even | None:
+        """Where a cell would be as fast as ArS."""
+        return None if one.timed is None or self.ars is None else break_even(one.timed, self.ars, one.cell.k)
+
+
+class _Key(NamedTuple):
+    """What loops are timed of; ArS is None where times are kept."""
+
+    sought: Sought
+    k: int
+    policy: Spec = Spec(FIXED)
+
+
+_Times = Mapping[_Key | None, LoopTimes]
+
+
+def study(
+    written: Written,
+    sought: Sequence[Sought],
+    ks: Sequence[int],
+    times: float | Calibration,
+    told: Callable[[str], None],
+    readers: Readers = NO_READERS,
+    under: Sequence[DrafterPolicy] = (),
+) -> Study:
+    """Replay every drafter with every K, and give each the time of its loops.
+
+    Args:
+        times: seconds for timing loops of all cells here, 0 for none; or times of another machine.
+    """
+    drafters = dict.fromkeys(str(each.drafter) for each in sought)
+    told(f"Reading {len(written.texts)} texts with {', '.join(drafters)}")
+    replayed: dict[Sought, Replayed] = {}
+    for pair in {id(each.pair): each.pair for each in sought}.values():
+        own = [each for each in sought if each.pair is pair]
+        specs = [each.drafter for each in own]
+        read = replay(written.texts, pair, written.sampling, specs, max(ks), readers=readers)
+        replayed |= zip(own, read, strict=True)
+    keys = [_Key(each, k) for each in replayed for k in ks]
+    taken: _Times = {}
+    adapting: dict[DrafterPolicy, _Key] = {}
+    if isinstance(times, Calibration):
+        for each in sought:
+            times.require_models(each.models)
+        taken = {None: times.ars()} | {key: times.loops(key.sought.drafter, key.k) for key in keys}
+    elif times > 0:
+        told(f"Timing loops for {times:g} s")
+        first = {spec: next(each for each in sought if each.drafter == spec) for spec, _ in under}
+        adapting = {(spec, policy): _Key(first[spec], max(ks), policy) for spec, policy in under}
+        taken = _rehearsed(written, [*keys, *adapting.values()], times)
+    return _study(written, replayed, ks, taken, {each: taken[key] for each, key in adapting.items()})
+
+
+def study_of(
+    written: Written,
+    replayed: Mapping[Sought, Replayed],
+    ks: Sequence[int],
+    ars: LoopTimes,
+    times: Callable[[Sought, Floats, int], LoopTimes],
+) -> Study:
+    """A study of what was read and timed already."""
+    taken: dict[_Key | None, LoopTimes] = {None: ars}
+    for each, own in replayed.items():
+        taken |= {_Key(each, k): times(each, own.shares(list(own.loops(k)), k), k) for k in ks}
+    return _study(written, replayed, ks, taken, {})
+
+
+def _study(
+    written: Written,
+    replayed: Mapping[Sought, Replayed],
+    ks: Sequence[int],
+    taken: _Times,
+    policy_times: Mapping[DrafterPolicy, LoopTimes],
+) -> Study:
+    ars_bytes = model_bytes(next(iter(replayed)).pair.target, written.longest)
+    found: list[Found] = []
+    ran: dict[AsRun, Ran] = {}
+    for sought, own in replayed.items():
+        # The run's own arms, if they had this draft.
+        same = not sought.needs_draft or (
+            written.identity is not None
+            and written.identity["draft"]["fingerprint"] == sought.pair.info["draft"]["fingerprint"]
+        )
+        as_run = {name: arm for name, arm in written.ran.items() if same and name[0] == str(sought.drafter)}
+        ran |= as_run
+        for k in ks:
+            laws = list(own.loops(k))
+            work, key = work_of(written.texts, laws), _Key(sought, k)
+            arm = as_run.get((str(sought.drafter), k, str(key.policy)))
+            found.append(
+                Found(
+                    cell(sought.name, sought.drafter, sought.draft, work, laws),
+                    Timed(work, taken[key]) if key in taken else None,
+                    None if arm is None else arm.tokens_per_loop,
+                    ars_bytes + own.bytes,
+                )
+            )
+    ars = Timed(work_of(written.texts), taken[None]) if None in taken else None
+    return Study(written, tuple(found), ars, ars_bytes, policy_times, ran)
+
+
+def _rehearsed(written: Written, keys: Sequence[_Key], budget_s: float) -> _Times:
+    """Loops of ArS and of cells, run here in turns."""
+    pairs = {id(key.sought.pair): key.sought.pair for key in keys}
+    models = [model for pair in pairs.values() for model in (pair.target, pair.draft)]
+    first = next(iter(pairs.values()))
+    draft = None if first.is_one else first.draft
+    corpus = tuple({text.prompt: None for text in written.texts})
+    window = min(model.context_window for model in models)
+    factories = {number: EngineFactory(pair, window, corpus=corpus) for number, pair in pairs.items()}
+    name, sampling = written.sampling_name, written.sampling
+    engines: dict[_Key | None, Engine] = {
+        None: next(iter(factories.values())).build(Arm("ars", 0, EAGER, name, sampling))
+    }
+    for key in keys:
+        arm = Arm("sps", key.k, EAGER, name, sampling, key.sought.drafter, policy=key.policy)
+        engines[key] = factories[id(key.sought.pair)].build(arm)
+    most = {key: 1 if key is None else key.k + 1 for key in engines}
+
+    def room(prompt: Sequence[int]) -> int:
+        return min(model.room_behind(prompt) for model in models)
+
+    def read(request: Request, generation: Generation) -> None:
+        teacher_force(first.target, draft, request.prompt_ids, generation.tokens, request.sampling)
+
+    seed = written.config.seed
+    return rehearse(engines, most, written.texts, sampling, room, budget_s, read, seed, LEAST_ROUNDS)
