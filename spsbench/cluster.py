@@ -45,22 +45,17 @@ def require_cluster(text: str) -> str:
             f"{text} needs Ray, which is not installed.", flag=FLAG, remedy="pip install 'spsbench[ray]'"
         )
     if match := _ADDRESS.fullmatch(address):
-        _require_answer(address, match["host"].strip("[]"), int(match["port"]))
+        try:  # Ray itself would go on trying for minutes
+            socket.create_connection((match["host"].strip("[]"), int(match["port"])), _ANSWER_S).close()
+        except (OSError, OverflowError, UnicodeError) as error:
+            reason = str(getattr(error, "strerror", None) or error).rstrip(".")
+            raise UnavailableError(
+                f"cannot connect to {address}: {reason}.",
+                flag=FLAG,
+                remedy="Start the cluster with `ray start --head`; the port of ray:// addresses is 10001 "
+                "unless it was started with another --ray-client-server-port.",
+            ) from error
     return address
-
-
-def _require_answer(address: str, host: str, port: int) -> None:
-    """Ray itself would go on trying for minutes."""
-    try:
-        socket.create_connection((host, port), timeout=_ANSWER_S).close()
-    except (OSError, OverflowError, UnicodeError) as error:
-        reason = str(getattr(error, "strerror", None) or error).rstrip(".")
-        raise UnavailableError(
-            f"cannot connect to {address}: {reason}.",
-            flag=FLAG,
-            remedy="Start the cluster with `ray start --head`; the port of ray:// addresses is 10001 unless "
-            "it was started with another --ray-client-server-port.",
-        ) from error
 
 
 TENSOR_PARALLEL = "--tensor-parallel"

@@ -7,9 +7,9 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any
 
 from spsbench.errors import UnavailableError, UsageError
 
@@ -53,10 +53,20 @@ def read_samples(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[di
 def rows(path: Path, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, object) of every line that is not blank; ``flag`` is for the errors."""
     try:
-        with _reader(path) as lines:
+        with (
+            gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
+            io.TextIOWrapper(file, encoding="utf-8") as lines,
+        ):
             for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield number, _row(path, number, line, flag)
+                if not line.strip():
+                    continue
+                try:
+                    found = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    raise UsageError(f"line {number} of {path} is not JSON.", flag=flag) from error
+                if not isinstance(found, dict):
+                    raise UsageError(f"line {number} of {path} is not a JSON object.", flag=flag)
+                yield number, found
     except (OSError, EOFError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise UnavailableError(f"{path} cannot be read ({reason}).", flag=flag) from error
@@ -66,48 +76,17 @@ def write_rows(path: Path, found: Iterable[dict[str, Any]]) -> None:
     """Write JSON lines, compressed if the name ends in .gz; the file appears when it is complete."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with _writer(partial, path.suffix == ".gz") as out:
+        with partial.open("wb") as raw, ExitStack() as packing:
+            # No time and no name in the header: the same rows give the same bytes.
+            packed = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if path.suffix == ".gz" else None
+            out = raw if packed is None else packing.enter_context(packed)
             for row in found:
-                out.write(json.dumps(row) + "\n")
+                out.write((json.dumps(row) + "\n").encode())
         partial.replace(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}).", flag="--out") from error
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _row(path: Path, number: int, line: str, flag: str) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"line {number} of {path} is not JSON.", flag=flag) from error
-    if not isinstance(found, dict):
-        raise UsageError(f"line {number} of {path} is not a JSON object.", flag=flag)
-    return found
-
-
-@contextmanager
-def _reader(path: Path) -> Iterator[TextIO]:
-    if path.suffix == ".gz":
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            yield cast(TextIO, lines)
-    else:
-        with path.open(encoding="utf-8") as lines:
-            yield lines
-
-
-@contextmanager
-def _writer(path: Path, compressed: bool) -> Iterator[TextIO]:
-    if compressed:
-        # No time and no name in the header: the same rows give the same bytes.
-        with path.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
-            text = io.TextIOWrapper(packed, encoding="utf-8")
-            yield text
-            text.flush()
-            text.detach()
-    else:
-        with path.open("w", encoding="utf-8") as plain:
-            yield plain
 
 
 def _package_file() -> Path:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from spsbench.runner.distributed import execute_on
-from spsbench.runner.execute import Outcome, Watcher, execute, require_continuable
+from spsbench.runner.execute import Outcome, execute, require_continuable
 from spsbench.runner.finalize import finalize, score
-from spsbench.runner.plan import Plan, plan
+from spsbench.runner.plan import Plan, Watcher, plan
 
 __all__ = [
     "Outcome",

@@ -116,10 +116,13 @@ def settle(store: RunStore, workers: Iterable[Conditions]) -> list[int]:
         known = [{}]  # a run of a version that kept none
     places = []
     for found in map(plain, workers):
+        engines = found.get("engines", {})
         same = (
             place
             for place, other in enumerate(known)
-            if not differences(other | {"engines": {}}, found | {"engines": {}}) and _agree(other, found)
+            if not differences(other | {"engines": {}}, found | {"engines": {}})
+            # and no external engine has two versions
+            and not any(engines.get(name, v) != v for name, v in other.get("engines", {}).items())
         )
         place = next(same, len(known))
         # An engine that could not be started before has measured nothing under other conditions.
@@ -134,12 +137,6 @@ def with_sharing(now: Conditions, workers: int) -> Conditions:
     alone: Conditions = {**now}
     alone.pop(SHARED, None)
     return {**alone, SHARED: workers} if workers > 1 else alone
-
-
-def _agree(one: Conditions, other: Conditions) -> bool:
-    """Whether no external engine has two versions."""
-    versions = one.get("engines", {}), other.get("engines", {})
-    return all(versions[1].get(engine, version) == version for engine, version in versions[0].items())
 
 
 def _resolved(now: Conditions, before: Conditions) -> Conditions:

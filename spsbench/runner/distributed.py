@@ -30,9 +30,9 @@ from spsbench.runner.conditions import (
     software_of,
     with_sharing,
 )
-from spsbench.runner.execute import Outcome, Watcher, conclude, execute, note_facts, opened, proof_is_due
+from spsbench.runner.execute import Outcome, conclude, execute, note_facts, opened, proof_is_due
 from spsbench.runner.finalize import Scores, unscored
-from spsbench.runner.plan import Plan
+from spsbench.runner.plan import Plan, Watcher
 from spsbench.runner.proof import announce_proof, note_proof
 from spsbench.runner.stopping import Turn, due_turns
 from spsbench.runner.worker import (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from spsbench.axes import EAGER
 from spsbench.drafters.checked import DrafterFault
@@ -37,7 +37,7 @@ from spsbench.runner.conditions import (
 from spsbench.runner.engines import Answer, answers
 from spsbench.runner.finalize import Scorer, finalize, peak_memory_bytes, score, score_here
 from spsbench.runner.peers import LOGS, PeerArms, require_any
-from spsbench.runner.plan import Plan
+from spsbench.runner.plan import Plan, Watcher
 from spsbench.runner.proof import checked, prove
 from spsbench.runner.ranks import engine_factory, ranks_of
 from spsbench.runner.stopping import (
@@ -56,31 +56,6 @@ from spsbench.store.opening import RUN_FILE, check_identity, read_run
 from spsbench.summary_types import Conditions, Summary
 
 _WARM_UP_TOKENS = 64
-
-
-class Watcher(Protocol):
-    """An observer of a run's progress."""
-
-    def loading(self, what: str) -> None:
-        """Something slow begins, e.g. loading a model."""
-
-    def warned(self, message: str) -> None:
-        """Something is not as it was asked for."""
-
-    def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
-        """Measuring of all arms begins; ``done`` of ``total`` sequences are there from before."""
-
-    def expecting(self, total: int | None, sentence: str) -> None:
-        """A run that may end early will take ``total`` sequences (None: unknown); ``sentence`` may be ''."""
-
-    def finished(self, sample: Sample) -> None:
-        """A sequence is done and on the disk."""
-
-    def proving(self, total: int) -> None:
-        """At most ``total`` sequences are drawn for the proof of losslessness alone."""
-
-    def scoring(self, total: int) -> None:
-        """Scoring of ``total`` sequences begins."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -23,13 +23,38 @@ from spsbench.models.memory import cache_bytes_per_token, computed_width, requir
 from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits, resolve_device
 from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
-from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Spec
+from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Sample, Spec
 from spsbench.runner.engines import require_own_weights, require_placeable, stock_roles
 from spsbench.runner.ranks import backend_asked, require_split_arms, split_over
 from spsbench.tasks import answers
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.metrics.registry import records
 from spsbench.tasks.task import Task, TaskData
+
+
+class Watcher(Protocol):
+    """An observer of a run's progress."""
+
+    def loading(self, what: str) -> None:
+        """Something slow begins, e.g. loading a model."""
+
+    def warned(self, message: str) -> None:
+        """Something is not as it was asked for."""
+
+    def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
+        """Measuring of all arms begins; ``done`` of ``total`` sequences are there from before."""
+
+    def expecting(self, total: int | None, sentence: str) -> None:
+        """A run that may end early will take ``total`` sequences (None: unknown); ``sentence`` may be ''."""
+
+    def finished(self, sample: Sample) -> None:
+        """A sequence is done and on the disk."""
+
+    def proving(self, total: int) -> None:
+        """At most ``total`` sequences are drawn for the proof of losslessness alone."""
+
+    def scoring(self, total: int) -> None:
+        """Scoring of ``total`` sequences begins."""
 
 
 @dataclass(frozen=True, slots=True)

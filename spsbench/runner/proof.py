@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,14 +36,11 @@ from spsbench.records import (
     SamplingParams,
 )
 from spsbench.runner.engines import FAILURES, Answer, EngineFactory, answers, reason_of
-from spsbench.runner.plan import Plan
+from spsbench.runner.plan import Plan, Watcher
 from spsbench.runner.stopping import derive_seed
 from spsbench.stats.losslessness import decisions_of, evidence_of, is_precise
 from spsbench.store import RunStore
 from spsbench.summary_types import ArmProof, Proof
-
-if TYPE_CHECKING:
-    from spsbench.runner.execute import Watcher
 
 PROOF_SAMPLING = SamplingParams()
 """Temperature 1, every token possible: the most that a text can reveal of its distribution."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,7 @@ import pytest
 from commandline import Cli, Result, call
 
 from spsbench.engines.external import registry
-from spsbench.engines.external.protocol import Load
-from spsbench.engines.external.worker import Command, Worker
+from spsbench.engines.external.worker import Command
 
 FAKE = Path(__file__).parents[1] / "reading_engine.py"
 SMALL = ("--limit", "3", "--max-new-tokens", "12", "--threads", "1", "--set", "warmup=false", "--trace", "0")
@@ -163,10 +163,7 @@ def test_a_hopeless_process_is_given_up_and_the_other_arms_go_on(
 def test_a_hanging_engine_costs_its_sequences(
     cli: Cli, tmp_path: Path, texts: Path, pids: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def impatient(argv: list[str], load: Load, log: Path, paused: bool) -> Worker:
-        return Worker(Command(argv, log, answer_s=0.3), load, paused=paused)
-
-    monkeypatch.setattr(registry, "started", impatient)
+    monkeypatch.setattr(registry, "Command", partial(Command, answer_s=0.3))
     out = tmp_path / "run"
     result = run(cli, engine(texts, pids, "hangs=3"), out)
     assert result.code == 5

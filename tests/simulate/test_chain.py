@@ -14,6 +14,7 @@ from spsbench.errors import UsageError
 from spsbench.law.enumeration import Scene, law_of_loop
 from spsbench.law.theory import expected_tokens
 from spsbench.records import SamplingParams
+from spsbench.whatif.simulate.loops import ChainModel
 from spsbench.whatif.simulate.study import distance_of
 from spsbench.whatif.simulate.tables import SOURCES, Chain, Contexts, Language, Source, Tables, limit_matrix
 
@@ -34,7 +35,7 @@ def _enumerated(tables: Tables, k: int) -> tuple[np.ndarray, np.ndarray]:
     count = tables.contexts.count
     lengths, moves = np.zeros(count), np.zeros((count, count))
     for context in range(count):
-        target, draft = tables.models()
+        target, draft = (ChainModel(tables.contexts, rows) for rows in (tables.target, tables.draft))
         make = partial(ModelDrafter, draft, PLAIN, torch.device("cpu"))
         prompt = tables.contexts.tokens_of(context)
         for tokens, chance in law_of_loop(Scene(target, make, accept_draft, prompt, k, PLAIN)).items():

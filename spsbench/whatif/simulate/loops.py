@@ -100,7 +100,7 @@ def simulate(
     """
     import pandas as pd
 
-    target, draft = tables.models()
+    target, draft = (ChainModel(tables.contexts, rows) for rows in (tables.target, tables.draft))
     drafter = ModelDrafter(draft, sampler.sampling, CPU)
     # The loops find modified rejection by its module, where a fault may be planted in its place.
     accept = None if sampler.rule.name == MODIFIED_REJECTION else build_rule(sampler.rule).accept

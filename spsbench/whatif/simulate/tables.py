@@ -5,16 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spsbench.records import SamplingParams
-
-if TYPE_CHECKING:
-    from spsbench.whatif.simulate.loops import ChainModel
-
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -83,12 +79,6 @@ class Tables:
             for rows in (self.target, self.draft)
         )
         return replace(self, target=target, draft=draft)
-
-    def models(self) -> tuple[ChainModel, ChainModel]:
-        """Target and draft as language models that a loop can score."""
-        from spsbench.whatif.simulate.loops import ChainModel
-
-        return ChainModel(self.contexts, self.target), ChainModel(self.contexts, self.draft)
 
 
 class Chain:
