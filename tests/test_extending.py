@@ -19,7 +19,7 @@ from spsbench.decode.protocols import Drafter
 from spsbench.drafters import registry
 from spsbench.drafters.checked import DrafterFault
 from spsbench.drafters.registry import Context, DrafterKind, built, drafter_kind
-from spsbench.engines.arms import arms_of
+from spsbench.engines.arms import task_and_arms
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.records import SamplingParams, Spec
 from spsbench.tasks.catalogue import task_kind
@@ -84,8 +84,8 @@ def test_a_drafter_from_a_file_is_shown_by_the_name_that_it_declares(tmp_path: P
     other.write_text(EXAMPLE.read_text())
 
     def labels(*drafters: str) -> list[str]:
-        config = resolve({"target": "t", "draft": "d", "drafters": drafters, "ks": (4,), "methods": ("sps",)})
-        arms = arms_of(config, {"nucleus": SamplingParams()}, "nucleus")
+        settings = {"target": "t", "draft": "d", "drafters": drafters, "ks": (4,), "methods": ("sps",)}
+        _, arms = task_and_arms(resolve({"task": "xsum", **settings}))
         rows = [identity({"arm": arm.name, **arm.axes()}) for arm in arms]
         assert [row["drafter"] for row in rows] == list(drafters)
         return [label(row) for row in rows]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.cli.console import present, say
+from spsbench.cli.values import concurrencies
 from spsbench.errors import IncompleteError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -21,13 +22,7 @@ def measure_load(params: Mapping[str, Any]) -> None:
     """Measure servers as the options of ``run`` ask."""
     from spsbench.whatif.load.measure import server_names
 
-    parts = [part.strip() for part in params["concurrency"].split(",")]
-    if not all(part.isdecimal() and 1 <= int(part) <= 1024 for part in parts):
-        raise UsageError(
-            f"it must be whole numbers from 1 to 1024, got {params['concurrency']}.",
-            flag="--concurrency",
-            remedy="For example: --concurrency 1,2,4,8,16.",
-        )
+    in_flight = concurrencies(params["concurrency"])
     names = server_names(params["engine"] or "")
     config = _config(params)
     quiet: bool = params["quiet"]
@@ -42,7 +37,7 @@ def measure_load(params: Mapping[str, Any]) -> None:
 
     ready = plan(config)
     require_decoder(ready.source, "a server")
-    load = _load(ready, names, tuple(sorted({int(part) for part in parts})))
+    load = _load(ready, names, in_flight)
     with _room(params["out"], ready) as directory:
         loaded = measure(load, _RunTexts(ready), lambda text: say(text, quiet=quiet))
     about = {

@@ -19,7 +19,7 @@ from spsbench.cli import options
 from spsbench.cli.console import out, print_json, say, say_if_busy
 from spsbench.cli.interruption import Interrupted, continued_by, written
 from spsbench.cli.options import takes
-from spsbench.cli.values import number, seconds
+from spsbench.cli.values import concurrencies, number, seconds
 from spsbench.cluster import cluster_of, require_alone, require_cluster
 from spsbench.config import RunConfig, resolve
 from spsbench.config.files import read_yaml
@@ -54,6 +54,8 @@ def sweep_k(**params: Any) -> None:
     Example: spsbench sweep-k xsum --k 0,2,4,8
     """
     if not (params["k"] or params["resume"]):  # a run that is continued knows its lookaheads
+        if params["concurrency"] is not None:
+            concurrencies(params["concurrency"])
         params["k"] = DEFAULT_KS
         refuse_together("sweep-k", params)  # as if it had been typed
     start(params)

@@ -258,6 +258,18 @@ def float_dtype(name: str | None, flag: str) -> str:
     return name or "auto"
 
 
+def concurrencies(text: str) -> tuple[int, ...]:
+    """Of ``--concurrency``, in rising order."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and 1 <= int(part) <= 1024 for part in parts):
+        raise UsageError(
+            f"it must be whole numbers from 1 to 1024, got {text}.",
+            flag="--concurrency",
+            remedy="For example: --concurrency 1,2,4,8,16.",
+        )
+    return tuple(sorted({int(part) for part in parts}))
+
+
 def seed(text: str | None) -> int:
     """Of ``--seed``; 0 where none was typed."""
     return int(number(text, "--seed", 0, 0, whole=True))
