@@ -344,7 +344,7 @@ def test_the_task_of_the_page_runs_with_its_metric_in_every_table(
 @pytest.mark.thorough
 def test_an_installed_package_gives_its_task_and_metric_a_name(tmp_path: Path, install: Install) -> None:
     points = "[spsbench.tasks]\nmypkg-sums = sums_task:KIND\nbroken = sums_task:NOTHING\nother = json:dumps\n"
-    install(SUMS, f"{points}[spsbench.tasks.metrics]\nmypkg-distance = sums_task:DISTANCE\n")
+    install(SUMS, f"{points}[spsbench.metrics]\nmypkg-distance = sums_task:DISTANCE\n")
     named = call("run", "mypkg-sums", *SCORED, "--out", tmp_path / "named", "--quiet")
     assert named.code == 0, named.err
     task = tmp_path / "news.yaml"

@@ -63,7 +63,7 @@ def test_packages_are_listed_even_if_one_of_them_is_broken(
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: mypkg\nVersion: 1.0\n")
     (information / "entry_points.txt").write_text(
         "[spsbench.tasks]\nmypkg-task = mypkg:TASK\nbroken = mypkg:NOTHING\n"
-        "[spsbench.tasks.metrics]\nmypkg-off = mypkg:METRIC\n"
+        "[spsbench.metrics]\nmypkg-off = mypkg:METRIC\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     monkeypatch.setenv("COLUMNS", "80")

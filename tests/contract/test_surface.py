@@ -50,21 +50,22 @@ def test_exit_codes(
 
 
 @pytest.mark.parametrize(
-    ("flags", "group"),
+    ("arguments", "code", "group"),
     [
-        (("--drafter", "x"), "spsbench.drafters"),
-        (("--rule", "x"), "spsbench.rules"),
-        (("--k", "adaptive", "--policy", "x"), "spsbench.policies"),
-        (("x",), "spsbench.tasks"),
+        (("run", "--drafter", "x"), 2, "spsbench.drafters"),
+        (("run", "--rule", "x"), 2, "spsbench.rules"),
+        (("run", "--k", "adaptive", "--policy", "x"), 2, "spsbench.policies"),
+        (("run", "x"), 2, "spsbench.tasks"),
+        (("list", "metrics"), 0, "spsbench.metrics"),
     ],
 )
 def test_packages_register_in(
-    flags: tuple[str, ...], group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: tuple[str, ...], code: int, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     asked = []
     monkeypatch.setattr(metadata, "entry_points", lambda group: asked.append(group) or ())
-    assert call("run", *flags).code == 2
+    assert call(*arguments).code == code
     assert group in asked
 
 

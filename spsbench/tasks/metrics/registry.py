@@ -16,7 +16,7 @@ from spsbench.plugins import Registry
 from spsbench.tasks.metrics.builtin import KINDS
 from spsbench.tasks.metrics.kind import MetricKind, Texts
 
-METRICS = Registry(MetricKind, "spsbench.tasks.metrics", "metrics", KINDS)
+METRICS = Registry(MetricKind, "spsbench.metrics", "metrics", KINDS)
 metric_kind = METRICS.find
 
 RESERVED = ("passed", "pass@1", "pass@10", "pass@100")
