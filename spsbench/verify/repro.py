@@ -59,6 +59,8 @@ _KEPT = 0.9
 _LENGTHS = (8, 16, 32, 64, 128)
 _MOST_CELLS, _TOP = 200, 24
 
+_GAP = 1e-3  # of logits: below it rounding decides
+
 
 @dataclass(frozen=True, slots=True)
 class Draws:
@@ -224,7 +226,7 @@ class _Search:
             if count < LEAST:
                 return
             spot = Spot(context, prefix)
-            if bool(steady(self._logits(spot), self._row.setting.sampling, slack=1e-4)):
+            if _is_firm(self._logits(spot), self._row.setting.sampling):
                 yield spot
 
     def _shown(self, spot: Spot, outputs: Sequence[Sequence[int]]) -> Shown:
@@ -259,6 +261,14 @@ class _Search:
 
     def _first(self, what: str, number: int) -> int:
         return request_seed(derive_seed(self._seed, "repro", number, what))
+
+
+def _is_firm(logits: Tensor, sampling: SamplingParams) -> bool:
+    """Whether rounding cannot change which tokens are possible; logits: [1, V]."""
+    if sampling.greedy:
+        best = logits.topk(2).values[0]
+        return float(best[0] - best[1]) > _GAP
+    return bool(steady(logits, sampling, slack=1e-4))
 
 
 def expected(

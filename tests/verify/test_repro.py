@@ -223,6 +223,12 @@ def test_right_tokens_rarely_look_wrong() -> None:
     assert sum(p < 0.001 for p in found) <= 8
 
 
+def test_two_greedy_tokens_that_rounding_may_exchange_are_no_firm_place() -> None:
+    greedy = SamplingParams(greedy=True)
+    assert not repro._is_firm(torch.tensor([[0.0, 9e-4, -5.0]]), greedy)
+    assert repro._is_firm(torch.tensor([[0.0, 2e-3, -5.0]]), greedy)
+
+
 def test_tokens_of_probability_0_count() -> None:
     row: common.Row = ({1: 0.5, 2: 0.5}, 0.0)
     assert common.p_value({1: 50, 2: 50}, row) == 1.0

@@ -159,3 +159,17 @@ def test_outputs_that_pass_show_what_would_have_been_seen_and_no_estimate(imposs
     assert found.passed == (impossible == 0)
     assert ("leakage 10.00%" in found.found) == bool(impossible)
     assert ("no sign of a leak; one above" in found.found) == found.passed
+
+
+def test_a_greedy_difference_that_is_no_number_is_no_tie(
+    subject: SamplerUnderTest, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        device = torch.device("cpu")
+
+        def score_uncached(self, tokens: torch.Tensor, last: int) -> torch.Tensor:
+            return torch.full((last, VOCAB), float("nan"))
+
+    monkeypatch.setattr(outputs, "_greedy_outputs", lambda subject, prompt: ([1, 2], [1, 3]))
+    monkeypatch.setattr(outputs, "_in_float32", lambda model: Broken())
+    assert not outputs.greedy_identity(subject, prompts[:1], row_difference=0.1).passed
