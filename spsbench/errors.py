@@ -59,6 +59,10 @@ class IncompleteError(SpsbenchError):
     exit_code: ClassVar[int] = 5
 
 
+class RanksFault(SpsbenchError):
+    """The processes are out of step, or one of them failed where all take part: none of them can go on."""
+
+
 _LONGEST = 80
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spsbench.decode.protocols import read_prompt
-from spsbench.errors import SpsbenchError, UsageError
+from spsbench.errors import RanksFault, UsageError
 from spsbench.models.tokenizer import Border
 
 
@@ -330,14 +330,14 @@ def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
     A faulty cache fails with any tokens. Rounding that makes a router choose another expert does not,
     so a failed test is repeated with other tokens, twice.
     """
-    reason = ""
+    reason, cause = "", None
     for seed in range(3):
         try:
             result = self_test(model, seed)
-        except (torch.OutOfMemoryError, SpsbenchError):
+        except (torch.OutOfMemoryError, RanksFault):
             raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+            reason, cause = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}", error
             break
         if result.worst <= tolerance(model.dtype):
             return result
@@ -348,7 +348,7 @@ def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
     raise UsageError(
         f"the cache of {name} cannot be rolled back exactly: {reason}.",
         remedy="Its architecture is not supported for speculative sampling.",
-    )
+    ) from cause
 
 
 def tolerance(dtype: torch.dtype) -> float:

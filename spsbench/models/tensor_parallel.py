@@ -20,7 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 from spsbench.cluster import TENSOR_PARALLEL
 from spsbench.config.models import MAX_K
 from spsbench.decode.clock import Clock, SystemClock
-from spsbench.errors import SpsbenchError, UsageError
+from spsbench.errors import RanksFault, SpsbenchError, UsageError
 from spsbench.models.causal_lm import text_config
 from spsbench.models.loading import from_pretrained
 from spsbench.models.source import ModelSource
@@ -43,10 +43,6 @@ _GO_ON = "What was finished is on the disk; continue it by torchrun with run --r
 _FIELDS = 4
 _INLINE = MAX_K + 1
 """Tokens that travel with an order: as many as a loop scores. A prompt follows in its own message."""
-
-
-class RanksFault(SpsbenchError):
-    """The processes are out of step, or one of them failed where all take part: none of them can go on."""
 
 
 class OutOfStep(RanksFault):
