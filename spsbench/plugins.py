@@ -54,21 +54,24 @@ class Registry(dict[str, Kind]):
             UsageError: the name is unknown, or stands for something else.
             UnavailableError: its package or file cannot be imported.
         """
-        flag = flag or self._flag
-        if name not in self and (module := self._modules().get(name)):
-            self[name] = importlib.import_module(module).KIND
         if name in self:
             return self[name]
-        path, colon, attribute = name.rpartition(":")
-        points = {point.name: point for point in metadata.entry_points(group=self._group)}
-        if colon and path.endswith(".py"):
+        flag = flag or self._flag
+        path, _, attribute = name.rpartition(":")
+        modules = {} if path.endswith(".py") else self._modules()
+        if path.endswith(".py"):
             found = _from_file(Path(path), attribute, flag)
-        elif name in points:
-            found = _loaded(points[name], flag)
+        elif name in modules:
+            found = importlib.import_module(modules[name]).KIND
         else:
-            more = ", or name one as file.py:attribute"
-            raise unknown(name, [*known, *self, *self._modules(), *points], flag, more)
+            points = {point.name: point for point in metadata.entry_points(group=self._group)}
+            if name not in points:
+                more = ", or name one as file.py:attribute"
+                raise unknown(name, [*known, *self, *modules, *points], flag, more)
+            found = _loaded(points[name], flag)
         if isinstance(found, self._sort):
+            if name in modules:
+                self[name] = found
             return found
         raise UsageError(
             f"{name} is {type(found).__name__}, not {self._sort.__name__}.",

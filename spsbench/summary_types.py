@@ -665,7 +665,7 @@ class Stopping(TypedDict):
 
 
 class EngineOfArm(TypedDict):
-    """What answered for an arm, as it reports; null where it does not. See ``peers.protocol.Described``.
+    """What answered for an arm, as ``engines.external.protocol.Described`` has it; null if it is silent.
 
     ``unseen`` are clauses on what it did not report of its times, and how that was read.
     """

@@ -211,7 +211,10 @@ def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
     from spsbench.cli.run import read_settings
     from spsbench.engines.arms import refuse_beams
 
-    fixed = {"limit": str(effort.needed), "sampling": params["sampling"] or "nucleus,greedy"}
+    fixed = {
+        "limit": str(effort.needed),
+        "sampling": "nucleus,greedy" if params["sampling"] is None else params["sampling"],
+    }
     config = read_settings({**params, **fixed, "no_score": True})
     refuse_beams(config, "verify")
     return config

@@ -126,7 +126,7 @@ _WORD = re.compile(r"\w+")
 
 
 class Evaluated:
-    """Every 13 words in a row of the evaluated texts."""
+    """Every 13 words in a row of the evaluated texts: the measure of Brown et al. 2020, appendix C."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._runs = {run for text in texts for run in _runs(text)}

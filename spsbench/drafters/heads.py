@@ -137,7 +137,7 @@ class MedusaDrafter:
         if len(tokens) < 2:
             return _nothing(u)
         places = min(k, self._heads.count)
-        told = rows.warped(self.along(torch.empty(0), len(tokens), places), self._sampling)
+        told = rows.warped(self.along(None, len(tokens), places), self._sampling)
         return Draft(told.draw(u[:places]), told)
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
@@ -145,7 +145,7 @@ class MedusaDrafter:
 
     forced = by_proposals
 
-    def along(self, ids: Tensor, start: int, count: int) -> Tensor:
+    def along(self, ids: Tensor | None, start: int, count: int) -> Tensor:
         """See ``EagleDrafter.along``; the ids are not read."""
         feature = self._hidden.features(start - 2, start - 1)
         return self._heads(feature, count).to(feature.dtype)

@@ -24,8 +24,8 @@ class OwnTargetDrafter(ModelDrafter):
 
     Of first layers, keys and values are computed and kept a second time, since the target's own cache runs
     behind by the tokens that are not yet decided. Rounding gains where weights are read from memory: a
-    forward of SmolLM2-135M takes .4 to .5 of float32's time, by context. Weights are rounded by blocks of
-    32, see ``models.rounding``, and activations to 8 bits inside each product; what a GGUF file held in 4
+    forward of SmolLM2-135M takes .4 to .5 of float32's time, by context. Weights are rounded by blocks of 32
+    (``models.onnx_graph.rounded``), and activations to 8 bits inside each product; what a GGUF file held in 4
     bits loses nothing by 4 bits here.
     """
 

@@ -111,8 +111,8 @@ class StopReader:
         p = rows.warped(model.score(ids[-n - 1 :], last=n + 1), sampling)
         own = p.at(ids[-n:])
         accepted = accepted_of(text.log_target, own.tolist())
-        entropy = self._entropies(p)
-        ends = [rule.ends(own.cpu().numpy(), entropy[:n]) for rule in self.rules]
+        entropy, probability = self._entropies(p), own.cpu().numpy()
+        ends = [rule.ends(probability, entropy[:n]) for rule in self.rules]
         residuals = [_residual(p, q, position, text.device) for position in range(n + 1)]
         rejected = np.array(
             [

@@ -208,7 +208,7 @@ def _overridden(sampling: SamplingParams, config: RunConfig) -> SamplingParams:
 
 
 def _require_settings_used(config: RunConfig, samplings: Sequence[SamplingParams]) -> None:
-    """Refuse a temperature, top-p or top-k where nothing is sampled; ."""
+    """Refuse a temperature, top-p or top-k where nothing is sampled."""
     if not samplings or not all(sampling.greedy for sampling in samplings):
         return
     for name in ("temperature", "top_p", "top_k"):

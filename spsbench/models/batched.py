@@ -237,7 +237,8 @@ def require_same_answers(model: CausalLM, batch: BatchModel, slots: int, *, bloc
     for block in (1, _BLOCK) if blocks else (1,):
         worst = difference(model, batch, block, min(_PROMPT, slots - block + 1))
         if not worst <= tolerance(model.dtype):
-            raise NotStatic(f"its logits differ by {worst:.3g} of their scale from those of one sequence")
+            other = "from those of one" if batch.batch > 1 else "with positions given as a tensor"
+            raise NotStatic(f"its logits differ by {worst:.3g} of their scale {other}")
 
 
 @torch.inference_mode()

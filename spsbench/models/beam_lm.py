@@ -195,7 +195,7 @@ class _DecoderOnly:
         self._model, self._cache = model, _TreeCache()
 
     def begin(self, source: Sequence[int]) -> None:
-        """Forget the last sequence; run the encoder over the source."""
+        """Forget the last sequence."""
         self._cache = _TreeCache()
 
     def read(self, ids: Tensor) -> None:
@@ -232,6 +232,7 @@ class _EncoderDecoder(_DecoderOnly):
         self._encoded: Encoded | None = None
 
     def begin(self, source: Sequence[int]) -> None:
+        """Forget the last sequence; run the encoder over the source."""
         super().begin(source)
         self._encoded = Encoded(self._model, source, self._cache)
 

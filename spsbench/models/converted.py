@@ -77,7 +77,7 @@ def read_header(file: Path, name: str, flag: str) -> Header:
             def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
                 found = super()._get(offset, dtype, count, override_order)
                 if len(found) != count:
-                    raise ValueError("it ends in its header")
+                    raise ValueError("it ends before what its header claims")
                 return found
 
         reader = Bounded(file)

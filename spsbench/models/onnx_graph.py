@@ -39,6 +39,7 @@ def rounded(weight: Floats, bits: int) -> Rounded:
     8 bits are 255 values symmetric about 0, as Q8_0 has them, 4 are 16 from a block's smallest to its
     largest, as Q4_1. The last block is filled up with its own last entry.
     """
+    assert bits in (8, 4)
     padded = np.pad(weight, ((0, 0), (0, -weight.shape[1] % BLOCK)), mode="edge")
     blocks: Floats = padded.reshape(len(weight), -1, BLOCK)
     low = blocks.min(-1, keepdims=True)

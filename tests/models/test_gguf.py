@@ -144,7 +144,7 @@ def test_a_header_that_claims_more_than_the_file_holds_is_refused_at_its_end(tmp
     array, uint8 = 9, 0
     head = struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + struct.pack("<Q1sIIQ", 1, b"a", array, uint8, 100_000)
     (tmp_path / "m.gguf").write_bytes(head)
-    with pytest.raises(UnavailableError, match="it ends in its header"):
+    with pytest.raises(UnavailableError, match="it ends before what its header claims"):
         read_header(tmp_path / "m.gguf", "m.gguf", "--target")
 
 

@@ -347,7 +347,7 @@ class Sglang(Dialect):
         return Answer(ids, finish, loops=loops, **self.reported(found))
 
     def has_text(self, event: dict[str, Any]) -> bool:
-        return bool(part(event, *self.written))
+        return bool(whole(part(event, *self.written)))
 
 
 _MOST_SEED = 2**63

@@ -103,7 +103,7 @@ def compose(load: Load, folder: Path) -> None:
     roles = {"target": Path(load.target)} | ({} if load.draft is None else {"draft": Path(load.draft)})
     decoders = {}
     for role, source in roles.items():
-        (folder / role).symlink_to(source, target_is_directory=True)
+        (folder / role).symlink_to(source.absolute(), target_is_directory=True)
         decoders[role] = _decoder(role, source, load.threads)
     config = json.loads((roles["target"] / _CONFIG).read_text())
     config["model"]["decoder"] = decoders["target"]
