@@ -44,16 +44,22 @@ LIST = "LIST"
 """The metavar of options whose value is a list: ``--k 2,4``."""
 
 
-def refuse_repeated(command: Any, context: Any, arguments: Sequence[str]) -> None:
-    """Refuse an option that is given twice, unless giving it again adds to it.
+def refuse_slips(command: Any, context: Any, arguments: Sequence[str]) -> None:
+    """Refuse an option without a value, and one that is given twice unless giving it again adds to it.
 
-    The parser would keep the last value without a word, and a user who types ``--k 2 --k 4`` means both.
+    The parser would keep the last value without a word, and a user who types ``--k 2 --k 4`` means both. An
+    empty text, as of a variable of the shell that is not set, would count as left out.
     """
-    *_, given = command.make_parser(context).parse_args(args=list(arguments))
+    values, _, given = command.make_parser(context).parse_args(args=list(arguments))
     for parameter, count in Counter(given).items():
-        if count == 1 or parameter.multiple or parameter.param_type_name != "option":
+        if parameter.param_type_name != "option":
             continue
         flag, listed = parameter.opts[0], ""
+        value = values[parameter.name]
+        if "" in (value if parameter.multiple else [value]):
+            raise UsageError("the value is empty.", flag=flag, remedy="Give a value, or leave it out.")
+        if count == 1 or parameter.multiple:
+            continue
         if parameter.metavar == LIST:
             typed = [each.partition("=") for each in arguments]
             values = [
@@ -70,14 +76,14 @@ NARROW = 60
 
 
 class Fitting:
-    """Refuses an option that is given twice, and has a help that fits the terminal."""
+    """Refuses slips of typing, and has a help that fits the terminal."""
 
     rich_markup_mode: Any
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer does, each option once, and nothing beside what it excludes."""
+        """As typer does, each option once with a value, and nothing beside what it excludes."""
         if not ctx.resilient_parsing:  # completion looks at commands that are half typed
-            refuse_repeated(self, ctx, args)
+            refuse_slips(self, ctx, args)
         rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
         if not ctx.resilient_parsing:
             refuse_together(ctx.info_name, ctx.params)

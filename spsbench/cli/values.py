@@ -167,7 +167,7 @@ def number(
         value = int(text) if whole else float(text)
     except ValueError:
         value = math.nan
-    if math.isinf(value) or not least <= value <= most:
+    if value == math.inf or not least <= value <= most:
         kind = "whole number" if whole else "number"
         to = "" if math.isinf(most) else f" to {most:.0f}"
         raise UsageError(f"it must be a {kind} from {least:g}{to}, got {text}.", flag=flag)

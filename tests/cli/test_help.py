@@ -112,6 +112,26 @@ def test_an_option_given_twice_is_refused(
     assert capsys.readouterr().err.splitlines()[-1] == f"error: {message}"
 
 
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        *(("verify", flag) for flag in ("--sampling", "--effort", "--target")),
+        *(("audit --engine worker:false", flag) for flag in ("--k", "--arms", "--limit", "--out")),
+        *(("score samples.jsonl", flag) for flag in ("--n-workers", "--timeout", "--extract", "--k")),
+        *(("distill --target a --out b", flag) for flag in ("--threads", "--evaluated")),
+        *(("run", flag) for flag in ("--k", "--out", "--set", "--fail-on")),
+        ("sweep-k", "--k"),
+    ],
+)
+def test_an_option_with_an_empty_value_is_refused_and_not_taken_as_left_out(
+    cli: Cli, command: str, flag: str
+) -> None:
+    for typed in ([flag, ""], [f"{flag}="]):
+        result = cli(*command.split(), *typed)
+        assert result.code == 2
+        assert f"error: {flag}: the value is empty." in result.err
+
+
 def test_options_that_collect_may_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--set", "limit=1", "--set", "k=99"]) == 2
     assert "twice" not in capsys.readouterr().err

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spsbench.cli.values import seconds
+from spsbench.cli.values import number, seconds
 from spsbench.errors import UsageError
 
 
@@ -30,3 +30,13 @@ def test_a_time_is_seconds_unless_it_has_a_unit(text: str | None, found: float) 
 def test_anything_else_is_no_time(text: str) -> None:
     with pytest.raises(UsageError, match="must be a time"):
         seconds(text, 30.0)
+
+
+@pytest.mark.parametrize("text", ["inf", "nan", "x", "-1"])
+def test_a_number_is_finite_and_at_least_the_least(text: str) -> None:
+    with pytest.raises(UsageError, match="--n must be a number from 0, got"):
+        number(text, "--n", 0, 1)
+
+
+def test_a_whole_number_that_no_float_holds_is_one() -> None:
+    assert number("1" + 400 * "0", "--n", 0, 1, whole=True) == 10**400

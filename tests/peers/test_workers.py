@@ -203,6 +203,15 @@ def test_onnxruntime_genai_reads_both_models_through_one_configuration(pair: tup
     assert "speculative" not in alone.config
 
 
+def test_onnxruntime_genai_links_to_models_whose_folders_are_relative(
+    pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = map(Path, pair)
+    monkeypatch.chdir(one.parent)
+    model = onnxruntime_genai.OnnxRuntimeGenAI(Load(one.name, other.name, 4))._model
+    assert model.read == ["one", "other"]
+
+
 def test_onnxruntime_genai_is_asked_for_the_sampling(pair: tuple[str, str]) -> None:
     loaded = onnxruntime_genai.OnnxRuntimeGenAI(Load(*pair, 4))
     loaded.generate(ask())
