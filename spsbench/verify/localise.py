@@ -190,7 +190,6 @@ class Located:
         return best if best.nats > _DECISIVE_NATS and best.nats - rival > _CLEAR_NATS else None
 
     def facts(self) -> LocatedFacts:
-        """All of it, for JSON and for reports."""
         best = self.explanation
         return {
             "places": {group: [asdict(place) for place in places] for group, places in self.places.items()},
@@ -249,12 +248,7 @@ def _groups(drawn: Drawn, reading: Reading, k: int) -> Iterator[tuple[str, str, 
         laws = {"a": torch.minimum(p, q), "c": (q - p).clamp(min=0), "b": q}
         for kind, name in (("a", ACCEPTED), ("c", REJECTED), ("b", WHOLE)):
             law = laws[kind] / laws[kind].sum(-1, keepdim=True).clamp(min=1e-30)
-            yield (
-                "place in the loop",
-                name,
-                torch.tensor([each == kind for each in kinds], dtype=torch.bool),
-                law,
-            )
+            yield ("place in the loop", name, torch.from_numpy(kinds == kind), law)
     if p is not None:
         apart = (q - p).abs().sum(-1) / 2
         for name, low, high in (("below 0.2", 0.0, 0.2), ("0.2 to 0.6", 0.2, 0.6), ("from 0.6", 0.6, 2.0)):

@@ -35,7 +35,7 @@ from spsbench.stats.losslessness import ALARM
 from spsbench.summary_types import ReproFacts
 from spsbench.verify import repro_parts
 from spsbench.verify.audit import reading_of
-from spsbench.verify.bets import LEAVES_OUT_STOPS
+from spsbench.verify.bet_table import LEAVES_OUT_STOPS
 from spsbench.verify.engine_audit import Row, Subject
 from spsbench.verify.localise import MOST_TEXTS, Law, read_under
 from spsbench.verify.repro_parts import LEAST, LEVEL, followers, p_value, seeds

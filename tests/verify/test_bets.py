@@ -8,7 +8,8 @@ import pytest
 from benchmarks.audit_power import FAULTS, SETTINGS, STOP, K, Tables, audited
 from spsbench.records import SamplingParams
 from spsbench.verify import bets as module
-from spsbench.verify.bets import BETS, DRAFTED, Bets, View
+from spsbench.verify.bet_table import BETS, DRAFTED, View
+from spsbench.verify.bets import Bets
 
 SAMPLING = SamplingParams(temperature=0.7)
 COUNT = 9

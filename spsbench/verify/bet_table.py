@@ -1,0 +1,485 @@
+"""What an audit bets on: rows of a table (name, share, law).
+
+A law says with which probability each token would come if an engine had one certain fault. Its ratio to the
+target's probability has mean 1 (or less) under the target, so that a bet's wealth, the product of ratios, is
+a martingale as long as what the law uses is known before the token is drawn: rows, earlier tokens, earlier
+texts, and how many tokens of the running loop were accepted so far. Whether the token itself will be accepted
+is not known then: no place depends on it. See ``docs/adr/0034-one-table-of-bets.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Kinds = npt.NDArray[np.str_]
+
+TINY = 1e-200
+
+
+@dataclass(slots=True)
+class Numbers:
+    """[n] intervals in which a token's numbers lie: of its pick, its test (from 0 on) and its final draw."""
+
+    pick: Floats  # [n, 2]
+    test: Floats  # [n]
+    final: Floats  # [n, 2]
+
+    @classmethod
+    def unknown(cls, n: int) -> Numbers:
+        """Anything in [0, 1]."""
+        return cls(np.tile((0.0, 1.0), (n, 1)), np.ones(n), np.tile((0.0, 1.0), (n, 1)))
+
+
+@dataclass(slots=True)
+class View:
+    """One text as the bets see it: n tokens, m columns a row (the vocabulary, or its head and the rest).
+
+    Attributes:
+        x: [n] the column of each token.
+        q, p: [n, m] target and draft; p has no columns where nothing is drafted.
+        raw: [n, m] the draft at temperature 1 without any cut.
+        index: [n] place within the loop, from 0; -1 where the loops are not known.
+        kind: [n] ``a``ccepted, ``c``orrected, ``b``onus or ``?``: known after the token only.
+        tested: [n] the column of the drafted token that was tested there; -1 where none is known.
+        support: [n] how many tokens are possible.
+        ratios: [n] ratios of laws that need more than these columns, by name.
+        numbers: by where they were used before, and the order in which tokens are drawn.
+        own: [n] the target's probability of each column ``x``, at least ``TINY``.
+        residual: [n, m] of modified rejection; the target where nothing is left, or nothing is drafted.
+    """
+
+    x: Ints
+    q: Floats
+    p: Floats
+    raw: Floats
+    index: Ints
+    kind: Kinds
+    tested: Ints
+    k: int
+    temperature: float
+    support: Floats
+    ratios: dict[str, Floats]
+    numbers: dict[tuple[str, str], Numbers] = field(default_factory=dict)
+    own: Floats = field(init=False)
+    residual: Floats = field(init=False)
+    cache: dict[tuple[str, str], Floats] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.own = np.maximum(self.entry(self.q), TINY)
+        self.residual = _residual(self.q, self.p) if self.p.size else self.q
+
+    @property
+    def whole(self) -> Bools:
+        """[n] whether all drafted tokens of the loop stand before."""
+        return np.asarray((self.index == self.k) & (self.k > 0))
+
+    def at(self, rows: Floats) -> Floats:
+        """[n] ratio of each token's entry to the target's."""
+        return np.asarray(self.entry(rows) / self.own)
+
+    def entry(self, rows: Floats, columns: Ints | None = None) -> Floats:
+        """[n] each token's entry, or that of other columns."""
+        return np.asarray(rows[np.arange(len(self.x)), self.x if columns is None else columns])
+
+    def below(self, of: str, order: str) -> Floats:
+        """[n, m] mass of ``p``, ``q`` or ``residual`` before each column, by id or descending probability."""
+        if (of, order) not in self.cache:
+            rows: Floats = getattr(self, of)
+            found = rows.cumsum(-1) - rows
+            if order == "probability":
+                columns = np.argsort(-rows, axis=-1, kind="stable")
+                ordered = np.take_along_axis(rows, columns, -1)
+                np.put_along_axis(found, columns, ordered.cumsum(-1) - ordered, -1)
+            self.cache[of, order] = found
+        return self.cache[of, order]
+
+
+def _residual(q: Floats, p: Floats) -> Floats:
+    left = np.maximum(q - p, 0.0)
+    total = left.sum(-1, keepdims=True)
+    return np.where(total > 1e-6, left / np.maximum(total, TINY), q)
+
+
+# --- laws of one row ----------------------------------------------------------------------------------
+# Each gives [n] ratios; what a law needs of the draft is there where it is asked.
+
+Law = Callable[[View], Floats]
+Rows = Callable[[View], Any]
+"""[n, m] weights of tokens, not always normalised."""
+
+
+def _from_whole_rows(v: View, name: str) -> Floats:
+    return v.ratios[name]
+
+
+def _power(v: View, power: float) -> Floats:
+    """The target at another temperature."""
+    return np.asarray(v.own ** (power - 1) / (v.q**power).sum(-1))
+
+
+def _greedy(v: View) -> Floats:
+    best = v.q.argmax(-1) == v.x
+    return np.where(best, 1 / v.own, 0.0)
+
+
+def _within(v: View, inside: Bools) -> Floats:
+    """The target cut to a part of itself, [n, m]."""
+    mass = (v.q * inside).sum(-1)
+    return np.where(mass > 0, v.entry(inside) / np.maximum(mass, TINY), 1.0)
+
+
+def _top(v: View, count: int) -> Floats:
+    if v.q.shape[-1] <= count:
+        return np.ones_like(v.own)
+    return _within(v, v.q >= np.partition(v.q, -count, axis=-1)[:, -count, None])
+
+
+def _nucleus(v: View, mass: float) -> Floats:
+    return _within(v, v.below("q", "probability") < mass)
+
+
+def _without_last(v: View) -> Floats:
+    """What is cut ends one token early."""
+    least = np.where(v.q > 0, v.q, np.inf).min(-1, keepdims=True)
+    return np.where(v.support > 1, _within(v, v.q > least), 1.0)
+
+
+def _mixture(v: View) -> Floats:
+    within = np.where(v.q > 0, v.p, 0.0).sum(-1)
+    return np.where(within > 0, v.at(v.p) / np.maximum(within, TINY), 1.0)
+
+
+def _ratio(q: Floats, p: Floats) -> Floats:
+    """min(1, q / p): the probability of being accepted."""
+    return np.minimum(1.0, q / np.maximum(p, TINY))
+
+
+def acceptance(v: View) -> Floats:
+    """[n] the probability with which each token would have been accepted; 1 where nothing is drafted."""
+    return v.entry(_ratio(v.q, v.p)) if v.p.size else np.ones(len(v.x))
+
+
+def _corrected(v: View, kept: Floats, rest: Floats | None = None) -> Floats:
+    """[n, m] probability that a token is drafted and accepted; what is left is drawn from ``rest``."""
+    left = np.maximum(1 - kept.sum(-1), 0.0)
+    return np.asarray(v.at(kept) + left * v.at(v.residual if rest is None else rest))
+
+
+def _accepts(v: View, law: Rows) -> Floats:
+    """Another test than that of modified rejection, with its residual."""
+    return _corrected(v, law(v))
+
+
+def _picks(v: View, law: Rows) -> Floats:
+    """Drafted tokens come from another law than the one they are tested with."""
+    return _corrected(v, law(v) * _ratio(v.q, v.p))
+
+
+def _tests_raw(v: View) -> Floats:
+    return _corrected(v, v.p * _ratio(v.q, v.raw), _residual(v.q, v.raw))
+
+
+def _corrects(v: View, law: Rows) -> Floats:
+    """A rejected token is replaced from another law than the residual."""
+    return _corrected(v, np.minimum(v.p, v.q), _normal(law(v)))
+
+
+def _normal(rows: Floats) -> Floats:
+    return np.asarray(rows / np.maximum(rows.sum(-1, keepdims=True), TINY))
+
+
+def _powered(rows: Floats, power: float) -> Floats:
+    return _normal(rows**power)
+
+
+def _best(rows: Floats, count: int) -> Floats:
+    edge = np.partition(rows, -count, axis=-1)[:, -count, None] if count < rows.shape[-1] else 0.0
+    return _normal(rows * (rows >= edge))
+
+
+def _without_rejected(v: View) -> Floats:
+    """The target without the token that was rejected."""
+    rejected = (v.p - np.minimum(v.p, v.q)) / np.maximum(1 - v.q, 1e-9)
+    return v.q * (rejected.sum(-1, keepdims=True) - rejected)
+
+
+# --- numbers that are used twice ----------------------------------------------------------------------
+
+
+def _overlap(low: Floats, width: Floats, a: Floats, b: Floats) -> Floats:
+    """Length of what intervals [low, low + width] share with [a, b]."""
+    return np.asarray(np.maximum(np.minimum(low + width, b) - np.maximum(low, a), 0.0))
+
+
+def _pick_tests(v: View, order: str, upper: bool) -> Floats:
+    """The number that picked a drafted token tests it, too."""
+    return _corrected(v, _overlap(v.below("p", order), v.p, *_accepting(_ratio(v.q, v.p), upper)))
+
+
+def _accepting(accepted: Floats, upper: bool) -> tuple[Floats, Floats]:
+    """Ends of the numbers that accept with a probability: those from 0 on, or those up to 1."""
+    return (1 - accepted, np.ones_like(accepted)) if upper else (np.zeros_like(accepted), accepted)
+
+
+def _test_corrects(v: View, order: str, upper: bool, *, pick: bool = False) -> Floats:
+    """The number that rejected a token draws the one in its place; with ``pick`` it had picked it, too."""
+    low, edge = v.below("residual", order), _ratio(v.q, v.p)
+    a = v.entry(low)[:, None]
+    b = a + v.entry(v.residual)[:, None]
+    if upper:
+        a, b = 1 - b, 1 - a
+    if pick:
+        first = v.below("p", order)
+        kept = _overlap(first, v.p, np.zeros_like(edge), edge)
+        start = np.maximum(first, edge)
+        left = np.maximum(np.minimum(first + v.p, b) - np.maximum(start, a), 0.0)
+    else:
+        kept = np.minimum(v.p, v.q)
+        left = v.p * (np.maximum(b - edge, 0.0) - np.maximum(a - edge, 0.0))
+    return np.asarray(v.at(kept) + left.sum(-1) / v.own)
+
+
+def _coarse(v: View, of: str, bits: int) -> Floats:
+    """Uniform numbers have a few bits only."""
+    size = float(1 << bits)
+    low, rows = v.below(of, "id"), v.q if of == "q" else v.p
+    points = (np.ceil((low + rows) * size - 1e-6) - np.ceil(low * size - 1e-6)) / size
+    return v.at(points) if of == "q" else _corrected(v, points * _ratio(v.q, rows))
+
+
+def _same_numbers(v: View, source: str, order: str) -> Floats:
+    """Tokens are drawn with numbers that were used before."""
+    numbers = v.numbers[source, order]
+    pick, final = ((ends[:, :1], ends[:, 1:]) for ends in (numbers.pick, numbers.final))
+    q = v.at(_overlap(v.below("q", order), v.q, *final) / (final[1] - final[0]))
+    if not v.p.size:
+        return q
+    picked = _overlap(v.below("p", order), v.p, *pick) / (pick[1] - pick[0])
+    kept = picked * np.minimum(1.0, _ratio(v.q, v.p) / numbers.test[:, None])
+    rest = _overlap(v.below("residual", order), v.residual, *final) / (final[1] - final[0])
+    drafted = _corrected(v, kept, rest)
+    return np.where(v.index < 0, (q + drafted) / 2, np.where(v.whole, q, drafted))
+
+
+# --- laws of a drafted token, its test and its replacement --------------------------------------------
+
+
+def _right(v: View) -> Floats:
+    """[n] min(1, q / p) of the drafted tokens."""
+    return _ratio(v.entry(v.q, v.tested), v.entry(v.p, v.tested))
+
+
+def _pick(v: View, law: Rows) -> Floats:
+    """Drafted tokens follow another law than the draft's row."""
+    if not v.p.size:
+        return np.ones(len(v.x))
+    ratio = v.entry(law(v), v.tested) / np.maximum(v.entry(v.p, v.tested), TINY)
+    return np.where(v.tested >= 0, ratio, 1.0)
+
+
+def _test(v: View, law: Callable[[View, Floats], Floats]) -> Floats:
+    """A drafted token is accepted with another probability than min(1, q / p)."""
+    if not v.p.size:
+        return np.ones(len(v.x))
+    right, accepted = _right(v), v.kind == "a"
+    other = np.clip(law(v, right), 0.0, 1.0)
+    ratio = np.where(accepted, other / np.maximum(right, TINY), (1 - other) / np.maximum(1 - right, 1e-9))
+    return np.where((v.tested >= 0) & (accepted | (right < 1 - 1e-6)), ratio, 1.0)
+
+
+def _replacement(v: View, law: Rows) -> Floats:
+    """The token after a rejection follows another law than the residual."""
+    rejected = (v.tested >= 0) & (v.kind == "c")
+    if not v.p.size or not rejected.any():
+        return np.ones(len(v.x))
+    rows = law(v)
+    inside = np.where(v.residual > 0, rows, 0.0).sum(-1)  # what cannot come is not bet on
+    own = v.entry(v.residual)
+    ratio = v.entry(rows) / np.maximum(inside * own, TINY)
+    return np.where(rejected & (own > 0) & (inside > 0), ratio, 1.0)
+
+
+def _by_number(v: View, of: str, order: str, low: Floats, high: Floats) -> Floats:
+    """[n, m] a law drawn with a number of [low, high], [n] each."""
+    low, high = low[:, None], np.maximum(high, low + 1e-9)[:, None]
+    return np.asarray(_overlap(v.below(of, order), getattr(v, of), low, high) / (high - low))
+
+
+def _picked_number(v: View, order: str) -> tuple[Floats, Floats]:
+    """[n] ends of the interval of the number that picked the drafted token."""
+    low = v.entry(v.below("p", order), v.tested)
+    return low, low + np.maximum(v.entry(v.p, v.tested), 1e-9)
+
+
+def _picked_again(v: View, source: str, order: str) -> Floats:
+    return _by_number(v, "p", order, *v.numbers[source, order].pick.T)
+
+
+def _tested_by_pick(v: View, right: Floats, order: str, upper: bool) -> Floats:
+    low, high = _picked_number(v, order)
+    return np.asarray(_overlap(low, high - low, *_accepting(right, upper)) / (high - low))
+
+
+def _replaced_by_test(v: View, order: str) -> Floats:
+    right = _right(v)
+    return _by_number(v, "residual", order, right, np.ones_like(right))
+
+
+def _replaced_by_pick(v: View, order: str) -> Floats:
+    return _by_number(v, "residual", order, *_picked_number(v, order))
+
+
+# --- the table ----------------------------------------------------------------------------------------
+
+ORDERS = ("id", "probability")
+BEFORE, LOOP, LAST_TEST, THIS_LOOP = "the token before", "earlier loops", "the last test", "this loop"
+TEXTS = (1, 2, 3)
+AGAIN = (BEFORE, LOOP, LAST_TEST, *(f"text {back} before" for back in TEXTS))
+"""Where numbers may come from that are used again; ``THIS_LOOP`` is of tests alone."""
+
+LEAVES_OUT_STOPS = "leaves out what ends a text"
+PICKS, TESTS, REPLACED = "the drafted tokens", "the acceptance tests", "the tokens after a rejection"
+
+
+@dataclass(frozen=True, slots=True)
+class Bet:
+    """One row of the table.
+
+    Attributes:
+        share: how likely the law is, in a mixture with the target.
+        law: [n] ratios.
+        drafts: whether it says something of an engine that drafts alone.
+        place: the stage of modified rejection that it is of, from the drafted tokens that an engine reports;
+            empty for a law of emitted tokens, which is bet on at every place.
+    """
+
+    name: str
+    share: float
+    law: Law
+    drafts: bool = True
+    place: str = ""
+
+
+_DRAFTS: tuple[tuple[str, float, Rows], ...] = (
+    ("drafts at a higher temperature", 0.8, lambda v: _powered(v.p, 0.8)),
+    ("drafts at a lower temperature", 0.8, lambda v: _powered(v.p, 1.25)),
+    ("drafts from its 16 best", 0.8, lambda v: _best(v.p, 16)),
+    ("drafts from its 4 best", 0.8, lambda v: _best(v.p, 4)),
+    ("drafts the most probable token", 0.5, lambda v: _best(v.p, 1)),
+    ("drafts without temperature and cuts", 0.8, lambda v: v.raw),
+)
+"""Laws of what is drafted, with their share among drafted tokens; among emitted ones all have .8."""
+
+_ACCEPTS: tuple[tuple[str, Rows], ...] = (
+    ("accepts too often", lambda v: np.minimum(v.p, v.q / 0.9)),
+    ("accepts much too often", lambda v: np.minimum(v.p, v.q / 0.5)),
+    ("accepts too rarely", lambda v: np.minimum(v.p, 0.9 * v.q)),
+    ("accepts inverted", lambda v: v.p * _ratio(v.p, v.q)),
+    ("accepts by threshold", lambda v: v.p * (v.q >= v.p)),
+    ("accepts by the target alone", lambda v: v.p * v.q),
+)
+"""What is drafted and accepted by another test."""
+
+_TESTS: tuple[tuple[str, float, Callable[[View, Floats], Floats]], ...] = (
+    ("accepts too often", 0.8, lambda v, right: right / 0.9),
+    ("accepts much too often", 0.8, lambda v, right: right / 0.5),
+    ("accepts too rarely", 0.8, lambda v, right: 0.9 * right),
+    ("accepts any token", 0.05, lambda v, right: np.ones_like(right)),
+    ("accepts by threshold", 0.8, lambda v, right: (right >= 1) * 1.0),
+    ("tests a loop with one number", 0.8, lambda v, right: right / v.numbers[THIS_LOOP, "id"].test),
+    ("uses the numbers of earlier loops again", 0.8, lambda v, right: right / v.numbers[LOOP, "id"].test),
+)
+"""Probability of accepting a drafted token, from the right one [n], and the share of the bet."""
+
+_REPLACES: tuple[tuple[str, Rows], ...] = (
+    ("corrects from the target", lambda v: v.q),
+    ("corrects from the draft", lambda v: v.p),
+    ("corrects from the absolute distance", lambda v: np.abs(v.q - v.p)),
+    ("corrects by the most probable token", lambda v: _best(v.residual, 1)),
+    ("corrects at a higher temperature", lambda v: _powered(v.residual, 0.8)),
+    ("corrects at a lower temperature", lambda v: _powered(v.residual, 1.25)),
+)
+"""Laws of what replaces a rejected token."""
+
+
+def _texts() -> Iterator[Bet]:  # noqa: C901 - a table
+    for power in (0.8, 0.91, 0.96, 1.04, 1.1, 1.25, 2.0):
+        yield Bet(f"draws at {1 / power:.2g} times the temperature", 1.0, partial(_power, power=power), False)
+    yield Bet("leaves the temperature out", 0.9, lambda v: _power(v, v.temperature), False)
+    yield Bet("applies the temperature twice", 0.9, lambda v: _power(v, 1 / v.temperature), False)
+    yield Bet("takes the most probable token", 0.5, _greedy, False)
+    for name, shares in (
+        ("any possible token", (0.001, 0.01)),
+        ("the row before", (0.003, 0.02, 0.3)),
+        ("the row of another text", (0.002, 0.03)),
+        ("another row of this text", (0.01, 0.1)),
+    ):
+        for share in shares:
+            yield Bet(f"draws {share:.1%} from {name}", share, partial(_from_whole_rows, name=name), False)
+    for name in (LEAVES_OUT_STOPS, "shuns tokens that are there", "repeats tokens that are there"):
+        yield Bet(name, 0.5, partial(_from_whole_rows, name=name), False)
+    yield Bet("cuts one token too many", 0.9, _without_last, False)
+    for count in (20, 40, 50):
+        yield Bet(f"cuts to the {count} best", 0.9, partial(_top, count=count), False)
+    for mass in (0.9, 0.95, 0.99):
+        yield Bet(f"cuts to a mass of {mass}", 0.9, partial(_nucleus, mass=mass), False)
+    yield Bet("cuts by min-p", 0.9, lambda v: _within(v, v.q >= 0.05 * v.q.max(-1, keepdims=True)), False)
+    for bits in (8, 11):
+        yield Bet(f"has uniform numbers of {bits} bits", 0.9, partial(_coarse, of="q", bits=bits), False)
+        yield Bet(f"picks by numbers of {bits} bits", 0.8, partial(_coarse, of="p", bits=bits))
+    for share in (0.02, 0.1, 0.5):
+        yield Bet(f"draws {share:.0%} from the draft", share, _mixture)
+    for name, kept in _ACCEPTS:
+        yield Bet(name, 0.8, partial(_accepts, law=kept))
+    for name, _, drafted in _DRAFTS:
+        yield Bet(name, 0.8, partial(_picks, law=drafted))
+    yield Bet("tests without temperature and cuts", 0.8, _tests_raw)
+    for name, rest in (*_REPLACES, ("leaves only the rejected token out", _without_rejected)):
+        yield Bet(name, 0.8, partial(_corrects, law=rest))
+    for order, upper in product(ORDERS, (False, True)):
+        given: dict[str, Any] = {"order": order, "upper": upper}
+        both, all_three = partial(_test_corrects, **given), partial(_test_corrects, pick=True, **given)
+        yield Bet("picks and tests with one number", 0.8, partial(_pick_tests, **given))
+        yield Bet("tests and corrects with one number", 0.8, both)
+        yield Bet("has one number for pick, test and correction", 0.8, all_three)
+    for source in AGAIN:
+        for order in ORDERS:
+            law = partial(_same_numbers, source=source, order=order)
+            yield Bet(f"uses the numbers of {source} again", 0.5, law, source == LAST_TEST)
+        if source != LAST_TEST:
+            yield Bet(f"uses the noise of {source} again", 0.5, partial(_from_whole_rows, name=source), False)
+    yield Bet("tests a loop with one number", 0.5, partial(_same_numbers, source=THIS_LOOP, order="id"))
+
+
+def _stages() -> Iterator[Bet]:
+    for name, share, law in (*_DRAFTS, ("drafts any token", 0.01, lambda v: _normal(v.p > 0))):
+        yield Bet(name, share, partial(_pick, law=law), place=PICKS)
+    for order, source in product(ORDERS, (BEFORE, LOOP, "text 1 before")):
+        again = partial(_picked_again, source=source, order=order)
+        yield Bet(f"uses the numbers of {source} again", 0.5, partial(_pick, law=again), place=PICKS)
+    for name, share, test in _TESTS:
+        yield Bet(name, share, partial(_test, law=test), place=TESTS)
+    for order, upper in product(ORDERS, (False, True)):
+        test = partial(_tested_by_pick, order=order, upper=upper)
+        yield Bet("picks and tests with one number", 0.8, partial(_test, law=test), place=TESTS)
+    for name, rest in _REPLACES:
+        yield Bet(name, 0.5, partial(_replacement, law=rest), place=REPLACED)
+    for order in ORDERS:
+        for name, by_number in (("tests", _replaced_by_test), ("picks", _replaced_by_pick)):
+            rest = partial(by_number, order=order)
+            yield Bet(
+                f"{name} and corrects with one number", 0.8, partial(_replacement, law=rest), place=REPLACED
+            )
+
+
+BETS, DRAFTED = tuple(_texts()), tuple(_stages())
