@@ -25,8 +25,10 @@ oracle could draft too: no policy with drafts of up to K tokens is faster.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -39,15 +41,19 @@ Booleans = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class TextLoops:
-    """The loops over one text of n tokens, in expectation.
+    """The loops over one text of n tokens, in expectation, under a policy with S states; one, if K is fixed.
 
     Attributes:
-        starts: [n] the chance that a loop begins before each token.
-        ends: [n, K+1] how a loop that begins there goes on: the chance that so many drafts are accepted.
+        starts: [S, n] the chance that a loop begins before each token in each state.
+        ends: [S, n, K+1] how such a loop goes on: the chance that so many drafts are accepted.
+        moves: [S, K+1] the state of the next loop.
+        first: the state of the first loop.
     """
 
     starts: Floats
     ends: Floats
+    moves: Integers
+    first: int = 0
 
     @property
     def loops(self) -> float:
@@ -56,33 +62,42 @@ class TextLoops:
 
     def emitted(self) -> Floats:
         """[K+1] expected loops that emit 1 to K+1 tokens of the text; its end cuts the last one."""
-        n, most = self.ends.shape
+        _, n, most = self.ends.shape
         found = np.zeros(most)
         for accepted in range(most):
             kept = np.minimum(accepted + 1, n - np.arange(n))
-            np.add.at(found, kept - 1, self.starts * self.ends[:, accepted])
+            np.add.at(found, kept - 1, (self.starts * self.ends[..., accepted]).sum(0))
         return found
 
     @cached_property
     def counts(self) -> Floats:
         """[n+1] the distribution of the number of loops."""
-        n = len(self.starts)
-        begun = np.append(self.begun(n), 0.0)
+        begun = np.append(self.begun(self.starts.shape[1]), 0.0)
         return np.append(0.0, begun[:-1] - begun[1:])
 
     def begun(self, count: int) -> Floats:
         """[count] the chance that the text has a first loop, a second one, ..."""
-        n, most = self.ends.shape
-        found, at = np.zeros(count), np.zeros(n)  # at: where the loop of a number begins
-        at[0] = 1.0
-        for number in range(count):
-            found[number] = at.sum()
-            following = np.zeros(n)
-            for accepted in range(min(most, n)):
-                within = n - accepted - 1
-                following[accepted + 1 :] += at[:within] * self.ends[:within, accepted]
+        return np.array([at.sum() for at in islice(self._places(), count)], np.float64)
+
+    def placed(self, count: int) -> Floats:
+        """[count, S, n] where the first loops of the text begin, loop by loop."""
+        return np.array([*islice(self._places(), count)], np.float64).reshape(count, *self.starts.shape)
+
+    def _places(self) -> Iterator[Floats]:
+        """[S, n] where the first loop begins, the second one, ..."""
+        n = self.starts.shape[1]
+        at = np.zeros_like(self.starts)
+        at[self.first, 0] = 1.0
+        while True:
+            yield at
+            following = np.zeros_like(at)
+            for state, move in enumerate(self.moves):
+                for accepted, then in enumerate(move[:n]):
+                    within = n - accepted - 1
+                    following[then, accepted + 1 :] += (
+                        at[state, :within] * self.ends[state, :within, accepted]
+                    )
             at = following
-        return found
 
 
 def loops_over(chances: Floats) -> TextLoops:
@@ -101,7 +116,7 @@ def loops_over(chances: Floats) -> TextLoops:
     starts[0] = 1.0
     for t in range(n):
         starts[t + 1 : t + k + 2] += starts[t] * ends[t]
-    return TextLoops(starts[:n], ends)
+    return TextLoops(starts[None, :n], ends[None], np.zeros((1, k + 1), np.int64))
 
 
 def accepted_by_token(log_target: Floats, log_draft: Floats) -> Floats:
@@ -130,43 +145,11 @@ def stopped(chances: Floats, drafted: Integers) -> Floats:
     return np.where(np.arange(chances.shape[1]) < drafted[:, None], chances, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class StateLoops:
-    """The loops over a text of n tokens under a policy with S states, in expectation.
-
-    Attributes:
-        starts: [S, n] the chance that a loop begins before each token in each state.
-        ends: [S, n, K+1] how such a loop goes on: the chance that so many drafts are accepted.
-        moves: [S, K+1] the state of the next loop.
-        first: the state of the first loop.
-    """
-
-    starts: Floats
-    ends: Floats
-    moves: Integers
-    first: int
-
-    def placed(self, count: int) -> Floats:
-        """[count, S, n] where the first loops of the text begin, loop by loop."""
-        found = np.zeros((count, *self.starts.shape))
-        if count:
-            found[0, self.first, 0] = 1.0
-        n = self.starts.shape[1]
-        for number in range(1, count):
-            at = found[number - 1]
-            for state, move in enumerate(self.moves):
-                for accepted, following in enumerate(move[:n]):
-                    within = n - accepted - 1
-                    carried = at[state, :within] * self.ends[state, :within, accepted]
-                    found[number, following, accepted + 1 :] += carried
-        return found
-
-
-def loops_in_states(ends: Floats, moves: Integers, first: int) -> StateLoops:
+def loops_in_states(ends: Floats, moves: Integers, first: int) -> TextLoops:
     """The law of loops whose state follows from the one before and from what it accepted.
 
     Args:
-        ends, moves, first: see ``StateLoops``.
+        ends, moves, first: see ``TextLoops``.
     """
     states, n, most = ends.shape
     starts, ahead = np.zeros((states, n + most)), np.arange(1, most + 1)
@@ -174,7 +157,7 @@ def loops_in_states(ends: Floats, moves: Integers, first: int) -> StateLoops:
     for t in range(n):
         for state in range(states):
             starts[moves[state], t + ahead] += starts[state, t] * ends[state, t]
-    return StateLoops(starts[:, :n], ends, moves, first)
+    return TextLoops(starts[:, :n], ends, moves, first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +173,7 @@ class DraftedLoops:
     first: Floats
 
 
-def drafted_loops(law: StateLoops, drafted: Floats, count: int) -> DraftedLoops:
+def drafted_loops(law: TextLoops, drafted: Floats, count: int) -> DraftedLoops:
     """What loops draft.
 
     Args:
@@ -203,21 +186,20 @@ def drafted_loops(law: StateLoops, drafted: Floats, count: int) -> DraftedLoops:
     )
 
 
-def fixed_loops(accepted: Floats, k: int) -> tuple[StateLoops, Floats]:
+def fixed_loops(accepted: Floats, k: int) -> tuple[TextLoops, Floats]:
     """(law, drafted) of K tokens in every loop.
 
     Args:
         accepted: [n] ``min(1, p / q)`` of the text's tokens.
         k: lookahead.
     """
-    found = loops_over(anchored(accepted, k))
-    law = _one_state(found.starts, found.ends)
+    law = loops_over(anchored(accepted, k))
     drafted = np.zeros_like(law.ends)
     drafted[..., k] = 1.0
     return law, drafted
 
 
-def momentum_loops(accepted: Floats, following: Integers, first: int) -> tuple[StateLoops, Floats]:
+def momentum_loops(accepted: Floats, following: Integers, first: int) -> tuple[TextLoops, Floats]:
     """(law, drafted) of a lookahead that follows from the one before and from whether all of it stood.
 
     Args:
@@ -231,7 +213,7 @@ def momentum_loops(accepted: Floats, following: Integers, first: int) -> tuple[S
     drafted = np.zeros_like(ends)
     for lookahead in range(1, k + 1):
         state = lookahead - 1
-        ends[state, :, : lookahead + 1] = loops_over(anchored(accepted, lookahead)).ends
+        ends[state, :, : lookahead + 1] = loops_over(anchored(accepted, lookahead)).ends[0]
         moves[state, lookahead] = following[state, 1] - 1
         drafted[state, :, lookahead] = 1.0
     return loops_in_states(ends, moves, first - 1), drafted
@@ -262,7 +244,7 @@ class StoppedLoops:
             rejected token ends after the next one, or never: every law of the drafted lies between.
     """
 
-    law: StateLoops
+    law: TextLoops
     most: Integers
     low: Floats
     high: Floats
@@ -297,9 +279,8 @@ def stopped_loops(accepted: Floats, stops: Booleans, rejected: Floats, k: int) -
         k: the most that a loop drafts.
     """
     most = drafted_ahead(stops, k)
-    found = loops_over(stopped(anchored(accepted, k), most))
-    law = _one_state(found.starts, found.ends)
-    low, high = drafted_bounds(found.ends, most, rejected)
+    law = loops_over(stopped(anchored(accepted, k), most))
+    low, high = drafted_bounds(law.ends[0], most, rejected)
     return StoppedLoops(law, most, low[None], high[None])
 
 
@@ -338,10 +319,6 @@ def drafted_bounds(ends: Floats, most: Integers, rejected: Floats) -> tuple[Floa
     return low, high
 
 
-def _one_state(starts: Floats, ends: Floats) -> StateLoops:
-    return StateLoops(starts[None], ends[None], np.zeros((1, ends.shape[1]), np.int64), 0)
-
-
 def fastest_drafts(ends: Floats, seconds: Floats) -> tuple[Integers, float]:
     """How many tokens the oracle drafts, and the time that it takes for the text.
 
@@ -363,7 +340,7 @@ def fastest_drafts(ends: Floats, seconds: Floats) -> tuple[Integers, float]:
     return chosen, float(rest[0])
 
 
-def oracle_loops(ends: Floats, chosen: Integers) -> tuple[StateLoops, Floats]:
+def oracle_loops(ends: Floats, chosen: Integers) -> tuple[TextLoops, Floats]:
     """(law, drafted) of loops that draft what was chosen for the number that would be accepted.
 
     Args:

@@ -48,7 +48,7 @@ def law_by_replay(scene: Scene, vocab_size: int) -> dict[tuple[int, ...], float]
     for length in range(1, scene.k + 2):
         for text in product(range(vocab_size), repeat=length):
             chance, chances = of_text(scene, text)
-            law[text] = chance * loops_over(chances).ends[0, length - 1] if chance else 0.0
+            law[text] = chance * loops_over(chances).ends[0, 0, length - 1] if chance else 0.0
     return law
 
 
@@ -121,8 +121,8 @@ def test_one_alpha_everywhere_is_leviathans_formula_on_a_long_text(alpha: float)
 def test_a_draft_that_stops_accepts_nothing_further() -> None:
     chances = np.ones((6, 3))
     found = loops_over(stopped(chances, np.array([1, 3, 0, 3, 3, 3])))
-    assert found.ends[0].tolist() == [0, 1, 0, 0]
-    assert found.starts.tolist() == [1, 0, 1, 1, 0, 0]
+    assert found.ends[0, 0].tolist() == [0, 1, 0, 0]
+    assert found.starts[0].tolist() == [1, 0, 1, 1, 0, 0]
 
 
 def test_a_token_that_rounding_put_outside_of_the_nucleus_counts_as_likely() -> None:

@@ -290,7 +290,7 @@ def test_no_policy_is_faster_than_the_oracle(seed: int) -> None:
 def test_where_time_rises_evenly_the_oracle_drafts_what_will_be_accepted() -> None:
     n, k = 30, 5
     accepted = np.random.default_rng(3).uniform(0.3, 1.0, n)
-    ends = loops_over(anchored(accepted, k)).ends
+    ends = loops_over(anchored(accepted, k)).ends[0]
     seconds = np.tile(1.0 + 0.2 * np.arange(k + 1), (n, 1))
     chosen, _ = fastest_drafts(ends, seconds)
     assert (chosen[: n - k] == np.arange(k + 1)).all()

@@ -57,7 +57,7 @@ def test_a_prediction_is_time_over_loops_by_hand() -> None:
     for text, law in zip(TEXTS, laws, strict=True):
         for t in range(len(text.tokens)):
             context = len(text.prompt) + t
-            seconds += law.starts[t] * (0.03 + 2e-4 * context)
+            seconds += law.starts[0, t] * (0.03 + 2e-4 * context)
             baseline += 0.02 + 1e-4 * context
     tokens = sum(len(text.tokens) for text in TEXTS)
     assert found.ms_per_token.estimate == pytest.approx(1e3 * seconds / tokens)

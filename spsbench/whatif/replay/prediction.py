@@ -119,7 +119,7 @@ def work_of(texts: Sequence[TargetText], laws: Sequence[TextLoops] | None = None
     drafted, each = [], []
     for number, text in enumerate(texts):
         n, law = len(text.tokens), None if laws is None else laws[number]
-        starts = np.ones(n) if law is None else law.starts
+        starts = np.ones(n) if law is None else law.starts[0]
         first = (np.arange(COLD) < n).astype(np.float64) if law is None else law.begun(COLD)
         counts = np.eye(n + 1)[n] if law is None else law.counts
         context = float(starts @ (len(text.prompt) + np.arange(n)) / starts.sum())

@@ -68,7 +68,7 @@ class Replayed:
         """[members, K+1] shares of the loops for which a member drafts so many tokens."""
         found = np.zeros((max(int(own.max()) for own in self.proposers) + 1, k + 1))
         for (_, drafted), proposers, law in zip(self.forced, self.proposers, laws, strict=True):
-            np.add.at(found, (proposers, np.minimum(drafted, k)), law.starts)
+            np.add.at(found, (proposers, np.minimum(drafted, k)), law.starts[0])
         shares: Floats = found / found.sum()
         return shares
 
