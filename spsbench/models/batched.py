@@ -50,7 +50,6 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
         self.is_initialized = True
 
     def clear(self, row: int) -> None:
-        """Zeros in all slots of a row."""
         if self.is_initialized:
             self.keys[row].zero_()
             self.values[row].zero_()
@@ -78,7 +77,6 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
         return 0
 
     def get_max_length(self) -> int:
-        """Capacity in tokens."""
         return self._slots
 
 

@@ -147,7 +147,6 @@ class _Tree:
         return mask, positions - (self.prefix + depths).unsqueeze(1)
 
     def keep(self, nodes: Sequence[Node]) -> Tensor:
-        """Forget all columns but those of the nodes' ancestors; [m] the columns of the cache that stay."""
         kept: set[Node] = set()
         for node in nodes:
             above = node.parent
@@ -169,7 +168,6 @@ class _TreeLayer(RewindLayer):
     """Keys and values of which any columns can be kept."""
 
     def keep(self, columns: Tensor) -> None:
-        """Keep only these columns [m], ascending; those in front that stay where they are cost nothing."""
         if self._key_buffer is None or self._value_buffer is None:
             return
         still = int((columns == torch.arange(len(columns), device=columns.device)).long().cumprod(0).sum())
@@ -215,7 +213,6 @@ class _DecoderOnly:
         return logits
 
     def keep(self, columns: Tensor) -> None:
-        """Keep only these columns of the cache."""
         self._cache.keep(columns)
 
 

@@ -105,7 +105,6 @@ class NotCovered(Exception):
 
 
 def blueprint_of(config: Any) -> Blueprint:
-    """The blueprint of a configuration."""
     family = FAMILIES.get(config.model_type)
     if family is None:
         raise NotCovered(f"the architecture {config.model_type} is not covered")
@@ -143,7 +142,6 @@ def blueprint_of(config: Any) -> Blueprint:
 
 
 def _windows(config: Any) -> tuple[int | None, ...]:
-    """Per layer its attention window."""
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
@@ -189,7 +187,6 @@ class T5Plan:
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """[out, in] of every matrix, by the last part of its name."""
         plan = self.decoder
         own, hidden, wide = plan.heads * plan.head_dim, plan.hidden, plan.intermediate
         inner = dict.fromkeys(("q", "k", "v"), (own, hidden)) | {"o": (hidden, own)}
@@ -205,7 +202,6 @@ class T5Plan:
 
 
 def t5_plan(config: Any) -> T5Plan:
-    """The plan of a configuration."""
     if config.model_type != "t5":
         raise NotCovered(f"the architecture {config.model_type} is not covered")
     if config.dense_act_fn not in _ACTIVATIONS:

@@ -53,9 +53,7 @@ class HiddenStates(Protocol):
     """Who keeps the states of the tokens that it has cached."""
 
     @property
-    def length(self) -> int:
-        """Number of cached tokens."""
-        ...
+    def length(self) -> int: ...
 
     def features(self, start: int, end: int) -> Tensor:
         """[end - start, hidden] after the final norm, of the cached tokens from ``start`` on."""
@@ -173,7 +171,6 @@ class CausalLM(ABC):
 
     @property
     def keeps_features(self) -> bool:
-        """Whether it was made by ``with_features``."""
         return self._features is not None
 
     @abstractmethod

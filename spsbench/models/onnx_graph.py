@@ -116,7 +116,6 @@ class Builder:
         self._summed: dict[str, str] = {}
 
     def graph(self) -> Graph:
-        """All of it."""
         self._score(self._layers("hidden"))
         return self._made(*self._signature())
 
@@ -131,7 +130,6 @@ class Builder:
         return self._normed(state, added, "model.norm.weight", FEATURES)[1]
 
     def _score(self, states: str) -> None:
-        """The logits of the wanted rows."""
         wanted = self._node("Gather", [states, "rows"], axis=1)
         self._matrix(wanted, [self._head()], self._plan.logit_scale, out="logits")
 

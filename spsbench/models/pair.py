@@ -34,7 +34,6 @@ class PairSource:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The shared tokenizer."""
         return self.target.tokenizer
 
     def window_for(self, output: int, flag: str = "--max-new-tokens") -> int:
@@ -69,8 +68,6 @@ class PairSource:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both models, loaded."""
-
     target: CausalLM
     draft: CausalLM
     tokenizer: Tokenizer

@@ -54,8 +54,6 @@ class RankGone(RanksFault):
 
 
 class Order(IntEnum):
-    """What the leader may say."""
-
     END = 0
     LOAD = 1
     SCORE = 2
@@ -66,8 +64,6 @@ class Order(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """An order with its numbers."""
-
     order: Order
     number: int  # of ``LOAD`` the CPU threads (0: as suits the size), of ``SCORE`` how many tokens are cached
     last: int  # rows of logits, see ``LanguageModel.score``.
@@ -98,7 +94,6 @@ class Meter(SystemClock):
                     setattr(module, name, self.timed(getattr(module, name)))
 
     def timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:
-        """The collective, counted."""
         now = SystemClock.now
 
         @wraps(collective)
@@ -116,7 +111,6 @@ class Meter(SystemClock):
         return counted
 
     def communicated(self) -> float:
-        """See ``CommunicatingClock``."""
         spent_s, self._spent_s = self._spent_s, 0.0
         return spent_s
 
@@ -131,7 +125,6 @@ class Ranks:
 
     @property
     def leads(self) -> bool:
-        """Whether it is the process that decides, writes and speaks."""
         return self.rank == 0
 
     @property

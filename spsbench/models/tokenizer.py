@@ -160,7 +160,6 @@ class Tokenizer:
         return ids
 
     def vocabulary(self) -> dict[str, int]:
-        """Every token and its id."""
         vocabulary: dict[str, int] = self._tokenizer.get_vocab()
         return vocabulary
 

@@ -100,7 +100,6 @@ class RewindLayer(DynamicLayer):  # type: ignore[misc]
         return self.keys, self.values
 
     def get_seq_length(self) -> int:
-        """Number of cached tokens."""
         return self.used
 
     def select(self, rows: Tensor) -> None:
@@ -118,11 +117,9 @@ class RewindCache(Cache):  # type: ignore[misc]
 
     @property
     def length(self) -> int:
-        """Number of cached tokens."""
         return self.layers[0].used if self.layers else 0
 
     def rollback(self, length: int) -> None:
-        """Keep only the first ``length`` tokens."""
         for layer in self.layers:
             layer.used = min(layer.used, length)
 
@@ -132,7 +129,6 @@ class RewindCache(Cache):  # type: ignore[misc]
             layer.used = length
 
     def select(self, rows: Tensor) -> None:
-        """Keep only these sequences of the batch, by their numbers [n]."""
         for layer in self.layers:
             layer.select(rows)
 

@@ -40,8 +40,6 @@ class MadeFor:
 
 @dataclass(frozen=True, slots=True)
 class TrainedDraft:
-    """What a folder holds."""
-
     folder: Path
     kind: str  # ``eagle``, ``medusa`` or ``model``
     target: MadeFor

@@ -67,8 +67,6 @@ def reading_of(text: Foreign, models: tuple[CausalLM, CausalLM | None]) -> Readi
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Turns rows into texts."""
-
     tokenizer: Tokenizer
     vocab_size: int
     context_window: int

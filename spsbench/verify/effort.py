@@ -57,7 +57,6 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """In a word or three."""
         return self.unjudged or ("ok" if self.passed else "FAILED")
 
 

@@ -104,13 +104,10 @@ class Found:
 
     @property
     def tokens(self) -> int:
-        """Of all texts."""
         return sum(len(each.text.completion) for each in self.drawn)
 
 
 class EngineAudit:
-    """Audits one engine with one setting."""
-
     def __init__(
         self,
         peer: Peer,
@@ -139,7 +136,6 @@ class EngineAudit:
     def run(
         self, keep: Callable[[Drawn], None], kept: Sequence[Drawn] = (), told: Told = lambda *_: None
     ) -> Found:
-        """Draw until decided."""
         began = time.monotonic()
         decision: Decision = UNDECIDED
         after, bound = 0, None
@@ -247,7 +243,6 @@ def row_of(drawn: Drawn) -> dict[str, Any]:
 
 
 def drawn_of(row: Mapping[str, Any], sampling: SamplingParams) -> Drawn:
-    """What ``row_of`` wrote."""
     ids = tuple(row["prompt_ids"]), tuple(row["completion_ids"])
     text = Foreign(row["request"], *ids, sampling, row["retokenised"])
     return Drawn(text, row.get("accepted_per_loop"), row.get("free"), row.get("drafted_ids"))
@@ -265,8 +260,6 @@ _CONTEXT = 256  # what some engines allot caches by, in tokens
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the matrix."""
-
     sampling: SamplingParams
     k: int | None
 
@@ -287,7 +280,6 @@ class Setting:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing is drafted."""
         return self.k == 0
 
     @property
@@ -303,8 +295,6 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is audited."""
-
     kind: PeerKind
     models: tuple[CausalLM, CausalLM]
     folders: tuple[Path, Path]
@@ -337,7 +327,6 @@ class Row:
 
     @property
     def decision(self) -> Decision:
-        """Of ``found``."""
         return self.found.decision
 
     @property
@@ -349,7 +338,6 @@ class Row:
         return law if law.convention else None
 
     def facts(self) -> EngineAuditRow:
-        """All of it, for JSON and for reports."""
         found, evidence = self.found, self.found.evidence
         leakage = None if evidence is None else evidence["leakage"]
         return {

@@ -73,7 +73,6 @@ class MemoizedModel:
 
     @property
     def length(self) -> int:
-        """Number of tokens in the current context."""
         return len(self._fed)
 
     def begin(self, prompt: Sequence[int]) -> Tensor:
@@ -104,7 +103,6 @@ class MemoizedModel:
         del self._path[length + 1 :]
 
     def features(self, start: int, end: int) -> Tensor:
-        """See ``HiddenStates.features``."""
         states = [node.state for node in self._path[start + 1 : end + 1]]
         return torch.cat([state for state in states if state is not None])
 

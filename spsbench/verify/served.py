@@ -51,7 +51,6 @@ class Served:
         self._last: list[int] = []
 
     def describe(self) -> Described:
-        """All of it is known."""
         rule = VERIFICATION_RULE if self._asked.speculative else None
         size = self._models[0].vocab_size
         settings = usual_settings(self._asked)

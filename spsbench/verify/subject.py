@@ -28,8 +28,6 @@ PAPERS = Spec(MODEL), Spec(MODIFIED_REJECTION), Spec(FIXED)
 
 @dataclass(frozen=True, slots=True)
 class SamplerUnderTest:
-    """What is tested."""
-
     target: CausalLM
     draft: CausalLM
     sampling: SamplingParams
@@ -44,7 +42,6 @@ class SamplerUnderTest:
 
     @property
     def is_lossless(self) -> bool:
-        """Whether its rule is said to keep the target's law."""
         return rule_kind(self.rule.name).lossless
 
     def build_rule(self) -> Rule | None:
@@ -54,7 +51,6 @@ class SamplerUnderTest:
     def build_drafter(
         self, sampling: SamplingParams, draft: LanguageModel | None = None, hidden: HiddenStates | None = None
     ) -> Drafter:
-        """The drafter over the pair's models."""
         keeps = self.target.keeps_features
         context = Context(
             target=self.target,

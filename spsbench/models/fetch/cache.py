@@ -217,7 +217,6 @@ class Package(_Settings):
 
     @property
     def is_here(self) -> bool:
-        """Whether it was fetched and converted."""
         return self.folder.is_dir()
 
 

@@ -187,8 +187,6 @@ class Answer:
 
 
 class Http:
-    """Reads addresses."""
-
     def __init__(self, settings: PipSettings) -> None:
         self.settings = settings
         self._logins: dict[str, tuple[str, str]] = {}
@@ -334,8 +332,6 @@ def _links(page: str, http: Http) -> list[str]:
 
 
 class _Anchors(HTMLParser):
-    """Collects where the links of a page lead."""
-
     def __init__(self, base: str) -> None:
         super().__init__()
         self.links: list[str] = []
