@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spsbench.decode import rows as loop_rows
+from spsbench.decode import rows
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
-from spsbench.decode.sampling import draw
 from spsbench.drafters.forced import by_single_tokens
 from spsbench.drafters.registry import Context
 from spsbench.plugins import Options
@@ -167,17 +166,17 @@ class NgramDrafter:
         self._count(prompt)
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        """Sample k tokens on the host, where the counts are."""
+        """Sample k tokens, each from its own row."""
         self._count(tokens)
         recent = self._context(tokens)
-        numbers, picks, rows = u.cpu(), [], []
+        picks, told = [], []
         for i in range(k):
-            logits = torch.from_numpy(self._row(recent)).log().to(u.dtype).unsqueeze(0)
-            rows.append(loop_rows.warped(logits, self._sampling).dense())
-            picks.append(int(draw(rows[-1], numbers[i : i + 1])))
+            logits = torch.from_numpy(self._row(recent)).log().to(u.device, u.dtype).unsqueeze(0)
+            told.append(rows.warped(logits, self._sampling))
+            picks.append(int(told[-1].draw(u[i : i + 1])))
             self._count([picks[-1]], behind=True)
             recent = self._context([*recent, picks[-1]])
-        return Draft(torch.tensor(picks, device=u.device), torch.cat(rows).to(u.device))
+        return Draft(torch.tensor(picks, device=u.device), rows.joined(told))
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Take rejected tokens out of the counts."""
@@ -212,17 +211,12 @@ class NgramDrafter:
                 distinct = len(known) + int(np.isin(own, known, invert=True).sum())
                 parts += [(part, left / (total + distinct)) for part in seen]
                 left *= distinct / (total + distinct)
-        row = self._unigram() * left
+        distinct = max(int(np.count_nonzero(self._unigrams)), 1)  # of nothing counted the floor is left
+        total, floor = int(self._unigrams.sum()), distinct / len(self._unigrams)
+        row: NDArray[np.float64] = (self._unigrams + floor) / (total + distinct) * left
         for part, scale in parts:
             row[part.tokens] += part.counts * scale
         return row
-
-    def _unigram(self) -> NDArray[np.float64]:
-        """[V] the unigram's probabilities over the uniform floor."""
-        size = len(self._unigrams)
-        distinct = max(int(np.count_nonzero(self._unigrams)), 1)  # of nothing counted the floor is left
-        total = int(self._unigrams.sum())
-        return np.asarray((self._unigrams + distinct / size) / (total + distinct), dtype=np.float64)
 
 
 def build(options: Options, context: Context) -> Drafter:
