@@ -19,13 +19,17 @@ from commandline import call
 from scipy import stats
 from tiny_engine import Folders, Models, in_process, kind_with, loaded_pair, saved_pair
 
+from benchmarks.audit_power import STOP, Tables
 from spsbench.decode.sampling import warp
+from spsbench.engines.external.protocol import Described
 from spsbench.engines.external.registry import NAMED
 from spsbench.records import SamplingParams
+from spsbench.stats.losslessness import ALARM
 from spsbench.summary_types import ReproFacts
 from spsbench.verify import engine_audit, repro
 from spsbench.verify import repro_parts as common
-from spsbench.verify.engine_audit import Effort, Row, Setting, Subject, audit_engine
+from spsbench.verify.bet_table import LEAVES_OUT_STOPS
+from spsbench.verify.engine_audit import Effort, Found, Row, Setting, Subject, audit_engine
 from spsbench.verify.repro import Draws, options_of, reproduce, reproducible, script
 
 K = 2
@@ -100,6 +104,24 @@ def test_what_is_not_shown_is_called_so(folders: Folders, models: Models, tmp_pa
     assert not facts["clear"]
     assert facts["p_value"] > 1e-3
     assert "no clear deviation" in (tmp_path / "repro.py").read_text()
+
+
+@pytest.mark.parametrize("law", [LEAVES_OUT_STOPS, "takes the most probable token"])
+def test_stops_that_are_left_out_are_looked_for_where_they_are_likely(law: str) -> None:
+    """No draft and no other law of rows says where that fault shows, the name of the bet does."""
+    tokens = [(7 * n) % 40 for n in range(12)]
+    reading = Tables.made(3).reading((1, 2), tokens, SamplingParams())
+    found = Found(ALARM, None, 1, None, [], [], 0.0, None, ("every token", law))
+    row = Row(Setting(SamplingParams(), 0), Described("engine", "1"), found, None, None)
+    likely, best = reading.q[:, STOP].double(), int(reading.q[:, STOP].argmax())
+    apart = repro._apart(reading, row, [STOP])
+    assert best > 0
+    if law == LEAVES_OUT_STOPS:
+        assert torch.equal(apart, likely)
+        (start,) = repro._starts(reading, row, (1, 2), [STOP])
+        assert start.ids == (1, 2, *tokens[:best])
+    else:
+        assert not apart.any()
 
 
 @pytest.mark.thorough
