@@ -7,9 +7,10 @@ and why this one: docs/adr/0024-beams-share-one-row.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -216,7 +217,7 @@ class _DecoderOnly:
         self._cache.keep(columns)
 
 
-Placed = Callable[[Any, Tensor, Tensor], AbstractContextManager[None]]
+Placed = Callable[[Any, Tensor, Tensor], AbstractContextManager[Any]]
 """A decoder with these positions and distances while the block lasts."""
 
 
@@ -253,17 +254,17 @@ def _encoder_decoder(model: Any) -> _EncoderDecoder:
     raise _refusal(model, "its decoder's positions cannot be set")
 
 
-def _learned(decoder: Any, positions: Tensor, distances: Tensor) -> AbstractContextManager[None]:
+def _learned(decoder: Any, positions: Tensor, distances: Tensor) -> AbstractContextManager[Any]:
     """A table of positions, as in BART."""
     original = decoder.embed_positions.forward
 
     def forward(ids: Tensor, *inline: Any, **others: Any) -> Any:
         return original(ids, position_ids=positions)
 
-    return _replaced(decoder.embed_positions, "forward", forward)
+    return patch.object(decoder.embed_positions, "forward", forward)
 
 
-def _relative(decoder: Any, positions: Tensor, distances: Tensor) -> AbstractContextManager[None]:
+def _relative(decoder: Any, positions: Tensor, distances: Tensor) -> AbstractContextManager[Any]:
     """Biases by distance, as in T5; its layers share those of the first."""
     attention = decoder.block[0].layer[0].SelfAttention
 
@@ -276,17 +277,7 @@ def _relative(decoder: Any, positions: Tensor, distances: Tensor) -> AbstractCon
         )
         return attention.relative_attention_bias(buckets).permute(2, 0, 1).unsqueeze(0)
 
-    return _replaced(attention, "compute_bias", compute_bias)
-
-
-@contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """A method of one object is another while the block lasts."""
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        delattr(owner, name)
+    return patch.object(attention, "compute_bias", compute_bias)
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -7,6 +7,8 @@ import json
 import math
 import mmap
 import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,28 +54,39 @@ class Stored:
 
     @property
     def size(self) -> int:
-        """Number of its elements."""
         return math.prod(self.shape)
 
 
-class StoredWeights(Protocol):
+class Sized(Protocol):
+    """A tensor, wherever it is: its shape, and the number of its elements."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+class StoredWeights(ABC):
     """A model's weights by name, as transformers names them."""
+
+    tensors: Mapping[str, Sized]
 
     @property
     def parameters(self) -> int:
-        """Number of weights."""
-        ...
+        return sum(tensor.size for tensor in self.tensors.values())
 
-    def __contains__(self, name: object) -> bool: ...
+    def __contains__(self, name: object) -> bool:
+        return name in self.tensors
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of a tensor."""
-        ...
+        return self.tensors[name].shape
 
+    @abstractmethod
     def read(self, name: str) -> Floats:
         """A tensor in float32; it may be a view of what is stored."""
-        ...
 
+    @abstractmethod
     def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
         """Rows of a matrix [m, n] in float32.
 
@@ -81,42 +94,34 @@ class StoredWeights(Protocol):
             ids: [k] which rows.
             out: [k, n], written.
         """
-        ...
 
 
-class LoadedWeights:
+class LoadedWeights(StoredWeights):
     """The weights of a model that torch has built."""
 
+    tensors: dict[str, Floats]
+
     def __init__(self, model: nn.Module) -> None:
-        self._tensors = {name: tensor.detach().float().numpy() for name, tensor in model.named_parameters()}
-
-    @property
-    def parameters(self) -> int:
-        """Number of weights."""
-        return sum(tensor.size for tensor in self._tensors.values())
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._tensors
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._tensors[name].shape
+        self.tensors = {name: tensor.detach().float().numpy() for name, tensor in model.named_parameters()}
 
     def read(self, name: str) -> Floats:
-        return self._tensors[name]
+        return self.tensors[name]
 
     def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
-        np.take(self._tensors[name], ids, axis=0, out=out)
+        np.take(self.tensors[name], ids, axis=0, out=out)
 
 
-class Checkpoint:
+class Checkpoint(StoredWeights):
     """The weights of a folder of safetensors files.
 
     Whole tensors are read into memory, which is free again once they are used; rows of large ones are read
     from a map of the file, of which only the touched pages are in memory.
     """
 
+    tensors: dict[str, Stored]
+
     def __init__(self, folder: Path) -> None:
-        self.tensors: dict[str, Stored] = {}
+        self.tensors = {}
         self._tables: dict[str, npt.NDArray[Any]] = {}
         for file in _files(folder):
             self._read_header(file)
@@ -129,17 +134,6 @@ class Checkpoint:
     def reads(self, name: str) -> bool:
         """Whether there is a tensor of that name, of a floating dtype that this class reads."""
         return name in self.tensors and self.tensors[name].kind in _STORED
-
-    @property
-    def parameters(self) -> int:
-        """Number of weights."""
-        return sum(tensor.size for tensor in self.tensors.values())
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.tensors
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self.tensors[name].shape
 
     def read(self, name: str) -> Floats:
         tensor = self.tensors[name]

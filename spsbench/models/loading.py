@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import shutil
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -264,20 +265,14 @@ def _load_sharing(
     count, hidden = target.embedding_shape
     embedding = embedding_of(sharing.target, "--target") or target.embedding_fingerprint()
     sharing.draft.require_target(hidden, count, embedding, flag)
-    with typed_errors(source.name, flag):
-        try:
-            if isinstance(target, OnnxLM):
-                return onnx_under(target, sharing.draft, source.config, vocab_size, asked.bits)
-            assert isinstance(target, TorchLM)
-            draft = torch_under(
-                target, sharing.draft, source.config, vocab_size, DTYPES.get(asked.dtype), flag
-            )
-            if asked.quantise is not None:
-                quantise_built(draft.model, asked, draft.device)
-            return draft
-        except KeyError as missing:
-            require_complete([str(missing.args[0])], source.name, flag)
-            raise
+    with typed_errors(source.name, flag), _complete(source.name, flag):
+        if isinstance(target, OnnxLM):
+            return onnx_under(target, sharing.draft, source.config, vocab_size, asked.bits)
+        assert isinstance(target, TorchLM)
+        draft = torch_under(target, sharing.draft, source.config, vocab_size, DTYPES.get(asked.dtype), flag)
+        if asked.quantise is not None:
+            quantise_built(draft.model, asked, draft.device)
+        return draft
 
 
 def _load_onnx(source: ModelSource, dtype: str, vocab_size: int, flag: str, threads: int | None) -> OnnxModel:
@@ -286,11 +281,18 @@ def _load_onnx(source: ModelSource, dtype: str, vocab_size: int, flag: str, thre
     reference = cache(partial(load_torch, source, "float32", cpu, vocab_size, flag))
     with typed_errors(source.name, flag):
         stored, border = Checkpoint(weights_folder(source)), source.tokenizer.border
-        try:
+        with _complete(source.name, flag):
             return _over_onnx(source.config, border, stored, vocab_size, threads, reference, dtype)
-        except KeyError as missing:
-            require_complete([str(missing.args[0])], source.name, flag)
-            raise
+
+
+@contextmanager
+def _complete(name: str, flag: str) -> Iterator[None]:
+    """Refuse a checkpoint that lacks a weight which the block reads."""
+    try:
+        yield
+    except KeyError as missing:
+        require_complete([str(missing.args[0])], name, flag)
+        raise
 
 
 def _over_onnx(

@@ -189,7 +189,7 @@ def _refuse(folder: Path, reason: str, flag: str) -> NoReturn:
 _HEAD, _BIAS = "lm_head.weight", "lm_head.bias"
 
 
-class SharedWeights:
+class SharedWeights(StoredWeights):
     """A draft's own stored weights under its target's embedding table and some rows of its output head.
 
     Nothing is copied that is not asked for: the table is the target's, rows of the head are read as the
