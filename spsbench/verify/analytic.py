@@ -50,14 +50,16 @@ def emitted_law(rule: Accept, q: Tensor, draft: Draft, drawn: Tensor, j: int) ->
     rejected: dict[int, tuple[float, float]] = {}
     p = draft.rows(q.shape[-1], q.dtype)
     for x in drawn[j].nonzero().flatten().tolist():
-        accepted = _Asked(rule, q, _with(draft, j, x), j).acceptance(_ratio(q, p, j, x))
+        expected = min(1.0, float(q[j, x]) / float(p[j, x])) if p[j, x] > 0 else 1.0
+        accepted = _Asked(rule, q, _with(draft, j, x), j).acceptance(expected)
         law[x] += float(drawn[j, x]) * accepted
         rejected[x] = (float(drawn[j, x]) * (1 - accepted), accepted)
     missing = sum(mass for mass, _ in rejected.values())
     if missing > 0:
         x = max(rejected, key=lambda token: rejected[token])
         asked, test = _Asked(rule, q, _with(draft, j, x), j), (1 + rejected[x][1]) / 2
-        law += missing * _final_law(asked, test, _left(q[j].tolist(), p[j].tolist()))
+        left = [max(a - b, 0.0) for a, b in zip(q[j].tolist(), p[j].tolist(), strict=True)]
+        law += missing * _final_law(asked, test, left if any(left) else q[j].tolist())
     return law
 
 
@@ -112,17 +114,6 @@ def _edge(below: Callable[[float], bool], guess: float) -> float:
     return low
 
 
-def _ratio(q: Tensor, p: Tensor, j: int, x: int) -> float:
-    """min(1, q/p) of one drafted token."""
-    return min(1.0, float(q[j, x]) / float(p[j, x])) if p[j, x] > 0 else 1.0
-
-
-def _left(q: Sequence[float], p: Sequence[float]) -> list[float]:
-    """max(q - p, 0); the target where that leaves nothing."""
-    left = [max(a - b, 0.0) for a, b in zip(q, p, strict=True)]
-    return left if any(left) else list(q)
-
-
 def _with(draft: Draft, j: int, x: int) -> Draft:
     """The draft with another token at place ``j``."""
     tokens = draft.tokens.clone()
@@ -146,15 +137,10 @@ _COLUMNS = 64
 
 @dataclass(frozen=True, slots=True)
 class _Law:
-    """What the sampler implies for one emitted token.
+    """What the sampler implies for one emitted token."""
 
-    Attributes:
-        columns: [n] tokens that are tested one by one.
-        probs: [n + 1] their probabilities and that of the rest.
-    """
-
-    columns: Tensor
-    probs: Tensor
+    columns: Tensor  # [n] tokens that are tested one by one
+    probs: Tensor  # [n + 1] their probabilities and that of the rest
 
     def distance(self, row: Tensor) -> float:
         """Total variation from a row [V]."""

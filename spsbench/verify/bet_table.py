@@ -210,7 +210,7 @@ def _best(rows: Floats, count: int) -> Floats:
 def _without_rejected(v: View) -> Floats:
     """The target without the token that was rejected."""
     rejected = (v.p - np.minimum(v.p, v.q)) / np.maximum(1 - v.q, 1e-9)
-    return v.q * (rejected.sum(-1, keepdims=True) - rejected)
+    return np.asarray(v.q * (rejected.sum(-1, keepdims=True) - rejected))
 
 
 # --- numbers that are used twice ----------------------------------------------------------------------

@@ -68,14 +68,9 @@ TO_LOCATE = 40
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """When to stop.
+    """When to stop."""
 
-    Attributes:
-        bound: quiet as soon as the leakage is known to be below this; None for plain sampling, which is quiet
-            after ``PLAIN_TEXTS``.
-        budget_s: the longest that is drawn, in seconds.
-    """
-
+    # Quiet as soon as the leakage is known to be below this; plain sampling, without one, after PLAIN_TEXTS.
     bound: float | None
     texts: int
     budget_s: float
@@ -85,12 +80,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of auditing an engine with one setting.
-
-    Attributes:
-        decision: ``alarm``, ``quiet`` or ``undecided``.
-        seconds: of the whole.
-    """
+    """What came of auditing an engine with one setting."""
 
     decision: Decision
     evidence: Evidence | None
@@ -160,12 +150,12 @@ class EngineAudit:
                     break
         if decision == UNDECIDED:
             after = len(self._drawn)
-        evidence, spent = self._evidence(), time.monotonic() - began
+        evidence = self._evidence()
         if evidence is not None and alarm is not None:
             for name in ("verdict", "reasons", "log10_e_value", "log10_e_values"):
                 evidence[name] = alarm[name]
-        given = (decision, evidence, after, bound, self._drawn, self._failures, spent, self._gone, leading)
-        return Found(*given)
+        texts, failures, spent = self._drawn, self._failures, time.monotonic() - began
+        return Found(decision, evidence, after, bound, texts, failures, spent, self._gone, leading)
 
     def _evidence(self) -> Evidence | None:
         return self._audit.evidence(None if self._bets is None else self._bets.log_e)
@@ -313,16 +303,12 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One setting of an engine, audited.
-
-    Attributes:
-        found: against the law that was asked for, or ``against``.
-    """
+    """One setting of an engine, audited."""
 
     setting: Setting
     described: Described
     found: Found
-    against: Law | None
+    against: Law | None  # held against this law; None for the one that was asked for
     located: Located | None
 
     @property
@@ -402,8 +388,16 @@ def _audited(
             require_same_model(peer, _first_tokens(subject), subject.kind.name)
         effort = replace(effort, bound=None, fewest=0) if setting.is_plain else effort
         audit = EngineAudit(
-            *(peer, subject.models, subject.prompts, setting.sampling, subject.stop_ids, effort, seed, law),
-            *(setting.k, told.rule),
+            peer,
+            subject.models,
+            subject.prompts,
+            setting.sampling,
+            subject.stop_ids,
+            effort,
+            seed,
+            law,
+            setting.k,
+            told.rule,
         )
         kept = _kept(folder / setting.file, setting.sampling)
         # A last line that was cut off is gone.
@@ -419,9 +413,8 @@ def _audited(
         peer.close()
     if found.gone is not None and not found.drawn:
         raise PeerGone(found.gone)
-    is_alarm = found.decision == ALARM and not setting.sampling.greedy
     located = None
-    if is_alarm:
+    if found.decision == ALARM and not setting.sampling.greedy:
         k = setting.k if "modified rejection" in (told.rule or "modified rejection") else None
         located = locate(found.drawn, subject.models, setting.sampling, k)
     return Row(setting, told, found, law, located)

@@ -36,18 +36,12 @@ ACCEPTED, REJECTED, WHOLE = "accepted", "after a rejection", "after a whole draf
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """A law that texts may follow: the target's logits warped, or a mixture of both models' so.
-
-    Attributes:
-        warped: from [n, V] logits to [n, V] probabilities.
-        share: of the draft; 0 for a law of the target alone.
-        convention: another reading of the same parameters.
-    """
+    """A law that texts may follow: the target's logits warped, or a mixture of both models' so."""
 
     name: str
-    warped: Callable[[Tensor], Tensor]
-    share: float = 0.0
-    convention: bool = False
+    warped: Callable[[Tensor], Tensor]  # from [n, V] logits to [n, V] probabilities
+    share: float = 0.0  # of the draft
+    convention: bool = False  # another reading of the same parameters
 
     @property
     def family(self) -> str:
@@ -158,18 +152,12 @@ def _longer(logits: Tensor, sampling: SamplingParams, more: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Tokens of one kind, and what they say.
+    """Tokens of one kind, and what they say."""
 
-    Attributes:
-        name: e.g. ``after a rejection``.
-        impossible: of these, of probability 0: in a loop under what modified rejection leaves at its place.
-        leakage: share of the draft that fits them best; None without a draft.
-    """
-
-    name: str
+    name: str  # e.g. ``after a rejection``
     tokens: int
-    impossible: int
-    leakage: float | None
+    impossible: int  # of probability 0: in a loop under what modified rejection leaves at its place
+    leakage: float | None  # share of the draft that fits them best
     leakage_z: float | None
     score_z: float | None
 
@@ -214,9 +202,8 @@ def locate(
         reading = reading_of(each.text, models)
         base = 0.0
         for fit in fits:
-            own = own_entries(
-                fit.law.rows(reading.logits.float(), reading.draft_logits), reading.tokens
-            ).double()
+            rows = fit.law.rows(reading.logits.float(), reading.draft_logits)
+            own = own_entries(rows, reading.tokens).double()
             likelihood = float(own.clamp_min(FLOOR).log().sum())
             base = likelihood if fit is asked else base
             fit.nats += likelihood - base

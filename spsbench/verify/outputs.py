@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 
 import torch
@@ -31,22 +31,13 @@ from spsbench.verify.subject import SamplerUnderTest
 Path = tuple[int, ...]
 
 
+@dataclass(eq=False, slots=True)
 class _Node:
-    """A context: a node in the trie of all contexts scored so far."""
+    """A context: a node in the trie of all contexts scored so far, by the tokens that extend it."""
 
-    __slots__ = ("children", "row", "state")
-
-    def __init__(self) -> None:
-        self.children: dict[int, _Node] = {}
-        self.row: Tensor | None = None
-        self.state: Tensor | None = None
-
-    def child(self, token: int) -> _Node:
-        """The context extended by one token."""
-        node = self.children.get(token)
-        if node is None:
-            node = self.children[token] = _Node()
-        return node
+    children: defaultdict[int, _Node] = field(default_factory=lambda: defaultdict(_Node))
+    row: Tensor | None = None
+    state: Tensor | None = None
 
 
 class MemoizedModel:
@@ -87,7 +78,7 @@ class MemoizedModel:
     def _feed(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             self._fed.append(token)
-            self._path.append(self._path[-1].child(token))
+            self._path.append(self._path[-1].children[token])
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         self._feed(tokens.tolist())

@@ -64,11 +64,7 @@ _GAP = 1e-3  # of logits: below it rounding decides
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How many outputs are asked for.
-
-    Attributes:
-        budget_s: the longest for all of them, in seconds.
-    """
+    """How many outputs are asked for."""
 
     tried: int = 40
     measured: int = 300
@@ -324,18 +320,14 @@ def _starts(reading: Reading, row: Row, prompt: tuple[int, ...], stop_ids: Seque
     own = own_entries(law.q, reading.tokens).double()
     tokens = reading.tokens.tolist()
     reach = row.setting.lookahead + 1
-    found: list[_Start] = []
-    best_later = None
+    found: dict[bool, list[_Start]] = {False: [], True: []}
     for start in range(len(tokens)):
         scores = _scores(own[start : start + reach], apart[start : start + reach])
-        place = int(scores[1:].argmax()) + 1 if len(scores) > 1 else 0
-        ids = (*prompt, *tokens[:start])
-        onwards = tuple(tokens[start : start + reach])
-        found.append(_Start(float(scores[0]), False, ids, onwards))
-        if place and (best_later is None or float(scores[place]) > best_later.score):
-            best_later = _Start(float(scores[place]), True, ids, onwards)
-    first = max(found, key=lambda each: each.score)
-    return [first] if best_later is None else [first, best_later]
+        ids, onwards = (*prompt, *tokens[:start]), tuple(tokens[start : start + reach])
+        found[False].append(_Start(float(scores[0]), False, ids, onwards))
+        if len(scores) > 1:
+            found[True].append(_Start(float(scores[1:].max()), True, ids, onwards))
+    return [max(starts, key=lambda each: each.score) for starts in found.values() if starts]
 
 
 def _scores(own: Tensor, apart: Tensor) -> Tensor:
