@@ -16,20 +16,16 @@ from spsbench.cli.options import takes
 from spsbench.cli.values import sought_of
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.paths import results_dir
+from spsbench.plugins import unknown
 from spsbench.whatif.replay import MEAN, OBJECTIVES
 
 if TYPE_CHECKING:
-    from spsbench.cli.progress import BarProgress, LogProgress
     from spsbench.config import RunConfig
     from spsbench.models.pair import Pair, PairSource
-    from spsbench.records import Arm, Sample, Spec
+    from spsbench.records import Spec
     from spsbench.runner import Plan
-    from spsbench.runner.stopping import StoppingRule
-    from spsbench.store import RunStore
-    from spsbench.whatif.replay.advice import Advice, Candidate, Check, Readings
-    from spsbench.whatif.replay.texts import TargetText, Written
-
-    Progress = LogProgress | BarProgress
+    from spsbench.whatif.replay.advice import Advice, Candidate, Check, Progress, Readings
+    from spsbench.whatif.replay.texts import Written
 
 _PROMPTS, _CHECKED = 24, 8
 _TEXTS, _TIMES, _LIVE = 0.5, 0.12, 0.2
@@ -38,7 +34,6 @@ _LIVE_TOKENS = 96
 """Of an output in the live run, whose interval is over prompts: many of them tell more than long ones."""
 _ENDING_S = 15.0
 """What the live run takes besides its sequences, and the half of a prompt that it ends late."""
-_WRITING = "Writing texts and reading them"
 
 
 @takes(
@@ -79,9 +74,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
     budget_s = values.seconds(params["budget"], 180.0)
     objective, memory = params["objective"] or MEAN, values.memory_bytes(params["memory"])
     if objective not in OBJECTIVES:
-        raise UsageError(
-            f"{objective} is unknown.", flag="--objective", remedy=f"Choose from {', '.join(OBJECTIVES)}."
-        )
+        raise unknown(objective, OBJECTIVES, "--objective")
     if budget_s == 0:
         raise UsageError("it must be above 0, got 0.", flag="--budget", remedy="Give a time, e.g. 3min.")
     config = _config(params).model_copy(update={"budget_s": _TEXTS * budget_s})
@@ -104,16 +97,12 @@ def advise_on(params: Mapping[str, Any]) -> None:
     continued_by(lambda: typed(*(() if params["out"] else ("--out", str(directory)))))
     with watching(quiet=quiet, moving=True) as progress:
         pairs = _pairs(ready, params["draft"] or (), progress)
-        sought = sought_of(drafters, list(pairs.items()))
-        progress.stage("Building the drafters", len(sought))
-        law, corpus = ready.arms[0].sampling, [prompt.ids for prompt in ready.prompts]
-        readings = Readings(sought, law, ks, corpus, lambda spec: progress.step())
-        written, told_s = _written(ready, directory, next(iter(pairs.values())), readings, progress, ks)
-        progress.stage("Timing drafts and forwards, seconds", round(_TIMES * budget_s))
-        readings.time(written.texts, _TIMES * budget_s, config.seed, progress.reach)
+        readings = Readings(sought_of(drafters, list(pairs.items())), ready, ks, progress)
+        written = _written(ready, directory, next(iter(pairs.values())), readings)
+        readings.time(written.texts, _TIMES * budget_s, config.seed)
         progress.stage("Choosing", 1)
-        advice = advise(readings.study(written, ks), objective, memory)
-    spent_s = max(time.monotonic() - began_s, told_s + readings.timing_s) + _ENDING_S
+        advice = advise(readings.study(written), objective, memory)
+    spent_s = max(time.monotonic() - began_s, readings.spent_s) + _ENDING_S
     left_s = max(budget_s - spent_s, _LIVE * budget_s)
     checks = [] if params["no_check"] else _check(ready, advice, pairs, directory, left_s, quiet=quiet)
     present(
@@ -124,23 +113,19 @@ def advise_on(params: Mapping[str, Any]) -> None:
     )
 
 
-def _written(
-    ready: Plan, directory: Path, pair: Pair, readings: Readings, progress: Progress, ks: Sequence[int]
-) -> tuple[Written, float]:
-    """The texts, written and read as far as they were not, and the seconds that both took so far."""
+def _written(ready: Plan, directory: Path, pair: Pair, readings: Readings) -> Written:
+    """The texts, written and read as far as they were not."""
     from spsbench.runner import execute
     from spsbench.whatif.replay.texts import texts_of
 
-    reading = _Reading(progress, readings, ready, ks)
-    execute(ready, directory, resume=True, watcher=reading, pair=pair, rule_of=reading.rule)
+    execute(ready, directory, resume=True, watcher=readings, pair=pair, rule_of=readings.rule)
     try:
         written = texts_of(directory, ready.arms[0].sampling_name)
     except UsageError as short:  # too few tokens: of these prompts there may be more
         raise UsageError(short.message, flag="--limit", remedy="Raise it, or --max-new-tokens.") from short
-    reading.catch_up(written.texts)
-    readings.require_fitting()
+    readings.catch_up(written.texts)
     _require_prompts(len({text.name for text in written.texts}))
-    return written, reading.texts.measured_s
+    return written
 
 
 def _require_prompts(count: int) -> None:
@@ -172,75 +157,6 @@ def _pairs(ready: Plan, drafts: Sequence[str], progress: Progress) -> dict[str, 
         found[name] = load_pair(own.source, own.dtypes, *place)
         progress.step()
     return found
-
-
-class _Reading:
-    """Watches texts being written, and reads each with every drafter as soon as it is there."""
-
-    def __init__(self, progress: Progress, readings: Readings, ready: Plan, ks: Sequence[int]) -> None:
-        self._progress, self._readings, self._ks = progress, readings, ks
-        self._prompts = {prompt.example_id: prompt.ids for prompt in ready.prompts}
-        self._read: set[tuple[str, int]] = set()
-        self._tokens = 0
-        self._loops: dict[str, dict[int, float]] = {}
-        self.loading, self.warned = progress.loading, progress.warned
-
-    def rule(self, plan: Plan, store: RunStore) -> StoppingRule:
-        """See ``TextsRule``; the folder is now this process's, and so is what was read there before."""
-        from spsbench.whatif.replay.advice import TextsRule
-
-        self._readings.open(store.directory)
-        self.texts = TextsRule(plan, store, self._readings)
-        return self.texts
-
-    def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
-        self._progress.stage(_WRITING, total, done)
-
-    def expecting(self, total: int | None, sentence: str) -> None:
-        self._progress.expecting(total, "")
-
-    def finished(self, sample: Sample) -> None:
-        from spsbench.whatif.replay.texts import TargetText
-
-        if sample.error is None and sample.generation.tokens:
-            ids, tokens = self._prompts[sample.example_id], tuple(sample.generation.tokens)
-            self._take(TargetText(sample.example_id, sample.sample_index, ids, tokens))
-        self._progress.doing(_WRITING)
-        self._progress.step(self._interim())
-
-    def proving(self, total: int) -> None:
-        """Nothing is proved here."""
-
-    def scoring(self, total: int) -> None:
-        """Nothing is scored here."""
-
-    def catch_up(self, texts: Sequence[TargetText]) -> None:
-        """Read those of an earlier process, as far as that did not."""
-        due = [text for text in texts if (text.name, text.sample) not in self._read]
-        if due:
-            self._progress.stage("Reading texts", len(due))
-        for text in due:
-            self._take(text)
-            self._progress.step(self._interim())
-
-    def _take(self, text: TargetText) -> None:
-        for part in self._readings.read(text):
-            self._progress.doing(f"Read with {part.drafter}")
-        self._read.add((text.name, text.sample))
-        self._tokens += len(text.tokens)
-        for sought, found in self._readings.replayed([text]).items():
-            loops = self._loops.setdefault(sought.name, dict.fromkeys(self._ks, 0.0))
-            for k in self._ks:
-                loops[k] += sum(law.loops for law in found.loops(k))
-
-    def _interim(self) -> list[tuple[str, str]]:
-        """Tokens per loop by now, of every drafter."""
-        title = f"K={', '.join(map(str, self._ks))}:"
-        told = [
-            (name, ", ".join(f"{self._tokens / loops:.2f}" for loops in by_k.values()))
-            for name, by_k in self._loops.items()
-        ]
-        return [("tokens per loop,", title), *told] if told else []
 
 
 def _config(params: Mapping[str, Any]) -> RunConfig:
@@ -286,48 +202,39 @@ def _check(
     ready: Plan, advice: Advice, pairs: Mapping[str, Pair], directory: Path, budget_s: float, *, quiet: bool
 ) -> list[Check]:
     """The two fastest drafters beside ArS, on a few of the judging prompts; none where ArS is the fastest."""
-    if advice.best.found is None:
-        return []
-    ranked = [each for each in (advice.best, *advice.others) if each.found is not None][:2]
-    say(f"Running {' and '.join(each.name for each in ranked)} beside ArS", quiet=quiet)
-    together: dict[str, list[Candidate]] = {}
-    for each in ranked:
-        assert each.found is not None
-        together.setdefault(each.found.cell.draft or next(iter(together), ""), []).append(each)
-    chosen = tuple(prompt for prompt in ready.prompts if prompt.example_id in advice.judging)[:_CHECKED]
-    found = []
-    for draft, own in together.items():
-        with_draft = _with_draft(ready, draft)
-        config = with_draft.config.model_copy(update={"budget_s": budget_s / len(together)})
-        short = min(ready.max_new_tokens, _LIVE_TOKENS)
-        again = replace(with_draft, config=config, prompts=chosen, max_new_tokens=short)
-        found += _live(again, own, pairs.get(draft) or next(iter(pairs.values())), directory, quiet=quiet)
-    return found
-
-
-def _live(
-    ready: Plan, candidates: Sequence[Candidate], pair: Pair, directory: Path, *, quiet: bool
-) -> list[Check]:
-    """Candidates with one draft model beside ArS."""
     from spsbench.cli.progress import watching
     from spsbench.records import Arm
     from spsbench.runner import execute
     from spsbench.whatif.replay.advice import Check
 
+    if advice.best.found is None:
+        return []
+    ranked = [each for each in (advice.best, *advice.others) if each.found is not None][:2]
+    say(f"Running {' and '.join(each.name for each in ranked)} beside ArS", quiet=quiet)
+    together: dict[str, dict[Arm, Candidate]] = {}
     ars = ready.arms[0]
-    cells = [each.found.cell for each in candidates if each.found is not None]
-    arms = [Arm("sps", cell.k, ars.engine, ars.sampling_name, ars.sampling, cell.drafter) for cell in cells]
-    named = sha256(" ".join([cells[0].draft, *(arm.name for arm in arms)]).encode()).hexdigest()[:8]
-    folder, again = directory / f"check-{named}", replace(ready, arms=(ars, *arms))
-    with watching(quiet=quiet) as watcher:
-        summary = execute(again, folder, resume=True, watcher=watcher, pair=pair).summary
-    speedups = {row["arm"]: row["speedup"] for row in summary["rows"]}
-    judged = (summary["losslessness"] or {"arms": []})["arms"]
-    alarmed = {arm["arm"] for arm in judged if arm["verdict"] == "alarm"}
-    return [
-        Check(each, speedups.get(arm.name), arm.name in alarmed)
-        for each, arm in zip(candidates, arms, strict=True)
-    ]
+    for each in ranked:
+        assert each.found is not None
+        cell = each.found.cell
+        arm = Arm("sps", cell.k, ars.engine, ars.sampling_name, ars.sampling, cell.drafter)
+        together.setdefault(cell.draft or next(iter(together), ""), {})[arm] = each
+    chosen = tuple(prompt for prompt in ready.prompts if prompt.example_id in advice.judging)[:_CHECKED]
+    short = min(ready.max_new_tokens, _LIVE_TOKENS)
+    checks = []
+    for draft, own in together.items():
+        with_draft = _with_draft(ready, draft)
+        config = with_draft.config.model_copy(update={"budget_s": budget_s / len(together)})
+        again = replace(with_draft, config=config, arms=(ars, *own), prompts=chosen, max_new_tokens=short)
+        named = sha256(" ".join([draft, *(arm.name for arm in own)]).encode()).hexdigest()[:8]
+        pair = pairs.get(draft) or next(iter(pairs.values()))
+        with watching(quiet=quiet) as watcher:
+            folder = directory / f"check-{named}"
+            summary = execute(again, folder, resume=True, watcher=watcher, pair=pair).summary
+        speedups = {row["arm"]: row["speedup"] for row in summary["rows"]}
+        judged = (summary["losslessness"] or {"arms": []})["arms"]
+        alarmed = {arm["arm"] for arm in judged if arm["verdict"] == "alarm"}
+        checks += [Check(each, speedups.get(arm.name), arm.name in alarmed) for arm, each in own.items()]
+    return checks
 
 
 def _with_draft(ready: Plan, name: str) -> Plan:

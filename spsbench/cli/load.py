@@ -14,8 +14,8 @@ from spsbench.errors import IncompleteError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
+    from spsbench.engines.external.protocol import Ask
     from spsbench.runner import Plan
-    from spsbench.whatif.load.measure import LoadPlan
 
 
 def measure_load(params: Mapping[str, Any]) -> None:
@@ -37,15 +37,17 @@ def measure_load(params: Mapping[str, Any]) -> None:
 
     ready = plan(config)
     require_decoder(ready.source, "a server")
-    load = _load(ready, names, in_flight)
+    asks, seed = _asks(ready), ready.config.seed
     with _room(params["out"], ready) as directory:
-        loaded = measure(load, _RunTexts(ready), lambda text: say(text, quiet=quiet))
+        loaded = measure(
+            names, asks, ready.samples, in_flight, seed, _RunTexts(ready), lambda text: say(text, quiet=quiet)
+        )
     about = {
         "task": ready.label(),
         "prompts": len(ready.prompts),
         "max_new_tokens": ready.max_new_tokens,
-        "sampling": asdict(load.asks[0].sampling),
-        "seed": load.seed,
+        "sampling": asdict(asks[0].sampling),
+        "seed": seed,
         "environment": describe_environment(),
     }
     found = summarised(loaded, about)
@@ -110,10 +112,10 @@ def _config(params: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-def _load(ready: Plan, names: tuple[str, ...], concurrencies: tuple[int, ...]) -> LoadPlan:
+def _asks(ready: Plan) -> list[Ask]:
+    """The requests that servers are sent."""
     from spsbench.engines.external.engine import ids_that_end, sampling_of, stop_characters
     from spsbench.engines.external.protocol import Ask
-    from spsbench.whatif.load.measure import LoadPlan
 
     samplings = {arm.sampling for arm in ready.arms}
     if len(samplings) > 1:
@@ -124,10 +126,9 @@ def _load(ready: Plan, names: tuple[str, ...], concurrencies: tuple[int, ...]) -
     stop = () if ready.config.fixed_length else ready.stop
     ends = [] if ready.config.fixed_length else ids_that_end(stop, tokenizer, tokenizer.size)
     characters = list(stop_characters(stop))
-    asks = tuple(
+    return [
         Ask(list(prompt.ids), ready.max_new_tokens, ends, characters, sampling) for prompt in ready.prompts
-    )
-    return LoadPlan(names, asks, ready.samples, concurrencies, ready.config.seed)
+    ]
 
 
 class _RunTexts:

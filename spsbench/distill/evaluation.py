@@ -14,6 +14,7 @@ from spsbench.distill.own_text import SAMPLINGS
 from spsbench.distill.sampler import Sampled
 from spsbench.distill.students import Teacher
 from spsbench.distill.training import batches_of
+from spsbench.whatif.bench.forced import SyntheticAcceptance
 from spsbench.whatif.bench.forwards import Forwards
 
 _CHUNK = 256
@@ -38,11 +39,7 @@ class HeldOut:
 
     def tokens_per_loop(self, k: int) -> float:
         """Expected tokens of a loop of K drafted ones; the last depth stands for all that follow."""
-        expected = kept = 1.0
-        for depth in range(k):
-            kept *= self.alphas[min(depth, len(self.alphas) - 1)]
-            expected += kept
-        return expected
+        return SyntheticAcceptance(self.alphas).expected_tokens(k)
 
 
 @torch.inference_mode()

@@ -31,12 +31,10 @@ class Teacher:
 
     @property
     def config(self) -> Any:
-        """The target's configuration."""
         return text_config(self.model.config)
 
     @property
     def hidden(self) -> int:
-        """Width of its hidden states."""
         return int(self.config.hidden_size)
 
     @property

@@ -74,7 +74,7 @@ def test_cold_loops_are_charged_once_a_text() -> None:
     rounds = np.concatenate([warm.rounds, np.zeros(COLD)])
     cold = LoopTimes(rounds, places, contexts, seconds, 0 * seconds, 0 * seconds)
     assert line(cold) == pytest.approx((0.03, 2e-4))
-    assert cold.costs.cold[0, 0] == pytest.approx(0.01 * np.arange(COLD, 0, -1))
+    assert cold.costs.cold[0, :, 0] == pytest.approx(0.01 * np.arange(COLD, 0, -1))
     more = sum(0.01 * (COLD - place) * law.counts[place + 1 :].sum() for law in laws for place in range(COLD))
     taken = [Timed(own, one).mean_s() for one in (warm, cold)]
     assert taken[1] - taken[0] == pytest.approx(more / own.tokens.sum())

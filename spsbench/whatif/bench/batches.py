@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -124,17 +123,17 @@ def _timed(models: Models, config: BenchConfig) -> dict[Shape, float]:
         for model in pair:
             for row in range(model.batch):
                 model.begin(row, tokens[:context].tolist())
-    order, shuffler = list(shapes), random.Random(config.seed)
-    seconds: dict[Shape, list[float]] = {shape: [] for shape in shapes}
-    for _ in budgeted_rounds(config.budget_s, most=100):
-        shuffler.shuffle(order)
-        for role, size, n in order:
-            model = models[size][role]
-            block = tokens[context - 1 :][:n].expand(size, n).to(model.device).contiguous()
-            started = device_now(model.device)
-            model.score(block, [context - 1] * size, last=n)
-            seconds[role, size, n].append(device_now(model.device) - started)
-    return {shape: float(np.median(found[1:])) for shape, found in seconds.items()}  # the first is slow
+
+    def forward_s(role: int, size: int, n: int, number: int) -> float:
+        model = models[size][role]
+        block = tokens[context - 1 :][:n].expand(size, n).to(model.device).contiguous()
+        started = device_now(model.device)
+        model.score(block, [context - 1] * size, last=n)
+        return device_now(model.device) - started
+
+    rounds = budgeted_rounds(config.budget_s, most=100)
+    seconds = in_turns({shape: partial(forward_s, *shape) for shape in shapes}, rounds, config.seed)
+    return {shape: float(np.median(found)) for shape, found in seconds.items()}
 
 
 def _looped(
@@ -171,5 +170,5 @@ def _looped(
 
     arms = [(size, k) for size in config.batches for k in (0, *config.ks)]
     runs = {(size, k): partial(decoding_s, engine(size, k), size) for size, k in arms}
-    seconds = in_turns(runs, _FORCED_ROUNDS, config.seed)
+    seconds = in_turns(runs, range(-1, _FORCED_ROUNDS), config.seed)
     return {(size, k): speedup_of(seconds[size, 0], seconds[size, k]) for size, k in arms if k}

@@ -7,7 +7,7 @@ meaningless, and every record says that acceptance is synthetic.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -96,11 +96,13 @@ Arm = TypeVar("Arm", bound=Hashable)
 Made = TypeVar("Made")
 
 
-def in_turns(arms: Mapping[Arm, Callable[[int], Made]], rounds: int, seed: int) -> dict[Arm, list[Made]]:
-    """What every arm makes in each round; the order is shuffled, and the first round is warm-up."""
+def in_turns(
+    arms: Mapping[Arm, Callable[[int], Made]], rounds: Iterable[int], seed: int
+) -> dict[Arm, list[Made]]:
+    """What every arm makes in each round; the order is shuffled, and -1 is the number of a warm-up."""
     shuffler, order = random.Random(seed), list(arms)
     found: dict[Arm, list[Made]] = {arm: [] for arm in arms}
-    for number in range(-1, rounds):
+    for number in rounds:
         shuffler.shuffle(order)
         for arm in order:
             made = arms[arm](number)
@@ -125,7 +127,7 @@ def measure_forced(
         made = engines[k].generate(request)
         return made.decode_s, len(made.loops or ())
 
-    made = in_turns({k: partial(generated, k) for k in engines}, rounds, seed)
+    made = in_turns({k: partial(generated, k) for k in engines}, range(-1, rounds), seed)
     total = float(rounds * tokens)
     found = []
     for k, own in made.items():

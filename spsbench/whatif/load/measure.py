@@ -28,17 +28,6 @@ _COMPARED, _TOLERATED = 16, 1 / 8
 _WARMUP_TOKENS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class LoadPlan:
-    """Requests, and one server or the plain and the speculating one, each as ``openai:URL``."""
-
-    servers: tuple[str, ...]
-    asks: tuple[Ask, ...]
-    samples: int
-    concurrencies: tuple[int, ...]
-    seed: int
-
-
 def server_names(text: str) -> tuple[str, ...]:
     """``openai:A`` or ``openai:A,openai:B`` as its parts; a comma may belong to a URL."""
     first, *others = text.split(f",{OPENAI}")
@@ -237,30 +226,38 @@ class Loaded:
     ended: str | None = None
 
 
-def measure(load: LoadPlan, texts: Texts | None, say: Callable[[str], None]) -> Loaded:
+def measure(
+    names: tuple[str, ...],
+    asks: Sequence[Ask],
+    samples: int,
+    concurrencies: Sequence[int],
+    seed: int,
+    texts: Texts | None,
+    say: Callable[[str], None],
+) -> Loaded:
     """Measure servers in turns; where one of them ends, what all of them had finished is kept."""
-    servers = [Server(*server_address(name, "--engine"), texts, alone=False) for name in load.servers]
+    servers = [Server(*server_address(name, "--engine"), texts, alone=False) for name in names]
     described = []
-    for name, server in zip(load.servers, servers, strict=True):
+    for name, server in zip(names, servers, strict=True):
         try:
             described.append(server.describe())
         except PeerGone as error:
             raise _gone(name, error) from error
-    _require_one_model(load, servers)
+    _require_one_model(names, servers, asks)
     say("Warming up")  # with as many short requests at once as will ever be in flight
-    most = max(load.concurrencies)
-    short = [replace(ask, max_new_tokens=min(_WARMUP_TOKENS, ask.max_new_tokens)) for ask in load.asks]
-    asks = tuple(short[place % len(short)] for place in range(most))
-    for place, (name, server) in enumerate(zip(load.servers, servers, strict=True)):
-        _sent(name, server, Turn(place, most, -1, asks))
+    most = max(concurrencies)
+    short = [replace(ask, max_new_tokens=min(_WARMUP_TOKENS, ask.max_new_tokens)) for ask in asks]
+    at_once = tuple(short[place % len(short)] for place in range(most))
+    for place, (name, server) in enumerate(zip(names, servers, strict=True)):
+        _sent(name, server, Turn(place, most, -1, at_once))
     waves: list[Wave] = []
     begun: list[Wave] = []
     ended = None
-    for turn in turns(load.asks, load.samples, load.concurrencies, len(servers), load.seed):
-        if not begun and turn.concurrency == load.concurrencies[0]:
+    for turn in turns(asks, samples, concurrencies, len(servers), seed):
+        if not begun and turn.concurrency == concurrencies[0]:
             say(f"Wave {turn.number + 1}")
         try:
-            begun.append(_sent(load.servers[turn.server], servers[turn.server], turn))
+            begun.append(_sent(names[turn.server], servers[turn.server], turn))
         except UnavailableError as error:
             if not waves:
                 raise
@@ -269,23 +266,23 @@ def measure(load: LoadPlan, texts: Texts | None, say: Callable[[str], None]) -> 
         if len(begun) == len(servers):
             waves += begun
             begun = []
-    return Loaded(load.servers, tuple(described), tuple(waves), ended)
+    return Loaded(names, tuple(described), tuple(waves), ended)
 
 
-def _require_one_model(load: LoadPlan, servers: Sequence[Server]) -> None:
+def _require_one_model(names: Sequence[str], servers: Sequence[Server], asks: Sequence[Ask]) -> None:
     """Refuse two servers whose greedy tokens differ at more than a few prompts.
 
     One alone is asked for a token, so that what it cannot do with these prompts shows now.
     """
-    asks = load.asks[: 1 if len(servers) == 1 else _COMPARED]
+    asks = asks[: 1 if len(servers) == 1 else _COMPARED]
     seen = [
         [first_token(server, ask.prompt_ids, ask.stop_ids, name) for ask in asks]
-        for name, server in zip(load.servers, servers, strict=True)
+        for name, server in zip(names, servers, strict=True)
     ]
     differing = sum(one != other for one, other in zip(seen[0], seen[-1], strict=True))
     if differing > _TOLERATED * len(asks):
         raise UnavailableError(
-            f"{' and '.join(load.servers)} serve different models: at {differing} of {len(asks)} prompts "
+            f"{' and '.join(names)} serve different models: at {differing} of {len(asks)} prompts "
             "their most probable tokens differ.",
             flag="--engine",
             remedy="Start both with the same target.",

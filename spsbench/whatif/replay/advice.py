@@ -9,10 +9,9 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,8 +19,8 @@ from spsbench.drafters.forced import Forced
 from spsbench.drafters.registry import DRAFT, drafter_kind
 from spsbench.errors import UsageError
 from spsbench.law.text_loops import Floats
-from spsbench.records import Interval, SamplingParams, Spec
-from spsbench.runner.plan import Plan
+from spsbench.records import Arm, Interval, Sample
+from spsbench.runner.plan import Plan, Watcher
 from spsbench.runner.stopping import Reason, StoppingRule
 from spsbench.stats.predict import FEWEST_PROMPTS
 from spsbench.stats.predict.verdict import halves
@@ -41,48 +40,106 @@ Key = tuple[str, str, str, int]
 """Draft, drafter, prompt and sample; of a round of times its number alone."""
 
 
-class Readings:
-    """What drafters make of texts, and how long loops take; what a file has is not done again."""
+class Progress(Watcher, Protocol):
+    """An observer of phases, too."""
 
-    def __init__(
-        self,
-        sought: Sequence[Sought],
-        sampling: SamplingParams,
-        ks: Sequence[int],
-        corpus: Sequence[Sequence[int]],
-        told: Callable[[Spec], None] = lambda spec: None,
-    ) -> None:
-        self._sought, self._ks = sought, (min(ks), max(ks))
+    def stage(self, what: str, total: int, done: int = 0) -> None:
+        """A phase of so many steps begins."""
+
+    def doing(self, what: str) -> None:
+        """Something begins within a step."""
+
+    def step(self, rows: Sequence[tuple[str, str]] = ()) -> None:
+        """One more step is done; rows are what is known by now."""
+
+    def reach(self, done: float, total: float) -> None:
+        """So much of a phase is done."""
+
+
+_WRITING = "Writing texts and reading them"
+
+
+class Readings:
+    """Watches texts being written, reads each with every drafter, and times loops.
+
+    What the run's folder has is not done again.
+    """
+
+    def __init__(self, sought: Sequence[Sought], plan: Plan, ks: Sequence[int], progress: Progress) -> None:
+        progress.stage("Building the drafters", len(sought))
+        self._sought, self._ks, self._ends, self._progress = sought, ks, (min(ks), max(ks)), progress
+        self.loading, self.warned = progress.loading, progress.warned
+        sampling = plan.arms[0].sampling
+        self._prompts = {prompt.example_id: prompt.ids for prompt in plan.prompts}
+        corpus = [prompt.ids for prompt in plan.prompts]
         pairs = {each.draft: each.pair for each in sought}
         drafters = {name: [each.drafter for each in sought if each.draft == name] for name in pairs}
         self._readers = {
-            name: TextReader(pair, sampling, drafters[name], max(ks), corpus, told=told)
+            name: TextReader(
+                pair, sampling, drafters[name], max(ks), corpus, told=lambda spec: progress.step()
+            )
             for name, pair in pairs.items()
         }
-        shared = [sampling.record(), self._ks, [list(ids) for ids in corpus]]
-        self._of = {part: _digest([*shared, *self._content(part)]) for part in self.parts}
+        self._parts = [Part(name, spec) for name, reader in self._readers.items() for spec in reader.drafters]
+        shared = [sampling.record(), self._ends, [list(ids) for ids in corpus]]
+        self._of = {part: _digest([*shared, *self._content(part)]) for part in self._parts}
         self._of_rounds = _digest([*shared, sorted(self._of.values())])
         self._found: dict[Key, Forced] = {}
+        self._read: set[tuple[str, int]] = set()
+        self._tokens = 0
+        self._loops: dict[str, dict[int, float]] = {}
         self._rounds: list[Round] = []
-        self.reading_s, self.timing_s, self._number = 0.0, 0.0, 0
+        self.reading_s, self.timing_s = 0.0, 0.0
 
-    def open(self, folder: Path) -> None:
-        """Take up what a run's folder has; what is of other models, prompts or sampling stays unused."""
-        mine, path = {*self._of.values(), self._of_rounds}, folder / FILE
+    def rule(self, plan: Plan, store: RunStore) -> TextsRule:
+        """Take up what the folder has, which is this process's now; what is of other models stays unused."""
+        mine, path = {*self._of.values(), self._of_rounds}, store.directory / FILE
         self._journal = Journal(path, lambda row: row["of"] not in mine or self._take(row), writable=True)
+        self._rule = TextsRule(plan, store, self)
+        return self._rule
 
     @property
-    def parts(self) -> list[Part]:
-        """Of all drafters, each once."""
-        return [Part(name, spec) for name, reader in self._readers.items() for spec in reader.drafters]
+    def spent_s(self) -> float:
+        """Seconds of all texts and times, in every process that wrote some."""
+        return self._rule.measured_s + self.timing_s
 
-    def read(self, text: TargetText) -> Iterator[Part]:
-        """Read a text with those that have not yet; each as soon as it is done and kept."""
-        self._number += 1
+    def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
+        self._progress.stage(_WRITING, total, done)
+
+    def expecting(self, total: int | None, sentence: str) -> None:
+        self._progress.expecting(total, "")
+
+    def finished(self, sample: Sample) -> None:
+        if sample.error is None and sample.generation.tokens:
+            ids, tokens = self._prompts[sample.example_id], tuple(sample.generation.tokens)
+            self._read_text(TargetText(sample.example_id, sample.sample_index, ids, tokens))
+        self._progress.doing(_WRITING)
+        self._progress.step(self._interim())
+
+    def proving(self, total: int) -> None:
+        """Nothing is proved here."""
+
+    def scoring(self, total: int) -> None:
+        """Nothing is scored here."""
+
+    def catch_up(self, texts: Sequence[TargetText]) -> None:
+        """Read those of an earlier process, as far as that did not; refuse those of another target."""
+        due = [text for text in texts if (text.name, text.sample) not in self._read]
+        if due:
+            self._progress.stage("Reading texts", len(due))
+        for text in due:
+            self._read_text(text)
+            self._progress.step(self._interim())
+        for reader in self._readers.values():
+            reader.require_fitting()
+
+    def _read_text(self, text: TargetText) -> None:
+        """Read a text with those that have not yet; each is kept as soon as it is done."""
+        self._read.add((text.name, text.sample))
         for name, reader in self._readers.items():
             due = [spec for spec in reader.drafters if _key(Part(name, spec), text) not in self._found]
             began_s = time.perf_counter()
-            for spec, found in reader.read(text, self._number, due):
+            for spec, found in reader.read(text, len(self._read), due):
                 part, now_s = Part(name, spec), time.perf_counter()
                 self._keep(
                     self._of[part],
@@ -92,14 +149,23 @@ class Readings:
                     chances=found.chances.tolist(),
                 )
                 began_s = now_s
-                yield part
+                self._progress.doing(f"Read with {spec}")
+        self._tokens += len(text.tokens)
+        for sought, replayed in self._replayed([text]).items():
+            loops = self._loops.setdefault(sought.name, dict.fromkeys(self._ks, 0.0))
+            for k in self._ks:
+                loops[k] += sum(law.loops for law in replayed.loops(k))
 
-    def require_fitting(self) -> None:
-        """See ``TextReader.require_fitting``; of the texts that were read by this process."""
-        for reader in self._readers.values():
-            reader.require_fitting()
+    def _interim(self) -> list[tuple[str, str]]:
+        """Tokens per loop by now, of every drafter."""
+        title = f"K={', '.join(map(str, self._ks))}:"
+        told = [
+            (name, ", ".join(f"{self._tokens / loops:.2f}" for loops in by_k.values()))
+            for name, by_k in self._loops.items()
+        ]
+        return [("tokens per loop,", title), *told] if told else []
 
-    def replayed(self, texts: Sequence[TargetText]) -> dict[Sought, Replayed]:
+    def _replayed(self, texts: Sequence[TargetText]) -> dict[Sought, Replayed]:
         """Every drafter over texts that it has read."""
         found: dict[Sought, Replayed] = {}
         for name, reader in self._readers.items():
@@ -111,23 +177,18 @@ class Readings:
             found |= zip(own, reader.replayed(texts, read), strict=True)
         return found
 
-    def time(
-        self, texts: Sequence[TargetText], budget_s: float, seed: int, told: Callable[[float, float], None]
-    ) -> None:
-        """Time rounds until there are enough: ``LEAST_ROUNDS``, and more until the budget is used up.
-
-        Args:
-            told: called often, with the seconds so far and how many it will be.
-        """
+    def time(self, texts: Sequence[TargetText], budget_s: float, seed: int) -> None:
+        """Time rounds until there are enough: ``LEAST_ROUNDS``, and more until the budget is used up."""
+        self._progress.stage("Timing drafts and forwards, seconds", round(budget_s))
         warm = bool(self._rounds)  # the first of a shape is slow
         while len(self._rounds) < LEAST_ROUNDS or self.timing_s < budget_s:
             began_s, number = time.perf_counter(), len(self._rounds)
             expected_s = max(budget_s, LEAST_ROUNDS * self.timing_s / max(number, 1))
 
             def tell(since_s: float = began_s, expected_s: float = expected_s) -> None:
-                told(self.timing_s + time.perf_counter() - since_s, expected_s)
+                self._progress.reach(self.timing_s + time.perf_counter() - since_s, expected_s)
 
-            found = time_round(self._readers, texts, self._ks, seed + number, tell)
+            found = time_round(self._readers, texts, self._ends, seed + number, tell)
             if warm:
                 self._keep(
                     self._of_rounds,
@@ -135,19 +196,19 @@ class Readings:
                     time.perf_counter() - began_s,
                     context=found.context,
                     verifying=found.verifying,
-                    drafting=[found.drafting[part] for part in self.parts],
+                    drafting=[found.drafting[part] for part in self._parts],
                 )
             warm = True
 
-    def study(self, written: Written, ks: Sequence[int]) -> Study:
+    def study(self, written: Written) -> Study:
         """What was read and timed, of texts that were all read."""
-        steps = StepTimes(self._rounds, self._ks)
+        steps = StepTimes(self._rounds, self._ends)
 
         def times(sought: Sought, shares: Floats, k: int) -> LoopTimes:
             parts = self._readers[sought.draft].parts[sought.drafter]
             return steps.loops([Part(sought.draft, spec) for spec in parts], shares, k)
 
-        return study_of(written, self.replayed(written.texts), ks, steps.ars(), times)
+        return study_of(written, self._replayed(written.texts), self._ks, steps.ars(), times)
 
     def _keep(self, of: str, key: Key, seconds: float, **content: Any) -> None:
         row = {"of": of, "key": list(key), "seconds": seconds, **content}
@@ -156,12 +217,12 @@ class Readings:
 
     def _take(self, row: Mapping[str, Any]) -> bool:
         """Make a row one's own; True."""
-        seconds, most = float(row["seconds"]), self._ks[1]
+        seconds, most = float(row["seconds"]), self._ends[1]
         if row["of"] == self._of_rounds:
             verifying, drafting = (np.array(row[name], np.float64) for name in ("verifying", "drafting"))
-            if verifying.shape != (most + 1,) or drafting.shape != (len(self.parts), 2):
+            if verifying.shape != (most + 1,) or drafting.shape != (len(self._parts), 2):
                 raise ValueError("a round of other drafters or K")
-            found = dict(zip(self.parts, drafting.tolist(), strict=True))
+            found = dict(zip(self._parts, drafting.tolist(), strict=True))
             self._rounds.append(Round(int(row["context"]), verifying.tolist(), found))
             self.timing_s += seconds
         else:

@@ -164,7 +164,7 @@ def draft_costs(
         teacher_force(models[0], None, prompt, made.tokens, sampling)
         return _run_s(made)
 
-    seconds = in_turns({name: partial(run_s, name) for name in engines}, count, seed)
+    seconds = in_turns({name: partial(run_s, name) for name in engines}, range(-1, count), seed)
     base = np.array(seconds[_TARGET])
     return {name: float(np.median(np.array(seconds[name]) / base)) for name in pairs}
 

@@ -40,12 +40,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class TextWork:
-    """What decoding one text takes.
-
-    Attributes:
-        counts: [n+1] the distribution of its loops.
-        context: tokens before a loop, on average.
-    """
+    """What decoding one text takes: [n+1] the distribution of its loops, and mean tokens before a loop."""
 
     prompt: int
     counts: Floats
@@ -81,12 +76,10 @@ class Work:
 
     @property
     def tokens_per_loop(self) -> Interval:
-        """With its interval over prompts."""
         return pooled_ratio(self.tokens, self.loops.sum(1))
 
     @property
     def drafted_per_loop(self) -> Interval:
-        """With its interval over prompts."""
         return pooled_ratio(self.loops @ np.arange(self.loops.shape[1]), self.loops.sum(1))
 
     def per_token(self, costs: LoopCosts, beyond: Floats | None = None) -> Floats:
@@ -99,14 +92,12 @@ class Work:
 
     def estimate(self, costs: LoopCosts, beyond: Floats | None = None) -> float:
         """The first of ``per_token``."""
-        first = LoopCosts(costs.at_zero[:1], costs.slope[:1], costs.cold[:1])
-        charged = None if beyond is None else beyond[:1]
-        return float(self._per_token(first, charged, np.ones((1, len(self.tokens))))[0])
+        return float(self._per_token(costs, beyond, np.ones((1, len(self.tokens))))[0])
 
     def _per_token(self, costs: LoopCosts, beyond: Floats | None, counts: Floats) -> Floats:
         seconds = (costs.at_zero * (counts @ self.loops)).sum(1)
         seconds += (costs.slope * (counts @ self.contexts)).sum(1)
-        seconds += np.einsum("bkc,bp,pck->b", costs.cold, counts, self.first, optimize=True)
+        seconds += (costs.cold * np.tensordot(counts, self.first, 1)).sum((1, 2))
         if beyond is not None:
             seconds = seconds + beyond * (counts @ self.loops.sum(1))
         found: Floats = seconds / (counts @ self.tokens)
@@ -189,7 +180,7 @@ class Timed:
     def quantile_s(self, share: float) -> float:
         """Seconds that so large a share of the sequences stays below."""
         costs = self.times.costs
-        extra = np.concatenate([[0.0], np.cumsum(costs.cold[0, 0])])
+        extra = np.concatenate([[0.0], np.cumsum(costs.cold[0, :, 0])])
         seconds = []
         for text in self.work.texts:
             loops = np.arange(len(text.counts))

@@ -54,7 +54,6 @@ class Replayed:
         proposers: of each text [n] the number of the union's member that drafts; 0 of any other.
     """
 
-    drafter: Spec
     bytes: int
     forced: list[Forced] = field(default_factory=list)
     proposers: list[Integers] = field(default_factory=list)
@@ -134,9 +133,8 @@ class TextReader:
     def replayed(self, texts: Sequence[TargetText], read: Sequence[Mapping[Spec, Forced]]) -> list[Replayed]:
         """Every drafter over texts."""
         longest, found = max(text.length for text in texts), []
-        for spec, parts in self.parts.items():
-            size = sum(drafter_bytes(self.drafters[part], longest) for part in parts)
-            own = Replayed(spec, size)
+        for parts in self.parts.values():
+            own = Replayed(sum(drafter_bytes(self.drafters[part], longest) for part in parts))
             for of_text in read:
                 proposals, proposers = united([of_text[part] for part in parts])
                 own.forced.append(proposals)
@@ -153,21 +151,3 @@ class TextReader:
                 flag="RUN",
                 remedy="Run ArS again with these models and this sampling.",
             )
-
-
-def replay(
-    texts: Sequence[TargetText],
-    pair: Pair,
-    sampling: SamplingParams,
-    drafters: Sequence[Spec],
-    k: int,
-    readers: Readers = NO_READERS,
-) -> list[Replayed]:
-    """What each drafter would have proposed over every text, and with what chance it would have stood."""
-    corpus = tuple(dict.fromkeys(text.prompt for text in texts))
-    reader = TextReader(pair, sampling, drafters, k, corpus, readers)
-    read = []
-    for done, text in enumerate(texts, start=1):
-        read.append(dict(reader.read(text, done, [*reader.drafters])))
-    reader.require_fitting()
-    return reader.replayed(texts, read)

@@ -15,7 +15,7 @@ from spsbench.models.pair import Pair
 from spsbench.records import Arm, Generation, Request, Spec
 from spsbench.runner.engines import EngineFactory
 from spsbench.whatif.replay.prediction import Cell, Even, Predicted, Timed, break_even, cell, predict, work_of
-from spsbench.whatif.replay.reading import NO_READERS, Readers, Replayed, model_bytes, replay
+from spsbench.whatif.replay.reading import NO_READERS, Readers, Replayed, TextReader, model_bytes
 from spsbench.whatif.replay.texts import AsRun, Ran, Written
 from spsbench.whatif.replay.times import LEAST_ROUNDS, Calibration, LoopTimes, rehearse
 
@@ -73,7 +73,6 @@ class Study:
     ran: Mapping[AsRun, Ran]
 
     def predicted(self, one: Found) -> Predicted | None:
-        """Of a cell, over all texts."""
         return None if one.timed is None or self.ars is None else predict(one.timed, self.ars)
 
     def even(self, one: Found) -> Even | None:
@@ -109,11 +108,15 @@ def study(
     drafters = dict.fromkeys(str(each.drafter) for each in sought)
     told(f"Reading {len(written.texts)} texts with {', '.join(drafters)}")
     replayed: dict[Sought, Replayed] = {}
+    corpus = tuple(dict.fromkeys(text.prompt for text in written.texts))
     for pair in {id(each.pair): each.pair for each in sought}.values():
         own = [each for each in sought if each.pair is pair]
         specs = [each.drafter for each in own]
-        read = replay(written.texts, pair, written.sampling, specs, max(ks), readers=readers)
-        replayed |= zip(own, read, strict=True)
+        reader = TextReader(pair, written.sampling, specs, max(ks), corpus, readers)
+        texts = enumerate(written.texts, start=1)
+        read = [dict(reader.read(text, number, [*reader.drafters])) for number, text in texts]
+        reader.require_fitting()
+        replayed |= zip(own, reader.replayed(written.texts, read), strict=True)
     keys = [_Key(each, k) for each in replayed for k in ks]
     taken: _Times = {}
     adapting: dict[DrafterPolicy, _Key] = {}

@@ -59,7 +59,7 @@ class LoopCosts:
 
     Attributes:
         at_zero, slope: [1 + RESAMPLES, D] of the line in the context's length.
-        cold: [1 + RESAMPLES, D, COLD] what the first loops of a sequence take beyond it.
+        cold: [1 + RESAMPLES, COLD, D] what the first loops of a sequence take beyond it.
     """
 
     at_zero: Floats
@@ -109,7 +109,6 @@ class LoopTimes:
 
     @property
     def count(self) -> int:
-        """Of rounds."""
         return int(self.rounds.max()) + 1
 
     @cached_property
@@ -144,16 +143,13 @@ class LoopTimes:
             count = sums(here, np.ones_like(x))
             beyond = sums(here, y) - at_zero * count - slope * sums(here, self.contexts)
             cold[:, place] = beyond / np.maximum(count, 1.0)
-        return LoopCosts(at_zero[:, None], slope[:, None], cold[:, None])
+        return LoopCosts(at_zero[:, None], slope[:, None], cold[:, :, None])
 
 
 def loop_costs(times: Sequence[LoopTimes]) -> LoopCosts:
     """Of ArS and of fixed K from 1 on, in the same rounds: of loops that draft 0 to K tokens."""
-    costs = [each.costs for each in times]
-    at_zero, slope, cold = (
-        np.concatenate([getattr(each, name) for each in costs], 1) for name in ("at_zero", "slope", "cold")
-    )
-    return LoopCosts(at_zero, slope, cold)
+    costs = [(each.costs.at_zero, each.costs.slope, each.costs.cold) for each in times]
+    return LoopCosts(*(np.concatenate(parts, axis=-1) for parts in zip(*costs, strict=True)))
 
 
 def rehearse(
@@ -332,7 +328,6 @@ class StepTimes:
     ks: tuple[int, int]
 
     def ars(self) -> LoopTimes:
-        """Of ArS."""
         return self._loops(np.array([[1.0]]), np.zeros(len(self.rounds)))
 
     def loops(self, parts: Sequence[Part], shares: Floats, k: int) -> LoopTimes:

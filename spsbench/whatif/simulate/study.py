@@ -83,7 +83,6 @@ class Point:
 
     @property
     def k(self) -> int:
-        """Lookahead."""
         return self.simulated.k
 
     @property

@@ -65,7 +65,6 @@ class Tables:
 
     @property
     def vocab_size(self) -> int:
-        """V."""
         return int(self.target.shape[1])
 
     def warped(self, sampling: SamplingParams) -> Tables:
