@@ -22,7 +22,7 @@ NOT_RUN = {
     r"^paper|--protocol paper": "hours; tests/cli/test_paper.py, tests/cli/test_paper_leviathan.py",
     r"^bench": "a minute of forwards; tests/cli/test_bench.py",
     r"^verify": "minutes; tests/cli/test_verify.py, tests/cli/test_verify_drafter.py",
-    r"^simulate": "run with what it prints; tests/simulate/test_page.py",
+    r"^simulate": "run with what it prints; tests/whatif/simulate/test_page.py",
     r"\bRUN\b|results/|^merge": "the reader's runs; tests/cli/test_replay.py, tests/cli/test_merge.py",
     r"--batch": "half a minute; tests/cli/test_batch.py",
     r"--expect": "a hash of more prompts; tests/cli/test_run.py",

@@ -16,7 +16,7 @@ import pytest
 from spsbench.engines.external.protocol import Answer, Ask, Load, PeerError, PeerGone, checked
 from spsbench.engines.external.worker import MOST_FAILURES, Command, Lines, NoLine, Worker
 
-WRONG = Path(__file__).resolve().parents[1] / "wrong_worker.py"
+WRONG = Path(__file__).resolve().parents[2] / "wrong_worker.py"
 ASK = Ask([5, 6, 7], 4, stop_ids=[50])
 COUNTED = [8, 9, 10, 11]
 

@@ -299,7 +299,7 @@ def llama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Environment,
     """An environment whose server is the fake one, and what that writes."""
     environment, log = Environment(tmp_path / "llama"), tmp_path / "asked.jsonl"
     environment.server.parent.mkdir(parents=True)
-    script = Path(__file__).resolve().parents[1] / "fake_llama_server.py"
+    script = Path(__file__).resolve().parents[2] / "fake_llama_server.py"
     environment.server.write_text(f'#!/bin/sh\nexec {sys.executable} {script} "$@"\n')
     environment.server.chmod(0o755)
     monkeypatch.setenv("FAKE_LLAMA_LOG", str(log))

@@ -20,7 +20,7 @@ def test_the_script_of_idle_neighbours(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    reading = Path(__file__).parents[1] / "reading_engine.py"
+    reading = Path(__file__).parents[2] / "reading_engine.py"
     engine = f"worker:{sys.executable} {reading} {tmp_path}"
     assert neighbours.main(["--engine", engine, "--prompts", "2", "--max-new-tokens", "4"]) == 0
     said = capsys.readouterr().out

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from commandline import call
 
-PAGE = Path(__file__).parents[2] / "docs/simulation.md"
+PAGE = Path(__file__).parents[3] / "docs/simulation.md"
 SHOWN = re.findall(r"```\nspsbench ([^\n]*)\n```\n\n```\n(.*?)\n```", PAGE.read_text(), re.DOTALL)
 
 

@@ -14,7 +14,7 @@ import pytest
 from spsbench.engines.external.protocol import Ask, Load, PeerError, PeerGone
 from spsbench.engines.external.worker import MOST_FAILURES, Command, Worker
 
-FAKE = Path(__file__).parents[1] / "reading_engine.py"
+FAKE = Path(__file__).parents[2] / "reading_engine.py"
 ASK = Ask(prompt_ids=[1, 2], max_new_tokens=3)
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="states are read from /proc")
