@@ -249,18 +249,23 @@ class Read:
 
 
 def test_a_sequence_keeps_a_difference_or_nothing() -> None:
-    assert metered(lambda: "text", Read(10.0, 12.5)) == ("text", {"energy_j": 2.5})
-    assert metered(lambda: "text", None) == ("text", {})
-    for readings in ((None, 3.0), (3.0, None), (3.0, 2.0)):
-        assert metered(lambda: "text", Read(*readings)) == ("text", {})
+    with metered(Read(10.0, 12.5)) as joules:
+        assert joules == {}
+    assert joules == {"energy_j": 2.5}
+    for meter in (None, Read(None, 3.0), Read(3.0, None), Read(3.0, 2.0)):
+        with metered(meter) as joules:
+            pass
+        assert joules == {}
 
 
 def test_answers_of_a_batch_add_up_to_what_it_drew() -> None:
     """The second comes out of the same forwards as the first, and has drawn hardly anything beside it."""
-    found = iter(["one", "two"])
     meter = Read(10.0, 16.0, 16.0, 16.5)
-    drawn = [metered(lambda: next(found), meter) for _ in range(2)]
-    assert drawn == [("one", {"energy_j": 6.0}), ("two", {"energy_j": 0.5})]
+    with metered(meter) as first:
+        pass
+    with metered(meter) as second:
+        pass
+    assert (first, second) == ({"energy_j": 6.0}, {"energy_j": 0.5})
 
 
 def test_a_run_keeps_the_source_that_it_began_with() -> None:

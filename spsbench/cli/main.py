@@ -173,19 +173,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = [withhold(each) for each in (sys.argv[1:] if arguments is None else arguments)]
     with listening(given) as interruption:
         try:
-            code = _carry_out(given)
+            # Any command may be the first to need a model that is fetched.
+            with watched_by(Transfers(quiet="--quiet" in given)):
+                code = app(given, prog_name="spsbench", standalone_mode=False)
+            sys.stdout.flush()
         except BaseException as error:
             return _explain(error, interruption, debug="--debug" in given)
-        return interruption.conclude() if code == INTERRUPTED else code
-
-
-def _carry_out(given: list[str]) -> int:
-    """The exit code of a command; typer makes ``INTERRUPTED`` of every KeyboardInterrupt."""
-    # Any command may be the first to need a model that is fetched.
-    with watched_by(Transfers(quiet="--quiet" in given)):
-        code = app(given, prog_name="spsbench", standalone_mode=False)
-    sys.stdout.flush()
-    return code if isinstance(code, int) else 0
+        if code == INTERRUPTED:  # typer makes it of every KeyboardInterrupt
+            return interruption.conclude()
+        return code if isinstance(code, int) else 0
 
 
 def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -> int:

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,7 @@ def run(**params: Any) -> None:
 
     Example: spsbench run xsum --k 2,4 --drafter model,lookup
     """
-    start(params)
+    measure(params)
 
 
 @takes()
@@ -58,7 +58,7 @@ def sweep_k(**params: Any) -> None:
             concurrencies(params["concurrency"])
         params["k"] = DEFAULT_KS
         refuse_together("sweep-k", params)  # as if it had been typed
-    start(params)
+    measure(params)
 
 
 @takes(
@@ -90,18 +90,47 @@ def merge(shard: list[Path], out: Path, allow_mixed: bool, json: bool, quiet: bo
     say(f"Everything is in {out}", quiet=quiet)
 
 
-def start(params: Mapping[str, Any]) -> None:
-    """Measure as the options of ``run`` or ``sweep-k`` say, in this process or in several, or servers."""
+def measure(params: Mapping[str, Any]) -> None:
+    """Measure as the options of ``run`` or ``sweep-k`` say: here, in several processes, or at servers."""
     if params["concurrency"] is not None or params["processes"] is not None:
         require_alone("measurement")
     if params["concurrency"] is not None:
         from spsbench.cli.load import measure_load
 
         measure_load(params)
-    elif params["processes"] is not None:
+        return
+    if params["processes"] is not None:
         measure_processes(params)
-    else:
-        measure(params)
+        return
+    config = _possible_settings(params)
+    with among_processes(config) as leads:
+        if not leads:
+            return
+        from spsbench.cli.progress import watching
+
+        quiet, on = params["quiet"], params["on"]
+        address = None if on is None else require_cluster(on)
+        say_if_busy(quiet=quiet)
+        say("Checking task, data and models", quiet=quiet)
+        from spsbench.runner import execute, execute_on, plan
+
+        ready = plan(config)
+        carry_out = execute if address is None else partial(execute_on, address)
+        named: Path | None = params["resume"] or params["out"]
+        directory = named or fresh_directory(results_dir(), config.task, config.pair.name)
+        spread = () if on is None else ("--on", on)
+        continued_by(lambda: resume_command(directory, *spread) if _has_samples(directory) else None)
+        with _leaving_no_litter(directory, fresh=named is None), watching(quiet=quiet) as watcher:
+            outcome = carry_out(
+                ready, directory, resume=named is not None, watcher=watcher, allow_mixed=params["allow_mixed"]
+            )
+        show_summary(outcome.summary, as_json=params["json"], quiet=quiet)
+        say(f"Everything is in {outcome.directory}", quiet=quiet)
+        report = shlex.join(["spsbench", "report", str(outcome.directory), "--html"])
+        say(f"Figures and a page with every token: {report}", quiet=quiet)
+        if not outcome.complete:
+            raise _incomplete(outcome.summary, directory)
+        _judge(outcome.summary, gates_of(params["fail_on"]), params["expect"])
 
 
 def read_settings(params: Mapping[str, Any]) -> RunConfig:
@@ -194,8 +223,8 @@ def resume_command(directory: Path, *more: str) -> str:
     return written("run", "--resume", str(directory), *more)
 
 
-def measure(params: Mapping[str, Any]) -> None:
-    """Carry out a run as the options ask."""
+def _possible_settings(params: Mapping[str, Any]) -> RunConfig:
+    """``read_settings``, with what can be refused before torch is imported refused."""
     config = read_settings(params)
     expected, on = params["expect"], params["on"]
     if expected is not None and re.fullmatch(r"[0-9a-f]{8,64}", expected) is None:
@@ -209,7 +238,7 @@ def measure(params: Mapping[str, Any]) -> None:
     if on is not None:
         cluster_of(on)
     require_possible(config, gates_of(params["fail_on"]))
-    among_processes(config, lambda: _measure(params, config))
+    return config
 
 
 def _refuse_settings(config: RunConfig, **given: Any) -> None:
@@ -233,45 +262,19 @@ def require_possible(config: RunConfig, gates: Sequence[str] = ()) -> None:
         )
 
 
-def among_processes(config: RunConfig, lead: Callable[[], None]) -> None:
-    """Do something in the first process of a split target while the others follow it; alone, just do it."""
+@contextmanager
+def among_processes(config: RunConfig) -> Iterator[bool]:
+    """Yield whether this process is to do the work: alone, or as the first one of a split target.
+
+    The others have followed it to its end when they are told that they are not.
+    """
     from spsbench.runner.ranks import among_ranks, follow
 
     with among_ranks(config) as ranks:
-        if ranks is None or ranks.leads:
-            lead()
-            return
-        if code := follow(config, ranks):
+        leads = ranks is None or ranks.leads
+        if ranks is not None and not leads and (code := follow(config, ranks)):
             raise typer.Exit(code)
-
-
-def _measure(params: Mapping[str, Any], config: RunConfig) -> None:
-    """Plan, carry out and judge a run in this process."""
-    from spsbench.cli.progress import watching
-
-    quiet: bool = params["quiet"]
-    address = None if params["on"] is None else require_cluster(params["on"])
-    say_if_busy(quiet=quiet)
-    say("Checking task, data and models", quiet=quiet)
-    from spsbench.runner import execute, execute_on, plan
-
-    ready = plan(config)
-    carry_out = execute if address is None else partial(execute_on, address)
-    named: Path | None = params["resume"] or params["out"]
-    directory = named or fresh_directory(results_dir(), config.task, config.pair.name)
-    spread = () if params["on"] is None else ("--on", params["on"])
-    continued_by(lambda: resume_command(directory, *spread) if _has_samples(directory) else None)
-    with _leaving_no_litter(directory, fresh=named is None), watching(quiet=quiet) as watcher:
-        outcome = carry_out(
-            ready, directory, resume=named is not None, watcher=watcher, allow_mixed=params["allow_mixed"]
-        )
-    show_summary(outcome.summary, as_json=params["json"], quiet=quiet)
-    say(f"Everything is in {outcome.directory}", quiet=quiet)
-    report = shlex.join(["spsbench", "report", str(outcome.directory), "--html"])
-    say(f"Figures and a page with every token: {report}", quiet=quiet)
-    if not outcome.complete:
-        raise _incomplete(outcome.summary, directory)
-    _judge(outcome.summary, gates_of(params["fail_on"]), params["expect"])
+        yield leads
 
 
 def _judge(summary: Summary, gates: Sequence[str], expected: str | None) -> None:

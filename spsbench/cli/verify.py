@@ -75,7 +75,9 @@ def verify_here(params: Mapping[str, Any]) -> None:
     if params["tensor_parallel"] is None:
         work(params, EFFORTS[name])
     else:
-        among_processes(config, lambda: work(params, EFFORTS[name]))
+        with among_processes(config) as leads:
+            if leads:
+                work(params, EFFORTS[name])
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ def accept_draft(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
         The number of accepted tokens and the token after them.
     """
     rows, told = rows_of(q), draft.own_rows
-    if len(draft.tokens) == 0:
+    if draft.tokens.shape[0] == 0:
         return Verdict(torch.zeros((), dtype=torch.int64, device=u.device), rows.draw(u).squeeze(0))
     p = None if told is None else rows.alike(told)
     if isinstance(rows, HostRows):

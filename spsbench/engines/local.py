@@ -124,29 +124,23 @@ class LocalEngine(ABC):
             started = device_now(self._device, self._clock)
             loops = self.start(request)
             prefilled = device_now(self._device, self._clock)
-            reason, paused_s = self._decode(loops, stop, ledger)
+            watch = Stopwatch(self._clock)
+            paused_s = 0.0
+            for decoded in loops(watch):
+                kept, reason = stop.cut(ledger.tokens, decoded.tokens)
+                watch.lap("other")
+                ledger.add(TruncatedLoop(decoded, kept, reason, watch.take()))
+                if reason is not None:
+                    break
+                if ledger.is_full:  # the clock stands while it is flushed: that is not part of decoding
+                    watch.lap("other")
+                    ledger.flush()
+                    paused_s += watch.skip()
+            else:
+                raise AssertionError("loops do not end by themselves")
             ended = device_now(self._device, self._clock)
             ledger.flush()
         return ledger.generation(stop.text, reason, prefilled - started, ended - prefilled - paused_s)
-
-    def _decode(self, loops: Loops, stop: StopRule, ledger: LoopBuffer) -> tuple[FinishReason, float]:
-        """Loops until the output ends; (why it ended, seconds that the clock stood still).
-
-        The clock stands while a full buffer is flushed: that is not part of decoding.
-        """
-        watch = Stopwatch(self._clock)
-        paused_s = 0.0
-        for decoded in loops(watch):
-            kept, reason = stop.cut(ledger.tokens, decoded.tokens)
-            watch.lap("other")
-            ledger.add(TruncatedLoop(decoded, kept, reason, watch.take()))
-            if reason is not None:
-                return reason, paused_s
-            if ledger.is_full:
-                watch.lap("other")
-                ledger.flush()
-                paused_s += watch.skip()
-        raise AssertionError("loops do not end by themselves")
 
 
 MakeDrafter = Callable[[SamplingParams], Drafter]

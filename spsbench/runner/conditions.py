@@ -6,9 +6,10 @@ times. A run that goes on under others would pool the speeds of two configuratio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import torch
 
@@ -157,9 +158,6 @@ def _last(known: Sequence[Conditions] | None) -> Conditions:
     return known[-1] if known else {}
 
 
-T = TypeVar("T")
-
-
 def meter_of(device: torch.device, processes: int = 1, *, placed: bool = False) -> FoundMeter:
     """What counts the energy of a device: of a GPU its own board, of a CPU the packages and their memory."""
     if placed:
@@ -180,14 +178,15 @@ def noted(found: FoundMeter, info: Mapping[str, Any]) -> dict[str, Any]:
     return before if found.meter is None and before.get("source") else found.record()
 
 
-def metered(generate: Callable[[], T], meter: EnergyMeter | None) -> tuple[T, dict[str, float]]:
-    """(what ``generate`` answers, its joules under the name that a sequence keeps them by, if known).
+@contextmanager
+def metered(meter: EnergyMeter | None) -> Iterator[dict[str, float]]:
+    """Yield a dict that has the block's joules when it ends, under the name that a sequence keeps them by.
 
     The next answer of a batch takes what all rows drew since the last one: only their sum means something.
     """
+    drawn: dict[str, float] = {}
     before = None if meter is None else meter.joules()
-    made = generate()
+    yield drawn
     after = None if meter is None else meter.joules()
-    if before is None or after is None or after < before:
-        return made, {}
-    return made, {ENERGY: after - before}
+    if before is not None and after is not None and after >= before:
+        drawn[ENERGY] = after - before

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -137,12 +136,11 @@ def _generate(
     *,
     allow_mixed: bool,
 ) -> None:
-    """Load the pair unless it is given, and write each missing sequence into the store at once."""
-    if pair is None:
-        watcher.loading(" and ".join(dict.fromkeys([plan.source.target.name, plan.source.draft.name])))
-        if plan.fallback:
-            watcher.warned(f"The forwards run over torch, not ONNX Runtime: {plan.fallback}.")
-        pair = load(plan, threads=recorded_threads(plan, store))
+    """Load the pair unless it is given, and write each missing sequence into the store at once.
+
+    With a ``rule`` as many as it lets be run.
+    """
+    pair = pair or _loaded(plan, store, watcher)
     for role in _computing_otherwise(store, pair, now):
         watcher.warned(
             f"the {role}'s logits are not those that this run began with, bit for bit: with the same "
@@ -150,9 +148,9 @@ def _generate(
         )
     now = now | {"threads": pair.info["threads"]}
     with PeerArms(plan, pair, store.directory / LOGS) as peers:
-        due = {turn.arm for turn in missing}
-        if due:  # external engines start before anything is measured, and say their versions
-            peers.start(due, watcher.loading)
+        arms = {turn.arm for turn in missing}
+        if arms:  # external engines start before anything is measured, and say their versions
+            peers.start(arms, watcher.loading)
             require_any(set(plan.arms), peers.left_out)
             for arm, reason in peers.left_out.items():
                 watcher.warned(f"{arm.name} is left out: {reason}.")
@@ -160,19 +158,44 @@ def _generate(
             if not allow_mixed:
                 require_same_engines(store, now)
             _note_peers(store, peers)
-        due -= peers.left_out.keys()
+        due = [turn for turn in missing if turn.arm not in peers.left_out]
+        arms -= peers.left_out.keys()
         corpus = tuple(prompt.ids for prompt in plan.prompts)
         backends = engine_factory(pair, plan.slots, corpus, peers.engine)
-        engines = backends.all([arm for arm in plan.arms if arm in due or not is_peer(arm)])
-        facts = facts_of(plan, engines, pair, backends.fallbacks)
-        note_facts(store, facts, watcher)
+        engines = backends.all([arm for arm in plan.arms if arm in arms or not is_peer(arm)])
+        note_facts(store, facts_of(plan, engines, pair, backends.fallbacks), watcher)
         if due:
+            condition = settle(store, [now])[0]
+            watcher.started(plan.total, plan.total - len(due), plan.arms)
+            warm_up(plan, engines, due[0])
+            store.note(proof=None)
             if rule is not None:
                 rule.leave_out(len(peers.left_out))
-            measurable = [turn for turn in missing if turn.arm in due]
-            _measure_all(plan, store, engines, measurable, pair, watcher, settle(store, [now])[0], rule)
+                rule.note(store, ended=False)
+                _foretell(plan, store, rule, watcher)
+            groups = together(due)
+            found = meter_of(plan.device, plan.config.tensor_parallel, placed=plan.placement is not None)
+            store.note(energy=noted(found, store.run_info()))
+            wanted = groups if rule is None else rule.until_over(groups)
+            for sample in measure(plan, engines, wanted, pair, found.meter):
+                sample.condition = condition
+                store.append(sample)
+                watcher.finished(sample)
+                if rule is not None:
+                    _follow(plan, rule, sample, watcher)
+            if rule is not None:
+                rule.note(store, ended=True)
+            store.note(peak_memory_bytes=peak_memory_bytes())
             _note_peers(store, peers)
         prove(plan, store, pair, backends, watcher)
+
+
+def _loaded(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:
+    """``load`` for a run in this process, on as many threads as it began with."""
+    watcher.loading(" and ".join(dict.fromkeys([plan.source.target.name, plan.source.draft.name])))
+    if plan.fallback:
+        watcher.warned(f"The forwards run over torch, not ONNX Runtime: {plan.fallback}.")
+    return load(plan, threads=recorded_threads(plan, store))
 
 
 def load(plan: Plan, *, threads: int | None = None) -> Pair:
@@ -243,38 +266,6 @@ def _computing_otherwise(store: RunStore, pair: Pair, now: Conditions) -> list[s
     return [role for role, (then, here) in told.items() if then.get("bits") not in (None, here["bits"])]
 
 
-def _measure_all(
-    plan: Plan,
-    store: RunStore,
-    engines: dict[Arm, Engine],
-    missing: list[Turn],
-    pair: Pair,
-    watcher: Watcher,
-    condition: int,
-    rule: StoppingRule | None,
-) -> None:
-    """Warm up, and write every missing sequence into the store, or as many as ``rule`` lets be run."""
-    watcher.started(plan.total, plan.total - len(missing), plan.arms)
-    warm_up(plan, engines, missing[0])
-    store.note(proof=None)
-    if rule is not None:
-        rule.note(store, ended=False)
-        _foretell(plan, store, rule, watcher)
-    groups = together(missing)
-    found = meter_of(plan.device, plan.config.tensor_parallel, placed=plan.placement is not None)
-    store.note(energy=noted(found, store.run_info()))
-    due = groups if rule is None else rule.until_over(groups)
-    for sample in measure(plan, engines, due, pair, found.meter):
-        sample.condition = condition
-        store.append(sample)
-        watcher.finished(sample)
-        if rule is not None:
-            _follow(plan, rule, sample, watcher)
-    if rule is not None:
-        rule.note(store, ended=True)
-    store.note(peak_memory_bytes=peak_memory_bytes())
-
-
 def _foretell(plan: Plan, store: RunStore, rule: StoppingRule, watcher: Watcher) -> None:
     """Say at the start what is known of how many prompts a run will take."""
     sequences = plan.samples * len(plan.arms)
@@ -322,7 +313,8 @@ def measure(
         for _ in group:
             worker, began_s = _worker(engine), perf_counter()
             before = taken(worker)
-            (place, answer), joules = metered(partial(next, found), counted)
+            with metered(counted) as joules:
+                place, answer = next(found)
             # What a restarted worker waited for belongs to its start.
             lost = taken_since(before, worker if worker == _worker(engine) else None) | joules
             if group[place].arm.batch > 1:  # a row is not charged with all that passed
