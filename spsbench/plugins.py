@@ -98,7 +98,10 @@ class Registry(dict[str, Kind]):
 
 @dataclass(frozen=True, slots=True)
 class OptionedKind:
-    """What drafters, rules and policies by name have in common; each also has ``options`` and ``check``.
+    """What drafters, rules and policies by name have in common.
+
+    Each also has ``build``, which makes one from all options, ``options``, their names and defaults (a value
+    given must be of the default's type), and ``check``, what their values must be.
 
     Attributes:
         name: as typed.

@@ -27,9 +27,6 @@ class RuleKind(OptionedKind):
 
     Attributes:
         lossless: whether the output keeps the target's law. A lossy rule is called so wherever it shows.
-        build: makes one from all options.
-        options: their names and defaults; a value given must be of the default's type.
-        check: what their values must be.
     """
 
     FLAG: ClassVar[str] = "--rule"
@@ -119,13 +116,7 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PolicyKind(OptionedKind):
-    """A policy by name.
-
-    Attributes:
-        build: makes one from all options; each drafter has its own.
-        options: their names and defaults; a value given must be of the default's type.
-        check: what their values must be.
-    """
+    """A policy by name; each drafter has its own."""
 
     FLAG: ClassVar[str] = "--policy"
 
@@ -210,7 +201,6 @@ class DrafterKind(OptionedKind):
 
     Attributes:
         build: makes one from all options and the context.
-        options: their names and defaults; a value given must be of the default's type.
         needs: what it is built from: ``draft``, the pair's draft model; ``weights``, the target's layers, so
             that the target must be a loaded model and not a table; ``hidden``, ``Context.hidden``.
         needs_by: the same by its options; None where they change nothing.
@@ -222,7 +212,6 @@ class DrafterKind(OptionedKind):
         forwards: how many forwards of the draft model a loop costs, as a function of K; none by default.
         remembers: whether, by its options, what it proposes depends on earlier sequences: tokens are then
             those of one order of prompts, which several workers do not keep. By default it does not.
-        check: what the values of the options must be.
         again: [n, V] its logits over an output by an independent forward, from the options, the target, the
             ids of prompt and output, and per loop where in the ids it began and how many places of its
             drafted tokens are in the output. None where there is none: the rows that it showed must do.

@@ -27,23 +27,18 @@ class UnionDrafter:
     """
 
     def __init__(self, members: Sequence[Drafter]) -> None:
-        self._members = members
+        self.members = members
         self._proposer: Drafter | None = None
-
-    @property
-    def members(self) -> Sequence[Drafter]:
-        """In the order in which they are asked."""
-        return self._members
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Every member reads the prompt: any may be asked in the first loop."""
         self._proposer = None
-        for member in self._members:
+        for member in self.members:
             member.begin(prompt)
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         """The first proposal of at least one token; the last member's where all have none."""
-        for member in self._members:
+        for member in self.members:
             proposal = member.draft(tokens, k, u)
             if len(proposal.tokens):
                 self._proposer = member
@@ -53,12 +48,12 @@ class UnionDrafter:
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """All hear what was decided; of the others' drafts nothing stands."""
-        for member in self._members:
+        for member in self.members:
             member.observe(tokens, accepted if member is self._proposer else 0)
 
     def forced(self, text: ForcedText, k: int) -> Forced:
         """See ``forced.forced``: before every token the drafts of the first member that has one."""
-        found = [forced(member, text, k, f"union of {type(member).__name__}") for member in self._members]
+        found = [forced(member, text, k, f"union of {type(member).__name__}") for member in self.members]
         return united(found)[0]
 
 
