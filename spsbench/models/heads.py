@@ -47,6 +47,7 @@ class Chain(ABC):
 
         Returns:
             [1, V] logits, minus infinity outside of the head's vocabulary, and [1, hidden] the feature
+            that the last entry predicts. The next call may overwrite both.
         """
 
     @abstractmethod

@@ -26,9 +26,8 @@ BLOCK = 32
 class Rounded:
     """A matrix [out, in]: an entry is (code - 2^(bits-1)) scale + offset of its block."""
 
-    codes: npt.NDArray[
-        np.uint8
-    ]  # [out, blocks, bytes]; of 4 bits two share a byte, the first in its lower half
+    # [out, blocks, bytes]; of 4 bits two share a byte, the first in its lower half
+    codes: npt.NDArray[np.uint8]
     scales: Floats  # [out, blocks]
     offsets: Floats | None = None  # [out, blocks]; None where every one is 0
 

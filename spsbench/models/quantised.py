@@ -165,19 +165,14 @@ def _layers(model: Any, quantise: str, device: torch.device) -> Mapping[str, nn.
     """The linear layers that are quantised, by name."""
     from transformers.quantizers.quantizers_utils import should_convert_module
 
-    kept = _kept(model)
+    kept, block = _kept(model), _ROWS_OF_INT4 if device.type == "cpu" else 1
     return {
         name: part
         for name, part in model.named_modules()
         if isinstance(part, nn.Linear)
         and should_convert_module(f"{name}.weight", kept)
-        and (quantise == "int8" or _has_whole_groups(part, device))
+        and (quantise == "int8" or (part.in_features % GROUP == 0 and part.out_features % block == 0))
     }
-
-
-def _has_whole_groups(part: nn.Linear, device: torch.device) -> bool:
-    rows, columns = part.weight.shape
-    return columns % GROUP == 0 and (device.type != "cpu" or rows % _ROWS_OF_INT4 == 0)
 
 
 def _kept(model: Any) -> list[str]:

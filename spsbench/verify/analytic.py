@@ -24,8 +24,9 @@ from spsbench.decode import sampling as law
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.rejection import Accept, Draft, judged
 from spsbench.decode.rows import HostRows, as_in_a_loop
+from spsbench.decode.sampling import warp
 from spsbench.verify.effort import Finding, skipped
-from spsbench.verify.subject import SamplerUnderTest
+from spsbench.verify.subject import SamplerUnderTest, steady
 
 _STEP = 2.0**-18
 _HALVINGS = 22
@@ -42,6 +43,7 @@ def emitted_law(rule: Accept, q: Tensor, draft: Draft, drawn: Tensor, j: int) ->
 
     Returns:
         [V] probabilities in float64. They add up to less than 1 where the rule leaves the path: it
+        rejects what stood, or goes on after a rejection.
     """
     k = len(draft.tokens)
     if j == k:
@@ -169,8 +171,10 @@ def analytic(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fin
             laws, sequence = _laws(subject, prompt, subject.seed + index)
         except _RowsNotShown:
             return skipped(_TEST, f"{subject.drafter} does not show which rows its tokens were drawn from")
-        rows, steady = subject.true_rows(sequence, len(prompt))
-        for implied, row, sure in zip(laws, rows, steady.tolist(), strict=False):
+        tokens = torch.tensor(sequence, device=subject.device)
+        logits = subject.target.score_uncached(tokens, last=len(sequence) - len(prompt) + 1)
+        rows, sures = warp(logits, subject.sampling), steady(logits, subject.sampling)
+        for implied, row, sure in zip(laws, rows, sures.tolist(), strict=False):
             errors += [implied.distance(row)] if sure else []
             at_an_edge += not sure
     mean, worst = (math.fsum(errors) / len(errors), max(errors)) if errors else (0.0, 0.0)

@@ -66,7 +66,10 @@ def p_value(counts: Mapping[int, int], row: Row) -> float:
     statistic = sum((seen - mean) ** 2 / mean for mean, seen in cells if mean > 0)
     token, likely = max(row[0].items(), key=lambda item: item[1], default=(-1, 0.0))
     found = chi_square(statistic, len(cells) - 1), share(counts.get(token, 0), inside, likely)
-    return min(1.0, 3 * min(*found, binomial(outside, inside + outside)))
+    # A bound on the probability of so many tokens of probability 0.
+    draws = inside + outside
+    rare = math.exp(math.log(math.comb(draws, outside)) + outside * math.log(ROUNDING))
+    return min(1.0, 3 * min(*found, rare))
 
 
 def share(seen: int, draws: int, probability: float) -> float:
@@ -89,11 +92,6 @@ def chi_square(statistic: float, freedom: int) -> float:
         tail += math.exp(a * math.log(half) - half - math.lgamma(a + 1))
         a += 1
     return tail
-
-
-def binomial(seen: int, draws: int) -> float:
-    """Bound on the probability of so many tokens of probability 0."""
-    return min(1.0, math.exp(math.log(math.comb(draws, seen)) + seen * math.log(ROUNDING)))
 
 
 def recomputed(folder: str) -> Row:

@@ -89,20 +89,6 @@ class SamplerUnderTest:
 
             yield begin
 
-    def true_rows(self, sequence: Sequence[int], start: int) -> tuple[Tensor, Tensor]:
-        """Target rows by one uncached forward, and which of them rounding could not change.
-
-        Args:
-            start: the first row wanted is the law of ``sequence[start]``; there is one row more than
-                tokens from there, for the token after the end.
-
-        Returns:
-            [n, V] warped rows, and [n] whether their support is the same just beside the parameters.
-        """
-        tokens = torch.tensor(sequence, device=self.device)
-        logits = self.target.score_uncached(tokens, last=len(sequence) - start + 1)
-        return warp(logits, self.sampling), steady(logits, self.sampling)
-
 
 def steady(logits: Tensor, sampling: SamplingParams, slack: float = 1e-3) -> Tensor:
     """[n] whether a row keeps its support when the nucleus or the best logit moves a little.

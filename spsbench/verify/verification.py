@@ -48,8 +48,29 @@ def findings(
 
     A drafter's fault is a finding, and what a rule does that is lossy by design is not a failure.
     """
+    few, with_fault = prompts[: effort.prompts], planted(subject.control, subject.target)
+
+    def tests() -> Iterator[tuple[str, Callable[[], Finding]]]:
+        """First what the sampler is made of, then what it writes."""
+        if subject.control is None:
+            yield "contract", lambda: kept_contract(subject, few)
+            yield "enumeration", lambda: enumerated(subject, effort.tables, effort.wide_tables)
+        yield "rows", lambda: row_difference(subject, few[:2])
+        yield "warp", with_fault(lambda: same_warp(subject, few))
+        yield "uniforms", with_fault(lambda: independent_uniforms(subject))
+        yield "clock", with_fault(lambda: _clock(subject, decoder))
+        yield "analytic", lambda: analytic(subject, few)
+        if subject.sampling.greedy:
+            difference = row_difference(subject, prompts[:2]).numbers["difference"]
+            yield "greedy", lambda: greedy_identity(subject, few, float(difference or 0))
+        else:
+            where = contexts or _contexts(subject, prompts, effort)
+            yield "sampling", lambda: remembered_draws(subject, where, effort.draws)
+            yield "end to end", lambda: end_to_end_draws(subject, where[:1], effort.end_to_end)
+        yield "outputs", lambda: rescored_outputs(subject, prompts[: effort.outputs], decoder)
+
     with planted_everywhere(subject.control):
-        for test, run in _tests(subject, prompts, decoder, effort, contexts):
+        for test, run in tests():
             try:
                 found = run()
             except DrafterFault as fault:
@@ -58,33 +79,6 @@ def findings(
                 if test in OF_THE_LAW and not (subject.is_lossless or found.unjudged):
                     found = replace(found, passed=True, bounds="nothing", unjudged=LOSSY)
             yield found
-
-
-def _tests(
-    subject: SamplerUnderTest,
-    prompts: Sequence[Sequence[int]],
-    decoder: TextDecoder,
-    effort: Effort,
-    contexts: Contexts | None,
-) -> Iterator[tuple[str, Callable[[], Finding]]]:
-    """The table of tests: first what the sampler is made of, then what it writes."""
-    few, with_fault = prompts[: effort.prompts], planted(subject.control, subject.target)
-    if subject.control is None:
-        yield "contract", lambda: kept_contract(subject, few)
-        yield "enumeration", lambda: enumerated(subject, effort.tables, effort.wide_tables)
-    yield "rows", lambda: row_difference(subject, few[:2])
-    yield "warp", with_fault(lambda: same_warp(subject, few))
-    yield "uniforms", with_fault(lambda: independent_uniforms(subject))
-    yield "clock", with_fault(lambda: _clock(subject, decoder))
-    yield "analytic", lambda: analytic(subject, few)
-    if subject.sampling.greedy:
-        difference = row_difference(subject, prompts[:2]).numbers["difference"]
-        yield "greedy", lambda: greedy_identity(subject, few, float(difference or 0))
-    else:
-        where = contexts or _contexts(subject, prompts, effort)
-        yield "sampling", lambda: remembered_draws(subject, where, effort.draws)
-        yield "end to end", lambda: end_to_end_draws(subject, where[:1], effort.end_to_end)
-    yield "outputs", lambda: rescored_outputs(subject, prompts[: effort.outputs], decoder)
 
 
 _TOKENS = 24
