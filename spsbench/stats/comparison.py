@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from spsbench import axes
 from spsbench.axes import ArmIdentity
-from spsbench.stats.bootstrap import plain, pooled_interval
+from spsbench.stats.bootstrap import plain
 from spsbench.stats.conditions import contention
 from spsbench.stats.corpus import by_prompt, corpus_metrics, score_table
 from spsbench.stats.losslessness import identity
-from spsbench.stats.parity import PASSED, Units, Value, differing, figure, per_prompt
+from spsbench.stats.parity import PASSED, Units, Value, differences, figure, per_prompt
 from spsbench.stats.speedup import finished, pair, shown, speedup
 from spsbench.summary_types import MetricInterval, RatioInterval, TokenIdentity
 
@@ -342,7 +342,7 @@ def _metrics(a: pd.DataFrame, b: pd.DataFrame, of_a: Run, of_b: Run) -> Iterator
         first, second = figure(ours, value), figure(theirs, value)
         if first is not None and second is not None:
             difference = figure(theirs - ours, None) if value is None else second - first
-            low, high = pooled_interval(*differing(ours, theirs, value))
+            _, (low, high) = differences(ours, theirs, value)
             yield {
                 "metric": name,
                 "prompts": len(shared),

@@ -88,6 +88,7 @@ EQUIVALENT: Final = "equivalent"
 DIFFERENT: Final = "different"
 INCONCLUSIVE: Final = "inconclusive"
 _PREFERRED = ("rouge2", PASSED, "exact_match")
+_ROUNDING = 1e-12
 
 
 Value = Callable[[Floats], Floats]
@@ -317,12 +318,25 @@ def _of_both(one: Any, other: Any, of_both: Callable[[Floats, Floats], Floats]) 
     return [*first, *second], lambda sums: of_both(sums[:width], sums[width:])
 
 
-def differing(one: Any, other: Any, value: Value | None) -> tuple[list[Floats], Value]:
-    """(columns, [prompts] each; the statistic of their sums that is the other's figure less the one's)."""
+def differences(
+    one: Any, other: Any, value: Value | None
+) -> tuple[Floats, tuple[float, float] | tuple[None, None]]:
+    """([prompts] numbers whose mean is the other's figure less the one's, the mean's 95% interval).
+
+    There is no interval over one prompt, nor where the numbers vary by no more than rounding.
+    """
+    if len(one) < 2:
+        return np.zeros(len(one)), (None, None)
     if value is None:
-        difference = np.asarray(other - one, dtype=np.float64)
-        return [difference, np.ones(len(difference))], ratio_of_sums
-    return _of_both(one, other, lambda first, second: value(second) - value(first))
+        found = np.asarray(other - one, dtype=np.float64)
+        columns = [found, np.ones(len(found))]
+        statistic: Value = ratio_of_sums
+    else:
+        columns, statistic = _of_both(one, other, lambda first, second: value(second) - value(first))
+        found = pseudo_values(columns, statistic)
+    if found.std(ddof=1) < _ROUNDING:
+        return found, (None, None)
+    return found, pooled_interval(columns, statistic)
 
 
 def _test(found: PairedScores, ars: Any, sps: Any, value: Value | None) -> None:
@@ -331,19 +345,16 @@ def _test(found: PairedScores, ars: Any, sps: Any, value: Value | None) -> None:
     if n < 2:
         found["reason"] = f"{n} prompt{'' if n == 1 else 's'}: no variance to judge by"
         return
-    columns, statistic = differing(ars, sps, value)
-    # A difference for each prompt, whose mean is that of the figures.
-    difference = columns[0] if value is None else pseudo_values(columns, statistic)
+    difference, (low, high) = differences(ars, sps, value)
     deviation = float(difference.std(ddof=1))
-    if deviation < 1e-12:
-        same = "the same score" if abs(float(difference[0])) < 1e-12 else "the same difference"
+    if deviation < _ROUNDING:
+        same = "the same score" if abs(float(difference[0])) < _ROUNDING else "the same difference"
         which = "on every prompt" if value is None else "whichever prompt is left out"
         found.update({"standard_deviation": 0.0, "reason": f"{same} {which}"})
         return
     from statsmodels.stats.weightstats import ttost_paired
 
     margin = found["margin"]
-    low, high = pooled_interval(columns, statistic)
     p_value = float(ttost_paired(difference, np.zeros(n), -margin, margin)[0])
     apart = low is not None and high is not None and not low <= 0.0 <= high
     found.update(

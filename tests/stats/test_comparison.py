@@ -9,7 +9,9 @@ import pytest
 from simulated_sweep import sweep
 from summarised import arms_in
 
+from spsbench.stats import comparison
 from spsbench.stats.comparison import Side, compare, slower, undecided
+from spsbench.stats.corpus import CorpusMetric
 from spsbench.tasks.metrics.builtin import BLEU, bleu_counts
 
 RUN: dict[str, Any] = {
@@ -181,6 +183,25 @@ def test_bleu_under_two_signatures_has_no_interval(alike: bool) -> None:
     assert metric["difference"] == pytest.approx(metric["b"] - metric["a"])
     assert (metric["low"] is not None) == alike
     assert any("the metric bleu" in text for text in found["warnings"]) != alike
+
+
+@pytest.mark.parametrize("corpus", [False, True])
+def test_a_difference_of_rounding_has_no_interval(corpus: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One score and one share, reached by other sums: parity calls that the same on every prompt."""
+    share = CorpusMetric(("share:part", "share:whole"), lambda sums: sums[0] / sums[1])
+    monkeypatch.setattr(comparison, "corpus_metrics", lambda run: {"share": share} if corpus else {})
+    sides = []
+    for name, odd, whole in (("a", 0.1 + 0.2, 1.0), ("b", 0.3, 3.0)):
+        side = _side(name)
+        scores: list[dict[str, float]] = []
+        for number in (int(example[1:]) for example in side.samples["example_id"]):
+            part = whole * (0.2 + 0.001 * number)
+            counted = {"share:part": part, "share:whole": whole}
+            scores.append(counted if corpus else {"rouge2": odd if number % 2 else 0.3})
+        sides.append(Side(name, side.run, side.prompts, side.samples.assign(scores=scores)))
+    (metric,) = compare(*sides)["arms"][0]["metrics"]
+    assert abs(metric["difference"]) < 1e-15
+    assert (metric["low"], metric["high"]) == (None, None)
 
 
 def _with_scores(samples: pd.DataFrame, shift: float) -> pd.DataFrame:
