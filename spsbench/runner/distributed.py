@@ -48,7 +48,7 @@ from spsbench.runner.worker import (
 )
 from spsbench.stats.conditions import unlike
 from spsbench.store import RunStore, plain
-from spsbench.store.opening import RUN_FILE, check_identity, read_run, require_free
+from spsbench.store.opening import RUN_FILE, check_identity, require_free
 from spsbench.summary_types import Conditions
 from spsbench.tasks.task import Task
 
@@ -114,7 +114,7 @@ def useful_workers(plan: Plan, directory: Path, *, resume: bool) -> int:
     require_free(directory)
     if not resume or not (directory / RUN_FILE).is_file():
         return len(plan.prompts)
-    check_identity(directory, read_run(directory).get("identity"), plain(plan.identity()))
+    check_identity(directory, plan.identity())
     with RunStore.open(directory) as store:
         prompts = {turn.prompt.example_id for turn in due_turns(plan, store)}
         if plan.config.score:

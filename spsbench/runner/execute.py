@@ -50,8 +50,8 @@ from spsbench.runner.stopping import (
     together,
 )
 from spsbench.stats.anytime import EXPECTABLE
-from spsbench.store import RunStore, differences, plain
-from spsbench.store.opening import RUN_FILE, check_identity, read_run
+from spsbench.store import RunStore, differences
+from spsbench.store.opening import RUN_FILE, check_identity
 from spsbench.summary_types import Conditions, Summary
 
 _WARM_UP_TOKENS = 64
@@ -115,7 +115,7 @@ def conclude(plan: Plan, store: RunStore, watcher: Watcher, scorer: Scorer = sco
 def require_continuable(plan: Plan, directory: Path) -> None:
     """Refuse a run directory that ``execute`` with ``resume`` would refuse; nothing is written or loaded."""
     if (directory / RUN_FILE).is_file():
-        check_identity(directory, read_run(directory).get("identity"), plain(plan.identity()))
+        check_identity(directory, plan.identity())
         now = conditions_of(plan, plan.info()["environment"])
         require_unchanged(directory, plan, [now], latest=True)
 

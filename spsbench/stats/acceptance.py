@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-SCALARS = (
-    "r_prime",
-    "mean_acceptance_length",
-    "draft_acceptance_rate",
-    "alpha_tested",
-    "alpha_beta",
-    "alpha_leviathan",
-    "alpha_iid",
-    "tokens_per_target_call",
-)
 PER_POSITION = ("acceptance_per_position", "conditional_acceptance")
 
 LEGEND = {

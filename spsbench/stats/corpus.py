@@ -169,21 +169,23 @@ def corpus_metrics(info: Mapping[str, Any], kinds: Iterable[MetricKind] = ()) ->
 
 def without_figure(samples: pd.DataFrame, corpora: Mapping[str, CorpusMetric]) -> list[str]:
     """A sentence for each metric that has scored outputs and, of some arm, no figure here."""
-    return [
-        f"{name} has no figure here of {', '.join(arms)}: it comes from a file or a script, which a report "
-        "does not run, and none is recorded for these outputs. `spsbench score RUN --missing` computes it."
-        for name, metric in corpora.items()
-        if metric.value is None and (arms := _unrecorded(samples, metric))
-    ]
-
-
-def _unrecorded(samples: pd.DataFrame, metric: CorpusMetric) -> list[str]:
     by_arm = {str(arm): own for arm, own in samples.groupby("arm", sort=False)}
-    return [
-        arm
-        for arm, own in by_arm.items()
-        if len(metric.counted(score_table(own))) and metric.of_record(own, arm) is None
-    ]
+    found = []
+    for name, metric in corpora.items():
+        arms = [
+            arm
+            for arm, own in by_arm.items()
+            if metric.value is None
+            and metric.of_record(own, arm) is None
+            and len(metric.counted(score_table(own)))
+        ]
+        if arms:
+            found.append(
+                f"{name} has no figure here of {', '.join(arms)}: it comes from a file or a script, which a "
+                "report does not run, and none is recorded for these outputs. `spsbench score RUN --missing` "
+                "computes it."
+            )
+    return found
 
 
 def intervals(

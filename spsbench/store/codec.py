@@ -257,9 +257,10 @@ _DECODED: dict[str, Callable[[Any], Any]] = {
 }
 
 _PROMPT_NAMES = {"text": "prompt", "ids": "prompt_ids"}
+"""Fields of a ``Prompt`` that have another name in ``prompts.jsonl``."""
+
 _IN_EVERY_LINE = ("example_id", "text", "ids", "reference", "truncated_tokens")
 """The other fields came later and are missing in earlier runs, and where they say nothing."""
-"""Fields of a ``Prompt`` that have another name in ``prompts.jsonl``."""
 
 
 def encode_prompt(prompt: Prompt) -> Row:

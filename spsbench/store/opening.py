@@ -67,15 +67,16 @@ _SHOWN = 12
 _ABSENT = object()
 
 
-def check_identity(directory: Path, theirs: Any, ours: Any) -> None:
-    """Refuse to continue a run under another identity."""
-    lines = differences(theirs, ours)
-    if lines:
+def check_identity(directory: Path, identity: Row) -> Row:
+    """Refuse to continue a run under another identity; answers ``run.json``."""
+    run = read_run(directory)
+    if lines := differences(run.get("identity"), files.plain(identity)):
         raise UsageError(
             "\n".join([f"{directory} holds another run (its value -> yours):", *lines, ""]),
             flag="--out",
-            remedy=f"Name another directory, or use the settings of {directory / 'config.yaml'}.",
+            remedy=f"Name another directory, or use the settings of {directory / CONFIG_FILE}.",
         )
+    return run
 
 
 def differences(theirs: Any, ours: Any) -> list[str]:
@@ -272,17 +273,16 @@ def prepare(
     Of a run that goes on they are brought up to date with what is asked now.
     """
     now = datetime.now(UTC).isoformat()
-    identity, info = files.plain(identity), files.plain(info)
+    info = files.plain(info)
     # What is added is of this schema; an earlier spsbench must not read it.
     run: Row = {"schema_version": SCHEMA_VERSION}
     if again:
-        before = read_run(directory)
-        check_identity(directory, before.get("identity"), identity)
+        before = check_identity(directory, identity)
         run = before | run | {"resumed": [*before.get("resumed", []), {"time_utc": now, **info}]}
         path = directory / PROMPTS_FILE
         prompts = codec.merge_prompts(path, codec.read_prompts(path) if path.exists() else [], prompts)
     else:
-        run |= {"created_utc": now, "identity": identity, **info, "resumed": []}
+        run |= {"created_utc": now, "identity": files.plain(identity), **info, "resumed": []}
     text = yaml.safe_dump(files.plain(config), sort_keys=False, allow_unicode=True)
     files.write_text(directory / CONFIG_FILE, text)
     codec.write_prompts(directory / PROMPTS_FILE, prompts)
