@@ -38,10 +38,14 @@ TURN = "turn"
 
 Message = dict[str, str]
 
-_ROLES = {role: role for role in ("system", "user", "assistant")}
 _SPEAKERS = {"system": "system", "human": "user", "user": "user"} | dict.fromkeys(
     ("gpt", "chatgpt", "assistant"), "assistant"
 )
+_SPOKEN = {
+    MESSAGES: ("role", "content", {role: role for role in ("system", "user", "assistant")}),
+    CONVERSATIONS: ("from", "value", _SPEAKERS),
+}
+"""Of each layout of messages: the fields of who speaks and of what is said, and the speakers' roles."""
 
 # What the published SPEED-Bench has instead of texts that it may not pass on.
 _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
@@ -233,7 +237,7 @@ def _asked(row: Row) -> tuple[list[dict[str, Any]], int]:
     if found == [TURNS]:
         texts = _user_turns(row)
         return [{TURN: texts[0]}], len(texts) - 1
-    cut, later_turns = _by_turn(_messages(row) if found == [MESSAGES] else _conversation(row))
+    cut, later_turns = _by_turn(_messages(row, *found))
     return [{MESSAGES: messages} for messages in cut], later_turns
 
 
@@ -254,20 +258,16 @@ def _user_turns(row: Row) -> list[str]:
     return [_whole(text, row) for text in turns]
 
 
-def _messages(row: Row) -> list[Message]:
-    parts = enumerate(_listed(row, MESSAGES), start=1)
-    messages = [_message(row, number, part, "role", "content", _ROLES) for number, part in parts]
-    if not any(message["role"] == "user" for message in messages):
+def _messages(row: Row, layout: str) -> list[Message]:
+    """What was said; of ShareGPT nothing if no user begins, as in the published file now and then."""
+    parts = enumerate(_listed(row, layout), start=1)
+    messages = [_message(row, number, part, *_SPOKEN[layout]) for number, part in parts]
+    speakers = [message["role"] for message in messages if message["role"] != "system"]
+    if layout == CONVERSATIONS:
+        return messages if speakers[:1] == ["user"] else []
+    if "user" not in speakers:
         raise bad_data(f"{row.place}: messages has none of the role user.", "Add what is asked.")
     return messages
-
-
-def _conversation(row: Row) -> list[Message]:
-    """ShareGPT's messages; none if no user begins them, as in the published file now and then."""
-    parts = enumerate(_listed(row, CONVERSATIONS), start=1)
-    messages = [_message(row, number, part, "from", "value", _SPEAKERS) for number, part in parts]
-    said = [message["role"] for message in messages if message["role"] != "system"]
-    return messages if said[:1] == ["user"] else []
 
 
 def _listed(row: Row, name: str) -> list[Any]:

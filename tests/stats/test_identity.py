@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 from simulated_evidence import samples
 
@@ -23,3 +24,12 @@ def test_without_tokens_or_common_sequences_there_is_nothing_to_compare() -> Non
     assert identity(tokens, tokens.assign(example_id="other")) is None
     same = identity(tokens, tokens)
     assert same == {"sequences": 2, "identical": 1.0, "first_divergence": None}
+
+
+def test_a_sequence_is_compared_within_its_process() -> None:
+    """Two processes that wrote different texts, each of them the same in both arms."""
+    frame = samples([None, None])
+    both = pd.concat(
+        [frame.assign(process=process, token_ids=[[process], [2]]) for process in (0, 1)], ignore_index=True
+    )
+    assert identity(both, both) == {"sequences": 4, "identical": 1.0, "first_divergence": None}
