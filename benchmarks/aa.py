@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     settings = {"task": options.task, "k": 0, "score": False, "seed": options.seed}
     settings |= {"max_new_tokens": options.max_new_tokens, "threads": options.threads}
     limit = options.repeats * options.prompts
-    ready = plan(resolve(settings | {"limit": limit}, pair=options.pair))
+    ready = plan(resolve(settings | {"limit": limit, "pair": options.pair}))
     print(f"A/A on {ready.task.name}, pair {options.pair}: {_machine()}\n")
     print("| repeat | tokens | ratio | 95% interval | covers 1 |\n| --: | --: | --: | :-- | :-- |")
     repeats = []

@@ -123,8 +123,7 @@ def run(
 
     carry_out = execute if on is None else partial(execute_on, require_cluster(on))
     if not isinstance(config, RunConfig):
-        given = dict(config or {}) | settings
-        config = resolve(given, pair=given.pop("pair", None), protocol=given.pop("protocol", None))
+        config = resolve({**(config or {}), **settings})
     if on is None:
         require_cpus(config.threads)
     ready = plan(config)

@@ -126,7 +126,7 @@ class OptionedKind:
         return found
 
 
-def unknown(name: str, known: Iterable[str], flag: str, more: str = "") -> UsageError:
+def unknown(name: str, known: Iterable[str], flag: str, more: str = "", sort: str = "") -> UsageError:
     """The error for a name that is not among the known ones; suggests the closest.
 
     Args:
@@ -134,12 +134,14 @@ def unknown(name: str, known: Iterable[str], flag: str, more: str = "") -> Usage
         known: the names that exist.
         flag: the flag or key at fault.
         more: what else may be given.
+        sort: what the name is of, e.g. ``pair``.
     """
     lowered = {candidate.lower(): candidate for candidate in known}
-    close = get_close_matches(name.lower(), lowered, n=1)
+    close = get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
     hint = f"Did you mean {lowered[close[0]]}? " if close else ""
     remedy = f"{hint}Choose from {', '.join(lowered.values())}{more}."
-    return UsageError(f"{name or 'an empty text'} is unknown.", flag=flag, remedy=remedy)
+    subject = f"the {sort} {name}" if sort else name or "an empty text"
+    return UsageError(f"{subject} is unknown.", flag=flag, remedy=remedy)
 
 
 def settled(name: str, options: Options, spec: Spec, flag: str) -> dict[str, OptionValue]:

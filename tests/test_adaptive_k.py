@@ -38,7 +38,7 @@ def test_it_is_a_policy_up_to_the_largest_k(
 def test_alone_the_bound_is_the_protocols(tmp_path: Path) -> None:
     protocol = tmp_path / "mine.yaml"
     protocol.write_text("ks: [1, 6]\nlimit: 3\n")
-    config = resolve({"k": "adaptive"}, protocol=str(protocol))
+    config = resolve({"k": "adaptive", "protocol": str(protocol)})
     assert (config.ks, config.policies) == ((1, 6), ("stop-below",))
 
 

@@ -32,8 +32,8 @@ def test_nothing_given_is_the_embedded_pair_on_its_own_data() -> None:
 
 
 def test_another_pair_runs_on_official_data() -> None:
-    assert resolve({}, pair="gpt2").data == "official"
-    assert resolve({"data": "mini"}, pair="gpt2").data == "mini"
+    assert resolve({"pair": "gpt2"}).data == "official"
+    assert resolve({"data": "mini", "pair": "gpt2"}).data == "mini"
 
 
 def test_the_shipped_files_are_all_valid() -> None:
@@ -44,13 +44,13 @@ def test_the_shipped_files_are_all_valid() -> None:
 
 
 def test_the_paper_protocol_is_that_of_table_1() -> None:
-    xsum, humaneval = (resolve({"task": task}, protocol="paper") for task in ("xsum", "humaneval"))
+    xsum, humaneval = (resolve({"task": task, "protocol": "paper"}) for task in ("xsum", "humaneval"))
     assert (xsum.limit, xsum.samples, xsum.samplings, xsum.ks) == (None, 1, ("nucleus", "greedy"), (4,))
     assert (humaneval.limit, humaneval.samples, humaneval.samplings) == (None, 100, ("nucleus",))
 
 
 def test_a_task_file_is_known_by_its_stem() -> None:
-    assert resolve({"task": "elsewhere/humaneval.yaml"}, protocol="paper").samples == 100
+    assert resolve({"task": "elsewhere/humaneval.yaml", "protocol": "paper"}).samples == 100
 
 
 def test_each_source_overrules_the_one_below(tmp_path: Path) -> None:
@@ -85,31 +85,31 @@ def test_two_models_make_a_pair() -> None:
 
 
 def test_a_revision_applies_to_a_named_pair() -> None:
-    pair = resolve({"revision": "abc"}, pair="gpt2").pair
+    pair = resolve({"revision": "abc", "pair": "gpt2"}).pair
     assert (pair.target.revision, pair.draft.revision) == ("abc", None)
 
 
 def test_set_reaches_into_the_pair() -> None:
-    config = resolve({}, None, ["pair.target.revision=main", "k=2"], pair="gpt2")
+    config = resolve({"pair": "gpt2"}, None, ["pair.target.revision=main", "k=2"])
     assert (config.pair.target.revision, config.pair.name, config.ks) == ("main", "gpt2", (2,))
 
 
 def test_a_pair_can_be_a_file(tmp_path: Path) -> None:
     file = tmp_path / "own.yaml"
     file.write_text("target: {id: a}\ndraft: {id: b}\n")
-    assert resolve({}, pair=str(file)).pair.name == "own"
+    assert resolve({"pair": str(file)}).pair.name == "own"
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "flags",
     [
-        {"flags": {}},
-        {"flags": {"task": "humaneval", "k": "0,7", "temperature": 0.5, "shard": "2/3"}, "protocol": "paper"},
-        {"flags": {"target": "a", "draft": "b", "threads": 2, "limit": 7, "score": False}},
+        {},
+        {"task": "humaneval", "protocol": "paper", "k": "0,7", "temperature": 0.5, "shard": "2/3"},
+        {"target": "a", "draft": "b", "threads": 2, "limit": 7, "score": False},
     ],
 )
-def test_a_written_configuration_runs_again(arguments: dict[str, Any], tmp_path: Path) -> None:
-    config = resolve(**arguments)
+def test_a_written_configuration_runs_again(flags: dict[str, Any], tmp_path: Path) -> None:
+    config = resolve(flags)
     file = tmp_path / "config.yaml"
     file.write_text(config.to_yaml())
     assert resolve({}, file) == config
@@ -204,7 +204,7 @@ def test_a_bad_assignment_is_a_usage_error(override: str) -> None:
 
 def test_pair_and_models_exclude_each_other() -> None:
     with pytest.raises(UsageError, match="together with --pair"):
-        resolve({"target": "a", "draft": "b"}, pair="gpt2")
+        resolve({"target": "a", "draft": "b", "pair": "gpt2"})
 
 
 @pytest.mark.parametrize(
@@ -273,17 +273,17 @@ def test_a_target_alone_will_do_where_nothing_runs_a_draft_model() -> None:
 def test_a_pair_may_name_its_drafter_and_a_run_another(tmp_path: Path) -> None:
     path = tmp_path / "pair.yaml"
     path.write_text("name: p\ntarget: {id: a/b}\ndraft: {id: a/c}\ndrafter: lookup\n")
-    assert resolve({}, pair=str(path)).drafters == ("lookup",)
-    assert resolve({"drafter": "model"}, pair=str(path)).drafters == ("model",)
+    assert resolve({"pair": str(path)}).drafters == ("lookup",)
+    assert resolve({"drafter": "model", "pair": str(path)}).drafters == ("model",)
     assert resolve({}).drafters == ("model",)
 
 
 def test_a_pair_may_name_its_task_and_a_run_another(tmp_path: Path) -> None:
     path = tmp_path / "pair.yaml"
     path.write_text("name: p\ntarget: {id: a/b}\ndraft: {id: a/c}\ntask: humaneval\n")
-    assert resolve({}, pair=str(path)).task == "humaneval"
-    assert resolve({"task": "xsum"}, pair=str(path)).task == "xsum"
-    assert resolve({}, pair="mini-t5").task == "wmt-mini"
+    assert resolve({"pair": str(path)}).task == "humaneval"
+    assert resolve({"task": "xsum", "pair": str(path)}).task == "xsum"
+    assert resolve({"pair": "mini-t5"}).task == "wmt-mini"
     assert resolve({}).task == "xsum"
 
 

@@ -88,10 +88,8 @@ def _opener(given: argparse.Namespace, room: Room) -> Opened:
 
 def _plan(task: str, prompts: int) -> Plan:
     """Prompts of the mini pair's task."""
-    config = resolve(
-        {"task": task, "data": "mini", "limit": prompts, "arms": ["ars"], "score": False}, pair="mini"
-    )
-    return plan(config)
+    settings = {"task": task, "pair": "mini", "data": "mini", "limit": prompts, "arms": ["ars"]}
+    return plan(resolve(settings | {"score": False}))
 
 
 def _room(given: argparse.Namespace) -> Room:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from spsbench.cli import options, values
 from spsbench.cli.console import out, present, print_json, say
 from spsbench.cli.options import takes
+from spsbench.cli.run import read_settings, require_possible
+from spsbench.config import resolve
 from spsbench.config.files import model_name
 from spsbench.config.together import refuse_together
 from spsbench.errors import GateFailed, IncompleteError, SpsbenchError, UnavailableError, UsageError
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 DRAWN = "With --engine"
 
+PLAIN, SPECULATING = "ars", "sps"
 
 OF_TEXTS = {
     "--temperature T": (
@@ -90,42 +93,43 @@ def audit(**params: Any) -> None:
         audit_named(params)
 
 
-DEFAULT_PAIR = "mini"
-
-
 def audit_file(path: Path, params: Mapping[str, Any]) -> None:
     """Judge the texts of a file."""
     quiet: bool = params["quiet"]
     sampling, seed = values.sampling(params), values.seed(params["seed"])
     values.float_dtype(params["dtype"], "--dtype")
     samples_dtype = params["samples_dtype"]
-    if samples_dtype is not None and samples_dtype not in values.FLOATS:
+    if samples_dtype not in (None, *values.FLOATS):
         raise UsageError(
             f"{samples_dtype} is unknown.",
             flag="--samples-dtype",
             remedy=f"Choose from {', '.join(values.FLOATS)}.",
         )
-    values.require_machine({**params, "threads": None})
+    names = ("pair", "target", "draft", "revision", "draft_revision", "device", "dtype")
+    config = resolve(
+        {name: params[name] for name in names} | {"arms": PLAIN}
+    )  # a target does without a draft
     values.readable(path, "SAMPLES", "Name a file of JSON lines.")
     say(f"Checking {path} and the models", quiet=quiet)
-    sources, size, window = _sources(params)
+    sources, size, window = _sources(config, alone=params["draft"] is None and params["target"] is not None)
+    from spsbench.cli.progress import watching
     from spsbench.verify.audit import Reader
 
     reader = Reader(sources[0].tokenizer, size, window, sampling)
     total = sum(1 for _ in reader.read(path))
     if not total:
         raise UsageError(f"{path} is empty.", flag="SAMPLES", remedy="Name a file with completions.")
-    models = _load(sources, size, params)
+    models = _load(sources, size, config)
     from spsbench.models.memory import DTYPES
     from spsbench.verify.audit import Audit
 
     theirs = None if samples_dtype is None else DTYPES[samples_dtype]
     found = Audit(models[0], models[1] if len(models) > 1 else None, theirs, seed)
-    say(f"Reading {total} texts", quiet=quiet)
-    for number, text in enumerate(reader.read(path), start=1):
-        found.read(text)
-        if number * 10 // total > (number - 1) * 10 // total:
-            say(f"{number}/{total}", quiet=quiet)
+    with watching(quiet=quiet, moving=True) as watcher:
+        watcher.stage(f"Reading {total} texts", total)
+        for text in reader.read(path):
+            found.read(text)
+            watcher.step()
     _show(found, [source.name for source in sources], params)
 
 
@@ -194,39 +198,28 @@ def _impossible(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _sources(params: Mapping[str, Any]) -> tuple[list[ModelSource], int, int]:
-    """Target and, if there is one, draft; the logits they share and the shorter window."""
-    from spsbench.config import ModelRef, PairConfig, load_pair
-    from spsbench.config.files import pair_name
+def _sources(config: RunConfig, *, alone: bool) -> tuple[list[ModelSource], int, int]:
+    """Target and, unless it is alone, draft; the logits they share and the shorter window."""
     from spsbench.models.causal_lm import context_window, text_config
     from spsbench.models.hf_errors import quiet_libraries
     from spsbench.models.pair import find_pair
     from spsbench.models.source import find
 
-    if params["target"] is None:
-        if params["draft"] is not None:
-            raise UsageError("the target is not named.", flag="--target", remedy="Give both models.")
-        pair = load_pair(params["pair"] or DEFAULT_PAIR)
-    else:
-        refuse_together("audit", {**params, "pair_of_samples": params["pair"]})
-        target = ModelRef(id=params["target"], revision=params["revision"])
-        if params["draft"] is None:
-            quiet_libraries()
-            source = find(target.id, target.revision, "--target")
-            return [source], text_config(source.config).vocab_size, context_window(source.config)
-        draft = ModelRef(id=params["draft"], revision=params["draft_revision"])
-        pair = PairConfig(name=pair_name(target, draft), target=target, draft=draft)
-    both = find_pair(pair)
+    if alone:
+        quiet_libraries()
+        source = find(config.pair.target.id, config.pair.target.revision, "--target")
+        return [source], text_config(source.config).vocab_size, context_window(source.config)
+    both = find_pair(config.pair)
     return [both.target, both.draft], both.vocab_size, both.context_window
 
 
-def _load(sources: list[ModelSource], size: int, params: Mapping[str, Any]) -> list[CausalLM]:
+def _load(sources: list[ModelSource], size: int, config: RunConfig) -> list[CausalLM]:
     from spsbench.config.models import TORCH
     from spsbench.models.loading import load
     from spsbench.models.memory import require_memory
     from spsbench.models.pair import resolve_device
 
-    device, dtype = resolve_device(params["device"] or "auto"), params["dtype"] or _own_dtype(params)
+    device, dtype = resolve_device(config.device), config.model_dtype
     require_memory(sources[0], sources[1] if len(sources) > 1 else None, (dtype, dtype), device, TORCH)
     models: list[CausalLM] = []
     # The reference forward: an auditor that shares code with the engine would share its faults.
@@ -234,13 +227,6 @@ def _load(sources: list[ModelSource], size: int, params: Mapping[str, Any]) -> l
         under = models[0] if models else None
         models.append(load(source, dtype, device, size, flag, TORCH, target=under))
     return models
-
-
-def _own_dtype(params: Mapping[str, Any]) -> str:
-    """A named pair's own precision, or each checkpoint's."""
-    from spsbench.config import load_pair
-
-    return load_pair(params["pair"] or DEFAULT_PAIR).dtype if params["target"] is None else "auto"
 
 
 # --- texts drawn from an engine ---
@@ -290,7 +276,6 @@ def verify_engine(params: Mapping[str, Any]) -> None:
     )
 
 
-PLAIN, SPECULATING = "ars", "sps"
 _PROMPTS, _TEXTS, _BUDGET_S = 40, 320, 600.0
 _EVERY_S = 10.0
 
@@ -374,29 +359,18 @@ def _samplings(params: Mapping[str, Any]) -> list[SamplingParams]:
 
 def _limits(params: Mapping[str, Any]) -> tuple[float, int, float]:
     """Leakage, texts and seconds: all of ``Effort`` but the length of a text, which the task says."""
-    bound = values.share(params["bound"], "--bound", 0.02)
+    bound = 0.02 if params["bound"] is None else values.share(params["bound"], "--bound")
     texts = int(values.number(params["texts"], "--texts", 1, _TEXTS, whole=True))
     return bound, texts, values.seconds(params["budget"], _BUDGET_S)
 
 
 def config_of(params: Mapping[str, Any], task_flag: str) -> RunConfig:
     """Prompts, pair and seed, as a run would have them; no sampling of the task's is used."""
-    from spsbench.cli.run import require_possible, task_file
-    from spsbench.config import resolve
-    from spsbench.records import number
-
-    flags: dict[str, Any] = {"task": params["task"], "arms": PLAIN, "limit": params["limit"] or _PROMPTS}
-    names = ("target", "draft", "revision", "draft_revision", "max_new_tokens", "seed", "data")
-    flags |= {name: params[name] for name in names if params.get(name) is not None}
-    flags |= {
-        name: number(flags[name])
-        for name in ("limit", "max_new_tokens", "seed")
-        if isinstance(flags.get(name), str)
-    }
-    if "data" not in flags:
-        flags |= task_file(flags["task"], quiet=params["quiet"])
-    config = resolve(flags | {"score": False}, pair=params["pair"])
+    names = ("task", "prompts", "data", "pair", "target", "draft", "revision", "draft_revision", "seed")
+    given = {name: params.get(name) for name in (*names, "max_new_tokens", "quiet")}
+    given |= {"arms": PLAIN, "limit": params["limit"] or str(_PROMPTS), "no_score": True}
     try:
+        config = read_settings(given)
         require_possible(config)
     except SpsbenchError as error:
         if error.flag != "TASK":

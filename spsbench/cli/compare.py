@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from spsbench.cli import options
 from spsbench.cli.console import present, say
 from spsbench.cli.options import takes
+from spsbench.cli.values import share
 from spsbench.errors import GateFailed, SpsbenchError, UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def compare(a: Path, b: Path, gate: str | None, force: bool, json: bool, quiet: 
     from spsbench.stats.comparison import compare as compare_sides
     from spsbench.stats.comparison import slower, undecided
 
-    allowed = None if gate is None else read_share(gate)
+    allowed = None if gate is None else share(gate, "--gate", zero=True)
     compared = compare_sides(_side(a), _side(b))
     _require_comparable(compared, gated=allowed is not None, force=force)
     ask_again(compared, a, b)
@@ -137,18 +138,6 @@ def _tokens(samples: pd.DataFrame, arm: str, place: Divergence) -> list[int]:
         & (samples["sample_index"] == place["sample_index"])
     ]
     return [int(token) for token in own.iloc[-1]["token_ids"]]
-
-
-def read_share(text: str) -> float:
-    """``2%`` or ``0.02`` as a number."""
-    number = text.strip()
-    try:
-        share = float(number[:-1]) / 100 if number.endswith("%") else float(number)
-    except ValueError:
-        share = -1.0
-    if not 0.0 <= share < 1.0:
-        raise UsageError(f"it must be from 0% to below 100%, got {text}.", flag="--gate", remedy="E.g. 2%.")
-    return share
 
 
 def _side(directory: Path) -> Side:

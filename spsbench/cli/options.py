@@ -210,7 +210,6 @@ _NAMED = {
     "--engine LIST": "engines",
     "--engine NAME": "external engines",
     "NAME": "pairs and external engines",
-    "[WHAT]": "lists",
 }
 """What completes an option."""
 
@@ -258,17 +257,13 @@ def _names(kind: str, task: str | None) -> Iterable[str]:
             from spsbench.engines.arms import ENGINES
 
             return [*ENGINES, *_names("external engines", None)]
-        case "samplings":
-            from spsbench.axes import BEAM
-            from spsbench.tasks.spec import read_spec
+    from spsbench.axes import BEAM
+    from spsbench.tasks.spec import read_spec
 
-            tasks = list(_names("tasks", None))
-            chosen = [task] if task in tasks else tasks  # the task that was typed before, else any
-            specs = [read_spec(data_dir("tasks") / f"{name}.yaml") for name in chosen]
-            return dict.fromkeys([*(name for spec in specs for name in spec.samplings), BEAM])
-    from spsbench.cli.listing import LISTS
-
-    return LISTS
+    tasks = list(_names("tasks", None))
+    chosen = [task] if task in tasks else tasks  # the task that was typed before, else any
+    specs = [read_spec(data_dir("tasks") / f"{name}.yaml") for name in chosen]
+    return dict.fromkeys([*(name for spec in specs for name in spec.samplings), BEAM])
 
 
 _FOLDERS: Mapping[str, Sequence[DataKind]] = {

@@ -256,7 +256,7 @@ def settings(part: Part, options: Mapping[str, Any]) -> RunConfig:
     given |= {name: value for name, value in changes.items() if value is not None}
     if given["limit"] == ALL:
         del given["limit"]  # the paper's protocol sets none
-    return resolve(given, None, (), "paper", options["pair"])
+    return resolve(given | {"protocol": "paper", "pair": options["pair"]})
 
 
 # --- Leviathan et al. 2022 ---
@@ -388,7 +388,7 @@ class Setup:
         limit = self.paper.limit if self.options["limit"] is None else self.options["limit"]
         if limit not in (None, ALL):
             given["limit"] = limit
-        return plan(resolve(given, None, (), "paper", None))
+        return plan(resolve(given | {"protocol": "paper"}))
 
     def pair(self, draft: str) -> PairConfig:
         """The target with one of the drafts."""

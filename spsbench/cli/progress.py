@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -43,40 +43,6 @@ def watching(*, quiet: bool, moving: bool = False) -> Iterator[LogProgress | Bar
         yield bar
     finally:
         bar.stop()
-
-
-@contextmanager
-def counting(doing: str, total: int, what: str, *, quiet: bool) -> Iterator[Callable[[], None]]:
-    """What is to be called after each of ``total`` things: a bar with the time left, or a line a tenth."""
-    console = err(quiet=quiet)
-    if console.is_terminal and not quiet:
-        with _bar(console) as bar:
-            task = bar.add_task(doing, total=total)
-            yield lambda: bar.advance(task)
-        return
-    done = 0
-
-    def line() -> None:
-        nonlocal done
-        done += 1
-        if (done - 1) * _LOG_LINES // total < done * _LOG_LINES // total:
-            console.print(Text(f"{doing}: {done:,} of {total:,} {what}"), soft_wrap=True)
-
-    yield line
-
-
-def _bar(console: Console, *, moving: bool = False) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        *([SpinnerColumn()] if moving else []),
-        console=console,
-        expand=True,
-        transient=True,
-    )
 
 
 @dataclass(slots=True)
@@ -218,7 +184,17 @@ class BarProgress(LogProgress):
     def __init__(self, console: Console, *, moving: bool = False) -> None:
         super().__init__(console)
         self._rows: Sequence[tuple[str, str]] = ()
-        self._bar = _bar(console, moving=moving)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            *([SpinnerColumn()] if moving else []),
+            console=console,
+            expand=True,
+            transient=True,
+        )
         self._task = self._bar.add_task("Warming up", total=None)
         self._live = Live(
             console=console,

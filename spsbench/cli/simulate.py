@@ -119,7 +119,7 @@ def simulate_loops(params: Mapping[str, Any]) -> None:
     """Simulate what was asked for, print it and write it."""
     quiet: bool = params["quiet"]
     question = _question(params)
-    from spsbench.cli.progress import counting
+    from spsbench.cli.progress import watching
     from spsbench.files import write_json, write_text
     from spsbench.report.figures.style import save
     from spsbench.whatif.simulate.study import prepare, study
@@ -128,8 +128,9 @@ def simulate_loops(params: Mapping[str, Any]) -> None:
     pairs = prepare(question)
     folder = _folder(params["out"])
     total = len(question.classes) * len(question.ks) * question.sequences
-    with counting("Simulating", total, "sequences", quiet=quiet) as tick:
-        worlds = study(question, pairs, tick)
+    with watching(quiet=quiet, moving=True) as watcher:
+        watcher.stage(f"Simulating {total:,} sequences", total)
+        worlds = study(question, pairs, watcher.step)
     loops = sum(point.simulated.loops for world in worlds for point in world.points)
     say(f"{loops:,} loops simulated", quiet=quiet)
     if folder is not None:

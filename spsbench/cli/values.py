@@ -28,12 +28,11 @@ def written_of(source: Path, params: Mapping[str, Any], drafters: Sequence[Spec]
 
     if source.is_file():
         refuse_together("replay", {**params, "texts": source})
-        names = ("target", "revision", "device", "dtype", "backend")
-        flags = {name: params[name] for name in names if params[name] is not None}
+        names = ("pair", "target", "revision", "device", "dtype", "backend")
+        flags = {name: params[name] for name in names}
         if params["draft"]:
             flags |= {"draft": params["draft"][0], "draft_revision": params["draft_revision"]}
-        flags["drafter"] = ",".join(map(str, drafters))
-        drawn, config = sampling(params), resolve(flags, pair=params["pair"])
+        drawn, config = sampling(params), resolve(flags | {"drafter": ",".join(map(str, drafters))})
         found = find_pair(config.pair)
         reader = Reader(found.tokenizer, found.vocab_size, found.context_window, drawn)
         return texts_in(source, reader, config)
@@ -186,16 +185,13 @@ def between(text: str | None, flag: str, low: float, high: float, default: float
     return value
 
 
-def share(text: str | None, flag: str, default: float) -> float:
-    """``1%`` or ``0.01``: a share above 0 and below 1, or the default where none was given."""
-    if text is None:
-        return default
+def share(text: str, flag: str, *, zero: bool = False) -> float:
+    """``1%`` or ``0.01``: a share below 1 and above 0, which ``zero`` allows too."""
     number, percent, rest = text.strip().partition("%")
     value = _float(number) / (100 if percent else 1)
-    if rest or not 0 < value < 1:
-        raise UsageError(
-            f"it must be a share between 0 and 1, got {text}.", flag=flag, remedy="Give 1% or 0.01."
-        )
+    if rest or not 0 <= value < 1 or (value == 0 and not zero):
+        allowed = "from 0 to below 1" if zero else "between 0 and 1"
+        raise UsageError(f"it must be a share {allowed}, got {text}.", flag=flag, remedy="Give 1% or 0.01.")
     return value
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +17,7 @@ from spsbench.config.models import Limits, ModelRef, PairConfig, PaperConfig, Pr
 from spsbench.errors import UsageError, as_typed
 from spsbench.files import ordinary
 from spsbench.paths import EMBEDDED, DataKind, data_dir
+from spsbench.plugins import unknown
 
 
 def read_yaml(path: Path, flag: str) -> dict[str, Any]:
@@ -41,17 +41,6 @@ def read_yaml(path: Path, flag: str) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str], flag: str) -> UsageError:
-    """The error for a name that is not among the known ones; suggests the closest."""
-    names = sorted(known)
-    lowered = {candidate.lower(): candidate for candidate in names}
-    close = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.5)
-    guess = f"Did you mean {lowered[close[0]]}? " if close else ""
-    return UsageError(
-        f"the {kind} {name} is unknown.", flag=flag, remedy=f"{guess}Choose from {', '.join(names)}."
-    )
-
-
 _Model = TypeVar("_Model", bound=BaseModel)
 
 _INNER: dict[str, type[BaseModel]] = {"pair": PairConfig, "target": ModelRef, "draft": ModelRef}
@@ -72,7 +61,7 @@ def validate(model: type[_Model], content: Mapping[str, Any], label: Callable[[s
     path = [str(part) for part in error["loc"]]
     if error["type"] == "extra_forbidden":
         owner = model if len(path) == 1 else _INNER.get(path[-2], Limits)
-        raise unknown_name("setting", path[-1], owner.model_fields, label(".".join(path)))
+        raise unknown(path[-1], sorted(owner.model_fields), label(".".join(path)), sort="setting")
     while len(path) > 1 and path[-1] not in _MEANING:  # list indices and branches of unions
         path.pop()
     meaning = _MEANING.get(path[-1])
@@ -134,7 +123,7 @@ def _files(kind: str) -> dict[str, Path]:
 def _load(model: type[_Model], kind: str, flag: str, name: str) -> _Model:
     files = {name: Path(name)} if is_file_name(name) else _files(kind)
     if name not in files:
-        raise unknown_name(kind, name, files, flag)
+        raise unknown(name, sorted(files), flag, sort=kind)
     content = {"name": files[name].stem} | read_yaml(files[name], flag)
     return validate(model, content, lambda key: f"{flag} {name}: {key}")
 

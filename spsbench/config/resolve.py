@@ -75,16 +75,11 @@ _MODEL_FLAGS = (*_REVISIONS, *_REVISIONS.values())
 
 
 def resolve(
-    flags: Mapping[str, Any],
-    config_file: Path | None = None,
-    overrides: Iterable[str] = (),
-    protocol: str | None = None,
-    pair: str | None = None,
+    flags: Mapping[str, Any], config_file: Path | None = None, overrides: Iterable[str] = ()
 ) -> RunConfig:
     """Merge all sources into one validated configuration; nothing is loaded or downloaded."""
     given = {field_of(key): value for key, value in flags.items() if value is not None}
     models = {key: str(given.pop(key)) for key in _MODEL_FLAGS if key in given}
-    given |= {key: name for key, name in (("protocol", protocol), ("pair", pair)) if name is not None}
     assignments = [_assignment(text) for text in overrides]
     settings = ({} if config_file is None else read_yaml(config_file, "--config")) | given
     settings |= {path[0]: value for path, value in assignments if len(path) == 1}

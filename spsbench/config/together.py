@@ -152,12 +152,6 @@ TABLE = (
         "{value} is given, and a server has its own models and lookahead.",
         "Leave it out; audit a server with speculation and one without.",
     ),
-    Clash(
-        ("audit",),
-        *(("target",), ("pair_of_samples",)),
-        "it is given together with --pair.",
-        "Give one of the two.",
-    ),
     Clash(("bench",), ("alpha",), ("acceptance_from",), "{other} is given too."),
     Clash(
         ("bench",),

@@ -17,9 +17,10 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from spsbench.config.files import read_yaml, unknown_name
+from spsbench.config.files import read_yaml
 from spsbench.errors import UsageError, as_typed
 from spsbench.paths import PairFolder
+from spsbench.plugins import unknown
 from spsbench.records import SamplingParams
 
 
@@ -185,7 +186,7 @@ def read_spec(path: Path) -> TaskSpec:
     place = [str(part) for part in error["loc"]]
     label = f"{path}: {'.'.join(place)}" if place else str(path)
     if error["type"] == "extra_forbidden":
-        raise unknown_name("key", place[-1], _fields(place[:-1]), label)
+        raise unknown(place[-1], sorted(_fields(place[:-1])), label, sort="key")
     what = "the value is missing" if error["type"] == "missing" else _sentence(error)
     raise UsageError(f"{what}.", flag=label, remedy="Correct it; tasks/xsum.yaml shows the form.")
 

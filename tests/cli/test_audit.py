@@ -116,7 +116,7 @@ def test_bad_lines_are_named_before_anything_loads(
     [
         (["--temperature", "-1"], "--temperature"),
         (["--samples-dtype", "int4"], "Choose from"),
-        (["--draft", "x"], "the target is not named"),
+        (["--draft", "x"], "missing beside --draft x. Give both models"),
         (["--target", "x", "--pair", "mini"], "together with --pair"),
         (["--seed", "a"], "--seed must be a whole number"),
     ],

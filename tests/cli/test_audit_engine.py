@@ -10,6 +10,9 @@ import pytest
 from commandline import Cli
 from tiny_engine import in_process
 
+from spsbench.cli.audit import config_of
+from spsbench.errors import UsageError
+
 pytestmark = pytest.mark.thorough_but("test_a_wrong_engine")
 
 WRONG_WORKER = Path(__file__).resolve().parents[1] / "wrong_worker.py"
@@ -102,3 +105,12 @@ def test_a_worker_can_be_tested_for_its_form(cli: Cli, monkeypatch: pytest.Monke
     done = cli("verify", "--engine", in_process("reused-seed", monkeypatch), "--k", "2")
     assert done.code == 4
     assert "--engine does not follow the protocol: seeds (plain), seeds (K=2)" in done.err
+
+
+def test_prompts_that_an_engine_is_verified_on_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"prompt": "a"}\n')
+    config = config_of({"prompts": str(file), "limit": "2", "quiet": True}, "TASK")
+    assert (config.task, config.limit, config.methods) == (str(file), 2, ("ars",))
+    with pytest.raises(UsageError, match="--task: nobody is unknown"):
+        config_of({"task": "nobody", "limit": None, "quiet": True}, "--task")

@@ -10,7 +10,7 @@ import pytest
 from commandline import Cli, Result
 
 from spsbench.cli import compare
-from spsbench.cli.compare import read_share
+from spsbench.cli.values import share
 from spsbench.config import resolve
 from spsbench.errors import UsageError
 from spsbench.records import SCHEMA_VERSION
@@ -79,18 +79,18 @@ def test_what_is_no_run_or_no_share_is_refused(cli: Cli, runs: tuple[Path, Path]
     assert cli("compare", runs[0], tmp_path).code == 2
     wrong = cli("compare", *runs, "--gate", "much")
     assert wrong.code == 2
-    assert "--gate must be from 0% to below 100%, got much." in wrong.err
+    assert "--gate must be a share from 0 to below 1, got much." in wrong.err
 
 
-@pytest.mark.parametrize(("text", "share"), [("2%", 0.02), (" 0.5 % ", 0.005), ("0.1", 0.1), ("0", 0.0)])
-def test_shares(text: str, share: float) -> None:
-    assert read_share(text) == pytest.approx(share)
+@pytest.mark.parametrize(("text", "found"), [("2%", 0.02), (" 0.5 % ", 0.005), ("0.1", 0.1), ("0", 0.0)])
+def test_shares(text: str, found: float) -> None:
+    assert share(text, "--gate", zero=True) == pytest.approx(found)
 
 
 @pytest.mark.parametrize("text", ["", "%", "-1%", "100%", "nan", "inf", "2 percent"])
 def test_what_is_no_share(text: str) -> None:
     with pytest.raises(UsageError):
-        read_share(text)
+        share(text, "--gate", zero=True)
 
 
 def test_the_earliest_differing_token_and_how_close_it_was(cli: Cli, runs: tuple[Path, Path]) -> None:

@@ -280,7 +280,7 @@ def test_models_and_tasks_of_ones_own_take_the_place_of_the_papers(tmp_path: Pat
 def test_the_shipped_paper_names_models_and_tasks_that_exist() -> None:
     shipped = load_paper("leviathan")
     for task in shipped.tasks.values():
-        assert resolve({"task": task}, None, (), "paper", shipped.pair).pair.target.id
+        assert resolve({"task": task, "protocol": "paper", "pair": shipped.pair}).pair.target.id
 
 
 def test_k_is_the_best_of_the_formula_and_at_least_1() -> None:

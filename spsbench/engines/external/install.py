@@ -19,7 +19,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from spsbench.config.files import read_yaml, unknown_name, validate
+from spsbench.config.files import read_yaml, validate
 from spsbench.errors import UnavailableError
 from spsbench.models.fetch.cache import (
     Stored,
@@ -35,6 +35,7 @@ from spsbench.models.fetch.cache import (
     written_whole,
 )
 from spsbench.paths import data_dir
+from spsbench.plugins import unknown
 
 Count = Annotated[int, Field(strict=True, ge=0)]
 
@@ -102,7 +103,7 @@ def load_entry(name: str, flag: str) -> Entry:
     """An engine by its name."""
     file = _folder() / f"{name}.yaml"
     if name not in list_entries():
-        raise unknown_name("engine", name, list_entries(), flag)
+        raise unknown(name, sorted(list_entries()), flag, sort="engine")
     return validate(Entry, {"name": name} | read_yaml(file, flag), lambda key: f"{file}: {key}")
 
 

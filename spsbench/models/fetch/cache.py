@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from spsbench.config.addresses import NotThere, Unreachable, host_of
-from spsbench.config.files import read_yaml, unknown_name, validate
+from spsbench.config.files import read_yaml, validate
 from spsbench.errors import UnavailableError
 from spsbench.paths import data_dir
+from spsbench.plugins import unknown
 
 if TYPE_CHECKING:
     from spsbench.models.fetch.http import Http
@@ -225,7 +226,7 @@ def load_package(name: str, flag: str) -> Package:
     stem = name.removeprefix(PREFIX)
     files = {path.stem: path for path in data_dir("configs/packages").glob("*.yaml")}
     if stem not in files:
-        raise unknown_name("packaged model", stem, files, flag)
+        raise unknown(stem, sorted(files), flag, sort="packaged model")
     content = {"name": stem} | read_yaml(files[stem], flag)
     return validate(Package, content, lambda key: f"{files[stem]}: {key}")
 
