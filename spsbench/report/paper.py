@@ -35,13 +35,32 @@ Runs = Mapping[str, tuple[str, Summary]]
 Floats = npt.NDArray[np.float64]
 
 
+def _gathered(runs: Runs, noted: Callable[[Summary], list[str]]) -> dict[str, Any]:
+    """What the page of either paper says of its runs, each with what must stand beside its numbers."""
+    summaries = [summary for _, summary in runs.values()]
+    parts = [
+        {
+            "name": name,
+            "title": title,
+            "task": wording.title(summary),
+            "prompts": facts.prompts(summary),
+            "notes": [*facts.doubts(summary), *judgement.losslessness(summary), *noted(summary)],
+        }
+        for name, (title, summary) in runs.items()
+    ]
+    return {
+        "synthetic": any(summary.get("synthetic") for summary in summaries),
+        "complete": all(summary["complete"] for summary in summaries),
+        "parts": parts,
+    }
+
+
 def _markdown(page: Page, title: str, *parts: str | Table | list[str]) -> str:
     """A page as GitHub renders it, with its runs and what was noted of each at the end."""
     runs = []
     for part in page["parts"]:
-        prompts = f"{part['prompts']} prompts"
-        about = f": {escape(part['task'])}, {prompts}" if "task" in part else f", {prompts}"
-        runs.append(f"* [{escape(part['title'])}]({part['name']}/report.md){about}")
+        about = f"{escape(part['task'])}, {part['prompts']} prompts"
+        runs.append(f"* [{escape(part['title'])}]({part['name']}/report.md): {about}")
         runs += [f"  * {escape(text)}" for text in part["notes"]]
     synthetic = wording.SYNTHETIC if page["synthetic"] else ""
     lines = paragraphs(f"# {escape(title)}", *parts, "## The runs", runs, synthetic)
@@ -59,25 +78,26 @@ _FIGURE_NOTE = (
 
 def gather_chen(runs: Runs, images: Mapping[str, str]) -> dict[str, Any]:
     """What the page of Table 1 and Figure 1 shows. No number is the paper's."""
-    _, first = next(iter(runs.values()))
-    parts, rows, curves = [], [], []
-    for name, (title, summary) in runs.items():
-        notes = [*judgement.alarms(summary), *judgement.losslessness(summary), *judgement.parity(summary)]
-        notes += [f"{sentence} {beside}" for sentence, beside in why.verdicts(summary)]
-        part = {"name": name, "title": title, "prompts": facts.prompts(summary), "notes": notes}
-        parts.append({**part, "warnings": summary["warnings"], "image": images.get(name)})
+
+    def noted(summary: Summary) -> list[str]:
+        verdicts = why.verdicts(summary)
+        return [*judgement.parity(summary), *(f"{answer} {beside}" for answer, beside in verdicts)]
+
+    page = _gathered(runs, noted)
+    rows, curves = [], []
+    for part, (name, (_, summary)) in zip(page["parts"], runs.items(), strict=True):
+        part |= {"warnings": summary["warnings"], "image": images.get(name)}
         rows += [_row(summary, row) for row in summary["rows"]] if name.startswith(TABLE) else []
         curves += _curves(summary) if name.startswith(FIGURE) else []
-    complete = all(summary["complete"] for _, summary in runs.values())
-    about = {"pair": first.get("pair"), "synthetic": bool(first.get("synthetic")), "complete": complete}
-    return {**about, TABLE: rows, FIGURE: curves, "parts": parts}
+    _, first = next(iter(runs.values()))
+    return {"pair": first.get("pair"), **page, TABLE: rows, FIGURE: curves}
 
 
 def _row(summary: Summary, row: ArmRow) -> dict[str, Any]:
     metric, known = wording.headline_metric(summary), dict(row)
     copied = ("baseline", "ms_per_token", "speedup", "sequences")
     return {
-        "benchmark": summary["task_label"],
+        "benchmark": wording.title(summary),
         "metric": metric,
         "value": row["metrics"].get(metric) if metric else None,
         "metrics": row["metrics"],
@@ -107,7 +127,7 @@ def _curves(summary: Summary) -> list[dict[str, Any]]:
                 "speedup": row["speedup"],
             }
             points.append(point)
-        title = f"{summary['task_label']}, {sampling}, {length} tokens"
+        title = f"{wording.title(summary)}, {sampling}, {length} tokens"
         curves.append({"title": title, "sampling": sampling, "points": points, "loop": loops.get(sampling)})
     return curves
 
@@ -294,17 +314,8 @@ def _estimate(found: Interval | None) -> Estimate | None:
 
 def gather_leviathan(rows: Sequence[Row], alphas: Sequence[Row], runs: Runs, pair: str) -> dict[str, Any]:
     """What the page shows. A row of ``alphas`` is of Table 3: a draft's alpha over the target's text."""
-    parts = []
-    for name, (title, part) in runs.items():
-        notes = [*facts.doubts(part), *judgement.losslessness(part), *facts.further_warnings(part)]
-        named = {"name": name, "title": title, "task": part["task_label"], "prompts": facts.prompts(part)}
-        parts.append({**named, "notes": notes})
     tables = {"table1": table1(), "table2": list(rows), "table3": list(alphas)}
-    about = {
-        "synthetic": any(bool(part.get("synthetic")) for _, part in runs.values()),
-        "complete": all(part["complete"] for _, part in runs.values()),
-    }
-    return {"of": "leviathan", "pair": pair, **about, **tables, "parts": parts}
+    return {"of": "leviathan", "pair": pair, **_gathered(runs, facts.further_warnings), **tables}
 
 
 _NOTE_1 = (
