@@ -60,13 +60,16 @@ def arm_columns(
     """
     known = any((wording.metric_ends(metric, arm) or {}).get("low") is not None for arm in arms)
     title, quality = wording.metric_title(metric), partial(wording.quality, metric)
-    with_interval = left("end to end", _end_to_end, note="95%", whole=True, latex="End to end")
+    whole = partial(wording.row_speedup, name="end_to_end_speedup")
+    both = {
+        "interval": [left("end to end", whole, note="95%", whole=True, latex="End to end")],
+        "ratio": [right("end to end", lambda arm: whole(arm).partition(" [")[0])],
+    }
     return [
         *([right(title, quality, note="95%" if known else "")] if metric else []),
         right("ms/token", _time),
         left("speedup", _speedup, note="95%", whole=True, latex="Speedup"),
-        *([with_interval] if end_to_end == "interval" else []),
-        *([right("end to end", partial(_end_to_end, intervals=False))] if end_to_end == "ratio" else []),
+        *both.get(end_to_end or "", []),
         TOKENS,
     ]
 
@@ -88,14 +91,6 @@ def _coloured(text: str, found: RatioInterval | None) -> Cell:
     low, high = found["low"], found["ratio"] if found["high"] is None else found["high"]
     style = "green" if low > 1.0 else "red" if high < 1.0 else ""
     return Styled(text, style) if style else text
-
-
-def _end_to_end(arm: ArmRow, *, intervals: bool = True) -> str:
-    """The cell of the end-to-end speedup; that of the baseline as in the speedup's own column."""
-    found = arm["end_to_end_speedup"]
-    if found is None:
-        return wording.row_speedup(arm)
-    return speedup(found) if intervals else f"{found['ratio']:.2f}x"
 
 
 TIMES = (

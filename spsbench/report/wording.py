@@ -117,11 +117,11 @@ def full_name(row: Row) -> str:
     return f"{label(row)}, {row['sampling']}"
 
 
-def row_speedup(row: Row) -> str:
-    """The cell of the table: the baseline of a sampling reads ``1x``."""
+def row_speedup(row: Row, name: str = "speedup") -> str:
+    """The cell of the table, by the entry of that name: the baseline of a sampling reads ``1x``."""
     timed = row["sequences"] and row["ms_per_token"] is not None
     is_baseline = row["method"] == "ars" and row["baseline"] is None and timed
-    return "1x" if is_baseline else speedup(row["speedup"])
+    return "1x" if is_baseline else speedup(row[name])
 
 
 def headline_metric(summary: Summary) -> str | None:

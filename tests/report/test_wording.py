@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spsbench.report import wording
+from spsbench.report import results, wording
 
 Make = Callable[..., dict[str, Any]]
 
@@ -29,6 +29,16 @@ def test_only_a_measured_baseline_reads_1x(make_row: Make) -> None:
     assert wording.row_speedup(make_row("ars", 0)) == "1x"
     assert wording.row_speedup(make_row("ars", 0, sequences=0)) == "-"
     assert wording.row_speedup(make_row(baseline=None, speedup=None)) == "-"
+
+
+def test_a_speedup_that_is_not_known_end_to_end_stands_in_no_other_column(make_row: Any) -> None:
+    """An engine that does not tell its prefill: the speedup of decoding alone is another number."""
+    row = make_row(end_to_end_speedup=None)
+    for kind in ("interval", "ratio"):
+        columns = {column.title: column for column in results.arm_columns([row], None, kind)}
+        assert columns["end to end"].cell(row) == "-"
+        assert columns["end to end"].cell(make_row("ars", 0)) == "1x"
+    assert "1.71x" in columns["end to end"].cell(make_row())
 
 
 def test_metrics_read_as_in_papers() -> None:
