@@ -248,16 +248,18 @@ _VARIABLES |= {color: f"series-{index}" for index, color in enumerate(SERIES)}
 
 def printed(drawing: Drawing, narrow: Drawing | None = None) -> Plate:
     """The figure as PNG, SVG and PDF, without date or version: the same run gives the same bytes."""
-    figure, name = drawing.figure, {"Creator": "spsbench"}
-    _wrap_titles(figure)
-    png = _saved(figure, "png", {"Software": "spsbench"}, dpi=200)
-    figure.set_layout_engine("none")  # everything has found its place
-    pdf = _saved(figure, "pdf", {"CreationDate": None, **name, "Producer": None})
-    svg, narrow_svg = _saved(figure, "svg", {"Date": None, **name}).decode(), ""
-    if narrow is not None:
-        _wrap_titles(narrow.figure)
-        narrow_svg = _saved(narrow.figure, "svg", {"Date": None, **name}).decode()
-    return Plate(drawing.name, drawing.title, drawing.caption, png, svg, pdf, narrow_svg)
+    name = {"Creator": "spsbench"}
+    svgs = []
+    for figure in (each.figure for each in (drawing, narrow) if each is not None):
+        _wrap_titles(figure)
+        figure.draw_without_rendering()  # everything finds its place
+        figure.set_layout_engine("none")
+        for axes in figure.axes:  # the last digits of the layout's solver differ between processes
+            axes.set_position([round(end, 6) for end in axes.get_position().bounds])
+        svgs.append(_saved(figure, "svg", {"Date": None, **name}).decode())
+    png = _saved(drawing.figure, "png", {"Software": "spsbench"}, dpi=200)
+    pdf = _saved(drawing.figure, "pdf", {"CreationDate": None, **name, "Producer": None})
+    return Plate(drawing.name, drawing.title, drawing.caption, png, svgs[0], pdf, *svgs[1:])
 
 
 def _saved(figure: Figure, kind: str, metadata: dict[str, Any], **more: Any) -> bytes:

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from synthetic_run import gallery, measured
 
 from spsbench.errors import SpsbenchError
@@ -32,6 +34,24 @@ def test_the_same_run_gives_the_same_bytes() -> None:
             again = printed(beside, figures.phases(measured()))
     (first,) = [plate for plate in gallery().plates if plate.name == again.name]
     assert again == first
+
+
+def test_the_last_digits_of_the_layout_are_in_no_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The solver adds up in an order that differs between processes."""
+    plain = ConstrainedLayoutEngine.execute
+    small = measured(ks=(0, 4), samplings=("nucleus",))
+
+    def shifted(engine: ConstrainedLayoutEngine, figure: Figure) -> None:
+        plain(engine, figure)
+        for axes in figure.axes:
+            x, y, width, height = axes.get_position().bounds
+            axes.set_position((x + 1e-13, y, width, height - 1e-13))
+            axes.set_in_layout(True)
+
+    with quiet():
+        first = printed(figures.phases(small), figures.phases(small))
+        monkeypatch.setattr(ConstrainedLayoutEngine, "execute", shifted)
+        assert printed(figures.phases(small), figures.phases(small)) == first
 
 
 def test_every_format_is_written(tmp_path: Path) -> None:
