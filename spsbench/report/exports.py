@@ -128,7 +128,8 @@ def _number(text: str) -> str:
 def _setup(measured: Measured) -> str:
     """``xsum, 40 prompts. Target a, draft b, nucleus (T=1, top-p 0.8), float32, cpu (EPYC), 2 threads.``"""
     known = dict(facts.facts(measured.summary, measured.run))
-    what = f"{wording.title(measured.summary)}, {known['Prompts']} prompts."
+    prompts = wording.counted(facts.prompts(measured.summary), "prompt")
+    what = f"{wording.title(measured.summary)}, {prompts}."
     parts = [f"{role.lower()} {known[role]}" for role in ("Target", "Draft", "Pair") if role in known]
     parts += [known[name] for name in ("Sampling", "dtype", "Device") if name in known]
     parts += [f"{known['Threads']} threads"] if "Threads" in known else []

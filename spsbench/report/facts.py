@@ -10,12 +10,11 @@ from spsbench.axes import EAGER, MODEL, shown_engine
 from spsbench.records import Speedup
 from spsbench.report import judgement
 from spsbench.report.tables import Table, left, paragraphs, right
-from spsbench.report.wording import escape, printable
+from spsbench.report.wording import Run, escape, printable
 from spsbench.stats.anytime import FEWEST, relative_half_width
 from spsbench.stats.conditions import distrust, untrusted_because
 from spsbench.summary_types import Summary
 
-Run = Mapping[str, Any]
 _UNKNOWN = "unknown"
 
 

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from spsbench.axes import MODEL, label, place
 from spsbench.report import wording
 from spsbench.report.tables import Table, bullets, entry, left, paragraphs, right, table_of
-from spsbench.report.wording import NOTHING, brackets, counted, escape, full_name, number, percent, speedup
+from spsbench.report.wording import (
+    NOTHING,
+    Run,
+    brackets,
+    counted,
+    escape,
+    full_name,
+    number,
+    percent,
+    speedup,
+)
 from spsbench.stats.losslessness import ALARM, leakage_bound
 from spsbench.stats.predict.roofline import DISPATCH_BOUND, weak_baseline
 from spsbench.summary_types import (
@@ -326,8 +336,6 @@ def advantages(summary: Summary) -> list[str]:
         sentences.append(f"{title} of the target over the draft alone, {found['sampling']}: {ratio}.")
     return sentences
 
-
-Run = Mapping[str, Any]
 
 LOSSLESSNESS_LEGEND = (
     "Leakage: if a share of the tokens followed the draft and the rest the target, the share that fits the "

@@ -59,7 +59,7 @@ def _markdown(page: Page, title: str, *parts: str | Table | list[str]) -> str:
     """A page as GitHub renders it, with its runs and what was noted of each at the end."""
     runs = []
     for part in page["parts"]:
-        about = f"{escape(part['task'])}, {part['prompts']} prompts"
+        about = f"{escape(part['task'])}, {wording.counted(part['prompts'], 'prompt')}"
         runs.append(f"* [{escape(part['title'])}]({part['name']}/report.md): {about}")
         runs += [f"  * {escape(text)}" for text in part["notes"]]
     synthetic = wording.SYNTHETIC if page["synthetic"] else ""

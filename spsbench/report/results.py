@@ -12,7 +12,7 @@ from rich.text import Text
 
 from spsbench.axes import EAGER, Row, unusual
 from spsbench.report import wording
-from spsbench.report.facts import Run, condition_titles, conditions_sentence, value
+from spsbench.report.facts import condition_titles, conditions_sentence, value
 from spsbench.report.tables import (
     ARM,
     IN_FULL,
@@ -29,7 +29,7 @@ from spsbench.report.tables import (
     right,
     table_of,
 )
-from spsbench.report.wording import escape, full_name, milliseconds, number, speedup
+from spsbench.report.wording import Run, escape, full_name, milliseconds, number, speedup
 from spsbench.summary_types import (
     ArmEnergy,
     ArmRow,
@@ -67,8 +67,7 @@ def arm_columns(
     }
     return [
         *([right(title, quality, note="95%" if known else "")] if metric else []),
-        right("ms/token", _time),
-        left("speedup", _speedup, note="95%", whole=True, latex="Speedup"),
+        *TIMES,
         *both.get(end_to_end or "", []),
         TOKENS,
     ]
@@ -93,11 +92,8 @@ def _coloured(text: str, found: RatioInterval | None) -> Cell:
     return Styled(text, style) if style else text
 
 
-TIMES = (
-    right("sequences", entry("sequences")),
-    right("ms/token", _time),
-    left("speedup", _speedup, note="95%", whole=True),
-)
+TIMES = (right("ms/token", _time), left("speedup", _speedup, note="95%", whole=True, latex="Speedup"))
+CONDITION = (right("sequences", entry("sequences")), *TIMES)
 """Times alone, for the sequences that were measured under one of several conditions."""
 
 
@@ -105,7 +101,7 @@ def conditions(summary: Summary, run: Run) -> list[str]:
     """The times of a run of several conditions, under each."""
     parts: list[str | Table] = []
     for found, title in zip(summary.get("conditions") or [], condition_titles(summary), strict=True):
-        parts += [f"### {escape(title)}", IN_FULL.table(TIMES, found["rows"])]
+        parts += [f"### {escape(title)}", IN_FULL.table(CONDITION, found["rows"])]
     return paragraphs("## Times by condition", conditions_sentence(summary), *parts) if parts else []
 
 
@@ -437,15 +433,9 @@ def several_runs(runs: Sequence[Measured], names: Sequence[str]) -> Table:
             if mixed and quality != wording.NOTHING:
                 quality = f"{wording.metric_title(metric)} {quality}"
             rows.append({**row, "run": name, "quality": quality})
-    columns = [
-        left("run", entry("run")),
-        *(ARM, SAMPLING),
-        right("quality" if mixed else wording.metric_title(metrics[0]), entry("quality")),
-        right("ms/token", entry("ms_per_token", milliseconds)),
-        left("speedup", wording.row_speedup, note="95%", whole=True),
-        TOKENS,
-    ]
-    return table_of(columns, rows)
+    title = "quality" if mixed else wording.metric_title(metrics[0])
+    columns = [left("run", entry("run")), ARM, SAMPLING, right(title, entry("quality"))]
+    return table_of([*columns, *TIMES, TOKENS], rows)
 
 
 def differences(runs: Sequence[Measured], names: Sequence[str]) -> Table:
@@ -474,7 +464,8 @@ def side_by_side(runs: Sequence[Measured]) -> RenderableType:
     letters = [chr(ord("A") + place) if place < 26 else str(place + 1) for place in range(len(runs))]
     parts: list[RenderableType] = [Text()]
     for letter, run in zip(letters, runs, strict=True):
-        parts.append(Text(f"{letter}  {run.name}: {wording.title(run.summary)}", overflow="fold"))
+        name = wording.printable(run.name)
+        parts.append(Text(f"{letter}  {name}: {wording.title(run.summary)}", overflow="fold"))
     parts += [Text(), several_runs(runs, letters)]
     different = differences(runs, letters)
     parts += [Text(), different] if different.rows else []

@@ -17,7 +17,6 @@ from rich.text import Text
 
 from spsbench.axes import Row, label
 from spsbench.report import facts, judgement, results, why, wording
-from spsbench.report.facts import Run
 from spsbench.report.tables import (
     ARM,
     IN_FULL,
@@ -31,7 +30,7 @@ from spsbench.report.tables import (
     paragraphs,
     right,
 )
-from spsbench.report.wording import escape, fence, full_name
+from spsbench.report.wording import Run, escape, fence, full_name
 from spsbench.stats.acceptance import LEGEND, PER_POSITION
 from spsbench.stats.summary import PHASES
 from spsbench.summary_types import Summary
@@ -254,7 +253,7 @@ def _results_screen(summary: Summary, room: int) -> Iterator[Block]:
     if conditions := summary.get("conditions") or []:
         yield [_text(facts.conditions_sentence(summary), "bold")]
     for found, title in zip(conditions, facts.condition_titles(summary), strict=True):
-        yield [_text(title), fitting(found["rows"], results.TIMES, room)[0]]
+        yield [_text(title), fitting(found["rows"], results.CONDITION, room)[0]]
     yield _dim(facts.stopping(summary))
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from spsbench.axes import label, place
 from spsbench.report import judgement, wording
-from spsbench.report.facts import Run
 from spsbench.report.tables import IN_FULL, Column, Table, bullets, entry, left, paragraphs, right, table_of
-from spsbench.report.wording import NOTHING, escape, milliseconds, number, percent, signed, speedup
+from spsbench.report.wording import NOTHING, Run, escape, milliseconds, number, percent, signed, speedup
 from spsbench.stats.predict.factors import (
     ACCEPTANCE,
     CORRELATION,

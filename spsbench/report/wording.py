@@ -12,6 +12,9 @@ from spsbench.axes import Row, label
 from spsbench.records import Interval
 from spsbench.summary_types import Estimate, LoopTime, RatioInterval, Summary
 
+Run = Mapping[str, Any]
+"""The record of a run, as run.json has it."""
+
 SYNTHETIC = "Synthetic data, or a pair trained on it: these numbers say nothing about real text."
 
 # An underscore within a word is not markup on GitHub and reads better bare.

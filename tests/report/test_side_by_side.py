@@ -48,6 +48,13 @@ def test_different_metrics_are_named_in_the_cells() -> None:
     assert cells(table)[-1][3] == "pass@1 45.1%"
 
 
+def test_an_arm_that_failed_says_so_and_a_name_drives_no_terminal() -> None:
+    rows = [{**row, "sequences": 0, "failed": 2, "ms_per_token": None} for row in _other().summary["rows"]]
+    failed = dataclasses.replace(_other(), name="a\x1b[2Jb", summary={**_other().summary, "rows": rows})
+    assert cells(results.several_runs([failed], "A"))[0][4] == "failed"
+    assert "\x1b[2J" not in _text(measured(), failed)
+
+
 def test_only_what_differs_is_listed() -> None:
     names = [row[0] for row in cells(results.differences([measured(), _other()], "AB"))]
     assert names == ["seed"]

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.files import replacing
+from spsbench.report.facts import prompts
 from spsbench.report.measured import Measured
-from spsbench.report.wording import title
+from spsbench.report.wording import counted, title
 from spsbench.stats.conditions import untrusted_because
 
 if TYPE_CHECKING:
@@ -129,10 +130,9 @@ def sheet(
 ) -> tuple[Figure, list[Axes]]:
     """A figure with one panel per given width, side by side, stamped with what it shows."""
     summary = measured.summary
-    prompts = max((row["prompts"] for row in summary["rows"]), default=0)
     pair = f"pair {summary['pair']}, " if summary.get("pair") else ""
     doubt = ", DO NOT TRUST THESE TIMES" if untrusted_because(summary) else ""
-    text = f"{title(summary)}, {pair}{prompts} prompts{doubt}"
+    text = f"{title(summary)}, {pair}{counted(prompts(summary), 'prompt')}{doubt}"
     return stamped_sheet(text, bool(summary.get("synthetic")), panels, height_in, most_beside)
 
 
