@@ -97,3 +97,9 @@ def test_hostile_text_stays_text(make_row: Make, make_summary: Make) -> None:
     assert "<script>" not in body
     assert "\n# x" not in body
     assert command.strip().startswith("```")
+
+
+def test_a_run_without_intervals_explains_none(make_summary: Make, make_row: Make) -> None:
+    bare = {"speedup": {"ratio": 1.9, "low": None, "high": None}}
+    assert "The speedup's 95% interval" in render(make_summary(), {})
+    assert "The speedup's 95% interval" not in render(make_summary(make_row("ars", 0), make_row(**bare)), {})
