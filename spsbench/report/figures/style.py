@@ -255,7 +255,8 @@ def printed(drawing: Drawing, narrow: Drawing | None = None) -> Plate:
         figure.draw_without_rendering()  # everything finds its place
         figure.set_layout_engine("none")
         for axes in figure.axes:  # the last digits of the layout's solver differ between processes
-            axes.set_position([round(end, 6) for end in axes.get_position().bounds])
+            x, y, width, height = axes.get_position().bounds
+            axes.set_position((round(x, 6), round(y, 6), round(width, 6), round(height, 6)))
         svgs.append(_saved(figure, "svg", {"Date": None, **name}).decode())
     png = _saved(drawing.figure, "png", {"Software": "spsbench"}, dpi=200)
     pdf = _saved(drawing.figure, "pdf", {"CreationDate": None, **name, "Producer": None})
