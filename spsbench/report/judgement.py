@@ -10,17 +10,7 @@ from typing import Any, Literal
 from spsbench.axes import MODEL, label, place
 from spsbench.report import wording
 from spsbench.report.tables import Table, bullets, entry, left, paragraphs, right, table_of
-from spsbench.report.wording import (
-    NOTHING,
-    Run,
-    brackets,
-    counted,
-    escape,
-    full_name,
-    number,
-    percent,
-    speedup,
-)
+from spsbench.report.wording import NOTHING, Run, brackets, counted, escape, full_name, number, speedup
 from spsbench.stats.losslessness import ALARM, leakage_bound
 from spsbench.stats.predict.roofline import DISPATCH_BOUND, weak_baseline
 from spsbench.summary_types import (
@@ -359,7 +349,7 @@ PARITY_LEGEND = (
 
 
 def _of_sequences(found: Evidence | Decisions) -> str:
-    return f"{found['sequences']} ({percent(found['share'])})"
+    return f"{found['sequences']} ({wording.percent(found['share'])})"
 
 
 EVIDENCE = (
