@@ -166,6 +166,7 @@ def test_prompts_files_of_one_name_are_told_apart(tmp_path: Path, monkeypatch: p
     assert identity["task"] == "my prompts.txt"
 
 
+@pytest.mark.thorough
 def test_a_run_of_before_goes_on_under_the_name_that_it_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

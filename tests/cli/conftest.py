@@ -16,6 +16,18 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     return call
 
 
+@pytest.fixture(autouse=True)
+def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures of a report take two seconds: it has none where a test does not ask for ``drawn``."""
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr("spsbench.report.figures.FIGURES", {})
+
+
+@pytest.fixture
+def drawn() -> None:
+    """Figures are drawn, as for a reader."""
+
+
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     """The directory of a small finished run and what was printed; not to be changed."""

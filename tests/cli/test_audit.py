@@ -111,23 +111,6 @@ def test_bad_lines_are_named_before_anything_loads(
     assert said in " ".join(result.err.split())
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--temperature", "-1"], "--temperature"),
-        (["--samples-dtype", "int4"], "Choose from"),
-        (["--draft", "x"], "missing beside --draft x. Give both models"),
-        (["--target", "x", "--pair", "mini"], "together with --pair"),
-        (["--seed", "a"], "--seed must be a whole number"),
-    ],
-)
-def test_bad_flags(cli: Cli, flags: list[str], said: str) -> None:
-    Path("a.jsonl").write_text(json.dumps({"prompt_ids": [5], "completion_ids": [6]}) + "\n")
-    result = cli("audit", "a.jsonl", *flags)
-    assert result.code == 2
-    assert said in " ".join(result.err.split())
-
-
 def test_tokens_are_counted(cli: Cli, tmp_path: Path) -> None:
     result = cli("audit", save(tmp_path / "own.jsonl", written()[:2]), "--json")
     assert json.loads(result.out)["tokens"] == 2 * TOKENS

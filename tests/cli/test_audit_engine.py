@@ -79,28 +79,6 @@ def test_an_engine_that_gives_up_keeps_what_it_wrote(cli: Cli, tmp_path: Path) -
     assert "out of memory" in done.err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ((), "neither is given"),
-        (("texts.jsonl", "--engine", "worker:x"), "both are given"),
-        (("--engine", "wroker:x"), "wroker:x is unknown"),
-        (("--engine", "worker:"), "no command follows the colon"),
-        (("--engine", "worker:x", "--bound", "0"), "must be a share between 0 and 1, got 0"),
-        (("--engine", "worker:x", "--bound", "2%x"), "must be a share between 0 and 1, got 2%x"),
-        (("--engine", "worker:x", "--texts", "0"), "--texts must be a whole number from 1, got 0"),
-        (("--engine", "worker:x", "--arms", "hf"), "hf is unknown"),
-        (("--engine", "worker:x", "--k", "0"), "--k needs at least one value above 0"),
-        (("--engine", "worker:x", "--temperature", "1,hot"), "temperature"),
-        (("--engine", "openai:http://localhost:1", "--k", "4"), "a server has its own models and lookahead"),
-    ],
-)
-def test_bad_input_is_refused(cli: Cli, arguments: tuple[str, ...], said: str) -> None:
-    done = cli("audit", *arguments)
-    assert done.code == 2
-    assert said in done.err
-
-
 def test_a_worker_can_be_tested_for_its_form(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     done = cli("verify", "--engine", in_process("reused-seed", monkeypatch), "--k", "2")
     assert done.code == 4

@@ -86,7 +86,9 @@ def test_the_baseline_is_the_arm_of_the_same_batch(done: tuple[Path, Result]) ->
     ]
 
 
-def test_what_is_printed_and_reported(done: tuple[Path, Result], cli: Cli, tmp_path: Path) -> None:
+def test_what_is_printed_and_reported(
+    done: tuple[Path, Result], cli: Cli, tmp_path: Path, drawn: None
+) -> None:
     directory, result = done
     assert "SpS (K=3, B=4)" in result.out
     assert "Speedup by batch size, nucleus" in result.out
@@ -114,34 +116,11 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_tokens(
 
 
 def test_a_drafter_that_looks_at_tokens_and_another_rule(cli: Cli, tmp_path: Path) -> None:
-    asked = ("run", "xsum", "--batch", "1,3", "--k", "4", "--drafter", "lookup", "--limit", "4", "--no-score")
-    small = ("--max-new-tokens", "12", "--threads", "1", "--no-proof", "--quiet")
+    asked = ("run", "xsum", "--batch", "1,3", "--k", "4", "--drafter", "lookup", "--limit", "3", "--no-score")
+    small = ("--max-new-tokens", "8", "--threads", "1", "--no-proof", "--quiet")
     assert cli(*asked, *small, "--rule", "sample-and-compare", "--out", tmp_path / "run").code == 0
     written = tokens(tmp_path / "run")
     assert all(ids == written[example, arm.replace("-b3", "")] for (example, arm), ids in written.items())
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (("--batch", "0"), "--batch"),
-        (("--batch", "2,x"), "--batch"),
-        (("--batch", "1025"), "--batch"),
-        (("--batch", "2", "--until", "ci=5%"), "--until"),
-        (("--batch", "2", "--engine", "hf-generate"), "hf-generate takes one sequence"),
-        (("--batch", "2", "--drafter", "early-exit:layers=2"), "runs a model for one sequence"),
-        (("--batch", "2", "--k", "adaptive"), "--policy"),
-        (("--batch", "2", "--sampling", "beam"), "beam search takes one prompt"),
-        (("--batch", "2", "--pair", "mini-t5"), "encoder-decoder"),
-        (("--batch", "2", "--drafter", "suffix:across=true"), "remembers"),
-        (("--batch", "1,3"), "never full with 2 sequences"),
-    ],
-)
-def test_what_is_refused(cli: Cli, tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
-    result = cli("run", *flags, "--limit", "2", "--out", tmp_path / "run")
-    assert result.code == 2
-    assert said in result.err
-    assert not (tmp_path / "run").exists()
 
 
 def test_caches_beyond_memory_are_refused_by_arithmetic(

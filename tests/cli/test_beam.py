@@ -134,49 +134,6 @@ def test_an_encoder_decoder_searches_too(cli: Cli, architecture: str) -> None:
     assert "identical on all 2 prompts" in " ".join(done.out.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (("--sampling", "beam", "--beams", "0"), "must be a whole number from 1, got 0"),
-        (("--sampling", "beam", "--beams", "-3"), "got -3"),
-        (("--sampling", "beam", "--beams", "two"), "got two"),
-        (("--sampling", "beam", "--draft-beams", "3"), "--draft-beams: 3 beams of the draft cannot hold"),
-        (("--sampling", "beam", "--beams", "9999"), "--beams: 9999 beams are more than the vocabulary's"),
-        (("--sampling", "beam", "--draft-beams", "9999"), "--draft-beams: 9999 beams are more than"),
-        (("--sampling", "beam", "--temperature", "0.7"), "--temperature: 0.7 changes a distribution"),
-        (("--sampling", "beam", "--top-p", "0.7"), "--top-p: 0.7 changes a distribution"),
-        (("--sampling", "beam", "--length-penalty", "inf"), "got inf"),
-        (("--sampling", "beam", "--set", "early_stopping=soon"), "got soon"),
-        (("--sampling", "beam", "--drafter", "lookup"), "--drafter: lookup cannot search with beams"),
-        (("--sampling", "beam", "--engine", "hf-generate"), "--engine: hf-generate cannot search with beams"),
-        (
-            ("--sampling", "beam", "--dtype", "int8"),
-            "--backend: a beam search runs over torch, and the target's weights are rounded to int8",
-        ),
-        (("--beams", "4"), "--beams: 4 is of a beam search, and no sampling is beam"),
-        (("--set", "early_stopping=never"), "--set early_stopping: never is of a beam search"),
-    ],
-)
-def test_bad_input_is_refused_before_a_model_is_loaded(
-    cli: Cli, arguments: tuple[str, ...], told: str
-) -> None:
-    refused = cli("run", "xsum", *SMALL, *arguments)
-    assert refused.code == 2
-    assert told in " ".join(refused.err.split())
-    assert "Loading" not in refused.err
-
-
-@pytest.mark.parametrize(
-    "command", [("verify", "xsum"), ("trace", "Hello"), ("advise", "xsum"), ("run", "--concurrency", "1")]
-)
-def test_commands_about_samples_refuse_beams(cli: Cli, command: tuple[str, ...]) -> None:
-    engine = ("--engine", "openai:http://127.0.0.1:9") if "--concurrency" in command else ()
-    refused = cli(*command, *engine, "--sampling", "beam")
-    assert refused.code == 2
-    assert "--sampling: beam searches and samples nothing" in " ".join(refused.err.split())
-    assert "Loading" not in refused.err
-
-
 def test_a_window_of_attention_is_refused(cli: Cli) -> None:
     from tiny_models import config_of, make, save
 

@@ -47,6 +47,7 @@ def test_whether_energy_is_known_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     assert said(FoundMeter(meter, 0.001, ""), nothing[1]) == "RAPL (), every 1 ms"
 
 
+@pytest.mark.thorough
 def test_a_missing_embedded_model_is_broken_and_3(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     there = mini_dir("mini_t5")
     monkeypatch.setattr("spsbench.paths.mini_dirs", lambda: {"mini": Path("/nowhere"), "mini-t5": there})

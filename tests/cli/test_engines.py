@@ -32,15 +32,6 @@ def test_peers_are_measured_like_arms(cli: Cli, tmp_path: Path) -> None:
     assert all("rescored_positions" in line["losslessness"] for line in journal)
 
 
-def test_an_unknown_engine_and_one_without_a_method_are_refused(cli: Cli) -> None:
-    unknown = cli("run", *SMALL, "--engine", "hf-asisted")
-    assert unknown.code == 2
-    assert "Did you mean hf-assisted?" in unknown.err
-    nothing = cli("run", *SMALL, "--engine", "hf-assisted", "--arms", "ars")
-    assert nothing.code == 2
-    assert "no arm remains" in nothing.err
-
-
 def test_without_cuda_a_graphed_arm_runs_eagerly_and_says_so(cli: Cli, tmp_path: Path) -> None:
     run = tmp_path / "run"
     result = cli("run", *SMALL, "--engine", "graphed", "--json", "--out", run)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from commandline import Cli
 
 
@@ -25,24 +24,3 @@ def test_json(cli: Cli) -> None:
 def test_lookaheads_are_those_of_figure_1_unless_given(cli: Cli) -> None:
     prediction = json.loads(cli("simulate", "--formula", "--json").out)
     assert [row["k"] for row in prediction["rows"]] == list(range(8))
-
-
-@pytest.mark.parametrize(("flag", "value"), [("--rule", "lenience"), ("--top-p", "0.9")])
-def test_what_belongs_to_a_simulation_is_refused(cli: Cli, flag: str, value: str) -> None:
-    result = cli("simulate", "--formula", flag, value)
-    assert result.code == 2
-    assert f"error: {flag}" in result.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "flag"),
-    [
-        (["--alpha", "1.1", "--cost", "0"], "--alpha"),
-        (["--alpha", "0.5", "--cost", "-1"], "--cost"),
-        (["--alpha", "0.5", "--cost", "0.1", "--k", "four"], "--k"),
-    ],
-)
-def test_nonsense_is_refused(cli: Cli, arguments: list[str], flag: str) -> None:
-    result = cli("simulate", "--formula", *arguments)
-    assert result.code == 2
-    assert f"error: {flag}" in result.err

@@ -50,6 +50,7 @@ def test_json_and_quiet_keep_stderr_empty(cli: Cli, index: FakeIndex, flag: str)
         assert Path(row["folder"]).is_dir()
 
 
+@pytest.mark.thorough
 def test_a_run_fetches_the_pair_itself_and_says_what_it_was(
     cli: Cli, index: FakeIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,17 +87,3 @@ def test_a_gguf_file_as_target_is_named_in_every_title(
     info = json.loads((run / "run.json").read_text())
     assert said in info["task_label"]
     assert info["models"]["target"]["dequantised"] == "Q4_1"
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("mini", "mini is part of spsbench"),
-        ("qwen3", "hf download Qwen/Qwen3-8B"),
-        ("smollm3", "the pair or engine smollm3 is unknown. Did you mean smollm2?"),
-    ],
-)
-def test_what_cannot_be_fetched_is_told_apart(cli: Cli, name: str, words: str) -> None:
-    done = cli("get", name)
-    assert done.code == 2
-    assert words in done.err

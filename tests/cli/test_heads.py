@@ -51,6 +51,7 @@ def test_both_kinds_are_measured_beside_the_draft_model(cli: Cli, folder: Path, 
     assert all(arm["c_source"] == "loops" and 0 < arm["c"] < 20 for arm in with_heads)
 
 
+@pytest.mark.thorough
 def test_a_run_is_not_continued_with_another_head(cli: Cli, folder: Path, tmp_path: Path) -> None:
     head = tmp_path / "head"
     shutil.copytree(folder / "medusa", head)

@@ -20,7 +20,7 @@ from interrupting import Case
 
 from spsbench.cli.interruption import SIGNALS, listening
 
-pytestmark = pytest.mark.thorough_but("second_signal")
+pytestmark = pytest.mark.thorough_but("1.2-False")
 
 TESTS = Path(__file__).parents[1]
 ENVIRONMENT = os.environ | {

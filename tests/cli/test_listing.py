@@ -35,13 +35,6 @@ def test_names_are_listed_in_80_columns(
     assert max(map(len, result.out.splitlines())) <= 80
 
 
-def test_an_unknown_list_is_refused(cli: Cli) -> None:
-    result = cli("list", "models")
-    assert result.code == 2
-    assert "WHAT: models is unknown. Choose from tasks, pairs" in " ".join(result.err.split())
-    assert "Did you mean drafters?" in cli("list", "drafter").err
-
-
 def test_lists_are_json_too_and_say_what_is_needed_and_where_it_is_from(cli: Cli) -> None:
     found = json.loads(cli("list", "--json").out)
     kinds = {"tasks", "pairs", "protocols", "drafters", "rules", "policies", "engines", "metrics"}

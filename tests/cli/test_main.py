@@ -62,24 +62,6 @@ def test_sweep_k_takes_every_option_of_run(cli: Cli) -> None:
     assert len(options[0]) > 40
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["rnu"], "Did you mean 'run'?"),
-        (["run", "--foo"], "--foo"),
-        (["run", "xsum", "humaneval"], "humaneval"),
-        (["merge", "shard-1"], "--out"),
-    ],
-)
-def test_what_typer_refuses_is_told_in_our_form(cli: Cli, arguments: list[str], said: str) -> None:
-    result = cli(*arguments)
-    assert result.code == 2
-    assert result.err.startswith("error: ")
-    assert said in result.err
-    assert "--help`." in result.err
-    assert result.err.count("\n") == 1
-
-
 FailWith = Callable[[BaseException], None]
 
 

@@ -229,7 +229,7 @@ def test_a_full_disk_before_the_first_sequence(cli: Cli, small_disk: Callable[[s
 @pytest.mark.thorough
 @pytest.mark.parametrize("room_kb", [8, 120])
 def test_a_full_disk_while_report_and_figures_are_written(
-    cli: Cli, whole: Path, small_disk: Callable[[str], Path], room_kb: int
+    cli: Cli, whole: Path, small_disk: Callable[[str], Path], room_kb: int, drawn: None
 ) -> None:
     run = small_disk("size=20m") / "run"
     shutil.copytree(whole, run)

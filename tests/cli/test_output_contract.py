@@ -104,13 +104,6 @@ def test_json_alone_is_on_stdout_and_people_get_tables(command: str, asked: Call
         json.loads(shown)
 
 
-def test_an_error_is_printed_whatever_is_asked_for() -> None:
-    result = call("report", "nowhere", "--quiet", "--json")
-    assert result.code == 2
-    assert result.out == ""
-    assert result.err.startswith("error: RUN: nowhere")
-
-
 @pytest.mark.thorough_but("environment0")
 @pytest.mark.parametrize("environment", [{"LANG": "C", "LC_ALL": "C", "COLUMNS": "40"}, {"NO_COLOR": "1"}])
 def test_a_pipe_gets_no_escape_codes(environment: dict[str, str], run: Path, tmp_path: Path) -> None:

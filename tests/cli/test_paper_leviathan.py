@@ -94,6 +94,7 @@ def test_the_runs_are_of_temperature_0_and_1(whole: tuple[Path, Result]) -> None
     assert [arm["method"] for arm in drawn["arms"]] == ["ars", "sps"]
 
 
+@pytest.mark.thorough
 def test_a_finished_paper_measures_nothing_again(
     cli: Cli, whole: tuple[Path, Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_refused_continuation_leaves_the_paper_as_it_was(
         assert (place / "options.json").read_bytes() == before, given
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("after", [(), ("--draft", "small=embedded:mini-t5/draft-small")])
 def test_texts_stay_when_another_draft_is_put_first(
     cli: Cli,
@@ -147,6 +149,7 @@ def test_texts_stay_when_another_draft_is_put_first(
     assert (place / "texts-ende" / "samples.jsonl").read_bytes() == samples
 
 
+@pytest.mark.thorough
 def test_a_row_without_phases_is_predicted_with_the_rehearsals_c(
     cli: Cli, whole: tuple[Path, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +169,7 @@ def test_a_row_without_phases_is_predicted_with_the_rehearsals_c(
         assert row["residual"] == pytest.approx(row["speedup"]["estimate"] - row["predicted"])
 
 
+@pytest.mark.thorough
 def test_a_paper_that_was_stopped_keeps_its_k(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,32 +223,6 @@ def test_a_paper_of_ones_own_is_found_from_another_folder(
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert cli("paper", "--resume", place).code == 0
-
-
-def test_what_cannot_be_is_refused_before_anything_is_made(cli: Cli, tmp_path: Path) -> None:
-    place = tmp_path / "paper"
-    wrong = {
-        ("--of", "leviatan"): "Did you mean leviathan",
-        ("--of", "leviathan", "--samples", "3"): "--samples",
-        ("--of", "leviathan", "--no-score"): "--no-score",
-        ("--of", "leviathan", "--target", "embedded:mini/target"): "--draft small=MODEL",
-        ("--of", "leviathan", "--target", "a", "--pair", "mini", "--draft", "b"): "--target",
-        ("--of", "leviathan", "--draft", "a=x", "--draft", "a=y"): "given twice",
-        ("--of", "leviathan", "--draft", "a="): "NAME=VALUE",
-        ("--of", "leviathan", "--draft", "unigram=embedded:mini/draft"): "another name",
-        ("--of", "leviathan", "--draft", "org/bigram"): "another name",
-        ("--of", "leviathan", "--task", "nothing"): "nothing",
-        ("--of", "leviathan", "--limit", "0"): "--limit",
-        ("--of", "leviathan", "--draft", "embedded:mini/none"): "none",
-        ("--of", "leviathan", "--threads", "0"): "--threads",
-        ("--draft", "embedded:mini/draft"): "--draft",
-        ("--target", "embedded:mini/target"): "--of",
-    }
-    for given, told in wrong.items():
-        refused = cli("paper", "--limit", "1", *given, "--out", place)
-        assert refused.code in (2, 3), (given, refused.err)
-        assert told in " ".join(refused.err.split()), given
-    assert not place.exists()
 
 
 def test_a_task_without_greedy_sampling_is_refused(cli: Cli, tmp_path: Path) -> None:

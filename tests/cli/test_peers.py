@@ -253,18 +253,3 @@ def test_until_does_not_wait_for_an_engine_that_does_not_start(
     result = run(cli, f"eager,{engine(texts, pids, 'no-load=1')}", tmp_path / "run", "--budget", "0.001")
     assert result.code == 5
     assert rows(result)["ars-greedy"]["sequences"] == 1
-
-
-def test_what_an_engine_cannot_be_given_is_refused(cli: Cli) -> None:
-    unknown = cli("run", *SMALL, "--engine", "my_engine.py")
-    assert unknown.code == 2
-    assert 'worker:"COMMAND"' in unknown.err
-    empty = cli("run", *SMALL, "--engine", "worker:")
-    assert empty.code == 2
-    assert "no command" in empty.err
-    rounded = cli("run", *SMALL, "--engine", "eager,worker:x", "--dtype", "int8")
-    assert rounded.code == 2
-    assert "quantises weights" in rounded.err
-    alone = cli("run", *SMALL, "--engine", "worker:x", "--arms", "draft")
-    assert alone.code == 2
-    assert "no arm remains" in alone.err

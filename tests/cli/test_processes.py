@@ -30,10 +30,3 @@ def test_two_processes_give_one_interval_over_both(cli: Cli, tmp_path: Path) -> 
         for i in range(2)
     ]
     assert sorted(texts[0]) == sorted(texts[1])
-
-
-@pytest.mark.parametrize("count", ["1", "0", "many", "65", "-2"])
-def test_a_bad_number_is_refused(cli: Cli, count: str) -> None:
-    result = cli("run", *SMALL, "--processes", count)
-    assert result.code == 2
-    assert "--processes" in result.err

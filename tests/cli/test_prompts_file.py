@@ -98,31 +98,6 @@ def test_scoring_again_leaves_prompts_without_a_reference_alone(cli: Cli) -> Non
     assert {row["example_id"] for row in lines("run/scores.jsonl")} == {"n1"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "told"),
-    [
-        (("run", "bad.jsonl"), 3, "line 2 of bad.jsonl has none of prompt"),
-        (("sweep-k", "--prompts", "bad.jsonl"), 3, "line 2 of bad.jsonl has none of prompt"),
-        (("verify", "bad.jsonl"), 3, "line 2 of bad.jsonl has none of prompt"),
-        (("run", "missing.jsonl"), 3, "missing.jsonl does not exist"),
-        (("run", "xsum", "--prompts", "bad.jsonl"), 2, "--prompts: bad.jsonl is given together with xsum"),
-        (("run", "--prompts", "xsum"), 2, "--prompts: xsum is not a prompts file"),
-        (("run", "good.jsonl", "--data", "bad.jsonl"), 2, "--data: bad.jsonl is given together with"),
-        (("run", "chat.jsonl"), 2, "there is no chat template"),
-    ],
-)
-def test_what_cannot_be_run_is_refused_before_a_model_is_loaded(
-    cli: Cli, arguments: tuple[str, ...], code: int, told: str
-) -> None:
-    write("good.jsonl", ROWS)
-    write("bad.jsonl", [ROWS[0], {"question": "A"}])
-    write("chat.jsonl", [{"messages": [{"role": "user", "content": "Hi"}]}])
-    refused = cli(*arguments)
-    assert refused.code == code
-    assert told in " ".join(refused.err.split())
-    assert "Loading" not in refused.err
-
-
 @pytest.fixture(scope="module")
 def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = make(config_of("llama", num_hidden_layers=1, max_position_embeddings=512))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from commandline import Cli, Result, call
 
-pytestmark = pytest.mark.thorough_but("killed_worker")
+pytestmark = pytest.mark.thorough
 
 FLAGS = (
     *("--limit", "5", "--max-new-tokens", "16", "--threads", "1", "--trace", "1", "--arms", "ars,sps"),

@@ -72,7 +72,13 @@ SCORE, REPORT, PAGE, RESUME = (
     ],
 )
 def test_links_and_pipes_are_refused(
-    cli: Cli, received: Path, tmp_path: Path, command: tuple[str, ...], name: str, plant: Callable[..., None]
+    cli: Cli,
+    received: Path,
+    tmp_path: Path,
+    drawn: None,
+    command: tuple[str, ...],
+    name: str,
+    plant: Callable[..., None],
 ) -> None:
     place, victim = received / name, tmp_path / "victim"
     kept = place.read_bytes() if place.is_file() else b"mine\n"

@@ -89,21 +89,3 @@ def test_the_screen_has_the_curve_and_the_oracle(cli: Cli, measured: Path) -> No
         assert words in said
     assert "lookup, up to" not in said
     assert max(map(len, result.out.splitlines())) <= 80
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (("--policy", "stop-bellow"), "--policy: stop-bellow is unknown. Did you mean stop-below?"),
-        (("--policy", "stop-below:tau=2"), "--policy: stop-below:tau must be between 0 and 1, got 2."),
-        (("--policy", "stop-below:taw=1"), "--policy: stop-below has no option taw."),
-        (("--policy", "tests/drafters/nowhere.py:KIND"), "does not exist"),
-    ],
-)
-def test_a_policy_that_cannot_be_replayed_is_refused_before_anything_is_read(
-    cli: Cli, tmp_path: Path, flags: tuple[str, ...], said: str
-) -> None:
-    result = cli("replay", tmp_path / "nothing", *flags)
-    assert result.code in (2, 3)
-    assert said in " ".join(result.err.split())
-    assert "Reading" not in result.err

@@ -4,8 +4,6 @@ import csv
 import io
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -47,9 +45,6 @@ def test_csv_is_alone_on_stdout(cli: Cli, simulated: Path) -> None:
     assert (result.code, result.err) == (0, "")
     lines = list(csv.DictReader(io.StringIO(result.out)))
     assert [(line["run"], line["method"]) for line in lines] == [("simulated", "ars"), ("simulated", "sps")]
-    both = cli("report", simulated, "--csv", "--json")
-    assert both.code == 2
-    assert "--csv is given together with --json" in both.err
 
 
 def test_latex_is_alone_on_stdout_a_run_after_the_other(cli: Cli, simulated: Path, tmp_path: Path) -> None:
@@ -60,11 +55,10 @@ def test_latex_is_alone_on_stdout_a_run_after_the_other(cli: Cli, simulated: Pat
     assert "\n% Run other: " in result.out
     assert result.out.count("\\begin{tabular}") == result.out.count("\\end{tabular}") == 4
     assert result.out.endswith("\\end{table}\n")
-    assert cli("report", simulated, "--latex", "--csv").code == 2
 
 
 @pytest.mark.thorough
-def test_the_report_links_figures_that_are_there(cli: Cli, simulated: Path) -> None:
+def test_the_report_links_figures_that_are_there(cli: Cli, simulated: Path, drawn: None) -> None:
     assert cli("report", simulated).code == 0
     text = (simulated / "report.md").read_text()
     linked = [line.partition("](")[2].rstrip(")") for line in text.splitlines() if line.startswith("![")]
@@ -76,7 +70,7 @@ def test_the_report_links_figures_that_are_there(cli: Cli, simulated: Path) -> N
     assert "* Figure 1: one lookahead makes no sweep" in text
 
 
-def test_a_real_run_has_a_page_whose_trace_can_be_read(cli: Cli, run: Path) -> None:
+def test_a_real_run_has_a_page_whose_trace_can_be_read(cli: Cli, run: Path, drawn: None) -> None:
     """The texts of traced tokens come with the run: no tokenizer is asked."""
     result = cli("report", "--html")
     assert result.code == 0, result.err
@@ -133,7 +127,7 @@ def test_a_folder_without_a_run_is_refused(cli: Cli, tmp_path: Path) -> None:
     assert "is not a run directory" in result.err
 
 
-def test_a_run_that_has_measured_nothing_says_so(cli: Cli, tmp_path: Path) -> None:
+def test_a_run_that_has_measured_nothing_says_so(cli: Cli, tmp_path: Path, drawn: None) -> None:
     empty = make_run(tmp_path / "empty", ks=(0, 4), prompts=0)
     result = cli("report", empty, "--html")
     assert result.code == 0, result.err
@@ -153,7 +147,7 @@ def test_a_torn_journal_and_a_damaged_summary_are_survived(cli: Cli, simulated: 
 
 
 @pytest.mark.thorough
-def test_one_arm_alone_is_reported_without_a_speedup(cli: Cli, tmp_path: Path) -> None:
+def test_one_arm_alone_is_reported_without_a_speedup(cli: Cli, tmp_path: Path, drawn: None) -> None:
     alone = make_run(tmp_path / "alone", ks=(4,), samplings=("nucleus",), prompts=3, tokens=8)
     result = cli("report", alone, "--html")
     assert result.code == 0, result.err
@@ -175,26 +169,3 @@ def test_out_needs_html_and_a_folder(cli: Cli, simulated: Path, tmp_path: Path) 
     result = cli("report", simulated, "--html", "--out", tmp_path / "nowhere/x.html")
     assert result.code == 2
     assert "is not a folder" in result.err
-
-
-WITHOUT_TORCH = """
-import sys
-
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "transformers", "datasets", "evaluate", "tokenizers"):
-            raise ImportError(name)
-
-sys.meta_path.insert(0, Refuse())
-from spsbench.cli.main import main
-
-sys.exit(main(["report", sys.argv[1], "--html"]))
-"""
-
-
-@pytest.mark.thorough
-def test_it_works_where_torch_cannot_be_imported(simulated: Path) -> None:
-    command = [sys.executable, "-c", WITHOUT_TORCH, str(simulated)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert (simulated / "report.html").is_file()

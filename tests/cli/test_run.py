@@ -198,53 +198,6 @@ def test_failed_sequences_are_kept_shown_and_end_with_5(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (["run", "xsmu"], 2, "Did you mean xsum?"),
-        (["run", "--pair", "minni"], 2, "Did you mean mini?"),
-        (["run", "--protocol", "pepper"], 2, "Did you mean paper?"),
-        (["run", "--set", "limmit=3"], 2, "Did you mean limit?"),
-        (["run", "--set", "limit"], 2, "must be key=value"),
-        (["run", "--engine", "warp"], 2, "--engine: warp"),
-        (["run", "--sampling", "nuclear"], 2, "Did you mean nucleus?"),
-        (["run", "--k", "-1"], 2, "got -1"),
-        (["run", "--k", "4.5"], 2, "got 4.5"),
-        (["run", "--k", "999"], 2, "got 999"),
-        (["sweep-k", "--k", "7..0"], 2, "got 7..0"),
-        (["run", "--limit", "some"], 2, "got some"),
-        (["run", "--top-p", "1.5"], 2, "got 1.5"),
-        (["run", "--temperature", "0"], 2, "greedy"),
-        (["run", "--device", "abacus"], 2, "got abacus"),
-        (["run", "--max-new-tokens", "999999"], 2, "context window"),
-        (["run", "--arms", "sps", "--k", "0"], 2, "--arms"),
-        (["run", "--config", "none.yaml"], 2, "--config: none.yaml"),
-        (["run", "--target", "a"], 2, "--draft"),
-        (["run", "--resume", "nowhere"], 2, "--resume: nowhere is not a run directory."),
-        (["run", "--out", "/dev/null/x"], 2, "--out: /dev/null/x cannot be written to"),
-        (["run", "--data", "nothing.jsonl"], 3, "nothing.jsonl"),
-        (["run", "--target", "./no", "--draft", "./no"], 3, "--target: ./no is not a model folder."),
-        (["report"], 2, "results holds no run."),
-    ],
-)
-def test_bad_input_is_a_sentence_and_a_code_and_leaves_nothing(
-    cli: Cli, tmp_path: Path, arguments: list[str], code: int, said: str
-) -> None:
-    result = cli(*arguments)
-    assert result.code == code, result.err
-    assert said in result.err
-    assert "fault of spsbench" not in result.err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_pair_of_the_hub_without_a_hub_is_3(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    result = cli("run", "--pair", "gpt2")
-    assert result.code == 3
-    assert "openai-community/gpt2-xl" in result.err
-    assert "--pair mini" in result.err
-
-
-@pytest.mark.parametrize(
     ("content", "code", "said"),
     [
         (b"", 3, "data.jsonl"),
@@ -342,22 +295,3 @@ def test_a_spread_target_is_recorded(cli: Cli, tmp_path: Path) -> None:
     assert run["models"]["target"]["backend"] == "torch"
     assert run["conditions"][-1]["device_map"] == Placement.read(str(modules)).content
     assert json.loads((directory / "summary.json").read_text())["losslessness"]["verdict"] != "alarm"
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (("--quantise", "int8", "--dtype", "int8"), "--quantise: int8 is given together with the dtype int8"),
-        (("--quantise", "int3"), "must be int8 or int4, got int3"),
-        (("--draft-quantise", "int3"), "must be int8, int4 or none, got int3"),
-        (("--quantise", "int8", "--engine", "hf-generate"), "--backend: hf-generate runs over torch"),
-        (("--device-map", "auto", "--backend", "onnxruntime"), "--device-map: auto spreads a model"),
-        (("--device-map", "auto", "--batch", "2"), "--device-map: a batch of 2 is decoded on one device"),
-        (("--device-map", "gone.json"), "--device-map: gone.json is neither a strategy"),
-        (("--device-map", "auto", "--engine", "hf-generate,hf-assisted"), "--device-map: hf-assisted knows"),
-    ],
-)
-def test_wrong_memory_settings_are_refused(cli: Cli, flags: tuple[str, ...], said: str) -> None:
-    result = cli("run", "xsum", "--k", "4", *SMALL, *flags)
-    assert result.code == 2
-    assert said in " ".join(result.err.split())

@@ -50,17 +50,3 @@ def test_without_a_sandbox_nothing_runs(cli: Cli, tmp_path: Path, monkeypatch: p
     result = cli("score", run)
     assert result.code == 2
     assert not (run / "scores.jsonl").read_text()
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--n-workers", "0"], "--n-workers"),
-        (["--timeout", "x"], "--timeout"),
-        ([], "is not a run directory"),
-    ],
-)
-def test_bad_input(cli: Cli, tmp_path: Path, flags: list[str], said: str) -> None:
-    result = cli("score", tmp_path, *flags)
-    assert result.code == 2
-    assert said in result.err

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from commandline import Cli
 
@@ -44,25 +42,3 @@ def test_a_rank_alone_silences_nothing(cli: Cli, monkeypatch: pytest.MonkeyPatch
     assert refused.code == 2
     assert "error: " in refused.err
     assert cli("run", "--no-such-option").code == 2
-
-
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        (("run", "--draft-placement", "first"), "--draft-placement: first says where the draft of a split"),
-        (("run", "--processes", "2", "--set", "tensor_parallel=2"), "2 is given together with --processes"),
-        (("verify", "--engine", "worker:true", "--quantise", "int8"), "--quantise: int8 is given together"),
-        (("verify", "--engine", "worker:true", "--draft-quantise", "int4"), "int4 is given"),
-        (("verify", "--engine", "worker:true", "--tensor-parallel", "2"), "--tensor-parallel: 2 is given"),
-        (("run", *SERVER, "--batch", "2"), "--batch: 2 has no effect"),
-        (("run", *SERVER, "--draft-placement", "first"), "--draft-placement: first has no effect"),
-    ],
-)
-def test_an_option_that_would_change_nothing_is_refused(
-    cli: Cli, tmp_path: Path, typed: tuple[str, ...], said: str
-) -> None:
-    out = () if typed[0] == "verify" else ("--out", tmp_path / "run")
-    refused = cli(*typed, *out)
-    assert refused.code == 2, refused.err
-    assert said in refused.err
-    assert not (tmp_path / "run").exists()

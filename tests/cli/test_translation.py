@@ -62,6 +62,7 @@ def test_bleu_of_a_run_is_that_of_sacrebleu_on_its_outputs(cli: Cli, tmp_path: P
     assert [found["metric"] for found in compared["arms"][0]["metrics"]] == ["bleu"]
 
 
+@pytest.mark.thorough
 def test_metrics_of_evaluate_score_a_task(
     cli: Cli, tmp_path: Path, lines: str, metric_script: Callable[[str, str], Path]
 ) -> None:

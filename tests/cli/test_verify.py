@@ -60,23 +60,6 @@ def test_greedy_is_compared_token_by_token(cli: Cli) -> None:
     assert "2 of 2 outputs identical" in " ".join(result.out.split())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--control", "inverted"], "Did you mean inverted-ratio?"),
-        (["--effort", "huge"], "--effort: huge is unknown"),
-        (["--drafter", "lookpu"], "Did you mean lookup?"),
-        (["--rule", "leniense"], "Did you mean lenience?"),
-        (["--drafter", "lookup", "--control", "lenience"], "--drafter: lookup is given together with"),
-        (["--rule", "lenience", "--controls"], "--rule: lenience is given together with --controls"),
-    ],
-)
-def test_bad_input(cli: Cli, arguments: list[str], said: str) -> None:
-    result = cli("verify", *arguments)
-    assert result.code == 2
-    assert said in result.err
-
-
 def test_the_table_of_controls_fits_a_narrow_screen() -> None:
     """Every test but greedy, which has no controls, against the longest name."""
     row = {test: test == "warp" for test in TESTS if test != "greedy"}

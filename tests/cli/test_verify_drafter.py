@@ -12,7 +12,7 @@ from commandline import BRIEF, Cli, Result
 from spsbench.verify import analytic, effort, parts
 from spsbench.verify.effort import Effort, Sizes
 
-pytestmark = pytest.mark.thorough_but("passes[early-exit]", "MISREPORTING", "lossy_by_design")
+pytestmark = pytest.mark.thorough_but("passes[early-exit]", "MISREPORTING")
 
 TABLES: dict[str, Sizes] = {"tables": ((3, 2),), "wide_tables": ((5, 2),)}
 TINY = Effort(draws=60, end_to_end=10, contexts=1, prompts=2, outputs=1, **TABLES)

@@ -16,7 +16,7 @@ import sys
 
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("torch", "transformers"):
+        if name.split(".")[0] in ("torch", "transformers", "datasets", "evaluate", "tokenizers"):
             raise ImportError(f"{name} cannot be imported here")
 
 sys.meta_path.insert(0, Refuse())
@@ -26,7 +26,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.thorough_but("arguments0")
-@pytest.mark.parametrize("arguments", [("report", "{run}"), ("compare", "{run}", "{run}")])
+@pytest.mark.parametrize("arguments", [("report", "{run}", "--html"), ("compare", "{run}", "{run}")])
 def test_it_works(arguments: tuple[str, ...], finished: tuple[Path, Result], tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished[0], run)

@@ -119,6 +119,7 @@ def test_a_proof_that_fails_harms_no_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert told(tmp_path / "run") == {"error": "RuntimeError: out of memory"}
 
 
+@pytest.mark.thorough
 def test_sequences_that_fail_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = proof.read_again
 

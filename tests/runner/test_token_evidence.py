@@ -107,6 +107,7 @@ def test_what_an_arm_emitted_is_possible_under_its_own_law(finished: Path) -> No
     assert rows[VALUES].notna().all().all()
 
 
+@pytest.mark.thorough
 def test_a_failed_sequence_has_none_and_gets_it_when_it_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

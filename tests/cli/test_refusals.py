@@ -1,0 +1,479 @@
+"""What is typed wrong is refused in one line that names the option, its value and what to do about it.
+
+All but the last table are refused by one process that cannot import torch, transformers, pandas, scipy or
+matplotlib: a command that needed one before it refuses would end with another message.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import Cli
+
+HEAVY = ("torch", "transformers", "pandas", "scipy", "matplotlib")
+
+CODE = f"""
+import contextlib, io, json, sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {HEAVY}:
+            raise ImportError(f"{{name}} was imported")
+
+sys.meta_path.insert(0, Refuse())
+from functools import cache
+
+import typer.main
+from spsbench.cli.main import main
+
+typer.main.get_command = cache(typer.main.get_command)
+for line in sys.stdin:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(json.loads(line))
+    print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
+"""
+
+VALUES = {
+    "run, sweep-k": """
+        --pair no-such-pair | --protocol no-such-protocol | --limit 0 | --samples 0 | --shard 5/4 |
+        --budget soon | --arms both spss | --k 65 , | --config nothing.yaml | --sampling loud |
+        --temperature 0 nan | --top-p 1.5 | --top-k -1 | --beams 0 | --draft-beams x | --length-penalty x |
+        --max-new-tokens 0 | --chat-template maybe | --extract some | --seed -1 |
+        --drafter nobody lookup:max_n=0 | --rule none | --policy none | --engine steam | --batch 0 1025 |
+        --concurrency x | --dtype int3 | --draft-dtype half | --threads 0 4096 many | --backend jax |
+        --tensor-parallel 0 | --draft-placement last | --processes 1 0 many 65 -2 |
+        --on slurm ray:// ray://host ray://host:port ray://:1 RAY | --trace -1 | --fail-on speed |
+        --expect x abc XYZ12345 00000000000000000000000000000000000000000000000000000000000000000 DEADBEEF
+    """,
+    "bench": """
+        --threads 4096 0 | --batch x 0 2,b | --seconds 0 | --seed x | --device gpu | --backend jax |
+        --pair no-such-pair | --alpha x | --context 0
+    """,
+    "paper": """
+        --limit 0 | --samples x | --device gpu | --threads 0 | --backend jax | --dtype int3 | --seed -1 |
+        --extract some | --resume nowhere
+    """,
+    "replay": "--k 0 | --drafter nobody | --budget soon | --threads 0",
+    "advise": """
+        --drafter nobody | --limit x 1 | --sampling loud | --top-p 1.5 | --threads 0 | --pair no-such-pair |
+        --quantise int3
+    """,
+    "simulate": """
+        --cost -1 | --rule none | --fault none | --seed x | --contexts x | --sharpness -1 | --variation 1 |
+        --stay 2 | --operations x | --top-p 2 | --top-k -1
+    """,
+    "verify": "--engine steam | --policy none | --k x | --top-p 1.5 | --sampling loud | --threads 0",
+    "audit nowhere.jsonl": "--top-p 1.5 | --temperature -1 | --dtype int3",
+    "audit --engine worker:true": """
+        --budget soon | --k x | --top-p 2 | --task no-such-task | --limit 0 | --max-new-tokens 0 |
+        --threads 0
+    """,
+    "report": "--out x | --csv --latex",
+    "trace text": "--sampling loud | --top-p 2 | --max-new-tokens 0 | --threads 0 | --device gpu",
+    "distill --target x --out y": """
+        --kind z | --layers 0 | --tokens 0 | --minutes 0 | --vocabulary -1 | --seed x | --data nothing |
+        --threads 0 | --device gpu
+    """,
+    "score .": "--n-workers 0 | --timeout x",
+    "simulate --formula": "--rule lenience | --top-p 0.9",
+}
+"""Wrong values of an option, by command: the error begins with the option and has the value."""
+
+SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
+    ("run, sweep-k no-such-task", "TASK"),
+    ("run, sweep-k no-such-file.jsonl", "TASK", 3),
+    ("run, sweep-k --until 5", "--until ... must be ci=X% with X above 0 and at most 50, e.g. ci=1%, got 5"),
+    ("run, sweep-k --k -1", "--k ... got -1"),
+    ("run, sweep-k --set limit", "--set must be key=value"),
+    ("run, sweep-k --set limits=3", "--set"),
+    ("run, sweep-k --drafter model:x=1", "--drafter"),
+    ("run, sweep-k --rule lenience:l=2", "--rule"),
+    ("run, sweep-k --policy stop-below:tau=2", "--policy"),
+    ("run, sweep-k --engine openai:nowhere", "--engine"),
+    ("run, sweep-k --resume nowhere", "--resume: nowhere is not a run directory."),
+    ("run, sweep-k --target only-one", "--draft"),
+    ("run, sweep-k --temperature 0.7 --sampling greedy", "--temperature"),
+    ("run, sweep-k --k 2 --k 4", "--k is given twice. Give --k once: --k 2,4."),
+    ("run, sweep-k xsmu", "TASK: xsmu is unknown. Did you mean xsum?"),
+    ("run, sweep-k --pair minni", "--pair: the pair minni is unknown. Did you mean mini?"),
+    ("run, sweep-k --protocol pepper", "--protocol: the protocol pepper is unknown. Did you mean paper?"),
+    ("run, sweep-k --set limmit=3", "--set limmit: the setting limmit is unknown. Did you mean limit?"),
+    ("run, sweep-k --engine hf-asisted", "--engine: hf-asisted is unknown. Did you mean hf-assisted?"),
+    ("run, sweep-k --sampling nuclear", "--sampling: nuclear is unknown. Did you mean nucleus?"),
+    ("run, sweep-k --k 4.5", "--k ... got 4.5"),
+    ("run, sweep-k --limit some", "--limit must be a whole number from 1, got some"),
+    ("run, sweep-k --device abacus", "--device must be auto, cpu, cuda, cuda:N or mps, got abacus"),
+    ("run, sweep-k --arms sps --k 0", "--arms"),
+    ("run, sweep-k --quantise int8 --dtype int8", "--quantise: int8 is given together with the dtype int8"),
+    ("run, sweep-k --quantise int3", "--quantise must be int8 or int4, got int3"),
+    ("run, sweep-k --draft-quantise int3", "--draft-quantise must be int8, int4 or none, got int3"),
+    ("run, sweep-k --expect ''", "--expect"),
+    ("run, sweep-k --on ''", "--on: ... Write ray for this machine or ray://HOST:PORT"),
+    ("run, sweep-k --arms ''", "--arms ... an empty text"),
+    ("run, sweep-k --target '' --draft b", "--target"),
+    ("run, sweep-k --until ci=0%", "--until ... got ci=0%"),
+    ("run, sweep-k --until ci=abc", "--until ... got ci=abc"),
+    ("run, sweep-k --until ci=51%", "--until ... got ci=51%"),
+    ("run, sweep-k --until ci=5% --k 0", "--until: ci=5% ... the run lacks an SpS arm"),
+    ("run, sweep-k --until ci=5% --arms sps", "--until: ci=5% ... the run lacks an ArS arm"),
+    ("run, sweep-k --until ci=5% --shard 1/2", "--until ... run without --shard"),
+    ("run, sweep-k --budget 60 --shard 1/2", "--budget ... run without --shard"),
+    ("run, sweep-k --until ci=5% --processes 2", "--until ... leave --processes out"),
+    ("run, sweep-k --budget 5min --processes 2", "--budget ... leave --processes out"),
+    ("run, sweep-k --until ci=5% --expect 0123456789abcdef", "--expect ... times decide how many prompts"),
+    ("run, sweep-k --budget 0", "--budget must be a time above 0: ... 5min, got 0.0"),
+    ("run, sweep-k --budget '5 days'", "--budget must be a time, got 5 days"),
+    ("run, sweep-k --set budget_s=5min", "--set budget_s ... got 5min"),
+    ("run, sweep-k --batch 2 --engine hf-generate", "--batch ... hf-generate takes one sequence"),
+    ("run, sweep-k --batch 2 --drafter early-exit:layers=2", "--batch ... runs a model for one sequence"),
+    ("run, sweep-k --batch 2 --k adaptive", "--batch ... --policy"),
+    ("run, sweep-k --batch 2 --sampling beam", "--batch ... a beam search takes one prompt"),
+    ("run, sweep-k --batch 2 --drafter suffix:across=true", "--batch ... remembers"),
+    ("run, sweep-k --beams 4", "--beams: 4 is of a beam search, and no sampling is beam"),
+    ("run, sweep-k --set early_stopping=never", "--set early_stopping: never is of a beam search"),
+    ("run, sweep-k --draft-placement first", "--draft-placement: first says where the draft of a split"),
+    ("run, sweep-k --processes 2 --set tensor_parallel=2", "--tensor-parallel: 2 ... with --processes"),
+    ("run, sweep-k --engine openai:http://a --concurrency 1 --batch 2", "--batch: 2 has no effect"),
+    (
+        "run, sweep-k --engine openai:http://a --concurrency 1 --draft-placement first",
+        "--draft-placement: first has no effect",
+    ),
+    ("run, sweep-k --engine hf-assisted --arms ars", "--arms: no arm remains"),
+    ("run, sweep-k --engine my_engine.py", '--engine ... worker:"COMMAND"'),
+    ("run, sweep-k --engine worker:", "--engine: no command"),
+    ("run, sweep-k --engine worker:x --arms draft", "--arms: no arm remains"),
+    ("run, sweep-k --drafter lookpu", "--drafter: lookpu is unknown. Did you mean lookup?"),
+    ("run, sweep-k --drafter lookup:size=3", "--drafter: lookup has no option size. It has max_n, min_n."),
+    (
+        "run, sweep-k --drafter lookup:max_n=much",
+        "--drafter ... max_n=much is not valid. Give a whole number, e.g. 3.",
+    ),
+    ("run, sweep-k --drafter none.py:KIND", "--drafter: none.py does not exist", 3),
+    ("run, sweep-k --rule lenience --fail-on lossless", "--fail-on: lenience is lossy by design"),
+    ("run, sweep-k --k adaptive --drafter lookup", "--policy: no arm drafts by stop-below"),
+    ("run, sweep-k --k adaptive --engine graphed", "--policy: no arm drafts by stop-below"),
+    ("run, sweep-k missing.jsonl", "TASK: missing.jsonl does not exist", 3),
+    ("run, sweep-k --prompts xsum", "--prompts: xsum is not a prompts file"),
+    ("run, sweep-k --k=2 --limit 3 --k=4", "--k is given twice. Give --k once: --k 2,4."),
+    ("run, sweep-k --seed 1 --seed 1", "--seed is given twice. Give --seed once."),
+    ("run, sweep-k --set tensor_parallel=2 --on ray", "--tensor-parallel: 2 is given together with --on"),
+    ("run, sweep-k --processes 2 --on ray", "--on: ray is given together with --processes"),
+    ("run, sweep-k --concurrency 1,2 --on ray", "--on: ray is given together with --concurrency"),
+    ("run, sweep-k --sampling beam --beams 0", "--beams must be a whole number from 1, got 0"),
+    ("run, sweep-k --sampling beam --beams -3", "--beams must be a whole number from 1, got -3"),
+    ("run, sweep-k --sampling beam --beams two", "--beams must be a whole number from 1, got two"),
+    ("run, sweep-k --sampling beam --draft-beams 3", "--draft-beams: 3 beams of the draft cannot hold"),
+    ("run, sweep-k --sampling beam --temperature 0.7", "--temperature: 0.7 changes a distribution"),
+    ("run, sweep-k --sampling beam --top-p 0.7", "--top-p: 0.7 changes a distribution"),
+    ("run, sweep-k --sampling beam --length-penalty inf", "--length-penalty must be a number, got inf"),
+    (
+        "run, sweep-k --sampling beam --set early_stopping=soon",
+        "--set early_stopping ... false or never, got soon",
+    ),
+    ("run, sweep-k --sampling beam --drafter lookup", "--drafter: lookup cannot search with beams"),
+    ("run, sweep-k --sampling beam --engine hf-generate", "--engine: hf-generate cannot search with beams"),
+    ("run, sweep-k bad.jsonl", "TASK: line 2 of bad.jsonl has none of prompt", 3),
+    ("run, sweep-k xsum --prompts bad.jsonl", "--prompts: bad.jsonl is given together with xsum"),
+    (
+        "run --engine openai:http://a --concurrency 1 --sampling beam",
+        "--sampling: beam searches and samples nothing",
+    ),
+    ("run xsum humaneval", "Got unexpected extra argument(s) (humaneval) ... --help`."),
+    ("run --allow-code-exec", "No such option: --allow-code-exec ... --help`."),
+    ("run, sweep-k --batch 2 --until ci=5%", "--until"),
+    ("advise --top-p 0.7 --sampling greedy", "--top-p"),
+    ("advise --k 0", "--k needs at least one value above 0"),
+    ("advise --budget 0", "--budget must be above 0"),
+    ("advise --memory much", "--memory must be a size"),
+    ("advise no-such-task", "TASK"),
+    ("advise --limit 4", "--limit: 4 prompts are too few to choose on and to judge on"),
+    ("advise --objective median", "--objective: median is unknown. Choose from mean, p99"),
+    ("advise xsum --sampling beam", "--sampling: beam searches and samples nothing"),
+    ("bench --k 0", "--k needs at least one value above 0"),
+    ("bench --alpha 1.5", "--alpha must be between 0 and 1"),
+    ("bench --acceptance-from nowhere", "--acceptance-from: nowhere is not a run directory"),
+    ("bench --context 1k,x", "--context ... Give 256, 4k or 1k,4k,16k"),
+    ("bench --context 64,1k --alpha 0.5", "--context: loops with synthetic acceptance run at one context"),
+    ("bench --dtype int4", "--dtype: int4 is unknown. Choose from auto"),
+    ("bench --target x", "--draft is missing"),
+    ("bench --target-config gone.json", "--draft-config is missing. Give both"),
+    ("bench --target-config a --pair mini", "--pair: configurations take the place of models. Leave it out"),
+    ("bench --alpha 0.5 --acceptance-from nowhere", "--alpha: --acceptance-from is given too. Leave one"),
+    ("bench --batch 2 --context 16,32", "--context"),
+    ("replay nowhere", "RUN"),
+    ("replay --times nowhere", "--times", 3),
+    ("replay nothing --policy stop-bellow", "--policy: stop-bellow is unknown. Did you mean stop-below?"),
+    ("replay nothing --policy stop-below:tau=2", "--policy: stop-below:tau must be between 0 and 1, got 2."),
+    ("replay nothing --policy stop-below:taw=1", "--policy: stop-below has no option taw."),
+    ("replay nothing --policy nowhere.py:KIND", "--policy: nowhere.py does not exist", 3),
+    ("simulate --alpha 1.5", "--alpha must be between 0 and 1, got 1.5."),
+    ("simulate --k 0 --out out", "--k: a simulated loop drafts"),
+    ("simulate --tokens 0", "--tokens must be a"),
+    ("simulate --concentration 0", "--concentration must be between"),
+    ("simulate --vocabulary 1", "--vocabulary must be a"),
+    ("simulate --temperature 0", "--temperature: a greedy target"),
+    ("simulate --formula --alpha 1.1 --cost 0", "--alpha"),
+    ("simulate --alpha 0", "--alpha: no draft is solved for at 0, where nothing is accepted."),
+    ("simulate --alpha 0.5 --concentration 3", "--alpha: both say"),
+    ("simulate --draft-temperature 0.5", "--draft-temperature: --source dirichlet"),
+    ("simulate --source bigram", "--source: bigram is unknown. Did you mean ngram?"),
+    ("simulate --contexts 0", "--contexts must be whole numbers from 1, got 0."),
+    (
+        "simulate --rule lecture-test",
+        "--rule: lecture-test is a planted fault ... Give --fault lecture-test.",
+    ),
+    ("simulate --rule lenience:l=2", "--rule: lenience:l must be above 0"),
+    ("simulate --fault stale-cache", "--fault: stale-cache is unknown."),
+    ("simulate --fault no-residual --rule lenience", "--fault: no-residual is a fault of"),
+    ("simulate --formula --alpha 0.5 --cost 0.1 --k four", "--k"),
+    ("verify no-such-task", "TASK"),
+    ("verify --control inverted", "--control: inverted is unknown. Did you mean inverted-ratio?"),
+    ("verify --effort huge", "--effort: huge is unknown"),
+    ("verify --drafter lookpu", "--drafter: lookpu is unknown. Did you mean lookup?"),
+    ("verify --rule leniense", "--rule: leniense is unknown. Did you mean lenience?"),
+    ("verify --drafter lookup --control lenience", "--drafter: lookup is given together with"),
+    ("verify --rule lenience --controls", "--rule: lenience is given together with --controls"),
+    ("verify xsum --sampling beam", "--sampling: beam searches and samples nothing"),
+    ("verify --engine worker:true --quantise int8", "--quantise: int8 is given together"),
+    ("verify --engine worker:true --draft-quantise int4", "--draft-quantise: int4 is given"),
+    ("verify --engine worker:true --tensor-parallel 2", "--tensor-parallel: 2 is given"),
+    ("verify bad.jsonl", "TASK: line 2 of bad.jsonl has none of prompt", 3),
+    ("audit", "SAMPLES, --engine: neither is given"),
+    ("audit nowhere.jsonl", "SAMPLES", 3),
+    ("audit texts.jsonl --engine worker:x", "SAMPLES, --engine: both are given"),
+    ("audit --engine wroker:x", "--engine: wroker:x is unknown"),
+    ("audit --engine worker:", "--engine: no command follows the colon"),
+    ("audit --engine worker:x --bound 0", "--bound must be a share between 0 and 1, got 0"),
+    ("audit --engine worker:x --bound 2%x", "--bound must be a share between 0 and 1, got 2%x"),
+    ("audit --engine worker:x --texts 0", "--texts must be a whole number from 1, got 0"),
+    ("audit --engine worker:x --arms hf", "--arms: hf is unknown"),
+    ("audit --engine worker:x --k 0", "--k needs at least one value above 0"),
+    ("audit --engine worker:x --temperature 1,hot", "--temperature"),
+    ("audit --engine openai:http://localhost:1 --k 4", "--k ... a server has its own models and lookahead"),
+    ("audit nowhere.jsonl --samples-dtype int4", "--samples-dtype: int4 is unknown. Choose from"),
+    ("audit nowhere.jsonl --seed a", "--seed must be a whole number"),
+    ("compare a b", "RUN"),
+    ("compare a b --gate x", "--gate"),
+    ("report --csv --json", "--csv is given together with --json"),
+    ("report", "RUN: results holds no run."),
+    ("report --html --html", "--html is given twice. Give --html once."),
+    ("report nowhere --quiet --json", "RUN: nowhere"),
+    ("distill", "--target"),
+    ("score nowhere", "SAMPLES", 3),
+    ("score . --k 1", "--k"),
+    ("score .", "RUN: . is not a run directory"),
+    ("merge nowhere --out x", "SHARD"),
+    ("merge shard-1", "Missing option '--out' ... --help`."),
+    ("sweep-k --engine openai:http://localhost:9 --concurrency 1", "--k"),
+    ("sweep-k --k 7..0", "--k ... got 7..0"),
+    ("sweep-k --prompts bad.jsonl", "TASK: line 2 of bad.jsonl has none of prompt", 3),
+    ("rnu", "No such command 'rnu'. Did you mean 'run'?"),
+    ("theory", "No such command 'theory'"),
+    ("judge", "No such command 'judge'"),
+    ("tasks", "No such command 'tasks'"),
+    ("pairs", "No such command 'pairs'"),
+    ("protocols", "No such command 'protocols'"),
+    ("list models", "WHAT: models is unknown. Choose from tasks, pairs"),
+    ("list drafter", "WHAT: drafter is unknown. Did you mean drafters?"),
+    ("get mini", "NAME: mini is part of spsbench"),
+    ("get qwen3", "NAME ... hf download Qwen/Qwen3-8B"),
+    ("get smollm3", "NAME ... the pair or engine smollm3 is unknown. Did you mean smollm2?"),
+    ("trace ' '", "PROMPT: there is nothing to continue"),
+    ("trace x --k 0", "--k must be one number from 1"),
+    ("trace x --k 2,4", "--k must be one number from 1"),
+    ("trace x --sampling nucleus,greedy", "--sampling: one sampling can be shown"),
+    ("trace x --pair nobody", "--pair: the pair nobody"),
+    ("trace x --sampling beam", "--sampling: beam searches and samples nothing"),
+    ("paper --limit 1 --pair minni", "--pair: the pair minni is unknown. Did you mean mini?"),
+    ("paper --limit 1 --of leviatan", "--of: the paper leviatan is unknown. Did you mean leviathan"),
+    ("paper --limit 1 --of leviathan --samples 3", "--samples"),
+    ("paper --limit 1 --of leviathan --no-score", "--no-score"),
+    ("paper --limit 1 --of leviathan --target embedded:mini/target", "--draft ... --draft small=MODEL"),
+    ("paper --limit 1 --of leviathan --target a --pair mini --draft b", "--target"),
+    ("paper --limit 1 --of leviathan --draft a=x --draft a=y", "--draft: a is given twice"),
+    ("paper --limit 1 --of leviathan --draft a=", "--draft: a= is not valid. Give NAME=VALUE"),
+    ("paper --limit 1 --of leviathan --draft unigram=embedded:mini/draft", "--draft ... another name"),
+    ("paper --limit 1 --of leviathan --draft org/bigram", "--draft ... another name"),
+    ("paper --limit 1 --draft embedded:mini/draft", "--draft"),
+    ("paper --limit 1 --target embedded:mini/target", "--target ... --of"),
+    ("paper --of leviathan --task nothing", "TASK: nothing"),
+    ("paper --of leviathan --draft =", "--draft"),
+]
+"""Command lines, how the error begins and what else it says behind " ... ", and the exit code if not 2."""
+
+WITH_MODELS: list[tuple[str, str] | tuple[str, str, int]] = [
+    ("run --max-new-tokens 999999", "--max-new-tokens: a context window"),
+    ("run --out /dev/null/x", "--out: /dev/null/x cannot be written to"),
+    ("run --data nothing.jsonl", "--data: nothing.jsonl", 3),
+    ("run --target ./no --draft ./no", "--target: ./no is not a model folder.", 3),
+    ("run --quantise int8 --engine hf-generate", "--backend: hf-generate runs over torch"),
+    ("run --device-map auto --backend onnxruntime", "--device-map: auto spreads a model"),
+    ("run --device-map auto --batch 2", "--device-map: a batch of 2 is decoded on one device"),
+    ("run --device-map gone.json", "--device-map: gone.json is neither a strategy"),
+    ("run --device-map auto --engine hf-generate,hf-assisted", "--device-map: hf-assisted knows"),
+    ("run --pair gpt2", "--target ... openai-community/gpt2-xl ... --pair mini", 3),
+    ("run --batch 2 --pair mini-t5", "--batch: embedded:mini-t5/target is an encoder-decoder"),
+    ("run --batch 1,3 --limit 2", "--batch: batches of 3 are never full with 2 sequences"),
+    ("run --limit 1 --shard 2/2", "--shard: shard 2/2 of 1 prompts is empty"),
+    ("run --engine eager,worker:x --dtype int8", "--dtype: int8 quantises weights"),
+    ("run --until ci=5% --on ray --out new", "--until: ci=5% ends a run after a prompt"),
+    ("run --budget 60 --on ray --out new", "--budget: 60.0 ends a run after a prompt"),
+    (
+        "run --drafter suffix:across=true --on ray --out new",
+        "--on: suffix:across=true proposes what earlier prompts",
+    ),
+    (
+        "run --engine eager,worker:'true' --on ray --out new",
+        "--on: worker:true is started, stopped and logged",
+    ),
+    (
+        "run --device-map auto --on ray --out new",
+        "--device-map: auto is given together with --on, whose workers",
+    ),
+    ("run --sampling beam --beams 9999", "--beams: 9999 beams are more than the vocabulary's"),
+    ("run --sampling beam --draft-beams 9999", "--draft-beams: 9999 beams are more than"),
+    (
+        "run --sampling beam --dtype int8",
+        "--backend ... over torch, and the target's weights are rounded to int8",
+    ),
+    ("bench --context 64,99999", "--context: 99999 tokens and 57 after them are needed"),
+    ("bench --context 99999", "--context: 99999 tokens and 57 after them are needed"),
+    ("bench --target-config a.json --draft-config a.json", "--target-config: a.json does not exist", 3),
+    ("bench --pair mini-t5 --context 16,32", "--context ... Give one number"),
+    ("simulate --source ngram --dependence 1", "--dependence: 1 leaves no room"),
+    ("simulate --contexts 64", "--contexts: --source dirichlet takes 1 to 32, got 64."),
+    (
+        "simulate --contexts 64 --vocabulary 48",
+        "--contexts ... 1 to 48, got 64. ... a vocabulary of 48 tokens has no more",
+    ),
+    (
+        "simulate --contexts 600 --vocabulary 1000 --out out",
+        "--contexts ... 1 to 512, got 600. ... from 1 to 512.",
+    ),
+    ("simulate --contexts 1 --source ngram", "--contexts: --source ngram takes 2 to 16, got 1."),
+    ("simulate --vocabulary 100000 --contexts 64", "--vocabulary: 64 contexts of 100000"),
+    ("simulate --out /dev/null/folder", "--out: /dev/null/folder cannot be written to"),
+    ("simulate --alpha 0.01 --out out", "--alpha: 0.01 cannot be reached"),
+    ("advise --limit 8 --drafter heads", "--drafter ... was made for package:smollm2"),
+    ("paper --limit 1 --of leviathan --draft embedded:mini/none", "--draft: embedded:mini/none", 3),
+    ("paper --limit 1 --of leviathan --threads 0", "--threads"),
+    ("audit texts.jsonl --draft x", "--target: the target is not named"),
+    ("audit texts.jsonl --target x --pair mini", "--target is given together with --pair"),
+    ("run good.jsonl --data bad.jsonl", "--data: bad.jsonl is given together with"),
+    ("run chat.jsonl", "TASK ... there is no chat template"),
+]
+"""The same where the models' own files, or a solver, decide: nothing is loaded for it."""
+
+FILES = {
+    "texts.jsonl": '{"prompt_ids": [5], "completion_ids": [6]}\n',
+    "good.jsonl": '{"prompt": "A"}\n',
+    "bad.jsonl": '{"prompt": "A"}\n{"question": "B"}\n',
+    "chat.jsonl": '{"messages": [{"role": "user", "content": "Hi"}]}\n',
+}
+"""What lies in the folder in which they are typed."""
+
+
+def lines_of(typed: str) -> list[str]:
+    """``run, sweep-k X`` is two command lines."""
+    both = "run, sweep-k"
+    return [typed.replace(both, name, 1) for name in both.split(", ")] if typed.startswith(both) else [typed]
+
+
+def cases() -> Iterator[tuple[str, str, int]]:
+    """Command lines of the first two tables, what the errors say, and exit codes."""
+    for command, options in VALUES.items():
+        for flag, *values in map(str.split, options.split("|")):
+            for value in values:
+                yield from (
+                    (line, f"{flag} ... {value}", 2) for line in lines_of(f"{command} {flag} {value}")
+                )
+    for typed, said, *code in SENTENCES:
+        yield from ((line, said, code[0] if code else 2) for line in lines_of(typed))
+
+
+EARLY = list(dict.fromkeys(cases()))
+
+
+def laid_out(folder: Path) -> Path:
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def check(out: str, err: str, said: str) -> None:
+    """One error and no result, as announced."""
+    *_, last = err.splitlines()
+    begins, *others = f"error: {said}".split(" ... ")
+    assert last.startswith(begins), err
+    assert all(words in last.removeprefix(begins) for words in others), err
+    assert "fault of spsbench" not in err
+    assert "Loading" not in err
+    assert out == ""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sequence[Any]]:
+    """Exit code, stdout and stderr of every command line; they leave nothing behind."""
+    folder = laid_out(tmp_path_factory.mktemp("early"))
+    done = subprocess.run(
+        [sys.executable, "-c", CODE],
+        input="".join(f"{json.dumps(shlex.split(typed))}\n" for typed, *_ in EARLY),
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={
+            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+            "PATH": "/usr/bin:/bin",
+            "HF_HUB_OFFLINE": "1",
+        },
+    )
+    assert len(done.stdout.splitlines()) == len(EARLY), done.stderr
+    assert {path.name for path in folder.iterdir()} == FILES.keys()
+    return {
+        typed: json.loads(line) for (typed, *_), line in zip(EARLY, done.stdout.splitlines(), strict=True)
+    }
+
+
+@pytest.mark.parametrize(("typed", "said", "code"), EARLY, ids=[typed for typed, *_ in EARLY])
+def test_it_is_refused_before_torch_is_imported(
+    typed: str, said: str, code: int, answers: Mapping[str, Sequence[Any]]
+) -> None:
+    found, out, err = answers[typed]
+    assert found == code, err
+    check(out, err, said)
+
+
+LATE = [(typed, said, code[0] if code else 2) for typed, said, *code in WITH_MODELS]
+
+
+@pytest.mark.parametrize(("typed", "said", "code"), LATE, ids=[typed for typed, *_ in LATE])
+def test_it_is_refused_before_a_model_is_loaded(
+    typed: str, said: str, code: int, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("models.loading.load", "models.loading.random_model", "whatif.simulate.study.simulate"):
+        monkeypatch.setattr(f"spsbench.{name}", None)
+    laid_out(tmp_path)
+    done = cli(*shlex.split(typed))
+    assert done.code == code, done.err
+    check(done.out, done.err, said)
+    assert {path.name for path in tmp_path.iterdir()} == FILES.keys()
+
+
+def test_the_blocker_blocks() -> None:
+    """The control: a command that does need torch cannot run there."""
+    typed = json.dumps(["run", "--limit", "1", "--quiet"])
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], input=typed, capture_output=True, text=True, check=False
+    )
+    code, _, err = json.loads(done.stdout)
+    assert code == 1
+    assert "was imported" in err
