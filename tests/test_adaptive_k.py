@@ -62,6 +62,7 @@ def test_what_is_no_k_is_refused_as_ever(k: str) -> None:
         resolve({"k": k})
 
 
+@pytest.mark.thorough
 def test_the_run_holds_what_it_stands_for_and_goes_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
     result = call("run", "--k", "2,adaptive", *SMALL, "--no-proof", "--quiet", "--out", run)

@@ -39,6 +39,7 @@ def test_the_page_names_every_example() -> None:
     assert shown == {path.name for path in EXAMPLES.iterdir() if path.is_file()} - {"README.md"}
 
 
+@pytest.mark.thorough
 def test_own_model_measures_and_names_the_fastest_k(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

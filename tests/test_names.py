@@ -124,6 +124,7 @@ SHOWN = tuple(flag for flag in ALONE if flag != "--quiet")
 HOSTILE = "[bold red]m|<b>*x*_`ü é"
 
 
+@pytest.mark.thorough
 def test_names_reach_tables_report_and_directory_and_are_printed_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def faults(names: Collection[str], size: int) -> list[str]:
     return found + ([f"too large: {size:,} bytes"] if size > LARGEST_BYTES else [])
 
 
+@pytest.mark.thorough
 def test_a_wheel_holds_the_package_and_its_data_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         assert faults(archive.namelist(), wheel.stat().st_size) == []

@@ -35,6 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_every_page_of_docs_is_there(site: Path) -> None:
     docs = ROOT / "docs"
     pages = {path.relative_to(docs).with_suffix(".html") for path in docs.rglob("*.md")}

@@ -33,6 +33,7 @@ def journal(directory: Path) -> list[dict[str, Any]]:
 BEAMS = {"ars-beam(3)", "sps-k3-beam(3)", "draft-beam(3)"}
 
 
+@pytest.mark.thorough
 def test_its_arms_stand_beside_those_that_sample(searched: tuple[Path, Result]) -> None:
     directory, result = searched
     assert result.code == 0, result.err

@@ -97,6 +97,7 @@ def test_a_model_too_large_is_refused_with_both_numbers(
     assert "GiB, but cpu has" in " ".join(result.err.split())
 
 
+@pytest.mark.thorough
 def test_batches_are_predicted_and_tried(cli: Cli, tmp_path: Path) -> None:
     folders = [config(tmp_path / role, hidden_size=64) for role in ("target", "draft")]
     pair = ("--target-config", folders[0], "--draft-config", folders[1])

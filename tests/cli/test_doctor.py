@@ -12,6 +12,7 @@ from spsbench.energy import FoundMeter, RaplMeter
 from spsbench.paths import mini_dir
 
 
+@pytest.mark.thorough
 def test_everything_that_ships_is_in_order(cli: Cli) -> None:
     result = cli("doctor", "--json")
     states = {check["what"]: check["state"] for check in json.loads(result.out)}

@@ -34,6 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return whole
 
 
+@pytest.mark.thorough
 def test_both_kinds_are_measured_beside_the_draft_model(cli: Cli, folder: Path, tmp_path: Path) -> None:
     drafters = [f"heads:from={folder / kind}" for kind in ("eagle", "medusa")]
     flags = ("--drafter", ",".join(["model", *drafters]), "--sampling", "nucleus,greedy", "--json")

@@ -148,6 +148,7 @@ def test_a_dying_engine_costs_its_sequences_alone(cli: Cli, tmp_path: Path, text
     assert ended(pids)
 
 
+@pytest.mark.thorough
 def test_a_hopeless_process_is_given_up_and_the_other_arms_go_on(
     cli: Cli, tmp_path: Path, texts: Path, pids: Path
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_hopeless_process_is_given_up_and_the_other_arms_go_on(
     assert ended(pids)
 
 
+@pytest.mark.thorough
 def test_a_hanging_engine_costs_its_sequences(
     cli: Cli, tmp_path: Path, texts: Path, pids: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ def test_sweep_k_is_run_with_other_lookaheads_also_in_processes(
     assert [params["processes"] for params in asked] == ["2", None]
 
 
+@pytest.mark.thorough
 def test_sweep_k_measures_every_k_in_one_run(cli: Cli, tmp_path: Path) -> None:
     result = cli("sweep-k", *SMALL, "--k", "0..2", "--no-score", "--json", "--out", tmp_path / "run")
     assert result.code == 0, result.err

@@ -29,6 +29,7 @@ def test_scores_come_later_and_are_those_of_a_run_that_scores(cli: Cli, tmp_path
     assert told["token_texts"]
 
 
+@pytest.mark.thorough
 def test_all_outputs_or_only_those_without_scores(cli: Cli, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert cli("run", "xsum", *SMALL, "--out", run).code == 0

@@ -72,6 +72,7 @@ def test_the_script_measures_every_shard_and_merge_makes_one_run(
     assert len(lines) == 6
 
 
+@pytest.mark.thorough
 def test_a_requeued_task_goes_on_where_it_was(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

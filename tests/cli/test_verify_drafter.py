@@ -128,6 +128,7 @@ def finding(result: Result, test: str) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "drafter", ["lookup:max_n=2", "early-exit", "theirs.py:STOPPING", "union:of=lookup+model"]
 )

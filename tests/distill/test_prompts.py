@@ -61,12 +61,14 @@ def test_prompts_of_a_file_keep_their_form(tmp_path: Path) -> None:
     assert found == ["as it stands", "[user]Why?[assistant]", "[user]What?[assistant]"]
 
 
+@pytest.mark.thorough
 def test_evaluated_texts_are_problems_and_their_solutions() -> None:
     found = "\n".join(evaluated_texts())
     assert "def has_close_elements" in found
     assert "def check(candidate)" in found
 
 
+@pytest.mark.thorough
 def test_an_evaluated_file_that_cannot_be_read_is_an_error() -> None:
     with pytest.raises(SpsbenchError):
         list(evaluated_texts(["nowhere.jsonl"]))

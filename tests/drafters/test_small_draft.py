@@ -215,6 +215,7 @@ def test_a_run_with_such_a_draft_is_complete_and_proves_itself(
     assert "nan" not in report.out.split()
 
 
+@pytest.mark.thorough
 def test_a_rounded_draft_runs(folders: tuple[Path, Path], tmp_path: Path) -> None:
     summary = run(folders, tmp_path / "run", "--k", "2", "--draft-dtype", "int8", "--temperature", "1.5")
     assert "draft rounded to int8" in json.dumps(summary)

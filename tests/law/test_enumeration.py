@@ -77,6 +77,7 @@ def test_law_is_the_targets(vocab_size: int, k: int, sampling: SamplingParams) -
     assert law_error(target, draft, (0,), k, sampling) < EXACT
 
 
+@pytest.mark.thorough
 def test_law_is_the_targets_at_vocabulary_5_and_k_4() -> None:
     target, draft = pair(5)
     assert law_error(target, draft, (1, 4), 4, SamplingParams(top_k=3)) < EXACT

@@ -90,6 +90,7 @@ def test_a_split_target_computes_the_same(
     assert bool(on_disk) == ("disk" in found.values())
 
 
+@pytest.mark.thorough
 def test_every_engine_writes_the_same_text(checkpoint: Path, draft: Path, tmp_path: Path) -> None:
     """Also transformers' own, and where the embedding, to which ids go first, lies on the disk."""
     pairs = [load(checkpoint, draft, None), load(checkpoint, draft, written(tmp_path, everything_on("disk")))]

@@ -32,6 +32,7 @@ def test_threads_follow_from_the_size_and_the_cores_alone(
     assert memory.suitable_threads(parameters) == expected
 
 
+@pytest.mark.thorough
 def test_a_process_has_one_pool_of_one_size() -> None:
     done = subprocess.run([sys.executable, "-c", SECOND_POOL], capture_output=True, text=True, check=True)
     said = "--threads ONNX Runtime keeps one thread pool a process, and here it has 2, not"

@@ -162,6 +162,7 @@ def test_the_screen_fits_a_terminal(page: dict[str, Any]) -> None:
     assert "…" not in shown
 
 
+@pytest.mark.thorough
 def test_the_figures_show_every_row_and_say_synthetic(page: dict[str, Any]) -> None:
     plates = draw(page)
     assert [plate.name for plate in plates] == ["figure2", "figure3", "figure4"]
@@ -183,6 +184,7 @@ def test_no_row_lies_beyond_an_axis(page: dict[str, Any], monkeypatch: pytest.Mo
     assert all(axes.get_ylim()[1] > value for axes, value in highest)
 
 
+@pytest.mark.thorough
 def test_a_row_without_prediction_or_intervals_can_be_shown(make_row: Any, make_summary: Any) -> None:
     """Of a run on a busy machine, or one that failed."""
     bare = make_summary(

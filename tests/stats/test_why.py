@@ -39,6 +39,7 @@ def _sums(draw: st.DrawFn, k: int) -> ArmSums:
     return ArmSums(draw(POSITIVE), tokens, loops, tested, accepted, tested, beta, *phases)
 
 
+@pytest.mark.thorough
 @given(data=st.data(), k=st.integers(1, 12))
 @settings(max_examples=300)
 def test_the_product_is_the_measured_speedup(data: st.DataObject, k: int) -> None:

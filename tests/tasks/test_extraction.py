@@ -92,6 +92,7 @@ def test_the_rule_is_recorded_and_told(
     assert said in " ".join(result.out.split())
 
 
+@pytest.mark.thorough
 def test_scores_by_either_rule_and_never_by_both(models: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert call(*command(models, run, "--no-score", "--extract", "fence")).code == 0

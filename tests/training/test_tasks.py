@@ -22,6 +22,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "count"), COUNTS.items())
 def test_the_shipped_data_is_what_the_seed_gives(written: Path, name: str, count: int) -> None:
     shipped = rows(mini_dir() / "data", name)

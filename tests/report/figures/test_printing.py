@@ -54,6 +54,7 @@ def test_the_last_digits_of_the_layout_are_in_no_byte(monkeypatch: pytest.Monkey
         assert printed(figures.phases(small), figures.phases(small)) == first
 
 
+@pytest.mark.thorough
 def test_every_format_is_written(tmp_path: Path) -> None:
     save(gallery().plates[0], tmp_path, "figures")
     assert (tmp_path / "figures/arms.png").read_bytes().startswith(b"\x89PNG")

@@ -97,6 +97,7 @@ def test_held_out_reports_use_combinations_that_training_never_draws() -> None:
     assert all(part_of(*make_report("train", rng).combination) == "train" for _ in range(50))
 
 
+@pytest.mark.thorough
 def test_task_files_are_the_shipped_bytes_again_and_hold_no_sentence_twice(tmp_path: Path) -> None:
     write_tasks(tmp_path)
     for file, count in (("wmt.jsonl", TRANSLATIONS), ("cnndm.jsonl", REPORTS)):

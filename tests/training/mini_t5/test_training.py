@@ -90,6 +90,7 @@ def test_two_workers_share_the_batches_of_one() -> None:
     assert all(torch.equal(alone[number], shared[number % 2][number // 2]) for number in range(6))
 
 
+@pytest.mark.thorough
 def test_training_lowers_the_loss_and_saves_bfloat16(tmp_path: Path) -> None:
     recipe = Recipe(TINY, tokens=200, updates=40, stop=40, workers=1)
     model = train(recipe, copying_corpus(), tmp_path)

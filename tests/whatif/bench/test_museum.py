@@ -55,6 +55,7 @@ def caught(room: Room) -> Visited:
     return visit(exhibit, opened, room)
 
 
+@pytest.mark.thorough
 def test_a_defect_is_caught_and_as_many_texts_of_the_control_are_not(caught: Visited) -> None:
     assert caught.is_caught
     facts = caught.facts()

@@ -16,6 +16,7 @@ from spsbench.engines.cuda_graph import GraphedEngine
 from spsbench.engines.local import EagerEngine
 
 
+@pytest.mark.thorough
 def test_the_script_of_idle_neighbours(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

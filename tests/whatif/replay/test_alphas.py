@@ -105,6 +105,7 @@ def test_texts_of_one_prompt_give_no_ngrams_and_the_target_is_read_once() -> Non
     assert found[0].alpha.low is None  # no interval over one prompt
 
 
+@pytest.mark.thorough
 def test_an_encoder_decoder_is_read_behind_its_source(tmp_path: Path) -> None:
     """Against transformers' own forward of source and output; with what its drafts take."""
     folders = [save_seq2seq("t5", tmp_path / name, seed) for name, seed in (("target", 0), ("draft", 1))]
