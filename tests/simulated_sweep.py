@@ -7,6 +7,7 @@ sampling and host ``REST_S`` a loop. Times carry a little noise, so that interva
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,14 @@ def sweep(
     seed: int = 0,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Samples and loops of ArS (K = 0) and SpS arms, all outputs ``tokens`` long."""
+    samples, loops = _drawn(tuple(ks), alpha, prompts, tokens, sampling, draft_s, seed)
+    return samples.copy(), loops.copy()
+
+
+@cache
+def _drawn(
+    ks: tuple[int, ...], alpha: float, prompts: int, tokens: int, sampling: str, draft_s: float, seed: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
     rng = np.random.default_rng(seed)
     parts = [_sequence(rng, f"e{i}", k, alpha, tokens, sampling, draft_s) for i in range(prompts) for k in ks]
     samples, loops = zip(*parts, strict=True)

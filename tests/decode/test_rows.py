@@ -224,7 +224,6 @@ def test_an_equal_draft_is_accepted_and_an_empty_residual_is_the_target() -> Non
     u = torch.full((3,), 1 - 2**-24)
     assert int(accept_draft(q, Draft(p.draw(u[:2]), p), u).accepted) == 2
     row = q[0] if isinstance(q, HostRows) else None
-    assert row is not None
     assert row.without(-1) is row.weights
     lone = HostRow.of(torch.eye(4)[2].numpy())
     assert lone.without(2).tolist() == [1.0]

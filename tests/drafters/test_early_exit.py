@@ -26,6 +26,7 @@ def _no_gradients() -> Iterator[None]:
         yield
 
 
+@pytest.mark.thorough_but(3)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_its_rows_are_those_of_a_model_made_with_fewer_layers(architecture: str) -> None:
     """The pair's draft has the target's first two layers, norm and head, in a model of two layers."""
@@ -37,6 +38,7 @@ def test_its_rows_are_those_of_a_model_made_with_fewer_layers(architecture: str)
     assert len(shortened.cache.layers) == 2
 
 
+@pytest.mark.thorough_but(4)
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *MORE])
 def test_with_all_layers_it_is_the_target_exactly_and_with_one_fewer_it_is_not(architecture: str) -> None:
     target = TorchLM(make(config_of(architecture)))

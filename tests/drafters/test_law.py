@@ -75,6 +75,7 @@ def law_error(scene: Scene) -> float:
     return worst_difference(scene).size
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS.keys())
 @pytest.mark.parametrize("sampling", WARPERS.values(), ids=WARPERS.keys())
 @pytest.mark.parametrize("name", COPIES)
@@ -83,11 +84,13 @@ def test_a_copy_keeps_the_law(name: str, sampling: SamplingParams, prompt: tuple
         assert law_error(scene(name, prompt, k, sampling=sampling)) < EXACT
 
 
+@pytest.mark.thorough_but(2)
 @pytest.mark.parametrize("name", COPIES)
 def test_a_copy_keeps_the_law_at_vocabulary_5(name: str) -> None:
     assert law_error(scene(name, (4, 0, 3, 1, 4, 0), 4, vocab_size=5)) < EXACT
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("prompt", [(0,), (0, 1, 2, 0, 1)], ids=["one token", "repetition"])
 @pytest.mark.parametrize("sampling", WARPERS.values(), ids=WARPERS.keys())
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -95,11 +98,13 @@ def test_a_sampler_keeps_the_law(name: str, sampling: SamplingParams, prompt: tu
     assert law_error(scene(name, prompt, 2, sampling=sampling)) < EXACT
 
 
+@pytest.mark.thorough_but(1)
 @pytest.mark.parametrize("name", ["ngram", "union:of=lookup+ngram"])
 def test_a_sampler_keeps_the_law_at_vocabulary_5(name: str) -> None:
     assert law_error(scene(name, (4, 3), 2, vocab_size=5)) < EXACT
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("loops", [1, 2])
 @pytest.mark.parametrize("name", [*COPIES, *SAMPLERS])
 def test_the_law_holds_in_later_loops(name: str, loops: int) -> None:

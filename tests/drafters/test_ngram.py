@@ -101,7 +101,6 @@ def test_rows_are_distributions_in_the_numbers_precision() -> None:
     drafter.begin(corpus[0])
     for dtype in (torch.float32, torch.float64):
         draft = drafter.draft(corpus[0], 4, torch.full((4,), 0.5, dtype=dtype))
-        assert draft.probs is not None
         assert draft.probs.shape == (4, size)
         assert draft.probs.dtype == dtype
         assert float(draft.probs.min()) > 0

@@ -84,6 +84,7 @@ def embedded() -> CausalLM:
     return over_onnx(AutoModelForCausalLM.from_pretrained(mini_dir() / "target", dtype=torch.float32))
 
 
+@pytest.mark.thorough_but(2)
 @pytest.mark.parametrize("spec", SPECS)
 def test_greedy_output_of_the_embedded_target(embedded: CausalLM, spec: str) -> None:
     prompt = [(31 * i) % 1000 + 1 for i in range(40)]
@@ -93,6 +94,7 @@ def test_greedy_output_of_the_embedded_target(embedded: CausalLM, spec: str) -> 
         assert accepted > 30
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize(("spec", "architecture"), CASES)
 @pytest.mark.parametrize("accepted", [0, 1, 3])
 def test_after_partial_acceptance_it_drafts_as_if_nothing_had_been_forgotten(

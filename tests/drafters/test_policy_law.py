@@ -40,7 +40,7 @@ def error(scene: Scene) -> float:
     return worst_difference(scene).size
 
 
-@pytest.mark.thorough_but("pairs")
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("sampling", [*SAMPLINGS, SamplingParams(greedy=True)], ids=str)
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(("vocab_size", "k"), [(2, 4), (3, 3), (4, 2)])

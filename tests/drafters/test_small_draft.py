@@ -87,6 +87,7 @@ def config_of(draft: TrainedDraft, vocab_size: int) -> Any:
     return config
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("sampling", [PLAIN, GREEDY, SamplingParams(temperature=0.8, top_p=0.8)], ids=str)
 @torch.inference_mode()
@@ -105,6 +106,7 @@ def masked(n: int = 40, vocab_size: int = 300, possible: int = 50, seed: int = 0
     return logits.masked_fill(~kept, NEVER), kept
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("possible", [1, 2, 50])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_a_row_with_tokens_that_are_never_is_the_row_of_the_others(
@@ -260,6 +262,7 @@ def test_bench_and_audit_take_it(folders: tuple[Path, Path], tmp_path: Path) -> 
     assert json.loads(done.out), done.err
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("k", [1, 4])
 def test_in_fixed_shapes_it_writes_what_it_writes_eagerly(

@@ -103,6 +103,7 @@ def test_a_withdrawn_token_is_found_out_by_the_policy_alone(sampling: SamplingPa
     assert judged(engine, sampling, None)[0]["decisions_contradicted"] == 0
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize(
     ("policy", "said"),
     [

@@ -41,14 +41,12 @@ def request(**changes: Any) -> Request:
 
 def test_it_answers_with_the_best_hypothesis_and_keeps_all() -> None:
     found = engine().generate(request())
-    assert found.hypotheses is not None
     best = found.hypotheses[0]
     assert found.tokens == list(best.tokens)
     assert found.finish_reason == best.reason
     assert found.text == Letters().decode(best.tokens)
     assert len(found.hypotheses) == 3
     expected = sum(math.log(ROWS((*PROMPT, *best.tokens[:i]))[token]) for i, token in enumerate(best.tokens))
-    assert found.losslessness is not None
     assert found.losslessness[BEAM_LOG_PROB] == pytest.approx(expected, abs=1e-5)
     assert found.losslessness[BEAM_CLOSEST] > 0
     assert found.trace is None

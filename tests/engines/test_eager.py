@@ -185,7 +185,6 @@ def test_a_draft_behind_an_accepted_eos_is_no_trial() -> None:
     inside = 0
     for seed in range(80):
         generation = arm.generate(request(seed, stop=()))
-        assert generation.loops is not None
         last = generation.loops[-1]
         if generation.finish_reason == "eos" and last.emitted <= 4:
             inside += 1

@@ -69,7 +69,7 @@ def constant(*probs: float) -> TableModel:
     return TableModel(lambda context: probs, len(probs))
 
 
-@pytest.mark.thorough_but("each", "3-2")
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("sampling", WARPERS.values(), ids=WARPERS.keys())
 @pytest.mark.parametrize(("vocab_size", "k"), [(2, 4), (3, 1), (3, 2), (3, 3), (5, 1), (5, 2), (4, 3)])
 def test_law_is_the_targets(vocab_size: int, k: int, sampling: SamplingParams) -> None:

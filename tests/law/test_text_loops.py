@@ -141,6 +141,7 @@ def test_text_pattern_and_draft_together_are_the_loops_own(
     assert apart(by_replay(own, rule), by_enumeration(own)) < 1e-12
 
 
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("change", [lambda s: np.roll(s, 1), lambda s: np.roll(s, -1), np.zeros_like])
 @pytest.mark.parametrize("rule", ["stop-below:tau=0.4", "entropy:h=0.9"])
 def test_a_rule_that_stops_one_token_off_is_noticed(rule: str, change: Change) -> None:

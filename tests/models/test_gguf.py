@@ -71,7 +71,6 @@ def test_a_file_is_converted_once_by_its_content(tmp_path: Path, monkeypatch: py
     assert (second.location, second.fingerprint) == (first.location, first.fingerprint)
     assert first.fingerprint.startswith("gguf:")
     origin = read_origin(Path(first.location))
-    assert origin is not None
     assert (origin.file, origin.weights) == ("m.gguf", "Q8_0")
 
 

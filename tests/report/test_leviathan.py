@@ -39,7 +39,6 @@ def test_table_1_is_the_papers_to_its_last_digit() -> None:
 def test_the_papers_table_2_comes_with_its_expected_tokens(make_row: Any, make_summary: Any) -> None:
     for (place, row), tokens in zip(paper.TABLE_2.items(), EXPECTED, strict=True):
         printed = walltime_row(**_measured(make_row, make_summary, *place))["paper"]
-        assert printed is not None
         assert printed["expected_tokens"] == pytest.approx(tokens, abs=6e-4)
         assert (printed["k"], printed["alpha"], printed["speed"]) == row
 

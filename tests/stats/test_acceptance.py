@@ -22,7 +22,6 @@ def _exact_iid_loops(make_loops: Callable[..., pd.DataFrame]) -> pd.DataFrame:
 
 def test_the_iid_example_at_alpha_080_and_k_4(make_loops: Callable[..., pd.DataFrame]) -> None:
     names = acceptance(_exact_iid_loops(make_loops), 4)
-    assert names is not None
     assert names["r_prime"] == pytest.approx(0.67232)
     assert names["mean_acceptance_length"] == pytest.approx(3.3616)
     assert names["draft_acceptance_rate"] == pytest.approx(0.5904)
@@ -42,7 +41,6 @@ def test_hand_made_loops(make_loops: Callable[..., pd.DataFrame]) -> None:
     loops["beta_sum"] = [2.4, 1.2, 0.3, 1.5]
     loops["emitted"] = [4, 2, 1, 2]
     names = acceptance(loops, 3)
-    assert names is not None
     assert names["r_prime"] == pytest.approx(10 / 16)
     assert names["mean_acceptance_length"] == pytest.approx(2.5)
     assert names["draft_acceptance_rate"] == pytest.approx(6 / 11)  # drafted < K keeps its own
@@ -56,7 +54,6 @@ def test_hand_made_loops(make_loops: Callable[..., pd.DataFrame]) -> None:
 def test_macro_is_the_mean_over_prompts(make_loops: Callable[..., pd.DataFrame]) -> None:
     """Prompt a: one loop that accepts 4; prompt b: three loops that accept 0."""
     names = acceptance(make_loops([4, 0, 0, 0], prompts=["a", "b", "b", "b"]), 4)
-    assert names is not None
     assert names["mean_acceptance_length"] == pytest.approx(2.0)
     assert names["macro"]["mean_acceptance_length"] == pytest.approx(3.0)
     assert names["macro"]["draft_acceptance_rate"] == pytest.approx(0.5)
@@ -68,18 +65,15 @@ def test_macro_is_the_mean_over_prompts(make_loops: Callable[..., pd.DataFrame])
 
 def test_every_name_has_its_legend_and_appears_twice(make_loops: Callable[..., pd.DataFrame]) -> None:
     names = acceptance(make_loops([1, 2]), 4)
-    assert names is not None
     assert set(names) - {"macro"} == set(names["macro"]) == set(LEGEND)
     assert set(PER_POSITION) < set(LEGEND)
 
 
 def test_extremes_have_finite_or_no_values(make_loops: Callable[..., pd.DataFrame]) -> None:
     none_accepted = acceptance(make_loops([0, 0], alpha=0.0), 4)
-    assert none_accepted is not None
     assert none_accepted["alpha_iid"] == 0.0
     assert none_accepted["conditional_acceptance"] == [0.0, None, None, None]
     all_accepted = acceptance(make_loops([4, 4], alpha=1.0), 4)
-    assert all_accepted is not None
     assert all_accepted["alpha_iid"] == all_accepted["r_prime"] == 1.0
 
 
@@ -87,7 +81,6 @@ def test_nothing_drafted_gives_no_rate(make_loops: Callable[..., pd.DataFrame]) 
     loops = make_loops([0, 0])
     loops[["drafted", "tested", "beta_sum"]] = 0
     names = acceptance(loops, 4)
-    assert names is not None
     assert names["draft_acceptance_rate"] is None
     assert names["alpha_beta"] is None
     assert names["mean_acceptance_length"] == 1.0
@@ -99,7 +92,6 @@ def test_what_an_engine_cannot_see_is_none_and_the_rest_stays(
     loops = make_loops([3, 1])
     loops["tested"] = loops["beta_sum"] = None
     names = acceptance(loops, 4)
-    assert names is not None
     assert names["alpha_beta"] is None
     assert names["alpha_tested"] is None
     assert names["conditional_acceptance"] == [None] * 4
@@ -123,9 +115,7 @@ def test_disagreement_is_small_for_a_faithful_sampler_and_large_for_another(
     accepted = simulate_accepted(0.8, 4, 20_000, 11)
     faithful = disagreement(make_loops(accepted, alpha=0.8))
     broken = disagreement(make_loops(accepted, alpha=0.75))
-    assert faithful is not None
     assert abs(faithful) < 4
-    assert broken is not None
     assert broken > 20
 
 
@@ -135,7 +125,6 @@ def test_disagreement_of_a_greedy_arm_is_zero_despite_rounding(
     loops = make_loops([4, 4, 4], alpha=1.0)
     loops["beta_sum"] -= 1e-6
     score = disagreement(loops)
-    assert score is not None
     assert abs(score) < 0.01
     loops["beta_sum"] = None
     assert disagreement(loops) is None
@@ -149,6 +138,5 @@ def test_a_million_loops_are_all_counted(
     n = 1_000_000
     prompts = np.char.add("e", (np.arange(n) // 25).astype(str))
     names = acceptance(make_loops(simulate_accepted(0.8, 4, n, 2), prompts=prompts), 4)
-    assert names is not None
     assert names["mean_acceptance_length"] == pytest.approx(3.3616, abs=0.01)
     assert names["macro"]["mean_acceptance_length"] == pytest.approx(names["mean_acceptance_length"])

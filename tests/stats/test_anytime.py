@@ -115,7 +115,6 @@ def test_the_simulation_and_the_function_agree() -> None:
     off, error = looks("gamma")
     times = PairedTimes(*data[3, :77].T)
     found = anytime_speedup(times)
-    assert found is not None
     assert found.high is not None
     assert math.log(found.ratio / truth) == pytest.approx(off[3, 76])
     own = standard_error(times)
@@ -148,7 +147,6 @@ def test_few_prompts_have_no_interval_and_constant_ones_have_none() -> None:
     few = anytime_speedup(_times(FEWEST - 1))
     enough = anytime_speedup(_times(FEWEST))
     ones = np.ones(50)
-    assert few is not None
     assert (few.low, few.high) == (None, None)
     assert enough is not None
     assert enough.low is not None

@@ -11,7 +11,14 @@ import torch
 from simulated_evidence import rescored, run, samples
 
 from spsbench.law.evidence import evidence
-from spsbench.stats.losslessness import _verdict_of_kind, alpha_leviathan, evidence_of, losslessness
+from spsbench.stats.losslessness import (
+    _verdict_of_kind,
+    alpha_leviathan,
+    divergence,
+    evidence_of,
+    identity,
+    losslessness,
+)
 
 ARM = "sps-k4-nucleus"
 
@@ -133,7 +140,6 @@ def test_greedy_tokens_are_compared_with_greedy_ars() -> None:
         _row(baseline="ars-greedy", sampling="greedy"),
     ]
     found = losslessness({"ars-greedy": ars, ARM: sps}, rows)
-    assert found is not None
     assert found["arms"][0]["identity"] is None
     assert found["arms"][1]["identity"] == {
         "sequences": 4,
@@ -146,17 +152,14 @@ def test_an_alarm_in_the_control_is_an_alarm_of_the_run() -> None:
     rows = [_row(arm="ars-nucleus", method="ars", k=0, acceptance_z=None), _row()]
     honest, leaky = rescored(run(30, 0.0, seed=7, length=100)), rescored(run(30, 0.5, seed=8, length=100))
     found = losslessness({"ars-nucleus": honest, ARM: honest}, rows)
-    assert found is not None
     assert found["verdict"] == "ok"
     found = losslessness({"ars-nucleus": leaky, ARM: honest}, rows)
-    assert found is not None
     assert found["verdict"] == "alarm"
 
 
 def test_nothing_measured_has_no_verdict() -> None:
     assert losslessness({}, []) is None
     found = losslessness({}, [_row()])
-    assert found is not None
     assert found["verdict"] == "no evidence"
 
 
@@ -164,7 +167,6 @@ def test_failed_sequences_are_left_out() -> None:
     frame = rescored(run(5, 0.0, seed=9))
     frame.loc[4, ["finish_reason", "error"]] = ["error", "out of memory"]
     found = evidence_of(frame, "rescored_")
-    assert found is not None
     assert (found["sequences"], found["share"]) == (4, 1.0)
 
 
@@ -231,15 +233,12 @@ def test_what_was_drawn_for_the_proof_belongs_to_its_engine_and_k_and_may_alarm(
     drawn = {"engine": row["engine"], "k": row["k"], "decisions": None}
     drawn["rescored"] = {"verdict": "ok", "reasons": []}
     found = losslessness({ARM: frame}, [row], None, {"arms": [drawn]})
-    assert found is not None
     assert (found["arms"][0]["proof"], found["verdict"]) == (drawn, "ok")
     leaky = drawn | {"rescored": {"verdict": "alarm", "reasons": ["e-value 10^4.0, alarm at 10^3"]}}
     found = losslessness({ARM: frame}, [row], None, {"arms": [leaky]})
-    assert found is not None
     assert found["verdict"] == "alarm"
     assert found["arms"][0]["reasons"] == ["at temperature 1: e-value 10^4.0, alarm at 10^3"]
     found = losslessness({ARM: frame}, [row], None, {"arms": [leaky | {"k": row["k"] + 1}]})
-    assert found is not None
     assert (found["arms"][0]["proof"], found["verdict"]) == (None, "ok")
 
 
@@ -252,5 +251,30 @@ def test_only_exact_rows_let_certain_positions_bound_leakage() -> None:
     assert bounds[0] < 0.5 * bounds[1]
     greedy = samples([evidence(torch.zeros(100, dtype=torch.long), q[::2], p[::2], torch.rand(100))])
     found = evidence_of(greedy)
-    assert found is not None
     assert (found["greedy"], found["leakage"]) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "position"),
+    [([1, 2], [1, 2], None), ([1, 2], [1, 3], 1), ([1, 2], [1], 1), ([], [4], 0), ([], [], None)],
+)
+def test_the_first_difference_or_end(one: list[int], other: list[int], position: int | None) -> None:
+    assert divergence(one, other) == position
+
+
+def test_without_tokens_or_common_sequences_there_is_nothing_to_compare() -> None:
+    frame = samples([None, None])
+    assert identity(frame, frame) is None
+    tokens = frame.assign(token_ids=[[1], [2]])
+    assert identity(tokens, tokens.assign(example_id="other")) is None
+    same = identity(tokens, tokens)
+    assert same == {"sequences": 2, "identical": 1.0, "first_divergence": None}
+
+
+def test_a_sequence_is_compared_within_its_process() -> None:
+    """Two processes that wrote different texts, each of them the same in both arms."""
+    frame = samples([None, None])
+    both = pd.concat(
+        [frame.assign(process=process, token_ids=[[process], [2]]) for process in (0, 1)], ignore_index=True
+    )
+    assert identity(both, both) == {"sequences": 4, "identical": 1.0, "first_divergence": None}

@@ -67,7 +67,6 @@ def test_a_metric_brings_its_own_margin(make_samples: Make) -> None:
     }
     kinds = {"distance": {"margin": 3.0, "higher_is_better": False}}
     found = parity(by_arm, _rows(("ars-nucleus", "ars"), ("sps-nucleus", "sps")), "distance", kinds)
-    assert found is not None
     assert found["comparisons"][0]["margin"] == 3.0
 
 
@@ -225,7 +224,6 @@ def test_code_is_clustered_by_problem_and_solved_problems_meet_mcnemar(make_samp
             [1.0] * 40, [9] * 40, method=method, scores=scores, samples_per_prompt=4
         )
     found = parity(frames, _rows(("ars-nucleus", "ars"), ("sps-nucleus", "sps")), "pass@1")
-    assert found is not None
     (comparison,) = found["comparisons"]
     assert found["metric"] == "pass@1"
     assert (comparison["prompts"], comparison["margin"]) == (10, 0.02)

@@ -84,7 +84,6 @@ def test_a_cell_has_what_was_planted() -> None:
     assert cells[1, 0]["latency_ms_per_token"] == pytest.approx(100)
     assert (cells[4, 0]["compared"], cells[4, 0]["as_alone"]) == (WAVES * PROMPTS, WAVES * PROMPTS)
     found = cells[4, 2]["speedup"]
-    assert found is not None
     assert found["ratio"] == pytest.approx(0.9)
     assert cells[4, 2]["tokens_per_s"] == pytest.approx(36)
     assert cells[4, 0]["speedup"] is None
@@ -150,7 +149,4 @@ def test_one_batch_size_has_no_surface() -> None:
 def test_sizes_that_had_their_own_waves_are_drawn_apart() -> None:
     data = [np.array([[2.0, 2.2, 1.8], [1.0, 1.0, 1.0]]), np.array([[0.5, 0.6], [1.0, 1.0]])]
     found = pays_up_to([1, 8], data, _over, together=False)
-    assert found is not None
-    assert found.low is not None
-    assert found.high is not None
     assert 1 < found.low <= found.estimate <= found.high < 8

@@ -40,6 +40,7 @@ def seen(sampling: SamplingParams, last: int, accepted: list[int], drafted: list
     return bets.view
 
 
+@pytest.mark.thorough_but(2)
 @pytest.mark.parametrize(
     ("sampling", "accepted", "widest"),
     [

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+import tiny_models
 
+from spsbench.engines.external.engine import Ran, sampling_of, unequal
 from spsbench.engines.external.protocol import (
+    SETTINGS,
     Answer,
     Ask,
     Described,
@@ -17,8 +23,12 @@ from spsbench.engines.external.protocol import (
     parsed,
     read,
     request,
+    request_seed,
     result,
 )
+from spsbench.errors import UnavailableError
+from spsbench.records import SamplingParams
+from spsbench.runner.peers import folder_of
 
 
 @pytest.mark.parametrize(
@@ -68,3 +78,51 @@ def test_a_line_without_an_id_is_no_message(line: str) -> None:
 
 def test_an_error_is_a_sentence() -> None:
     assert json.loads(failure(4, "no memory")) == {"id": 4, "error": "no memory"}
+
+
+@pytest.mark.parametrize(
+    ("ours", "asked"),
+    [
+        (SamplingParams(), Sampling()),
+        (SamplingParams(greedy=True), Sampling(greedy=True)),
+        (SamplingParams(0.7, 5, 0.9), Sampling(temperature=0.7, top_k=5, top_p=0.9)),
+    ],
+)
+def test_a_sampling_is_asked_for_by_its_names(ours: SamplingParams, asked: Sampling) -> None:
+    assert sampling_of(ours) == asked
+
+
+def test_seeds_fit_into_31_bits() -> None:
+    assert [request_seed(seed) for seed in (0, 7, 2**31 - 1, 2**31, 2**63 + 5)] == [0, 7, 2**31 - 1, 0, 5]
+
+
+def test_a_folder_is_found_behind_a_link_and_a_model_that_is_not_here_is_none(tmp_path: Path) -> None:
+    saved = tiny_models.save(tiny_models.make(tiny_models.config_of("llama")), tmp_path / "model")
+    (tmp_path / "link").symlink_to(saved)
+    source = tiny_models.pair_of(tmp_path / "link").target
+    assert folder_of(source) == saved.resolve()
+    with pytest.raises(UnavailableError, match="nobody/nothing"):
+        folder_of(replace(source, name="nobody/nothing", location="nobody/nothing"))
+
+
+WHOLE: dict[str, Any] = dict.fromkeys(SETTINGS, "same") | {"dtype": "float32", "prefix_cache": False}
+
+
+def test_equal_settings_in_other_spellings_say_nothing() -> None:
+    other = WHOLE | {"dtype": "FP32", "prefix_cache": "off"}
+    assert unequal([Ran("ArS", "eager", WHOLE), Ran("ArS @b", "b", other)]) == []
+
+
+def test_a_difference_names_the_setting_and_who_has_what() -> None:
+    arms = [Ran("ArS", "eager", WHOLE), Ran("SpS", "eager", WHOLE)]
+    arms += [Ran("ArS @b", "b", WHOLE), Ran("SpS @b", "b", WHOLE | {"dtype": "bf16"})]
+    assert unequal(arms) == [
+        "dtype (of weights and sums) differs: float32 with eager, ArS @b; bfloat16 with SpS @b."
+    ]
+
+
+def test_what_is_not_told_is_said_once_an_engine() -> None:
+    silent = WHOLE | {"threads": None, "top_p": None}
+    arms = [Ran("ArS", "eager", WHOLE), Ran("ArS @b", "b", silent), Ran("SpS @b", "b", silent)]
+    assert unequal(arms) == ["Not reported by b: threads, top_p."]
+    assert unequal(arms, sampled=False) == ["Not reported by b: threads."]

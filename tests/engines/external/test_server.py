@@ -32,7 +32,6 @@ def test_every_dialect_gives_the_same_ids(dialect: str) -> None:
     assert answer.output_ids == written(PROMPT, 6, [0])
     assert answer.finish == LENGTH
     assert answer.retokenised is (dialect in ("ids-in", "text"))
-    assert answer.wall_ms is not None
     assert answer.wall_ms > 0
 
 
@@ -242,7 +241,6 @@ def test_text_gets_the_ids_of_the_target_folder() -> None:
     with serving(Fake("ids-in")) as url:
         answer = find_peer(f"openai:{url}").open(Load(str(target)), Path("log"), False).generate(ASK)
     texts = texts_in(str(target))
-    assert texts is not None
     assert texts.text(answer.output_ids) == Letters().text(written(PROMPT, 6, [0]))
     assert answer.retokenised
     assert checked(answer, ASK, 1024) == answer  # whatever their number

@@ -115,7 +115,6 @@ def test_a_stopped_worker_goes_with_a_parent_that_is_killed(tmp_path: Path) -> N
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": path},
     )
-    assert parent.stdout is not None
     assert parent.stdout.readline() == b"ready\n"
     pid = int(pids.read_text().split()[0])
     assert becomes(pid, "T")

@@ -33,6 +33,7 @@ def test_positions_have_their_own_probabilities_and_the_last_one_continues() -> 
     assert SyntheticAcceptance([0.8]).expected_tokens(4) == pytest.approx(expected_tokens(0.8, 4))
 
 
+@pytest.mark.thorough_but("0.6")
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 def test_tokens_per_loop_follow_alpha_whatever_the_models_say(alpha: float) -> None:
     def engine(k: int) -> Engine:
@@ -47,5 +48,4 @@ def test_tokens_per_loop_follow_alpha_whatever_the_models_say(alpha: float) -> N
     assert found[0].tokens_per_loop == 1
     for arm in found[1:]:
         assert arm.tokens_per_loop == pytest.approx(expected_tokens(alpha, arm.k), rel=0.08)
-        assert arm.speedup is not None
         assert arm.speedup.ratio == pytest.approx(found[0].ms_per_token / arm.ms_per_token)

@@ -51,7 +51,6 @@ TEXTS = texts()
 
 def reader_of(named: str) -> tuple[Any, StopReader]:
     policies = policies_of([Spec.parse(name) for name in named.split(",")], [MODEL])
-    assert policies is not None
     reader = policies.readers(0)[MODEL]
     target, draft = (TableModel(random_rows(V, seed, 1.5), V) for seed in (1, 2))
     drafter = ModelDrafter(draft, SAMPLING, torch.device("cpu"))
@@ -136,7 +135,6 @@ def test_the_curve_falls_from_fixed_k_and_lies_between_its_bounds() -> None:
         assert lengths == sorted(lengths, reverse=step < 0)
     for cell in found.cells:
         assert 1 <= cell.bounds.low <= cell.bounds.high <= K
-        assert cell.ms_bounds is not None
         assert cell.ms_bounds.low <= cell.ms_bounds.high
         # The sample is of the same texts, and small: it may leave the bounds by its own error.
         assert cell.bounds.low - 0.1 < cell.drafted_per_loop.estimate < cell.bounds.high + 0.1
@@ -169,14 +167,11 @@ def test_what_deciding_takes_is_charged_a_loop(
 
 def test_nothing_is_faster_than_the_oracle() -> None:
     found = curve_of("stop-below,entropy,momentum")
-    assert found.oracle.predicted is not None
     best = found.oracle.predicted.ms_per_token.estimate
     for cell in found.cells:
-        assert cell.ms_bounds is not None
         assert best < cell.ms_bounds.low
     assert [choice.policy.name for choice in found.choices] == ["stop-below", "entropy", "momentum"]
     for choice in found.choices:
-        assert choice.fixed_share is not None
         assert choice.policy_share is not None
         assert 0 < choice.fixed_share.estimate < 1
         faster = choice.policy_share.estimate > choice.fixed_share.estimate
@@ -187,7 +182,6 @@ def test_nothing_is_faster_than_the_oracle() -> None:
 def test_where_drafting_costs_all_the_oracle_drafts_nothing() -> None:
     found = curve_of("stop-below", a_draft=1.0)
     assert found.oracle.drafted_per_loop.estimate == 0
-    assert found.oracle.predicted is not None
     assert found.oracle.predicted.speedup.estimate == pytest.approx(1.0)
     assert found.choices[0].fixed_share is None
 
@@ -209,7 +203,6 @@ def test_without_times_there_is_no_choice_and_the_oracle_drafts_what_stands(
 def test_one_pass_of_the_draft_serves_the_whole_curve() -> None:
     """The draft reads each token once; every further forward is of a sampled draft behind it."""
     policies = policies_of([Spec("stop-below"), Spec("entropy")], [MODEL])
-    assert policies is not None
     reader = StopReader(policies.rules, rollouts=0)
     calls: list[tuple[int, int]] = []
 
@@ -232,7 +225,6 @@ def test_one_pass_of_the_draft_serves_the_whole_curve() -> None:
 def test_names_and_thresholds_of_policies() -> None:
     named = [Spec.parse(name) for name in ("fixed", "stop-below:tau=.4", "entropy", "momentum")]
     found = policies_of(named, [Spec("lookup"), MODEL])
-    assert found is not None
     assert found.drafters == (MODEL,)
     assert [str(spec) for spec in found.specs[:2]] == ["stop-below:tau=0.4", "entropy:h=0.25"]
     assert len(found.specs) == 1 + 9 + 1

@@ -30,7 +30,6 @@ def test_time_until_n_ends_with_the_loop_that_brings_it() -> None:
     )
     row = {"arm": "a", "method": "sps", "sampling": "n", "engine": "eager", "k": 3, "share_slower": None}
     found = tails({"a": samples}, {"a": loops}, [row])
-    assert found is not None
     assert (found["n_tokens"], found["fixed_length"]) == (2, False)
     arm = found["arms"][0]
     assert arm["sequences_with_n"] == 3
@@ -58,3 +57,28 @@ def test_unseen_loops_leave_the_whole_sequence() -> None:
     arm = summarise(samples, loops.iloc[:0], {})["tails"]["arms"][1]
     assert arm["sequence_s"]["p99"] > 0
     assert (arm["until_n_s"], arm["paper_clock_s"], arm["sequences_with_n"]) == (None, None, 0)
+
+
+def test_a_loop_is_filed_where_it_begins() -> None:
+    samples, loops = sweep(ks=(0, 4), prompts=5, tokens=40)
+    sps = loops["arm"] == "sps-k4-nucleus"
+    begins = loops.groupby(["arm", "example_id"])["emitted"].cumsum() - loops["emitted"]
+    # From the 16th token on the draft is of no use.
+    late = sps & (begins >= 16)
+    loops.loc[late, ["accepted", "beta_sum"]] = 0, 0.0
+    loops.loc[late, "tested"] = 1
+    (arm,) = summarise(samples, loops, {})["positions"]
+    bins = {part["start"]: part for part in arm["bins"]}
+    assert list(bins) == [0, 8, 16, 32]
+    assert sum(part["loops"] for part in bins.values()) == sps.sum()
+    assert bins[16]["loops"] == np.sum(sps & (begins >= 16) & (begins < 32))
+    assert bins[0]["alpha_beta"] == pytest.approx(0.7)
+    assert (bins[16]["alpha_tested"], bins[16]["mean_acceptance_length"]) == (0.0, 1.0)
+    assert (bins[32]["end"], bins[0]["end"]) == (64, 8)
+
+
+def test_nothing_seen_is_nothing_said() -> None:
+    samples, loops = sweep(ks=(0,))
+    assert summarise(samples, loops, {})["positions"] is None
+    samples, loops = sweep(ks=(0, 2))
+    assert summarise(samples, loops.iloc[:0], {})["positions"] is None

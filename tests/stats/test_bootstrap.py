@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
-from spsbench.stats.bootstrap import pooled_interval, pooled_ratio, ratio_of_sums
+from spsbench.stats.bootstrap import finite, plain, pooled_interval, pooled_ratio, ratio, ratio_of_sums
 
 
 def _draw(n: int, seed: int) -> tuple[Any, Any]:
@@ -39,3 +41,25 @@ def test_nothing_to_vary_gives_no_interval() -> None:
     assert pooled_interval((ones[:1], ones[:1]), ratio_of_sums) == (None, None)
     assert pooled_interval((np.arange(20.0), np.zeros(20)), ratio_of_sums) == (None, None)
     assert pooled_interval((np.arange(2.0), np.ones(2)), ratio_of_sums, log=True) == (None, None)
+
+
+def test_plain_unwraps_numpy_and_drops_what_json_has_no_word_for() -> None:
+    value = {
+        "a": np.float64(1.5),
+        2: [np.int64(3), math.nan],
+        "c": (np.array([1.0, math.inf]), np.bool_(True)),
+    }
+    assert plain(value) == {"a": 1.5, "2": [3, None], "c": [[1.0, None], True]}
+    json.dumps(plain(value), allow_nan=False)
+
+
+def test_plain_leaves_text_none_and_whole_numbers_alone() -> None:
+    assert plain({"s": "x", "n": None, "i": 7}) == {"s": "x", "n": None, "i": 7}
+
+
+def test_finite_and_ratio() -> None:
+    assert finite(None) is None
+    assert finite(math.inf) is None
+    assert finite("2.5") == 2.5
+    assert ratio(1.0, 0.0) is None
+    assert ratio(1.0, 4.0) == 0.25

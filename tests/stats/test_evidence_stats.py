@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.stats import power_divergence
 from simulated_evidence import rescored, run, samples, sequence
 
 from spsbench.decode.sampling import draw, warp
@@ -15,6 +17,7 @@ from spsbench.errors import SpsbenchError
 from spsbench.law.evidence import BINS, MIXTURES, POWERS, evidence
 from spsbench.records import SamplingParams
 from spsbench.stats import evidence_stats
+from spsbench.stats.evidence_stats import g_statistic, survival
 
 
 @pytest.mark.parametrize("leakage", [0.0, 0.01, 0.05])
@@ -22,7 +25,6 @@ def test_a_planted_leakage_is_estimated(leakage: float) -> None:
     """20,000 drafted positions; 4 standard errors: false alarm below 1 in 10,000."""
     _, prompts = evidence_stats.per_prompt(run(60, leakage, seed=1, length=500))
     found = evidence_stats.leakage(prompts)
-    assert found is not None
     assert found["standard_error"] < 0.015
     assert abs(found["estimate"] - leakage) < 4 * found["standard_error"]
     assert found["low"] < found["estimate"] < found["high"]
@@ -42,7 +44,6 @@ def test_interval_and_bound_cover_in_95_of_100_runs(leakage: float, prompts: int
     inside = below = 0
     for seed in range(100):
         found = evidence_stats.leakage(evidence_stats.per_prompt(run(prompts, leakage, seed=1000 + seed))[1])
-        assert found is not None
         inside += found["low"] <= leakage <= found["high"]
         below += leakage <= found["bound"]
     assert 87 <= inside < 100 + (prompts < 20)
@@ -54,7 +55,6 @@ def test_the_standard_error_is_the_models_or_that_between_prompts() -> None:
     for var, error in ((0.01, math.sqrt(4 / 3 * 14) / 40), (9.0, 6 / 40)):
         scores = {"leak_score": [1.0, 3.0, 2.0, 6.0], "leak_information": 10.0, "leak_var": var}
         found = evidence_stats.leakage(pd.DataFrame(scores))
-        assert found is not None
         assert found["standard_error"] == pytest.approx(error)
         assert found["low"] < found["estimate"] - 1.9 * error
         assert found["high"] > found["estimate"] + 1.9 * error
@@ -71,7 +71,6 @@ def test_the_bound_of_a_short_text_is_no_better_than_its_chances() -> None:
         samples([evidence(torch.zeros(30, dtype=torch.long), q, p, torch.rand(30))])
     )
     found = evidence_stats.leakage(prompts)
-    assert found is not None
     assert 0.08 < found["bound"] < 0.2
     assert found["bound"] < found["high"]
 
@@ -96,7 +95,6 @@ def test_positions_of_one_token_narrow_the_bound_and_it_covers(leakage: float, p
     for seed in range(100):
         table = nucleus_run(prompts, leakage, 2000 + seed)
         found, some = evidence_stats.leakage(table, everywhere=True), evidence_stats.leakage(table)
-        assert found is not None
         assert some is not None
         below += leakage <= found["bound"]
         narrower += found["bound"] < 0.5 * some["bound"]
@@ -112,7 +110,6 @@ def test_certain_text_bounds_leakage_by_what_did_not_come() -> None:
     )[1]
     assert evidence_stats.leakage(table) is None
     found = evidence_stats.leakage(table, everywhere=True)
-    assert found is not None
     assert found["estimate"] == 0
     assert 0.08 < found["bound"] < 0.2
 
@@ -162,7 +159,6 @@ def test_a_sampler_that_shuns_the_draft_is_caught_although_no_mixture_fits() -> 
     assert found["draft_shunned"] > 3
     assert found["draft_favoured"] < 0
     leak = evidence_stats.leakage(prompts)
-    assert leak is not None
     assert leak["bound"] > 1.6 * leak["standard_error"]
     assert leak["high"] < 0
 
@@ -195,7 +191,6 @@ def test_log_score_sees_a_sharper_sampler_between_prompts_and_by_the_model() -> 
         _, sharp = evidence_stats.per_prompt(run(n, 0.0, seed=7, length=200, power=1.3))
         calm, found = evidence_stats.log_score(honest), evidence_stats.log_score(sharp)
         assert calm is not None
-        assert found is not None
         assert found["variance"] == variance
         assert abs(calm["z"]) < 4
         assert found["z"] > 5
@@ -207,7 +202,6 @@ def test_transform_needs_positions_and_sees_lopsided_cells() -> None:
     assert evidence_stats.transform(prompts) is None
     prompts = pd.DataFrame([{f"transform_{i}": 10.0 + 90.0 * (i == 9) for i in range(BINS)}])
     found = evidence_stats.transform(prompts)
-    assert found is not None
     assert found["p_value"] < 1e-6
     assert found["cells"] == [10.0] * 9 + [100.0]
 
@@ -247,3 +241,34 @@ def test_a_sum_that_is_missing_is_damage_and_no_zero() -> None:
             (evidence_stats.log_score if name == "log_score" else evidence_stats.leakage)(
                 prompts.drop(columns=name)
             )
+
+
+def test_it_is_scipy_s() -> None:
+    law = [0.5, 0.3, 0.2]
+    g, freedom, outside = g_statistic(Counter({0: 60, 1: 25, 2: 15}), law)
+    wanted = power_divergence([60, 25, 15], [50, 30, 20], lambda_="log-likelihood")
+    assert (g, freedom, outside) == (pytest.approx(wanted.statistic), 2, 0)
+    assert survival(g, freedom) == pytest.approx(wanted.pvalue)
+
+
+def test_cells_of_few_expected_draws_are_pooled() -> None:
+    g, freedom, _ = g_statistic(Counter({0: 90, 1: 4, 2: 3, 3: 3}), [0.88, 0.04, 0.04, 0.04])
+    wanted = power_divergence([90, 10], [88, 12], lambda_="log-likelihood").statistic
+    assert (g, freedom) == (pytest.approx(wanted), 1)
+
+
+def test_tokens_that_the_law_rules_out_are_counted_apart() -> None:
+    assert g_statistic(Counter({0: 10, 1: 10, 2: 3}), [0.5, 0.5, 0.0]) == (0.0, 1, 3)
+
+
+def test_nothing_can_be_said_of_one_cell() -> None:
+    assert g_statistic(Counter({0: 10}), [1.0, 0.0]) == (0.0, 0, 0)
+    assert survival(0.0, 0) == 1.0
+
+
+def test_counts_from_the_law_pass_and_others_fail() -> None:
+    generator, law = np.random.default_rng(0), np.full(8, 1 / 8)
+    right = Counter(generator.choice(8, 2000, p=law).tolist())
+    wrong = Counter(generator.choice(8, 2000, p=[0.2, 0.05, *[0.125] * 6]).tolist())
+    assert survival(*g_statistic(right, law.tolist())[:2]) > 1e-4
+    assert survival(*g_statistic(wrong, law.tolist())[:2]) < 1e-4
