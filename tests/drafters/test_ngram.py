@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from spsbench.drafters.ngram import CorpusCounts, NgramDrafter
 from spsbench.drafters.registry import DRAFTERS, Context, build_drafter
-from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel
 from spsbench.records import SamplingParams, Spec
 
@@ -130,11 +129,6 @@ def test_names_stand_for_orders(name: str, order: int) -> None:
     for each in (drafter, same):
         each.begin(tokens)
     assert torch.equal(drafter.draft(tokens, 3, u).probs, same.draft(tokens, 3, u).probs)
-
-
-def test_an_order_of_nothing_is_refused() -> None:
-    with pytest.raises(UsageError, match="order must be at least 1, got 0"):
-        build_drafter(Spec.parse("ngram:order=0"), context())
 
 
 def test_point_masses_and_samplers_are_told_apart() -> None:

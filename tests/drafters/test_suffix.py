@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spsbench.drafters.registry import Context, build_drafter
 from spsbench.drafters.suffix import Match, SuffixAutomaton, SuffixDrafter
-from spsbench.errors import UsageError
-from spsbench.law.enumeration import TableModel
-from spsbench.records import SamplingParams, Spec
 
 TEXTS = st.lists(st.integers(0, 3), max_size=40)
 
@@ -122,10 +117,3 @@ def test_the_longer_match_wins_and_the_own_one_of_equals() -> None:
     assert drafted(drafter, [2, 4, 1, 2], 1) == [3], "1 2 was an output, only 2 occurred here"
     drafter.begin([2, 4, 2])
     assert drafted(drafter, [2, 4, 2], 1) == [4]
-
-
-def test_a_match_of_no_length_is_refused() -> None:
-    target: Any = TableModel(lambda context: (0.5, 0.5), 2)
-    context = Context(target, None, SamplingParams(), torch.device("cpu"), 2)
-    with pytest.raises(UsageError, match="min_length"):
-        build_drafter(Spec.parse("suffix:min_length=0"), context)
