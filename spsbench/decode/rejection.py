@@ -6,7 +6,7 @@ swap them.) Every probability here is already warped (`spsbench.decode.sampling.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -18,6 +18,10 @@ from spsbench.decode.rows import Floats, HostRows, Rows, for_judge, rows_of, tak
 from spsbench.decode.sampling import draw
 
 
+ROOT = -1
+"""The parent of a tree's first tokens: the pending token."""
+
+
 class Draft:
     """What a drafter proposes in one loop.
 
@@ -26,17 +30,24 @@ class Draft:
         probs: the distributions that they were drawn from, a tensor [K, V] or rows; None where each token
             was certain (a point mass: at V = 152,000 one-hot rows of a copied draft would be megabytes of
             zeros).
+        parents: of a tree the node that each token comes after, ``ROOT`` for the pending token; siblings in
+            the order in which they were drawn. None for a chain.
 
     Attributes:
         tokens: as given.
-        drawn_from: the distributions as given.
+        drawn_from: the distributions as given; of siblings drawn without replacement, each one's row has no
+            mass on those before it.
+        parents: as given.
     """
 
-    __slots__ = ("drawn_from", "tokens")
+    __slots__ = ("drawn_from", "parents", "tokens")
 
-    def __init__(self, tokens: Tensor, probs: Rows | Tensor | None) -> None:
+    def __init__(
+        self, tokens: Tensor, probs: Rows | Tensor | None, parents: Sequence[int] | None = None
+    ) -> None:
         self.tokens = tokens
         self.drawn_from = probs
+        self.parents = parents
 
     @property
     def probs(self) -> Tensor | None:
@@ -63,10 +74,12 @@ class Verdict(NamedTuple):
     Attributes:
         accepted: [] int64, how many leading draft tokens stand, 0 to K.
         token: [] int64, the token after them: a correction after a rejection, else the bonus.
+        path: the nodes that stand, from the root's child on; None where they are the first ones of a chain.
     """
 
     accepted: Tensor
     token: Tensor
+    path: tuple[int, ...] | None = None
 
 
 Accept = Callable[[Tensor, Draft, Tensor], Verdict]
