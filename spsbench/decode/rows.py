@@ -77,6 +77,10 @@ class Rows(ABC):
         """One of the rows, by its number []."""
 
     @abstractmethod
+    def take(self, places: Sequence[int]) -> Rows:
+        """Rows by their numbers, in any order."""
+
+    @abstractmethod
     def part(self, first: int, count: int) -> Rows:
         """Some consecutive ones of the rows; nothing is copied."""
 
@@ -122,6 +126,9 @@ class TensorRows(Rows):
 
     def pick(self, row: Tensor) -> TensorRows:
         return TensorRows(self._probs.index_select(0, row.unsqueeze(0)))
+
+    def take(self, places: Sequence[int]) -> TensorRows:
+        return TensorRows(self._probs[list(places)])
 
     def part(self, first: int, count: int) -> TensorRows:
         return TensorRows(self._probs.narrow(0, first, count))
@@ -246,6 +253,9 @@ class HostRows(Rows):
 
     def pick(self, row: Tensor) -> HostRows:
         return HostRows([self._rows[int(row)]], self._vocab_size)
+
+    def take(self, places: Sequence[int]) -> HostRows:
+        return HostRows([self._rows[place] for place in places], self._vocab_size)
 
     def part(self, first: int, count: int) -> HostRows:
         return HostRows(self._rows[first : first + count], self._vocab_size)

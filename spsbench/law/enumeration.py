@@ -23,7 +23,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.decode.algorithms import DecodedLoop, start
+from spsbench.decode.algorithms import DecodedLoop, start, start_tree
+from spsbench.decode.beam import Node
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.protocols import Drafter, read_prompt
 from spsbench.decode.rejection import Accept, Draft, judged
@@ -77,6 +78,22 @@ class TableModel:
         return self._known[context]
 
 
+class TableTree:
+    """The same table as a ``TreeModel``."""
+
+    def __init__(self, table: TableModel) -> None:
+        self._table, self._prompt = table, tuple[int, ...]()
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._prompt = tuple(prompt)
+
+    def score(self, nodes: Sequence[Node]) -> Tensor:
+        return torch.stack([self._table._logits((*self._prompt, *node.tokens())) for node in nodes])
+
+    def keep(self, nodes: Sequence[Node]) -> None:
+        """Keep nothing: a table reads each context anew."""
+
+
 @lru_cache(maxsize=64)
 def random_rows(vocab_size: int, seed: int, sharpness: float = 1.0) -> RowFunction:
     """Random but fixed rows: the same context gives the same probabilities in every process.
@@ -124,9 +141,10 @@ class Scene:
         make: builds a new drafter; it must not remember what an earlier one did.
         accept: the rule.
         prompt: at least one token.
-        k: lookahead.
+        k: lookahead; of trees the most nodes.
         sampling: the target's; the drafter has its own.
         before: the uniform numbers [2K+1] of loops that come before: the law is of the loop after them.
+        depth: of trees the most tokens in a branch; None for chains.
     """
 
     target: TableModel
@@ -136,6 +154,7 @@ class Scene:
     k: int
     sampling: SamplingParams
     before: tuple[Point, ...] = ()
+    depth: int | None = None
 
 
 class Path(NamedTuple):
@@ -220,7 +239,7 @@ def paths(scene: Scene) -> Iterator[Path]:
         draft = drafter.draft(list(context), scene.k, torch.tensor(point, dtype=torch.float64))
         if draft.probs is not None:
             drawn.hint(draft.probs.double().cumsum(-1).flatten().tolist())
-        return tuple(draft.tokens.tolist())
+        return (*draft.tokens.tolist(), None, *(draft.parents or ()))
 
     for chance, picks in boxes(proposes, scene.k, drawn):
         seen = _run(scene, picks + (0.5,) * (scene.k + 1))[1]
@@ -231,9 +250,9 @@ def paths(scene: Scene) -> Iterator[Path]:
         dtype = torch.float64 if draft.probs is None else draft.probs.dtype
 
         def judges(point: Point, q: Rows = q, draft: Draft = draft) -> Hashable:
-            """(accepted, token) by the rule's numbers."""
+            """(accepted, token, path) by the rule's numbers."""
             verdict = judged(scene.accept, q, draft, torch.tensor(point, dtype=torch.float64))
-            return int(verdict.accepted), int(verdict.token)
+            return int(verdict.accepted), int(verdict.token), verdict.path
 
         for weight, tests in boxes(judges, tested, known):
             numbers = picks + idle + tests
@@ -243,7 +262,7 @@ def paths(scene: Scene) -> Iterator[Path]:
 
 def worst_difference(scene: Scene) -> Difference:
     """Compare the law of the loop with the target's over K+1 tokens."""
-    context, length = _run(scene, (0.5,) * (2 * scene.k + 1))[0], scene.k + 1
+    context, length = _run(scene, (0.5,) * (2 * scene.k + 1))[0], (scene.depth or scene.k) + 1
     ours: Law = defaultdict(float)
     follows = cache(partial(target_law, scene))
     drafted, limit = set[int](), EXACT
@@ -283,7 +302,8 @@ def _started(scene: Scene, numbers: Point) -> tuple[Drafter, tuple[int, ...], It
     """Everything up to the loop under test, which gets ``numbers``."""
     drafter = scene.make()
     script = ScriptedUniforms(torch.tensor(each, dtype=torch.float64) for each in (*scene.before, numbers))
-    begin = start(scene.target, drafter, scene.prompt, scene.k, scene.sampling, script, scene.accept)
+    given = (drafter, scene.prompt, scene.k, scene.sampling, script, scene.accept)
+    begin = start(scene.target, *given) if scene.depth is None else start_tree(TableTree(scene.target), *given)
     loops = begin(Stopwatch(FakeClock()))
     before = [token for _ in scene.before for token in next(loops).tokens]
     return drafter, (*scene.prompt, *before), loops
