@@ -132,7 +132,8 @@ def sps(
         q = rows.warped(logits, sampling)
         # A drafter may propose fewer than K: the last numbers are the tests' and the final draw's.
         verdict = judged(rule or accept_draft, q, draft, u[-len(draft.tokens) - 1 :])
-        *drafted, token, accepted = torch.cat([draft.tokens, torch.stack(verdict[::-1])]).tolist()
+        decided = torch.stack((verdict.token, verdict.accepted))
+        *drafted, token, accepted = torch.cat([draft.tokens, decided]).tolist()
         new = [*drafted[:accepted], token]
         watch.lap("sample")
         tokens += new

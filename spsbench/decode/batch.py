@@ -212,7 +212,8 @@ class BatchSpS(Batch):
 
     def _judged(self, row: BatchRow, q: Rows, draft: Draft, u: Tensor) -> DecodedLoop:
         verdict = judged(self._rule, q, draft, u[-len(draft.tokens) - 1 :])
-        *drafted, token, accepted = torch.cat([draft.tokens, torch.stack(verdict[::-1])]).tolist()
+        decided = torch.stack((verdict.token, verdict.accepted))
+        *drafted, token, accepted = torch.cat([draft.tokens, decided]).tolist()
         new = [*drafted[:accepted], token]
         row.tokens += new
         return DecodedLoop(new, accepted, q, draft, u)

@@ -17,7 +17,6 @@ from torch.nn.functional import pad
 from spsbench.decode.rows import Floats, HostRows, Rows, for_judge, rows_of, takes_rows
 from spsbench.decode.sampling import draw
 
-
 ROOT = -1
 """The parent of a tree's first tokens: the pending token."""
 
@@ -196,5 +195,5 @@ def _accept_on_host(q: HostRows, p: Rows | None, tokens: Tensor, u: Tensor) -> V
         weights = residual(row.weights, p[accepted].along(row))
     else:
         weights = row.without(int(tokens[accepted]))
-    verdict = torch.from_numpy(np.array([accepted, row.drawn(weights, final)]))
-    return Verdict(*verdict.unbind(0))
+    stand, token = torch.from_numpy(np.array([accepted, row.drawn(weights, final)])).unbind(0)
+    return Verdict(stand, token)

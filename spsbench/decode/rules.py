@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spsbench.decode import rejection
+from spsbench.decode import rejection, trees
 from spsbench.decode.rejection import Accept, Draft, Verdict
 from spsbench.decode.rows import Rows, takes_rows
 from spsbench.decode.sampling import draw
@@ -85,6 +85,49 @@ def _expected_match(q: Tensor, draft: Draft) -> Tensor:
 def sample_and_compare(options: Options) -> Rule:
     """Draw the target's own token; see ``_match``."""
     return Rule(_match, _expected_match)
+
+
+def block(options: Options) -> Rule:
+    """The longest prefix whose test passes stands, and its own residual follows (Sun et al. 2024).
+
+    A token that modified rejection would reject may stand before one that makes up for it: no lossless rule
+    takes more of a chain (``law.optimum``). Prefixes are tested from the longest on, as ``traversal`` does.
+    """
+    return Rule(trees.traversal, _expected_block)
+
+
+def _expected_block(q: Tensor, draft: Draft) -> Tensor:
+    """[K] sum over x of min(w target(x), draft(x)) / w, where w is the chance that those before it may stand.
+
+    Sun et al. 2024, Lemma 3: that a prefix stands, or a longer one, has the probability w of its last token.
+    """
+    own, drawn = q[: len(draft.tokens)], draft.rows(q.shape[-1], q.dtype)
+    chance, expected = q.new_ones(()), q.new_zeros(len(draft.tokens))
+    for i, token in enumerate(draft.tokens):
+        shared = torch.minimum(chance * own[i], drawn[i]).sum()
+        expected[i] = torch.where(chance > 0, shared / chance, 0.0)
+        chance = (chance * own[i, token] / drawn[i, token]).clamp(max=1.0)
+    return expected
+
+
+def traversal(options: Options) -> Rule:
+    """Block verification of a tree; see ``trees.traversal``."""
+    return Rule(trees.traversal, _expected_block)
+
+
+def recursive_rejection(options: Options) -> Rule:
+    """Siblings one after the other; see ``trees.recursive_rejection``."""
+    return Rule(trees.recursive_rejection, expected_acceptance)
+
+
+def one_hot(options: Options) -> Rule:
+    """Siblings as proposals of one token each; see ``trees.one_hot``."""
+    return Rule(trees.one_hot, _expected_match)
+
+
+def k_seq(options: Options) -> Rule:
+    """Siblings by one test; see ``trees.k_seq``."""
+    return Rule(trees.k_seq, expected_acceptance)
 
 
 def lenience(options: Options) -> Rule:

@@ -20,7 +20,7 @@ class _Tree:
     """A draft beside the target's rows, on the host.
 
     Attributes:
-        children: [n + 1] the nodes below the pending token, and below each node, in the order they were drawn.
+        children: [n + 1] the nodes below the pending token, and below each node, in the order of drawing.
         tests: [n] the numbers of the tests.
         last: the number of the draw.
     """

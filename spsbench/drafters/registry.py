@@ -55,6 +55,36 @@ RULES = Registry(
             build=deferred("spsbench.decode.rules:sample_and_compare"),
         ),
         RuleKind(
+            "block",
+            "The longest prefix whose test passes stands: the most that a chain can give (Sun et al. 2024).",
+            lossless=True,
+            build=deferred("spsbench.decode.rules:block"),
+        ),
+        RuleKind(
+            "traversal",
+            "Block verification of a tree, from its leaves up (Weng et al. 2025).",
+            lossless=True,
+            build=deferred("spsbench.decode.rules:traversal"),
+        ),
+        RuleKind(
+            "recursive-rejection",
+            "Each sibling by what those before it left of the target's row (SpecInfer, Sequoia).",
+            lossless=True,
+            build=deferred("spsbench.decode.rules:recursive_rejection"),
+        ),
+        RuleKind(
+            "one-hot",
+            "Accept a sibling with the target's probability of it, else take it off the row (EAGLE).",
+            lossless=True,
+            build=deferred("spsbench.decode.rules:one_hot"),
+        ),
+        RuleKind(
+            "k-seq",
+            "One test for all siblings of a place, drawn independently (SpecTr, Sun et al. 2023).",
+            lossless=True,
+            build=deferred("spsbench.decode.rules:k_seq"),
+        ),
+        RuleKind(
             "lenience",
             "Accept with probability min(1, target/(l draft)): faster, not the target's law "
             "(Leviathan et al. 2022, A.5).",

@@ -303,7 +303,9 @@ def _started(scene: Scene, numbers: Point) -> tuple[Drafter, tuple[int, ...], It
     drafter = scene.make()
     script = ScriptedUniforms(torch.tensor(each, dtype=torch.float64) for each in (*scene.before, numbers))
     given = (drafter, scene.prompt, scene.k, scene.sampling, script, scene.accept)
-    begin = start(scene.target, *given) if scene.depth is None else start_tree(TableTree(scene.target), *given)
+    begin = (
+        start(scene.target, *given) if scene.depth is None else start_tree(TableTree(scene.target), *given)
+    )
     loops = begin(Stopwatch(FakeClock()))
     before = [token for _ in scene.before for token in next(loops).tokens]
     return drafter, (*scene.prompt, *before), loops

@@ -23,6 +23,12 @@ SAMPLED, CERTAIN = Draft(TOKENS, P), Draft(TOKENS, None)
 BY_HAND = {
     "modified-rejection": ([0.25 + 0.25 + 0.25, 0.125 + 0.125 + 0.25], [0.25, 0.75]),
     "sample-and-compare": ([0.125 + 0.125 + 0.0625, 0.0625 + 0.03125 + 0.1875], [0.25, 0.75]),
+    # The first token may stand with the chance 1/2: (min(.0625, .5) + min(.0625, .25) + min(.375, .25)) / .5.
+    "block": ([0.75, 0.75], [0.25, 0.75]),
+    "traversal": ([0.75, 0.75], [0.25, 0.75]),
+    "recursive-rejection": ([0.75, 0.5], [0.25, 0.75]),
+    "k-seq": ([0.75, 0.5], [0.25, 0.75]),
+    "one-hot": ([0.125 + 0.125 + 0.0625, 0.0625 + 0.03125 + 0.1875], [0.25, 0.75]),
     # At l = 1/2 the target counts double: min(1, .25) + min(.5, .5) + min(.5, .25), and so on.
     "lenience:l=0.5": ([0.25 + 0.5 + 0.25, 0.25 + 0.25 + 0.25], [0.5, 1.0]),
     # Thresholds min(.3, .3536) and min(.3, .4792): only the .5 and the .75 stand.
@@ -158,4 +164,4 @@ def test_an_unknown_rule_is_refused_with_a_hint() -> None:
 
 def test_which_rules_are_lossless() -> None:
     lossless = {name for name, kind in RULES.items() if kind.lossless}
-    assert lossless == {"modified-rejection", "sample-and-compare"}
+    assert set(RULES) - lossless == {"lenience", "typical-acceptance"}

@@ -1,0 +1,119 @@
+"""The most tokens per loop that any lossless rule can take from a draft: what a rule is measured against.
+
+A rule sees a draft and the target's rows. It is lossless if what it emits, continued by the target, has the
+target's law. Which nodes stand and what is drawn is then a transport from drafts to texts, and the best one is
+found by a linear program (small vocabularies). Of one place with one or several drafts it is known in closed
+form, of a chain it is block verification's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from spsbench.decode.rows import Floats
+
+Tree = tuple[tuple[int, "Tree"], ...]
+"""The nodes of a place, each a token with what is below it."""
+
+Texts = Mapping[tuple[int, ...], float]
+"""Of the target: the probability of each text of some length."""
+
+
+def most_tokens(drafts: Mapping[Tree, float], target: Texts, vocab_size: int) -> float:
+    """Tokens per loop of the best lossless rule.
+
+    Args:
+        drafts: the probability of each draft.
+        target: the law of the next depth + 1 tokens, where depth is that of the deepest draft.
+        vocab_size: V.
+    """
+    from scipy.optimize import linprog
+    from scipy.sparse import coo_matrix
+
+    chance = _prefixes(target)
+    texts = {text: row for row, text in enumerate(target)}
+    length = max(map(len, target))
+    # Unknown: how often a draft ends in an emitted text. A row for each whole text, where the parts of its
+    # probability over that of each beginning must add up to 1, and one for each draft.
+    rows, columns, shares, gains = list[int](), list[int](), list[float](), list[float]()
+    for number, tree in enumerate(drafts):
+        for begun in sorted({(*text, token) for text in _paths(tree) for token in range(vocab_size)}):
+            if chance.get(begun, 0.0) > 0:
+                whole = [begun + rest for rest in product(range(vocab_size), repeat=length - len(begun))]
+                reached = [texts[text] for text in whole if text in texts]
+                rows += [*reached, len(texts) + number]
+                columns += [len(gains)] * (len(reached) + 1)
+                shares += [*[1 / chance[begun]] * len(reached), 1.0]
+                gains.append(-float(len(begun)))
+    wanted = [*[1.0] * len(texts), *drafts.values()]
+    system: Any = coo_matrix(
+        (np.array(shares), (np.array(rows), np.array(columns))), shape=(len(wanted), len(gains))
+    )
+    found = linprog(gains, A_eq=system.tocsr(), b_eq=wanted, method="highs")
+    if found.status != 0:
+        raise ArithmeticError(f"the linear program has no solution: {found.message}")
+    return -float(found.fun)
+
+
+def _prefixes(target: Texts) -> dict[tuple[int, ...], float]:
+    chance: dict[tuple[int, ...], float] = defaultdict(float)
+    for text, probability in target.items():
+        for end in range(1, len(text) + 1):
+            chance[text[:end]] += probability
+    return chance
+
+
+def _paths(tree: Tree, before: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    """The texts that may stand: none, and down to each node."""
+    yield before
+    for token, below in tree:
+        yield from _paths(below, (*before, token))
+
+
+def most_accepted(q: Floats, p: Floats, k: int, *, replaced: bool) -> float:
+    """The most that one place can accept of k tokens drawn from the draft's row, with or without replacement.
+
+    1 + min over sets H of q(H) - P(all k are in H) (Hu et al. 2025); 1 - TV for one token. The best H holds
+    the tokens with the largest p/q.
+
+    Args:
+        q: [V] the target's row.
+        p: [V] the draft's.
+        k: siblings.
+        replaced: whether each is drawn from the whole row.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        order = np.argsort(-np.where(p > 0, p / q, -1.0), kind="stable")
+    inside_p, inside_q = np.cumsum(p[order]), np.cumsum(q[order])
+    if replaced or k == 1:
+        all_inside = inside_p**k
+    else:
+        all_inside = np.array([_none_outside(p[order[: n + 1]], k) for n in range(len(p))])
+    return float(1.0 + min(0.0, (inside_q - all_inside).min()))
+
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(64)
+
+
+def _none_outside(inside: Floats, k: int) -> float:
+    """Chance that k tokens drawn without replacement are all among some.
+
+    Each token comes at an exponential time of its own rate; the first one outside must come after k inside.
+    """
+    outside = max(0.0, 1.0 - float(inside.sum()))
+    if outside <= 1e-12:
+        return 1.0
+    # exp(-t outside) = w^8 maps the waiting time t of the first one outside to the unit interval, smoothly.
+    w = (_NODES + 1) / 2
+    came = -np.expm1(inside[:, None] * 8 * np.log(w)[None, :] / outside)
+    fewer = np.zeros((k, len(w)))  # [j] the chance that exactly j of them came
+    fewer[0] = 1.0
+    for chance in came:
+        fewer[1:] = fewer[1:] * (1 - chance) + fewer[:-1] * chance
+        fewer[0] *= 1 - chance
+    return float(((1.0 - fewer.sum(0)) * 8 * w**7 * _WEIGHTS / 2).sum())

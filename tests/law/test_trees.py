@@ -1,0 +1,375 @@
+"""Tree rules: the target's law by enumeration through the production loop, and by a second enumeration."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
+from operator import mul
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from spsbench.decode import trees
+from spsbench.decode.algorithms import DecodedLoop
+from spsbench.decode.rejection import ROOT, Accept, Draft, Verdict
+from spsbench.decode.rows import HostRow, HostRows, Rows
+from spsbench.drafters.tree import ModelTreeDrafter, Siblings
+from spsbench.law.enumeration import (
+    EXACT,
+    RowFunction,
+    Scene,
+    TableModel,
+    TableTree,
+    law_of_loop,
+    random_rows,
+    worst_difference,
+)
+from spsbench.law.optimum import most_accepted, most_tokens
+from spsbench.records import SamplingParams
+from tests.law import exact_trees as exact
+
+PLAIN, GREEDY = SamplingParams(), SamplingParams(greedy=True)
+RULES: dict[str, tuple[Accept, exact.Rule]] = {
+    "recursive-rejection": (trees.recursive_rejection, exact.recursive),
+    "one-hot": (trees.one_hot, exact.one_hot),
+    "sample-and-compare": (trees.compare, exact.compare),
+    "traversal": (trees.traversal, exact.traversal),
+    "k-seq": (trees.k_seq, exact.k_seq),
+}
+SIBLINGS: tuple[Siblings, ...] = ("without", "independent", "top")
+WITH = [
+    (rule, siblings)
+    for rule in RULES
+    for siblings in SIBLINGS
+    # The one needs siblings that differ, the other those of one law.
+    if (rule, siblings) != ("sample-and-compare", "independent")
+    and (rule != "k-seq" or siblings == "independent")
+]
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def nodes_of(branching: Sequence[int]) -> int:
+    return sum(accumulate(branching, mul))
+
+
+def scene(
+    rule: Accept,
+    siblings: Siblings,
+    branching: Sequence[int],
+    target: RowFunction,
+    draft: RowFunction,
+    sampling: SamplingParams = PLAIN,
+    make: Callable[..., Any] = ModelTreeDrafter,
+) -> Scene:
+    size = len(target((0,)))
+    model = TableModel(draft, size)
+    return Scene(
+        TableModel(target, size),
+        lambda: make(TableTree(model), sampling, branching, siblings),
+        rule,
+        (0,),
+        nodes_of(branching),
+        sampling,
+        depth=len(branching),
+    )
+
+
+def random_scene(
+    rule: Accept, siblings: Siblings, branching: Sequence[int], seed: int, vocab_size: int = 3, **given: Any
+) -> Scene:
+    target, draft = (random_rows(vocab_size, 2 * seed + one, sharpness=1.5) for one in (0, 1))
+    return scene(rule, siblings, branching, target, draft, **given)
+
+
+@pytest.mark.thorough_but("0-branching0", "0-branching1")
+@pytest.mark.parametrize(("rule", "siblings"), WITH)
+@pytest.mark.parametrize("branching", [(2,), (1, 1), (2, 1)])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_law_is_the_targets(seed: int, branching: Sequence[int], rule: str, siblings: Siblings) -> None:
+    worst = worst_difference(random_scene(RULES[rule][0], siblings, branching, seed))
+    assert worst.size < EXACT, worst
+    assert worst.drafted == {nodes_of(branching)}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("rule", "siblings"), WITH)
+@pytest.mark.parametrize(("branching", "vocab_size"), [((3,), 4), ((1, 2), 3), ((1, 1, 1), 3), ((4,), 3)])
+def test_the_law_of_wider_and_deeper_trees(
+    branching: Sequence[int], vocab_size: int, rule: str, siblings: Siblings
+) -> None:
+    """(4,) asks for more siblings than a vocabulary of 3 has: those without replacement are then fewer."""
+    worst = worst_difference(random_scene(RULES[rule][0], siblings, branching, 1, vocab_size))
+    assert worst.size < EXACT, worst
+
+
+ODD: dict[str, tuple[Sequence[float], Sequence[float]]] = {
+    "the draft is certain": ((0.5, 0.25, 0.25), (0.0, 1.0, 0.0)),
+    "the target is certain": ((0.0, 1.0, 0.0), (0.5, 0.25, 0.25)),
+    "nothing shared": ((0.5, 0.5, 0.0), (0.0, 0.0, 1.0)),
+    "equal": ((0.5, 0.25, 0.25), (0.5, 0.25, 0.25)),
+    "ties": ((1 / 3, 1 / 3, 1 / 3), (0.5, 0.5, 0.0)),
+    "zeros": ((0.75, 0.0, 0.25), (0.25, 0.75, 0.0)),
+}
+
+
+@pytest.mark.parametrize(("rule", "siblings"), WITH)
+@pytest.mark.parametrize("rows", ODD)
+def test_the_law_of_odd_rows(rows: str, rule: str, siblings: Siblings) -> None:
+    target, draft = ODD[rows]
+    for sampling in (PLAIN, GREEDY, SamplingParams(top_p=0.6)):
+        for branching in ((2,), (1, 1)):
+            odd = scene(RULES[rule][0], siblings, branching, lambda _: target, lambda _: draft, sampling)
+            assert worst_difference(odd).size < EXACT
+
+
+@pytest.mark.thorough_but("0-branching0", "0-branching1")
+@pytest.mark.parametrize(("rule", "siblings"), WITH)
+@pytest.mark.parametrize("branching", [(2,), (1, 1), (2, 1)])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_second_enumeration_gives_the_same(
+    seed: int, branching: Sequence[int], rule: str, siblings: Siblings
+) -> None:
+    """In fractions, by code that shares nothing: it is the target's law, and what the loop emits."""
+    accept, again = RULES[rule]
+    q, p = (exact.table(3, f"{name}{seed}", zeros=0.2) for name in "qp")
+    emitted = exact.law(p, q, branching, siblings, again)
+    length = len(branching) + 1
+    assert exact.completed(q, emitted, length) == exact.completed(q, {(): exact.ONE}, length)
+    target, draft = (lambda c, rows=rows: tuple(map(float, rows(c[1:]))) for rows in (q, p))
+    ours = law_of_loop(scene(accept, siblings, branching, target, draft))
+    tolerance = 1e-5 if rule == "k-seq" else EXACT  # the scale that is searched for
+    for text in emitted.keys() | ours:
+        assert ours.get(text, 0.0) == pytest.approx(float(emitted.get(text, 0)), abs=tolerance)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_traversal_of_a_chain_is_block_verification(seed: int) -> None:
+    """As Sun et al. write it, from the shortest prefix on."""
+    q, p = (exact.table(3, f"{name}{seed}") for name in "qp")
+    for branching in ((1,), (1, 1), (1, 1, 1)):
+        written = exact.law(p, q, branching, "independent", exact.block)
+        assert written == exact.law(p, q, branching, "independent", exact.traversal)
+
+
+# Faults, each reported of an engine or demanded of one; see docs/rulebook.md.
+
+
+def _chain(q: Rows | Tensor, draft: Draft, u: Tensor) -> tuple[Any, list[float], list[float]]:
+    """(the tree, the chance of each prefix that it may stand, of each test) of block verification."""
+    tree = trees._Tree(q, draft, u)
+    may, stands = [1.0], [1.0]
+    for node, token in enumerate(tree.tokens):
+        may.append(min(1.0, may[-1] * tree.target(node - 1).at(token) / tree.draft(node).at(token)))
+    for node in range(1, len(tree.tokens)):
+        mass = float(_rest(tree, node - 1, may[node]).sum())
+        stands.append(mass / (mass + 1 - may[node]) if mass + 1 > may[node] else 1.0)
+    return tree, may, [*stands, may[-1]]
+
+
+def _rest(tree: Any, node: int, may: float) -> Any:
+    row = tree.target(node)
+    return np.maximum(may * row.weights - tree.draft(node + 1).along(row), 0.0)
+
+
+def _block_verdict(tree: Any, may: Sequence[float], accepted: int) -> Verdict:
+    row, node = tree.target(accepted - 1), accepted - 1
+    if accepted == len(tree.tokens):
+        return tree.verdict(node, row)
+    rest = _rest(tree, node, may[accepted])
+    return tree.verdict(node, HostRow(row.ids, rest if rest.any() else row.weights))
+
+
+def _stopped(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
+    """Block verification that stops at the first prefix that falls (asked for in vllm-ascend 11985)."""
+    tree, may, stands = _chain(q, draft, u)
+    fell = (i for i, number in enumerate(tree.tests) if number >= stands[i + 1])
+    return _block_verdict(tree, may, next(fell, len(tree.tests)))
+
+
+def _product(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
+    """Block verification with the running product as the threshold (vllm-ascend 7807)."""
+    tree, may, _ = _chain(q, draft, u)
+    stood = [i + 1 for i, number in enumerate(tree.tests) if number < may[i + 1]]
+    return _block_verdict(tree, may, max(stood, default=0))
+
+
+def _tokenwise(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
+    """Block verification with the residual of modified rejection."""
+    tree, _, stands = _chain(q, draft, u)
+    stood = [i + 1 for i, number in enumerate(tree.tests) if number < stands[i + 1]]
+    return _block_verdict(tree, [1.0] * (len(tree.tokens) + 1), max(stood, default=0))
+
+
+def _bonus_above(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
+    """Draws the token behind the last node from the row before it."""
+    verdict = trees.recursive_rejection(q, draft, u)
+    assert verdict.path is not None
+    tree = trees._Tree(q, draft, u)
+    if not verdict.path or tree.children[verdict.path[-1] + 1]:
+        return verdict
+    row = tree.target((ROOT, *verdict.path)[-2])
+    return verdict._replace(token=torch.tensor(row.drawn(row.weights, tree.last)))
+
+
+def _next_siblings_row(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
+    """Takes the row of the next sibling off the target's, where its own fell."""
+    tree = trees._Tree(q, draft, u)
+    node = ROOT
+    while True:
+        left, below = tree.target(node), tree.children[node + 1]
+        for child, behind in zip(below, [*below[1:], *below[-1:]], strict=True):
+            told = tree.draft(child)
+            if tree.tests[child] < left.at(tree.tokens[child]) / told.at(tree.tokens[child]):
+                node = child
+                break
+            rest = np.maximum(left.weights - tree.draft(behind).along(left), 0.0)
+            left = HostRow(left.ids, rest / rest.sum()) if rest.any() else left
+        else:
+            return tree.verdict(node, left)
+
+
+class _ShownAsDrawn(ModelTreeDrafter):
+    """The most probable tokens, told as if they had been drawn (transformers 32867, in a tree)."""
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        made = super().draft(tokens, k, u)
+        assert made.parents is not None
+        texts = [self._root]
+        for token, parent in zip(made.tokens.tolist(), made.parents, strict=True):
+            texts.append(texts[parent + 1].child(token))
+        logits = self.model.score([texts[parent + 1] for parent in made.parents])
+        return Draft(made.tokens, logits.softmax(-1), made.parents)
+
+
+class _NotNormalised(ModelTreeDrafter):
+    """Siblings without replacement, told with what is left of the row and not with its share."""
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        made = super().draft(tokens, k, u)
+        told, parents = made.drawn_from, made.parents
+        assert isinstance(told, HostRows)
+        assert parents is not None
+        shown: list[HostRow] = []
+        for node, parent in enumerate(parents):
+            first = parents.index(parent)
+            own = told[first]
+            gone = made.tokens[first:node].tolist()
+            shown.append(HostRow(None, np.array([0.0 if x in gone else own.at(x) for x in range(3)])))
+        return Draft(made.tokens, HostRows(shown, 3), parents)
+
+
+FAULTS: dict[str, tuple[Accept, Siblings, Sequence[int], type[ModelTreeDrafter]]] = {
+    "stopped at the first failure": (_stopped, "independent", (1, 1), ModelTreeDrafter),
+    "product as threshold": (_product, "independent", (1, 1), ModelTreeDrafter),
+    "token-wise residual": (_tokenwise, "independent", (1, 1), ModelTreeDrafter),
+    "most probable, told as drawn": (trees.recursive_rejection, "top", (2,), _ShownAsDrawn),
+    "not normalised": (trees.recursive_rejection, "without", (2,), _NotNormalised),
+    "residual of the next sibling": (_next_siblings_row, "without", (2,), ModelTreeDrafter),
+    "bonus from the row above": (_bonus_above, "without", (2, 1), ModelTreeDrafter),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_is_found(name: str) -> None:
+    """On some of the tables: the token-wise residual is exact on many, so that one table proves nothing."""
+    rule, siblings, branching, make = FAULTS[name]
+    seeds = range(3) if nodes_of(branching) > 2 else range(20)
+    sizes = [
+        worst_difference(random_scene(rule, siblings, branching, seed, make=make)).size for seed in seeds
+    ]
+    assert max(sizes) > 1e-3
+    if name == "token-wise residual":
+        assert min(sizes) < EXACT
+
+
+# The optimum.
+
+
+def drafts_of(p: exact.Rows, branching: Sequence[int], siblings: str) -> dict[Any, float]:
+    found: dict[Any, float] = defaultdict(float)
+
+    def shape(tree: exact.Tree) -> Any:
+        return tuple((token, shape(below)) for token, _, below in tree)
+
+    for chance, tree in exact.trees(p, (), branching, siblings):
+        found[shape(tree)] += float(chance)
+    return dict(found)
+
+
+def best_and_taken(
+    seed: int, branching: Sequence[int], siblings: str, rule: exact.Rule
+) -> tuple[float, float]:
+    q, p = (exact.table(3, f"{name}{seed}", zeros=0.1) for name in "qp")
+    target = {
+        text: float(chance)
+        for text, chance in exact.completed(q, {(): exact.ONE}, len(branching) + 1).items()
+    }
+    best = most_tokens(drafts_of(p, branching, siblings), target, 3)
+    return best, exact.tokens_of(exact.law(p, q, branching, siblings, rule))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_lossless_takes_more_of_a_chain_than_block_verification(seed: int) -> None:
+    for branching in ((1,), (1, 1), (1, 1, 1)):
+        best, taken = best_and_taken(seed, branching, "independent", exact.block)
+        assert taken == pytest.approx(best, abs=1e-9)
+        assert best_and_taken(seed, branching, "independent", exact.recursive)[1] <= taken + 1e-12
+
+
+@pytest.mark.parametrize(("rule", "siblings"), WITH)
+def test_no_rule_takes_more_than_the_optimum(rule: str, siblings: Siblings) -> None:
+    for branching in ((2,), (2, 1)):
+        best, taken = best_and_taken(0, branching, siblings, RULES[rule][1])
+        assert taken <= best + 1e-9
+
+
+def test_a_rule_that_is_not_lossless_may_take_more() -> None:
+    """Negative control: all of the draft stands, and the optimum does not."""
+    best, _ = best_and_taken(0, (1, 1), "independent", exact.recursive)
+    assert best < 2.9
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("siblings", ["independent", "without"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_closed_form_of_one_place_is_the_linear_programs(seed: int, siblings: str, k: int) -> None:
+    q, p = (exact.table(4, f"{name}{seed}", zeros=0.1) for name in "qp")
+    texts = {text: float(chance) for text, chance in exact.completed(q, {(): exact.ONE}, 2).items()}
+    best = most_tokens(drafts_of(p, (k,), siblings), texts, 4)
+    row_q, row_p = (np.array([float(x) for x in rows(())]) for rows in (q, p))
+    found = most_accepted(row_q, row_p, k, replaced=siblings == "independent")
+    assert 1 + found == pytest.approx(best, abs=1e-9)
+    if k == 1:
+        assert found == pytest.approx(1 - np.abs(row_q - row_p).sum() / 2)
+
+
+def test_equal_siblings_are_one_row_to_the_target() -> None:
+    """And as many proposals: the loop's nodes are those of the draft."""
+    scored: list[int] = []
+
+    class Counting(TableTree):
+        def score(self, nodes: Any) -> Tensor:
+            scored.append(len(nodes))
+            return super().score(nodes)
+
+    from spsbench.decode.algorithms import start_tree
+    from spsbench.decode.clock import FakeClock, Stopwatch
+    from spsbench.decode.sampling import ScriptedUniforms
+
+    rows = random_rows(3, 1)
+    drafter = ModelTreeDrafter(TableTree(TableModel(rows, 3)), PLAIN, (3,), "independent")
+    script = ScriptedUniforms([torch.full((7,), 0.5, dtype=torch.float64)])
+    target = Counting(TableModel(rows, 3))
+    begin = start_tree(target, drafter, (0,), 3, PLAIN, script, trees.recursive_rejection)
+    loop: DecodedLoop = next(begin(Stopwatch(FakeClock())))
+    assert loop.draft is not None
+    assert (scored, len(loop.draft.tokens), len(loop.target_rows)) == ([2], 3, 4)
