@@ -1,9 +1,9 @@
 """The most tokens per loop that any lossless rule can take from a draft: what a rule is measured against.
 
 A rule sees a draft and the target's rows. It is lossless if what it emits, continued by the target, has the
-target's law. Which nodes stand and what is drawn is then a transport from drafts to texts, and the best one is
-found by a linear program (small vocabularies). Of one place with one or several drafts it is known in closed
-form, of a chain it is block verification's.
+target's law. Which nodes stand and what is drawn is then a transport from drafts to texts; a linear program
+finds the best one (small vocabularies). Of one place with one or several drafts it is known in closed form,
+of a chain it is block verification's.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def most_tokens(drafts: Mapping[Tree, float], target: Texts, vocab_size: int) ->
     system: Any = coo_matrix(
         (np.array(shares), (np.array(rows), np.array(columns))), shape=(len(wanted), len(gains))
     )
-    found = linprog(gains, A_eq=system.tocsr(), b_eq=wanted, method="highs")
+    found: Any = linprog(gains, A_eq=system.tocsr(), b_eq=wanted, method="highs")
     if found.status != 0:
         raise ArithmeticError(f"the linear program has no solution: {found.message}")
     return -float(found.fun)
