@@ -72,3 +72,8 @@ def test_one_position_gives_the_target_exactly(target: list[float], draft: list[
     rest = residual(q, p)
     out = accepted + (1 - accepted.sum()) * rest / rest.sum()
     assert torch.allclose(out, q, rtol=0, atol=1e-12)
+
+
+def test_rows_of_tokens_that_were_certain_are_one_hot() -> None:
+    rows = Draft(torch.tensor([2, 0]), None).rows(3, torch.float64)
+    assert rows.tolist() == [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]

@@ -1,0 +1,148 @@
+"""Exact tokens per loop of every rule, and its share of the optimum: the tables of docs/rulebook.md.
+
+    python -m benchmarks.rulebook [--tables 5] [--vocabulary 3]
+
+By enumeration through the production loop, so nothing is drawn and nothing is timed. Random tables (synthetic);
+a number is a mean over tables of one family.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import accumulate, product
+from operator import mul
+from typing import Any
+
+import numpy as np
+import torch
+
+from spsbench.decode import trees
+from spsbench.decode.rejection import Accept
+from spsbench.drafters.tree import ModelTreeDrafter, Siblings
+from spsbench.law.enumeration import (
+    RowFunction,
+    Scene,
+    TableModel,
+    TableTree,
+    law_of_loop,
+    random_rows,
+    target_law,
+    worst_difference,
+)
+from spsbench.law.optimum import Tree, most_tokens
+from spsbench.records import SamplingParams
+
+RULES: dict[str, tuple[Accept, Sequence[Siblings]]] = {
+    "sample-and-compare": (trees.compare, ("without", "top")),
+    "one-hot": (trees.one_hot, ("without", "independent", "top")),
+    "recursive-rejection": (trees.recursive_rejection, ("without", "independent")),
+    "k-seq": (trees.k_seq, ("independent",)),
+    "traversal": (trees.traversal, ("without", "independent")),
+}
+SHAPES = ((1, 1), (2,), (2, 1))
+PLAIN = SamplingParams()
+
+
+def near(seed: int, vocab_size: int) -> tuple[RowFunction, RowFunction]:
+    """A draft that mixes the target's row with one of its own."""
+    q, other = far(seed, vocab_size)
+    return q, lambda context: [0.7 * a + 0.3 * b for a, b in zip(q(context), other(context), strict=True)]
+
+
+def far(seed: int, vocab_size: int) -> tuple[RowFunction, RowFunction]:
+    """Two models that know nothing of each other."""
+    return random_rows(vocab_size, 2 * seed), random_rows(vocab_size, 2 * seed + 1)
+
+
+def peaked(seed: int, vocab_size: int) -> tuple[RowFunction, RowFunction]:
+    """As near, with rows that are nearly certain."""
+    q, other = (random_rows(vocab_size, 2 * seed + one, sharpness=3.0) for one in (0, 1))
+    return q, lambda context: [0.7 * a + 0.3 * b for a, b in zip(q(context), other(context), strict=True)]
+
+
+def main() -> None:
+    """Enumerate and print a row for each rule and way of drafting."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tables", type=int, default=5)
+    parser.add_argument("--vocabulary", type=int, default=3)
+    given = parser.parse_args()
+    families = (near, far, peaked)
+    heads = " | ".join(f"{family.__name__}: tokens, share" for family in families)
+    print(
+        f"| tree | siblings | rule | worst law | {heads} |\n| :-- | :-- | :-- | --: |{' --: |' * len(families)}"
+    )
+    for branching, (rule, (accept, ways)) in product(SHAPES, RULES.items()):
+        for siblings in ways if max(branching) > 1 else ways[:1]:
+            cells, worst = [], 0.0
+            for family in families:
+                made = [
+                    _scene(accept, siblings, branching, *family(seed, given.vocabulary))
+                    for seed in range(given.tables)
+                ]
+                tokens = float(np.mean([_tokens(scene) for scene in made]))
+                best = float(np.mean([_best(scene, branching) for scene in made]))
+                worst = max(worst, *(worst_difference(scene).size for scene in made))
+                cells.append(f"{tokens:.3f}, {_share(tokens, best)}")
+            shape = ",".join(map(str, branching))
+            drawn = siblings if max(branching) > 1 else "-"
+            print(f"| {shape} | {drawn} | {rule} | {worst:.0e} | {' | '.join(cells)} |", flush=True)
+
+
+def _share(tokens: float, best: float) -> str:
+    """Of what the optimum gains over one token a loop."""
+    return f"{(tokens - 1) / (best - 1):.1%}"
+
+
+def _scene(
+    accept: Accept, siblings: Siblings, branching: Sequence[int], target: RowFunction, draft: RowFunction
+) -> Scene:
+    size = len(target((0,)))
+    return Scene(
+        TableModel(target, size),
+        lambda: ModelTreeDrafter(TableTree(TableModel(draft, size)), PLAIN, branching, siblings),
+        accept,
+        (0,),
+        sum(accumulate(branching, mul)),
+        PLAIN,
+        depth=len(branching),
+    )
+
+
+def _tokens(scene: Scene) -> float:
+    return sum(len(text) * chance for text, chance in law_of_loop(scene).items())
+
+
+def _best(scene: Scene, branching: Sequence[int]) -> float:
+    """The optimum for the law of these drafts, which is counted through the drafter."""
+    target = target_law(scene, scene.prompt, len(branching) + 1)
+    return most_tokens(_drafts(scene), target, scene.target.vocab_size)
+
+
+def _drafts(scene: Scene) -> dict[Tree, float]:
+    from spsbench.law.enumeration import _Edges, boxes
+
+    drafter: Any = scene.make()
+    found: dict[Tree, float] = defaultdict(float)
+
+    def proposes(numbers: tuple[float, ...]) -> Tree:
+        drafter.begin(scene.prompt)
+        draft = drafter.draft(list(scene.prompt), scene.k, torch.tensor(numbers, dtype=torch.float64))
+        return _as_tree(draft.tokens.tolist(), draft.parents, -1)
+
+    for chance, numbers in boxes(proposes, scene.k, _Edges()):
+        found[proposes(numbers)] += chance
+    return dict(found)
+
+
+def _as_tree(tokens: Sequence[int], parents: Sequence[int], above: int) -> Tree:
+    below = [node for node, parent in enumerate(parents) if parent == above]
+    return tuple((tokens[node], _as_tree(tokens, parents, node)) for node in below)
+
+
+if __name__ == "__main__":
+    with torch.inference_mode():
+        main()
