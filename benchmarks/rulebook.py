@@ -2,8 +2,8 @@
 
     python -m benchmarks.rulebook [--tables 5] [--vocabulary 3]
 
-By enumeration through the production loop, so nothing is drawn and nothing is timed. Random tables (synthetic);
-a number is a mean over tables of one family.
+By enumeration through the production loop: nothing is drawn and nothing is timed. Random tables (synthetic); a
+number is a mean over tables of one family.
 """
 
 from __future__ import annotations
