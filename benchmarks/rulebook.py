@@ -2,7 +2,7 @@
 
     python -m benchmarks.rulebook [--tables 5] [--vocabulary 3]
 
-By enumeration through the production loop: nothing is drawn and nothing is timed. Random tables (synthetic); a
+By enumeration through the production loop: nothing is drawn or timed. Random tables (synthetic); a
 number is a mean over tables of one family.
 """
 
