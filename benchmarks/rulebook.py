@@ -1,6 +1,8 @@
 """Exact tokens per loop of every rule, and its share of the optimum: the tables of docs/rulebook.md.
 
-    python -m benchmarks.rulebook [--tables 5] [--vocabulary 3]
+    python -m benchmarks.rulebook [--tables 5] [--disputes]
+
+--disputes prints the law of the first token of one table instead, rule by rule and fault by fault.
 
 By enumeration through the production loop: nothing is drawn or timed. Random tables (synthetic); a
 number is a mean over tables of one family.
@@ -22,6 +24,7 @@ from spsbench.decode import trees
 from spsbench.decode.rejection import Accept
 from spsbench.drafters.tree import ModelTreeDrafter, Siblings
 from spsbench.law.enumeration import (
+    EXACT,
     RowFunction,
     Scene,
     TableModel,
@@ -33,6 +36,7 @@ from spsbench.law.enumeration import (
 )
 from spsbench.law.optimum import Tree, most_tokens
 from spsbench.records import SamplingParams
+from spsbench.verify.tree_faults import FAULTS, Fault
 
 RULES: dict[str, tuple[Accept, Sequence[Siblings]]] = {
     "sample-and-compare": (trees.compare, ("without", "top")),
@@ -41,6 +45,7 @@ RULES: dict[str, tuple[Accept, Sequence[Siblings]]] = {
     "k-seq": (trees.k_seq, ("independent",)),
     "traversal": (trees.traversal, ("without", "independent")),
 }
+VOCABULARY = 3
 SHAPES = ((1, 1), (2,), (2, 1))
 PLAIN = SamplingParams()
 
@@ -63,33 +68,85 @@ def peaked(seed: int, vocab_size: int) -> tuple[RowFunction, RowFunction]:
 
 
 def main() -> None:
-    """Enumerate and print a row for each rule and way of drafting."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Enumerate and print."""
+    parser = argparse.ArgumentParser()
     parser.add_argument("--tables", type=int, default=5)
-    parser.add_argument("--vocabulary", type=int, default=3)
+    parser.add_argument("--disputes", action="store_true")
     given = parser.parse_args()
+    if given.disputes:
+        disputes(given.tables)
+    else:
+        tables(given.tables)
+
+
+def tables(count: int) -> None:
+    """A row for each rule and way of drafting."""
     families = (near, far, peaked)
     heads = " | ".join(f"{family.__name__}: tokens, share" for family in families)
-    print(
-        f"| tree | siblings | rule | worst law | {heads} |\n| :-- | :-- | :-- | --: |{' --: |' * len(families)}"
-    )
+    print(f"| tree | siblings | rule | worst law | {heads} |")
+    print(f"| :-- | :-- | :-- | --: |{' --: |' * len(families)}")
     for branching, (rule, (accept, ways)) in product(SHAPES, RULES.items()):
         for siblings in ways if max(branching) > 1 else ways[:1]:
             cells, worst = [], 0.0
             for family in families:
                 made = [
-                    _scene(accept, siblings, branching, *family(seed, given.vocabulary))
-                    for seed in range(given.tables)
+                    _scene(accept, siblings, branching, *family(seed, VOCABULARY)) for seed in range(count)
                 ]
                 tokens = float(np.mean([_tokens(scene) for scene in made]))
                 best = float(np.mean([_best(scene, branching) for scene in made]))
                 worst = max(worst, *(worst_difference(scene).size for scene in made))
                 cells.append(f"{tokens:.3f}, {_share(tokens, best)}")
-            shape = ",".join(map(str, branching))
             drawn = siblings if max(branching) > 1 else "-"
-            print(f"| {shape} | {drawn} | {rule} | {worst:.0e} | {' | '.join(cells)} |", flush=True)
+            print(
+                f"| {_shape(branching)} | {drawn} | {rule} | {worst:.0e} | {' | '.join(cells)} |", flush=True
+            )
+
+
+def disputes(count: int) -> None:
+    """The law of the first two tokens under each rule and fault: on one table, and the worst of several."""
+    target = _scene(trees.one_hot, "top", (2,), *far(0, VOCABULARY))
+    law = target_law(target, target.prompt, 1)
+    tokens = " | ".join(f"token {x}" for x in range(VOCABULARY))
+    print(f"| rule | tree | siblings | {tokens} | tables off | TV |")
+    print(f"| :-- | :-- | :-- |{' --: |' * (VOCABULARY + 2)}")
+    print(f"| the target | | | {' | '.join(f'{law[(x,)]:.4f}' for x in range(VOCABULARY))} | | |")
+    for rule, (accept, ways) in RULES.items():
+        for siblings in ways:
+            _disputed(rule, Fault(accept, siblings, (2,)), count)
+    for name, fault in FAULTS.items():
+        _disputed(f"FAULT: {name}", fault, count)
+
+
+def _disputed(name: str, fault: Fault, count: int) -> None:
+    scenes = [
+        _scene(fault.rule, fault.siblings, fault.branching, *far(seed, VOCABULARY), fault.drafter)
+        for seed in range(count)
+    ]
+    apart = [_variation(scene, len(fault.branching) + 1) for scene in scenes]
+    first: dict[int, float] = defaultdict(float)
+    for text, chance in law_of_loop(scenes[0]).items():
+        first[text[0]] += chance
+    cells = " | ".join(f"{first[x]:.4f}" for x in range(VOCABULARY))
+    off = sum(size > EXACT for size in apart)
+    print(
+        f"| {name} | {_shape(fault.branching)} | {fault.siblings} | {cells} | {off} of {count} "
+        f"| {min(apart):.2g} to {max(apart):.2g} |",
+        flush=True,
+    )
+
+
+def _variation(scene: Scene, length: int) -> float:
+    """Total variation between what a loop emits, continued by the target, and the target."""
+    ours: dict[tuple[int, ...], float] = defaultdict(float)
+    for text, chance in law_of_loop(scene).items():
+        for rest, later in target_law(scene, (*scene.prompt, *text), length - len(text)).items():
+            ours[text + rest] += chance * later
+    theirs = target_law(scene, scene.prompt, length)
+    return sum(abs(ours[text] - theirs.get(text, 0.0)) for text in {**ours, **theirs}) / 2
+
+
+def _shape(branching: Sequence[int]) -> str:
+    return ",".join(map(str, branching))
 
 
 def _share(tokens: float, best: float) -> str:
@@ -98,12 +155,17 @@ def _share(tokens: float, best: float) -> str:
 
 
 def _scene(
-    accept: Accept, siblings: Siblings, branching: Sequence[int], target: RowFunction, draft: RowFunction
+    accept: Accept,
+    siblings: Siblings,
+    branching: Sequence[int],
+    target: RowFunction,
+    draft: RowFunction,
+    drafter: type[ModelTreeDrafter] = ModelTreeDrafter,
 ) -> Scene:
     size = len(target((0,)))
     return Scene(
         TableModel(target, size),
-        lambda: ModelTreeDrafter(TableTree(TableModel(draft, size)), PLAIN, branching, siblings),
+        lambda: drafter(TableTree(TableModel(draft, size)), PLAIN, branching, siblings),
         accept,
         (0,),
         sum(accumulate(branching, mul)),

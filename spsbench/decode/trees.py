@@ -16,7 +16,7 @@ from spsbench.decode.rejection import ROOT, Draft, Verdict, residual
 from spsbench.decode.rows import Floats, HostRow, HostRows, Rows, rows_of, takes_rows
 
 
-class _Tree:
+class Tree:
     """A draft beside the target's rows, on the host.
 
     Attributes:
@@ -76,7 +76,7 @@ def recursive_rejection(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
         draft: n tokens, their parents and the rows that they were drawn from.
         u: [n + 1] uniform numbers in [0, 1): n tests and the draw.
     """
-    return _walk(_Tree(q, draft, u))
+    return _walk(Tree(q, draft, u))
 
 
 @takes_rows
@@ -86,10 +86,10 @@ def one_hot(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
     Li et al. 2024 (EAGLE-2): recursive rejection of point masses. Whatever chose the siblings, each is then
     a proposal of one token, so that the law is the target's, for the most probable tokens and for drawn ones.
     """
-    return _walk(_Tree(q, draft, u, certain=True))
+    return _walk(Tree(q, draft, u, certain=True))
 
 
-def _walk(tree: _Tree) -> Verdict:
+def _walk(tree: Tree) -> Verdict:
     node = ROOT
     while True:
         left = tree.target(node)
@@ -113,7 +113,7 @@ def compare(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
 
     Siblings must differ. Their rows are not read; the number of depth i draws there.
     """
-    tree, node = _Tree(q, draft, u, certain=True), ROOT
+    tree, node = Tree(q, draft, u, certain=True), ROOT
     for number in u.tolist():
         row = tree.target(node)
         token = row.drawn(row.weights, number)
@@ -132,13 +132,13 @@ def traversal(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
     Weng et al. 2025, Algorithm 1: block verification of a tree. A branch that falls changes the row and the
     chance that the next sibling meets.
     """
-    tree = _Tree(q, draft, u)
+    tree = Tree(q, draft, u)
     found = _traverse(tree, ROOT, 1.0)
     assert found is not None  # the pending token stands
     return found
 
 
-def _traverse(tree: _Tree, node: int, chance: float) -> Verdict | None:
+def _traverse(tree: Tree, node: int, chance: float) -> Verdict | None:
     """What stands below a node and at it, if anything; ``chance``: that its path may stand."""
     left = tree.target(node)
     for child in tree.children[node + 1]:
@@ -163,7 +163,7 @@ def k_seq(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
     meet one test, so that their order does not matter, and after the last one comes a token from
     q - min(p, q/rho) (1 - (1 - beta)^k) / beta.
     """
-    tree, node = _Tree(q, draft, u), ROOT
+    tree, node = Tree(q, draft, u), ROOT
     while True:
         row, siblings = tree.target(node), tree.children[node + 1]
         if not siblings:
