@@ -28,10 +28,9 @@ class Tree:
     def __init__(self, q: Rows | Tensor, draft: Draft, u: Tensor, *, certain: bool = False) -> None:
         self._rows, told = _on_host(rows_of(q)), None if certain else draft.own_rows
         self.tokens: list[int] = draft.tokens.tolist()
-        masses = [HostRow(np.array([token]), np.ones(1)) for token in self.tokens]
-        self._told = masses if told is None else _on_host(told)
+        self._told = None if told is None else _on_host(told)
         *self.tests, self.last = u.tolist()
-        n = len(self.tokens)
+        self._device, n = u.device, len(self.tokens)
         self._parents = range(ROOT, n - 1) if draft.parents is None else draft.parents
         self.children: list[list[int]] = [[] for _ in range(n + 1)]
         for node, parent in enumerate(self._parents):
@@ -43,6 +42,8 @@ class Tree:
 
     def draft(self, node: int) -> HostRow:
         """The row that a node was drawn from; a point mass where it was certain."""
+        if self._told is None:
+            return HostRow(np.array([self.tokens[node]]), np.ones(1))
         return self._told[node]
 
     def verdict(self, node: int, left: HostRow) -> Verdict:
@@ -52,7 +53,8 @@ class Tree:
         while node != ROOT:
             path.append(node)
             node = self._parents[node]
-        return Verdict(torch.tensor(len(path)), torch.tensor(token), tuple(path[::-1]))
+        stand, drawn = torch.tensor([len(path), token], device=self._device).unbind(0)
+        return Verdict(stand, drawn, tuple(path[::-1]))
 
 
 def _on_host(rows: Rows) -> HostRows:
