@@ -13,7 +13,7 @@ import typer
 import typer.main
 
 from spsbench.cli.main import app
-from spsbench.cli.run import read_settings
+from spsbench.cli.settings import read_settings
 from spsbench.errors import UnavailableError, UsageError
 
 ROOT = Path(__file__).parents[1]

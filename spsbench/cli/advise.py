@@ -66,7 +66,7 @@ def advise(**params: Any) -> None:
 
 def advise_on(params: Mapping[str, Any]) -> None:
     """Write ArS texts, replay every drafter over them, choose, and run what was chosen."""
-    from spsbench.cli.run import require_possible
+    from spsbench.cli.settings import require_possible
 
     quiet, began_s = params["quiet"], time.monotonic()
     ks = values.lookaheads(params["k"] or "1..8")
@@ -161,7 +161,7 @@ def _pairs(ready: Plan, drafts: Sequence[str], progress: Progress) -> dict[str, 
 
 def _config(params: Mapping[str, Any]) -> RunConfig:
     """ArS alone on the prompts."""
-    from spsbench.cli.run import read_settings
+    from spsbench.cli.settings import read_settings
     from spsbench.engines.arms import refuse_beams
 
     given = dict(params) | {"limit": params["limit"] or str(_PROMPTS), "arms": "ars"}

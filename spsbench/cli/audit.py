@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spsbench.cli import options, values
 from spsbench.cli.console import out, present, print_json, say
 from spsbench.cli.options import takes
-from spsbench.cli.run import read_settings, require_possible
+from spsbench.cli.settings import read_settings, require_possible
 from spsbench.config import resolve
 from spsbench.config.files import model_name
 from spsbench.config.together import refuse_together

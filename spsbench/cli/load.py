@@ -98,7 +98,7 @@ def _room(out: Path | None, ready: Plan) -> Iterator[Path]:
 
 def _config(params: Mapping[str, Any]) -> RunConfig:
     """Of the prompts, as a run would have them; no model is loaded."""
-    from spsbench.cli.run import read_settings, require_possible
+    from spsbench.cli.settings import read_settings, require_possible
     from spsbench.engines.arms import refuse_beams
 
     given = dict(params)

@@ -19,15 +19,13 @@ from spsbench.cli import options
 from spsbench.cli.console import out, print_json, say, say_if_busy
 from spsbench.cli.interruption import Interrupted, continued_by, written
 from spsbench.cli.options import takes
-from spsbench.cli.values import concurrencies, number, seconds
+from spsbench.cli.settings import gates_of, read_settings, require_possible
+from spsbench.cli.values import concurrencies, number
 from spsbench.cluster import cluster_of, require_alone, require_cluster
-from spsbench.config import RunConfig, resolve
-from spsbench.config.files import read_yaml
-from spsbench.config.resolve import CODE, field_of, remember, require_trusted, typed_settings
+from spsbench.config import RunConfig
 from spsbench.config.together import refuse_together
-from spsbench.environment import require_cpus
 from spsbench.errors import GateFailed, IncompleteError, UsageError
-from spsbench.files import make_folder, read_json, write_text
+from spsbench.files import make_folder, write_text
 from spsbench.paths import results_dir
 from spsbench.store import fresh_directory
 
@@ -133,91 +131,6 @@ def measure(params: Mapping[str, Any]) -> None:
         _judge(outcome.summary, gates_of(params["fail_on"]), params["expect"])
 
 
-def read_settings(params: Mapping[str, Any]) -> RunConfig:
-    """The configuration that options of ``run`` ask for; those that a command lacks were not typed."""
-    resume: Path | None = params.get("resume")
-    if resume is not None and not (resume / "run.json").is_file():
-        raise UsageError(
-            f"{resume} is not a run directory.",
-            flag="--resume",
-            remedy="Name the directory of a run, or begin a new one there with --out.",
-        )
-    gates_of(params.get("fail_on"))
-    flags = typed_settings(params)
-    if (prompts := params.get("prompts")) is not None:
-        flags["task"] = _prompts_file(prompts)
-    if "data" not in flags:
-        flags |= task_file(flags.get("task"), quiet=params["quiet"])
-    if (budget := params.get("budget")) is not None:
-        flags["budget"] = seconds(budget, 0.0)
-    overrides = params.get("set") or ()
-    if resume is None:
-        config = resolve(flags, params.get("config"), overrides)
-        remember(config)
-    else:
-        flags = _as_before(resume / "run.json") | flags
-        config = resolve(flags, resume / "config.yaml", overrides)
-        typed = {field_of(name) for name in (*flags, *(text.partition("=")[0] for text in overrides))}
-        theirs = [field for field in CODE if field not in typed]
-        require_trusted(config, theirs, resume, trust=params.get("trust", False))
-    if params.get("on") is None:
-        require_cpus(config.threads)
-    if (placement := params.get("draft_placement")) is not None and config.tensor_parallel == 1:
-        raise UsageError(
-            f"{placement} says where the draft of a split target is, and the target is in one process.",
-            flag="--draft-placement",
-            remedy="Add --tensor-parallel N, or leave it out.",
-        )
-    return config
-
-
-def task_file(task: str | None, *, quiet: bool) -> dict[str, str]:
-    """What a file given as TASK stands for: prompts, or a task with the file as its data."""
-    from spsbench.tasks.prompts import is_task_file, layout_of
-
-    if task is None or not is_task_file(task) or not Path(task).is_file():
-        return {}
-    layout = layout_of(Path(task))
-    say(layout.described(task), quiet=quiet)
-    return {} if layout.task is None else {"task": layout.task, "data": task}
-
-
-def _prompts_file(path: str) -> str:
-    """The file of ``--prompts``, which is a way to write TASK."""
-    from spsbench.tasks.prompts import ENDINGS, is_prompts_file
-
-    if not is_prompts_file(path):
-        raise UsageError(
-            f"{path} is not a prompts file.", flag="--prompts", remedy=f"Give {', '.join(ENDINGS)}."
-        )
-    return path
-
-
-def _as_before(run: Path) -> dict[str, str]:
-    """What ``extract: auto`` stood for in a chat that was left to answer freely; and that each turn of
-    ``messages`` was asked before there was a setting for it."""
-    turns = {} if "turns" in read_yaml(run.with_name("config.yaml"), "--resume") else {"turns": "all"}
-    told = read_json(run, "--resume")
-    rule = told.get("extract") or ("fence" if told.get("headline_metric") == "pass@1" else None)
-    chat = (told.get("identity") or {}).get("chat_template") is True
-    return turns | ({"extract": "fence"} if chat and rule == "fence" else {})
-
-
-def gates_of(text: str | None) -> list[str]:
-    """The gates that ``--fail-on`` names."""
-    from spsbench.stats.conditions import GATES
-
-    named = [part.strip() for part in (text or "incomplete").split(",")]
-    for gate in named:
-        if gate not in GATES:
-            raise UsageError(
-                f"{gate or 'an empty text'} is unknown.",
-                flag="--fail-on",
-                remedy=f"Choose from {', '.join(GATES)}.",
-            )
-    return named
-
-
 def resume_command(directory: Path, *more: str) -> str:
     """The command that continues a run, as it can be typed here, with further arguments."""
     return written("run", "--resume", str(directory), *more)
@@ -246,20 +159,6 @@ def _refuse_settings(config: RunConfig, **given: Any) -> None:
     split = config.tensor_parallel if config.tensor_parallel > 1 else None
     settings = {"tensor_parallel": split, "until": config.until, "budget": config.budget_s}
     refuse_together("run", given | settings)
-
-
-def require_possible(config: RunConfig, gates: Sequence[str] = ()) -> None:
-    """Refuse what the settings alone show to be impossible; torch is not imported for it."""
-    from spsbench.engines.arms import is_lossless, task_and_arms
-
-    _, arms = task_and_arms(config)
-    lossy = sorted({arm.rule.name for arm in arms if arm.method == "sps" and not is_lossless(arm)})
-    if lossy and "lossless" in gates:
-        raise UsageError(
-            f"{', '.join(lossy)} is lossy by design and cannot pass the gate lossless.",
-            flag="--fail-on",
-            remedy="Leave the gate or the rule out.",
-        )
 
 
 @contextmanager

@@ -91,7 +91,7 @@ _WARM_UP_TOKENS = 8
 
 
 def _settings(params: Mapping[str, Any]) -> RunConfig:
-    from spsbench.cli.run import read_settings, require_possible
+    from spsbench.cli.settings import read_settings, require_possible
     from spsbench.engines.arms import refuse_beams
 
     # The plan wants a task; of this one only the samplings are used, whatever the pair's own task is: it has

@@ -61,7 +61,8 @@ def verify(**params: Any) -> None:
 
 def verify_here(params: Mapping[str, Any]) -> None:
     """Test a sampler or the planted ones, over as many processes as the target is split over."""
-    from spsbench.cli.run import among_processes, require_possible
+    from spsbench.cli.run import among_processes
+    from spsbench.cli.settings import require_possible
     from spsbench.verify.effort import EFFORTS, FAULTS
 
     control, name = params["control"], params["effort"] or ("reduced" if params["controls"] else "full")
@@ -210,7 +211,7 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
 
 def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
     """The run's settings, with as many prompts as the tests read, and both samplings by default."""
-    from spsbench.cli.run import read_settings
+    from spsbench.cli.settings import read_settings
     from spsbench.engines.arms import refuse_beams
 
     fixed = {

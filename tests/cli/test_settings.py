@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from commandline import call
 
-from spsbench.cli.run import gates_of, read_settings, run
+from spsbench.cli.run import run
+from spsbench.cli.settings import gates_of, read_settings
 from spsbench.errors import UsageError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.cli.run import task_file
+from spsbench.cli.settings import task_file
 from spsbench.errors import UsageError
 from spsbench.tasks.prompts import Layout, layout_of
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spsbench.cli.run import _as_before
+from spsbench.cli.settings import _as_before
 from spsbench.config import resolve
 from spsbench.engines.arms import task_and_arms
 from spsbench.errors import UnavailableError, UsageError
