@@ -238,6 +238,8 @@ class Loop:
         draft_s, verify_s, sample_s, other_s: seconds; the four add up to the loop, together with ``comm_s``
             where there is one. None where an engine cannot see them.
         comm_s: seconds within collectives, of a target that is split over processes; None of any other.
+        optimal_accepted: accepted tokens that the best lossless rule expects of this draft, up to a drafted
+            EOS, see ``optimum.most_of_chain``; None of trees, and where an engine cannot see probabilities.
     """
 
     drafted: int
@@ -252,6 +254,7 @@ class Loop:
     other_s: float | None
     loop_s: float
     comm_s: float | None = None
+    optimal_accepted: float | None = None
 
 
 @dataclass(slots=True)

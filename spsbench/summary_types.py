@@ -79,7 +79,8 @@ class ArmRow(CategoryRow):
     ``baseline`` is the fastest ArS arm of its sampling, ``own_baseline`` the ArS of its own engine.
     ``paired_waves``, of runs with batches, is how many waves of prompts the speedup rests on. What an arm's
     loops say is null where its engine saw none; ``loop_time`` are mean milliseconds of a loop and its phases.
-    ``prediction`` is after Leviathan et al. 2022 and Chen et al. 2023.
+    ``share_of_optimum``: accepted tokens over those that the best lossless rule expects of the same drafts,
+    null of trees. ``prediction`` is after Leviathan et al. 2022 and Chen et al. 2023.
     """
 
     processes: int
@@ -96,6 +97,7 @@ class ArmRow(CategoryRow):
     own_speedup: RatioInterval | None
     acceptance: Acceptance | None
     acceptance_z: float | None
+    share_of_optimum: RatioInterval | None
     drafted_per_loop: float | None
     loop_time: Numbers | None
     verification_rule: str | None

@@ -68,6 +68,11 @@ class StopRule:
             decoder.decode, request.stop, decoder.eos_ids, request.max_new_tokens, request.fixed_length
         )
 
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Tokens that end the output whatever comes before them."""
+        return frozenset() if self.fixed_length else self.eos_ids
+
     def cut(self, tokens: Sequence[int], fresh: Sequence[int]) -> tuple[int, FinishReason | None]:
         """How many of ``fresh`` become output, and why the output ends there (None: go on).
 

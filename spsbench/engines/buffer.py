@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from spsbench.decode.rejection import Draft
 from spsbench.decode.rows import HostRows, Rows
 from spsbench.decode.rules import Expected, expected_acceptance
 from spsbench.law.evidence import Sums, added, evidence
+from spsbench.law.optimum import most_of_chain
 from spsbench.records import FinishReason, Generation, Loop, TracedToken
 
 
@@ -53,9 +54,17 @@ class TruncatedLoop:
 
 
 def loop_records(
-    loops: Sequence[TruncatedLoop], phases: bool, expected: Expected = expected_acceptance
+    loops: Sequence[TruncatedLoop],
+    phases: bool,
+    expected: Expected = expected_acceptance,
+    end_ids: Collection[int] = (),
 ) -> list[Loop]:
-    """One ``Loop`` a decoded loop; ``expected`` is the rule's probability of acceptance at each position."""
+    """One ``Loop`` a decoded loop.
+
+    Args:
+        expected: the rule's probability of acceptance at each position.
+        end_ids: tokens that end the output: no drafted token after one counts.
+    """
     return [
         Loop(
             drafted=loop.drafted,
@@ -64,10 +73,13 @@ def loop_records(
             tested=loop.tested,
             beta_sum=beta_sum,
             truncated=len(loop.decoded.tokens) - loop.kept,
+            optimal_accepted=optimum,
             loop_s=sum(loop.seconds.values()),
             **phase_seconds(loop.seconds, phases),
         )
-        for loop, beta_sum in zip(loops, _beta_sums(loops, expected), strict=True)
+        for loop, beta_sum, optimum in zip(
+            loops, _beta_sums(loops, expected), _optima(loops, end_ids), strict=True
+        )
     ]
 
 
@@ -90,6 +102,29 @@ def _beta_sums(loops: Sequence[TruncatedLoop], expected: Expected) -> list[float
             sums.append(expected(loop.decoded.target_probs, tested).sum())
     values: list[float] = torch.stack(sums).tolist() if sums else []
     return values
+
+
+def _optima(loops: Sequence[TruncatedLoop], end_ids: Collection[int]) -> Iterator[float | None]:
+    """Accepted tokens that the best lossless rule expects of each loop's draft; None of a tree.
+
+    All of the draft up to an EOS counts, whatever became of it: the rule's own luck plays no part.
+    """
+    found = [_ratios(loop.decoded) for loop in loops]
+    values = iter(torch.cat(found).tolist() if found else [])  # one wait of the host for all of them
+    for loop, ids in zip(loops, proposed_tokens(loops), strict=True):
+        ratios = [next(values) for _ in ids]
+        end = next((count for count, token in enumerate(ids, 1) if token in end_ids), len(ids))
+        is_tree = loop.decoded.draft is not None and loop.decoded.draft.parents is not None
+        yield None if is_tree else most_of_chain(ratios[:end])
+
+
+def _ratios(decoded: DecodedLoop) -> Tensor:
+    """[K] the target's over the draft's probability of each drafted token; empty for ArS."""
+    draft, rows = decoded.draft, decoded.target_rows
+    if draft is None or not len(draft.tokens):
+        return torch.empty(0, device=decoded.u.device)
+    own, told = rows.at(draft.tokens), draft.own_rows
+    return own if told is None else own / rows.alike(told).at(draft.tokens)
 
 
 def proposed_tokens(loops: Sequence[TruncatedLoop]) -> list[list[int]]:
@@ -177,6 +212,7 @@ class LoopBuffer:
     That costs time, so it is done after the sequence's clock has stopped, or while it stands.
 
     Args:
+        end_ids: tokens that end the output whatever comes before them.
         most_bytes: rows that take more than this should be flushed. No more of them are made into tensors
             at a time either.
     """
@@ -188,10 +224,11 @@ class LoopBuffer:
         trace: bool,
         seed: int,
         expected: Expected = expected_acceptance,
+        end_ids: Collection[int] = (),
         most_bytes: int = MOST_BYTES,
         keep_drafts: bool = False,
     ) -> None:
-        self._expected = expected
+        self._expected, self._end_ids = expected, end_ids
         self.tokens: list[int] = []
         self.records: list[Loop] = []
         self.trace: list[TracedToken] | None = [] if trace else None
@@ -249,7 +286,7 @@ class LoopBuffer:
             self.trace += traced_tokens(loops, len(self.records), position)
         seed = self._seed + len(self.records)
         self.losslessness = added(self.losslessness, own_evidence(loops, seed))
-        self.records += loop_records(loops, self._phases, self._expected)
+        self.records += loop_records(loops, self._phases, self._expected, self._end_ids)
         self.proposed += proposed_tokens(loops)
         for loop in loops:
             self._keep_draft(loop)

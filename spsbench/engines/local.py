@@ -118,6 +118,7 @@ class LocalEngine(ABC):
             trace=request.trace,
             seed=request.seed,
             expected=expected_acceptance if self._rule is None else self._rule.expected,
+            end_ids=stop.end_ids,
             keep_drafts=self._keep_drafts,
         )
         with torch.inference_mode():
@@ -271,15 +272,16 @@ class BatchedEngine:
             self._batch.begin(row, request.prompt_ids, UniformStream(request.seed, self._device))
             prefill_s = device_now(self._device, self._clock) - started_s
             self._elapsed_s += prefill_s
+            stop = StopRule.of(request, self._decoder)
             buffer = LoopBuffer(
                 phases=self._device.type == "cpu",
                 trace=request.trace,
                 seed=request.seed,
                 expected=self._expected,
+                end_ids=stop.end_ids,
                 most_bytes=MOST_BYTES // self.size,
                 keep_drafts=self._keep_drafts,
             )
-            stop = StopRule.of(request, self._decoder)
             self._live[row] = _Sequence(place, stop, buffer, prefill_s, self._elapsed_s)
 
     def _loop(self, watch: Stopwatch) -> list[int]:
@@ -357,7 +359,7 @@ class BeamEngine:
         params = request.sampling.beam
         assert params is not None, "asked for beam search"
         stop = StopRule.of(request, self._decoder)
-        ends, end_tokens = ends_of(stop), 0 if request.fixed_length else len(stop.eos_ids)
+        ends, end_tokens = ends_of(stop), len(stop.end_ids)
         search = BeamSearch(Node(request.prompt_ids[-1]), params, ends, end_tokens, request.max_new_tokens)
         with torch.inference_mode():
             started = device_now(self._device, self._clock)

@@ -9,8 +9,8 @@ of a chain it is block verification's.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from itertools import product
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate, islice, product
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,20 @@ def _paths(tree: Tree, before: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]
     yield before
     for token, below in tree:
         yield from _paths(below, (*before, token))
+
+
+def most_of_chain(ratios: Iterable[float]) -> float:
+    """The accepted tokens that the best lossless rule expects of a drafted chain (Sun et al. 2024).
+
+    The sum of w_i = min(1, w_{i-1} q_i/p_i), w_0 = 1: block verification accepts i or more with probability
+    w_i. NaN where a ratio is.
+
+    Args:
+        ratios: q_i/p_i, the target's over the draft's probability of each drafted token.
+    """
+    # In this order: min gives its first argument where that is NaN.
+    chances = accumulate(ratios, lambda chance, ratio: min(chance * ratio, 1.0), initial=1.0)
+    return sum(islice(chances, 1, None), 0.0)
 
 
 def most_accepted(q: Floats, p: Floats, k: int, *, replaced: bool) -> float:

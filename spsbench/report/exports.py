@@ -150,7 +150,7 @@ _PREFIXES = {
 }
 """What the columns of a nested entry begin with, where that is not the entry's own name."""
 
-_RATIOS = ("speedup", "end_to_end_speedup", "own_speedup")
+_RATIOS = ("speedup", "end_to_end_speedup", "own_speedup", "share_of_optimum")
 _AXES = ("arm", "method", "drafter", "rule", "policy", "engine", "batch", "k", "sampling")
 
 

@@ -105,8 +105,13 @@ def conditions(summary: Summary, run: Run) -> list[str]:
     return paragraphs("## Times by condition", conditions_sentence(summary), *parts) if parts else []
 
 
-ACCEPTANCE = tuple(right(name, partial(wording.measure, name), code=True) for name in wording.FIRST_SCREEN)
-"""The first measures of acceptance of speculative arms."""
+def acceptance_columns(arms: Sequence[Row]) -> list[Column]:
+    """The first measures of acceptance of speculative arms."""
+    known = any(arm.get("share_of_optimum") for arm in arms)
+    return [
+        *(right(name, partial(wording.measure, name), code=True) for name in wording.FIRST_SCREEN),
+        *([left("share of optimum", wording.share_of_optimum, note="95%", whole=True)] if known else []),
+    ]
 
 
 def by_category(

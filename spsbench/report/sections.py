@@ -136,6 +136,12 @@ TIMING = (
 )
 
 
+OPTIMUM_NOTE = (
+    "Share of optimum: accepted tokens over those that the best lossless rule (block verification, Sun et "
+    "al. 2024) would accept of the same drafts on average. Chance and lossy rules can bring it above 100%."
+)
+
+
 def _acceptance(summary: Summary, run: Run) -> list[str]:
     rows = [row for row in summary["rows"] if row["acceptance"]]
     if not rows:
@@ -147,9 +153,11 @@ def _acceptance(summary: Summary, run: Run) -> list[str]:
         [name, *(f"{_value(name, own[name])} / {_value(name, own['macro'][name])}" for own in found)]
         for name in LEGEND
     ]
+    known = any(row.get("share_of_optimum") for row in rows)
     return paragraphs(
         "## Acceptance",
-        IN_FULL.table([*results.ACCEPTANCE, rule], rows),
+        IN_FULL.table([*results.acceptance_columns(rows), rule], rows),
+        *([OPTIMUM_NOTE] if known else []),
         *("### Every name", "Pooled over loops / mean over prompts.", Table(columns, cells)),
         *("### Legend", [f"* `{name}`: {escape(text)}" for name, text in LEGEND.items()]),
     )
@@ -288,9 +296,12 @@ def _acceptance_screen(summary: Summary, room: int) -> Iterator[Block]:
     arms = [row for row in summary["rows"] if row["acceptance"]]
     if len(arms) > 1:
         named = Naming() if len({row["sampling"] for row in arms}) > 1 else Naming((ARM,))
-        yield [fitting(arms, results.ACCEPTANCE, room, named)[0]]
+        yield [fitting(arms, results.acceptance_columns(arms), room, named)[0]]
     for row in arms if len(arms) == 1 else ():
-        yield [Text("  ".join(f"{name} {wording.measure(name, row)}" for name in wording.FIRST_SCREEN))]
+        measures = [f"{name} {wording.measure(name, row)}" for name in wording.FIRST_SCREEN]
+        if row.get("share_of_optimum"):
+            measures.append(f"share of optimum {wording.share_of_optimum(row)}")
+        yield [Text("  ".join(measures))]
 
 
 def _caveats_screen(summary: Summary, room: int) -> Iterator[Block]:

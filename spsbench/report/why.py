@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -183,7 +183,7 @@ def why(summary: Summary, run: Run) -> list[str]:
         return []
     parts: list[str | Table] = []
     for each in judgement.fastest(summary):
-        parts += [f"**{escape(each['sentence'])}**", _factors(each)]
+        parts += [f"**{escape(each['sentence'])}**", *_left_by_the_rule(summary, each), _factors(each)]
     if len(explained) > 1:
         names = list(dict.fromkeys(factor["name"] for each in explained for factor in each["factors"]))
         columns = [
@@ -193,6 +193,18 @@ def why(summary: Summary, run: Run) -> list[str]:
         ]
         parts += ["### Factors of every arm", IN_FULL.table(columns, explained)]
     return paragraphs("## Why this fast, and not faster", *parts, WHY_NOTE)
+
+
+def _left_by_the_rule(summary: Summary, arm: ArmFactors) -> Iterator[str]:
+    """What the best rule would accept of the same drafts, where the interval says that it is more."""
+    for row in summary["rows"]:
+        found = row.get("share_of_optimum") if row["arm"] == arm["arm"] else None
+        most = None if found is None else found["high"]
+        if most is not None and most < 1 and row["rule"] != "block":
+            yield (
+                f"{wording.share_of_optimum(row)} of the tokens that the best lossless rule (block "
+                "verification) would accept of these drafts; `--rule block` accepts them."
+            )
 
 
 def _factor(name: str, arm: ArmFactors) -> str:

@@ -95,6 +95,13 @@ def speedup(value: RatioInterval | None) -> str:
     return NOTHING if value is None else f"{value['ratio']:.2f}x{brackets(value)}"
 
 
+def share_of_optimum(row: Row) -> str:
+    """``97.8% [97.1, 98.4]``, or a dash."""
+    found = row.get("share_of_optimum")
+    ends = brackets(found, lambda share: f"{100 * share:.1f}")
+    return NOTHING if found is None else f"{found['ratio']:.1%}{ends}"
+
+
 def estimate(value: Estimate | None, unit: str = "") -> str:
     """``interval`` of an entry of the summary, or a dash."""
     return NOTHING if value is None else f"{value['estimate']:.2f}{unit}{brackets(value)}"

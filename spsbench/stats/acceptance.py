@@ -18,7 +18,7 @@ from spsbench.law.theory import alpha_iid
 from spsbench.records import Interval
 from spsbench.stats.bootstrap import Floats, plain, pooled_ratio
 from spsbench.stats.speedup import column
-from spsbench.summary_types import Acceptance, AcceptanceNames
+from spsbench.summary_types import Acceptance, AcceptanceNames, RatioInterval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,6 +77,22 @@ def mean_length(loops: pd.DataFrame) -> Interval | None:
     prompts = loops.groupby("example_id", sort=False)["accepted"].agg(["sum", "size"])
     counts = prompts["size"].to_numpy(np.float64)
     return pooled_ratio(prompts["sum"].to_numpy(np.float64) + counts, counts)
+
+
+def share_of_optimum(loops: pd.DataFrame) -> RatioInterval | None:
+    """Accepted tokens over those that the best lossless rule expects of the same drafts, pooled.
+
+    With its 95% interval over prompts; None unless every loop has both, and where the optimum is 0. Above 1
+    by chance and under lossy rules.
+    """
+    names = ["accepted", "optimal_accepted"]
+    if not set(names) <= set(loops) or loops.empty or loops[names].isna().any(axis=None):
+        return None
+    accepted, optimum = loops.groupby("example_id", sort=False)[names].sum().to_numpy(np.float64).T
+    if not optimum.sum():
+        return None
+    found = pooled_ratio(accepted, optimum)
+    return {"ratio": found.estimate, "low": found.low, "high": found.high}
 
 
 def disagreement(loops: pd.DataFrame) -> float | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from spsbench.axes import EAGER, ArmIdentity, identity, is_beam, label, own_ars, unusual
 from spsbench.engines.external.engine import Ran, unequal
 from spsbench.records import SCHEMA_VERSION, Loop
-from spsbench.stats.acceptance import acceptance, disagreement
+from spsbench.stats.acceptance import acceptance, disagreement, share_of_optimum
 from spsbench.stats.anytime import paired_speedup
 from spsbench.stats.bootstrap import finite, plain, ratio
 from spsbench.stats.conditions import (
@@ -236,6 +236,7 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
         else run.speedup(run.samples.get(own_baseline or ""), own),
         "acceptance": _acceptance(loops, arm) if loops is not None and speculative else None,
         "acceptance_z": disagreement(loops) if loops is not None and speculative else None,
+        "share_of_optimum": share_of_optimum(loops) if loops is not None and speculative else None,
         "tokens_per_loop": _mean(loops, "emitted"),
         "drafted_per_loop": _mean(loops, "drafted"),
         "loop_time": None if loops is None else _loop_time(loops),

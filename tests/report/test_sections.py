@@ -34,6 +34,13 @@ def _sections(summary: dict[str, Any]) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
+def _screen(summary: dict[str, Any]) -> str:
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(screen(summary))
+    return captured.get()
+
+
 def test_the_product_can_be_followed_down_the_table(summary: dict[str, Any]) -> None:
     text = _sections(summary)["Why this fast, and not faster"]
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if re.search(r"\| x\d", line)]
@@ -44,6 +51,28 @@ def test_the_product_can_be_followed_down_the_table(summary: dict[str, Any]) -> 
     assert sum("(binding)" in row[0] for row in rows) == 1
     assert all(len(row) == 5 and row[4].endswith(".") for row in rows)
     assert "SpS (K=1)" in _sections(summary)["Factors of every arm"]
+
+
+def test_the_share_of_the_optimum_stands_in_the_table_and_says_which_rule_accepts_more() -> None:
+    samples, loops = sweep(ks=(0, 4))
+    for optimum, rule, leaves in ((1.25, None, True), (1.25, "block", False), (0.8, None, False)):
+        known = loops.assign(optimal_accepted=optimum * loops["accepted"] + loops["loop"] % 2 / 100)
+        summary = summarise(samples, known, INFO)
+        for row in summary["rows"]:
+            row["rule"] = rule or row["rule"]
+        share = summary["rows"][-1]["share_of_optimum"]
+        shown = f"{share['ratio']:.1%} [{100 * share['low']:.1f}, {100 * share['high']:.1f}]"
+        sections = _sections(summary)
+        assert shown in sections["Acceptance"].replace("\\", "")
+        assert shown in " ".join(_screen(summary).split())
+        assert (f"{shown} of the tokens" in sections["Why this fast, and not faster"]) == leaves
+        assert ("`--rule block` accepts them" in sections["Why this fast, and not faster"]) == leaves
+
+
+def test_without_it_nothing_is_said_of_it(summary: dict[str, Any]) -> None:
+    assert all(row["share_of_optimum"] is None for row in summary["rows"])
+    assert "optimum" not in render(summary, {})
+    assert "optimum" not in _screen(summary)
 
 
 def test_the_theory_shows_a_dash_where_alpha_was_not_measured(summary: dict[str, Any]) -> None:

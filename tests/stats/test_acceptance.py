@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from spsbench.errors import SpsbenchError
-from spsbench.stats.acceptance import LEGEND, PER_POSITION, acceptance, disagreement
+from spsbench.stats.acceptance import LEGEND, PER_POSITION, acceptance, disagreement, share_of_optimum
 
 
 def _exact_iid_loops(make_loops: Callable[..., pd.DataFrame]) -> pd.DataFrame:
@@ -128,6 +128,27 @@ def test_disagreement_of_a_greedy_arm_is_zero_despite_rounding(
     assert abs(score) < 0.01
     loops["beta_sum"] = None
     assert disagreement(loops) is None
+
+
+def test_the_share_of_the_optimum_is_a_ratio_of_sums(make_loops: Callable[..., pd.DataFrame]) -> None:
+    """Prompts a and b: 5 of 6 and 1 of 2 tokens."""
+    loops = make_loops([4, 1, 1], prompts=["a", "a", "b"])
+    assert share_of_optimum(loops) is None  # of a run from before
+    share = share_of_optimum(loops.assign(optimal_accepted=[3.5, 2.5, 2.0]))
+    assert share is not None
+    assert share["low"] is not None
+    assert share["high"] is not None
+    assert share["ratio"] == pytest.approx(6 / 8)
+    assert share["low"] < 6 / 8 < share["high"]
+
+
+def test_a_share_of_what_is_not_known_or_0_is_none(make_loops: Callable[..., pd.DataFrame]) -> None:
+    loops = make_loops([0, 2], prompts=["a", "b"])
+    assert share_of_optimum(loops.assign(optimal_accepted=[1.0, None])) is None
+    assert share_of_optimum(loops.assign(optimal_accepted=0.0)) is None
+    assert share_of_optimum(loops.iloc[:0].assign(optimal_accepted=0.0)) is None
+    exact = share_of_optimum(make_loops([2, 2], prompts=["a", "b"]).assign(optimal_accepted=2.0))
+    assert exact == {"ratio": 1.0, "low": None, "high": None}
 
 
 @pytest.mark.thorough
