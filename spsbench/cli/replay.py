@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spsbench.axes import FIXED, MODIFIED_REJECTION
 from spsbench.cli import options, values
 from spsbench.cli.audit import OF_TEXTS
 from spsbench.cli.console import present, say
@@ -15,7 +16,7 @@ from spsbench.errors import UsageError
 
 
 @takes(
-    "run drafter draft k policy sampling budget times pair target revision draft_revision temperature "
+    "run drafter draft k rule policy sampling budget times pair target revision draft_revision temperature "
     "top_p top_k greedy device dtype backend threads",
     {
         options.FIRST: {
@@ -25,6 +26,7 @@ from spsbench.errors import UsageError
             ),
             "--draft MODEL...": "Draft model; may be repeated, to compare several.",
             "--k LIST": "Lookahead: 4, 2,4 or 1..8. Default: 1..8.",
+            "--rule LIST": "modified-rejection, block or both. Default: modified-rejection.",
             "--sampling NAME": "The run's sampling to replay. Default: its first.",
             "--budget TIME": "Time to spend on timing loops, e.g. 5min; 0 for none. Default: 30.",
             "--times FILE": "Times of another machine: the output of `spsbench bench --json` there.",
@@ -57,6 +59,9 @@ def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
     quiet = params["quiet"]
     ks, drafters = values.lookaheads(params["k"] or "1..8"), values.drafters(params["drafter"] or "model")
     named = values.policies(params["policy"])
+    rules = values.replayed_rules(
+        params["rule"] or MODIFIED_REJECTION, under_policies=any(spec.name != FIXED for spec in named)
+    )
     values.seconds(params["budget"], 30.0)
     values.readable(params["times"], "--times", "Give what `spsbench bench --json` printed.")
     values.require_machine(params)
@@ -79,7 +84,10 @@ def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
     readers = {} if policies is None else policies.readers(written.config.seed)
     under = () if policies is None else policies.timed
     found = study(
-        written, sought, ks, times, lambda text: say(text, quiet=quiet), readers=readers, under=under
+        *(written, sought, ks, times, lambda text: say(text, quiet=quiet)),
+        readers=readers,
+        under=under,
+        rules=rules,
     )
     curves = [curve(found, drafter, reader, policies) for drafter, reader in readers.items() if policies]
     present(

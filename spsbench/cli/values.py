@@ -122,6 +122,29 @@ def policies(text: str | None) -> list[Spec]:
     return [] if text is None else _specs(text, policy_kind)
 
 
+def replayed_rules(text: str, *, under_policies: bool) -> list[str]:
+    """``modified-rejection,block``, each once: the rules whose law over a text is known."""
+    from spsbench.axes import BLOCK, MODIFIED_REJECTION
+    from spsbench.drafters.registry import rule_kind
+
+    known = MODIFIED_REJECTION, BLOCK
+    named = list(dict.fromkeys(spec.name for spec in _specs(text, rule_kind)))
+    for name in named:
+        if name not in known:
+            raise UsageError(
+                f"{name} cannot be replayed: its loops over a given text are not known.",
+                flag="--rule",
+                remedy=f"Choose from {', '.join(known)}, or measure it with spsbench run.",
+            )
+    if under_policies and named != [MODIFIED_REJECTION]:
+        raise UsageError(
+            f"policies are replayed under {MODIFIED_REJECTION} alone.",
+            flag="--policy",
+            remedy="Leave --rule or --policy out, or measure both with spsbench run.",
+        )
+    return named
+
+
 def _specs(text: str, kind_of: Callable[[str], Any]) -> list[Spec]:
     from spsbench.records import Spec
 

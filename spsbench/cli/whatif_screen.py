@@ -33,6 +33,7 @@ def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
             {
                 "drafter": str(one.cell.drafter),
                 "draft": one.cell.draft or None,
+                "rule": one.cell.rule,
                 "k": one.cell.k,
                 "tokens_per_loop": asdict(one.cell.tokens_per_loop),
                 "r_prime": one.cell.r_prime,

@@ -14,7 +14,7 @@ from torch import Tensor
 from spsbench.decode import rows
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.errors import UsageError
-from spsbench.law.text_loops import Floats, accepted_by_token, anchored
+from spsbench.law.text_loops import Floats, anchored, ratio_by_token
 from spsbench.models.causal_lm import HiddenStates
 from spsbench.records import SamplingParams
 
@@ -75,12 +75,18 @@ class Forced(NamedTuple):
     """The drafts of loops that begin before each token of a text.
 
     Attributes:
-        chances: [n, K] see ``law.text_loops.loops_over``.
+        ratios: [n, K] see ``law.text_loops.loops_over``; with ``min(1, p / q)`` in their place, modified
+            rejection alone is predicted, and block verification as if it were the same.
         drafted: [n] how many tokens are proposed there, as long as they are those of the text.
     """
 
-    chances: Floats
+    ratios: Floats
     drafted: Integers
+
+    @property
+    def chances(self) -> Floats:
+        """[n, K] of acceptance under modified rejection, given that those before are accepted."""
+        return np.minimum(self.ratios, 1.0)
 
 
 def forced(drafter: Drafter, text: ForcedText, k: int, name: str) -> Forced:
@@ -107,7 +113,7 @@ def by_model(drafter: Any, text: ForcedText, k: int) -> Forced:
     ids, n = text.ids, len(text.tokens)
     model.begin(text.prompt)
     logits = model.score(ids[-n - 1 : -1], last=n)
-    return _rows_alone(_chances(logits, ids[-n:], text.log_target, sampling), k)
+    return _rows_alone(_ratios(logits, ids[-n:], text.log_target, sampling), k)
 
 
 def by_single_tokens(drafter: Drafter, text: ForcedText, k: int) -> Forced:
@@ -119,13 +125,13 @@ def by_single_tokens(drafter: Drafter, text: ForcedText, k: int) -> Forced:
         assert found is not None, "no rows"
         p.append(found.probability(0, token))
         drafter.observe(text.before(t + 1), 0)
-    return _rows_alone(accepted_of(text.log_target, p), k)
+    return _rows_alone(ratios_of(text.log_target, p), k)
 
 
 def by_proposals(drafter: Drafter, text: ForcedText, k: int) -> Forced:
     """Of a drafter whose tokens do not depend on each other: what it proposes before every token."""
     n, u = len(text.tokens), torch.zeros(k, device=text.device)
-    chances, drafted = np.zeros((n, k)), np.zeros(n, np.int64)
+    ratios, drafted = np.zeros((n, k)), np.zeros(n, np.int64)
     drafter.begin(text.prompt)
     for t in range(n):
         before = text.before(t)
@@ -138,16 +144,16 @@ def by_proposals(drafter: Drafter, text: ForcedText, k: int) -> Forced:
             float(token == proposed) if told is None else told.probability(j, token)
             for j, (token, proposed) in enumerate(zip(text.tokens[own], draft.tokens.tolist(), strict=False))
         ]
-        chances[t, : len(p)] = accepted_of(text.log_target[own], p)
+        ratios[t, : len(p)] = ratios_of(text.log_target[own], p)
         drafter.observe(text.before(t + 1), 0)
-    return Forced(chances, drafted)
+    return Forced(ratios, drafted)
 
 
 def by_chain(drafter: Any, text: ForcedText, k: int) -> Forced:
     """Of a head on the target's states: from every token on, after what it would have predicted."""
     assert text.hidden is not None, "no hidden states"
     model, n, ids = drafter.model, len(text.tokens), text.ids
-    chances, drafted = np.zeros((n, k)), np.full(n, k)
+    ratios, drafted = np.zeros((n, k)), np.full(n, k)
     text.hidden.length = len(text.prompt) - 1
     drafter.begin(text.prompt)
     for t in range(n):
@@ -158,10 +164,10 @@ def by_chain(drafter: Any, text: ForcedText, k: int) -> Forced:
             continue
         for j, logits in enumerate(chain_rows(model, ids, decided, min(k, n - t))):
             token, log_target = ids[decided + j : decided + j + 1], text.log_target[t + j : t + j + 1]
-            chances[t, j] = _chances(logits, token, log_target, drafter.sampling)[0]
-            if not chances[t, j]:
+            ratios[t, j] = _ratios(logits, token, log_target, drafter.sampling)[0]
+            if not ratios[t, j]:
                 break  # never accepted, so that nothing after it is reached
-    return Forced(chances, drafted)
+    return Forced(ratios, drafted)
 
 
 def chain_rows(model: LanguageModel, ids: Tensor, start: int, count: int) -> Iterator[Tensor]:
@@ -180,12 +186,12 @@ def _rows_alone(by_token: Floats, k: int) -> Forced:
     return Forced(anchored(by_token, k), np.full(len(by_token), k))
 
 
-def _chances(logits: Tensor, tokens: Tensor, log_target: Floats, sampling: SamplingParams) -> Floats:
-    """[n] min(1, p / q) of tokens [n], from a draft's logits before each [n, V]."""
-    return accepted_of(log_target, rows.warped(logits, sampling).at(tokens).tolist())
+def _ratios(logits: Tensor, tokens: Tensor, log_target: Floats, sampling: SamplingParams) -> Floats:
+    """[n] p / q of tokens [n], from a draft's logits before each [n, V]."""
+    return ratios_of(log_target, rows.warped(logits, sampling).at(tokens).tolist())
 
 
-def accepted_of(log_target: Floats, p: Sequence[float]) -> Floats:
-    """[n] min(1, p / q) of the first tokens, of which a draft gives probabilities."""
+def ratios_of(log_target: Floats, p: Sequence[float]) -> Floats:
+    """[n] p / q of the first tokens, of which a draft gives probabilities."""
     with np.errstate(divide="ignore"):
-        return accepted_by_token(log_target[: len(p)], np.log(np.array(p, np.float64)))
+        return ratio_by_token(log_target[: len(p)], np.log(np.array(p, np.float64)))

@@ -14,7 +14,7 @@ from torch import Tensor
 from spsbench.decode import rows
 from spsbench.decode.protocols import LanguageModel
 from spsbench.decode.rows import Rows
-from spsbench.drafters.forced import Forced, ForcedText, accepted_of
+from spsbench.drafters.forced import Forced, ForcedText, ratios_of
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import Entropy
 from spsbench.drafters.registry import policy_kind
@@ -110,7 +110,8 @@ class StopReader:
         model.begin(text.prompt)
         p = rows.warped(model.score(ids[-n - 1 :], last=n + 1), sampling)
         own = p.at(ids[-n:])
-        accepted = accepted_of(text.log_target, own.tolist())
+        ratios = ratios_of(text.log_target, own.tolist())
+        accepted = np.minimum(ratios, 1.0)
         entropy, probability = self._entropies(p), own.cpu().numpy()
         ends = [rule.ends(probability, entropy[:n]) for rule in self.rules]
         residuals = [_residual(p, q, position, text.device) for position in range(n + 1)]
@@ -132,7 +133,7 @@ class StopReader:
             rollouts = tuple(Rollouts(chosen, weights, each) for each in further)
         stops = np.array(ends, np.bool_).reshape(-1, n)
         self.texts.append(DraftedText(accepted, stops, rejected.T, rollouts))
-        return Forced(anchored(accepted, k), np.full(n, k))
+        return Forced(anchored(ratios, k), np.full(n, k))
 
     def _entropies(self, p: Rows) -> Numbers:
         """[len(p)] in nats, as the policy computes them; NaN if no rule asks."""

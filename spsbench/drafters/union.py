@@ -63,12 +63,12 @@ def united(members: Sequence[Forced]) -> tuple[Forced, Integers]:
     Returns:
         before every token the drafts of the first that has one, and [n] its number, else the last one's.
     """
-    chances, drafted = np.zeros_like(members[0].chances), np.zeros_like(members[0].drafted)
+    ratios, drafted = np.zeros_like(members[0].ratios), np.zeros_like(members[0].drafted)
     proposers = np.full_like(drafted, len(members) - 1)
     for number, found in enumerate(members):
         free = (drafted == 0) & (found.drafted > 0)
-        chances[free], drafted[free], proposers[free] = found.chances[free], found.drafted[free], number
-    return Forced(chances, drafted), proposers
+        ratios[free], drafted[free], proposers[free] = found.ratios[free], found.drafted[free], number
+    return Forced(ratios, drafted), proposers
 
 
 def build(options: Options, context: Context) -> Drafter:

@@ -6,6 +6,12 @@ P(x drafted and accepted) = min(p, q)(x), and P(x) = q(x), whatever the draft (C
 So a text and two probabilities a token give the law of every loop, for every K at once. It holds for a
 drafter whose proposal follows from the decided tokens alone, and for modified rejection.
 
+Under block verification the first i drafted tokens x, or more, stand with probability
+w_i = min(1, w_{i-1} q(x_i) / p(x_i)), and what follows them is the target's own (Sun et al. 2024, Lemma 3).
+So P(i or more stand, x written) is p(x_1..i) w_i = q(x_1..i) v_i with v_0 = 1 and
+v_i = min(v_{i-1}, p(x_1..i) / q(x_1..i)): given the text, a loop keeps i drafts or more with probability v_i.
+What is drafted after those has another law than below, and policies are left to modified rejection.
+
 Where a policy decides how many tokens a loop drafts, it ends a draft by the draft's own rows and the tokens
 drawn from them. Up to the first rejection these tokens are the text's: how many a loop keeps, and so the
 number of loops, follows from the text exactly. The rejected token y is not the text's. Given that the target
@@ -100,16 +106,22 @@ class TextLoops:
             at = following
 
 
-def loops_over(chances: Floats) -> TextLoops:
+def loops_over(ratios: Floats, *, block: bool = False) -> TextLoops:
     """The law of the loops over a text.
 
     Args:
-        chances: [n, K] that the j-th draft of a loop which begins before token t is accepted, given that
-            those before it are: ``min(1, p / q)`` of the text's token t + j, 0 where nothing is drafted.
-            Entries after the end of the text have no effect.
+        ratios: [n, K] ``p / q`` of the text's token t + j as the j-th draft of a loop that begins before
+            token t, 0 where nothing is drafted; modified rejection accepts it with ``min(1, p / q)`` if it
+            accepted those before. Entries after the end of the text have no effect.
+        block: whether drafts are judged by block verification.
     """
-    n, k = chances.shape
-    kept = np.cumprod(np.concatenate([np.ones((n, 1)), chances], 1), 1)
+    n, k = ratios.shape
+    ratios = np.concatenate([np.ones((n, 1)), ratios], 1)
+    if block:
+        with np.errstate(divide="ignore"):  # in logs: a product of K ratios may overflow
+            kept = np.exp(np.minimum.accumulate(np.cumsum(np.log(ratios), 1), 1))
+    else:
+        kept = np.cumprod(np.minimum(ratios, 1.0), 1)
     ends = kept.copy()
     ends[:, :k] -= kept[:, 1:]
     starts = np.zeros(n + k + 1)
@@ -119,21 +131,30 @@ def loops_over(chances: Floats) -> TextLoops:
     return TextLoops(starts[None, :n], ends[None], np.zeros((1, k + 1), np.int64))
 
 
-def accepted_by_token(log_target: Floats, log_draft: Floats) -> Floats:
-    """[n] min(1, p / q) of a text's tokens.
+def ratio_by_token(log_target: Floats, log_draft: Floats) -> Floats:
+    """[n] p / q of a text's tokens.
 
     Args:
         log_target: [n] log q of each. At -inf, where rounding moved a token out of the nucleus that it was
-            drawn from, whatever can be drafted counts as accepted.
+            drawn from, it is 1 for whatever can be drafted: accepted, and making up for nothing.
         log_draft: [n] log p of each.
     """
     over = log_draft - np.where(log_target > -np.inf, log_target, 0.0)
-    possible = np.exp(np.minimum(over, 0.0))
+    possible = np.exp(np.minimum(over, _LARGEST))
     return np.where(log_target > -np.inf, possible, (log_draft > -np.inf).astype(np.float64))
 
 
+_LARGEST = 700.0
+"""The log of a ratio is cut here, below overflow."""
+
+
+def accepted_by_token(log_target: Floats, log_draft: Floats) -> Floats:
+    """[n] min(1, p / q) of a text's tokens; see ``ratio_by_token``."""
+    return np.minimum(ratio_by_token(log_target, log_draft), 1.0)
+
+
 def anchored(by_token: Floats, k: int) -> Floats:
-    """[n, K] chances of a drafter whose rows depend on the tokens before them, wherever a loop began."""
+    """[n, K] chances or ratios of rows that depend on the tokens before them, wherever a loop began."""
     n = len(by_token)
     padded = np.concatenate([by_token, np.zeros(k)])
     found: Floats = padded[np.arange(n)[:, None] + np.arange(k)]
@@ -141,7 +162,7 @@ def anchored(by_token: Floats, k: int) -> Floats:
 
 
 def stopped(chances: Floats, drafted: Integers) -> Floats:
-    """[n, K] chances where a loop that begins before token t drafts at most ``drafted[t]`` tokens."""
+    """[n, K] chances or ratios where a loop before token t drafts at most ``drafted[t]`` tokens."""
     return np.where(np.arange(chances.shape[1]) < drafted[:, None], chances, 0.0)
 
 

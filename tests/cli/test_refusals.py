@@ -61,7 +61,7 @@ VALUES = {
         --limit 0 | --samples x | --device gpu | --threads 0 | --backend jax | --dtype int3 | --seed -1 |
         --extract some | --resume nowhere
     """,
-    "replay": "--k 0 | --drafter nobody | --budget soon | --threads 0",
+    "replay": "--k 0 | --drafter nobody | --rule lenience | --budget soon | --threads 0",
     "advise": """
         --drafter nobody | --limit x 1 | --sampling loud | --top-p 1.5 | --threads 0 | --pair no-such-pair |
         --quantise int3
@@ -209,6 +209,11 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("bench --alpha 0.5 --acceptance-from nowhere", "--alpha: --acceptance-from is given too. Leave one"),
     ("bench --batch 2 --context 16,32", "--context"),
     ("replay nowhere", "RUN"),
+    ("replay nothing --rule sample-and-compare", "--rule: sample-and-compare cannot be replayed"),
+    (
+        "replay nothing --rule block --policy momentum",
+        "--policy: policies are replayed under modified-rejection",
+    ),
     ("replay --times nowhere", "--times", 3),
     ("replay nothing --policy stop-bellow", "--policy: stop-bellow is unknown. Did you mean stop-below?"),
     ("replay nothing --policy stop-below:tau=2", "--policy: stop-below:tau must be between 0 and 1, got 2."),

@@ -50,6 +50,26 @@ def test_tokens_per_loop_are_those_of_the_arms_that_were_run(cli: Cli, measured:
         assert cell["predicted"] is None
 
 
+def test_block_verification_is_predicted_beside_modified_rejection(cli: Cli, measured: Path) -> None:
+    asked = ("--drafter", "model,lookup", "--k", "2,5", "--rule", "modified-rejection,block")
+    result = cli("replay", measured, *asked, "--budget", "0.1", "--threads", "1", "--json", "--quiet")
+    assert result.code == 0, result.err
+    cells = {(cell["drafter"], cell["rule"], cell["k"]): cell for cell in json.loads(result.out)["cells"]}
+    assert len(cells) == 8
+    for k in (2, 5):
+        modified, block, copied, copied_block = (
+            cells[drafter, rule, k]["tokens_per_loop"]["estimate"]
+            for drafter in ("model", "lookup")
+            for rule in ("modified-rejection", "block")
+        )
+        assert block > modified
+        assert copied_block == pytest.approx(copied)  # a copy is certain of its token: both rules are one
+        assert cells["model", "block", k]["measured_tokens_per_loop"] is None
+        assert cells["model", "block", k]["predicted"]["speedup"]["estimate"] > 0
+    screen = cli("replay", measured, "--k", "2", "--rule", "block", "--budget", "0", "--threads", "1")
+    assert "model, block" in screen.out
+
+
 def test_another_temperature_for_the_draft_misses_what_was_run(
     cli: Cli, measured: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

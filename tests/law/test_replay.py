@@ -5,18 +5,24 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
 
 from spsbench.decode.sampling import warp
 from spsbench.drafters.forced import ForcedText, forced
-from spsbench.law.enumeration import Scene, TableModel, paths
-from spsbench.law.text_loops import Floats, accepted_by_token, anchored, loops_over, stopped
+from spsbench.drafters.model import ModelDrafter
+from spsbench.drafters.registry import build_rule
+from spsbench.law.enumeration import Scene, TableModel, law_of_loop, paths, random_rows
+from spsbench.law.text_loops import Floats, accepted_by_token, anchored, loops_over, ratio_by_token, stopped
 from spsbench.law.theory import expected_tokens
-from spsbench.records import SamplingParams
+from spsbench.records import SamplingParams, Spec
 from spsbench.testing import scenes
 
 SAMPLINGS = (
@@ -34,21 +40,21 @@ def row(model: TableModel, context: Sequence[int], sampling: SamplingParams) -> 
 
 
 def of_text(scene: Scene, text: Sequence[int]) -> tuple[float, Floats]:
-    """(the target's probability of the text, [n, K] chances that the drafter says)."""
+    """(the target's probability of the text, [n, K] ratios p / q that the drafter says)."""
     q = [row(scene.target, [*scene.prompt, *text[:t]], scene.sampling)[token] for t, token in enumerate(text)]
     if not all(q):
         return 0.0, np.zeros((len(text), scene.k))
     given = ForcedText(scene.prompt, text, np.log(q))
-    return math.prod(q), forced(scene.make(), given, scene.k, "").chances
+    return math.prod(q), forced(scene.make(), given, scene.k, "").ratios
 
 
-def law_by_replay(scene: Scene, vocab_size: int) -> dict[tuple[int, ...], float]:
+def law_by_replay(scene: Scene, vocab_size: int, *, block: bool) -> dict[tuple[int, ...], float]:
     """The chance of what a loop emits: of the text, times that of the loop given the text."""
     law: dict[tuple[int, ...], float] = {}
     for length in range(1, scene.k + 2):
         for text in product(range(vocab_size), repeat=length):
-            chance, chances = of_text(scene, text)
-            law[text] = chance * loops_over(chances).ends[0, 0, length - 1] if chance else 0.0
+            chance, ratios = of_text(scene, text)
+            law[text] = chance * loops_over(ratios, block=block).ends[0, 0, length - 1] if chance else 0.0
     return law
 
 
@@ -56,22 +62,72 @@ def law_by_replay(scene: Scene, vocab_size: int) -> dict[tuple[int, ...], float]
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 @pytest.mark.parametrize("drafter", ["model", "lookup", "suffix", "bigram", "union", "union:of=suffix+ngram"])
 @pytest.mark.parametrize(("vocab_size", "k"), [(2, 4), (3, 3), (4, 2)])
+@pytest.mark.parametrize("rule", ["modified-rejection", "block"])
 def test_text_and_pattern_together_are_the_loops_own(
-    drafter: str, vocab_size: int, k: int, sampling: SamplingParams
+    drafter: str, rule: str, vocab_size: int, k: int, sampling: SamplingParams
 ) -> None:
-    from spsbench.decode.rejection import accept_draft
-
-    found = scenes(drafter, accept_draft, vocab_size, [k], [sampling])
+    found = scenes(drafter, build_rule(Spec(rule)).accept, vocab_size, [k], [sampling])
     for scene in (s for s in found if not s.before):
         law: dict[tuple[int, ...], float] = defaultdict(float)
         for path in paths(scene):
             law[path.tokens] += path.chance
-        expected = law_by_replay(scene, vocab_size)
+        expected = law_by_replay(scene, vocab_size, block=rule == "block")
         for tokens, chance in expected.items():
             assert law[tokens] == pytest.approx(chance, abs=1e-6 if "gram" in drafter else 1e-12), (
                 tokens,
                 scene,
             )
+
+
+def loops_by_enumeration(scene: Scene, length: int) -> float:
+    """Expected loops of the production loop for texts of a length, from the law of each loop."""
+    if length <= 0:
+        return 0.0
+    return 1.0 + sum(
+        chance * loops_by_enumeration(replace(scene, prompt=(*scene.prompt, *tokens)), length - len(tokens))
+        for tokens, chance in law_of_loop(scene).items()
+        if len(tokens) < length
+    )
+
+
+@pytest.mark.parametrize(("vocab_size", "k", "length"), [(2, 3, 5), (3, 2, 3)])
+def test_block_verification_takes_as_many_loops_as_its_law_says(vocab_size: int, k: int, length: int) -> None:
+    """Averaged over the target's texts; the law of modified rejection is the control."""
+    target, draft = (TableModel(random_rows(vocab_size, seed, 1.5), vocab_size) for seed in (1, 2))
+    scene = Scene(
+        target,
+        lambda: ModelDrafter(draft, SamplingParams(), torch.device("cpu")),
+        build_rule(Spec("block")).accept,
+        (0,),
+        k,
+        SamplingParams(),
+    )
+    expected, other = 0.0, 0.0
+    for text in product(range(vocab_size), repeat=length):
+        chance, ratios = of_text(scene, text)
+        expected += chance * loops_over(ratios, block=True).loops
+        other += chance * loops_over(ratios).loops
+    found = loops_by_enumeration(scene, length)
+    assert found == pytest.approx(expected, abs=1e-12)
+    assert other > found + 1e-3
+
+
+@given(arrays(np.float64, array_shapes(min_dims=2, max_dims=2, max_side=8), elements=st.floats(0, 1e300)))
+def test_block_verification_never_takes_more_loops(ratios: Floats) -> None:
+    """Also where a product of ratios would overflow."""
+    block, modified = (loops_over(ratios, block=block) for block in (True, False))
+    assert block.loops <= modified.loops * (1 + 1e-12)
+    kept = block.ends[0].sum(1)
+    assert kept == pytest.approx(np.ones(len(ratios)))
+    assert (block.ends >= -1e-15).all()
+
+
+def test_block_verification_by_hand() -> None:
+    """A ratio above 1 makes up for a later one, not an earlier one; after a ratio of 0 nothing is kept."""
+    ratios = np.array([[0.5, 1.5, 0.5, 4.0, 0.0], [3.0, 0.5, 0.0, 9.0, 9.0]])
+    found = loops_over(ratios, block=True).ends[0]
+    assert found[0] == pytest.approx([0.5, 0, 0.125, 0, 0.375, 0])
+    assert found[1] == pytest.approx([0, 0, 1, 0, 0, 0])
 
 
 def test_a_wrong_row_is_noticed() -> None:
@@ -129,3 +185,10 @@ def test_a_token_that_rounding_put_outside_of_the_nucleus_counts_as_likely() -> 
     log_target = np.array([-1.0, -np.inf, -np.inf, -2.0])
     log_draft = np.array([-2.0, -1.0, -np.inf, -np.inf])
     assert accepted_by_token(log_target, log_draft) == pytest.approx([math.exp(-1), 1, 0, 0])
+
+
+def test_the_ratio_of_an_almost_impossible_token_is_finite() -> None:
+    log_target, log_draft = np.array([-1000.0, -2.0, -np.inf, -1.0]), np.array([-1.0, -1.0, -1.0, -np.inf])
+    found = ratio_by_token(log_target, log_draft)
+    assert np.isfinite(found).all()
+    assert found[1:] == pytest.approx([math.e, 1, 0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spsbench.axes import FIXED
+from spsbench.axes import FIXED, MODIFIED_REJECTION
 from spsbench.drafters.policy import Momentum
 from spsbench.drafters.registry import DRAFTERS, POLICIES, build_policy, drafter_kind, policy_kind
 from spsbench.drafters.stopping import ENTROPY, STOP_BELOW, DraftedText, StopReader, StopRule
@@ -183,7 +183,11 @@ def curve(study: Study, drafter: Spec, reader: StopReader, policies: Policies) -
     costs = loop_costs([ars.times, *(each.times for each in fixed.values())]) if ars and fixed else None
     works = {spec: _works(spec, texts, reader, k) for spec in policies.specs}
     oracle = _oracle(texts, reader, costs, k)
-    ran = [(Spec.parse(name[2]), each) for name, each in study.ran.items() if name[:2] == (str(drafter), k)]
+    ran = [
+        (Spec.parse(policy), each)
+        for (name, most, policy, rule), each in study.ran.items()
+        if (name, most, rule) == (str(drafter), k, MODIFIED_REJECTION)
+    ]
     policy_times = {
         policy.name: each for (name, policy), each in study.policy_times.items() if name == drafter
     }

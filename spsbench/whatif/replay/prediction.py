@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from spsbench.axes import MODIFIED_REJECTION
 from spsbench.law.text_loops import DraftedLoops, Floats, TextLoops
 from spsbench.records import Interval, Spec
 from spsbench.stats.bootstrap import LEVEL, pooled_ratio
@@ -17,7 +18,7 @@ from spsbench.whatif.replay.times import COLD, PROMPTS, LoopCosts, LoopTimes, re
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One drafter with one K over all texts.
+    """One drafter with one rule and one K over all texts.
 
     Attributes:
         emitted: [K+1] the share of loops that emit 1 to K+1 tokens.
@@ -31,6 +32,7 @@ class Cell:
     tokens_per_loop: Interval
     emitted: Floats
     loops: tuple[int, ...]
+    rule: str = MODIFIED_REJECTION
 
     @property
     def r_prime(self) -> float:
@@ -133,7 +135,7 @@ def drafted_work(texts: Sequence[TargetText], drafted: Iterable[DraftedLoops], k
     return Work(tokens, loops, contexts, first)
 
 
-def cell(name: str, drafter: Spec, draft: str, work: Work, laws: Sequence[TextLoops]) -> Cell:
+def cell(name: str, drafter: Spec, draft: str, work: Work, laws: Sequence[TextLoops], rule: str) -> Cell:
     """One cell, of its work and the laws of its loops over the same texts."""
     emitted = np.sum([law.emitted() for law in laws], axis=0)
     counts = np.zeros(max(len(text.counts) for text in work.texts))
@@ -141,7 +143,9 @@ def cell(name: str, drafter: Spec, draft: str, work: Work, laws: Sequence[TextLo
         counts[: len(text.counts)] += text.counts
     below = np.cumsum(counts) / counts.sum()
     loops = tuple(int(np.searchsorted(below, share - 1e-12)) for share in (0.5, 0.9, 0.99))
-    return Cell(name, drafter, draft, len(emitted) - 1, work.tokens_per_loop, emitted / emitted.sum(), loops)
+    name = name if rule == MODIFIED_REJECTION else f"{name}, {rule}"
+    shares, tokens = emitted / emitted.sum(), work.tokens_per_loop
+    return Cell(name, drafter, draft, len(emitted) - 1, tokens, shares, loops, rule)
 
 
 def interval_of(values: Floats) -> Interval:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
+from spsbench.axes import BLOCK, MODIFIED_REJECTION
 from spsbench.decode.protocols import Drafter
 from spsbench.drafters.forced import Forced, ForcedText, Integers, StatesUpTo, forced
 from spsbench.drafters.model import ModelDrafter
@@ -58,10 +59,10 @@ class Replayed:
     forced: list[Forced] = field(default_factory=list)
     proposers: list[Integers] = field(default_factory=list)
 
-    def loops(self, k: int) -> Iterator[TextLoops]:
+    def loops(self, k: int, rule: str = MODIFIED_REJECTION) -> Iterator[TextLoops]:
         """The law of the loops over each text."""
-        for chances, drafted in self.forced:
-            yield loops_over(stopped(chances[:, :k], drafted))
+        for ratios, drafted in self.forced:
+            yield loops_over(stopped(ratios[:, :k], drafted), block=rule == BLOCK)
 
     def shares(self, laws: Sequence[TextLoops], k: int) -> Floats:
         """[members, K+1] shares of the loops for which a member drafts so many tokens."""

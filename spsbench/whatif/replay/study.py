@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
-from spsbench.axes import EAGER, FIXED
+from spsbench.axes import EAGER, FIXED, MODIFIED_REJECTION
 from spsbench.drafters.registry import DRAFT, drafter_kind
 from spsbench.engines.local import Engine
 from spsbench.engines.rescore import teacher_force
@@ -76,7 +77,9 @@ class Study:
         return None if one.timed is None or self.ars is None else predict(one.timed, self.ars)
 
     def even(self, one: Found) -> Even | None:
-        """Where a cell would be as fast as ArS."""
+        """Where a cell would be as fast as ArS; in alpha, which is of modified rejection alone."""
+        if one.cell.rule != MODIFIED_REJECTION:
+            return None
         return None if one.timed is None or self.ars is None else break_even(one.timed, self.ars, one.cell.k)
 
 
@@ -85,6 +88,7 @@ class _Key(NamedTuple):
 
     sought: Sought
     k: int
+    rule: str = MODIFIED_REJECTION
     policy: Spec = Spec(FIXED)
 
 
@@ -99,8 +103,9 @@ def study(
     told: Callable[[str], None],
     readers: Readers = NO_READERS,
     under: Sequence[DrafterPolicy] = (),
+    rules: Sequence[str] = (MODIFIED_REJECTION,),
 ) -> Study:
-    """Replay every drafter with every K, and give each the time of its loops.
+    """Replay every drafter with every rule and K, and give each the time of its loops.
 
     Args:
         times: seconds for timing loops of all cells here, 0 for none; or times of another machine.
@@ -117,7 +122,7 @@ def study(
         read = [dict(reader.read(text, number, [*reader.drafters])) for number, text in texts]
         reader.require_fitting()
         replayed |= zip(own, reader.replayed(written.texts, read), strict=True)
-    keys = [_Key(each, k) for each in replayed for k in ks]
+    keys = [_Key(each, k, rule) for each in replayed for rule in rules for k in ks]
     taken: _Times = {}
     adapting: dict[DrafterPolicy, _Key] = {}
     if isinstance(times, Calibration):
@@ -127,9 +132,10 @@ def study(
     elif times > 0:
         told(f"Timing loops for {times:g} s")
         first = {spec: next(each for each in sought if each.drafter == spec) for spec, _ in under}
-        adapting = {(spec, policy): _Key(first[spec], max(ks), policy) for spec, policy in under}
+        adapting = {(spec, policy): _Key(first[spec], max(ks), policy=policy) for spec, policy in under}
         taken = _rehearsed(written, [*keys, *adapting.values()], times)
-    return _study(written, replayed, ks, taken, {each: taken[key] for each, key in adapting.items()})
+    policy_times = {each: taken[key] for each, key in adapting.items()}
+    return _study(written, replayed, rules, ks, taken, policy_times)
 
 
 def study_of(
@@ -143,12 +149,13 @@ def study_of(
     taken: dict[_Key | None, LoopTimes] = {None: ars}
     for each, own in replayed.items():
         taken |= {_Key(each, k): times(each, own.shares(list(own.loops(k)), k), k) for k in ks}
-    return _study(written, replayed, ks, taken, {})
+    return _study(written, replayed, (MODIFIED_REJECTION,), ks, taken, {})
 
 
 def _study(
     written: Written,
     replayed: Mapping[Sought, Replayed],
+    rules: Sequence[str],
     ks: Sequence[int],
     taken: _Times,
     policy_times: Mapping[DrafterPolicy, LoopTimes],
@@ -164,13 +171,13 @@ def _study(
         )
         as_run = {name: arm for name, arm in written.ran.items() if same and name[0] == str(sought.drafter)}
         ran |= as_run
-        for k in ks:
-            laws = list(own.loops(k))
-            work, key = work_of(written.texts, laws), _Key(sought, k)
-            arm = as_run.get((str(sought.drafter), k, str(key.policy)))
+        for rule, k in product(rules, ks):
+            laws = list(own.loops(k, rule))
+            work, key = work_of(written.texts, laws), _Key(sought, k, rule)
+            arm = as_run.get((str(sought.drafter), k, str(key.policy), rule))
             found.append(
                 Found(
-                    cell(sought.name, sought.drafter, sought.draft, work, laws),
+                    cell(sought.name, sought.drafter, sought.draft, work, laws, rule),
                     Timed(work, taken[key]) if key in taken else None,
                     None if arm is None else arm.tokens_per_loop,
                     ars_bytes + own.bytes,
@@ -194,7 +201,8 @@ def _rehearsed(written: Written, keys: Sequence[_Key], budget_s: float) -> _Time
         None: next(iter(factories.values())).build(Arm("ars", 0, EAGER, name, sampling))
     }
     for key in keys:
-        arm = Arm("sps", key.k, EAGER, name, sampling, key.sought.drafter, policy=key.policy)
+        drafting = key.sought.drafter, Spec(key.rule), key.policy
+        arm = Arm("sps", key.k, EAGER, name, sampling, *drafting)
         engines[key] = factories[id(key.sought.pair)].build(arm)
     most = {key: 1 if key is None else key.k + 1 for key in engines}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spsbench.axes import EAGER, MODIFIED_REJECTION, is_beam
+from spsbench.axes import EAGER, is_beam
 from spsbench.config import RunConfig, resolve
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
@@ -41,8 +41,8 @@ class Ran:
     drafted_per_loop: float
 
 
-AsRun = tuple[str, int, str]
-"""Drafter, K and policy of an arm, as a run names them."""
+AsRun = tuple[str, int, str, str]
+"""Drafter, K, policy and rule of an arm, as a run names them."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,10 @@ def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_
     loops = read_frames(directory).loops
     ran: dict[AsRun, Ran] = {}
     for other in info["arms"]:
-        place = other["rule"], other["engine"], other["sampling"]
-        plain = place == (MODIFIED_REJECTION, EAGER, arm["sampling"])
+        plain = (other["engine"], other["sampling"]) == (EAGER, arm["sampling"])
         own = loops[loops["arm"] == other["arm"]]
         if other["method"] == "sps" and plain and len(own):
-            name = str(other["drafter"]), int(other["k"]), str(other["policy"])
+            name = str(other["drafter"]), int(other["k"]), str(other["policy"]), str(other["rule"])
             ran[name] = Ran(float(own["emitted"].mean()), float(own["drafted"].mean()))
     found = Written(
         directory,
