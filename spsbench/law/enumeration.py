@@ -91,7 +91,7 @@ class TableTree:
         return torch.stack([self._table._logits((*self._prompt, *node.tokens())) for node in nodes])
 
     def keep(self, nodes: Sequence[Node]) -> None:
-        """Keep nothing: a table reads each context anew."""
+        """Keep nothing: a table reads each context again."""
 
 
 @lru_cache(maxsize=64)
