@@ -270,6 +270,12 @@ def _rule(text: str | None, fault: str | None) -> Spec:
         )
     rule = Spec(MODIFIED_REJECTION) if text is None else Spec.parse(text)
     rule_kind(rule.name).settled(rule)
+    if rule.name in ("block", "traversal"):
+        raise UsageError(
+            f"{rule.name} accepts by the tokens before, and one alpha of a context is simulated.",
+            flag="--rule",
+            remedy="Give a rule that judges each token by itself; `run --rule block` measures it.",
+        )
     if fault is not None and fault not in FAULTS:
         raise unknown(fault, FAULTS, "--fault")
     if fault is not None and rule.name != MODIFIED_REJECTION:

@@ -8,6 +8,8 @@ token is tested with is taken off the row that the walk goes on with.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -62,8 +64,10 @@ def _on_host(rows: Rows) -> HostRows:
 
 
 def _ratio(left: HostRow, drawn_from: HostRow, token: int) -> float:
-    """The target's probability of a token over the draft's, above 0 since it was drawn from that."""
-    return left.at(token) / drawn_from.at(token)
+    """The target's probability of a token over the draft's, as ``rejection.acceptance_probability`` has it:
+    of a token that its own row denies it is infinite, or not a number."""
+    p, q = drawn_from.at(token), left.at(token)
+    return q / p if p else math.inf if q else math.nan
 
 
 @takes_rows
@@ -145,7 +149,7 @@ def _traverse(tree: Tree, node: int, chance: float) -> Verdict | None:
     left = tree.target(node)
     for child in tree.children[node + 1]:
         drawn_from = tree.draft(child)
-        below = min(1.0, chance * _ratio(left, drawn_from, tree.tokens[child]))
+        below = min(chance * _ratio(left, drawn_from, tree.tokens[child]), 1.0)
         found = _traverse(tree, child, below)
         if found is not None:
             return found

@@ -48,6 +48,8 @@ class ModelTreeDrafter:
         drafted, parents, told = list[int](), list[int](), list[HostRow]()
         level, vocab_size = {ROOT: self._root}, 0
         for width in self._branching:
+            if not level or len(drafted) == k:
+                break
             distinct = list(dict.fromkeys(level.values()))
             logits = self.model.score(distinct)
             behind = rows.warped(logits, self.sampling)
@@ -71,7 +73,7 @@ class ModelTreeDrafter:
                         row = _without(row, token)
             level = below
         shown = None if self._siblings == "top" else HostRows(told, vocab_size)
-        return Draft(torch.tensor(drafted), shown, parents)
+        return Draft(torch.tensor(drafted, dtype=torch.int64, device=u.device), shown, parents)
 
     def _chosen(self, row: HostRow, u: float) -> int:
         if self._siblings != "top":

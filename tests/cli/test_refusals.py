@@ -219,6 +219,7 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("replay nothing --policy stop-below:tau=2", "--policy: stop-below:tau must be between 0 and 1, got 2."),
     ("replay nothing --policy stop-below:taw=1", "--policy: stop-below has no option taw."),
     ("replay nothing --policy nowhere.py:KIND", "--policy: nowhere.py does not exist", 3),
+    ("simulate --rule block", "--rule: block accepts by the tokens before"),
     ("simulate --alpha 1.5", "--alpha must be between 0 and 1, got 1.5."),
     ("simulate --k 0 --out out", "--k: a simulated loop drafts"),
     ("simulate --tokens 0", "--tokens must be a"),
