@@ -14,6 +14,7 @@ from spsbench.config.resolve import CODE, field_of, remember, require_trusted, t
 from spsbench.environment import require_cpus
 from spsbench.errors import UsageError
 from spsbench.files import read_json
+from spsbench.plugins import unknown
 
 
 def read_settings(params: Mapping[str, Any]) -> RunConfig:
@@ -93,11 +94,7 @@ def gates_of(text: str | None) -> list[str]:
     named = [part.strip() for part in (text or "incomplete").split(",")]
     for gate in named:
         if gate not in GATES:
-            raise UsageError(
-                f"{gate or 'an empty text'} is unknown.",
-                flag="--fail-on",
-                remedy=f"Choose from {', '.join(GATES)}.",
-            )
+            raise unknown(gate, GATES, "--fail-on")
     return named
 
 

@@ -18,7 +18,7 @@ from spsbench.decode import rows
 from spsbench.decode.beam import Node, TreeModel
 from spsbench.decode.clock import Stopwatch
 from spsbench.decode.protocols import Drafter, LanguageModel
-from spsbench.decode.rejection import ROOT, Accept, Draft, accept_draft, judged
+from spsbench.decode.rejection import Accept, Draft, accept_draft, judged
 from spsbench.decode.rows import Rows
 from spsbench.decode.sampling import Uniforms
 from spsbench.records import SamplingParams
@@ -151,47 +151,36 @@ def start_tree(
     uniforms: Uniforms,
     rule: Accept,
 ) -> Loops:
-    """``start`` where drafts are trees of at most K tokens."""
-    target.begin(prompt)
-    drafter.begin(prompt)
-    return lambda watch: sps_tree(target, drafter, prompt, k, sampling, uniforms, watch, rule)
-
-
-def sps_tree(
-    target: TreeModel,
-    drafter: Drafter,
-    prompt: Sequence[int],
-    k: int,
-    sampling: SamplingParams,
-    uniforms: Uniforms,
-    watch: Stopwatch,
-    rule: Accept,
-) -> Iterator[DecodedLoop]:
-    """``sps`` with drafts that are trees of at most K tokens, whose nodes one pass of the target scores.
+    """``start`` of ``sps`` with drafts that are trees of at most K tokens; one pass of the target scores all.
 
     Equal siblings are one node to the target, and as many proposals to the rule.
     """
-    tokens, root = list(prompt), Node(prompt[-1])
-    while True:
-        u = uniforms(2 * k + 1)
-        watch.lap("other")
-        draft = drafter.draft(tokens, k, u[:k])
-        watch.lap("draft")
-        drafted, n = draft.tokens.tolist(), len(draft.tokens)
-        nodes = [root]
-        for token, parent in zip(drafted, draft.parents or range(ROOT, n - 1), strict=True):
-            nodes.append(nodes[parent + 1].child(token))
-        distinct = list(dict.fromkeys(nodes))
-        logits = target.score(distinct)
-        watch.lap("verify")
-        place = {node: index for index, node in enumerate(distinct)}
-        q = rows.warped(logits, sampling).take([place[node] for node in nodes])
-        verdict = judged(rule, q, draft, u[-n - 1 :])
-        path = tuple(range(int(verdict.accepted))) if verdict.path is None else verdict.path
-        new = [*(drafted[node] for node in path), int(verdict.token)]
-        watch.lap("sample")
-        tokens += new
-        root = nodes[path[-1] + 1 if path else 0].child(new[-1])
-        target.keep([root])
-        drafter.observe(tokens, len(path))
-        yield DecodedLoop(new, len(path), q, draft, u, path)
+    target.begin(prompt)
+    drafter.begin(prompt)
+
+    def loops(watch: Stopwatch) -> Iterator[DecodedLoop]:
+        tokens, root = list(prompt), Node(prompt[-1])
+        while True:
+            u = uniforms(2 * k + 1)
+            watch.lap("other")
+            draft = drafter.draft(tokens, k, u[:k])
+            watch.lap("draft")
+            drafted, nodes = draft.tokens.tolist(), [root]
+            for token, parent in zip(drafted, draft.above, strict=True):
+                nodes.append(nodes[parent + 1].child(token))
+            distinct = list(dict.fromkeys(nodes))
+            logits = target.score(distinct)
+            watch.lap("verify")
+            place = {node: index for index, node in enumerate(distinct)}
+            q = rows.warped(logits, sampling).take([place[node] for node in nodes])
+            verdict = judged(rule, q, draft, u[-len(nodes) :])
+            path = tuple(range(int(verdict.accepted))) if verdict.path is None else verdict.path
+            new = [*(drafted[node] for node in path), int(verdict.token)]
+            watch.lap("sample")
+            tokens += new
+            root = nodes[path[-1] + 1 if path else 0].child(new[-1])
+            target.keep([root])
+            drafter.observe(tokens, len(path))
+            yield DecodedLoop(new, len(path), q, draft, u, path)
+
+    return loops

@@ -49,6 +49,11 @@ class Draft:
         self.parents = parents
 
     @property
+    def above(self) -> Sequence[int]:
+        """[K] the node that each token comes after, of a chain too."""
+        return range(ROOT, len(self.tokens) - 1) if self.parents is None else self.parents
+
+    @property
     def probs(self) -> Tensor | None:
         """[K, V] the distributions; built where they are not held like that. None for point masses."""
         return self.drawn_from.dense() if isinstance(self.drawn_from, Rows) else self.drawn_from

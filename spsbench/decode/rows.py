@@ -261,7 +261,7 @@ class HostRows(Rows):
         return HostRows(self._rows[first : first + count], self._vocab_size)
 
     def alike(self, other: Rows) -> HostRows:
-        return other if isinstance(other, HostRows) else HostRows.of(other.dense())
+        return on_host(other)
 
     def is_finite(self) -> bool:
         return all(bool(np.isfinite(row.weights).all()) for row in self._rows)
@@ -299,6 +299,11 @@ def rows_of(probs: Rows | Tensor) -> Rows:
 def as_in_a_loop(probs: Tensor) -> Rows:
     """[n, V] probabilities as a loop on their device would hold them."""
     return HostRows.of(probs) if probs.device.type == "cpu" else TensorRows(probs)
+
+
+def on_host(rows: Rows) -> HostRows:
+    """Rows on the host, whatever device has them."""
+    return rows if isinstance(rows, HostRows) else HostRows.of(rows.dense())
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

@@ -91,7 +91,7 @@ def block(options: Options) -> Rule:
     """The longest prefix whose test passes stands, and its own residual follows (Sun et al. 2024).
 
     A token that modified rejection would reject may stand before one that makes up for it: no lossless rule
-    takes more of a chain (``law.optimum``). Prefixes are tested from the longest on, as ``traversal`` does.
+    takes more of a chain (``law.optimum``). It is traversal of a chain: the longest prefix is tested first.
     """
     return Rule(trees.traversal, _expected_block)
 
@@ -108,11 +108,6 @@ def _expected_block(q: Tensor, draft: Draft) -> Tensor:
         expected[i] = torch.where(chance > 0, shared / chance, 0.0)
         chance = (chance * own[i, token] / drawn[i, token]).clamp(max=1.0)
     return expected
-
-
-def traversal(options: Options) -> Rule:
-    """Block verification of a tree; see ``trees.traversal``."""
-    return Rule(trees.traversal, _expected_block)
 
 
 def recursive_rejection(options: Options) -> Rule:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spsbench.decode.rejection import ROOT, Draft, Verdict, residual
-from spsbench.decode.rows import Floats, HostRow, HostRows, Rows, rows_of, takes_rows
+from spsbench.decode.rows import Floats, HostRow, Rows, on_host, rows_of, takes_rows
 
 
 class Tree:
@@ -28,12 +28,12 @@ class Tree:
     """
 
     def __init__(self, q: Rows | Tensor, draft: Draft, u: Tensor, *, certain: bool = False) -> None:
-        self._rows, told = _on_host(rows_of(q)), None if certain else draft.own_rows
+        self._rows, told = on_host(rows_of(q)), None if certain else draft.own_rows
         self.tokens: list[int] = draft.tokens.tolist()
-        self._told = None if told is None else _on_host(told)
+        self._told = None if told is None else on_host(told)
         *self.tests, self.last = u.tolist()
         self._device, n = u.device, len(self.tokens)
-        self._parents = range(ROOT, n - 1) if draft.parents is None else draft.parents
+        self._parents = draft.above
         self.children: list[list[int]] = [[] for _ in range(n + 1)]
         for node, parent in enumerate(self._parents):
             self.children[parent + 1].append(node)
@@ -57,10 +57,6 @@ class Tree:
             node = self._parents[node]
         stand, drawn = torch.tensor([len(path), token], device=self._device).unbind(0)
         return Verdict(stand, drawn, tuple(path[::-1]))
-
-
-def _on_host(rows: Rows) -> HostRows:
-    return rows if isinstance(rows, HostRows) else HostRows.of(rows.dense())
 
 
 def _ratio(left: HostRow, drawn_from: HostRow, token: int) -> float:

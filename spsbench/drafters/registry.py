@@ -64,7 +64,7 @@ RULES = Registry(
             "traversal",
             "Block verification of a tree, from its leaves up (Weng et al. 2025).",
             lossless=True,
-            build=deferred("spsbench.decode.rules:traversal"),
+            build=deferred("spsbench.decode.rules:block"),
         ),
         RuleKind(
             "recursive-rejection",

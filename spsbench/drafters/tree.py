@@ -52,11 +52,8 @@ class ModelTreeDrafter:
                 break
             distinct = list(dict.fromkeys(level.values()))
             logits = self.model.score(distinct)
-            behind = rows.warped(logits, self.sampling)
-            held, vocab_size = (
-                behind if isinstance(behind, HostRows) else HostRows.of(behind.dense()),
-                logits.shape[-1],
-            )
+            held = rows.on_host(rows.warped(logits, self.sampling))
+            vocab_size = logits.shape[-1]
             place = {node: index for index, node in enumerate(distinct)}
             below: dict[int, Node] = {}
             for parent, node in level.items():

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.rejection import Draft
-from spsbench.decode.rows import HostRows, Rows
+from spsbench.decode.rows import Rows, on_host
 from spsbench.decode.rules import Expected, expected_acceptance
 from spsbench.law.evidence import Sums, added, evidence
 from spsbench.law.optimum import most_of_chain
@@ -297,7 +297,7 @@ class LoopBuffer:
         told, rows = loop.decoded.draft, None
         if told is not None and len(told.tokens) and told.own_rows is not None:
             own = told.own_rows.part(0, min(loop.kept, len(told.tokens)))
-            rows = own if isinstance(own, HostRows) else HostRows.of(own.dense())
+            rows = on_host(own)
         self.draft_rows.append(rows)
         self._kept_bytes += 0 if rows is None else rows.nbytes
         if self._kept_bytes > _MOST_KEPT * self._most_bytes:
