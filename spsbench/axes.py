@@ -21,8 +21,8 @@ GROUND = ("sampling", "engine", "batch")
 MODEL, MODIFIED_REJECTION, FIXED = "model", "modified-rejection", "fixed"
 """What a speculative arm has unless it says otherwise: the drafter, rule and policy of Chen et al. 2023."""
 
-BLOCK = "block"
-"""Block verification, the rule of Sun et al. 2024."""
+BLOCK, ONE_HOT, K_SEQ = "block", "one-hot", "k-seq"
+"""Block verification (Sun et al. 2024), and two rules for trees."""
 
 EAGER = "eager"
 """The engine that an arm has unless it says otherwise: our own loop, without graphs."""

@@ -161,13 +161,14 @@ def settled(name: str, options: Options, spec: Spec, flag: str) -> dict[str, Opt
             has = f"It has {', '.join(options)}." if options else "It has none."
             raise UsageError(f"{name} has no option {option}.", flag=flag, remedy=has)
         wanted = type(options[option])
-        if type(value) is not wanted and not (wanted is float and type(value) is int):
+        if type(value) is not wanted and (wanted, type(value)) not in ((float, int), (str, int)):
             raise UsageError(
                 f"{name}:{option}={value} is not valid.",
                 flag=flag,
                 remedy=f"Give {_TYPES[wanted]}, e.g. {options[option]}.",
             )
-    return dict(options) | dict(spec.options)
+    given = {name: str(value) if type(options[name]) is str else value for name, value in spec.options}
+    return dict(options) | given
 
 
 def within(name: str, low: float, high: float, *options: str, above: bool = False) -> Check:

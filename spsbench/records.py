@@ -239,7 +239,10 @@ class Loop:
             where there is one. None where an engine cannot see them.
         comm_s: seconds within collectives, of a target that is split over processes; None of any other.
         optimal_accepted: accepted tokens that the best lossless rule expects of this draft, up to a drafted
-            EOS, see ``optimum.most_of_chain``; None of trees, and where an engine cannot see probabilities.
+            EOS, see ``law.optimum``; None of a tree that was drawn, and where an engine cannot see probabilities.
+        nodes: of a tree, how many tokens were drafted; ``drafted`` is then its depth, ``tested`` counts its
+            places with siblings, ``beta_sum`` is not known. None of a chain.
+        siblings: of a tree, which sibling stood at each accepted depth, counted from 0: ``0,2``.
     """
 
     drafted: int
@@ -255,6 +258,8 @@ class Loop:
     loop_s: float
     comm_s: float | None = None
     optimal_accepted: float | None = None
+    nodes: int | None = None
+    siblings: str | None = None
 
 
 @dataclass(slots=True)

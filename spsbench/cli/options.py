@@ -98,6 +98,10 @@ RUN: Panels = {
     DRAFTING: {
         "--rule LIST": "What accepts draft tokens. Default: modified-rejection.",
         "--policy LIST": "How many tokens a loop drafts, up to K. Default: fixed, always K.",
+        "--tree SHAPES": (
+            "How drafts branch: chain; siblings by depth, e.g. 4,2,1 (K is its depth); dynamic:N, the N most "
+            "probable nodes down to K; or several, as in chain+4,2,1. Default: chain."
+        ),
     },
     MACHINE: {
         "--engine LIST": (

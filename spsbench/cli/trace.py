@@ -148,7 +148,7 @@ def _spoken(pair: Pair, arm: Arm, request: Request) -> Iterator[tuple[Loop, list
     from spsbench.decode.sampling import UniformStream
     from spsbench.decode.stopping import StopRule
     from spsbench.drafters.model import ModelDrafter
-    from spsbench.engines.buffer import TruncatedLoop, loop_records, traced_tokens
+    from spsbench.engines.buffer import TruncatedLoop, loop_records, proposed_tokens, traced_tokens
 
     drafter = ModelDrafter(pair.draft, request.sampling, pair.device)
     stop = StopRule.of(request, pair.tokenizer)
@@ -158,9 +158,9 @@ def _spoken(pair: Pair, arm: Arm, request: Request) -> Iterator[tuple[Loop, list
     for count, decoded in enumerate(loops(watch)):
         kept, reason = stop.cut(tokens, decoded.tokens)
         watch.lap("other")
-        finished = TruncatedLoop(decoded, kept, reason, watch.take())
-        (record,) = loop_records([finished], phases=False)
-        yield record, traced_tokens([finished], count, len(tokens))
+        finished = [TruncatedLoop(decoded, kept, reason, watch.take()).along_its_path()]
+        (record,) = loop_records(finished, proposed_tokens(finished), phases=False)
+        yield record, traced_tokens(finished, count, len(tokens))
         tokens += decoded.tokens[:kept]
         if reason is not None:
             return

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from spsbench.axes import EAGER, Method
 from spsbench.config.addresses import withhold
+from spsbench.drafters.shape import CHAIN
 from spsbench.errors import UsageError
 from spsbench.records import LEAST_TEMPERATURE
 
@@ -119,6 +120,13 @@ def _parts(value: Any) -> Any:
     return [part.strip() for part in value.split(",")]
 
 
+def _trees(value: Any) -> Any:
+    """Let trees be written as ``chain+4,2,1``, as on the command line."""
+    if not isinstance(value, str):
+        return value
+    return [part.strip() for part in value.split("+")]
+
+
 _COMMAS = re.compile(r""",(?=(?:[^"']|"[^"]*"|'[^']*')*$)""")
 _QUOTED = re.compile(r"""(worker:)(["'])(.*)\2""", re.DOTALL)
 
@@ -193,6 +201,7 @@ Batches = Annotated[
     AfterValidator(_unique),
 ]
 Names = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
+Trees = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_trees), AfterValidator(_unique)]
 Engines = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_engines), AfterValidator(_unique)]
 Methods = Annotated[tuple[Method, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "int8", "int4"]
@@ -344,6 +353,11 @@ class RunConfig(Limits):
     drafters: Names = Field(default=("model",), title="drafter", description="names of drafters")
     rules: Names = Field(default=("modified-rejection",), title="rule", description="names of rules")
     policies: Names = Field(default=("fixed",), title="policy", description="names of policies")
+    trees: Trees = Field(
+        default=(CHAIN,),
+        title="tree",
+        description="chain, siblings by depth (4,2,1) or dynamic:N, with + between",
+    )
     batches: Batches = Field(
         default=(1,),
         title="batch",

@@ -55,6 +55,14 @@ def modified_rejection(options: Options) -> Rule:
     return Rule(_modified_rejection, expected_acceptance)
 
 
+@takes_rows
+def _compare(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
+    """``_match`` of a chain, ``trees.compare`` of a tree."""
+    if draft.parents is not None:
+        return trees.compare(q, draft, u)
+    return _match(q.dense() if isinstance(q, Rows) else q, draft, u)
+
+
 def _match(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     """Draw the target's token at every position; the draft stands as far as it says the same.
 
@@ -84,7 +92,7 @@ def _expected_match(q: Tensor, draft: Draft) -> Tensor:
 
 def sample_and_compare(options: Options) -> Rule:
     """Draw the target's own token; see ``_match``."""
-    return Rule(_match, _expected_match)
+    return Rule(_compare, _expected_match)
 
 
 def block(options: Options) -> Rule:

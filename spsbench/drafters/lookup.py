@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -10,7 +10,9 @@ from torch import Tensor
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import by_proposals
-from spsbench.drafters.registry import Context
+from spsbench.drafters.registry import TREE, Context
+from spsbench.drafters.shape import Shape, shape_of
+from spsbench.drafters.tree import merged
 from spsbench.plugins import Options
 
 
@@ -21,16 +23,21 @@ class LookupDrafter:
     recent. A copy is certain of each token, so that the draft is a point mass. It ends where the text ends:
     there may be fewer than K tokens, or none.
 
+    A tree has the continuations of earlier occurrences too, the latest one first, and of shorter n-grams.
+
     Aggressive copying (Ge et al. 2022, input-guided decoding) is the same with a K as long as the copy goes.
 
     Args:
         max_n: the longest n-gram that is looked for.
         min_n: the shortest, at least 1.
+        shape: of trees; None for chains.
+        depth: of a dynamic tree.
     """
 
-    def __init__(self, max_n: int, min_n: int) -> None:
+    def __init__(self, max_n: int, min_n: int, shape: Shape | None = None, depth: int = 0) -> None:
         self._sizes = range(max_n, min_n - 1, -1)
-        self._behind: dict[tuple[int, ...], int] = {}
+        self._shape, self._depth = shape, depth
+        self._behind: dict[tuple[int, ...], list[int]] = {}
         self._indexed = 0
 
     def begin(self, prompt: Sequence[int]) -> None:
@@ -41,7 +48,9 @@ class LookupDrafter:
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         """Copy up to k tokens; the numbers are left alone."""
         self._index(tokens)
-        copied = self._found(tokens, k)
+        if self._shape is not None:
+            return merged(self._found(tokens, self._shape.depth(self._depth)), self._shape, k, u)
+        copied = next(self._found(tokens, k), ())
         return Draft(torch.tensor(copied, dtype=torch.int64, device=u.device), None)
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
@@ -50,21 +59,20 @@ class LookupDrafter:
     forced = by_proposals
 
     def _index(self, tokens: Sequence[int]) -> None:
-        """Remember the place after each n-gram that a token follows; later ones replace earlier ones."""
+        """Remember the places after each n-gram that a token follows."""
         for end in range(self._indexed + 1, len(tokens)):
             for n in self._sizes:
                 if n <= end:
-                    self._behind[tuple(tokens[end - n : end])] = end
+                    self._behind.setdefault(tuple(tokens[end - n : end]), []).append(end)
         self._indexed = max(self._indexed, len(tokens) - 1)
 
-    def _found(self, tokens: Sequence[int], k: int) -> list[int]:
+    def _found(self, tokens: Sequence[int], k: int) -> Iterator[Sequence[int]]:
         for n in self._sizes:
             if n < len(tokens):
-                place = self._behind.get(tuple(tokens[-n:]))
-                if place is not None:
-                    return list(tokens[place : place + k])
-        return []
+                for place in reversed(self._behind.get(tuple(tokens[-n:]), ())):
+                    yield tokens[place : place + k]
 
 
 def build(options: Options, context: Context) -> Drafter:
-    return LookupDrafter(int(options["max_n"]), int(options["min_n"]))
+    shape = shape_of(str(options[TREE]), "--tree")
+    return LookupDrafter(int(options["max_n"]), int(options["min_n"]), shape, context.k)

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
 from spsbench.decode import rows
-from spsbench.decode.protocols import LanguageModel
+from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import by_model
 from spsbench.drafters.policy import lookahead_of
-from spsbench.drafters.registry import Context, Margin, Policy
+from spsbench.drafters.registry import TREE, Context, Margin, Policy
+from spsbench.drafters.shape import shape_of
+from spsbench.drafters.tree import ModelTreeDrafter
+from spsbench.errors import UsageError
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.trees import tree_of
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams
+
+if TYPE_CHECKING:
+    from spsbench.drafters.tree import Siblings
 
 
 class ModelDrafter:
@@ -42,11 +51,11 @@ class ModelDrafter:
         self._device = device
         self._policy = policy
         self._margin = None if policy is None else policy.margin
-        self._drafted = 0
+        self._drafted = self._begun = 0
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Read the prompt but its last token, which stays pending."""
-        self._drafted = 0
+        self._drafted = self._begun = 0
         if self._policy is not None:
             self._policy.begin()
         self.model.begin(prompt)
@@ -64,7 +73,7 @@ class ModelDrafter:
             # Behind the last one nothing is left to decide.
             if self._margin is not None and i + 1 < most and self._ends(self._margin, row, pending):
                 break
-        self._drafted = len(picks)
+        self._drafted, self._begun = len(picks), len(tokens)
         return Draft(torch.cat(picks), rows.joined(told))
 
     forced = by_model
@@ -75,13 +84,29 @@ class ModelDrafter:
         return float(margin(rows.for_judge(margin, row), token)) < 0
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """Roll back to what was decided; the last token stays pending."""
-        self.model.rollback(len(tokens) - 1)
+        """Roll back to what of its own stood; the last token stays pending."""
+        if self._drafted:
+            self.model.rollback(self._begun + accepted)
         if self._policy is not None and self._drafted:
             self._policy.observe(self._drafted, accepted)
         self._drafted = 0
 
 
-def build(options: Options, context: Context) -> ModelDrafter:
+def build(options: Options, context: Context) -> Drafter:
     assert context.draft is not None
-    return ModelDrafter(context.draft, context.sampling, context.device, context.policy)
+    return tree_drafter(context.draft, options, context) or ModelDrafter(
+        context.draft, context.sampling, context.device, context.policy
+    )
+
+
+def tree_drafter(model: object, options: Options, context: Context) -> ModelTreeDrafter | None:
+    """A drafter of trees over a loaded model; None where its options say chains."""
+    shape = shape_of(str(options[TREE]), "--tree")
+    if shape is None:
+        return None
+    if not isinstance(model, CausalLM):
+        raise UsageError(
+            f"{type(model).__name__} scores no tree.", flag="--tree", remedy="It takes a loaded model."
+        )
+    siblings = cast("Siblings", options["siblings"])
+    return ModelTreeDrafter(tree_of(model), context.sampling, shape, siblings, context.k)

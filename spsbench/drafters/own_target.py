@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from spsbench.drafters.model import ModelDrafter
+from spsbench.decode.protocols import Drafter
+from spsbench.drafters.model import ModelDrafter, tree_drafter
 from spsbench.drafters.registry import Context
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, require_exact_rollback
@@ -70,9 +71,9 @@ def again(options: Options, target: CausalLM, ids: Tensor, loops: Sequence[tuple
     return _cut(target, int(options["layers"])).score_uncached(ids[:-1], last=len(ids) - loops[0][0])
 
 
-def build_early_exit(options: Options, context: Context) -> OwnTargetDrafter:
+def build_early_exit(options: Options, context: Context) -> Drafter:
     model = exit_model(context.target, int(options["layers"]))
-    return OwnTargetDrafter(model, context.sampling, context.device)
+    return tree_drafter(model, options, context) or OwnTargetDrafter(model, context.sampling, context.device)
 
 
 def rounded_target(target: object, bits: int) -> OnnxLM:
@@ -97,6 +98,6 @@ def rounded_target(target: object, bits: int) -> OnnxLM:
     return target.rounded(bits)
 
 
-def build_quantised(options: Options, context: Context) -> OwnTargetDrafter:
+def build_quantised(options: Options, context: Context) -> Drafter:
     model = rounded_target(context.target, int(options["bits"]))
-    return OwnTargetDrafter(model, context.sampling, context.device)
+    return tree_drafter(model, options, context) or OwnTargetDrafter(model, context.sampling, context.device)

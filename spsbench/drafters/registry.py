@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from spsbench.drafters.shape import CHAIN, Shape, shape_of
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.plugins import Check, OptionedKind, Options, Registry, deferred, one_of, settled, within
 from spsbench.records import OptionValue, SamplingParams, Spec
@@ -27,6 +28,7 @@ class RuleKind(OptionedKind):
 
     Attributes:
         lossless: whether the output keeps the target's law. A lossy rule is called so wherever it shows.
+        trees: whether it takes drafts that are trees; all take chains.
     """
 
     FLAG: ClassVar[str] = "--rule"
@@ -35,6 +37,7 @@ class RuleKind(OptionedKind):
     build: Callable[[Options], Rule]
     options: Options = field(default_factory=dict)
     check: Check | None = None
+    trees: bool = False
 
 
 RULES = Registry(
@@ -53,6 +56,7 @@ RULES = Registry(
             "Draw the target's own token; the draft's stands if it is the same (llama.cpp, prompt lookup).",
             lossless=True,
             build=deferred("spsbench.decode.rules:sample_and_compare"),
+            trees=True,
         ),
         RuleKind(
             "block",
@@ -65,24 +69,28 @@ RULES = Registry(
             "Block verification of a tree, from its leaves up (Weng et al. 2025).",
             lossless=True,
             build=deferred("spsbench.decode.rules:block"),
+            trees=True,
         ),
         RuleKind(
             "recursive-rejection",
             "Each sibling by what those before it left of the target's row (SpecInfer, Sequoia).",
             lossless=True,
             build=deferred("spsbench.decode.rules:recursive_rejection"),
+            trees=True,
         ),
         RuleKind(
             "one-hot",
             "Accept a sibling with the target's probability of it, else take it off the row (EAGLE).",
             lossless=True,
             build=deferred("spsbench.decode.rules:one_hot"),
+            trees=True,
         ),
         RuleKind(
             "k-seq",
             "One test for all siblings of a place, drawn independently (SpecTr, Sun et al. 2023).",
             lossless=True,
             build=deferred("spsbench.decode.rules:k_seq"),
+            trees=True,
         ),
         RuleKind(
             "lenience",
@@ -196,6 +204,21 @@ def build_policy(spec: Spec) -> Policy:
     return kind.build(kind.settled(spec))
 
 
+TREE = "tree"
+"""The option of drafters whose drafts may be trees: see ``shape.shape_of``."""
+
+SIBLINGS = ("without", "independent", "top")
+"""How a tree's siblings come from a draft's row: see ``drafters.tree``."""
+
+_COPIED: Options = {TREE: CHAIN}
+_DRAWN: Options = {TREE: CHAIN, "siblings": SIBLINGS[0]}
+
+
+def shape_in(spec: Spec) -> Shape | None:
+    """The shape of a drafter's trees; None where it drafts chains."""
+    return shape_of(str(dict(spec.options).get(TREE, CHAIN)), "--tree")
+
+
 DRAFT, WEIGHTS, HIDDEN = "draft", "weights", "hidden"
 """What a drafter may need; see ``DrafterKind.needs``."""
 
@@ -213,6 +236,7 @@ class Context:
         corpus: token ids of the run's prompts, for drafters that count.
         policy: how many tokens a loop drafts, up to K; None for K always.
         hidden: the last hidden states of what the loop's target has cached; None unless the kind needs them.
+        k: lookahead, the most that stands of a draft; 0 where none is known.
     """
 
     target: LanguageModel
@@ -223,6 +247,7 @@ class Context:
     corpus: Callable[[], Sequence[Sequence[int]]] = field(default=tuple)
     policy: Policy | None = None
     hidden: HiddenStates | None = None
+    k: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +290,9 @@ class DrafterKind(OptionedKind):
     def settled(self, spec: Spec, flag: str | None = None) -> dict[str, OptionValue]:
         """Every option, as given or by default; see ``OptionedKind.settled`` and ``content``."""
         options = OptionedKind.settled(self, spec, flag)
+        if TREE in options:
+            shape_of(str(options[TREE]), flag or self.FLAG)
+        one_of(self.name, "siblings", *SIBLINGS)({"siblings": SIBLINGS[0], **options}, flag or self.FLAG)
         if self.content is not None:
             self.content(options)
         return options
@@ -366,6 +394,7 @@ DRAFTERS = Registry(
             "model",
             "The pair's draft model, sampled token by token (Chen et al. 2023).",
             deferred("spsbench.drafters.model:build"),
+            {**_DRAWN},
             needs=frozenset({DRAFT}),
             adaptive=True,
             forwards=lambda k: k,
@@ -374,7 +403,7 @@ DRAFTERS = Registry(
             "lookup",
             "Copies what followed the last n tokens earlier in the sequence (prompt lookup, Saxena 2023).",
             deferred("spsbench.drafters.lookup:build"),
-            {"max_n": 3, "min_n": 1},
+            {"max_n": 3, "min_n": 1, **_COPIED},
             check=_lengths,
             point_mass=True,
         ),
@@ -382,7 +411,7 @@ DRAFTERS = Registry(
             "suffix",
             "Copies what followed the longest suffix of the sequence that occurred before.",
             deferred("spsbench.drafters.suffix:build"),
-            {"min_length": 1, "across": False},
+            {"min_length": 1, "across": False, **_COPIED},
             check=within("suffix", 1, inf, "min_length"),
             point_mass=True,
             remembers=lambda options: bool(options["across"]),
@@ -409,7 +438,7 @@ DRAFTERS = Registry(
             "early-exit",
             "The target's first layers under its own norm and head; layers=0 is a quarter of them.",
             deferred("spsbench.drafters.own_target:build_early_exit"),
-            {"layers": 0},
+            {"layers": 0, **_DRAWN},
             check=within("early-exit", 0, inf, "layers"),
             again=deferred("spsbench.drafters.own_target:again"),
             needs=frozenset({WEIGHTS}),
@@ -418,7 +447,7 @@ DRAFTERS = Registry(
             "quantised",
             "The target with its weights rounded to bits=8 or bits=4, by blocks of 32.",
             deferred("spsbench.drafters.own_target:build_quantised"),
-            {"bits": 8},
+            {"bits": 8, **_DRAWN},
             check=one_of("quantised", "bits", 8, 4),
             needs=frozenset({WEIGHTS}),
         ),
@@ -426,7 +455,7 @@ DRAFTERS = Registry(
             "heads",
             "Heads that were trained on the target's hidden states (EAGLE, Medusa), from=FOLDER.",
             deferred("spsbench.drafters.heads:build"),
-            {"from": SHIPPED, "bits": 0},
+            {"from": SHIPPED, "bits": 0, **_DRAWN},
             check=one_of("heads", "bits", 0, 8, 4),
             needs=frozenset({WEIGHTS, HIDDEN}),
             content=deferred("spsbench.drafters.heads:content"),
@@ -437,7 +466,7 @@ DRAFTERS = Registry(
             UNION,
             "The first of several drafters that has a proposal; the draft model runs only when it is asked.",
             deferred("spsbench.drafters.union:build"),
-            {"of": "lookup+model"},
+            {"of": "lookup+model", **_COPIED},
             needs=frozenset({DRAFT}),
             needs_by=lambda options: frozenset().union(*(kind.needs for _, kind in members(options))),
             content=_content_of_members,

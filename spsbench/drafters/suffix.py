@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from heapq import merge
 from typing import NamedTuple
 
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import Forced, ForcedText, by_proposals
-from spsbench.drafters.registry import Context
+from spsbench.drafters.registry import TREE, Context
+from spsbench.drafters.shape import Shape, shape_of
+from spsbench.drafters.tree import merged
 from spsbench.errors import UsageError
 from spsbench.plugins import Options
 
@@ -20,7 +23,7 @@ class Match(NamedTuple):
     """Where the end of a text occurs in another place.
 
     Attributes:
-        length: how many of its last tokens do; 0 if none.
+        length: how many of its last tokens do.
         behind: index of the token that follows there; of the first such place.
     """
 
@@ -59,10 +62,17 @@ class SuffixAutomaton:
         self._link[state] = 0 if at < 0 else self._exact(at, token)
         self._last = state
 
-    def repeated(self) -> Match:
-        """The longest suffix of the text that occurred before; it may overlap with itself."""
+    def repeated(self) -> Iterator[Match]:
+        """The suffixes of the text that occurred before, the longest first; one may overlap with itself."""
         state = self._link[self._last]
-        return Match(self._length[state], self._behind[state]) if state > 0 else Match(0, 0)
+        return self.matches(state, self._length[state])
+
+    def matches(self, state: int, length: int) -> Iterator[Match]:
+        """A state's substring and its suffixes that occur elsewhere too, each at its first place."""
+        while state > 0:
+            yield Match(length, self._behind[state])
+            state = self._link[state]
+            length = self._length[state]
 
     def step(self, state: int, length: int, token: int) -> tuple[int, int]:
         """Read a token of another text: the state and length of its longest suffix that occurs in this one.
@@ -78,10 +88,6 @@ class SuffixAutomaton:
         if token in self._next[state]:
             return self._next[state][token], length + 1
         return 0, 0
-
-    def behind(self, state: int) -> int:
-        """The index after the first occurrence of a state's substrings."""
-        return self._behind[state]
 
     def _exact(self, at: int, token: int) -> int:
         """The state that ``token`` leads to from ``at``; split off where it also stands for longer ones."""
@@ -118,12 +124,17 @@ class SuffixDrafter:
     on shards and on resuming. The output's law does not, the tokens drawn and their speed do. An output is
     kept as it was decoded, with what the last loop wrote after its end.
 
+    A tree has what followed shorter suffixes too, the longer ones first.
+
     Args:
         min_length: the shortest match that is copied from, at least 1.
         across: whether earlier outputs count.
+        shape: of trees; None for chains.
+        depth: of a dynamic tree.
     """
 
-    def __init__(self, min_length: int, across: bool) -> None:
+    def __init__(self, min_length: int, across: bool, shape: Shape | None = None, depth: int = 0) -> None:
+        self._shape, self._depth = shape, depth
         self._min_length = min_length
         self._across = across
         self._own = SuffixAutomaton()
@@ -143,7 +154,10 @@ class SuffixDrafter:
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         """Copy up to k tokens; the numbers are left alone."""
         self._read(tokens)
-        return Draft(torch.tensor(self._copied(k), dtype=torch.int64, device=u.device), None)
+        if self._shape is not None:
+            return merged(self._copied(self._shape.depth(self._depth)), self._shape, k, u)
+        copied = next(self._copied(k), ())
+        return Draft(torch.tensor(copied, dtype=torch.int64, device=u.device), None)
 
     def forced(self, text: ForcedText, k: int) -> Forced:
         """See ``forced.forced``; not with ``across``, where proposals depend on the order of all texts.
@@ -172,19 +186,20 @@ class SuffixDrafter:
         for token in [*output, _SEPARATOR] if output else ():
             self._earlier.extend(token)
 
-    def _copied(self, k: int) -> list[int]:
-        """What followed the longest match; where that was the end of its output, the other match's."""
-        own = self._own.repeated()
-        places = [(own.length, self._own.text, own.behind)]
-        places.append((self._length, self._earlier.text, self._earlier.behind(self._state)))
-        for length, text, behind in sorted(places, key=lambda place: -place[0]):
-            if length >= self._min_length:
-                copied = text[behind : behind + k]
-                copied = copied[: copied.index(_SEPARATOR)] if _SEPARATOR in copied else copied
-                if copied:
-                    return copied
-        return []
+    def _copied(self, k: int) -> Iterator[Sequence[int]]:
+        """What followed each match, the longest first; nothing where that was the end of its output."""
+        own = ((match, self._own.text) for match in self._own.repeated())
+        earlier = self._earlier.matches(self._state, self._length)
+        others = ((match, self._earlier.text) for match in earlier)
+        for (length, behind), text in merge(own, others, key=lambda place: -place[0].length):
+            if length < self._min_length:
+                return
+            copied = text[behind : behind + k]
+            copied = copied[: copied.index(_SEPARATOR)] if _SEPARATOR in copied else copied
+            if copied:
+                yield copied
 
 
 def build(options: Options, context: Context) -> Drafter:
-    return SuffixDrafter(int(options["min_length"]), bool(options["across"]))
+    shape = shape_of(str(options[TREE]), "--tree")
+    return SuffixDrafter(int(options["min_length"]), bool(options["across"]), shape, context.k)

@@ -1,9 +1,9 @@
-"""A tree of drafts: several tokens a place, from a draft model."""
+"""Trees of drafts: several tokens a place, from a draft model or from texts that go on differently."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from spsbench.decode import rows
 from spsbench.decode.beam import Node, TreeModel
 from spsbench.decode.rejection import ROOT, Draft
 from spsbench.decode.rows import HostRow, HostRows
+from spsbench.drafters.shape import Shape
 from spsbench.records import SamplingParams
 
 Siblings = Literal["without", "independent", "top"]
@@ -20,22 +21,40 @@ Siblings = Literal["without", "independent", "top"]
 probable ones (point masses)."""
 
 
+class _Candidate(NamedTuple):
+    """A node that a dynamic tree may take.
+
+    Attributes:
+        parent: its index among the candidates; ``ROOT`` below the pending token.
+        chance: the draft's probability of the tokens from the pending one to it.
+    """
+
+    node: Node
+    parent: int
+    chance: float
+
+
 class ModelTreeDrafter:
-    """Draws a tree from a draft model, depth by depth, with the same warping as the target's.
+    """Drafts a tree by a model, depth by depth, with the same warping as the target's.
+
+    A dynamic tree (Li et al. 2024, EAGLE-2) has the N paths that the draft holds most probable: at each
+    depth the best nodes are expanded, each into its most probable tokens, and of all nodes the N best stay.
 
     Args:
         model: the draft.
         sampling: of draft and target.
-        branching: children of each node, by depth; fewer where the draft's row supports fewer.
-        siblings: how they are chosen.
+        shape: how it branches.
+        siblings: how they are chosen; in a dynamic tree the most probable, whatever is given.
+        k: the depth of a dynamic tree.
     """
 
     def __init__(
-        self, model: TreeModel, sampling: SamplingParams, branching: Sequence[int], siblings: Siblings
+        self, model: TreeModel, sampling: SamplingParams, shape: Shape, siblings: Siblings, k: int = 0
     ) -> None:
         self.model, self.sampling = model, sampling
-        self._branching, self._siblings = branching, siblings
+        self._shape, self._widths, self._siblings = shape, shape.widths(k), siblings
         self._root = Node(0)
+        self._vocab_size = 0
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Read the prompt but its last token, the root."""
@@ -43,40 +62,71 @@ class ModelTreeDrafter:
         self.model.begin(prompt)
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        """Draw at most k nodes; the number of each decides its draw."""
+        """Draft at most k nodes, fewer where the draft's rows support fewer; each node's number draws it."""
+        return self._most_probable(k, u) if self._shape.dynamic else self._branching(k, u)
+
+    def _branching(self, k: int, u: Tensor) -> Draft:
         numbers = u.tolist()
         drafted, parents, told = list[int](), list[int](), list[HostRow]()
-        level, vocab_size = {ROOT: self._root}, 0
-        for width in self._branching:
+        level = {ROOT: self._root}
+        for width in self._widths:
             if not level or len(drafted) == k:
                 break
-            distinct = list(dict.fromkeys(level.values()))
-            logits = self.model.score(distinct)
-            held = rows.on_host(rows.warped(logits, self.sampling))
-            vocab_size = logits.shape[-1]
-            place = {node: index for index, node in enumerate(distinct)}
-            below: dict[int, Node] = {}
+            behind, below = self._behind(level.values()), dict[int, Node]()
             for parent, node in level.items():
-                row = held[place[node]]
-                for _ in range(width):
-                    if len(drafted) == k or not row.weights.any():
-                        break
-                    token = self._chosen(row, numbers[len(drafted)])
+                for token, row in self._chosen(behind[node], width, numbers[len(drafted) :]):
                     below[len(drafted)] = node.child(token)
                     drafted.append(token)
                     parents.append(parent)
                     told.append(row)
-                    if self._siblings != "independent":
-                        row = _without(row, token)
             level = below
-        shown = None if self._siblings == "top" else HostRows(told, vocab_size)
+        shown = None if self._siblings == "top" else HostRows(told, self._vocab_size)
         return Draft(torch.tensor(drafted, dtype=torch.int64, device=u.device), shown, parents)
 
-    def _chosen(self, row: HostRow, u: float) -> int:
-        if self._siblings != "top":
-            return row.drawn(row.weights, u)
-        place = int(row.weights.argmax())
-        return place if row.ids is None else int(row.ids[place])
+    def _chosen(self, row: HostRow, width: int, numbers: Sequence[float]) -> Iterator[tuple[int, HostRow]]:
+        """At most so many siblings, each with the row that it was chosen from."""
+        if self._siblings == "top":
+            for token, _ in _best(row, min(width, len(numbers))):
+                yield token, row
+            return
+        for u in numbers[:width]:
+            if not row.weights.any():
+                return
+            token = row.drawn(row.weights, u)
+            yield token, row
+            if self._siblings == "without":
+                row = _without(row, token)
+
+    def _most_probable(self, k: int, u: Tensor) -> Draft:
+        found, level = list[_Candidate](), [_Candidate(self._root, ROOT, 1.0)]
+        places = {self._root: ROOT}
+        for width in self._widths:
+            behind = self._behind(one.node for one in level)
+            grown = [
+                _Candidate(one.node.child(token), places[one.node], one.chance * min(own, 1.0))
+                for one in level
+                for token, own in _best(behind[one.node], width)
+            ]
+            places |= {one.node: len(found) + index for index, one in enumerate(grown)}
+            found += grown
+            level = sorted(grown, key=lambda one: -one.chance)[:width]
+            if not level:
+                break
+        # A node comes after its parent, which is no less probable: what stays is a tree.
+        order = sorted(range(len(found)), key=lambda index: -found[index].chance)[:k]
+        new = {ROOT: ROOT} | {index: place for place, index in enumerate(order)}
+        tokens = torch.tensor(
+            [found[index].node.token for index in order], dtype=torch.int64, device=u.device
+        )
+        return Draft(tokens, None, [new[found[index].parent] for index in order])
+
+    def _behind(self, nodes: Iterable[Node]) -> dict[Node, HostRow]:
+        """The draft's row behind each node, equal ones read once."""
+        distinct = list(dict.fromkeys(nodes))
+        logits = self.model.score(distinct)
+        self._vocab_size = logits.shape[-1]
+        held = rows.on_host(rows.warped(logits, self.sampling))
+        return {node: held[index] for index, node in enumerate(distinct)}
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Go to the node of the last token; what is not above it is forgotten."""
@@ -85,9 +135,50 @@ class ModelTreeDrafter:
         self.model.keep([self._root])
 
 
+def _best(row: HostRow, width: int) -> list[tuple[int, float]]:
+    """The most probable tokens with their probabilities, best first, of equal ones the smaller id."""
+    weights = row.weights
+    if 0 < width < len(weights):
+        least = np.partition(weights, len(weights) - width)[len(weights) - width]
+        places = (weights >= max(least, np.finfo(weights.dtype).tiny)).nonzero()[0]
+    else:
+        places = weights.nonzero()[0]
+    order = places[np.argsort(-weights[places], kind="stable")][:width]
+    ids = order if row.ids is None else row.ids[order]
+    return list(zip(ids.tolist(), weights[order].tolist(), strict=True))
+
+
 def _without(row: HostRow, token: int) -> HostRow:
     """The row without a token, normalised; all 0 where nothing else is left."""
     weights = row.weights.copy()
     weights[token if row.ids is None else int(row.ids.searchsorted(token))] = 0.0
     mass = weights.sum()
     return HostRow(row.ids, weights / mass if mass > 0 else np.zeros_like(weights))
+
+
+def merged(paths: Iterable[Sequence[int]], shape: Shape, k: int, u: Tensor) -> Draft:
+    """One tree of several continuations, the preferred one first: point masses.
+
+    Args:
+        paths: tokens after the pending one; consumed until the tree is full.
+        shape: a static one limits the siblings of each depth, a dynamic one the nodes alone.
+        k: the most nodes.
+        u: its device is the draft's.
+    """
+    below, tokens, parents = dict[tuple[int, int], int](), list[int](), list[int]()
+    siblings: dict[int, int] = {}
+    for path in paths:
+        node = ROOT
+        for depth, token in enumerate(path if shape.dynamic else path[: len(shape.branching)]):
+            if (node, token) not in below:
+                full = not shape.dynamic and siblings.get(node, 0) == shape.branching[depth]
+                if full or len(tokens) == k:
+                    break
+                siblings[node] = siblings.get(node, 0) + 1
+                below[node, token] = len(tokens)
+                tokens.append(token)
+                parents.append(node)
+            node = below[node, token]
+        if len(tokens) == k:
+            break
+    return Draft(torch.tensor(tokens, dtype=torch.int64, device=u.device), None, parents)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import Forced, ForcedText, Integers, forced
 from spsbench.drafters.registry import DRAFT, Context
+from spsbench.drafters.shape import Shape
+from spsbench.drafters.tree import merged
 from spsbench.errors import UsageError
 from spsbench.plugins import Options
 
@@ -57,6 +61,47 @@ class UnionDrafter:
         return united(found)[0]
 
 
+class UnionTreeDrafter:
+    """Gives every drafter a branch of one tree; what they begin with in common is one branch as long.
+
+    Each drafted token is a proposal of its own, whatever row a member drew it from (point masses).
+
+    Args:
+        members: at least one, the preferred first.
+        shape: of the tree.
+        depth: how many tokens each member drafts.
+    """
+
+    def __init__(self, members: Sequence[Drafter], shape: Shape, depth: int) -> None:
+        self.members = members
+        self._shape, self._depth = shape, depth
+        self._paths: list[list[int]] = []
+        self._begun = 0
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Every member reads the prompt."""
+        self._paths = []
+        for member in self.members:
+            member.begin(prompt)
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        """Each member drafts a chain by numbers of its own."""
+        own = torch.split(u, self._depth)
+        proposals = [
+            member.draft(tokens, self._depth, numbers)
+            for member, numbers in zip(self.members, own, strict=False)
+        ]
+        self._begun, self._paths = len(tokens), [proposal.tokens.tolist() for proposal in proposals]
+        return merged(self._paths, self._shape, k, u)
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:
+        """Of each member's draft stands what it has in common with what was decided."""
+        stood = tokens[self._begun : self._begun + accepted]
+        for member, path in zip(self.members, self._paths, strict=True):
+            shared = takewhile(lambda pair: pair[0] == pair[1], zip(path, stood, strict=False))
+            member.observe(tokens, len(list(shared)))
+
+
 def united(members: Sequence[Forced]) -> tuple[Forced, Integers]:
     """What members that were read over one text propose together.
 
@@ -72,7 +117,8 @@ def united(members: Sequence[Forced]) -> tuple[Forced, Integers]:
 
 
 def build(options: Options, context: Context) -> Drafter:
-    from spsbench.drafters.registry import build_drafter, members
+    from spsbench.drafters.registry import TREE, build_drafter, members
+    from spsbench.drafters.shape import shape_of
 
     for spec, kind in members(options):
         if DRAFT in kind.needs and context.draft is None:
@@ -81,4 +127,15 @@ def build(options: Options, context: Context) -> Drafter:
                 flag="--drafter",
                 remedy="Name a draft model with --draft, or take it out of the union.",
             )
-    return UnionDrafter([build_drafter(spec, context) for spec, _ in members(options)])
+    asked = [build_drafter(spec, context) for spec, _ in members(options)]
+    shape = shape_of(str(options[TREE]), "--tree")
+    if shape is None:
+        return UnionDrafter(asked)
+    depth = shape.depth(context.k)
+    if len(asked) * depth > shape.nodes:
+        raise UsageError(
+            f"{len(asked)} drafters of {depth} tokens each do not fit into a tree of {shape.nodes} nodes.",
+            flag="--tree",
+            remedy=f"Give {len(asked)} siblings first, or dynamic:{len(asked) * depth}.",
+        )
+    return UnionTreeDrafter(asked, shape, depth)

@@ -8,9 +8,10 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from spsbench.axes import BEAM, EAGER, FIXED, MODEL, MODIFIED_REJECTION, OWN_RULE
+from spsbench.axes import BEAM, EAGER, FIXED, K_SEQ, MODEL, MODIFIED_REJECTION, ONE_HOT, OWN_RULE
 from spsbench.config import RunConfig
-from spsbench.drafters.registry import drafter_kind, policy_kind, rule_kind
+from spsbench.drafters.registry import DRAFTERS, RULES, TREE, drafter_kind, policy_kind, rule_kind, shape_in
+from spsbench.drafters.shape import Shape, shape_of
 from spsbench.engines.external.registry import NAMED, OPENAI, WORKER, find_peer
 from spsbench.errors import UsageError
 from spsbench.plugins import unknown
@@ -155,11 +156,64 @@ def _drafting(config: RunConfig) -> Iterator[Drafting]:
     rules = _checked(config.rules, rule_kind, "--rule")
     policies = _checked(config.policies, policy_kind, "--policy")
     ks = sorted(k for k in config.ks if k > 0)
-    for drafter, rule, policy in product(drafters, rules, policies):
-        if policy.name != FIXED and not drafter_kind(drafter.name).adaptive:
+    shapes = [shape_of(text, "--tree") for text in config.trees]
+    shaped = [_shaped(drafter, shape) for drafter, shape in product(drafters, shapes)]
+    _require_judged(shaped, rules)
+    taken = {rule: rule_kind(rule.name).trees for rule in rules}
+    # Beside rules of chains and drafts that are trees a rule that takes both is there for the trees.
+    both = any(map(shape_in, shaped)) and not all(taken.values())
+    of_trees = [rule for rule, trees in taken.items() if trees and both]
+    for drafter, rule, policy in product(dict.fromkeys(shaped), rules, policies):
+        shape = shape_in(drafter)
+        if policy.name != FIXED and (shape or not drafter_kind(drafter.name).adaptive):
             continue  # it proposes what it has, whatever the policy
-        for k in ks if policy.name == FIXED else ks[-1:]:
+        if _unjudged(drafter, rule) is not None or (shape is None and rule in of_trees):
+            continue
+        depths = ks if shape is None else sorted({shape.depth(k) for k in ks})
+        for k in depths if policy.name == FIXED else ks[-1:]:
             yield drafter, rule, policy, k
+
+
+def _shaped(drafter: Spec, shape: Shape | None) -> Spec:
+    """A drafter of such trees, unless it says its own; refused if it drafts chains alone."""
+    if shape is None:
+        return drafter
+    if TREE not in drafter_kind(drafter.name).options:
+        able = [name for name, kind in DRAFTERS.items() if TREE in kind.options]
+        raise UsageError(
+            f"{drafter} drafts chains, and {shape} is a tree.",
+            flag="--tree",
+            remedy=f"Draft with {', '.join(able)}, or leave --tree out.",
+        )
+    options = {TREE: str(shape), **dict(drafter.options)}
+    return replace(drafter, options=tuple(sorted(options.items())))
+
+
+def _unjudged(drafter: Spec, rule: Spec) -> tuple[str, str] | None:
+    """(why a rule cannot judge what a drafter proposes, the remedy); None if it can."""
+    shape = shape_in(drafter)
+    if shape is None:
+        return None
+    if not rule_kind(rule.name).trees:
+        able = ", ".join(name for name, kind in RULES.items() if kind.trees)
+        return f"{rule} judges chains, and {drafter} drafts a tree", f"Give --rule {able}."
+    if rule.name == K_SEQ:
+        kind = drafter_kind(drafter.name)
+        if shape.dynamic or kind.point_mass or kind.settled(drafter).get("siblings") != "independent":
+            why = f"{rule} is of siblings drawn independently of one row, which {drafter} has not"
+            return why, f"Add siblings=independent to a drafter that samples, or give --rule {ONE_HOT}."
+    return None
+
+
+def _require_judged(drafters: Sequence[Spec], rules: Sequence[Spec]) -> None:
+    """Refuse trees that no rule of a run judges, and rules for which there is no draft."""
+    pairs = {(drafter, rule): _unjudged(drafter, rule) for drafter, rule in product(drafters, rules)}
+    for place, named in ((0, drafters), (1, rules)):
+        for one in named:
+            found = [reason for pair, reason in pairs.items() if pair[place] == one]
+            if found and None not in found:
+                why, remedy = next(reason for reason in found if reason is not None)
+                raise UsageError(f"{why}.", flag="--rule" if place else "--tree", remedy=remedy)
 
 
 def _checked(texts: Sequence[str], kind_of: Callable[[str, str], Any], flag: str) -> list[Spec]:
@@ -187,7 +241,7 @@ def _under(
     if "sps" in methods:
         if engine != EAGER:
             drafter, rule = FIXED_DRAFTING.get(engine, PEER_DRAFTING)
-            ks = sorted({k for *_, policy, k in drafting if policy.name == FIXED})
+            ks = sorted({k for own, _, policy, k in drafting if policy.name == FIXED and not shape_in(own)})
             drafting = [(Spec(drafter), Spec(rule), Spec(FIXED), k) for k in ks]
         for own_drafter, own_rule, policy, k in drafting:
             yield Arm("sps", k, engine, name, sampling, own_drafter, own_rule, policy)
@@ -273,6 +327,7 @@ def _require_batchable(arm: Arm, sequences: int) -> None:
             f"the drafter {arm.drafter} remembers what was written in a row",
             "Let it forget with each sequence.",
         ),
+        (speculative and shape_in(arm.drafter) is not None, "a tree is of one", "Draft chains."),
         (
             speculative and own_model,
             f"the drafter {arm.drafter} runs a model for one sequence",

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from spsbench.decode.algorithms import DecodedLoop
-from spsbench.decode.rejection import Draft
+from spsbench.decode.rejection import ROOT, Draft
 from spsbench.decode.rows import Rows, on_host
 from spsbench.decode.rules import Expected, expected_acceptance
 from spsbench.law.evidence import Sums, added, evidence
-from spsbench.law.optimum import most_of_chain
+from spsbench.law.optimum import most_of_certain, most_of_chain
 from spsbench.records import FinishReason, Generation, Loop, TracedToken
+
+
+class Branches(NamedTuple):
+    """A tree of which a loop went one way.
+
+    Attributes:
+        nodes: how many tokens were drafted.
+        depth: the longest branch.
+        siblings: of each accepted token, which child it was.
+        optimum: see ``Loop.optimal_accepted``.
+    """
+
+    nodes: int
+    depth: int
+    siblings: tuple[int, ...]
+    optimum: float | None
 
 
 @dataclass(slots=True)
@@ -25,12 +44,42 @@ class TruncatedLoop:
     kept: int
     reason: FinishReason | None
     seconds: dict[str, float]  # of each phase
+    branches: Branches | None = None
+
+    def along_its_path(self, end_ids: Collection[int] = ()) -> TruncatedLoop:
+        """The loop of a tree as that of a chain: at each place that it came to the first sibling was drafted.
+
+        The other rows are let go. A chain's loop is itself. No token drafted after one of ``end_ids`` counts.
+        """
+        decoded, draft = self.decoded, self.decoded.draft
+        if draft is None or draft.parents is None:
+            return self
+        path, depths = decoded.path or (), [0]
+        children: list[list[int]] = [[] for _ in range(len(draft.tokens) + 1)]
+        for node, parent in enumerate(draft.parents):
+            children[parent + 1].append(node)
+            depths.append(depths[parent + 1] + 1)
+        places = (ROOT, *path)
+        first = [below[0] for place in places if (below := children[place + 1])]
+        siblings = tuple(children[place + 1].index(node) for place, node in pairwise(places))
+        told, u = draft.own_rows, decoded.u[-len(draft.tokens) - 1 :]
+        optimum = most_of_certain(decoded.target_rows, draft, end_ids) if told is None else None
+        chain = replace(
+            decoded,
+            target_rows=decoded.target_rows.take([place + 1 for place in places]),
+            draft=Draft(draft.tokens[first], None if told is None else told.take(first)),
+            u=torch.cat([u[[*path, *first[len(path) :]]], u[-1:]]),
+            path=None,
+        )
+        branches = Branches(len(draft.tokens), max(depths), siblings, optimum)
+        return replace(self, decoded=chain, branches=branches)
 
     @property
     def drafted(self) -> int:
-        """Draft tokens that count as trials: those after an accepted EOS do not."""
-        proposed = 0 if self.decoded.draft is None else len(self.decoded.draft.tokens)
-        return self.kept if self._ended_inside_draft else proposed
+        """Draft tokens that count as trials, of a tree its depth: those after an accepted EOS do not."""
+        if self._ended_inside_draft:
+            return self.kept
+        return self._proposed if self.branches is None else self.branches.depth
 
     @property
     def accepted(self) -> int:
@@ -39,8 +88,12 @@ class TruncatedLoop:
 
     @property
     def tested(self) -> int:
-        """Draft tokens that met the acceptance test."""
-        return min(self.accepted + 1, self.drafted)
+        """Draft tokens that met the acceptance test, of a tree places that did."""
+        return min(self.accepted + (not self._ended_inside_draft), self._proposed)
+
+    @property
+    def _proposed(self) -> int:
+        return 0 if self.decoded.draft is None else len(self.decoded.draft.tokens)
 
     @property
     def rows(self) -> dict[str, Rows]:
@@ -55,6 +108,7 @@ class TruncatedLoop:
 
 def loop_records(
     loops: Sequence[TruncatedLoop],
+    proposed: Sequence[list[int]],
     phases: bool,
     expected: Expected = expected_acceptance,
     end_ids: Collection[int] = (),
@@ -62,6 +116,7 @@ def loop_records(
     """One ``Loop`` a decoded loop.
 
     Args:
+        proposed: their ``proposed_tokens``.
         expected: the rule's probability of acceptance at each position.
         end_ids: tokens that end the output: no drafted token after one counts.
     """
@@ -74,28 +129,31 @@ def loop_records(
             beta_sum=beta_sum,
             truncated=len(loop.decoded.tokens) - loop.kept,
             optimal_accepted=optimum,
+            nodes=None if loop.branches is None else loop.branches.nodes,
+            siblings=None if loop.branches is None else ",".join(map(str, loop.branches.siblings)),
             loop_s=sum(loop.seconds.values()),
             **phase_seconds(loop.seconds, phases),
         )
         for loop, beta_sum, optimum in zip(
-            loops, _beta_sums(loops, expected), _optima(loops, end_ids), strict=True
+            loops, _beta_sums(loops, expected), _optima(loops, proposed, end_ids), strict=True
         )
     ]
 
 
-def phase_seconds(seconds: Mapping[str, float], phases: bool) -> dict[str, float | None]:
+def phase_seconds(seconds: Mapping[str, float], phases: bool) -> dict[str, Any]:
     """Fields of a ``Loop``; None where phases cannot be told apart."""
     names = ("draft", "verify", "sample", "other", "comm")
     return {f"{name}_s": seconds.get(name) if phases else None for name in names}
 
 
 def _beta_sums(loops: Sequence[TruncatedLoop], expected: Expected) -> list[float]:
-    """Sum over each loop's tested positions of the probability of acceptance there."""
+    """Sum over each loop's tested positions of the probability of acceptance there; NaN of a tree."""
     sums = []
     for loop in loops:
         draft, n = loop.decoded.draft, loop.tested
-        if draft is None or n == 0:
-            sums.append(torch.zeros((), device=loop.decoded.u.device))
+        if draft is None or n == 0 or loop.branches is not None:
+            unknown = 0.0 if loop.branches is None else math.nan
+            sums.append(torch.full((), unknown, device=loop.decoded.u.device))
         else:
             probs = draft.probs
             tested = Draft(draft.tokens[:n], None if probs is None else probs[:n])
@@ -104,18 +162,19 @@ def _beta_sums(loops: Sequence[TruncatedLoop], expected: Expected) -> list[float
     return values
 
 
-def _optima(loops: Sequence[TruncatedLoop], end_ids: Collection[int]) -> Iterator[float | None]:
-    """Accepted tokens that the best lossless rule expects of each loop's draft; None of a tree.
+def _optima(
+    loops: Sequence[TruncatedLoop], proposed: Sequence[list[int]], end_ids: Collection[int]
+) -> Iterator[float | None]:
+    """Accepted tokens that the best lossless rule expects of each loop's draft; None of a drawn tree.
 
     All of the draft up to an EOS counts, whatever became of it: the rule's own luck plays no part.
     """
     found = [_ratios(loop.decoded) for loop in loops]
     values = iter(torch.cat(found).tolist() if found else [])  # one wait of the host for all of them
-    for loop, ids in zip(loops, proposed_tokens(loops), strict=True):
+    for loop, ids in zip(loops, proposed, strict=True):
         ratios = [next(values) for _ in ids]
         end = next((count for count, token in enumerate(ids, 1) if token in end_ids), len(ids))
-        is_tree = loop.decoded.draft is not None and loop.decoded.draft.parents is not None
-        yield None if is_tree else most_of_chain(ratios[:end])
+        yield most_of_chain(ratios[:end]) if loop.branches is None else loop.branches.optimum
 
 
 def _ratios(decoded: DecodedLoop) -> Tensor:
@@ -143,7 +202,7 @@ def traced_tokens(loops: Sequence[TruncatedLoop], first: int = 0, position: int 
         decoded, accepted = loop.decoded, loop.accepted
         drafted = [] if decoded.draft is None else decoded.draft.tokens.tolist()
         tests = decoded.u[-len(drafted) - 1 :].tolist()
-        fates = [(j, drafted[j], "accepted", tests[j]) for j in range(min(accepted, loop.kept))]
+        fates = [(j, decoded.tokens[j], "accepted", tests[j]) for j in range(min(accepted, loop.kept))]
         if loop.kept > accepted:
             rejected = accepted < len(drafted)
             if rejected:
@@ -257,6 +316,7 @@ class LoopBuffer:
             for role, rows in loop.rows.items():
                 if not rows.is_finite():
                     raise FloatingPointError(f"the {role}'s logits are not finite numbers in loop {number}")
+        self._open = [loop.along_its_path(self._end_ids) for loop in self._open]
         position = len(self.tokens) - sum(loop.kept for loop in self._open)
         for loops in self._portions():
             self._settle(loops, position)
@@ -286,8 +346,9 @@ class LoopBuffer:
             self.trace += traced_tokens(loops, len(self.records), position)
         seed = self._seed + len(self.records)
         self.losslessness = added(self.losslessness, own_evidence(loops, seed))
-        self.records += loop_records(loops, self._phases, self._expected, self._end_ids)
-        self.proposed += proposed_tokens(loops)
+        proposed = proposed_tokens(loops)
+        self.records += loop_records(loops, proposed, self._phases, self._expected, self._end_ids)
+        self.proposed += proposed
         for loop in loops:
             self._keep_draft(loop)
 

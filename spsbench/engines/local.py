@@ -148,7 +148,8 @@ MakeDrafter = Callable[[SamplingParams], Drafter]
 
 
 class EagerEngine(LocalEngine):
-    """Generates with ArS (no draft model) or SpS (a draft model and K)."""
+    """Generates with ArS (no draft model) or SpS (a draft model and K), with ``tree`` as the target of drafts
+    that are trees of so many nodes."""
 
     name = EAGER
 
@@ -164,9 +165,12 @@ class EagerEngine(LocalEngine):
         make_drafter: MakeDrafter | None = None,
         *,
         keep_drafts: bool = False,
+        tree: TreeModel | None = None,
+        nodes: int = 0,
     ) -> None:
         super().__init__(decoder, device, clock, rule, keep_drafts=keep_drafts)
         self._target = target
+        self._tree, self._nodes = tree, nodes
         self._k = k
         if make_drafter is None and draft is not None:
             make_drafter = partial(ModelDrafter, draft, device=device)
@@ -177,6 +181,10 @@ class EagerEngine(LocalEngine):
         prompt, sampling = request.prompt_ids, request.sampling
         drafter, uniforms = self._drafter(sampling), UniformStream(request.seed, self._device)
         accept = None if self._rule is None else self._rule.accept
+        if self._tree is not None:
+            assert drafter is not None
+            assert accept is not None
+            return algorithms.start_tree(self._tree, drafter, prompt, self._nodes, sampling, uniforms, accept)
         return algorithms.start(self._target, drafter, prompt, self._k, sampling, uniforms, accept)
 
     def _drafter(self, sampling: SamplingParams) -> Drafter | None:

@@ -9,13 +9,14 @@ of a chain it is block verification's.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import accumulate, islice, product
 from typing import Any
 
 import numpy as np
 
-from spsbench.decode.rows import Floats
+from spsbench.decode.rejection import ROOT, Draft
+from spsbench.decode.rows import Floats, Rows
 
 Tree = tuple[tuple[int, "Tree"], ...]
 """The nodes of a place, each a token with what is below it."""
@@ -87,6 +88,24 @@ def most_of_chain(ratios: Iterable[float]) -> float:
     # In this order: min gives its first argument where that is NaN.
     chances = accumulate(ratios, lambda chance, ratio: min(chance * ratio, 1.0), initial=1.0)
     return sum(islice(chances, 1, None), 0.0)
+
+
+def most_of_certain(q: Rows, draft: Draft, end_ids: Collection[int] = ()) -> float:
+    """Accepted tokens that the best lossless rule expects of a tree whose tokens were certain.
+
+    The sum over nodes of the target's probability of the tokens down to each: what stands is a prefix of
+    the target's own text. Nodes below one of ``end_ids`` do not count.
+
+    Args:
+        q: n + 1 target rows: behind the pending token, and behind each node.
+        draft: n tokens, siblings all different, and their parents.
+        end_ids: tokens that end the output.
+    """
+    chances = [1.0]
+    for token, parent in zip(draft.tokens.tolist(), draft.above, strict=True):
+        ended = parent != ROOT and int(draft.tokens[parent]) in end_ids
+        chances.append(0.0 if ended else chances[parent + 1] * q.probability(parent + 1, token))
+    return sum(chances[1:])
 
 
 def most_accepted(q: Floats, p: Floats, k: int, *, replaced: bool) -> float:

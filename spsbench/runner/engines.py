@@ -22,7 +22,15 @@ from spsbench.decode.batch import (
 from spsbench.decode.clock import Clock, SystemClock
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rules import Rule
-from spsbench.drafters.registry import HIDDEN, Context, build_drafter, build_policy, build_rule, drafter_kind
+from spsbench.drafters.registry import (
+    HIDDEN,
+    Context,
+    build_drafter,
+    build_policy,
+    build_rule,
+    drafter_kind,
+    shape_in,
+)
 from spsbench.engines.arms import GRAPHED, is_peer
 from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs, StagedBatch
 from spsbench.engines.external.protocol import PeerError
@@ -35,6 +43,7 @@ from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.models.placement import PlacedLM
 from spsbench.models.torch_lm import TorchLM
+from spsbench.models.trees import tree_of
 from spsbench.records import Arm, Generation, Request, SamplingParams
 
 FAILURES = (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError, PeerError)
@@ -175,7 +184,11 @@ class EngineFactory:
         if arm.batch > 1:
             batch = self._batch(arm, target, draft, rule)
             return BatchedEngine(batch, tokenizer, device, self._clock, rule, keep_drafts=keep)
-        return EagerEngine(target, draft, arm.k, tokenizer, device, self._clock, rule, make, keep_drafts=keep)
+        shape = shape_in(arm.drafter) if arm.method == "sps" else None
+        given = (target, draft, arm.k, tokenizer, device, self._clock, rule, make)
+        if shape is None:
+            return EagerEngine(*given, keep_drafts=keep)
+        return EagerEngine(*given, keep_drafts=keep, tree=tree_of(target), nodes=shape.nodes)
 
     def _batch(self, arm: Arm, target: CausalLM, draft: CausalLM | None, rule: Rule | None) -> Batch:
         """How the rows of an arm with a batch decode; models are shared by arms of one batch size."""
@@ -227,6 +240,7 @@ class EngineFactory:
             corpus=lambda: self._corpus,
             policy=None if arm.policy.name == FIXED else build_policy(arm.policy),
             hidden=target if target.keeps_features else None,
+            k=arm.k,
         )
         return build_drafter(arm.drafter, context)
 

@@ -130,9 +130,11 @@ def _count(loops: pd.DataFrame, k: int) -> dict[str, Floats]:
         cells = groups * (k + 1) + values.astype(np.int64)
         return np.bincount(cells, minlength=n * (k + 1)).reshape(n, k + 1).astype(np.float64)
 
-    names = ("accepted", "drafted", "tested", "emitted", "beta_sum")
+    names = ("accepted", "tested", "emitted", "beta_sum")
+    drafted = loops["drafted"] if "nodes" not in loops else loops["nodes"].fillna(loops["drafted"])
     return {
         "loops": total(np.ones(len(loops))),
+        "drafted": total(drafted.to_numpy(np.float64)),
         **{name: total(column(loops, name)) for name in names},
         **{f"{name}_at": spread(column(loops, name)) for name in ("accepted", "tested")},
     }

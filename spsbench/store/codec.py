@@ -77,7 +77,11 @@ OF_GENERATION = {
 FIELDS = OF_SAMPLE | OF_GENERATION
 """In the order of a line."""
 
-_KNOWN_KINDS = {"int": "int32", "array[int]": "int32", "array[float]": "float32", "Fate": "string"}
+_KNOWN_KINDS = {
+    **dict.fromkeys(("int", "array[int]"), "int32"),
+    **dict.fromkeys(("Fate", "str | None"), "string"),
+    "array[float]": "float32",
+}
 
 
 def _kinds(record: type) -> dict[str, str]:

@@ -36,7 +36,7 @@ def differences(automaton: SuffixAutomaton, text: list[int]) -> int:
     found = 0
     for i, token in enumerate(text):
         automaton.extend(token)
-        found += automaton.repeated() != searched(text[: i + 1])
+        found += next(automaton.repeated(), Match(0, 0)) != searched(text[: i + 1])
     return found
 
 
@@ -53,7 +53,7 @@ def test_it_follows_another_text(other: list[int], text: list[int]) -> None:
     state = length = 0
     for i, token in enumerate(text):
         state, length = automaton.step(state, length, token)
-        behind = automaton.behind(state) if length else 0
+        behind = next(automaton.matches(state, length)).behind if length else 0
         assert Match(length, behind) == elsewhere(text[: i + 1], other)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from spsbench.decode import trees
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.rejection import Accept, Draft
+from spsbench.drafters.shape import Shape
 from spsbench.drafters.tree import ModelTreeDrafter, Siblings
 from spsbench.law.enumeration import (
     EXACT,
@@ -74,7 +75,7 @@ def scene(
     model = TableModel(draft, size)
     return Scene(
         TableModel(target, size),
-        lambda: make(TableTree(model), sampling, branching, siblings),
+        lambda: make(TableTree(model), sampling, Shape(tuple(branching)), siblings),
         rule,
         (0,),
         nodes_of(branching),
@@ -277,7 +278,7 @@ def test_equal_siblings_are_one_row_to_the_target() -> None:
     from spsbench.decode.sampling import ScriptedUniforms
 
     rows = random_rows(3, 1)
-    drafter = ModelTreeDrafter(TableTree(TableModel(rows, 3)), PLAIN, (3,), "independent")
+    drafter = ModelTreeDrafter(TableTree(TableModel(rows, 3)), PLAIN, Shape((3,)), "independent")
     script = ScriptedUniforms([torch.full((7,), 0.5, dtype=torch.float64)])
     target = Counting(TableModel(rows, 3))
     begin = start_tree(target, drafter, (0,), 3, PLAIN, script, trees.recursive_rejection)
@@ -287,7 +288,9 @@ def test_equal_siblings_are_one_row_to_the_target() -> None:
 
 
 def test_a_tree_ends_where_k_does() -> None:
-    drafter = ModelTreeDrafter(TableTree(TableModel(random_rows(3, 1), 3)), PLAIN, (1, 1, 1), "without")
+    drafter = ModelTreeDrafter(
+        TableTree(TableModel(random_rows(3, 1), 3)), PLAIN, Shape((1, 1, 1)), "without"
+    )
     drafter.begin((0,))
     for k in (1, 2, 3):
         assert len(drafter.draft([0], k, torch.full((k,), 0.5, dtype=torch.float64)).tokens) == k
