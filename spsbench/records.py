@@ -239,7 +239,7 @@ class Loop:
             where there is one. None where an engine cannot see them.
         comm_s: seconds within collectives, of a target that is split over processes; None of any other.
         optimal_accepted: accepted tokens that the best lossless rule expects of this draft, up to a drafted
-            EOS, see ``law.optimum``; None of a tree that was drawn, and where an engine cannot see probabilities.
+            EOS, see ``law.optimum``; None of a drawn tree, and where probabilities are not seen.
         nodes: of a tree, how many tokens were drafted; ``drafted`` is then its depth, ``tested`` counts its
             places with siblings, ``beta_sum`` is not known. None of a chain.
         siblings: of a tree, which sibling stood at each accepted depth, counted from 0: ``0,2``.

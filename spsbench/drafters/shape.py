@@ -42,6 +42,20 @@ class Shape:
         """The most that can stand of one draft: a static tree has its own K."""
         return k if self.dynamic else len(self.branching)
 
+    def require_branches(self, count: int, k: int) -> None:
+        """Refuse a tree without room for so many branches of its whole depth.
+
+        Raises:
+            UsageError: it has fewer nodes.
+        """
+        needed = count * self.depth(k)
+        if needed > self.nodes:
+            raise UsageError(
+                f"{count} drafters of {self.depth(k)} tokens do not fit into a tree of {self.nodes} nodes.",
+                flag="--tree",
+                remedy=f"Begin with {count} siblings, or give {_DYNAMIC}:{needed}.",
+            )
+
     def widths(self, k: int) -> tuple[int, ...]:
         """Children of each node that is expanded, by depth; of a dynamic tree also how many are expanded."""
         return (-(-self.dynamic // k),) * k if self.dynamic else self.branching

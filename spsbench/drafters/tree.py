@@ -35,7 +35,10 @@ class _Candidate(NamedTuple):
 
 
 class ModelTreeDrafter:
-    """Drafts a tree by a model, depth by depth, with the same warping as the target's.
+    """Drafts a tree by a model, depth by depth.
+
+    Siblings that are drawn are drawn with the same warping as the target's. Which tokens are the most
+    probable is asked before truncation, so that under greedy sampling too there are several.
 
     A dynamic tree (Li et al. 2024, EAGLE-2) has the N paths that the draft holds most probable: at each
     depth the best nodes are expanded, each into its most probable tokens, and of all nodes the N best stay.
@@ -51,7 +54,9 @@ class ModelTreeDrafter:
     def __init__(
         self, model: TreeModel, sampling: SamplingParams, shape: Shape, siblings: Siblings, k: int = 0
     ) -> None:
-        self.model, self.sampling = model, sampling
+        self.model = model
+        ranks = siblings == "top" or shape.dynamic > 0
+        self._sampling = SamplingParams(temperature=sampling.temperature) if ranks else sampling
         self._shape, self._widths, self._siblings = shape, shape.widths(k), siblings
         self._root = Node(0)
         self._vocab_size = 0
@@ -125,7 +130,7 @@ class ModelTreeDrafter:
         distinct = list(dict.fromkeys(nodes))
         logits = self.model.score(distinct)
         self._vocab_size = logits.shape[-1]
-        held = rows.on_host(rows.warped(logits, self.sampling))
+        held = rows.on_host(rows.warped(logits, self._sampling))
         return {node: held[index] for index, node in enumerate(distinct)}
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:

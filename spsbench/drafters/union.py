@@ -131,11 +131,5 @@ def build(options: Options, context: Context) -> Drafter:
     shape = shape_of(str(options[TREE]), "--tree")
     if shape is None:
         return UnionDrafter(asked)
-    depth = shape.depth(context.k)
-    if len(asked) * depth > shape.nodes:
-        raise UsageError(
-            f"{len(asked)} drafters of {depth} tokens each do not fit into a tree of {shape.nodes} nodes.",
-            flag="--tree",
-            remedy=f"Give {len(asked)} siblings first, or dynamic:{len(asked) * depth}.",
-        )
-    return UnionTreeDrafter(asked, shape, depth)
+    shape.require_branches(len(asked), context.k)
+    return UnionTreeDrafter(asked, shape, shape.depth(context.k))

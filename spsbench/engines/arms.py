@@ -6,11 +6,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from math import inf
 from typing import Any
 
 from spsbench.axes import BEAM, EAGER, FIXED, K_SEQ, MODEL, MODIFIED_REJECTION, ONE_HOT, OWN_RULE
 from spsbench.config import RunConfig
-from spsbench.drafters.registry import DRAFTERS, RULES, TREE, drafter_kind, policy_kind, rule_kind, shape_in
+from spsbench.drafters.registry import (
+    DRAFTERS,
+    RULES,
+    TREE,
+    drafter_kind,
+    parts_of,
+    policy_kind,
+    rule_kind,
+    shape_in,
+)
 from spsbench.drafters.shape import Shape, shape_of
 from spsbench.engines.external.registry import NAMED, OPENAI, WORKER, find_peer
 from spsbench.errors import UsageError
@@ -88,6 +98,7 @@ def task_and_arms(config: RunConfig) -> tuple[Task, tuple[Arm, ...]]:
             remedy="Add ars or the engine eager, or give a K above 0.",
         )
     _require_drafting(config, arms)
+    _require_trees(config, arms)
     _require_baselines(config, arms)
     if max(config.batches) > 1:
         for arm in arms:
@@ -136,6 +147,28 @@ def _require_baselines(config: RunConfig, arms: Sequence[Arm]) -> None:
         )
 
 
+def _require_trees(config: RunConfig, arms: Sequence[Arm]) -> None:
+    """Refuse trees that no arm drafts, and siblings that cannot differ."""
+    drafters = {arm.drafter: shape for arm in arms if (shape := shape_in(arm.drafter)) is not None}
+    if not drafters and any(shape_of(text, "--tree") for text in config.trees):
+        raise UsageError(
+            f"no arm drafts {'+'.join(config.trees)}.",
+            flag="--tree",
+            remedy=f"Trees take the method sps, the engine {EAGER} and the policy {FIXED}.",
+        )
+    for arm in arms:
+        if arm.drafter not in drafters:
+            continue
+        support = 1 if arm.sampling.greedy else arm.sampling.top_k or inf
+        drawn = drafter_kind(arm.drafter.name).settled(arm.drafter).get("siblings") == "without"
+        if drawn and max(drafters[arm.drafter].branching, default=0) > support:
+            raise UsageError(
+                f"{arm.drafter} needs more siblings than a row under {arm.sampling_name} has, {support}.",
+                flag="--tree",
+                remedy=f"Add --drafter {arm.drafter.name}:siblings=top, or give fewer.",
+            )
+
+
 def _require_drafting(config: RunConfig, arms: Sequence[Arm]) -> None:
     """Refuse policies that leave no speculative arm, where speculation was asked for."""
     wanted = (
@@ -171,6 +204,8 @@ def _drafting(config: RunConfig) -> Iterator[Drafting]:
             continue
         depths = ks if shape is None else sorted({shape.depth(k) for k in ks})
         for k in depths if policy.name == FIXED else ks[-1:]:
+            if shape is not None and len(parts := parts_of(drafter)) > 1:
+                shape.require_branches(len(parts), k)
             yield drafter, rule, policy, k
 
 

@@ -121,6 +121,12 @@ def require_placeable(arms: Sequence[Arm]) -> None:
                 flag="--device-map",
                 remedy="Leave it out, or give --batch 1.",
             )
+        if shape_in(arm.drafter) is not None:
+            raise UsageError(
+                f"{arm.drafter} is a tree, which a target on one device scores.",
+                flag="--device-map",
+                remedy="Leave it out, or leave --tree out.",
+            )
         if arm.engine not in (EAGER, GRAPHED, GENERATE):  # a graphed arm falls back to the engine eager
             raise UsageError(
                 f"{arm.engine} knows one device.",

@@ -11,7 +11,7 @@ import torch
 from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION
 from spsbench.config import RunConfig
 from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
-from spsbench.drafters.registry import drafter_kind, rule_kind
+from spsbench.drafters.registry import drafter_kind, rule_kind, shape_in
 from spsbench.engines.arms import is_lossless, is_peer, task_and_arms
 from spsbench.engines.buffer import MOST_BYTES
 from spsbench.engines.hf import RULES
@@ -349,6 +349,12 @@ def _too_much(
                     f"{beams} beams are more than the vocabulary's {source.vocab_size} tokens.",
                     "Give fewer.",
                 )
+    siblings = max(
+        (max(shape.branching, default=1) for arm in arms if (shape := shape_in(arm.drafter))), default=1
+    )
+    if siblings > source.vocab_size:
+        message = f"{siblings} siblings are more than the vocabulary's {source.vocab_size} tokens."
+        yield "--tree", message, "Give fewer."
     windows = [attention_window(part.config) for part in (source.target, source.draft)]
     narrowest = min((window for window in windows if window is not None), default=longest)
     if searched and narrowest < longest:

@@ -16,7 +16,7 @@ from spsbench.axes import EAGER
 from spsbench.cluster import TENSOR_PARALLEL, require_alone, started
 from spsbench.config import RunConfig
 from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
-from spsbench.drafters.registry import HIDDEN, WEIGHTS, drafter_kind
+from spsbench.drafters.registry import HIDDEN, WEIGHTS, drafter_kind, shape_in
 from spsbench.engines.local import Engine
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.models.causal_lm import CausalLM
@@ -88,6 +88,10 @@ def _needing_it_whole(
     for arm in arms:
         if arm.sampling.beam is not None:
             yield "--sampling", "a beam search builds a tree over the target"
+        if shape_in(arm.drafter) is not None:
+            yield "--tree", "a tree of drafts is scored by the target in one process"
+        if shape_in(arm.drafter) is not None:
+            yield "--tree", "a tree of drafts is scored by the target in one process"
         if arm.batch > 1:
             yield "--batch", "a batch has its own forward"
         if arm.engine != EAGER:
