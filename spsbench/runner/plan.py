@@ -349,9 +349,8 @@ def _too_much(
                     f"{beams} beams are more than the vocabulary's {source.vocab_size} tokens.",
                     "Give fewer.",
                 )
-    siblings = max(
-        (max(shape.branching, default=1) for arm in arms if (shape := shape_in(arm.drafter))), default=1
-    )
+    shapes = filter(None, (shape_in(arm.drafter) for arm in arms))
+    siblings = max((width for shape in shapes for width in shape.branching), default=1)
     if siblings > source.vocab_size:
         message = f"{siblings} siblings are more than the vocabulary's {source.vocab_size} tokens."
         yield "--tree", message, "Give fewer."

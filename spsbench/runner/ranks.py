@@ -86,18 +86,16 @@ def _needing_it_whole(
     if source.draft.sharing is not None:
         yield "--draft", f"{source.draft.name} reads its target's embedding"
     for arm in arms:
-        if arm.sampling.beam is not None:
-            yield "--sampling", "a beam search builds a tree over the target"
-        if shape_in(arm.drafter) is not None:
-            yield "--tree", "a tree of drafts is scored by the target in one process"
-        if shape_in(arm.drafter) is not None:
-            yield "--tree", "a tree of drafts is scored by the target in one process"
-        if arm.batch > 1:
-            yield "--batch", "a batch has its own forward"
-        if arm.engine != EAGER:
-            yield "--engine", f"the engine {arm.engine} runs its own model"
-        if arm.method == "sps" and drafter_kind(arm.drafter.name).needs_of(arm.drafter) & {WEIGHTS, HIDDEN}:
-            yield "--drafter", f"the drafter {arm.drafter.name} reads the target's layers"
+        needs = drafter_kind(arm.drafter.name).needs_of(arm.drafter) if arm.method == "sps" else frozenset()
+        name = arm.drafter.name
+        reasons = (
+            (arm.sampling.beam, "--sampling", "a beam search builds a tree over the target"),
+            (shape_in(arm.drafter), "--tree", "a tree of drafts is scored by a target in one process"),
+            (arm.batch > 1, "--batch", "a batch has its own forward"),
+            (arm.engine != EAGER, "--engine", f"the engine {arm.engine} runs its own model"),
+            (needs & {WEIGHTS, HIDDEN}, "--drafter", f"the drafter {name} reads the target's layers"),
+        )
+        yield from ((flag, reason) for applies, flag, reason in reasons if applies)
 
 
 def ranks_of(config: RunConfig) -> Ranks | None:
