@@ -38,6 +38,7 @@ class Token:
         text: as it may be shown, see ``visible``.
         fate: one of ``LEGEND``, or ``ars``.
         target_prob, draft_prob, u: see ``TracedToken``.
+        sibling: of an accepted token of a tree, which one of its place it was, from 1.
     """
 
     text: str
@@ -45,6 +46,7 @@ class Token:
     target_prob: float
     draft_prob: float | None
     u: float
+    sibling: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +115,18 @@ def traces(measured: Measured) -> tuple[Trace, ...]:
     best = [max(group, key=rank) for group in series(rows)]
     found = []
     for row in (row for row in rows if row in best):
-        times = _times(measured, row["arm"])
+        known = _loops(measured, row["arm"])
         own = tokens[tokens["arm"] == row["arm"]]
         for key, part in own.groupby(["example_id", "sample_index"], sort=False):
             parts: dict[int, list[Token]] = {}
+            ms, siblings = known.get(key, ({}, {}))
             for loop, token_id, fate, target, draft, u in part[_COLUMNS].itertuples(index=False):
-                token = Token(shown_text(token_id, texts), fate, target, None if draft != draft else draft, u)
+                own_siblings = siblings.get(int(loop), [])
+                sibling = 1 + own_siblings.pop(0) if fate == "accepted" and own_siblings else None
+                shown = None if draft != draft else draft
+                token = Token(shown_text(token_id, texts), fate, target, shown, u, sibling)
                 parts.setdefault(int(loop), []).append(token)
-            ms = times.get(key, [])
-            loops = tuple(
-                TracedLoop(index, ms[index] if index < len(ms) else None, tuple(every))
-                for index, every in parts.items()
-            )
+            loops = tuple(TracedLoop(index, ms.get(index), tuple(every)) for index, every in parts.items())
             found.append(Trace(visible(str(key[0])), row["arm"], full_name(row), loops))
     order = {visible(str(example)): place for place, example in enumerate(tokens["example_id"].unique())}
     return tuple(sorted(found, key=lambda trace: order[trace.example_id]))
@@ -133,16 +135,18 @@ def traces(measured: Measured) -> tuple[Trace, ...]:
 _COLUMNS = ["loop", "token_id", "fate", "target_prob", "draft_prob", "u"]
 
 
-def _times(measured: Measured, arm: str) -> dict[Any, list[float | None]]:
-    """Milliseconds of each loop by (example_id, sample_index), for the examples that were traced."""
+def _loops(measured: Measured, arm: str) -> dict[Any, tuple[dict[int, float | None], dict[int, list[int]]]]:
+    """Of each traced (example_id, sample_index) by loop: milliseconds, and of a tree which siblings stood."""
     loops = measured.loops_by_arm.get(arm)
     if loops is None:
         return {}
     part = loops[loops["example_id"].isin(set(measured.tokens["example_id"]))]
-    return {
-        key: [None if second != second else 1e3 * second for second in own["loop_s"]]
-        for key, own in part.groupby(["example_id", "sample_index"], sort=False)
-    }
+    found = {}
+    for key, own in part.groupby(["example_id", "sample_index"], sort=False):
+        ms = {loop: None if second != second else 1e3 * second for loop, second in enumerate(own["loop_s"])}
+        told = own["siblings"].fillna("") if "siblings" in own else ()
+        found[key] = ms, {loop: [*map(int, text.split(","))] for loop, text in enumerate(told) if text}
+    return found
 
 
 _STYLES = {

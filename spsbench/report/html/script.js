@@ -79,11 +79,11 @@ document.querySelectorAll(".scroll").forEach((place) => widths.observe(place));
 const tip = document.getElementById("tip");
 
 function fill(token) {
-  const { target, draft, u } = token.dataset;
+  const { target, draft, u, sibling } = token.dataset;
   const { loop, ms } = token.parentElement.dataset;
   const fate = token.classList[1];
   const facts = [["fate", fate], ["target probability", target], ["draft probability", draft], ["u", u]];
-  facts.push(["loop", loop], ["loop took", ms && `${ms} ms`]);
+  facts.push(["sibling", sibling], ["loop", loop], ["loop took", ms && `${ms} ms`]);
   const name = document.createElement("b");
   name.textContent = token.textContent;
   const list = document.createElement("dl");
