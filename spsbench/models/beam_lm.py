@@ -1,81 +1,115 @@
-"""A transformers model that scores a tree of tokens after one prompt: what beam search needs of it.
+"""A model that scores a tree of tokens after one prompt: what beam search and drafts that are trees need.
 
-Batch size 1: the prompt is cached once for all beams, every token of the tree has one column after it, and
+Batch size 1: the prompt is cached once for all branches, every token of the tree has one column after it, and
 a mask lets each token attend to the prompt and to its own ancestors. Positions are by depth. Other layouts
-and why this one: docs/adr/0024-beams-share-one-row.md.
+and why this one: docs/adr/0024-beams-share-one-row.md. Over ONNX Runtime: docs/adr/0037.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Protocol
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache
 
 from spsbench.decode.beam import Node
 from spsbench.errors import UsageError
-from spsbench.models.causal_lm import tolerance
-from spsbench.models.seq2seq_lm import Encoded, Seq2SeqLM
-from spsbench.models.torch_lm import RewindLayer, TorchLM
+from spsbench.models.causal_lm import CausalLM, attention_window, proposable, tolerance
+from spsbench.models.live_tree import Branches, Columns, LiveTree
+from spsbench.models.onnx_lm import OnnxLM
+from spsbench.models.placement import PlacedLM
+from spsbench.models.seq2seq_lm import Encoded, EncoderDecoder, Seq2SeqLM
+from spsbench.models.tensor_parallel import SplitLM
+from spsbench.models.torch_lm import RewindCache, TorchLM
 
 
 class BeamLM:
-    """A ``TreeModel`` over the stock forward of a model; weights are shared, the cache is its own."""
+    """A ``TreeModel`` over a model's forward; of a decoder alone, over its own cache and features too.
 
-    def __init__(self, lm: TorchLM) -> None:
-        self._lm, self.model, self.vocab_size = lm, lm.model, lm.vocab_size
-        self.border = lm.border if isinstance(lm, Seq2SeqLM) else None
-        self._layout = _encoder_decoder(self.model) if self.border else _DecoderOnly(self.model)
-        self._tree = _Tree(0, self.model.device)
+    Attributes:
+        window: the attention window that branches may exceed; None where there is none, or they may not.
+    """
+
+    def __init__(self, lm: TorchLM | OnnxLM) -> None:
+        self._lm, self.vocab_size, self.dtype = lm, lm.vocab_size, lm.dtype
+        self.window = attention_window(lm.config) if isinstance(lm, OnnxLM) else None
+        self.border = lm.border
+        self.name = type(lm.model).__name__ if isinstance(lm, TorchLM) else lm.config.model_type
+        self._layout: _Layout = (
+            _Onnx(lm)
+            if isinstance(lm, OnnxLM)
+            else _encoder_decoder(lm)
+            if isinstance(lm, Seq2SeqLM)
+            else _DecoderOnly(lm)
+        )
+        self._tree = LiveTree(0)
 
     @torch.inference_mode()
     def begin(self, prompt: Sequence[int]) -> None:
         """See ``TreeModel.begin``; runs the encoder where there is one."""
-        cut = 0 if self.border is None else self.border.source_length(prompt)
-        source, read = prompt[:cut], prompt[cut:-1]
-        self._layout.begin(source)
-        self._tree = _Tree(len(read), self.model.device)
-        if read or source:  # an encoder-decoder reads the last token too, for its cross-attention's keys
-            ids = list(read) or list(prompt[-1:])
-            self._layout.read(self._ids(ids))
-            self._layout.keep(torch.arange(len(read), device=self.model.device))
+        self._tree = LiveTree(self._layout.begin(prompt))
 
     @torch.inference_mode()
     def score(self, nodes: Sequence[Node]) -> Tensor:
         fresh = self._tree.add(nodes)
-        ids = self._ids([node.token for node in fresh])
-        depths = torch.tensor([node.depth for node in fresh], device=self.model.device)
-        mask, distances = self._tree.seen(len(fresh), depths)
-        logits = self._layout.score(ids, self._tree.prefix + depths, mask, distances)[:, : self.vocab_size]
+        ids = torch.tensor([node.token for node in fresh], device=self._lm.device)
+        logits = self._layout.score(ids, self._tree.prefix, self._tree.last(len(fresh)))
         if fresh == list(nodes):
-            return logits
+            return logits[:, : self.vocab_size]
         place = {node: index for index, node in enumerate(fresh)}
-        return logits[[place[node] for node in nodes]]
+        return logits[[place[node] for node in nodes], : self.vocab_size]
 
     @torch.inference_mode()
     def keep(self, nodes: Sequence[Node]) -> None:
-        self._layout.keep(self._tree.keep(nodes))
+        self._layout.keep(*self._tree.keep(nodes))
 
     @torch.inference_mode()
     def in_line(self, prompt: Sequence[int], tokens: Sequence[int]) -> Tensor:
         """[V] logits after a prompt and tokens, by one forward without cache or tree."""
-        return self._lm.score_uncached(self._ids([*prompt, *tokens])[0], last=1)[0]
+        ids = torch.tensor([*prompt, *tokens], device=self._lm.device)
+        return proposable(self._lm, self._lm.score_uncached(ids, last=1))[0]
 
-    def _ids(self, tokens: Sequence[int]) -> Tensor:
-        return torch.tensor([tokens], device=self.model.device)
+    @torch.inference_mode()
+    def scored(self, nodes: Sequence[Node]) -> list[Tensor]:
+        """As ``score``, copies of the logits of the tokens that it can propose."""
+        return [*proposable(self._lm, self.score(nodes)).clone()]
+
+
+def tree_of(lm: CausalLM, flag: str = "--tree") -> BeamLM:
+    """A model as one that scores trees, with its own cache; a refusal where it cannot, or not exactly."""
+    reason = _no_tree(lm)
+    if reason or not isinstance(lm, TorchLM | OnnxLM):
+        raise _refusal(str(lm.config.model_type), reason or "its forward takes no mask", flag)
+    found = BeamLM(lm)
+    require_exact_tree(found, flag)
+    lm.rollback(0)
+    return found
+
+
+def _no_tree(lm: CausalLM) -> str:
+    """Why a model cannot take a tree; empty if it may."""
+    if isinstance(lm, EncoderDecoder):
+        return "it is an encoder-decoder"
+    if isinstance(lm, SplitLM | PlacedLM):
+        return "its layers are spread over devices"
+    window = attention_window(lm.config)
+    if window is not None and window < lm.context_window and not isinstance(lm, OnnxLM):
+        return f"over {lm.backend} its attention window of {window} tokens would not follow the branches"
+    return ""
 
 
 @torch.inference_mode()
-def require_exact_tree(lm: BeamLM) -> None:
+def require_exact_tree(lm: BeamLM, flag: str = "--sampling") -> None:
     """Score a small tree, keep one branch and go on; compare with a forward of each branch in line.
 
-    It catches models that ignore a mask or positions, and caches whose columns cannot be moved.
+    It catches models that ignore a mask or positions, and caches whose columns cannot be moved. The prompt
+    exceeds a small attention window.
     """
-    prompt = [token % lm.vocab_size for token in range(3, 8)]
+    window = lm.window if lm.window and lm.window <= _WIDEST_WINDOW else 0
+    prompt = [token % lm.vocab_size for token in range(3, 8 + window)]
     if lm.border is not None:
         prompt += [*lm.border.ending, *lm.border.start]
     root = Node(prompt[-1])
@@ -84,174 +118,111 @@ def require_exact_tree(lm: BeamLM) -> None:
     beside, below = other.child(5), tip.child(4)
     try:
         lm.begin(prompt)
-        found = [*lm.score([root, one, other, tip])]
+        found = lm.scored([root, one, other, tip])
         lm.keep([tip])  # one branch goes, and the columns after it move
-        found += [*lm.score([beside, below])]
+        found += lm.scored([beside, below])
         nodes = (root, one, other, tip, beside, below)
         lines = torch.stack([lm.in_line(prompt, node.tokens()) for node in nodes]).double()
     except torch.OutOfMemoryError:
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-        raise _refusal(lm.model, reason) from error
+        raise _refusal(lm.name, reason, flag) from error
     worst = float((torch.stack(found).double() - lines).abs().max() / lines.abs().max().clamp(min=1e-9))
-    if not worst <= tolerance(lm.model.dtype):
-        raise _refusal(lm.model, f"logits differ by {worst:.2g} of their scale from those in line")
+    if not worst <= tolerance(lm.dtype):
+        raise _refusal(lm.name, f"logits differ by {worst:.2g} of their scale from those in line", flag)
 
 
-class _Tree:
-    """Which column of the cache is which node, and what each of them attends to."""
-
-    def __init__(self, prefix: int, device: torch.device) -> None:
-        self.prefix = prefix
-        self._columns: dict[Node, int] = {}
-        self._depths = torch.empty(0, dtype=torch.int64, device=device)
-        self._sees = torch.empty(0, 0, dtype=torch.bool, device=device)
-
-    def add(self, nodes: Sequence[Node]) -> list[Node]:
-        """Give columns to nodes and to their ancestors without one; all of those, in order of depth."""
-        fresh: dict[Node, None] = {}
-        for node in nodes:
-            above: Node | None = node
-            while above is not None and above not in self._columns and above not in fresh:
-                fresh[above] = None
-                above = above.parent
-        ordered = sorted(fresh, key=lambda node: node.depth)
-        self._columns |= {node: len(self._columns) + index for index, node in enumerate(ordered)}
-        self._grow(ordered)
-        return ordered
-
-    def _grow(self, ordered: Sequence[Node]) -> None:
-        first, count = len(self._sees), len(self._columns)
-        sees = torch.nn.functional.pad(self._sees, (0, count - first, 0, count - first))
-        start = 0
-        while start < len(ordered):  # all of one depth together: their parents' rows are there
-            end = start
-            while end < len(ordered) and ordered[end].depth == ordered[start].depth:
-                end += 1
-            rows = slice(first + start, first + end)
-            if parents := [self._columns[n.parent] for n in ordered[start:end] if n.parent is not None]:
-                sees[rows] = sees[parents]
-            sees[rows, rows].fill_diagonal_(True)
-            start = end
-        self._sees = sees
-        own = torch.tensor([node.depth for node in ordered], dtype=torch.int64, device=sees.device)
-        self._depths = torch.cat([self._depths, own])
-
-    def seen(self, n: int, depths: Tensor) -> tuple[Tensor, Tensor]:
-        """[n, prefix + columns] whether each of the last n nodes, of ``depths`` [n], sees a column, and how
-        many tokens the column lies ahead."""
-        tree = self._sees[len(self._sees) - n :]
-        mask = torch.nn.functional.pad(tree, (self.prefix, 0), value=True)
-        prefix = torch.arange(self.prefix, device=tree.device)
-        positions = torch.cat([prefix, self.prefix + self._depths])
-        return mask, positions - (self.prefix + depths).unsqueeze(1)
-
-    def keep(self, nodes: Sequence[Node]) -> Tensor:
-        kept: set[Node] = set()
-        for node in nodes:
-            above = node.parent
-            while above is not None and above not in kept:
-                kept.add(above)
-                above = above.parent
-        stay = [node for node in self._columns if node in kept]
-        columns = torch.tensor(
-            [self._columns[node] for node in stay], dtype=torch.int64, device=self._sees.device
-        )
-        self._columns = {node: index for index, node in enumerate(stay)}
-        self._sees = self._sees[columns][:, columns]
-        self._depths = self._depths[columns]
-        prefix = torch.arange(self.prefix, device=columns.device)
-        return torch.cat([prefix, self.prefix + columns])
+_WIDEST_WINDOW = 256
 
 
-class _TreeLayer(RewindLayer):
-    """Keys and values of which any columns can be kept."""
+class _Layout(Protocol):
+    """How the forward of a backend is given a tree."""
 
-    def keep(self, columns: Tensor) -> None:
-        if self._key_buffer is None or self._value_buffer is None:
-            return
-        still = int((columns == torch.arange(len(columns), device=columns.device)).long().cumprod(0).sum())
-        moved = columns[still:]
-        for buffer in (self._key_buffer, self._value_buffer):
-            buffer.narrow(2, still, len(moved)).copy_(buffer.index_select(2, moved))
-        self.used = len(columns)
+    def begin(self, prompt: Sequence[int]) -> int:
+        """Forget the last sequence, read the prompt but its last token; how many columns it takes."""
+        ...
+
+    def score(self, ids: Tensor, prefix: int, branches: Branches) -> Tensor:
+        """Append ids [n], which all see the first ``prefix`` columns; [n, V or more] logits."""
+        ...
+
+    def keep(self, start: int, columns: Columns) -> None:
+        """Put columns from elsewhere at ``start`` and after it, where the cache then ends."""
+        ...
 
 
-class _TreeCache(Cache):  # type: ignore[misc]
-    def __init__(self) -> None:
-        super().__init__(layer_class_to_replicate=_TreeLayer)
+class _Onnx:
+    def __init__(self, lm: OnnxLM) -> None:
+        self._lm, self.keep = lm, lm.keep
 
-    def keep(self, columns: Tensor) -> None:
-        for layer in self.layers:
-            layer.keep(columns)
+    def begin(self, prompt: Sequence[int]) -> int:
+        return len(prompt) - len(self._lm.begin(prompt))
+
+    def score(self, ids: Tensor, prefix: int, branches: Branches) -> Tensor:
+        return self._lm.score_tree(ids, branches)
 
 
 class _DecoderOnly:
-    """How a decoder alone is called: positions and mask are arguments."""
+    """Positions and mask are arguments."""
 
-    def __init__(self, model: Any) -> None:
-        self._model, self._cache = model, _TreeCache()
+    def __init__(self, lm: TorchLM) -> None:
+        self._lm = lm
 
-    def begin(self, source: Sequence[int]) -> None:
-        """Forget the last sequence."""
-        self._cache = _TreeCache()
+    def begin(self, prompt: Sequence[int]) -> int:
+        return len(prompt) - len(self._lm.begin(prompt))
 
-    def read(self, ids: Tensor) -> None:
-        """Read [1, n] ids in line."""
-        self._model(input_ids=ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+    def score(self, ids: Tensor, prefix: int, branches: Branches) -> Tensor:
+        positions = torch.from_numpy(branches.positions[-len(ids) :]).to(ids.device)
+        mask = _additive(branches, prefix, self._lm)
+        return self._lm.score_tree(ids, positions, mask)
 
-    def score(self, ids: Tensor, positions: Tensor, mask: Tensor, distances: Tensor) -> Tensor:
-        """[n, V] logits of [1, n] ids at positions [n]; ``mask`` and ``distances`` as in ``_Tree.seen``."""
-        output = self._model(
-            input_ids=ids,
-            position_ids=positions.unsqueeze(0),
-            attention_mask=_additive(mask, self._model.dtype),
-            past_key_values=self._cache,
-            use_cache=True,
-        )
-        logits: Tensor = output.logits[0]
-        return logits
-
-    def keep(self, columns: Tensor) -> None:
-        self._cache.keep(columns)
+    def keep(self, start: int, columns: Columns) -> None:
+        self._lm.keep(start, torch.from_numpy(columns).to(self._lm.device))
 
 
 Placed = Callable[[Any, Tensor, Tensor], AbstractContextManager[Any]]
 """A decoder with these positions and distances while the block lasts."""
 
 
-class _EncoderDecoder(_DecoderOnly):
+class _EncoderDecoder:
     """The decoder takes no positions: they are put where it makes its own of the cache's length."""
 
-    def __init__(self, model: Any, placed: Placed) -> None:
-        super().__init__(model)
-        self._placed = placed
+    def __init__(self, lm: Seq2SeqLM, placed: Placed) -> None:
+        self._lm, self._placed = lm, placed
+        self._cache = RewindCache()
         self._encoded: Encoded | None = None
 
-    def begin(self, source: Sequence[int]) -> None:
-        """Forget the last sequence; run the encoder over the source."""
-        super().begin(source)
-        self._encoded = Encoded(self._model, source, self._cache)
+    def begin(self, prompt: Sequence[int]) -> int:
+        cut, device = self._lm.border.source_length(prompt), self._lm.device
+        self._cache = RewindCache()
+        self._encoded = Encoded(self._lm.model, prompt[:cut], self._cache)
+        read = prompt[cut:-1]
+        # The last token is read even if alone, for the keys of the cross-attention, and forgotten.
+        self._encoded.decode(torch.tensor([list(read) or list(prompt[-1:])], device=device))
+        self._cache.rollback(len(read))
+        return len(read)
 
-    def read(self, ids: Tensor) -> None:
+    def score(self, ids: Tensor, prefix: int, branches: Branches) -> Tensor:
         assert self._encoded is not None, "a sequence begins with begin()"
-        self._encoded.decode(ids)
+        tree = torch.from_numpy(branches.positions).to(ids.device)
+        columns = torch.cat([torch.arange(prefix, device=ids.device), tree])
+        positions = tree[-len(ids) :]
+        with self._placed(self._lm.model.get_decoder(), positions, columns - positions.unsqueeze(1)):
+            return self._encoded.decode(ids.unsqueeze(0), _additive(branches, prefix, self._lm))
 
-    def score(self, ids: Tensor, positions: Tensor, mask: Tensor, distances: Tensor) -> Tensor:
-        assert self._encoded is not None, "a sequence begins with begin()"
-        with self._placed(self._model.get_decoder(), positions, distances):
-            return self._encoded.decode(ids, _additive(mask, self._model.dtype))
+    def keep(self, start: int, columns: Columns) -> None:
+        self._cache.move(start, torch.from_numpy(columns).to(self._lm.device))
 
 
-def _encoder_decoder(model: Any) -> _EncoderDecoder:
-    decoder = model.get_decoder()
+def _encoder_decoder(lm: Seq2SeqLM) -> _EncoderDecoder:
+    decoder = lm.model.get_decoder()
     if hasattr(decoder, "embed_positions"):
-        return _EncoderDecoder(model, _learned)
+        return _EncoderDecoder(lm, _learned)
     block = getattr(decoder, "block", None)
     if block is not None and hasattr(block[0].layer[0].SelfAttention, "_relative_position_bucket"):
-        return _EncoderDecoder(model, _relative)
-    raise _refusal(model, "its decoder's positions cannot be set")
+        return _EncoderDecoder(lm, _relative)
+    raise _refusal(type(lm.model).__name__, "its decoder's positions cannot be set", "--sampling")
 
 
 def _learned(decoder: Any, positions: Tensor, distances: Tensor) -> AbstractContextManager[Any]:
@@ -280,15 +251,18 @@ def _relative(decoder: Any, positions: Tensor, distances: Tensor) -> AbstractCon
     return patch.object(attention, "compute_bias", compute_bias)
 
 
-def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+def _additive(branches: Branches, prefix: int, lm: TorchLM) -> Tensor:
     """[1, 1, n, m] 0 where a column is seen, else the dtype's least number: what eager attention adds."""
-    least = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=mask.device)
-    return torch.where(mask, torch.zeros((), dtype=dtype, device=mask.device), least)[None, None]
+    hidden = torch.from_numpy(~branches.sees).to(lm.device)
+    tree = torch.zeros(hidden.shape, dtype=lm.dtype, device=lm.device)
+    tree.masked_fill_(hidden, torch.finfo(lm.dtype).min)
+    return torch.nn.functional.pad(tree, (prefix, 0))[None, None]
 
 
-def _refusal(model: Any, reason: str) -> UsageError:
+def _refusal(name: str, reason: str, flag: str) -> UsageError:
+    other = "another sampling than beam" if flag == "--sampling" else "drafts that are chains"
     return UsageError(
-        f"{type(model).__name__} cannot score a tree of tokens: {reason}.",
-        flag="--sampling",
-        remedy="Choose another sampling than beam, or another model.",
+        f"{name} cannot score a tree of tokens: {reason}.",
+        flag=flag,
+        remedy=f"Choose {other}, or another model.",
     )

@@ -95,6 +95,12 @@ class Blueprint:
         }
 
     @property
+    def layer_entries(self) -> int:
+        """Number of entries of a layer's matrices."""
+        attention = (self.heads + self.kv_heads) * self.head_dim
+        return self.hidden * (2 * attention + (3 if self.family.gated else 2) * self.intermediate)
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values in float32 per cached token."""
         return 2 * self.layers * self.kv_heads * self.head_dim * 4

@@ -61,8 +61,11 @@ class HiddenStates(Protocol):
 
 
 def roomy(held: int, wanted: int) -> int:
-    """How many tokens to make room for: whole blocks, and as many again as there are."""
-    return max(-(-wanted // 256) * 256, 2 * held)
+    """How many tokens to make room for: whole blocks, and an eighth more than there are.
+
+    Matrix products go over all of it, so that much more would be paid for in every forward.
+    """
+    return -(-max(wanted, held + held // 8) // 256) * 256
 
 
 class FeatureRows:
@@ -80,6 +83,12 @@ class FeatureRows:
                 grown[:start] = self._rows[:start]
             self._rows = grown
         self._rows.narrow(0, start, len(rows)).copy_(rows)
+
+    def move(self, start: int, columns: Tensor) -> None:
+        """Put rows from elsewhere at ``start`` and after it."""
+        if not len(columns):
+            return
+        self._rows.narrow(0, start, len(columns)).copy_(self._rows.index_select(0, columns))
 
     def read(self, start: int, end: int) -> Tensor:
         """[end - start, hidden]; a view."""
@@ -301,7 +310,7 @@ def self_test(model: CausalLM, seed: int = 0) -> SelfTest:
     digest = hashlib.sha256()
     for rows in (cached, continued):
         digest.update(rows.float().cpu().numpy().tobytes())
-    cached, continued, full, branch = (_proposable(model, rows) for rows in (cached, continued, full, branch))
+    cached, continued, full, branch = (proposable(model, rows) for rows in (cached, continued, full, branch))
     return SelfTest(
         cached=float((cached.double() - full[-_BLOCK:].double()).abs().max()),
         rolled_back=float((continued.double() - branch[-1:].double()).abs().max()),
@@ -311,7 +320,7 @@ def self_test(model: CausalLM, seed: int = 0) -> SelfTest:
     )
 
 
-def _proposable(model: CausalLM, logits: Tensor) -> Tensor:
+def proposable(model: CausalLM, logits: Tensor) -> Tensor:
     """[n, m] the logits of the tokens that a model can propose; an error where others are possible."""
     if model.vocabulary is None:
         return logits

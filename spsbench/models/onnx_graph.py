@@ -3,13 +3,17 @@
 Grouped-query attention holds rotary embedding, the append to the cache and the mask; a skip norm holds
 the addition before it: 11 operators a layer. Embeddings are looked up outside, so that a tied matrix is
 in memory once, as the head. Weights are handed to the session beside the graph and are in no file.
+
+That operator reads the cache once for every row. A few rows over a long cache, and rows that are a tree,
+take two matrix products a layer instead, which read it once for all rows: see ``Ways``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +64,9 @@ def block_sums(width: int) -> Floats:
 
 
 Weights = dict[str, npt.NDArray[Any]]
+Ways = Literal["fused", "dense", "both"]
+"""How attention is computed: by the fused operator, by matrix products, or as an input says, forward by
+forward. Of both, the weights are in memory once."""
 
 _MICROSOFT = "com.microsoft"
 _OPSET, _IR = 21, 10
@@ -83,6 +90,12 @@ class Graph:
 
     A graph of B sequences takes more: ``hidden`` [1, B n, hidden] and ``rows`` go through them sequence after
     sequence, and ``seen_b`` [1], ``total_b``, ``key_i_b``, ``value_i_b`` and their outputs are of one each.
+
+    Dense attention, of one sequence, takes ``positions`` [n, 1], ``places`` [n, kv_heads, 1, 3] (0, the head
+    and the slot that a key is written to) and ``bias`` [n group, slots] (0 or minus infinity, added to the
+    scores; a row for each of the heads that share keys) in place of ``seen`` and ``total``, and with sliding
+    windows ``near``, the bias of those layers. A graph of both ways takes all of them, those of the way not
+    taken with any length, and ``dense`` [], which way that is.
     """
 
     model: ModelProto
@@ -90,27 +103,37 @@ class Graph:
 
 
 def build_graph(
-    blueprint: Blueprint, stored: StoredWeights, bits: int | None = None, batch: int | None = None
+    blueprint: Blueprint,
+    stored: StoredWeights,
+    bits: int | None = None,
+    batch: int | None = None,
+    ways: Ways = "fused",
 ) -> Graph:
-    """The graph of a model, of B sequences if ``batch`` is given.
+    """The graph of a model, of B sequences if ``batch`` is given, which are fused.
 
     8 or 4 bits round matrices, see ``rounded``. With 4 the head has 8: its errors are the logits'.
     """
-    return Builder(blueprint, stored, bits, batch).graph()
+    return Builder(blueprint, stored, bits, batch, ways).graph()
 
 
 class Builder:
     """Writes a graph operator by operator; see ``build_graph`` for the arguments."""
 
     def __init__(
-        self, blueprint: Blueprint, stored: StoredWeights, bits: int | None, batch: int | None = None
+        self,
+        blueprint: Blueprint,
+        stored: StoredWeights,
+        bits: int | None,
+        batch: int | None = None,
+        ways: Ways = "fused",
     ) -> None:
-        self._plan, self._stored, self._bits = blueprint, stored, bits
+        self._plan, self._stored, self._bits, self._ways = blueprint, stored, bits, ways
         self._sequences = [""] if batch is None else [f"_{number}" for number in range(batch)]
         self._shapes = dict(blueprint.shapes)
         self._width = blueprint.hidden
         self._nodes: list[Any] = []
-        self._constants: list[TensorProto] = []
+        self._numbers = itertools.count()
+        self._constants: dict[str, TensorProto] = {}
         self._weights: Weights = {}
         self._summed: dict[str, str] = {}
 
@@ -194,18 +217,87 @@ class Builder:
 
     def _over_cache(self, states: Sequence[str], number: int, sequence: str) -> str:
         """What a layer's queries find, over the cache of a sequence."""
-        plan, window = self._plan, self._plan.windows[number]
         key, value = f"key_{number}{sequence}", f"value_{number}{sequence}"
-        return self._node(
+        outputs = [f"model.layers.{number}.self_attn.out{sequence}", f"new_{key}", f"new_{value}"]
+        if self._ways == "both":
+            branches = {
+                f"{side}_branch": self._branch(way, states, number, outputs)
+                for side, way in (("then", self._dense), ("else", self._fused))
+            }
+            self._node("If", ["dense"], outputs, **branches)
+        elif self._ways == "dense":
+            self._dense(states, number, outputs)
+        else:
+            self._fused(states, number, outputs, sequence)
+        return outputs[0]
+
+    def _branch(
+        self, way: Callable[..., None], states: Sequence[str], number: int, outputs: Sequence[str]
+    ) -> Any:
+        """A way as a graph of its own, whose outputs are written to the memory of the outer ones."""
+        outside, self._nodes = self._nodes, []
+        own = [f"{way.__name__}.{name}" for name in outputs]
+        way(states, number, own)
+        plan, value, floats = self._plan, helper.make_tensor_value_info, TensorProto.FLOAT
+        slots: list[str | int | None] = ["b", plan.kv_heads, "slots", plan.head_dim]
+        infos = [value(own[0], floats, ["b", "n", plan.heads * plan.head_dim])]
+        infos += [value(name, floats, slots) for name in own[1:]]
+        graph = helper.make_graph(self._nodes, own[0], [], infos)
+        self._nodes = outside
+        return graph
+
+    def _fused(self, states: Sequence[str], number: int, outputs: list[str], sequence: str = "") -> None:
+        plan, window = self._plan, self._plan.windows[number]
+        caches = [f"{kind}_{number}{sequence}" for kind in ("key", "value")]
+        self._node(
             "GroupQueryAttention",
-            [*states, key, value, f"seen{sequence}", f"total{sequence}", "cos", "sin"],
-            [f"model.layers.{number}.self_attn.out{sequence}", f"new_{key}", f"new_{value}"],
+            [*states, *caches, f"seen{sequence}", f"total{sequence}", "cos", "sin"],
+            outputs,
             num_heads=plan.heads,
             kv_num_heads=plan.kv_heads,
             scale=plan.scale,
             do_rotary=int(plan.rotates[number]),
             local_window_size=window if window else -1,
         )
+
+    def _dense(self, states: Sequence[str], number: int, outputs: list[str]) -> None:
+        """Attention by two products for each head of keys, with those of all rows and heads that share it.
+
+        Keys are the left factor, so that they are streamed as they lie and the queries are packed.
+        """
+        plan = self._plan
+        width, shared = plan.head_dim, plan.kv_heads
+        both, groups = plan.heads + shared, plan.heads // shared
+        joined = self._node("Concat", [*states], axis=-1) if states[1] else states[0]
+        parts = self._reshaped(joined, -1, both + shared, 1, width)  # every token as a sequence of its own
+        turned, values = self._parts(parts, both, shared)
+        if plan.rotates[number]:
+            turned = self._node("RotaryEmbedding", [turned, "positions", "cos", "sin"])
+        queries, keys = self._parts(turned, plan.heads, shared)
+        self._node("ScatterND", [f"key_{number}", "places", keys], [outputs[1]])
+        self._node("ScatterND", [f"value_{number}", "places", values], [outputs[2]])
+        queries = self._swapped(self._reshaped(queries, -1, shared, groups * width))
+        queries = self._reshaped(queries, 1, shared, -1, width)
+        scores = self._node("FusedMatMul", [outputs[1], queries], transB=1, alpha=plan.scale)
+        scores = self._node("Transpose", [scores], perm=[0, 1, 3, 2])
+        scores = self._node("Add", [scores, "near" if plan.windows[number] else "bias"])
+        found = self._node("MatMul", [self._node("Softmax", [scores], axis=-1), outputs[2]])
+        rows = self._swapped(self._reshaped(found, shared, -1, groups * width))
+        self._reshaped(rows, 1, -1, plan.heads * width, out=outputs[0])
+
+    def _reshaped(self, x: str, *shape: int, out: str = "") -> str:
+        wanted = self._constant(f"shape_{'_'.join(map(str, shape))}", np.array(shape))
+        return self._node("Reshape", [x, wanted], [out] if out else None)
+
+    def _parts(self, x: str, *heads: int) -> list[str]:
+        """So many heads each of [n, heads, 1, width]."""
+        sizes = self._constant(f"sizes_{'_'.join(map(str, heads))}", np.array(heads))
+        outputs = [f"{x}.{place}" for place in range(len(heads))]
+        self._node("Split", [x, sizes], outputs, axis=1)
+        return outputs
+
+    def _swapped(self, x: str) -> str:
+        return self._node("Transpose", [x], perm=[1, 0, 2])
 
     def _queries_keys_values(self, x: str, prefix: str) -> list[str]:
         """One product of all three, or the three of them where queries and keys are normed."""
@@ -322,11 +414,11 @@ class Builder:
         return name
 
     def _constant(self, name: str, array: npt.NDArray[np.int64]) -> str:
-        self._constants.append(helper.make_tensor(name, TensorProto.INT64, array.shape, array.tolist()))
+        self._constants[name] = helper.make_tensor(name, TensorProto.INT64, array.shape, array.tolist())
         return name
 
     def _node(self, kind: str, inputs: list[str], outputs: list[str] | None = None, **attributes: Any) -> str:
-        outputs = outputs or [f"{kind}_{len(self._nodes)}"]
+        outputs = outputs or [f"{kind}_{next(self._numbers)}"]
         domain = _MICROSOFT if kind in _FUSED else ""
         self._nodes.append(helper.make_node(kind, inputs, outputs, domain=domain, **attributes))
         return outputs[0]
@@ -343,7 +435,7 @@ class Builder:
             )
             stub.external_data.add(key="location", value="none")
             stubs.append(stub)
-        return stubs + self._constants
+        return [*stubs, *self._constants.values()]
 
     def _signature(self) -> tuple[list[Any], list[Any]]:
         plan, value, sequences = self._plan, helper.make_tensor_value_info, self._sequences
@@ -361,6 +453,15 @@ class Builder:
             *(value(f"total{name}", ints, []) for name in sequences),
             *(value(name, floats, slots) for name in caches),
         ]
+        if self._ways != "fused":
+            inputs = [each for each in inputs if self._ways == "both" or each.name not in ("seen", "total")]
+            inputs += [
+                value("positions", longs, ["new", 1]),
+                value("places", longs, ["new", plan.kv_heads, 1, 3]),
+                value("bias", floats, ["queries", "columns"]),
+            ]
+            inputs += [value("near", floats, ["queries", "columns"])] if any(plan.windows) else []
+            inputs += [value("dense", TensorProto.BOOL, [])] if self._ways == "both" else []
         outputs = [
             value("logits", floats, [several, "wanted", plan.vocab_size]),
             value(FEATURES, floats, [several, "n", plan.hidden]),
@@ -376,5 +477,7 @@ _FUSED = frozenset(
         "SkipSimplifiedLayerNormalization",
         "QuickGelu",
         "MatMulNBits",
+        "RotaryEmbedding",
+        "FusedMatMul",
     }
 )

@@ -6,6 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -17,6 +18,7 @@ from spsbench.errors import UsageError
 from spsbench.models.blueprint import Blueprint, blueprint_of
 from spsbench.models.causal_lm import CausalLM, FeatureRows, VocabularyRows, roomy
 from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights, trim_heap
+from spsbench.models.live_tree import Branches, Columns
 from spsbench.models.onnx_graph import FEATURES, Graph, build_graph
 from spsbench.models.trained import embedding_fingerprint
 
@@ -57,11 +59,51 @@ def session_options(threads: int) -> SessionOptions:
 
 
 # Larger blocks are prompts: no two are of the same length, and a prompt does not wait for a binding.
-_MOST_ROWS_KEPT = 65
+_MOST_ROWS_KEPT = 66
+"""The pending token and a tree of 65."""
+
+LONG, SEVERAL = 512, 2
+"""From so many cached tokens and rows on matrix products are the faster attention; see docs/adr/0037."""
 
 
-Bound = tuple[Any, Floats, Tensor, Tensor | None]
-"""A shape's binding, its [n, width] embeddings, [last, V] logits, and [n, hidden] features if asked for."""
+Bound = tuple[Any, Floats, Tensor, Tensor | None, "_Placed | None"]
+"""A shape's binding, its [n, width] embeddings, [last, V] logits, [n, hidden] features if asked for, and
+what dense attention reads."""
+
+
+class _Placed:
+    """The inputs that say where the n tokens of a forward stand; see ``Graph``."""
+
+    def __init__(self, plan: Blueprint, n: int, slots: int) -> None:
+        self._window = next(filter(None, plan.windows), None)
+        self._positions = np.zeros((n, 1), np.int64)
+        self._places = np.zeros((n, plan.kv_heads, 1, 3), np.int64)
+        self._places[:, :, 0, 1] = np.arange(plan.kv_heads)
+        shape = (n, plan.heads // plan.kv_heads, slots)
+        self._bias = np.zeros(shape, np.float32)
+        self._near = np.zeros(shape if self._window else (1, 1, 1), np.float32)
+        self.arrays: dict[str, Any] = {"positions": self._positions, "places": self._places}
+        self.arrays |= {
+            "bias": self._bias.reshape(-1, slots),
+            "near": self._near.reshape(-1, self._near.shape[-1]),
+        }
+
+    def write(self, start: int, branches: Branches | None) -> None:
+        """Place the tokens in the columns from ``start`` on; as a chain, if no branches are given."""
+        n = len(self._positions)
+        end = start + n
+        if branches is None:
+            branches = Branches(np.arange(start, end), np.tri(n, dtype=np.bool_))
+        first, own = end - len(branches.positions), branches.positions[-n:, None]
+        self._positions[:] = own
+        self._places[:, :, 0, 2] = np.arange(start, end)[:, None]
+        self._bias[:, :, :first] = 0.0
+        self._bias[:, :, first:end] = np.where(branches.sees, 0.0, -np.inf)[:, None]
+        self._bias[:, :, end:] = -np.inf
+        if self._window:
+            far = own - np.append(np.arange(first), branches.positions) >= self._window
+            self._near[:] = self._bias
+            self._near[:, :, :end] += np.where(far, -np.inf, 0.0)[:, None]
 
 
 class OnnxForward:
@@ -73,6 +115,7 @@ class OnnxForward:
     Args:
         width: of the embeddings, if not the model's.
         memory: keys and values of ``slots`` tokens with the rotary tables; allocated as needed if not given.
+        wide: the session of dense attention, where there is one.
 
     Attributes:
         features: [n, hidden] of the last forward, overwritten by the next one of the same shape; None where
@@ -87,28 +130,47 @@ class OnnxForward:
         features: bool = False,
         memory: Mapping[str, Any] | None = None,
         slots: int = 0,
+        wide: Callable[[], InferenceSession] | None = None,
     ) -> None:
-        self._session, self._plan = session, blueprint
+        self._session, self._plan, self._wide = session, blueprint, wide
         self._width, self._keeps_features = width or blueprint.hidden, features
         self.features: Tensor | None = None
         self._memory, self._slots = dict(memory or {}), slots
         self._crossed: dict[str, Any] = {}
-        self._bound: dict[tuple[int, int], Bound] = {}
+        self._bound: dict[tuple[int, int, bool], Bound] = {}
+        self._caches: Floats = np.empty(0, np.float32)
         # What is written into these arrays is what the graph reads: a value shares an array's memory.
         self._seen, self._total = np.zeros(1, np.int32), np.zeros((), np.int32)
 
-    def __call__(self, embed: Callable[[Floats], None], start: int, n: int, last: int) -> Tensor:
+    def __call__(
+        self, embed: Callable[[Floats], None], start: int, n: int, last: int, branches: Branches | None = None
+    ) -> Tensor:
         """[last, V] logits of n tokens after the first ``start`` cached ones; ``embed`` writes [n, width].
 
-        The next forward of the same shape overwrites them.
+        The next forward of the same shape overwrites them. Which attention is used follows from the rows
+        and the context alone, so that tokens do not depend on the machine.
         """
         self._make_room(start, start + n)
-        binding, hidden, logits, self.features = self._bound.get((n, last)) or self._bind(n, last)
+        several = SEVERAL <= n <= _MOST_ROWS_KEPT and start >= LONG and self._wide is not None
+        shape = (n, last, branches is not None or several)
+        binding, hidden, logits, self.features, placed = self._bound.get(shape) or self._bind(*shape)
         embed(hidden)
+        if placed is not None:
+            placed.write(start, branches)
         self._seen[0] = start + n - 1
         self._total[...] = start + n
-        self._session.run_with_iobinding(binding)
+        self._session_of(placed is not None).run_with_iobinding(binding)
         return logits
+
+    def _session_of(self, dense: bool) -> InferenceSession:
+        if not dense:
+            return self._session
+        assert self._wide is not None, "a tree takes dense attention"
+        return self._wide()
+
+    def move(self, start: int, columns: Columns) -> None:
+        """Put cached tokens from elsewhere at ``start`` and after it."""
+        self._caches[:, :, :, start : start + len(columns)] = self._caches[:, :, :, columns]
 
     def attend(self, crossed: Mapping[str, Any]) -> None:
         """Give every layer the keys and values of a source, as the runtime's values; until the next call."""
@@ -121,27 +183,32 @@ class OnnxForward:
             return
         plan = self._plan
         slots = roomy(held, wanted)
-        grown: dict[str, Any] = {}
-        for number in range(plan.layers):
-            for name in (f"key_{number}", f"value_{number}"):
-                room = np.zeros((1, plan.kv_heads, slots, plan.head_dim), np.float32)
-                if held:
-                    room[:, :, :held] = self._memory[name].numpy()[:, :, :held]
-                grown[name] = value_of(room)
-        self._memory, self._slots = grown | rotary_tables(plan, slots), slots
+        caches = np.zeros((2 * plan.layers, 1, plan.kv_heads, slots, plan.head_dim), np.float32)
+        if held:
+            caches[:, :, :, :held] = self._caches[:, :, :, :held]
+        names = [f"{kind}_{number}" for number in range(plan.layers) for kind in ("key", "value")]
+        self._memory = dict(zip(names, map(value_of, caches), strict=True)) | rotary_tables(plan, slots)
+        self._caches, self._slots = caches, slots
         self._bound.clear()
 
-    def _bind(self, n: int, last: int) -> Bound:
+    def _bind(self, n: int, last: int, dense: bool) -> Bound:
+        session = self._session_of(dense)
         hidden, rows = np.zeros((1, n, self._width), np.float32), np.arange(n - last, n)
+        placed = _Placed(self._plan, n, self._slots) if dense else None
+        # A graph of both ways takes the inputs of both.
+        spare = placed or _Placed(self._plan, 1, 1)
         own = {"hidden": hidden, "rows": rows, "seen": self._seen, "total": self._total}
+        own |= spare.arrays | {"dense": np.array(dense)}
+        taken = {each.name for each in session.get_inputs()}
         outputs = {"logits": np.zeros((1, last, self._plan.vocab_size), np.float32)}
         if self._keeps_features:
             outputs[FEATURES] = np.zeros((1, n, self._plan.hidden), np.float32)
-        binding = bind(self._session, own, self._memory | self._crossed, outputs)
+        own = {name: array for name, array in own.items() if name in taken}
+        binding = bind(session, own, self._memory | self._crossed, outputs)
         logits, *features = (torch.from_numpy(array[0]) for array in outputs.values())
-        bound = (binding, hidden[0], logits, features[0] if features else None)
+        bound = (binding, hidden[0], logits, features[0] if features else None, placed)
         if n <= _MOST_ROWS_KEPT:
-            self._bound[n, last] = bound
+            self._bound[n, last, dense] = bound
         return bound
 
 
@@ -205,6 +272,7 @@ class OnnxModel(CausalLM):
         self.stored, self.threads, self._reference = stored, threads, reference
         self.bits, self.plan, self.layers = bits, plan, plan.layers
         self.session, self._weight_bytes = session_of(graph, threads)
+        self._wide: Callable[[], InferenceSession] | None = None
         self._forward = OnnxForward(self.session, plan)
         self._spread: VocabularyRows | None = None
         self._length = 0
@@ -231,13 +299,28 @@ class OnnxModel(CausalLM):
         return self._reference()
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
+        return self._appended(tokens, last)
+
+    def _appended(self, tokens: Tensor, last: int, branches: Branches | None = None) -> Tensor:
         n, start = tokens.shape[0], self._length
-        logits = self._forward(lambda out: self.embed(tokens, out), start, n, last)
+        logits = self._forward(lambda out: self.embed(tokens, out), start, n, last, branches)
         if self._features is not None:
             assert self._forward.features is not None
             self._features.write(start, self._forward.features)
         self._length = start + n
         return self.all_logits(logits, self._spread)
+
+    def score_tree(self, tokens: Tensor, branches: Branches) -> Tensor:
+        """[n, V] logits of tokens [n] that are appended to the cache as branches of a tree."""
+        return self._appended(tokens, len(tokens), branches)
+
+    def keep(self, start: int, columns: Columns) -> None:
+        """Put cached tokens from elsewhere at ``start`` and after it, and forget what comes then."""
+        if len(columns):
+            self._forward.move(start, columns)
+        if self._features is not None:
+            self._features.move(start, torch.from_numpy(columns))
+        self._length = start + len(columns)
 
     def rollback(self, length: int) -> None:
         self._length = min(self._length, length)
@@ -255,9 +338,12 @@ class OnnxModel(CausalLM):
 
     def twin(self) -> Self:
         other = copy.copy(self)
-        other._forward = OnnxForward(other.session, other.plan)
+        other._forward = other._new_forward()
         other._length, other._features, other._spread = 0, None, other.new_spread()
         return other
+
+    def _new_forward(self, features: bool = False) -> OnnxForward:
+        return OnnxForward(self.session, self.plan, features=features, wide=self._wide)
 
     def embed(self, tokens: Tensor, out: Floats) -> None:
         """Write the embeddings of tokens [n] into ``out`` [n, width]."""
@@ -274,6 +360,11 @@ class OnnxModel(CausalLM):
         if spread is not None:
             return spread(logits)
         return logits if logits.shape[-1] == self.vocab_size else logits[:, : self.vocab_size]
+
+
+_LARGE = 8 << 20
+"""From so many bytes of weights a layer on, one session has both ways of attention: the choice between them
+costs some microseconds a layer. Smaller models get a second session when they need it."""
 
 
 class OnnxLM(OnnxModel):
@@ -298,15 +389,23 @@ class OnnxLM(OnnxModel):
             layers=plan.layers if layers is None else layers,
             vocab_size=plan.vocab_size if vocabulary is None else len(vocabulary),
         )
-        graph = build_graph(plan, stored, bits)
+        large = plan.layer_entries * (bits or 32) // 8 >= _LARGE
+        graph = build_graph(plan, stored, bits, ways="both" if large else "fused")
         super().__init__(config, stored, vocab_size, threads, reference, bits, plan, graph)
+        session = self.session
+        self._wide = cache(
+            lambda: (
+                session if large else session_of(build_graph(plan, stored, bits, ways="dense"), threads)[0]
+            )
+        )
+        self._forward = self._new_forward()
         self.vocabulary = vocabulary
         self._spread = self.new_spread()
         self._variants: dict[tuple[int | None, int | None], OnnxLM] = {}
 
     def with_features(self, flag: str) -> OnnxLM:
         other = self.twin()
-        other._forward = OnnxForward(other.session, other.plan, features=True)
+        other._forward = other._new_forward(features=True)
         other._features = FeatureRows()
         return other
 

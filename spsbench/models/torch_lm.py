@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -102,6 +102,13 @@ class RewindLayer(DynamicLayer):  # type: ignore[misc]
     def get_seq_length(self) -> int:
         return self.used
 
+    def move(self, start: int, columns: Tensor) -> None:
+        """Put tokens from elsewhere at ``start`` and after it; they are the last ones then."""
+        self.used = start + len(columns)
+        for buffer in (self._key_buffer, self._value_buffer):
+            if buffer is not None and len(columns):
+                buffer.narrow(2, start, len(columns)).copy_(buffer.index_select(2, columns))
+
     def select(self, rows: Tensor) -> None:
         """Keep only these sequences of the batch."""
         if self._key_buffer is not None and self._value_buffer is not None:
@@ -127,6 +134,10 @@ class RewindCache(Cache):  # type: ignore[misc]
         """Count the first ``length`` tokens again, which a rollback let go of."""
         for layer in self.layers:
             layer.used = length
+
+    def move(self, start: int, columns: Tensor) -> None:
+        for layer in self.layers:
+            layer.move(start, columns)
 
     def select(self, rows: Tensor) -> None:
         for layer in self.layers:
@@ -172,13 +183,40 @@ class TorchLM(CausalLM):
         return self.cache.length
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
+        return self._with_states(lambda: self._scored(tokens, last))
+
+    def score_tree(self, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        """[n, V] logits of tokens [n] that are appended to the cache as branches of a tree.
+
+        Args:
+            positions: [n] of them.
+            mask: [1, 1, n, m] that is added to the scores of attention, over all columns.
+        """
+        return self._with_states(
+            lambda: self.model(
+                input_ids=tokens.unsqueeze(0),
+                position_ids=positions.unsqueeze(0),
+                attention_mask=mask,
+                past_key_values=self.cache,
+                use_cache=True,
+            ).logits[0, :, : self.vocab_size]
+        )
+
+    def _with_states(self, forward: Callable[[], Tensor]) -> Tensor:
+        """Run a forward, and keep its states where they are wanted."""
         if self._features is None:
-            return self._scored(tokens, last)
+            return forward()
         start = self.length
         with _states(self.model) as heard:
-            logits = self._scored(tokens, last)
+            logits = forward()
         self._features.write(start, heard[0][0])
         return logits
+
+    def keep(self, start: int, columns: Tensor) -> None:
+        """Put cached tokens from elsewhere at ``start`` and after it, and forget what comes then."""
+        self.cache.move(start, columns)
+        if self._features is not None:
+            self._features.move(start, columns)
 
     def _scored(self, tokens: Tensor, last: int) -> Tensor:
         output = self.model(
