@@ -17,8 +17,8 @@ from spsbench.drafters.registry import TREE, Context, Margin, Policy
 from spsbench.drafters.shape import shape_of
 from spsbench.drafters.tree import ModelTreeDrafter
 from spsbench.errors import UsageError
+from spsbench.models.beam_lm import tree_of
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.trees import tree_of
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams
 

@@ -38,12 +38,11 @@ from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine, Engine, ThreadedEngine
 from spsbench.errors import UsageError
 from spsbench.models.batched import NotStatic, StaticLM, batched, require_same_answers
-from spsbench.models.beam_lm import BeamLM, require_exact_tree
+from spsbench.models.beam_lm import BeamLM, require_exact_tree, tree_of
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.models.placement import PlacedLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.models.trees import tree_of
 from spsbench.records import Arm, Generation, Request, SamplingParams
 
 FAILURES = (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError, PeerError)
