@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
 from spsbench.decode import rows
+from spsbench.decode.beam import Node, TreeModel
 from spsbench.decode.protocols import read_prompt
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import StatesUpTo, by_chain, by_proposals, chain_rows
 from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.registry import Context
+from spsbench.drafters.registry import TREE, Context
+from spsbench.drafters.shape import CHAIN, Shape, shape_of
+from spsbench.drafters.tree import ModelTreeDrafter
 from spsbench.errors import UsageError
 from spsbench.models import EAGLE, MODEL
 from spsbench.models.causal_lm import CausalLM, HiddenStates, text_config
 from spsbench.models.heads import Chain, Heads, load_chain, load_heads
+from spsbench.models.live_tree import Branches, LiveTree
 from spsbench.models.source import ModelSource, embedding_of, fingerprint
 from spsbench.models.trained import TrainedDraft, read_trained
 from spsbench.paths import embedded_dir
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams
+
+if TYPE_CHECKING:
+    from spsbench.drafters.tree import Siblings
 
 _NAME = "heads"
 _FLAG = "--drafter"
@@ -52,6 +60,7 @@ class EagleModel:
         self._chain, self._hidden = chain, hidden
         self._read = 0
         self._true = 0  # of the chain's entries, how many were made from the target's features
+        self.device = device
         self._nothing = torch.zeros(1, vocab_size, device=device)
         self._dtype = torch.float32
         self._predicted = torch.empty(0)
@@ -62,7 +71,7 @@ class EagleModel:
         return self._read
 
     def begin(self, prompt: Sequence[int]) -> Tensor:
-        return read_prompt(self, prompt, self._nothing.device)
+        return read_prompt(self, prompt, self.device)
 
     def room_behind(self, prompt: Sequence[int]) -> int:
         return self.context_window - len(prompt)
@@ -93,6 +102,95 @@ class EagleModel:
     def forward_bytes(self) -> int:
         """Bytes of weights that a forward reads."""
         return self._chain.forward_bytes()
+
+    def predicted(self) -> Tensor:
+        """[1, hidden] a copy of the feature that the last entry predicted."""
+        return self._predicted.clone()
+
+    def branch(self, nodes: Sequence[Node], features: Tensor, branches: Branches) -> tuple[Tensor, Tensor]:
+        """See ``Chain.branch``: entries that rest on features of its own, until it is rolled back."""
+        tokens = torch.tensor([node.token for node in nodes], device=self.device)
+        logits, predicted = self._chain.branch(tokens, features, branches)
+        return logits.to(self._dtype), predicted.clone()
+
+
+class EagleTree:
+    """An EAGLE head as a ``TreeModel``: what it has not read of its target, a node's parent predicts.
+
+    Args:
+        head: reads the pending token, the tree's root, with the target's features.
+    """
+
+    def __init__(self, head: EagleModel) -> None:
+        self._head = head
+        self._text: list[int] = []
+        self._prompt = 0
+        self._root: Node | None = None
+        self._tree = LiveTree(0)
+        self._predicted: dict[Node, Tensor] = {}
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._text, self._prompt, self._root = list(prompt), len(prompt), None
+        self._predicted = {}
+        self._head.begin(prompt)
+
+    def score(self, nodes: Sequence[Node]) -> Tensor:
+        if not self._predicted:
+            (self._root,) = nodes
+            pending = torch.tensor(self._text[self._head.length :], device=self._head.device)
+            logits = self._head.score(pending, last=1)
+            self._predicted[self._root] = self._head.predicted()
+            # An entry stands for the token after it: the first token has none.
+            self._tree = LiveTree(self._prompt - 2, self._root.depth + 1)
+            return logits
+        fresh = self._tree.add(nodes)
+        assert fresh == sorted(nodes, key=lambda node: node.depth), "a parent is scored before its children"
+        above = torch.cat([self._predicted[node.parent] for node in fresh if node.parent is not None])
+        logits, predicted = self._head.branch(fresh, above, self._tree.last(len(fresh)))
+        self._predicted |= zip(fresh, torch.split(predicted, 1), strict=True)
+        place = {node: index for index, node in enumerate(fresh)}
+        return logits[[place[node] for node in nodes]]
+
+    def keep(self, nodes: Sequence[Node]) -> None:
+        (node,) = nodes
+        new: list[int] = []
+        above: Node | None = node
+        while above is not self._root and above is not None and above.parent is not None:
+            new.append(above.token)
+            above = above.parent
+        self._text += new[::-1]
+        self._root, self._predicted = node, {}
+        self._head.rollback(len(self._text) - 1)
+
+
+class MedusaTree:
+    """Medusa heads as a ``TreeModel``: all nodes of a depth have the row of one head."""
+
+    def __init__(self, heads: Heads, hidden: HiddenStates) -> None:
+        self._heads, self._hidden = heads, hidden
+        self._rows = torch.empty(0)
+        self._root: Node | None = None
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._root = None
+
+    def score(self, nodes: Sequence[Node]) -> Tensor:
+        if self._root is None:
+            (self._root,) = nodes
+            last = self._hidden.length
+            feature = self._hidden.features(last - 1, last)
+            self._rows = self._heads(feature, self._heads.count).to(feature.dtype)
+        return self._rows[[node.depth - self._root.depth for node in nodes]]
+
+    def keep(self, nodes: Sequence[Node]) -> None:
+        self._root = None
+
+
+class HeadTreeDrafter(ModelTreeDrafter):
+    """Drafts a tree from heads; none after a single token."""
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        return super().draft(tokens, k, u) if len(tokens) > 1 else _nothing(u)
 
 
 class EagleDrafter(ModelDrafter):
@@ -181,7 +279,7 @@ def suits(options: Options, target: ModelSource) -> None:
     draft.require_target(config.hidden_size, config.vocab_size, embedding, _FLAG)
 
 
-def build(options: Options, context: Context) -> EagleDrafter | MedusaDrafter:
+def build(options: Options, context: Context) -> EagleDrafter | MedusaDrafter | HeadTreeDrafter:
     target, hidden, draft = context.target, context.hidden, _described(options)
     if hidden is None or not isinstance(target, CausalLM):
         raise UsageError(
@@ -189,12 +287,28 @@ def build(options: Options, context: Context) -> EagleDrafter | MedusaDrafter:
             flag=_FLAG,
             remedy="It takes a loaded model, in a run.",
         )
-    bits = int(options["bits"])
+    bits, shape = int(options["bits"]), shape_of(str(options[TREE]), "--tree")
     if draft.kind != EAGLE:
-        return MedusaDrafter(load_heads(draft, target, bits, _FLAG), hidden, context.sampling)
+        heads = load_heads(draft, target, bits, _FLAG)
+        if shape is None:
+            return MedusaDrafter(heads, hidden, context.sampling)
+        if shape.depth(context.k) > heads.count:
+            raise UsageError(
+                f"{draft.folder} has {heads.count} heads, and the tree is {shape.depth(context.k)} deep.",
+                flag="--tree",
+                remedy=f"Give a depth of at most {heads.count}.",
+            )
+        return _tree_drafter(MedusaTree(heads, hidden), shape, options, context)
     chain = load_chain(draft, target, bits, _FLAG)
     model = EagleModel(chain, hidden, context.vocab_size, target.context_window, context.device)
-    return EagleDrafter(model, context.sampling, context.device)
+    if shape is None:
+        return EagleDrafter(model, context.sampling, context.device)
+    return _tree_drafter(EagleTree(model), shape, options, context)
+
+
+def _tree_drafter(model: TreeModel, shape: Shape, options: Options, context: Context) -> HeadTreeDrafter:
+    siblings = cast("Siblings", options["siblings"])
+    return HeadTreeDrafter(model, context.sampling, shape, siblings, context.k)
 
 
 def again(options: Options, target: CausalLM, ids: Tensor, loops: Sequence[tuple[int, int]]) -> Tensor | None:
@@ -208,7 +322,8 @@ def again(options: Options, target: CausalLM, ids: Tensor, loops: Sequence[tuple
     keeping.score(ids[:-1], last=1)
     hidden, vocab_size, begun = StatesUpTo(keeping), target.vocab_size, loops[0][0]
     context = Context(keeping, None, SamplingParams(), target.device, vocab_size, hidden=hidden)
-    drafter = build(options, context)
+    drafter = build({**options, TREE: CHAIN}, context)
+    assert not isinstance(drafter, HeadTreeDrafter)
     found = torch.zeros(len(ids) - begun, vocab_size, dtype=target.dtype, device=target.device)
     for start, count in loops:
         if count:

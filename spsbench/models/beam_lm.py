@@ -174,7 +174,7 @@ class _DecoderOnly:
 
     def score(self, ids: Tensor, prefix: int, branches: Branches) -> Tensor:
         positions = torch.from_numpy(branches.positions[-len(ids) :]).to(ids.device)
-        mask = _additive(branches, prefix, self._lm)
+        mask = additive(branches, prefix, self._lm)
         return self._lm.score_tree(ids, positions, mask)
 
     def keep(self, start: int, columns: Columns) -> None:
@@ -209,7 +209,7 @@ class _EncoderDecoder:
         columns = torch.cat([torch.arange(prefix, device=ids.device), tree])
         positions = tree[-len(ids) :]
         with self._placed(self._lm.model.get_decoder(), positions, columns - positions.unsqueeze(1)):
-            return self._encoded.decode(ids.unsqueeze(0), _additive(branches, prefix, self._lm))
+            return self._encoded.decode(ids.unsqueeze(0), additive(branches, prefix, self._lm))
 
     def keep(self, start: int, columns: Columns) -> None:
         self._cache.move(start, torch.from_numpy(columns).to(self._lm.device))
@@ -251,7 +251,7 @@ def _relative(decoder: Any, positions: Tensor, distances: Tensor) -> AbstractCon
     return patch.object(attention, "compute_bias", compute_bias)
 
 
-def _additive(branches: Branches, prefix: int, lm: TorchLM) -> Tensor:
+def additive(branches: Branches, prefix: int, lm: TorchLM) -> Tensor:
     """[1, 1, n, m] 0 where a column is seen, else the dtype's least number: what eager attention adds."""
     hidden = torch.from_numpy(~branches.sees).to(lm.device)
     tree = torch.zeros(hidden.shape, dtype=lm.dtype, device=lm.device)

@@ -16,9 +16,11 @@ from torch.nn.functional import linear, silu
 
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models import EAGLE, MEDUSA
+from spsbench.models.beam_lm import additive
 from spsbench.models.blueprint import Blueprint, NotCovered, blueprint_of
 from spsbench.models.causal_lm import CausalLM, VocabularyRows, text_config
 from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights
+from spsbench.models.live_tree import Branches
 from spsbench.models.onnx_graph import Builder, Graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, session_of
 from spsbench.models.torch_lm import RewindCache, TorchLM
@@ -49,6 +51,10 @@ class Chain(ABC):
             [1, V] logits, minus infinity outside of the head's vocabulary, and [1, hidden] the feature
             that the last entry predicts. The next call may overwrite both.
         """
+
+    @abstractmethod
+    def branch(self, tokens: Tensor, features: Tensor, branches: Branches) -> tuple[Tensor, Tensor]:
+        """As ``extend``, of nodes of a tree: [n, V] logits and [n, hidden] features, of every one."""
 
     @abstractmethod
     def rollback(self, length: int) -> None:
@@ -91,6 +97,7 @@ class TorchChain(Chain):
         self._fc = _read(draft, "fc.weight", (width, 2 * width), target)
         self._body = _body(draft, target)
         self._score = _OutputHead(draft, target)
+        self._target = target
         self._empty()
 
     def _empty(self) -> None:
@@ -101,10 +108,21 @@ class TorchChain(Chain):
         return self._cache.length
 
     def extend(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        states = linear(torch.cat([self._table[tokens], features], dim=-1), self._fc)
-        output = self._body(inputs_embeds=states.unsqueeze(0), past_key_values=self._cache, use_cache=True)
-        feature = output.last_hidden_state[0, -1:]
+        feature = self._states(tokens, features)[-1:]
         return self._score(feature), feature
+
+    def branch(self, tokens: Tensor, features: Tensor, branches: Branches) -> tuple[Tensor, Tensor]:
+        positions = torch.from_numpy(branches.positions[-len(tokens) :]).to(tokens.device)
+        prefix = self.length + len(tokens) - len(branches.positions)
+        mask = additive(branches, prefix, self._target)
+        predicted = self._states(tokens, features, position_ids=positions.unsqueeze(0), attention_mask=mask)
+        return self._score(predicted), predicted
+
+    def _states(self, tokens: Tensor, features: Tensor, **placed: Tensor) -> Tensor:
+        states = linear(torch.cat([self._table[tokens], features], dim=-1), self._fc)
+        given = {"inputs_embeds": states.unsqueeze(0), "past_key_values": self._cache, "use_cache": True}
+        found: Tensor = self._body(**given, **placed).last_hidden_state[0]
+        return found
 
     def rollback(self, length: int) -> None:
         self._cache.rollback(length)
@@ -193,7 +211,9 @@ class OnnxChain(Chain):
 
     def _empty(self) -> None:
         width = 2 * self._plan.hidden
-        self._forward = OnnxForward(self._session, self._plan, width=width, features=True)
+        self._forward = OnnxForward(
+            self._session, self._plan, width=width, features=True, wide=lambda: self._session
+        )
         self._length = 0
 
     @property
@@ -201,16 +221,25 @@ class OnnxChain(Chain):
         return self._length
 
     def extend(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        logits, predicted = self._appended(tokens, features, 1)
+        return logits, predicted[-1:]
+
+    def branch(self, tokens: Tensor, features: Tensor, branches: Branches) -> tuple[Tensor, Tensor]:
+        return self._appended(tokens, features, len(tokens), branches)
+
+    def _appended(
+        self, tokens: Tensor, features: Tensor, last: int, branches: Branches | None = None
+    ) -> tuple[Tensor, Tensor]:
         n, width = len(tokens), self._plan.hidden
 
         def embed(out: Floats) -> None:
             self._table.rows(EMBEDDING, tokens.numpy(), out[:, :width])
             out[:, width:] = features.numpy()
 
-        logits = self._forward(embed, self._length, n, 1)
+        logits = self._forward(embed, self._length, n, last, branches)
         self._length += n
         assert self._forward.features is not None
-        return self._spread(logits), self._forward.features[-1:]
+        return self._spread(logits), self._forward.features
 
     def rollback(self, length: int) -> None:
         self._length = min(self._length, length)
@@ -259,7 +288,7 @@ class _EagleBuilder(Builder):
     """The layers after a product that takes an embedding and a feature to the width of one."""
 
     def __init__(self, blueprint: Blueprint, stored: StoredWeights, bits: int | None) -> None:
-        super().__init__(blueprint, stored, bits)
+        super().__init__(blueprint, stored, bits, ways="both")
         self._width = 2 * blueprint.hidden
         self._shapes["fc"] = (blueprint.hidden, self._width)
 

@@ -33,12 +33,16 @@ class LiveTree:
     The prefix is the prompt and the trunk: the nodes that all that is kept descends from. So the tree
     is as large as what is undecided, however long the text is.
 
+    Args:
+        prompt: columns before that of the root, whose depth is 0.
+        trunk: columns of decided nodes after them.
+
     Attributes:
         prefix: number of columns before the tree.
     """
 
-    def __init__(self, prompt: int) -> None:
-        self.prefix = self._root = prompt
+    def __init__(self, prompt: int, trunk: int = 0) -> None:
+        self._root, self.prefix = prompt, prompt + trunk
         self._columns: dict[Node, int] = {}
         self._depths = np.empty(0, np.int64)
         self._sees = np.empty((0, 0), np.bool_)

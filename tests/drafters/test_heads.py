@@ -17,14 +17,16 @@ from torch import Tensor
 from torch.nn.functional import linear, silu
 from transformers import LlamaModel
 
-from spsbench.decode.algorithms import DecodedLoop, start
+from spsbench.decode.algorithms import DecodedLoop, start, start_tree
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft, accept_draft
 from spsbench.decode.sampling import UniformStream, warp
+from spsbench.decode.trees import recursive_rejection
 from spsbench.drafters.registry import DRAFTERS, Context, build_drafter
 from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel, worst_difference
+from spsbench.models.beam_lm import tree_of
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams, Spec
@@ -56,6 +58,52 @@ def context(target: CausalLM, sampling: SamplingParams = GREEDY) -> Context:
 
 def spec_of(folder: Path, **options: int) -> Spec:
     return Spec("heads", (("from", str(folder)), *options.items()))
+
+
+def tree_loops(
+    context: Context, drafter: Drafter, prompt: Sequence[int], nodes: int
+) -> Iterator[DecodedLoop]:
+    assert isinstance(context.target, CausalLM)
+    given = (tree_of(context.target), drafter, prompt, nodes, context.sampling, UniformStream(3, CPU))
+    return start_tree(*given, recursive_rejection)(Stopwatch(FakeClock()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_tree_of_one_branch_is_the_chain(backend: str, kind: str, tmp_path: Path) -> None:
+    target = context(target_of(backend), PLAIN)
+    folder = save_head(tmp_path / "h", target.target, kind)
+    spec = spec_of(folder)
+    chain = loops(target, build_drafter(spec, target), PROMPT, 3)
+    expected = [loop.tokens for loop in islice(chain, 12)]
+    tree = build_drafter(replace(spec, options=(*spec.options, ("tree", "1-1-1"))), target)
+    assert [loop.tokens for loop in islice(tree_loops(target, tree, PROMPT, 3), 12)] == expected
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_each_branch_of_a_tree_has_the_rows_of_its_own_chain(backend: str, tmp_path: Path) -> None:
+    """Also after a loop in which another branch than the first stood."""
+    target = context(target_of(backend), PLAIN)
+    spec = spec_of(save_head(tmp_path / "h", target.target, "eagle"))
+    tree = build_drafter(replace(spec, options=(*spec.options, ("tree", "2-2-1"))), target)
+    reading = target_of(backend)
+    tokens, ways = list(PROMPT), set[tuple[int, ...]]()
+    for loop in islice(tree_loops(target, tree, PROMPT, 10), 40):
+        assert loop.draft is not None
+        drafted, told = loop.draft.tokens.tolist(), loop.draft.own_rows
+        assert told is not None
+        texts: list[list[int]] = [[]]
+        for node, parent in enumerate(loop.draft.above):
+            texts.append([*texts[parent + 1], drafted[node]])
+            first = list(loop.draft.above).index(parent) == node
+            if first:  # its row is the whole one
+                ids, count = torch.tensor([*tokens, *texts[-1]]), len(texts[-1])
+                again = DRAFTERS["heads"].read_again(spec, reading, ids, [(len(tokens), count)])
+                assert again is not None
+                assert torch.allclose(told.take([node]).dense(), warp(again[-1:], PLAIN), atol=1e-5)
+        tokens += loop.tokens
+        ways.add(loop.path or ())
+    assert any(path and path[0] == 1 for path in ways)
 
 
 def loops(context: Context, drafter: Drafter | None, prompt: Sequence[int], k: int) -> Iterator[DecodedLoop]:
