@@ -4,7 +4,8 @@
 
 Random float32 weights in SmolLM2-135M's shapes on ONNX Runtime, or those of --config with a long window. The
 cache is filled with random numbers. Everything is timed in turns; medians of as many rounds as fit in
---seconds a context. ``fused`` is what the fused operator takes for the same block. A tree is binary.
+--seconds a context; with one thread CPU seconds, which exclude waiting for other processes. ``fused`` is what
+the fused operator takes for the same block. A tree is binary.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _timed(
     lm: OnnxLM, context: int, rows: list[int], seconds: float, rng: np.random.Generator
 ) -> dict[int, list[float]]:
     """Median seconds by n: of a chain, the fused operator, and a tree, and of one row."""
-    forward = OnnxForward(lm.session, lm.plan, wide=lm.wide)
+    forward = OnnxForward(lm.session, lm.plan, wide=lm.wide, blocks=True)
     embedded = rng.standard_normal((max(rows), lm.plan.hidden), dtype=np.float32)
 
     def embed(out: Floats) -> None:
@@ -86,12 +87,13 @@ def _timed(
         for n in rows
     }
     found: dict[tuple[int, int], list[float]] = {(n, way): [] for n in rows for way in range(3)}
+    clock = time.process_time if lm.threads == 1 else time.perf_counter
     end, rounds = time.monotonic() + seconds, 0
     while time.monotonic() < end or rounds < 4:
         for n, way in rng.permutation(list(found)).tolist():
-            start = time.perf_counter()
+            start = clock()
             runs[n][way]()
-            found[n, way].append(time.perf_counter() - start)
+            found[n, way].append(clock() - start)
         rounds += 1
     medians = {key: float(np.median(times[2:])) for key, times in found.items()}
     return {n: [*(medians[n, way] for way in range(3)), medians[1, 0]] for n in rows}

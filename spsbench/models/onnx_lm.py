@@ -115,7 +115,8 @@ class OnnxForward:
     Args:
         width: of the embeddings, if not the model's.
         memory: keys and values of ``slots`` tokens with the rotary tables; allocated as needed if not given.
-        wide: the session of dense attention, where there is one.
+        wide: gives the session of dense attention, which trees take; None where there is none.
+        blocks: blocks over a long context take it too.
 
     Attributes:
         memory: see the argument.
@@ -133,8 +134,9 @@ class OnnxForward:
         memory: Mapping[str, Any] | None = None,
         slots: int = 0,
         wide: Callable[[], InferenceSession] | None = None,
+        blocks: bool = False,
     ) -> None:
-        self._session, self._plan, self._wide = session, blueprint, wide
+        self._session, self._plan, self._wide, self._blocks = session, blueprint, wide, blocks
         self._width, self._keeps_features = width or blueprint.hidden, features
         self.features: Tensor | None = None
         self.memory, self._slots = dict(memory or {}), slots
@@ -153,7 +155,7 @@ class OnnxForward:
         and the context alone, so that tokens do not depend on the machine.
         """
         self.make_room(start, start + n)
-        several = SEVERAL <= n <= _MOST_ROWS_KEPT and start >= LONG and self._wide is not None
+        several = self._blocks and SEVERAL <= n <= _MOST_ROWS_KEPT and start >= LONG
         shape = (n, last, branches is not None or several)
         binding, hidden, logits, self.features, placed = self._bound.get(shape) or self._bind(*shape)
         embed(hidden)
@@ -275,6 +277,7 @@ class OnnxModel(CausalLM):
         self.bits, self.plan, self.layers = bits, plan, plan.layers
         self.session, self._weight_bytes = session_of(graph, threads)
         self.wide: Callable[[], InferenceSession] | None = None
+        self.large = False
         self._forward = OnnxForward(self.session, plan)
         self._spread: VocabularyRows | None = None
         self._length = 0
@@ -345,7 +348,7 @@ class OnnxModel(CausalLM):
         return other
 
     def _new_forward(self, features: bool = False) -> OnnxForward:
-        return OnnxForward(self.session, self.plan, features=features, wide=self.wide)
+        return OnnxForward(self.session, self.plan, features=features, wide=self.wide, blocks=self.large)
 
     def embed(self, tokens: Tensor, out: Floats) -> None:
         """Write the embeddings of tokens [n] into ``out`` [n, width]."""
@@ -366,7 +369,7 @@ class OnnxModel(CausalLM):
 
 _LARGE = 8 << 20
 """From so many bytes of weights a layer on, one session has both ways of attention: the choice between them
-costs some microseconds a layer. Smaller models get a second session when they need it."""
+costs some microseconds a layer. Smaller models get a second session when they are given a tree."""
 
 
 class OnnxLM(OnnxModel):
@@ -394,7 +397,7 @@ class OnnxLM(OnnxModel):
         large = plan.layer_entries * (bits or 32) // 8 >= _LARGE
         graph = build_graph(plan, stored, bits, ways="both" if large else "fused")
         super().__init__(config, stored, vocab_size, threads, reference, bits, plan, graph)
-        session = self.session
+        session, self.large = self.session, large
         self.wide = cache(
             lambda: (
                 session if large else session_of(build_graph(plan, stored, bits, ways="dense"), threads)[0]
