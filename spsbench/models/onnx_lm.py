@@ -115,9 +115,12 @@ class OnnxForward:
     Args:
         width: of the embeddings, if not the model's.
         memory: keys and values of ``slots`` tokens with the rotary tables; allocated as needed if not given.
-        wide: the session of dense attention, where there is one.
+        wide: gives the session of dense attention, which trees take; None where there is none.
+        blocks: blocks over a long context take it too.
 
     Attributes:
+        memory: see the argument.
+        caches: [2 layers, 1, kv_heads, slots, head_dim] the keys and values in it, if it was allocated here.
         features: [n, hidden] of the last forward, overwritten by the next one of the same shape; None where
             they are not kept.
     """
@@ -131,14 +134,15 @@ class OnnxForward:
         memory: Mapping[str, Any] | None = None,
         slots: int = 0,
         wide: Callable[[], InferenceSession] | None = None,
+        blocks: bool = False,
     ) -> None:
-        self._session, self._plan, self._wide = session, blueprint, wide
+        self._session, self._plan, self._wide, self._blocks = session, blueprint, wide, blocks
         self._width, self._keeps_features = width or blueprint.hidden, features
         self.features: Tensor | None = None
-        self._memory, self._slots = dict(memory or {}), slots
+        self.memory, self._slots = dict(memory or {}), slots
         self._crossed: dict[str, Any] = {}
         self._bound: dict[tuple[int, int, bool], Bound] = {}
-        self._caches: Floats = np.empty(0, np.float32)
+        self.caches: Floats = np.empty(0, np.float32)
         # What is written into these arrays is what the graph reads: a value shares an array's memory.
         self._seen, self._total = np.zeros(1, np.int32), np.zeros((), np.int32)
 
@@ -150,8 +154,8 @@ class OnnxForward:
         The next forward of the same shape overwrites them. Which attention is used follows from the rows
         and the context alone, so that tokens do not depend on the machine.
         """
-        self._make_room(start, start + n)
-        several = SEVERAL <= n <= _MOST_ROWS_KEPT and start >= LONG and self._wide is not None
+        self.make_room(start, start + n)
+        several = self._blocks and SEVERAL <= n <= _MOST_ROWS_KEPT and start >= LONG
         shape = (n, last, branches is not None or several)
         binding, hidden, logits, self.features, placed = self._bound.get(shape) or self._bind(*shape)
         embed(hidden)
@@ -170,14 +174,14 @@ class OnnxForward:
 
     def move(self, start: int, columns: Columns) -> None:
         """Put cached tokens from elsewhere at ``start`` and after it."""
-        self._caches[:, :, :, start : start + len(columns)] = self._caches[:, :, :, columns]
+        self.caches[:, :, :, start : start + len(columns)] = self.caches[:, :, :, columns]
 
     def attend(self, crossed: Mapping[str, Any]) -> None:
         """Give every layer the keys and values of a source, as the runtime's values; until the next call."""
         self._crossed = dict(crossed)
         self._bound.clear()
 
-    def _make_room(self, held: int, wanted: int) -> None:
+    def make_room(self, held: int, wanted: int) -> None:
         """Grow the cache to hold ``wanted`` tokens; the first ``held`` stay."""
         if wanted <= self._slots:
             return
@@ -185,10 +189,10 @@ class OnnxForward:
         slots = roomy(held, wanted)
         caches = np.zeros((2 * plan.layers, 1, plan.kv_heads, slots, plan.head_dim), np.float32)
         if held:
-            caches[:, :, :, :held] = self._caches[:, :, :, :held]
+            caches[:, :, :, :held] = self.caches[:, :, :, :held]
         names = [f"{kind}_{number}" for number in range(plan.layers) for kind in ("key", "value")]
-        self._memory = dict(zip(names, map(value_of, caches), strict=True)) | rotary_tables(plan, slots)
-        self._caches, self._slots = caches, slots
+        self.memory = dict(zip(names, map(value_of, caches), strict=True)) | rotary_tables(plan, slots)
+        self.caches, self._slots = caches, slots
         self._bound.clear()
 
     def _bind(self, n: int, last: int, dense: bool) -> Bound:
@@ -204,7 +208,7 @@ class OnnxForward:
         if self._keeps_features:
             outputs[FEATURES] = np.zeros((1, n, self._plan.hidden), np.float32)
         own = {name: array for name, array in own.items() if name in taken}
-        binding = bind(session, own, self._memory | self._crossed, outputs)
+        binding = bind(session, own, self.memory | self._crossed, outputs)
         logits, *features = (torch.from_numpy(array[0]) for array in outputs.values())
         bound = (binding, hidden[0], logits, features[0] if features else None, placed)
         if n <= _MOST_ROWS_KEPT:
@@ -272,7 +276,8 @@ class OnnxModel(CausalLM):
         self.stored, self.threads, self._reference = stored, threads, reference
         self.bits, self.plan, self.layers = bits, plan, plan.layers
         self.session, self._weight_bytes = session_of(graph, threads)
-        self._wide: Callable[[], InferenceSession] | None = None
+        self.wide: Callable[[], InferenceSession] | None = None
+        self.large = False
         self._forward = OnnxForward(self.session, plan)
         self._spread: VocabularyRows | None = None
         self._length = 0
@@ -343,7 +348,7 @@ class OnnxModel(CausalLM):
         return other
 
     def _new_forward(self, features: bool = False) -> OnnxForward:
-        return OnnxForward(self.session, self.plan, features=features, wide=self._wide)
+        return OnnxForward(self.session, self.plan, features=features, wide=self.wide, blocks=self.large)
 
     def embed(self, tokens: Tensor, out: Floats) -> None:
         """Write the embeddings of tokens [n] into ``out`` [n, width]."""
@@ -364,7 +369,7 @@ class OnnxModel(CausalLM):
 
 _LARGE = 8 << 20
 """From so many bytes of weights a layer on, one session has both ways of attention: the choice between them
-costs some microseconds a layer. Smaller models get a second session when they need it."""
+costs some microseconds a layer. Smaller models get a second session when they are given a tree."""
 
 
 class OnnxLM(OnnxModel):
@@ -392,8 +397,8 @@ class OnnxLM(OnnxModel):
         large = plan.layer_entries * (bits or 32) // 8 >= _LARGE
         graph = build_graph(plan, stored, bits, ways="both" if large else "fused")
         super().__init__(config, stored, vocab_size, threads, reference, bits, plan, graph)
-        session = self.session
-        self._wide = cache(
+        session, self.large = self.session, large
+        self.wide = cache(
             lambda: (
                 session if large else session_of(build_graph(plan, stored, bits, ways="dense"), threads)[0]
             )

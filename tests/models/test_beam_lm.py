@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from table_tree import searched
@@ -16,6 +18,7 @@ from spsbench.decode.beam import Node
 from spsbench.errors import UsageError
 from spsbench.models import beam_lm
 from spsbench.models.beam_lm import BeamLM, require_exact_tree
+from spsbench.models.live_tree import Branches, LiveTree
 from spsbench.models.seq2seq_lm import Seq2SeqLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import BeamParams, Hypothesis
@@ -116,13 +119,12 @@ def test_one_that_takes_no_tree_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_test_of_a_tree_sees_a_wrong_mask(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = beam_lm._Tree.seen
+    right = LiveTree.last
 
-    def all_seen(tree: Any, n: int, depths: torch.Tensor) -> Any:
-        mask, distances = right(tree, n, depths)
-        return torch.ones_like(mask), distances
+    def all_seen(tree: LiveTree, n: int) -> Branches:
+        return replace(right(tree, n), sees=np.ones_like(right(tree, n).sees))
 
-    monkeypatch.setattr(beam_lm._Tree, "seen", all_seen)
+    monkeypatch.setattr(LiveTree, "last", all_seen)
     with pytest.raises(UsageError, match="from those in line"):
         require_exact_tree(BeamLM(loaded(kind, 3)))
 
