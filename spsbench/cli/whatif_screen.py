@@ -35,6 +35,7 @@ def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
                 "draft": one.cell.draft or None,
                 "rule": one.cell.rule,
                 "k": one.cell.k,
+                "nodes": one.cell.k if one.tree is None else one.tree.shape.nodes,
                 "tokens_per_loop": asdict(one.cell.tokens_per_loop),
                 "r_prime": one.cell.r_prime,
                 "emitted": one.cell.emitted.tolist(),
@@ -207,7 +208,7 @@ def advice_facts(directory: Path, advice: Advice, checks: Sequence[Check]) -> di
         "within": use.within,
         "checked": [
             {
-                **{name: _candidate(check.candidate)[name] for name in ("drafter", "draft", "k")},
+                **{name: _candidate(check.candidate)[name] for name in ("drafter", "draft", "k", "rule")},
                 "live": check.live,
                 "within": check.within,
                 "alarm": check.alarm,
@@ -223,6 +224,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "drafter": None if found is None else str(found.cell.drafter),
         "draft": None if found is None else found.cell.draft or None,
         "k": 0 if found is None else found.cell.k,
+        "rule": None if found is None else found.cell.rule,
         "speedup": asdict(candidate.speedup),
         "slower": asdict(candidate.slower),
         "p99_s": candidate.p99_s,
@@ -274,6 +276,9 @@ def _sentences(advice: Advice, checks: Sequence[Check]) -> Iterator[str]:
             f"Break-even: drafting a token may take {advice.even.c_allowed:.2f} ArS steps (now "
             f"{advice.even.c:.2f})."
         )
+    if best and advice.plain is not None:
+        slower = _longer(advice.plain.slower)
+        yield f"Without block verification ({advice.plain.name}) it is predicted {slower} slower."
     if advice.too_large:
         yield f"Left out, too large for --memory: {', '.join(advice.too_large)}."
 
