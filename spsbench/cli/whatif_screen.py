@@ -17,7 +17,7 @@ from spsbench.whatif.bench.study import short
 from spsbench.whatif.replay.advice import Advice, Candidate, Check, advised
 from spsbench.whatif.replay.policies import Choice, Curve, PolicyCell
 from spsbench.whatif.replay.prediction import Even, Predicted
-from spsbench.whatif.replay.study import Study
+from spsbench.whatif.replay.study import Found, Study
 from spsbench.whatif.replay.times import Calibration
 
 
@@ -76,15 +76,19 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibrat
         ran = "" if one.measured is None else f"{one.measured:.2f}"
         told = _told(study.predicted(one))
         rows.append(
-            (
-                one.cell.name,
-                [f"K={one.cell.k}", interval(one.cell.tokens_per_loop), ran, f"{p50}, {p99}", *told],
-            )
+            (one.cell.name, [_size(one), interval(one.cell.tokens_per_loop), ran, f"{p50}, {p99}", *told])
         )
     titles = ("tokens/loop [95%]", "in the run", "loops P50, P99", "ms/token", "speedup [95%]")
     note = "Predicted: no sequence was generated for these numbers."
     if study.ars is not None and isinstance(times, float):
-        note += " Times are of loops run here."
+        whole = not any(one.tree for one in study.found)
+        note += (
+            " Times are of loops run here."
+            if whole
+            else (
+                " Times are of drafts and of forwards run here; a tree's are those of a chain of as many rows."
+            )
+        )
     elif study.ars is not None and isinstance(times, Calibration):
         note += (
             f" Times are of forwards alone, {times.told}, after {times.context:,} tokens of context; what "
@@ -101,6 +105,10 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibrat
         *([*evens, ""] if evens else []),
         note,
     )
+
+
+def _size(one: Found) -> str:
+    return f"K={one.cell.k}" + ("" if one.tree is None else f", {one.tree.shape.nodes} nodes")
 
 
 def _grouped(columns: Sequence[Column], rows: Iterable[tuple[str, Row]]) -> Table:
