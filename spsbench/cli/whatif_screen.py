@@ -81,14 +81,9 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibrat
     titles = ("tokens/loop [95%]", "in the run", "loops P50, P99", "ms/token", "speedup [95%]")
     note = "Predicted: no sequence was generated for these numbers."
     if study.ars is not None and isinstance(times, float):
-        whole = not any(one.tree for one in study.found)
-        note += (
-            " Times are of loops run here."
-            if whole
-            else (
-                " Times are of drafts and of forwards run here; a tree's are those of a chain of as many rows."
-            )
-        )
+        note += " Times are of loops run here."
+        if any(one.tree for one in study.found):
+            note = f"{note[:-1]} in parts, a tree's as of a chain of as many rows."
     elif study.ars is not None and isinstance(times, Calibration):
         note += (
             f" Times are of forwards alone, {times.told}, after {times.context:,} tokens of context; what "
@@ -272,6 +267,10 @@ def _sentences(advice: Advice, checks: Sequence[Check]) -> Iterator[str]:
         yield f"Use {use.candidate.name}: {interval(use.candidate.speedup, 'x')} per token predicted."
     for check in checks:
         yield from _checked(check, use)
+    found = [each.found for each in (advice.best, *advice.others)]
+    ran = [id(check.candidate.found) for check in checks]
+    if checks and any(one is not None and one.tree and id(one) not in ran for one in found):
+        yield "Trees were predicted and not run."
     best = use.candidate is advice.best
     if best and advice.close:
         yield f"K={', '.join(map(str, advice.close))} cannot be told apart from it."
