@@ -19,7 +19,7 @@ from spsbench.errors import SpsbenchError, UsageError
 from spsbench.paths import results_dir
 from spsbench.plugins import unknown
 from spsbench.whatif.replay import MEAN, OBJECTIVES
-from spsbench.whatif.replay.trees import ONE_HOT, TREE, trees_of
+from spsbench.whatif.replay.trees import ONE_HOT, TREE, shapes_of, trees_of
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
@@ -77,7 +77,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
     quiet, began_s = params["quiet"], time.monotonic()
     ks = values.lookaheads(params["k"] or "1..8")
     named = None if params["drafter"] is None else values.drafters(params["drafter"])
-    shapes, of_trees = values.trees(params["tree"]), (ONE_HOT,)
+    shapes, of_trees = shapes_of(params["tree"]), (ONE_HOT,)
     if named is not None:
         trees_of(named, shapes, of_trees)
     budget_s = values.seconds(params["budget"], 180.0)

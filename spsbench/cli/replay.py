@@ -14,7 +14,7 @@ from spsbench.cli.options import takes
 from spsbench.cli.values import pairs_of, sought_of, times_of, written_of
 from spsbench.config.together import refuse_together
 from spsbench.errors import UsageError
-from spsbench.whatif.replay.trees import trees_of
+from spsbench.whatif.replay.trees import shapes_of, trees_of
 
 
 @takes(
@@ -68,7 +68,7 @@ def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
     quiet = params["quiet"]
     ks, drafters = values.lookaheads(params["k"] or "1..8"), values.drafters(params["drafter"] or "model")
     named = values.policies(params["policy"])
-    shapes = values.trees(params["tree"])
+    shapes = shapes_of(params["tree"])
     refuse_together("replay", {**params, "tree": shapes})
     adapting = any(spec.name != FIXED for spec in named)
     rules, of_trees = values.replayed_rules(params["rule"], under_policies=adapting, trees=bool(shapes))

@@ -13,7 +13,6 @@ from spsbench.config.together import refuse_together
 from spsbench.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from spsbench.drafters.shape import Shape
     from spsbench.models.pair import Pair
     from spsbench.records import SamplingParams, Spec
     from spsbench.whatif.replay.study import Sought
@@ -122,13 +121,6 @@ def policies(text: str | None) -> list[Spec]:
     from spsbench.drafters.registry import policy_kind
 
     return [] if text is None else _specs(text, policy_kind)
-
-
-def trees(text: str | None) -> list[Shape]:
-    """``chain+4,2,1`` as static trees; none where none was typed."""
-    from spsbench.whatif.replay.trees import shapes_of
-
-    return [] if text is None else shapes_of(text)
 
 
 def replayed_rules(text: str | None, *, under_policies: bool, trees: bool) -> tuple[list[str], list[str]]:

@@ -56,23 +56,15 @@ def drawn_siblings(
     if not own[1]:
         return np.full(most, float(own[0] > 0))
     paths = 1 if replaced or most <= 2 else _PATHS
-    held = _together(p, q)
-    drawn = [_one_path(*held, *own, most, random, replaced=replaced) for _ in range(paths)]
+    drawn = [_one_path(*_together(p, q), own, most, random, replaced) for _ in range(paths)]
     return np.asarray(np.mean(drawn, axis=0))
 
 
 def _one_path(
-    p: Weights,
-    q: Weights,
-    own_p: float,
-    own_q: float,
-    most: int,
-    random: np.random.Generator,
-    *,
-    replaced: bool,
+    p: Weights, q: Weights, own: tuple[float, float], most: int, random: np.random.Generator, replaced: bool
 ) -> Floats:
     """``drawn_siblings`` with one draw of the rejected ones; p, q: [m] over the tokens of both."""
-    found, falls = np.ones(most), 1.0
+    (own_p, own_q), found, falls = own, np.ones(most), 1.0
     ratio = min(1.0, own_p / own_q)
     found[0] = ratio
     for number in range(1, most):

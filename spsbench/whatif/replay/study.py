@@ -197,16 +197,6 @@ def study_of(
     rules: Sequence[str] = (MODIFIED_REJECTION,),
 ) -> Study:
     """A study of what was read and timed already."""
-    return _study(written, replayed, rules, ks, _by_parts(replayed, rules, ks, steps, parts_of), {})
-
-
-def _by_parts(
-    replayed: Mapping[Sought, Replayed],
-    rules: Sequence[str],
-    ks: Sequence[int],
-    steps: StepTimes,
-    parts_of: Callable[[Sought], Sequence[Part]],
-) -> _Times:
     taken: dict[_Key | None, LoopTimes] = {None: steps.ars()}
     for each, own in replayed.items():
         parts = parts_of(each)
@@ -216,7 +206,7 @@ def _by_parts(
             else:
                 shares = own.shares(list(own.loops(k, rule)), k)
                 taken[_Key(each, k, rule)] = steps.loops(parts, shares, k, rule)
-    return taken
+    return _study(written, replayed, rules, ks, taken, {})
 
 
 def given_by(sought: Iterable[Sought], rules: Sequence[str], ks: Sequence[int]) -> list[Given]:

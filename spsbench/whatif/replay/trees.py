@@ -65,9 +65,10 @@ def tree_of(spec: Spec) -> Tree | None:
     return None if shape is None else Tree(replace(spec, options=tuple(options.items())), shape, siblings)
 
 
-def shapes_of(text: str) -> list[Shape]:
+def shapes_of(text: str | None) -> list[Shape]:
     """``chain+4,2,1+2,2`` as static trees, each once; chains are replayed in any case."""
-    shapes = [shape for part in text.split("+") if (shape := shape_of(part, _FLAG)) is not None]
+    parts = [] if text is None else text.split("+")
+    shapes = [shape for part in parts if (shape := shape_of(part, _FLAG)) is not None]
     for shape in shapes:
         if shape.dynamic:
             raise UsageError(
