@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spsbench.axes import BLOCK, MODIFIED_REJECTION
 from spsbench.cli import options, values
 from spsbench.cli.console import present, say, say_if_busy
 from spsbench.cli.interruption import continued_by, typed
@@ -18,6 +19,7 @@ from spsbench.errors import SpsbenchError, UsageError
 from spsbench.paths import results_dir
 from spsbench.plugins import unknown
 from spsbench.whatif.replay import MEAN, OBJECTIVES
+from spsbench.whatif.replay.trees import ONE_HOT, TREE, shapes_of, trees_of
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
@@ -37,7 +39,7 @@ _ENDING_S = 15.0
 
 
 @takes(
-    "task pair target draft data limit k drafter sampling budget objective memory out prompts no_check "
+    "task pair target draft data limit k drafter tree sampling budget objective memory out prompts no_check "
     "revision draft_revision turns temperature top_p top_k max_new_tokens seed device dtype quantise "
     "threads backend",
     {
@@ -45,6 +47,10 @@ _ENDING_S = 15.0
             "--draft MODEL...": "Draft model; may be repeated, to choose among several.",
             "--k LIST": "Lookaheads to choose from. Default: 1..8.",
             "--drafter LIST": "Drafters to choose from. Default: all that suit the pair.",
+            "--tree SHAPES": (
+                "Trees to choose from beside chains, siblings by depth: 4,2,1 or 4,2,1+2,2. Of drafters "
+                "model, quantised."
+            ),
         },
         options.WHAT: {
             "--budget TIME": "Time for everything together, e.g. 10min. Default: 3min.",
@@ -71,6 +77,9 @@ def advise_on(params: Mapping[str, Any]) -> None:
     quiet, began_s = params["quiet"], time.monotonic()
     ks = values.lookaheads(params["k"] or "1..8")
     named = None if params["drafter"] is None else values.drafters(params["drafter"])
+    shapes, of_trees = shapes_of(params["tree"]), (ONE_HOT,)
+    if named is not None:
+        trees_of(named, shapes, of_trees)
     budget_s = values.seconds(params["budget"], 180.0)
     objective, memory = params["objective"] or MEAN, values.memory_bytes(params["memory"])
     if objective not in OBJECTIVES:
@@ -91,7 +100,8 @@ def advise_on(params: Mapping[str, Any]) -> None:
 
     ready = plan(config)
     _require_prompts(len(ready.prompts))
-    drafters = _drafters(named, ready.source)
+    chains = _drafters(named, ready.source)
+    drafters = {spec: _rules(spec) for spec in chains} | trees_of(chains, shapes, of_trees)
     directory: Path = params["out"] or fresh_directory(results_dir(), "advise", ready.config.pair.name)
     require_continuable(ready, directory)
     continued_by(lambda: typed(*(() if params["out"] else ("--out", str(directory)))))
@@ -174,6 +184,14 @@ def _config(params: Mapping[str, Any]) -> RunConfig:
     return config
 
 
+def _rules(drafter: Spec) -> tuple[str, ...]:
+    """Those of a chain: of copies block verification accepts no more."""
+    from spsbench.drafters.registry import drafter_kind
+
+    certain = drafter_kind(drafter.name).point_mass
+    return (MODIFIED_REJECTION,) if certain else (MODIFIED_REJECTION, BLOCK)
+
+
 def _drafters(named: list[Spec] | None, source: PairSource) -> list[Spec]:
     """Those that were named, or all that are available for this pair."""
     from spsbench.drafters.registry import drafter_kind
@@ -201,22 +219,32 @@ def _drafters(named: list[Spec] | None, source: PairSource) -> list[Spec]:
 def _check(
     ready: Plan, advice: Advice, pairs: Mapping[str, Pair], directory: Path, budget_s: float, *, quiet: bool
 ) -> list[Check]:
-    """The two fastest drafters beside ArS, on a few of the judging prompts; none where ArS is the fastest."""
+    """The two fastest drafters beside ArS, on a few of the judging prompts; none where ArS is the fastest.
+
+    A tree only where a run can draft one.
+    """
     from spsbench.cli.progress import watching
-    from spsbench.records import Arm
+    from spsbench.drafters.registry import drafter_kind
+    from spsbench.records import Arm, Spec
     from spsbench.runner import execute
     from spsbench.whatif.replay.advice import Check
 
     if advice.best.found is None:
         return []
-    ranked = [each for each in (advice.best, *advice.others) if each.found is not None][:2]
+    ranked = [
+        each
+        for each in (advice.best, *advice.others)
+        if each.found is not None
+        and (each.found.tree is None or TREE in drafter_kind(each.found.cell.drafter.name).options)
+    ][:2]
     say(f"Running {' and '.join(each.name for each in ranked)} beside ArS", quiet=quiet)
     together: dict[str, dict[Arm, Candidate]] = {}
     ars = ready.arms[0]
     for each in ranked:
         assert each.found is not None
         cell = each.found.cell
-        arm = Arm("sps", cell.k, ars.engine, ars.sampling_name, ars.sampling, cell.drafter)
+        rest = ars.sampling_name, ars.sampling, cell.drafter, Spec(cell.rule)
+        arm = Arm("sps", cell.k, ars.engine, *rest)
         together.setdefault(cell.draft or next(iter(together), ""), {})[arm] = each
     chosen = tuple(prompt for prompt in ready.prompts if prompt.example_id in advice.judging)[:_CHECKED]
     short = min(ready.max_new_tokens, _LIVE_TOKENS)

@@ -6,18 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spsbench.axes import FIXED, MODIFIED_REJECTION
+from spsbench.axes import FIXED
 from spsbench.cli import options, values
 from spsbench.cli.audit import OF_TEXTS
 from spsbench.cli.console import present, say
 from spsbench.cli.options import takes
 from spsbench.cli.values import pairs_of, sought_of, times_of, written_of
+from spsbench.config.together import refuse_together
 from spsbench.errors import UsageError
+from spsbench.whatif.replay.trees import shapes_of, trees_of
 
 
 @takes(
-    "run drafter draft k rule policy sampling budget times pair target revision draft_revision temperature "
-    "top_p top_k greedy device dtype backend threads",
+    "run drafter draft k tree rule policy sampling budget times pair target revision draft_revision "
+    "temperature top_p top_k greedy device dtype backend threads",
     {
         options.FIRST: {
             "[RUN]": (
@@ -26,7 +28,14 @@ from spsbench.errors import UsageError
             ),
             "--draft MODEL...": "Draft model; may be repeated, to compare several.",
             "--k LIST": "Lookahead: 4, 2,4 or 1..8. Default: 1..8.",
-            "--rule LIST": "modified-rejection, block or both. Default: modified-rejection.",
+            "--tree SHAPES": (
+                "Trees beside chains, siblings by depth: 4,2,1 or 4,2,1+2,2. Of drafters model, early-exit, "
+                "quantised."
+            ),
+            "--rule LIST": (
+                "modified-rejection, block; of trees one-hot, sample-and-compare, recursive-rejection, "
+                "traversal. Default: modified-rejection; of trees one-hot."
+            ),
             "--sampling NAME": "The run's sampling to replay. Default: its first.",
             "--budget TIME": "Time to spend on timing loops, e.g. 5min; 0 for none. Default: 30.",
             "--times FILE": "Times of another machine: the output of `spsbench bench --json` there.",
@@ -59,9 +68,11 @@ def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
     quiet = params["quiet"]
     ks, drafters = values.lookaheads(params["k"] or "1..8"), values.drafters(params["drafter"] or "model")
     named = values.policies(params["policy"])
-    rules = values.replayed_rules(
-        params["rule"] or MODIFIED_REJECTION, under_policies=any(spec.name != FIXED for spec in named)
-    )
+    shapes = shapes_of(params["tree"])
+    refuse_together("replay", {**params, "tree": shapes})
+    adapting = any(spec.name != FIXED for spec in named)
+    rules, of_trees = values.replayed_rules(params["rule"], under_policies=adapting, trees=bool(shapes))
+    trees = trees_of(drafters, shapes, of_trees)
     values.seconds(params["budget"], 30.0)
     values.readable(params["times"], "--times", "Give what `spsbench bench --json` printed.")
     values.require_machine(params)
@@ -80,7 +91,7 @@ def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
             )
     say(f"Reading {source}", quiet=quiet)
     written = written_of(source, params, drafters)
-    sought = sought_of(drafters, pairs_of(written, params))
+    sought = sought_of({**dict.fromkeys(drafters, ()), **trees}, pairs_of(written, params))
     readers = {} if policies is None else policies.readers(written.config.seed)
     under = () if policies is None else policies.timed
     found = study(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,14 +74,14 @@ def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pai
     return pairs
 
 
-def sought_of(drafters: Sequence[Spec], pairs: Sequence[tuple[str, Pair]]) -> list[Sought]:
-    """Every drafter with every draft; once if it has nothing to do with the draft."""
+def sought_of(drafters: Mapping[Spec, Sequence[str]], pairs: Sequence[tuple[str, Pair]]) -> list[Sought]:
+    """Every drafter, with rules of its own if any, and each draft; once if that makes no difference to it."""
     from spsbench.whatif.replay.study import Sought
 
     found = []
-    for drafter in drafters:
-        first = Sought(drafter, pairs[0][1])
-        found += [Sought(drafter, pair, name) for name, pair in pairs] if first.needs_draft else [first]
+    for drafter, rules in drafters.items():
+        every = [Sought(drafter, pair, name, tuple(rules)) for name, pair in pairs]
+        found += every if every[0].needs_draft else [replace(every[0], draft="")]
     return found
 
 
@@ -122,12 +123,18 @@ def policies(text: str | None) -> list[Spec]:
     return [] if text is None else _specs(text, policy_kind)
 
 
-def replayed_rules(text: str, *, under_policies: bool) -> list[str]:
-    """``modified-rejection,block``, each once: the rules whose law over a text is known."""
+def replayed_rules(text: str | None, *, under_policies: bool, trees: bool) -> tuple[list[str], list[str]]:
+    """``modified-rejection,block,one-hot``: the rules of chains and of trees, each once.
+
+    Only those whose law over a text is known; where none is named of one or the other, its usual rule.
+    """
     from spsbench.axes import BLOCK, MODIFIED_REJECTION
     from spsbench.drafters.registry import rule_kind
+    from spsbench.whatif.replay.trees import ONE_HOT, TREE_RULES
 
-    known = MODIFIED_REJECTION, BLOCK
+    of_chains = MODIFIED_REJECTION, BLOCK
+    known = (*of_chains, *(TREE_RULES if trees else ()))
+    text = text or MODIFIED_REJECTION
     named = list(dict.fromkeys(spec.name for spec in _specs(text, rule_kind)))
     for name in named:
         if name not in known:
@@ -142,7 +149,8 @@ def replayed_rules(text: str, *, under_policies: bool) -> list[str]:
             flag="--policy",
             remedy="Leave --rule or --policy out, or measure both with spsbench run.",
         )
-    return named
+    own = [name for name in named if name not in of_chains]
+    return [name for name in named if name in of_chains] or [MODIFIED_REJECTION], own or [ONE_HOT]
 
 
 def _specs(text: str, kind_of: Callable[[str], Any]) -> list[Spec]:

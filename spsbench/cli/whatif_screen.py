@@ -17,7 +17,7 @@ from spsbench.whatif.bench.study import short
 from spsbench.whatif.replay.advice import Advice, Candidate, Check, advised
 from spsbench.whatif.replay.policies import Choice, Curve, PolicyCell
 from spsbench.whatif.replay.prediction import Even, Predicted
-from spsbench.whatif.replay.study import Study
+from spsbench.whatif.replay.study import Found, Study
 from spsbench.whatif.replay.times import Calibration
 
 
@@ -35,6 +35,7 @@ def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
                 "draft": one.cell.draft or None,
                 "rule": one.cell.rule,
                 "k": one.cell.k,
+                "nodes": one.cell.k if one.tree is None else one.tree.shape.nodes,
                 "tokens_per_loop": asdict(one.cell.tokens_per_loop),
                 "r_prime": one.cell.r_prime,
                 "emitted": one.cell.emitted.tolist(),
@@ -75,15 +76,14 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibrat
         ran = "" if one.measured is None else f"{one.measured:.2f}"
         told = _told(study.predicted(one))
         rows.append(
-            (
-                one.cell.name,
-                [f"K={one.cell.k}", interval(one.cell.tokens_per_loop), ran, f"{p50}, {p99}", *told],
-            )
+            (one.cell.name, [_size(one), interval(one.cell.tokens_per_loop), ran, f"{p50}, {p99}", *told])
         )
     titles = ("tokens/loop [95%]", "in the run", "loops P50, P99", "ms/token", "speedup [95%]")
     note = "Predicted: no sequence was generated for these numbers."
     if study.ars is not None and isinstance(times, float):
         note += " Times are of loops run here."
+        if any(one.tree for one in study.found):
+            note = f"{note[:-1]} in parts, a tree's as of a chain of as many rows."
     elif study.ars is not None and isinstance(times, Calibration):
         note += (
             f" Times are of forwards alone, {times.told}, after {times.context:,} tokens of context; what "
@@ -100,6 +100,10 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibrat
         *([*evens, ""] if evens else []),
         note,
     )
+
+
+def _size(one: Found) -> str:
+    return f"K={one.cell.k}" + ("" if one.tree is None else f", {one.tree.shape.nodes} nodes")
 
 
 def _grouped(columns: Sequence[Column], rows: Iterable[tuple[str, Row]]) -> Table:
@@ -207,7 +211,7 @@ def advice_facts(directory: Path, advice: Advice, checks: Sequence[Check]) -> di
         "within": use.within,
         "checked": [
             {
-                **{name: _candidate(check.candidate)[name] for name in ("drafter", "draft", "k")},
+                **{name: _candidate(check.candidate)[name] for name in ("drafter", "draft", "k", "rule")},
                 "live": check.live,
                 "within": check.within,
                 "alarm": check.alarm,
@@ -223,6 +227,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "drafter": None if found is None else str(found.cell.drafter),
         "draft": None if found is None else found.cell.draft or None,
         "k": 0 if found is None else found.cell.k,
+        "rule": None if found is None else found.cell.rule,
         "speedup": asdict(candidate.speedup),
         "slower": asdict(candidate.slower),
         "p99_s": candidate.p99_s,
@@ -262,6 +267,10 @@ def _sentences(advice: Advice, checks: Sequence[Check]) -> Iterator[str]:
         yield f"Use {use.candidate.name}: {interval(use.candidate.speedup, 'x')} per token predicted."
     for check in checks:
         yield from _checked(check, use)
+    found = [each.found for each in (advice.best, *advice.others)]
+    ran = [id(check.candidate.found) for check in checks]
+    if checks and any(one is not None and one.tree and id(one) not in ran for one in found):
+        yield "Trees were predicted and not run."
     best = use.candidate is advice.best
     if best and advice.close:
         yield f"K={', '.join(map(str, advice.close))} cannot be told apart from it."
@@ -274,6 +283,9 @@ def _sentences(advice: Advice, checks: Sequence[Check]) -> Iterator[str]:
             f"Break-even: drafting a token may take {advice.even.c_allowed:.2f} ArS steps (now "
             f"{advice.even.c:.2f})."
         )
+    if best and advice.plain is not None:
+        slower = _longer(advice.plain.slower)
+        yield f"Without block verification ({advice.plain.name}) it is predicted {slower} slower."
     if advice.too_large:
         yield f"Left out, too large for --memory: {', '.join(advice.too_large)}."
 

@@ -160,6 +160,7 @@ TABLE = (
         "Leave it out.",
     ),
     Clash(("replay",), ("budget",), ("times",), "with --times nothing is timed here."),
+    Clash(("replay",), ("tree",), ("policy",), "a static tree has its own depth, which no policy ends."),
     Clash(
         ("replay",),
         *(("sampling",), ("texts",)),

@@ -53,6 +53,7 @@ class ForcedText:
         log_target: [n] log q of each, warped.
         hidden: the target's states over all of it, for drafters that read them.
         device: where the models are.
+        target_rows: [n, V] the target's warped rows, for trees of drawn siblings.
     """
 
     prompt: Sequence[int]
@@ -60,6 +61,7 @@ class ForcedText:
     log_target: Floats
     hidden: StatesUpTo | None = None
     device: torch.device = _CPU
+    target_rows: Tensor | None = None
 
     @property
     def ids(self) -> Tensor:

@@ -15,11 +15,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from spsbench.axes import BLOCK, MODIFIED_REJECTION
 from spsbench.drafters.forced import Forced
 from spsbench.drafters.registry import DRAFT, drafter_kind
 from spsbench.errors import UsageError
-from spsbench.law.text_loops import Floats
-from spsbench.records import Arm, Interval, Sample
+from spsbench.records import Arm, Interval, Sample, Spec
 from spsbench.runner.plan import Plan, Watcher
 from spsbench.runner.stopping import Reason, StoppingRule
 from spsbench.stats.predict import FEWEST_PROMPTS
@@ -30,11 +30,14 @@ from spsbench.summary_types import RatioInterval
 from spsbench.whatif.replay import MEAN
 from spsbench.whatif.replay.prediction import Even, Timed, faster
 from spsbench.whatif.replay.reading import Replayed, TextReader
-from spsbench.whatif.replay.study import Found, Sought, Study, study_of
+from spsbench.whatif.replay.study import Found, Sought, Study, given_by, study_of
 from spsbench.whatif.replay.texts import TargetText, Written
-from spsbench.whatif.replay.times import LEAST_ROUNDS, LoopTimes, Part, Round, StepTimes, time_round
+from spsbench.whatif.replay.times import LEAST_ROUNDS, Part, Round, StepTimes, time_round
+from spsbench.whatif.replay.trees import tree_of
 
 FILE = "advice.jsonl"
+_READ = "ratios"
+"""What is kept of a text: of another name it is read again."""
 
 Key = tuple[str, str, str, int]
 """Draft, drafter, prompt and sample; of a round of times its number alone."""
@@ -80,10 +83,11 @@ class Readings:
             )
             for name, pair in pairs.items()
         }
+        self._judged = given_by(sought, (MODIFIED_REJECTION,), ks)
         self._parts = [Part(name, spec) for name, reader in self._readers.items() for spec in reader.drafters]
-        shared = [sampling.record(), self._ends, [list(ids) for ids in corpus]]
+        shared = [_READ, sampling.record(), self._ends, [list(ids) for ids in corpus]]
         self._of = {part: _digest([*shared, *self._content(part)]) for part in self._parts}
-        self._of_rounds = _digest([*shared, sorted(self._of.values())])
+        self._of_rounds = _digest([*shared, sorted(self._of.values()), self._judged])
         self._found: dict[Key, Forced] = {}
         self._read: set[tuple[str, int]] = set()
         self._tokens = 0
@@ -146,14 +150,15 @@ class Readings:
                     _key(part, text),
                     now_s - began_s,
                     drafted=found.drafted.tolist(),
-                    chances=found.chances.tolist(),
+                    ratios=found.ratios.tolist(),
                 )
                 began_s = now_s
                 self._progress.doing(f"Read with {spec}")
         self._tokens += len(text.tokens)
         for sought, replayed in self._replayed([text]).items():
-            loops = self._loops.setdefault(sought.name, dict.fromkeys(self._ks, 0.0))
-            for k in self._ks:
+            ks = dict.fromkeys(k for _, k in sought.cells((MODIFIED_REJECTION,), self._ks))
+            loops = self._loops.setdefault(sought.name, dict.fromkeys(ks, 0.0))
+            for k in ks:
                 loops[k] += sum(law.loops for law in replayed.loops(k))
 
     def _interim(self) -> list[tuple[str, str]]:
@@ -188,7 +193,7 @@ class Readings:
             def tell(since_s: float = began_s, expected_s: float = expected_s) -> None:
                 self._progress.reach(self.timing_s + time.perf_counter() - since_s, expected_s)
 
-            found = time_round(self._readers, texts, self._ends, seed + number, tell)
+            found = time_round(self._readers, texts, self._ends, seed + number, tell, self._judged)
             if warm:
                 self._keep(
                     self._of_rounds,
@@ -197,6 +202,7 @@ class Readings:
                     context=found.context,
                     verifying=found.verifying,
                     drafting=[found.drafting[part] for part in self._parts],
+                    judged=[found.judged[each] for each in self._judged],
                 )
             warm = True
 
@@ -204,11 +210,11 @@ class Readings:
         """What was read and timed, of texts that were all read."""
         steps = StepTimes(self._rounds, self._ends)
 
-        def times(sought: Sought, shares: Floats, k: int) -> LoopTimes:
+        def parts_of(sought: Sought) -> list[Part]:
             parts = self._readers[sought.draft].parts[sought.drafter]
-            return steps.loops([Part(sought.draft, spec) for spec in parts], shares, k)
+            return [Part(sought.draft, spec) for spec in parts]
 
-        return study_of(written, self._replayed(written.texts), self._ks, steps.ars(), times)
+        return study_of(written, self._replayed(written.texts), self._ks, steps, parts_of)
 
     def _keep(self, of: str, key: Key, seconds: float, **content: Any) -> None:
         row = {"of": of, "key": list(key), "seconds": seconds, **content}
@@ -223,14 +229,17 @@ class Readings:
             if verifying.shape != (most + 1,) or drafting.shape != (len(self._parts), 2):
                 raise ValueError("a round of other drafters or K")
             found = dict(zip(self._parts, drafting.tolist(), strict=True))
-            self._rounds.append(Round(int(row["context"]), verifying.tolist(), found))
+            judged = dict(zip(self._judged, map(float, row["judged"]), strict=True))
+            self._rounds.append(Round(int(row["context"]), verifying.tolist(), found, judged))
             self.timing_s += seconds
         else:
             draft, drafter, name, sample = row["key"]
-            chances, drafted = np.array(row["chances"], np.float64), np.array(row["drafted"], np.int64)
-            if chances.shape != (len(drafted), most) or not ((chances >= 0) & (chances <= 1)).all():
-                raise ValueError("no chances of drafts up to K")
-            self._found[draft, drafter, name, sample] = Forced(chances, drafted)
+            ratios, drafted = np.array(row["ratios"], np.float64), np.array(row["drafted"], np.int64)
+            tree = tree_of(Spec.parse(drafter))
+            width = most if tree is None else tree.depth
+            if ratios.shape != (len(drafted), width) or not (ratios >= 0).all():
+                raise ValueError("no ratios of drafts up to K")
+            self._found[draft, drafter, name, sample] = Forced(ratios, drafted)
             self.reading_s += seconds
         return True
 
@@ -282,7 +291,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to use."""
+    """What to use; ``plain``: the same drafter under modified rejection, where block verification is best."""
 
     best: Candidate
     others: tuple[Candidate, ...]
@@ -291,6 +300,7 @@ class Advice:
     judging: tuple[str, ...]
     even: Even | None
     too_large: tuple[str, ...]
+    plain: Candidate | None = None
 
 
 def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) -> Advice:
@@ -311,7 +321,11 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
             remedy="Give more, or a smaller target.",
         )
     arms: list[tuple[Found | None, Timed]] = [(None, study.ars)]
-    arms += [(one, one.timed) for one in study.found if one.timed is not None and one.bytes <= memory_bytes]
+    arms += [
+        (one, one.timed)
+        for one in study.found
+        if one.timed is not None and one.bytes <= memory_bytes and _pays(one, study)
+    ]
 
     def worth(pair: tuple[Found | None, Timed]) -> float:
         own = pair[1].part(choosing)
@@ -327,14 +341,19 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
         size = study.ars_bytes if found is None else found.bytes
         return Candidate(found, faster(ars, own), slower, own.quantile_s(0.99), size)
 
-    first: dict[str, Candidate] = {}
+    first: dict[tuple[str, str], Candidate] = {}
     close: list[int] = []
+    plain: Candidate | None = None
     for found, timed in ranked[1:]:
         name = _name(found)
         if name == _name(best):
             assert found is not None
-            low = faster(timed.part(judging), best_timed.part(judging)).low
-            close += [found.cell.k] if low is None or low <= 1 else []
+            assert best is not None
+            if found.cell.rule == best.cell.rule:
+                low = faster(timed.part(judging), best_timed.part(judging)).low
+                close += [found.cell.k] if low is None or low <= 1 else []
+            elif best.cell.rule == BLOCK and plain is None:
+                plain = candidate(found, timed)
         elif name not in first:
             first[name] = candidate(found, timed)
     return Advice(
@@ -344,12 +363,26 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
         tuple(sides[0]),
         tuple(sides[1]),
         None if best is None else study.even(best),
-        tuple(dict.fromkeys(one.cell.name for one in study.found if one.bytes > memory_bytes)),
+        tuple(dict.fromkeys(one.name for one in study.found if one.bytes > memory_bytes)),
+        plain,
     )
 
 
-def _name(found: Found | None) -> str:
-    return "ArS" if found is None else found.cell.name
+def _name(found: Found | None) -> tuple[str, str]:
+    """Of a drafter, with whatever rule and K."""
+    return ("", "") if found is None else (str(found.cell.drafter), found.cell.draft)
+
+
+_GAIN = 1e-3
+"""Block verification is a choice where it has so much more of tokens per loop: else noise would choose."""
+
+
+def _pays(one: Found, study: Study) -> bool:
+    if one.cell.rule != BLOCK:
+        return True
+    same = {(_name(each), each.cell.k): each for each in study.found if each.cell.rule == MODIFIED_REJECTION}
+    plain = same[_name(one), one.cell.k].cell.tokens_per_loop.estimate
+    return one.cell.tokens_per_loop.estimate > (1 + _GAIN) * plain
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,13 @@ from types import MappingProxyType
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from spsbench.axes import BLOCK, MODIFIED_REJECTION
+from spsbench.decode import rows
 from spsbench.decode.protocols import Drafter
+from spsbench.decode.rejection import Draft
+from spsbench.decode.rows import HostRow
 from spsbench.drafters.forced import Forced, ForcedText, Integers, StatesUpTo, forced
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import HIDDEN, Context, build_drafter, drafter_kind, parts_of
@@ -18,6 +22,7 @@ from spsbench.drafters.stopping import StopReader
 from spsbench.drafters.union import UnionDrafter, united
 from spsbench.engines.rescore import own_entries, teacher_force
 from spsbench.errors import UsageError
+from spsbench.law.siblings import by_depth, drawn_siblings, top_siblings
 from spsbench.law.text_loops import Floats, TextLoops, loops_over, stopped
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
@@ -25,6 +30,7 @@ from spsbench.records import SamplingParams, Spec
 from spsbench.stats.losslessness import ALARM
 from spsbench.verify.audit import Audit, Foreign
 from spsbench.whatif.replay.texts import TargetText
+from spsbench.whatif.replay.trees import INDEPENDENT, TOP, Tree, tree_of
 
 
 def model_bytes(model: CausalLM, tokens: int) -> int:
@@ -44,6 +50,53 @@ def drafter_bytes(drafter: Drafter, tokens: int) -> int:
         return model_bytes(model, tokens)
     read = getattr(drafter, "forward_bytes", None)
     return 0 if read is None else int(read())
+
+
+class TextTree:
+    """A static tree of a draft model over texts.
+
+    To be timed it drafts in chains: a forward of as many rows for each depth, and no tokens.
+    """
+
+    def __init__(self, drafter: Drafter, tree: Tree) -> None:
+        assert isinstance(drafter, ModelDrafter), "its rows are not known"
+        self.model, self._drafter, self._tree = drafter.model, drafter, tree
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Read the prompt but its last token."""
+        self._drafter.begin(prompt)
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        """Read what is pending with as many rows after it as each depth has nodes to expand."""
+        pending = list(tokens[self.model.length :])
+        for count in self._tree.rows:
+            block = torch.tensor([*pending, *pending[-1:] * (count - 1)], device=u.device)
+            rows.on_host(rows.warped(self.model.score(block, last=count), self._drafter.sampling))
+            pending = pending[-1:]
+        return Draft(u.new_empty(0, dtype=torch.int64), None)
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:
+        """Roll back to what was decided."""
+        self.model.rollback(len(tokens) - 1)
+
+    def forced(self, text: ForcedText, k: int) -> Forced:
+        """See ``forced.forced``: [n, depth] chances that the text's token stands at each depth."""
+        n, ids, shape = len(text.tokens), text.ids, self._tree.shape
+        self.model.begin(text.prompt)
+        p = rows.on_host(rows.warped(self.model.score(ids[-n - 1 : -1], last=n), self._drafter.sampling))
+        random, most = np.random.default_rng(text.tokens), max(shape.branching)
+        chances = [self._chances(p[t], text, t, most, random) for t in range(n)]
+        return Forced(by_depth(np.array(chances), shape.branching), np.full(n, self._tree.depth))
+
+    def _chances(
+        self, p: HostRow, text: ForcedText, t: int, most: int, random: np.random.Generator
+    ) -> Floats:
+        token, siblings = text.tokens[t], self._tree.siblings
+        if siblings == TOP:
+            return top_siblings(p, token, most)
+        assert text.target_rows is not None, "no rows of the target"
+        q = HostRow.of(text.target_rows[t].cpu().numpy())
+        return drawn_siblings(p, q, token, most, random, replaced=siblings == INDEPENDENT)
 
 
 @dataclass
@@ -108,7 +161,9 @@ class TextReader:
         self.drafters: dict[Spec, Drafter] = {}
         for spec in needed:
             told(spec)
-            self.drafters[spec] = build_drafter(spec, context)
+            tree = tree_of(spec)
+            drafter = build_drafter(spec if tree is None else tree.drafter, context)
+            self.drafters[spec] = drafter if tree is None else TextTree(drafter, tree)
         self._judge = Audit(pair.target, None)
 
     @torch.inference_mode()
@@ -122,7 +177,9 @@ class TextReader:
         if self.states is not None:
             self.target.begin([*text.prompt, *text.tokens])
         log_target: Floats = own_entries(reading.q, reading.tokens).double().log().cpu().numpy()
-        given = ForcedText(text.prompt, text.tokens, log_target, self.states, reading.tokens.device)
+        given = ForcedText(
+            text.prompt, text.tokens, log_target, self.states, reading.tokens.device, reading.q
+        )
         for spec in parts:
             drafter, reader = self.drafters[spec], self._readers.get(spec)
             if reader is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
@@ -11,30 +12,51 @@ from spsbench.axes import EAGER, FIXED, MODIFIED_REJECTION
 from spsbench.drafters.registry import DRAFT, drafter_kind
 from spsbench.engines.local import Engine
 from spsbench.engines.rescore import teacher_force
-from spsbench.law.text_loops import Floats
 from spsbench.models.pair import Pair
 from spsbench.records import Arm, Generation, Request, Spec
 from spsbench.runner.engines import EngineFactory
+from spsbench.whatif.bench.forwards import budgeted_rounds
 from spsbench.whatif.replay.prediction import Cell, Even, Predicted, Timed, break_even, cell, predict, work_of
 from spsbench.whatif.replay.reading import NO_READERS, Readers, Replayed, TextReader, model_bytes
 from spsbench.whatif.replay.texts import AsRun, Ran, Written
-from spsbench.whatif.replay.times import LEAST_ROUNDS, Calibration, LoopTimes, rehearse
+from spsbench.whatif.replay.times import (
+    LEAST_ROUNDS,
+    Calibration,
+    Given,
+    LoopTimes,
+    Part,
+    StepTimes,
+    rehearse,
+    time_round,
+)
+from spsbench.whatif.replay.trees import Tree, tree_of
 
 DrafterPolicy = tuple[Spec, Spec]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Sought:
-    """A drafter to replay."""
+    """A drafter to replay; under rules of its own, if it has any, in the place of those of all."""
 
     drafter: Spec
     pair: Pair
     draft: str = ""
+    rules: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """Of the drafter, with its draft model where several are compared."""
-        return f"{self.drafter} of {self.draft}" if self.draft else str(self.drafter)
+        name = str(self.tree or self.drafter)
+        return f"{name} of {self.draft}" if self.draft else name
+
+    @property
+    def tree(self) -> Tree | None:
+        """What it drafts in place of a chain."""
+        return tree_of(self.drafter)
+
+    def cells(self, rules: Sequence[str], ks: Sequence[int]) -> Iterable[tuple[str, int]]:
+        """Every rule and K: of a tree its depth."""
+        return product(self.rules or rules, ks if self.tree is None else (self.tree.depth,))
 
     @property
     def needs_draft(self) -> bool:
@@ -60,6 +82,16 @@ class Found:
     timed: Timed | None
     measured: float | None
     bytes: int
+
+    @property
+    def name(self) -> str:
+        """Of the drafter, whatever its rule."""
+        return self.cell.name.removesuffix(f", {self.cell.rule}")
+
+    @property
+    def tree(self) -> Tree | None:
+        """What it drafts in place of a chain."""
+        return tree_of(self.cell.drafter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +145,7 @@ def study(
     drafters = dict.fromkeys(str(each.drafter) for each in sought)
     told(f"Reading {len(written.texts)} texts with {', '.join(drafters)}")
     replayed: dict[Sought, Replayed] = {}
+    read_by: dict[int, TextReader] = {}
     corpus = tuple(dict.fromkeys(text.prompt for text in written.texts))
     for pair in {id(each.pair): each.pair for each in sought}.values():
         own = [each for each in sought if each.pair is pair]
@@ -121,16 +154,33 @@ def study(
         texts = enumerate(written.texts, start=1)
         read = [dict(reader.read(text, number, [*reader.drafters])) for number, text in texts]
         reader.require_fitting()
+        read_by[id(pair)] = reader
         replayed |= zip(own, reader.replayed(written.texts, read), strict=True)
-    keys = [_Key(each, k, rule) for each in replayed for rule in rules for k in ks]
+    keys = [_Key(each, k, rule) for each in replayed for rule, k in each.cells(rules, ks)]
     taken: _Times = {}
     adapting: dict[DrafterPolicy, _Key] = {}
     if isinstance(times, Calibration):
         for each in sought:
             times.require_models(each.models)
-        taken = {None: times.ars()} | {key: times.loops(key.sought.drafter, key.k) for key in keys}
+        taken = {None: times.ars()} | {
+            key: times.loops(key.sought.drafter, key.k, key.sought.tree) for key in keys
+        }
     elif times > 0:
         told(f"Timing loops for {times:g} s")
+        if any(each.tree for each in sought):
+            named = {str(number): reader for number, reader in enumerate(read_by.values())}
+            places = dict(zip(read_by, named, strict=True))
+            ends, judged, rounds = (min(ks), max(ks)), given_by(sought, rules, ks), []
+            for number in budgeted_rounds(times, LEAST_ROUNDS, math.inf):
+                seed = written.config.seed + number + 1
+                found = time_round(named, written.texts, ends, seed, judged=judged)
+                rounds += [found] if number >= 0 else []
+
+            def parts_of(each: Sought) -> list[Part]:
+                place = places[id(each.pair)]
+                return [Part(place, spec) for spec in named[place].parts[each.drafter]]
+
+            return study_of(written, replayed, ks, StepTimes(rounds, ends), parts_of, rules)
         first = {spec: next(each for each in sought if each.drafter == spec) for spec, _ in under}
         adapting = {(spec, policy): _Key(first[spec], max(ks), policy=policy) for spec, policy in under}
         taken = _rehearsed(written, [*keys, *adapting.values()], times)
@@ -142,14 +192,36 @@ def study_of(
     written: Written,
     replayed: Mapping[Sought, Replayed],
     ks: Sequence[int],
-    ars: LoopTimes,
-    times: Callable[[Sought, Floats, int], LoopTimes],
+    steps: StepTimes,
+    parts_of: Callable[[Sought], Sequence[Part]],
+    rules: Sequence[str] = (MODIFIED_REJECTION,),
 ) -> Study:
     """A study of what was read and timed already."""
-    taken: dict[_Key | None, LoopTimes] = {None: ars}
+    taken: dict[_Key | None, LoopTimes] = {None: steps.ars()}
     for each, own in replayed.items():
-        taken |= {_Key(each, k): times(each, own.shares(list(own.loops(k)), k), k) for k in ks}
-    return _study(written, replayed, (MODIFIED_REJECTION,), ks, taken, {})
+        parts = parts_of(each)
+        for rule, k in each.cells(rules, ks):
+            if each.tree is not None:
+                taken[_Key(each, k, rule)] = steps.of_tree(parts[0], each.tree, rule)
+            else:
+                shares = own.shares(list(own.loops(k, rule)), k)
+                taken[_Key(each, k, rule)] = steps.loops(parts, shares, k, rule)
+    return _study(written, replayed, rules, ks, taken, {})
+
+
+def given_by(sought: Iterable[Sought], rules: Sequence[str], ks: Sequence[int]) -> list[Given]:
+    """What must be timed of them beside modified rejection of 0 to K tokens.
+
+    A tree is timed as a chain of as many tokens: both are one forward of as many rows.
+    """
+    found: dict[Given, None] = {}
+    for each in sought:
+        for rule, k in each.cells(rules, ks):
+            if each.tree is not None:
+                found[rule, each.tree.shape.nodes] = None
+            elif rule != MODIFIED_REJECTION:
+                found |= dict.fromkeys((rule, given) for given in range(1, k + 1))
+    return [*found]
 
 
 def _study(
@@ -171,7 +243,7 @@ def _study(
         )
         as_run = {name: arm for name, arm in written.ran.items() if same and name[0] == str(sought.drafter)}
         ran |= as_run
-        for rule, k in product(rules, ks):
+        for rule, k in sought.cells(rules, ks):
             laws = list(own.loops(k, rule))
             work, key = work_of(written.texts, laws), _Key(sought, k, rule)
             arm = as_run.get((str(sought.drafter), k, str(key.policy), rule))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -16,12 +16,13 @@ import torch
 from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
+from spsbench.axes import MODIFIED_REJECTION
 from spsbench.decode.algorithms import ars, sps
 from spsbench.decode.clock import Stopwatch, SystemClock, device_now
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.decode.sampling import UniformStream
-from spsbench.drafters.registry import DRAFT, drafter_kind
+from spsbench.drafters.registry import DRAFT, build_rule, drafter_kind
 from spsbench.engines.local import Engine
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.law.text_loops import Floats
@@ -30,6 +31,7 @@ from spsbench.stats.bootstrap import RESAMPLES, SEED
 from spsbench.whatif.bench.forwards import budgeted_rounds
 from spsbench.whatif.replay.reading import TextReader
 from spsbench.whatif.replay.texts import TargetText
+from spsbench.whatif.replay.trees import Tree
 
 Cell = TypeVar("Cell", bound=Hashable)
 
@@ -231,11 +233,18 @@ class Calibration:
         step = self._forward("target", 1)
         return LoopTimes.one_a_round(self.context, step, np.zeros_like(step), 0)
 
-    def loops(self, drafter: Spec, k: int) -> LoopTimes:
-        """Of SpS: a forward of K+1 tokens, and K of the draft model where one drafts."""
+    def loops(self, drafter: Spec, k: int, tree: Tree | None = None) -> LoopTimes:
+        """Of SpS: a forward of K+1 tokens, and K of the draft model where one drafts.
+
+        Of a tree: a forward of its nodes and one token, and the draft's of the nodes of each depth.
+        """
         self.require_covered(drafter)
-        drafting = drafter_kind(drafter.name).forwards(k) * self._forward("draft", 1)
-        return LoopTimes.one_a_round(self.context, self._forward("target", k + 1), drafting, k)
+        verifying = self._forward("target", 1 + (k if tree is None else tree.shape.nodes))
+        if tree is None:
+            drafting = drafter_kind(drafter.name).forwards(k) * self._forward("draft", 1)
+            return LoopTimes.one_a_round(self.context, verifying, drafting, k)
+        drafting = np.sum([self._forward("draft", rows) for rows in tree.rows], axis=0)
+        return LoopTimes.one_a_round(self.context, verifying, drafting, tree.shape.nodes)
 
     def require_covered(self, drafter: Spec) -> None:
         """Refuse a drafter of whose work the file says nothing."""
@@ -300,6 +309,10 @@ def read_times(path: Path) -> Calibration:
 _REPEATS = 3
 
 
+Given = tuple[str, int]
+"""A loop that is given so many tokens, judged by a rule."""
+
+
 class Part(NamedTuple):
     """A drafter whose rows are its own, with the draft model's name where several are compared."""
 
@@ -307,17 +320,20 @@ class Part(NamedTuple):
     drafter: Spec
 
 
-class Round(NamedTuple):
+@dataclass(frozen=True)
+class Round:
     """Times after one prefix of a text, medians of a few.
 
     Attributes:
         verifying: [K+1] seconds of a loop that is given 0 to K tokens, and drafts none itself.
         drafting: of every part the seconds of a draft of the smallest and of the largest K.
+        judged: seconds of loops under other rules.
     """
 
     context: int
     verifying: Sequence[float]
     drafting: Mapping[Part, Sequence[float]]
+    judged: Mapping[Given, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -330,7 +346,9 @@ class StepTimes:
     def ars(self) -> LoopTimes:
         return self._loops(np.array([[1.0]]), np.zeros(len(self.rounds)))
 
-    def loops(self, parts: Sequence[Part], shares: Floats, k: int) -> LoopTimes:
+    def loops(
+        self, parts: Sequence[Part], shares: Floats, k: int, rule: str = MODIFIED_REJECTION
+    ) -> LoopTimes:
         """Of SpS, whose parts draft so many tokens in these shares [parts, K+1] of the loops."""
         drafting = np.zeros(len(self.rounds))
         for part, share in zip(parts, shares.sum(1), strict=False):
@@ -338,17 +356,30 @@ class StepTimes:
             least, most = self.ks
             along = (k - least) / (most - least) if most > least else 0.0
             drafting += share * (ends[:, 0] + along * (ends[:, 1] - ends[:, 0]))
-        return self._loops(shares, drafting)
+        return self._loops(shares, drafting, rule)
 
-    def _loops(self, shares: Floats, drafting: Floats) -> LoopTimes:
+    def of_tree(self, part: Part, tree: Tree, rule: str) -> LoopTimes:
+        """Of a tree, whose part was timed with its own rows, whatever K."""
+        drafting = np.array([each.drafting[part][0] for each in self.rounds])
+        verifying = np.array([each.judged[rule, tree.shape.nodes] for each in self.rounds])
+        return LoopTimes.one_a_round(self._context, verifying, drafting, tree.shape.nodes)
+
+    @property
+    def _context(self) -> float:
+        return float(np.mean([each.context for each in self.rounds]))
+
+    def _loops(self, shares: Floats, drafting: Floats, rule: str = MODIFIED_REJECTION) -> LoopTimes:
         """Prefixes are drawn evenly from the tokens of all texts, so that their mean is that of the texts.
 
         A few rounds are no ground for a slope in the context.
         """
         drafts = shares.sum(0)
-        verifying = np.array([each.verifying[: len(drafts)] for each in self.rounds]) @ drafts
-        context = float(np.mean([each.context for each in self.rounds]))
-        return LoopTimes.one_a_round(context, verifying, drafting, float(drafts @ np.arange(len(drafts))))
+        by_count = [
+            [each.judged.get((rule, given), each.verifying[given]) for given in range(len(drafts))]
+            for each in self.rounds
+        ]
+        drafted = float(drafts @ np.arange(len(drafts)))
+        return LoopTimes.one_a_round(self._context, np.array(by_count) @ drafts, drafting, drafted)
 
 
 class _Given:
@@ -375,9 +406,11 @@ def time_round(
     ks: tuple[int, int],
     seed: int,
     told: Callable[[], None] = lambda: None,
+    judged: Sequence[Given] = (),
 ) -> Round:
     """Time each part once more, in shuffled order, after a prefix of some text."""
-    shuffler, (_, most) = random.Random(seed), ks
+    shuffler, given = random.Random(seed), [(MODIFIED_REJECTION, count) for count in range(ks[1] + 1)]
+    most = max(ks[1], *(count for _, count in judged), 0)
     models = [model for reader in readers.values() for model in (reader.pair.target, reader.pair.draft)]
     ahead = most + 2 * _REPEATS
     roomy = [text for text in texts if all(model.room_behind(text.prompt) > ahead for model in models)]
@@ -387,7 +420,7 @@ def time_round(
     place = max(len(text.prompt) + shuffler.randint(0, last), 2)
     ids = [*text.prompt, *text.tokens]
     ids += ids[-1:] * (place + ahead - len(ids))
-    verifying = _verifying(next(iter(readers.values())), ids, place, most, shuffler)
+    verifying = _verifying(next(iter(readers.values())), ids, place, [*given, *judged], shuffler)
     told()
     parts = [(Part(name, spec), reader) for name, reader in readers.items() for spec in reader.drafters]
     shuffler.shuffle(parts)
@@ -395,31 +428,33 @@ def time_round(
     for part, reader in parts:
         drafting[part] = _drafting(reader, reader.drafters[part.drafter], ids, place, ks)
         told()
-    return Round(place, verifying, drafting)
+    others = {each: verifying[each] for each in judged}
+    return Round(place, [verifying[each] for each in given], drafting, others)
 
 
 def _verifying(
-    reader: TextReader, ids: Sequence[int], place: int, most: int, shuffler: random.Random
-) -> list[float]:
+    reader: TextReader, ids: Sequence[int], place: int, all_given: Sequence[Given], shuffler: random.Random
+) -> dict[Given, float]:
     """See ``Round``; the loops are the real ones, whose tests of the given tokens may fail."""
     target, device, sampling = reader.target, reader.pair.device, reader.sampling
     prefix = ids[:place]
-    seconds: list[list[float]] = [[] for _ in range(most + 1)]
+    seconds: dict[Given, list[float]] = {each: [] for each in all_given}
+    accept = {rule: build_rule(Spec(rule)).accept for rule, _ in all_given}
     uniforms, watch = UniformStream(shuffler.randrange(2**31), device), Stopwatch(SystemClock())
-    pending, order = target.begin(prefix), [*range(most + 1)] * (_REPEATS + 1)
+    pending, order = target.begin(prefix), [*all_given] * (_REPEATS + 1)
     shuffler.shuffle(order)
-    for given in order:
+    for rule, given in order:
         tokens = torch.tensor(ids[place : place + given], dtype=torch.int64, device=device)
         loops = (
-            sps(target, _Given(tokens), prefix, given, sampling, uniforms, watch)
+            sps(target, _Given(tokens), prefix, given, sampling, uniforms, watch, accept[rule])
             if given
             else ars(target, pending, sampling, uniforms, watch)
         )
         began_s = device_now(device)
         next(loops)
-        seconds[given].append(device_now(device) - began_s)
+        seconds[rule, given].append(device_now(device) - began_s)
         target.rollback(place - 1)
-    return [float(np.median(own)) for own in seconds]
+    return {each: float(np.median(own)) for each, own in seconds.items()}
 
 
 def _drafting(
