@@ -56,7 +56,7 @@ class ModelTreeDrafter:
     ) -> None:
         self.model = model
         ranks = siblings == "top" or shape.dynamic > 0
-        self._sampling = SamplingParams(temperature=sampling.temperature) if ranks else sampling
+        self._sampling = untruncated(sampling) if ranks else sampling
         self._shape, self._widths, self._siblings = shape, shape.widths(k), siblings
         self._root = Node(0)
         self._vocab_size = 0
@@ -138,6 +138,11 @@ class ModelTreeDrafter:
         for token in tokens[len(tokens) - accepted - 1 :]:
             self._root = self._root.child(token)
         self.model.keep([self._root])
+
+
+def untruncated(sampling: SamplingParams) -> SamplingParams:
+    """What the most probable tokens of a row are asked under."""
+    return SamplingParams(temperature=sampling.temperature)
 
 
 def _best(row: HostRow, width: int) -> list[tuple[int, float]]:

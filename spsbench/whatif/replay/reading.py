@@ -61,6 +61,7 @@ class TextTree:
     def __init__(self, drafter: Drafter, tree: Tree) -> None:
         assert isinstance(drafter, ModelDrafter), "its rows are not known"
         self.model, self._drafter, self._tree = drafter.model, drafter, tree
+        self._sampling = untruncated(drafter.sampling) if tree.siblings == TOP else drafter.sampling
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Read the prompt but its last token."""
@@ -71,7 +72,7 @@ class TextTree:
         pending = list(tokens[self.model.length :])
         for count in self._tree.rows:
             block = torch.tensor([*pending, *pending[-1:] * (count - 1)], device=u.device)
-            rows.on_host(rows.warped(self.model.score(block, last=count), self._drafter.sampling))
+            rows.on_host(rows.warped(self.model.score(block, last=count), self._sampling))
             pending = pending[-1:]
         return Draft(u.new_empty(0, dtype=torch.int64), None)
 
@@ -83,7 +84,7 @@ class TextTree:
         """See ``forced.forced``: [n, depth] chances that the text's token stands at each depth."""
         n, ids, shape = len(text.tokens), text.ids, self._tree.shape
         self.model.begin(text.prompt)
-        p = rows.on_host(rows.warped(self.model.score(ids[-n - 1 : -1], last=n), self._drafter.sampling))
+        p = rows.on_host(rows.warped(self.model.score(ids[-n - 1 : -1], last=n), self._sampling))
         random, most = np.random.default_rng(text.tokens), max(shape.branching)
         chances = [self._chances(p[t], text, t, most, random) for t in range(n)]
         return Forced(by_depth(np.array(chances), shape.branching), np.full(n, self._tree.depth))

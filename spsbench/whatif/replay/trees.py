@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
 
+from spsbench.axes import ONE_HOT
+from spsbench.drafters.registry import SIBLINGS, TREE
 from spsbench.drafters.shape import Shape, shape_of
 from spsbench.errors import UsageError
 from spsbench.records import Spec
 
-TOP, WITHOUT, INDEPENDENT = "top", "without", "independent"
-"""How siblings are chosen; see ``drafters.tree.Siblings``."""
-
-ONE_HOT, RECURSIVE = "one-hot", "recursive-rejection"
+WITHOUT, INDEPENDENT, TOP = SIBLINGS
+RECURSIVE = "recursive-rejection"
 _USUAL = {ONE_HOT: TOP, "sample-and-compare": TOP, "traversal": TOP, RECURSIVE: WITHOUT}
 """Siblings of each rule whose law over a text is known, unless the drafter says which."""
 _ALSO = {(RECURSIVE, TOP), (RECURSIVE, INDEPENDENT)}
@@ -24,8 +24,7 @@ TREE_RULES = tuple(_USUAL)
 _DRAFTERS = ("model", "early-exit", "quantised")
 """Those whose row at a place depends on the tokens before it alone."""
 
-_FLAG, TREE, _SIBLINGS = "--tree", "tree", "siblings"
-"""The option of commands, and those of a drafter."""
+_FLAG, _SIBLINGS = "--tree", "siblings"
 
 
 @dataclass(frozen=True, slots=True)
