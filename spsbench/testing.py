@@ -10,11 +10,12 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
+from typing import cast, get_args
 
 import torch
 from torch import Tensor
 
-from spsbench.axes import FIXED
+from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rejection import Accept
@@ -29,7 +30,10 @@ from spsbench.drafters.registry import (
     drafter_kind,
     rule_kind,
 )
+from spsbench.drafters.shape import CHAIN, Shape, shape_of
+from spsbench.drafters.tree import ModelTreeDrafter, Siblings
 from spsbench.engines.local import EagerEngine, Engine
+from spsbench.errors import UsageError
 from spsbench.law.enumeration import (
     EXACT,
     Difference,
@@ -37,6 +41,7 @@ from spsbench.law.enumeration import (
     RowFunction,
     Scene,
     TableModel,
+    TableTree,
     law_of_loop,
     paths,
     random_rows,
@@ -46,6 +51,7 @@ from spsbench.models.causal_lm import CausalLM, HiddenStates
 from spsbench.models.checkpoint import LoadedWeights
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.torch_lm import TorchLM
+from spsbench.plugins import unknown
 from spsbench.records import SamplingParams, Spec
 
 __all__ = [
@@ -80,9 +86,9 @@ _SITUATIONS: tuple[tuple[tuple[int, ...], int], ...] = (
 
 
 def assert_lossless(
-    drafter: str | DrafterKind | Factory,
+    drafter: str | DrafterKind | Factory = MODEL,
     *,
-    rule: str | RuleKind = "modified-rejection",
+    rule: str | RuleKind | Accept = MODIFIED_REJECTION,
     policy: str = FIXED,
     vocab_size: int = 4,
     ks: Sequence[int] = (1, 2, 3),
@@ -91,27 +97,28 @@ def assert_lossless(
     """Prove by enumeration that a loop with this drafter and rule keeps the target's law.
 
     Target and draft are tables of random rows. Each loop is the production one; see ``enumeration``. Also
-    tested are a loop that comes after another one, and a prompt that repeats itself.
+    tested are a loop that comes after another one, and a prompt that repeats itself. Drafts may be trees:
+    those of ``model:tree=2-1:siblings=top``, of a small shape, and those of any drafter that proposes some.
 
     Args:
         drafter: one by name, with options if need be (``lookup:max_n=2``), a kind with its default options,
             or what builds a drafter from a context.
-        rule: one by name, with options if need be (``lenience:l=0.5``), or a kind.
+        rule: one by name, with options if need be (``lenience:l=0.5``), a kind, or what it accepts by.
         policy: one by name; without effect on a drafter that heeds none.
         vocab_size: V; at 4 and K = 3 there are 64 drafts.
-        ks: every lookahead to prove.
+        ks: every lookahead to prove; of trees the most nodes. A shape has its own.
         samplings: of target and draft.
 
     Raises:
         AssertionError: a probability is off by ``EXACT`` or more, with the worst one and where it was met; or
             what is proposed does not follow from the numbers that the drafter is given.
-        UsageError: a name is unknown or an option is wrong.
+        UsageError: a name is unknown, an option is wrong, or a rule for chains gets trees.
         DrafterFault: the drafter broke its contract.
     """
-    spec = Spec.parse(rule) if isinstance(rule, str) else Spec(rule.name)
-    kind = rule_kind(spec.name) if isinstance(rule, str) else rule
-    accept = kind.build(kind.settled(spec)).accept
+    kind, accept = _judge(rule)
     for scene in scenes(drafter, accept, vocab_size, ks, samplings, policy):
+        if scene.depth is not None and kind is not None:
+            kind.require_tree(*(tree_of(drafter) or ())[1:])
         worst = worst_difference(scene)
         if not worst.is_none:
             raise AssertionError(described(worst, scene))
@@ -131,6 +138,8 @@ def scenes(
         accept: the rule.
     """
     make, needs = _factory(drafter)
+    tree = tree_of(drafter)
+    ks = ks if tree is None else (tree[0].nodes,)
     for sampling in samplings:
         target = _table(vocab_size, needs)
         build: Callable[[], Drafter] = partial(_built, make, target, sampling, policy, needs)
@@ -141,7 +150,9 @@ def scenes(
             for k in ks:
                 generator = torch.Generator().manual_seed(k)
                 numbers = torch.rand(earlier, 2 * k + 1, generator=generator, dtype=torch.float64).tolist()
-                yield Scene(target, build, accept, told, k, sampling, tuple(map(tuple, numbers)))
+                before = tuple(map(tuple, numbers))
+                depth = tree[0].depth(k) if tree else k if _branches(build(), told, k) else None
+                yield Scene(target, build, accept, told, k, sampling, before, depth)
 
 
 class Letters:
@@ -213,14 +224,68 @@ def described(worst: Difference, scene: Scene) -> str:
     """Where a law is farthest from the target's, and by how much."""
     return (
         f"Behind {worst.context} the loop emits {worst.tokens} with probability {worst.law:.15g}, the target "
-        f"with {worst.target:.15g}: a difference of {worst.size:.3g} (K = {scene.k}, {scene.sampling})."
+        f"with {worst.target:.15g}: a difference of {worst.size:.3g}, a total variation of "
+        f"{worst.variation:.3g} (K = {scene.k}, {scene.sampling})."
     )
+
+
+def _judge(rule: str | RuleKind | Accept) -> tuple[RuleKind | None, Accept]:
+    if not isinstance(rule, (str, RuleKind)):
+        return None, rule
+    spec = Spec.parse(rule) if isinstance(rule, str) else Spec(rule.name)
+    kind = rule_kind(spec.name) if isinstance(rule, str) else rule
+    return kind, kind.build(kind.settled(spec)).accept
+
+
+def _branches(drafter: Drafter, prompt: Sequence[int], k: int) -> bool:
+    """Whether it proposes trees after a prompt, seen at a few of its numbers."""
+    drafter.begin(prompt)
+    numbers = (torch.full((k,), u, dtype=torch.float64) for u in (0.01, 0.5, 0.99))
+    return any(drafter.draft(list(prompt), k, u).parents is not None for u in numbers)
+
+
+def tree_of(drafter: str | DrafterKind | Factory) -> tuple[Shape, Siblings] | None:
+    """What ``model:tree=2-1:siblings=top`` asks for; None of any other drafter."""
+    spec = Spec.parse(drafter) if isinstance(drafter, str) else Spec("")
+    options = dict(spec.options)
+    shape = shape_of(str(options.get("tree", CHAIN)), DrafterKind.FLAG) if spec.name == MODEL else None
+    if shape is None:
+        return None
+    siblings = str(options.get("siblings", "without"))
+    if siblings not in get_args(Siblings):
+        raise unknown(siblings, get_args(Siblings), DrafterKind.FLAG)
+    if shape.dynamic:
+        raise UsageError(
+            f"tree={shape} is not enumerated: the draft's probabilities decide its shape.",
+            flag=DrafterKind.FLAG,
+            remedy="Give siblings by depth, e.g. tree=2-1.",
+        )
+    return shape, cast("Siblings", siblings)
+
+
+def small_tree(drafter: str) -> str:
+    """The same with a shape that can be enumerated: two siblings and a child of each, or what is smaller."""
+    tree = tree_of(drafter)
+    if tree is None:
+        return drafter
+    first, *later = tree[0].branching
+    small = (min(first, 2), *([min(later[0], 3 - min(first, 2))] if later else []))
+    return f"{MODEL}:siblings={tree[1]}:tree={Shape(small)}"
+
+
+def drawn_tree(shape: Shape, siblings: Siblings, context: Context) -> Drafter:
+    """A drafter of trees from the context's draft, which reads each branch in line."""
+    assert context.draft is not None
+    return ModelTreeDrafter(TableTree(context.draft), context.sampling, shape.branching, siblings)
 
 
 def _factory(drafter: str | DrafterKind | Factory) -> tuple[Factory, frozenset[str]]:
     """What builds it, and what it needs."""
     if not isinstance(drafter, (str, DrafterKind)):
         return drafter, frozenset()
+    tree = tree_of(drafter)
+    if tree is not None:
+        return partial(drawn_tree, *tree), frozenset()
     spec = Spec.parse(drafter) if isinstance(drafter, str) else Spec(drafter.name)
     kind = drafter_kind(spec.name) if isinstance(drafter, str) else drafter
     return partial(built, kind, spec), kind.needs_of(spec)

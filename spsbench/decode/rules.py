@@ -74,6 +74,11 @@ def _match(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     return Verdict(accepted, own.index_select(0, accepted.unsqueeze(0)).squeeze(0))
 
 
+@takes_rows
+def _compare(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
+    return rejection.judged(_match, q, draft, u) if draft.parents is None else trees.compare(q, draft, u)
+
+
 def _expected_match(q: Tensor, draft: Draft) -> Tensor:
     """[K] sum over x of draft(x) target(x); of a point mass the target's probability of its token."""
     k = len(draft.tokens)
@@ -83,8 +88,8 @@ def _expected_match(q: Tensor, draft: Draft) -> Tensor:
 
 
 def sample_and_compare(options: Options) -> Rule:
-    """Draw the target's own token; see ``_match``."""
-    return Rule(_match, _expected_match)
+    """Draw the target's own token; see ``_match``, and ``trees.compare`` for a tree."""
+    return Rule(_compare, _expected_match)
 
 
 def block(options: Options) -> Rule:

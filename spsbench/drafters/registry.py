@@ -27,6 +27,7 @@ class RuleKind(OptionedKind):
 
     Attributes:
         lossless: whether the output keeps the target's law. A lossy rule is called so wherever it shows.
+        trees: whether it judges drafts that are trees (``Draft.parents``).
     """
 
     FLAG: ClassVar[str] = "--rule"
@@ -35,7 +36,33 @@ class RuleKind(OptionedKind):
     build: Callable[[Options], Rule]
     options: Options = field(default_factory=dict)
     check: Check | None = None
+    trees: bool = False
 
+    def require_tree(self, siblings: str = "independent") -> None:
+        """Refuse to judge drafts that are trees, if it judges chains alone.
+
+        Args:
+            siblings: how those of a tree are chosen; see ``drafters.tree``.
+
+        Raises:
+            UsageError: so does a rule for which siblings must be chosen otherwise.
+        """
+        if not self.trees:
+            others = ", ".join(name for name, kind in RULES.items() if kind.trees)
+            raise UsageError(
+                f"{self.name} judges chains, and the drafts are trees.",
+                flag=self.FLAG,
+                remedy=f"Choose {others}; a rule from a file that judges trees declares trees=True.",
+            )
+        if self.name == K_SEQ and siblings != "independent":
+            raise UsageError(
+                f"{K_SEQ} tests siblings by one law, and they are chosen {siblings}.",
+                flag=self.FLAG,
+                remedy="Draw siblings independently, or choose recursive-rejection.",
+            )
+
+
+K_SEQ = "k-seq"
 
 RULES = Registry(
     RuleKind,
@@ -53,6 +80,7 @@ RULES = Registry(
             "Draw the target's own token; the draft's stands if it is the same (llama.cpp, prompt lookup).",
             lossless=True,
             build=deferred("spsbench.decode.rules:sample_and_compare"),
+            trees=True,
         ),
         RuleKind(
             "block",
@@ -65,24 +93,28 @@ RULES = Registry(
             "Block verification of a tree, from its leaves up (Weng et al. 2025).",
             lossless=True,
             build=deferred("spsbench.decode.rules:block"),
+            trees=True,
         ),
         RuleKind(
             "recursive-rejection",
             "Each sibling by what those before it left of the target's row (SpecInfer, Sequoia).",
             lossless=True,
             build=deferred("spsbench.decode.rules:recursive_rejection"),
+            trees=True,
         ),
         RuleKind(
             "one-hot",
             "Accept a sibling with the target's probability of it, else take it off the row (EAGLE).",
             lossless=True,
             build=deferred("spsbench.decode.rules:one_hot"),
+            trees=True,
         ),
         RuleKind(
-            "k-seq",
+            K_SEQ,
             "One test for all siblings of a place, drawn independently (SpecTr, Sun et al. 2023).",
             lossless=True,
             build=deferred("spsbench.decode.rules:k_seq"),
+            trees=True,
         ),
         RuleKind(
             "lenience",

@@ -265,13 +265,18 @@ def _greedy_outputs(subject: SamplerUnderTest, prompt: Sequence[int]) -> tuple[l
     """By ArS, untouched by any control, and by SpS with the subject's."""
     loops = start(subject.target, None, prompt, 0, _GREEDY, UniformStream(0, subject.device))
     plain = [loop.tokens[0] for loop in islice(loops(Stopwatch(FakeClock())), _GREEDY_TOKENS)]
-    tokens: list[int] = []
-    drafter = subject.build_drafter(_GREEDY)
-    with subject.loops(subject.target, drafter, prompt, seed=0) as begin:
+    return plain, _written(subject, prompt, 0)[:_GREEDY_TOKENS]
+
+
+@torch.inference_mode()
+def _written(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) -> list[int]:
+    """Some tokens of the subject's loops after a prompt."""
+    drafter, tokens = subject.build_drafter(subject.sampling), list[int]()
+    with subject.loops(subject.target, drafter, prompt, seed) as begin:
         speculative = begin()
-        while len(tokens) < _GREEDY_TOKENS:
+        while len(tokens) < TOKENS:
             tokens += next(speculative).tokens
-    return plain, tokens[:_GREEDY_TOKENS]
+    return tokens[:TOKENS]
 
 
 def _in_float32(model: CausalLM) -> CausalLM:
@@ -299,8 +304,11 @@ def rescored_outputs(
     total: Sums = {}
     for seed, prompt in enumerate(prompts, start=subject.seed):
         request = Request(tuple(prompt), TOKENS, (), subject.sampling, seed=seed, fixed_length=True)
-        with planted(subject.control, subject.target):
-            tokens = engine.generate(request).tokens
+        if subject.branches:
+            tokens = _written(subject, prompt, seed)
+        else:
+            with planted(subject.control, subject.target):
+                tokens = engine.generate(request).tokens
         sums = rescored(teacher_force(subject.target, subject.draft, prompt, tokens, subject.sampling), seed)
         for name, value in sums.items():
             short = name.removeprefix(RESCORED)

@@ -11,15 +11,17 @@ import torch
 from torch import Tensor
 
 from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
-from spsbench.decode.algorithms import DecodedLoop, start
+from spsbench.decode.algorithms import DecodedLoop, start, start_tree
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rules import Rule
 from spsbench.decode.sampling import UniformStream, warp
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import Context, build_drafter, build_policy, build_rule, rule_kind
+from spsbench.law.enumeration import TableTree
 from spsbench.models.causal_lm import CausalLM, HiddenStates
 from spsbench.records import SamplingParams, Spec
+from spsbench.testing import drawn_tree, tree_of
 from spsbench.verify.controls import planted
 
 PAPERS = Spec(MODEL), Spec(MODIFIED_REJECTION), Spec(FIXED)
@@ -39,6 +41,7 @@ class SamplerUnderTest:
     rule: Spec = PAPERS[1]
     policy: Spec = PAPERS[2]
     corpus: tuple[tuple[int, ...], ...] = ()
+    branches: bool = False  # whether drafts are trees
 
     @property
     def is_lossless(self) -> bool:
@@ -62,7 +65,8 @@ class SamplerUnderTest:
             policy=None if self.policy.name == FIXED else build_policy(self.policy),
             hidden=(hidden or self.target) if keeps else None,
         )
-        return build_drafter(self.drafter, context)
+        tree = tree_of(str(self.drafter))
+        return build_drafter(self.drafter, context) if tree is None else drawn_tree(*tree, context)
 
     @contextmanager
     def loops(
@@ -72,12 +76,18 @@ class SamplerUnderTest:
 
         The control is planted while the block lasts. The target reads the prompt once; a further call
         rolls back to it, as a loop does after a rejection, and goes on in the same stream of numbers.
-        A draft model's cache rolls back too; any other drafter is notified of a new sequence.
+        A draft model's cache rolls back too; any other drafter is notified of a new sequence. Of trees each
+        branch is read in line.
         """
         with planted(self.control, target):
             rule, uniforms = self.build_rule(), UniformStream(seed, self.device)
             accept = None if rule is None else rule.accept
-            loops = start(target, drafter, prompt, self.k, self.sampling, uniforms, accept)
+            given = (drafter, prompt, self.k, self.sampling, uniforms)
+            if self.branches:
+                assert accept is not None
+                loops = start_tree(TableTree(target), *given, accept)
+            else:
+                loops = start(target, *given, accept)
 
             def begin() -> Iterator[DecodedLoop]:
                 target.rollback(len(prompt) - 1)
