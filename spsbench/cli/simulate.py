@@ -296,7 +296,8 @@ def _rule(text: str | None, fault: str | None) -> Spec:
         raise unknown(fault, (*FAULTS, *TREE_FAULTS), "--fault")
     if fault is not None and rule.name != MODIFIED_REJECTION:
         raise UsageError(
-            f"{fault} is a fault of {MODIFIED_REJECTION}, and the rule is {rule}.",
+            f"{fault} is a fault of {MODIFIED_REJECTION if fault in FAULTS else 'a rule of its own'}, "
+            f"and the rule is {rule}.",
             flag="--fault",
             remedy="Leave --rule out.",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spsbench.errors import UsageError
-from spsbench.files import read_json
 from spsbench.records import SamplingParams
 
 Floats = NDArray[np.float64]
@@ -331,14 +331,14 @@ def read_table(path: Path) -> tuple[Source, int, int]:
     One row is that of every context; of V rows each is that after its token.
 
     Raises:
-        UsageError: it is no JSON, or holds no rows of probabilities of one size.
+        UsageError: it cannot be read, or holds no rows of probabilities of one size.
     """
-    given = read_json(path, "--table")
     try:
+        given = json.loads(path.read_text(encoding="utf-8"))
         target, draft = (np.asarray(given[name], dtype=np.float64) for name in ("target", "draft"))
         count, size = target.shape
         sound = size > 1 and count in (1, size) and target.shape == draft.shape
-    except (KeyError, TypeError, ValueError):
+    except (OSError, KeyError, TypeError, ValueError):
         sound = False
     if not (sound and all((rows >= 0).all() and np.allclose(rows.sum(1), 1) for rows in (target, draft))):
         raise UsageError(
