@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import accumulate, product
 from operator import mul
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,12 +28,13 @@ from spsbench.law.enumeration import (
     Scene,
     TableModel,
     TableTree,
+    law_of_drafts,
     law_of_loop,
     random_rows,
     target_law,
     worst_difference,
 )
-from spsbench.law.optimum import Tree, most_tokens
+from spsbench.law.optimum import most_tokens
 from spsbench.records import SamplingParams
 from spsbench.verify.tree_faults import FAULTS, Fault
 
@@ -122,7 +122,7 @@ def _disputed(name: str, fault: Fault, count: int) -> None:
         _scene(fault.rule, fault.siblings, fault.branching, *far(seed, VOCABULARY), fault.drafter)
         for seed in range(count)
     ]
-    apart = [_variation(scene, len(fault.branching) + 1) for scene in scenes]
+    apart = [worst_difference(scene).variation for scene in scenes]
     first: dict[int, float] = defaultdict(float)
     for text, chance in law_of_loop(scenes[0]).items():
         first[text[0]] += chance
@@ -133,16 +133,6 @@ def _disputed(name: str, fault: Fault, count: int) -> None:
         f"| {min(apart):.2g} to {max(apart):.2g} |",
         flush=True,
     )
-
-
-def _variation(scene: Scene, length: int) -> float:
-    """Total variation between what a loop emits, continued by the target, and the target."""
-    ours: dict[tuple[int, ...], float] = defaultdict(float)
-    for text, chance in law_of_loop(scene).items():
-        for rest, later in target_law(scene, (*scene.prompt, *text), length - len(text)).items():
-            ours[text + rest] += chance * later
-    theirs = target_law(scene, scene.prompt, length)
-    return sum(abs(ours[text] - theirs.get(text, 0.0)) for text in {**ours, **theirs}) / 2
 
 
 def _shape(branching: Sequence[int]) -> str:
@@ -181,28 +171,7 @@ def _tokens(scene: Scene) -> float:
 def _best(scene: Scene, branching: Sequence[int]) -> float:
     """The optimum for the law of these drafts, which is counted through the drafter."""
     target = target_law(scene, scene.prompt, len(branching) + 1)
-    return most_tokens(_drafts(scene), target, scene.target.vocab_size)
-
-
-def _drafts(scene: Scene) -> dict[Tree, float]:
-    from spsbench.law.enumeration import _Edges, boxes
-
-    drafter: Any = scene.make()
-    found: dict[Tree, float] = defaultdict(float)
-
-    def proposes(numbers: tuple[float, ...]) -> Tree:
-        drafter.begin(scene.prompt)
-        draft = drafter.draft(list(scene.prompt), scene.k, torch.tensor(numbers, dtype=torch.float64))
-        return _as_tree(draft.tokens.tolist(), draft.parents, -1)
-
-    for chance, numbers in boxes(proposes, scene.k, _Edges()):
-        found[proposes(numbers)] += chance
-    return dict(found)
-
-
-def _as_tree(tokens: Sequence[int], parents: Sequence[int], above: int) -> Tree:
-    below = [node for node, parent in enumerate(parents) if parent == above]
-    return tuple((tokens[node], _as_tree(tokens, parents, node)) for node in below)
+    return most_tokens(law_of_drafts(scene), target, scene.target.vocab_size)
 
 
 if __name__ == "__main__":

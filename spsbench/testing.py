@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 
 import torch
 from torch import Tensor
 
-from spsbench.axes import FIXED
+from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rejection import Accept
 from spsbench.drafters.registry import (
     HIDDEN,
+    TREE,
     WEIGHTS,
     Context,
     DrafterKind,
@@ -28,7 +31,10 @@ from spsbench.drafters.registry import (
     built,
     drafter_kind,
     rule_kind,
+    shape_in,
+    siblings_of,
 )
+from spsbench.drafters.shape import Shape
 from spsbench.engines.local import EagerEngine, Engine
 from spsbench.law.enumeration import (
     EXACT,
@@ -37,6 +43,7 @@ from spsbench.law.enumeration import (
     RowFunction,
     Scene,
     TableModel,
+    TableTree,
     law_of_loop,
     paths,
     random_rows,
@@ -80,9 +87,9 @@ _SITUATIONS: tuple[tuple[tuple[int, ...], int], ...] = (
 
 
 def assert_lossless(
-    drafter: str | DrafterKind | Factory,
+    drafter: str | DrafterKind | Factory = MODEL,
     *,
-    rule: str | RuleKind = "modified-rejection",
+    rule: str | RuleKind | Accept = MODIFIED_REJECTION,
     policy: str = FIXED,
     vocab_size: int = 4,
     ks: Sequence[int] = (1, 2, 3),
@@ -91,27 +98,28 @@ def assert_lossless(
     """Prove by enumeration that a loop with this drafter and rule keeps the target's law.
 
     Target and draft are tables of random rows. Each loop is the production one; see ``enumeration``. Also
-    tested are a loop that comes after another one, and a prompt that repeats itself.
+    tested are a loop that comes after another one, and a prompt that repeats itself. Drafts may be trees:
+    those of ``model:tree=2-1:siblings=top``, of a small shape, and those of any drafter that proposes some.
 
     Args:
         drafter: one by name, with options if need be (``lookup:max_n=2``), a kind with its default options,
             or what builds a drafter from a context.
-        rule: one by name, with options if need be (``lenience:l=0.5``), or a kind.
+        rule: one by name, with options if need be (``lenience:l=0.5``), a kind, or what it accepts by.
         policy: one by name; without effect on a drafter that heeds none.
         vocab_size: V; at 4 and K = 3 there are 64 drafts.
-        ks: every lookahead to prove.
+        ks: every lookahead to prove; of trees the most nodes. A shape has its own.
         samplings: of target and draft.
 
     Raises:
         AssertionError: a probability is off by ``EXACT`` or more, with the worst one and where it was met; or
             what is proposed does not follow from the numbers that the drafter is given.
-        UsageError: a name is unknown or an option is wrong.
+        UsageError: a name is unknown, an option is wrong, or a rule for chains gets trees.
         DrafterFault: the drafter broke its contract.
     """
-    spec = Spec.parse(rule) if isinstance(rule, str) else Spec(rule.name)
-    kind = rule_kind(spec.name) if isinstance(rule, str) else rule
-    accept = kind.build(kind.settled(spec)).accept
+    kind, accept = _judge(rule)
     for scene in scenes(drafter, accept, vocab_size, ks, samplings, policy):
+        if scene.depth is not None and kind is not None:
+            kind.require_tree(siblings_of(spec) if shape_in(spec := _spec(drafter)) else "independent")
         worst = worst_difference(scene)
         if not worst.is_none:
             raise AssertionError(described(worst, scene))
@@ -131,17 +139,21 @@ def scenes(
         accept: the rule.
     """
     make, needs = _factory(drafter)
-    for sampling in samplings:
+    shape = shape_in(_spec(drafter))
+    # (the most tokens of a draft, the most that stand of a tree)
+    sizes = [(k, k) for k in ks] if shape is None else sorted({(shape.nodes, shape.depth(k)) for k in ks})
+    for sampling, (k, most) in product(samplings, sizes):
         target = _table(vocab_size, needs)
-        build: Callable[[], Drafter] = partial(_built, make, target, sampling, policy, needs)
+        build: Callable[[], Drafter] = partial(_built, make, target, sampling, policy, needs, most)
         if WEIGHTS in needs:
             build = cache(build)  # cutting and rounding take long; ``begin`` forgets the last sequence
         for prompt, earlier in _SITUATIONS:
             told = tuple(token % vocab_size for token in prompt)
-            for k in ks:
-                generator = torch.Generator().manual_seed(k)
-                numbers = torch.rand(earlier, 2 * k + 1, generator=generator, dtype=torch.float64).tolist()
-                yield Scene(target, build, accept, told, k, sampling, tuple(map(tuple, numbers)))
+            generator = torch.Generator().manual_seed(k)
+            numbers = torch.rand(earlier, 2 * k + 1, generator=generator, dtype=torch.float64).tolist()
+            before = tuple(map(tuple, numbers))
+            depth = most if shape is not None or _branches(build(), told, k) else None
+            yield Scene(target, build, accept, told, k, sampling, before, depth)
 
 
 class Letters:
@@ -173,7 +185,7 @@ def fake_engine(
     make, needs = _factory(drafter)
     decoder, clock = Letters(string.ascii_letters[: vocab_size - 1]), FakeClock(tick_s)
     target = _table(vocab_size, needs)
-    build = partial(_built, make, target, policy=FIXED, needs=needs) if k else None
+    build = partial(_built, make, target, policy=FIXED, needs=needs, k=k) if k else None
     return EagerEngine(target, None, k, decoder, torch.device("cpu"), clock, make_drafter=build)
 
 
@@ -184,6 +196,7 @@ def context_of(
     *,
     needs: frozenset[str] = frozenset(),
     hidden: HiddenStates | None = None,
+    k: int = 0,
 ) -> Context:
     """What a drafter may be built from: tables, and a corpus in which some tokens follow others often.
 
@@ -193,6 +206,7 @@ def context_of(
         policy: by name.
         needs: of the drafter; with ``weights`` a small model stands in place of the target's table.
         hidden: the states of what the loop's target has read, if it has any.
+        k: lookahead.
     """
     corpus = tuple(tuple((i * step) % vocab_size for i in range(12)) for step in (1, 2, 3))
     table = partial(TableModel, vocab_size=vocab_size)
@@ -206,6 +220,8 @@ def context_of(
         corpus=lambda: corpus,
         policy=None if policy == FIXED else build_policy(Spec.parse(policy)),
         hidden=hidden,
+        k=k,
+        trees=TableTree,
     )
 
 
@@ -213,8 +229,40 @@ def described(worst: Difference, scene: Scene) -> str:
     """Where a law is farthest from the target's, and by how much."""
     return (
         f"Behind {worst.context} the loop emits {worst.tokens} with probability {worst.law:.15g}, the target "
-        f"with {worst.target:.15g}: a difference of {worst.size:.3g} (K = {scene.k}, {scene.sampling})."
+        f"with {worst.target:.15g}: a difference of {worst.size:.3g}, a total variation of "
+        f"{worst.variation:.3g} (K = {scene.k}, {scene.sampling})."
     )
+
+
+def _judge(rule: str | RuleKind | Accept) -> tuple[RuleKind | None, Accept]:
+    if not isinstance(rule, (str, RuleKind)):
+        return None, rule
+    spec = Spec.parse(rule) if isinstance(rule, str) else Spec(rule.name)
+    kind = rule_kind(spec.name) if isinstance(rule, str) else rule
+    return kind, kind.build(kind.settled(spec)).accept
+
+
+def _branches(drafter: Drafter, prompt: Sequence[int], k: int) -> bool:
+    """Whether it proposes trees after a prompt, seen at a few of its numbers."""
+    drafter.begin(prompt)
+    numbers = (torch.full((k,), u, dtype=torch.float64) for u in (0.01, 0.5, 0.99))
+    return any(drafter.draft(list(prompt), k, u).parents is not None for u in numbers)
+
+
+def small_tree(drafter: Spec) -> Spec:
+    """The same with a shape that can be enumerated: two siblings and a child of each, or what is smaller."""
+    shape = shape_in(drafter)
+    if shape is None:
+        return drafter
+    first, *later = shape.branching or (2, 1)
+    small = Shape((min(first, 2), *([min(later[0], 3 - min(first, 2))] if later else [])))
+    options = dict(drafter.options) | {TREE: str(Shape(dynamic=3) if shape.dynamic else small)}
+    return replace(drafter, options=tuple(options.items()))
+
+
+def _spec(drafter: str | DrafterKind | Factory) -> Spec:
+    """Its name and options; of what builds a drafter, none."""
+    return Spec.parse(drafter) if isinstance(drafter, str) else Spec("")
 
 
 def _factory(drafter: str | DrafterKind | Factory) -> tuple[Factory, frozenset[str]]:
@@ -227,11 +275,11 @@ def _factory(drafter: str | DrafterKind | Factory) -> tuple[Factory, frozenset[s
 
 
 def _built(
-    make: Factory, target: TableModel, sampling: SamplingParams, policy: str, needs: frozenset[str]
+    make: Factory, target: TableModel, sampling: SamplingParams, policy: str, needs: frozenset[str], k: int
 ) -> Drafter:
     """A drafter that remembers nothing of an earlier one: its tables and its policy are new, too."""
     hidden = target if isinstance(target, TableWithStates) else None
-    return make(context_of(target.vocab_size, sampling, policy, needs=needs, hidden=hidden))
+    return make(context_of(target.vocab_size, sampling, policy, needs=needs, hidden=hidden, k=k))
 
 
 def _table(vocab_size: int, needs: frozenset[str]) -> TableModel:

@@ -58,6 +58,15 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return installed
 
 
+def test_the_rule_for_trees_of_the_page_is_the_example_and_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    text = (ROOT / "docs/extending.md").read_text()
+    section = text.partition("### A rule for trees")[2]
+    shown, proof = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]
+    assert shown in (ROOT / "examples/tree_rule.py").read_text()
+    exec(proof, {})
+
+
 def test_the_example_is_lossless() -> None:
     assert_lossless(drafter_kind(f"{EXAMPLE}:KIND"), ks=(1, 2), vocab_size=3)
 

@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import accumulate, pairwise
+from operator import mul
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from spsbench.decode import rejection, rules
+from spsbench.decode import rejection, rules, trees
 from spsbench.decode.rejection import Accept, Draft, Verdict
 from spsbench.decode.rules import Rule
 from spsbench.decode.sampling import draw, warp
 from spsbench.drafters.checked import DrafterFault
 from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.registry import DRAFTERS, RULES, Context, DrafterKind, RuleKind, build_rule
+from spsbench.drafters.registry import DRAFTERS, RULES, Context, DrafterKind, RuleKind, build_rule, rule_kind
+from spsbench.drafters.tree import ModelTreeDrafter
 from spsbench.errors import UsageError
-from spsbench.law.enumeration import TableModel
+from spsbench.law.enumeration import TableModel, TableTree
 from spsbench.records import Request, SamplingParams, Spec
-from spsbench.testing import Scene, assert_lossless, fake_engine, law_of_loop
+from spsbench.testing import Scene, assert_lossless, fake_engine, law_of_loop, scenes
 from spsbench.verify import controls
+from spsbench.verify.tree_faults import FAULTS as TREE_FAULTS
 
 MODEL = DRAFTERS["model"]
 LOSSLESS = [name for name, kind in RULES.items() if kind.lossless]
@@ -270,6 +275,115 @@ def test_a_stale_cache_is_caught(rule: str, monkeypatch: pytest.MonkeyPatch) -> 
     )
     with pytest.raises(AssertionError, match="Behind"):
         assert_lossless(made(Fixed), rule=rule, ks=(2,), samplings=(PLAIN,))
+
+
+# Drafts that are trees.
+
+
+@pytest.mark.thorough_but("each")
+@pytest.mark.parametrize("siblings", ["without", "independent", "top"])
+@pytest.mark.parametrize("rule", [name for name, kind in RULES.items() if kind.trees])
+def test_rules_for_trees_are_lossless(rule: str, siblings: str) -> None:
+    """V = 4 has a token that only rounding leaves in k-seq's residual."""
+    drafter = f"model:tree=2:siblings={siblings}"
+    if rule == "k-seq" and siblings != "independent":
+        with pytest.raises(UsageError, match="k-seq tests siblings by one law, and they are chosen"):
+            assert_lossless(drafter, rule=rule)
+    else:
+        assert_lossless(drafter, rule=rule, vocab_size=4 if rule == "k-seq" else 3)
+
+
+@pytest.mark.parametrize("rule", [name for name, kind in RULES.items() if not kind.trees])
+def test_a_rule_for_chains_refuses_trees(rule: str) -> None:
+    for drafter in ("model:tree=2", made_branching(Branching)):
+        with pytest.raises(UsageError, match=f"{rule} judges chains"):
+            assert_lossless(drafter, rule=rule)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "said"),
+    [
+        ("model:tree=2-x", "no shape of a draft"),
+        ("model:tree=dynamic-4", "not enumerated"),
+        ("model:tree=2:siblings=all", "all is unknown"),
+    ],
+)
+def test_wrong_trees_are_refused(drafter: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        assert_lossless(drafter, rule="one-hot")
+
+
+class Branching:
+    """Lossless: proposes whatever stood after the last token before, and behind each of them token 0."""
+
+    def begin(self, prompt: Sequence[int]) -> None: ...
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None: ...
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        siblings = list(dict.fromkeys(b for a, b in pairwise(tokens) if a == tokens[-1]))[:k]
+        below = range(min(len(siblings), k - len(siblings)))
+        drafted = torch.tensor([*siblings, *(0 for _ in below)], dtype=torch.int64)
+        return Draft(drafted, None, [*(-1 for _ in siblings), *below])
+
+
+class Repeating(Branching):
+    """Wrong: tells a row that gives its two equal siblings half each."""
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        row = torch.full((2, 4), 0.0, dtype=torch.float64).index_fill(1, torch.tensor([0, 1]), 0.5)
+        return Draft(torch.zeros(2, dtype=torch.int64), row, [-1, -1])
+
+
+def made_branching(kind: type[Branching]) -> DrafterKind:
+    return DrafterKind("branching", "A tree.", lambda options, context: kind())
+
+
+def test_trees_of_a_drafter_are_seen_and_proved() -> None:
+    kind = made_branching(Branching)
+    for rule in ("one-hot", "traversal", "recursive-rejection", "sample-and-compare"):
+        assert_lossless(kind, rule=rule, ks=(2, 3), samplings=(PLAIN,))
+    found = {scene.depth for scene in scenes(kind, trees.one_hot, 4, (2,), (PLAIN,))}
+    assert found == {2}
+    with pytest.raises(AssertionError, match="total variation"):
+        assert_lossless(made_branching(Repeating), rule="recursive-rejection", ks=(2,), samplings=(PLAIN,))
+    assert_lossless(made_branching(Repeating), rule="one-hot", ks=(2,), samplings=(PLAIN,))
+
+
+def test_parents_that_are_none_break_the_contract() -> None:
+    class Wrong(Branching):
+        def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+            return Draft(torch.tensor([0, 1]), None, [1, -1])
+
+    with pytest.raises(DrafterFault, match="parents that do not come before their 2 tokens"):
+        assert_lossless(made_branching(Wrong), rule="one-hot", ks=(2,))
+
+
+@pytest.mark.parametrize("name", TREE_FAULTS)
+def test_a_planted_rule_for_trees_is_caught(name: str) -> None:
+    rule, siblings, branching, drafter = TREE_FAULTS[name]
+
+    def build(context: Context) -> ModelTreeDrafter:
+        assert context.draft is not None
+        return drafter(TableTree(context.draft), context.sampling, branching, siblings)
+
+    nodes = sum(accumulate(branching, mul))
+    with pytest.raises(AssertionError, match=r"a total variation of 0\.\d+"):
+        assert_lossless(build, rule=rule, vocab_size=3, ks=(nodes,), samplings=(PLAIN,))
+
+
+def test_the_rule_of_the_page_is_lossless_and_a_row_too_early_is_not() -> None:
+    kind = rule_kind(str(Path(__file__).parents[1] / "examples/tree_rule.py:KIND"))
+    for drafter in ("model", "model:tree=2", "model:tree=1-1:siblings=top"):
+        assert_lossless(drafter, rule=kind, vocab_size=3, ks=(2,), samplings=(PLAIN,))
+    right = kind.build({}).accept
+
+    def early(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
+        """The rows of the nodes above."""
+        return right(q[[0, *(parent + 1 for parent in draft.above)]], draft, u)
+
+    with pytest.raises(AssertionError, match="total variation"):
+        assert_lossless("model:tree=2", rule=early, vocab_size=3, samplings=(PLAIN,))
 
 
 def test_the_failure_tells_where_and_by_how_much() -> None:

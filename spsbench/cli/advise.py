@@ -9,17 +9,18 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.axes import BLOCK, MODIFIED_REJECTION
+from spsbench.axes import BLOCK, MODIFIED_REJECTION, ONE_HOT
 from spsbench.cli import options, values
 from spsbench.cli.console import present, say, say_if_busy
 from spsbench.cli.interruption import continued_by, typed
 from spsbench.cli.options import takes
 from spsbench.cli.values import sought_of
+from spsbench.drafters.registry import TREE
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.paths import results_dir
 from spsbench.plugins import unknown
 from spsbench.whatif.replay import MEAN, OBJECTIVES
-from spsbench.whatif.replay.trees import ONE_HOT, TREE, shapes_of, trees_of
+from spsbench.whatif.replay.trees import shapes_of, trees_of
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig

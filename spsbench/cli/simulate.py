@@ -12,8 +12,11 @@ from spsbench.cli.console import present, say
 from spsbench.cli.options import takes
 from spsbench.errors import UsageError
 from spsbench.plugins import unknown
+from spsbench.verify.effort import TREE_FAULTS
 
 if TYPE_CHECKING:
+    from spsbench.drafters.shape import Shape
+    from spsbench.drafters.tree import Siblings
     from spsbench.records import Spec
     from spsbench.whatif.simulate.study import Question
     from spsbench.whatif.simulate.tables import Source
@@ -37,7 +40,8 @@ TARGET = "The target"
 
 
 @takes(
-    "alpha cost k source rule fault tokens seed formula out concentration draft_temperature dependence "
+    "alpha cost k source rule tree siblings fault table tokens seed formula out concentration "
+    "draft_temperature dependence "
     "vocabulary contexts sharpness variation stay operations temperature top_p top_k",
     {
         options.FIRST: {
@@ -50,7 +54,19 @@ TARGET = "The target"
             "--rule NAME": (
                 "What accepts draft tokens, see `spsbench list rules`. Default: modified-rejection."
             ),
-            "--fault NAME": f"Inject a faulty sampler: {', '.join(FAULTS)}.",
+            "--tree SHAPE": "Drafts are trees with so many siblings by depth: 4,2,1. Default: chain.",
+            "--siblings NAME": (
+                "Siblings are drawn without replacement (without), independent, or the most probable (top). "
+                "Default: without; k-seq: independent."
+            ),
+            "--fault NAME": (
+                f"Inject a faulty sampler: {', '.join(FAULTS)}; or one of block verification and trees with "
+                f"its own drafts: {', '.join(map(repr, TREE_FAULTS))}."
+            ),
+            "--table FILE": (
+                'Both models: {"target": [[...]], "draft": [[...]]}, one row everywhere or one after each '
+                "token."
+            ),
             "--tokens N": "Tokens for each K, in sequences of 128. Default: 6400.",
             "--formula": "Print only what the formula predicts; nothing is simulated.",
             "--out DIR": "Write figures, Markdown and JSON there. Default: nothing is written.",
@@ -167,20 +183,24 @@ def _folder(out: Path | None) -> Path | None:
 
 def _question(params: Mapping[str, Any]) -> Question:
     """What was typed, checked."""
-    from spsbench.whatif.simulate.tables import SOURCES, Language
+    from spsbench.whatif.simulate.tables import SOURCES, Language, read_table
 
     source = SOURCES.get(params["source"] or "dirichlet")
     if source is None:
         raise unknown(str(params["source"]), SOURCES, "--source")
     alpha, distance = _closeness(params, source)
+    size, contexts = params["vocabulary"], params["contexts"]
+    if params["table"] is not None:
+        (source, *table), alpha, distance = read_table(Path(params["table"])), None, 0.0
+        contexts, size = map(str, table)
     language = Language(
-        vocabulary=int(values.number(params["vocabulary"], "--vocabulary", 2, 32, whole=True)),
+        vocabulary=int(values.number(size, "--vocabulary", 2, 32, whole=True)),
         sharpness=values.between(params["sharpness"], "--sharpness", 0, 50, 2.0),
         variation=values.between(params["variation"], "--variation", 0, 0.99, 0.9),
         stay=values.between(params["stay"], "--stay", 0, 1, 0.95),
         seed=values.seed(params["seed"]),
     )
-    classes, ks = _classes(params["contexts"], source, language.vocabulary), _ks(params["k"])
+    classes = _classes(contexts, source, language.vocabulary)
     operations = values.number(params["operations"], "--operations", 0, OPERATIONS)
     tokens = int(values.number(params["tokens"], "--tokens", 1, 6400, whole=True))
     cost = values.number(params["cost"], "--cost", 0, COST)
@@ -192,11 +212,13 @@ def _question(params: Mapping[str, Any]) -> Question:
             remedy="Give a temperature above 0.",
         )
     rule = _rule(params["rule"], params["fault"])
+    tree, siblings = _tree(params, rule, min(language.vocabulary, sampling.top_k or language.vocabulary))
+    ks = _ks(params["k"]) if tree is None else (tree.depth(0),)
     # torch comes with these: all that was typed has been checked by now.
     from spsbench.whatif.simulate.loops import Sampler
     from spsbench.whatif.simulate.study import Question
 
-    sampler = Sampler(sampling, rule, params["fault"], language.seed)
+    sampler = Sampler(sampling, rule, params["fault"], language.seed, tree, siblings)
     return Question(source, language, classes, alpha, distance, ks, cost, operations, tokens, sampler)
 
 
@@ -270,18 +292,58 @@ def _rule(text: str | None, fault: str | None) -> Spec:
         )
     rule = Spec(MODIFIED_REJECTION) if text is None else Spec.parse(text)
     rule_kind(rule.name).settled(rule)
-    if rule.name in ("block", "traversal"):
-        raise UsageError(
-            f"{rule.name} accepts by the tokens before, and one alpha of a context is simulated.",
-            flag="--rule",
-            remedy="Give a rule that judges each token by itself; `run --rule block` measures it.",
-        )
-    if fault is not None and fault not in FAULTS:
-        raise unknown(fault, FAULTS, "--fault")
+    if fault is not None and fault not in (*FAULTS, *TREE_FAULTS):
+        raise unknown(fault, (*FAULTS, *TREE_FAULTS), "--fault")
     if fault is not None and rule.name != MODIFIED_REJECTION:
         raise UsageError(
-            f"{fault} is a fault of {MODIFIED_REJECTION}, and the rule is {rule}.",
+            f"{fault} is a fault of {MODIFIED_REJECTION if fault in FAULTS else 'a rule of its own'}, "
+            f"and the rule is {rule}.",
             flag="--fault",
             remedy="Leave --rule out.",
         )
     return rule
+
+
+_SIBLINGS: tuple[Siblings, ...] = ("without", "independent", "top")
+
+
+def _tree(params: Mapping[str, Any], rule: Spec, support: int) -> tuple[Shape | None, Siblings]:
+    """The shape of drafts, None for chains, and how siblings are chosen.
+
+    Args:
+        support: how many tokens a row may have.
+    """
+    from spsbench.axes import K_SEQ
+    from spsbench.drafters.registry import rule_kind
+    from spsbench.drafters.shape import CHAIN, Shape, shape_of
+
+    flag, chosen, fault = "--tree", params["siblings"], params["fault"]
+    shape = shape_of(params["tree"] or CHAIN, flag)
+    for given, value in ((flag, shape), ("--siblings", chosen)):
+        if value is not None and fault is not None:
+            raise UsageError(f"{fault} has its own drafts.", flag=given, remedy="Leave it or --fault out.")
+    if fault in TREE_FAULTS:
+        from spsbench.verify.tree_faults import FAULTS as PLANTED
+
+        planted = PLANTED[fault]
+        return Shape(tuple(planted.branching)), planted.siblings
+    if shape is None:
+        if chosen is not None:
+            raise UsageError("a chain has no siblings.", flag="--siblings", remedy="Give --tree, e.g. 2,1.")
+        return None, "without"
+    name = chosen or ("independent" if rule.name == K_SEQ else "without")
+    siblings = next((each for each in _SIBLINGS if each == name), None)
+    if siblings is None:
+        raise unknown(name, _SIBLINGS, "--siblings")
+    rule_kind(rule.name).require_tree(siblings)
+    if params["k"] is not None:
+        raise UsageError("a tree has its own depth.", flag="--k", remedy="Leave --k or --tree out.")
+    if shape.dynamic:
+        raise UsageError("tables draw static trees.", flag=flag, remedy="Give siblings by depth, e.g. 4,2,1.")
+    if siblings != "independent" and max(shape.branching) > support:
+        raise UsageError(
+            f"{max(shape.branching)} different siblings, and a row has {support} tokens.",
+            flag=flag,
+            remedy="Give fewer siblings, more --vocabulary, or --siblings independent.",
+        )
+    return shape, siblings

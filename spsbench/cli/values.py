@@ -128,9 +128,9 @@ def replayed_rules(text: str | None, *, under_policies: bool, trees: bool) -> tu
 
     Only those whose law over a text is known; where none is named of one or the other, its usual rule.
     """
-    from spsbench.axes import BLOCK, MODIFIED_REJECTION
+    from spsbench.axes import BLOCK, MODIFIED_REJECTION, ONE_HOT
     from spsbench.drafters.registry import rule_kind
-    from spsbench.whatif.replay.trees import ONE_HOT, TREE_RULES
+    from spsbench.whatif.replay.trees import TREE_RULES
 
     of_chains = MODIFIED_REJECTION, BLOCK
     known = (*of_chains, *(TREE_RULES if trees else ()))

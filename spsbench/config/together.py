@@ -201,11 +201,21 @@ TABLE = (
         (
             *("source", "rule", "fault", "tokens", "seed", "out", "concentration", "draft_temperature"),
             *("dependence", "vocabulary", "contexts", "sharpness", "variation", "stay", "operations"),
-            *("temperature", "top_p", "top_k"),
+            *("temperature", "top_p", "top_k", "tree", "siblings", "table"),
         ),
         ("formula",),
         "{value} is for a simulation.",
         "Leave it or --formula out.",
+    ),
+    Clash(
+        ("simulate",),
+        (
+            *("source", "alpha", "concentration", "draft_temperature", "dependence", "vocabulary"),
+            *("contexts", "sharpness", "variation", "stay"),
+        ),
+        ("table",),
+        "the table says what both models are.",
+        "Leave it or --table out.",
     ),
     Clash(("paper",), ("out",), ("resume",)),
     *(

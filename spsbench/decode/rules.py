@@ -55,14 +55,6 @@ def modified_rejection(options: Options) -> Rule:
     return Rule(_modified_rejection, expected_acceptance)
 
 
-@takes_rows
-def _compare(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
-    """``_match`` of a chain, ``trees.compare`` of a tree."""
-    if draft.parents is not None:
-        return trees.compare(q, draft, u)
-    return _match(q.dense() if isinstance(q, Rows) else q, draft, u)
-
-
 def _match(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     """Draw the target's token at every position; the draft stands as far as it says the same.
 
@@ -82,6 +74,11 @@ def _match(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     return Verdict(accepted, own.index_select(0, accepted.unsqueeze(0)).squeeze(0))
 
 
+@takes_rows
+def _compare(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
+    return rejection.judged(_match, q, draft, u) if draft.parents is None else trees.compare(q, draft, u)
+
+
 def _expected_match(q: Tensor, draft: Draft) -> Tensor:
     """[K] sum over x of draft(x) target(x); of a point mass the target's probability of its token."""
     k = len(draft.tokens)
@@ -91,7 +88,7 @@ def _expected_match(q: Tensor, draft: Draft) -> Tensor:
 
 
 def sample_and_compare(options: Options) -> Rule:
-    """Draw the target's own token; see ``_match``."""
+    """Draw the target's own token; see ``_match``, and ``trees.compare`` for a tree."""
     return Rule(_compare, _expected_match)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spsbench.decode.protocols import Drafter
-from spsbench.decode.rejection import Draft
+from spsbench.decode.rejection import ROOT, Draft
 from spsbench.decode.rows import Rows
 from spsbench.drafters.forced import Forced, ForcedText, forced
 
@@ -66,6 +66,11 @@ class CheckedDrafter:
             return f"proposed {len(tokens)} tokens where {k} are allowed"
         if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < self._vocab_size:
             return f"proposed a token outside the vocabulary of {self._vocab_size}"
+        if draft.parents is not None and (
+            len(draft.parents) != len(tokens)
+            or not all(ROOT <= parent < node for node, parent in enumerate(draft.parents))
+        ):
+            return f"gave parents that do not come before their {len(tokens)} tokens"
         return "" if told is None else self._fault_of_rows(tokens, told)
 
     def _fault_of_rows(self, tokens: Tensor, told: object) -> str:

@@ -16,9 +16,7 @@ from spsbench.drafters.policy import lookahead_of
 from spsbench.drafters.registry import TREE, Context, Margin, Policy
 from spsbench.drafters.shape import shape_of
 from spsbench.drafters.tree import ModelTreeDrafter
-from spsbench.errors import UsageError
 from spsbench.models.beam_lm import tree_of
-from spsbench.models.causal_lm import CausalLM
 from spsbench.plugins import Options
 from spsbench.records import SamplingParams
 
@@ -99,14 +97,11 @@ def build(options: Options, context: Context) -> Drafter:
     )
 
 
-def tree_drafter(model: object, options: Options, context: Context) -> ModelTreeDrafter | None:
-    """A drafter of trees over a loaded model; None where its options say chains."""
+def tree_drafter(model: LanguageModel, options: Options, context: Context) -> ModelTreeDrafter | None:
+    """A drafter of trees over a model; None where its options say chains."""
     shape = shape_of(str(options[TREE]), "--tree")
     if shape is None:
         return None
-    if not isinstance(model, CausalLM):
-        raise UsageError(
-            f"{type(model).__name__} scores no tree.", flag="--tree", remedy="It takes a loaded model."
-        )
     siblings = cast("Siblings", options["siblings"])
-    return ModelTreeDrafter(tree_of(model), context.sampling, shape, siblings, context.k)
+    scored = (context.trees or tree_of)(model)
+    return ModelTreeDrafter(scored, context.sampling, shape, siblings, context.k)

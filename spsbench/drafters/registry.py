@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from spsbench.axes import K_SEQ
 from spsbench.drafters.shape import CHAIN, Shape, shape_of
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.plugins import Check, OptionedKind, Options, Registry, deferred, one_of, settled, within
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from spsbench.decode.beam import TreeModel
     from spsbench.decode.protocols import Drafter, LanguageModel
     from spsbench.decode.rules import Rule
     from spsbench.models.causal_lm import CausalLM, HiddenStates
@@ -28,7 +30,7 @@ class RuleKind(OptionedKind):
 
     Attributes:
         lossless: whether the output keeps the target's law. A lossy rule is called so wherever it shows.
-        trees: whether it takes drafts that are trees; all take chains.
+        trees: whether it judges drafts that are trees (``Draft.parents``).
     """
 
     FLAG: ClassVar[str] = "--rule"
@@ -38,6 +40,29 @@ class RuleKind(OptionedKind):
     options: Options = field(default_factory=dict)
     check: Check | None = None
     trees: bool = False
+
+    def require_tree(self, siblings: str = "independent") -> None:
+        """Refuse to judge drafts that are trees, if it judges chains alone.
+
+        Args:
+            siblings: how those of a tree are chosen; see ``drafters.tree``.
+
+        Raises:
+            UsageError: so does a rule for which siblings must be chosen otherwise.
+        """
+        if not self.trees:
+            others = ", ".join(name for name, kind in RULES.items() if kind.trees)
+            raise UsageError(
+                f"{self.name} judges chains, and the drafts are trees.",
+                flag=self.FLAG,
+                remedy=f"Choose {others}; a rule from a file that judges trees declares trees=True.",
+            )
+        if self.name == K_SEQ and siblings != "independent":
+            raise UsageError(
+                f"{K_SEQ} tests siblings by one law, and they are chosen {siblings}.",
+                flag=self.FLAG,
+                remedy="Draw siblings independently, or choose recursive-rejection.",
+            )
 
 
 RULES = Registry(
@@ -86,7 +111,7 @@ RULES = Registry(
             trees=True,
         ),
         RuleKind(
-            "k-seq",
+            K_SEQ,
             "One test for all siblings of a place, drawn independently (SpecTr, Sun et al. 2023).",
             lossless=True,
             build=deferred("spsbench.decode.rules:k_seq"),
@@ -214,6 +239,14 @@ _COPIED: Options = {TREE: CHAIN}
 _DRAWN: Options = {TREE: CHAIN, "siblings": SIBLINGS[0]}
 
 
+def siblings_of(spec: Spec) -> str:
+    """How the siblings of a drafter's trees come about, one of ``SIBLINGS``."""
+    kind, shape = drafter_kind(spec.name), shape_in(spec)
+    given = kind.settled(spec)
+    certain = kind.point_mass or "siblings" not in given or (shape is not None and shape.dynamic > 0)
+    return SIBLINGS[-1] if certain else str(given["siblings"])
+
+
 def shape_in(spec: Spec) -> Shape | None:
     """The shape of a drafter's trees; None where it drafts chains."""
     return shape_of(str(dict(spec.options).get(TREE, CHAIN)), "--tree")
@@ -237,6 +270,7 @@ class Context:
         policy: how many tokens a loop drafts, up to K; None for K always.
         hidden: the last hidden states of what the loop's target has cached; None unless the kind needs them.
         k: lookahead, the most that stands of a draft; 0 where none is known.
+        trees: how a model scores trees; None for how a loaded one does.
     """
 
     target: LanguageModel
@@ -248,6 +282,7 @@ class Context:
     policy: Policy | None = None
     hidden: HiddenStates | None = None
     k: int = 0
+    trees: Callable[[LanguageModel], TreeModel] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,17 @@ from itertools import product
 from math import inf
 from typing import Any
 
-from spsbench.axes import BEAM, EAGER, FIXED, K_SEQ, MODEL, MODIFIED_REJECTION, ONE_HOT, OWN_RULE
+from spsbench.axes import BEAM, EAGER, FIXED, MODEL, MODIFIED_REJECTION, OWN_RULE
 from spsbench.config import RunConfig
 from spsbench.drafters.registry import (
     DRAFTERS,
-    RULES,
     TREE,
     drafter_kind,
     parts_of,
     policy_kind,
     rule_kind,
     shape_in,
+    siblings_of,
 )
 from spsbench.drafters.shape import Shape, shape_of
 from spsbench.engines.external.registry import NAMED, OPENAI, WORKER, find_peer
@@ -160,7 +160,7 @@ def _require_trees(config: RunConfig, arms: Sequence[Arm]) -> None:
         if arm.drafter not in drafters:
             continue
         support = 1 if arm.sampling.greedy else arm.sampling.top_k or inf
-        drawn = drafter_kind(arm.drafter.name).settled(arm.drafter).get("siblings") == "without"
+        drawn = siblings_of(arm.drafter) == "without"
         if drawn and max(drafters[arm.drafter].branching, default=0) > support:
             raise UsageError(
                 f"{arm.drafter} needs more siblings than a row under {arm.sampling_name} has, {support}.",
@@ -224,31 +224,24 @@ def _shaped(drafter: Spec, shape: Shape | None) -> Spec:
     return replace(drafter, options=tuple(sorted(options.items())))
 
 
-def _unjudged(drafter: Spec, rule: Spec) -> tuple[str, str] | None:
-    """(why a rule cannot judge what a drafter proposes, the remedy); None if it can."""
-    shape = shape_in(drafter)
-    if shape is None:
-        return None
-    if not rule_kind(rule.name).trees:
-        able = ", ".join(name for name, kind in RULES.items() if kind.trees)
-        return f"{rule} judges chains, and {drafter} drafts a tree", f"Give --rule {able}."
-    if rule.name == K_SEQ:
-        kind = drafter_kind(drafter.name)
-        if shape.dynamic or kind.point_mass or kind.settled(drafter).get("siblings") != "independent":
-            why = f"{rule} is of siblings drawn independently of one row, which {drafter} has not"
-            return why, f"Add siblings=independent to a drafter that samples, or give --rule {ONE_HOT}."
+def _unjudged(drafter: Spec, rule: Spec) -> UsageError | None:
+    """Why a rule cannot judge what a drafter proposes; None if it can."""
+    if shape_in(drafter) is not None:
+        try:
+            rule_kind(rule.name).require_tree(siblings_of(drafter))
+        except UsageError as error:
+            return error
     return None
 
 
 def _require_judged(drafters: Sequence[Spec], rules: Sequence[Spec]) -> None:
     """Refuse trees that no rule of a run judges, and rules for which there is no draft."""
     pairs = {(drafter, rule): _unjudged(drafter, rule) for drafter, rule in product(drafters, rules)}
-    for place, named in ((0, drafters), (1, rules)):
+    for place, named in enumerate((drafters, rules)):
         for one in named:
-            found = [reason for pair, reason in pairs.items() if pair[place] == one]
+            found = [error for pair, error in pairs.items() if pair[place] == one]
             if found and None not in found:
-                why, remedy = next(reason for reason in found if reason is not None)
-                raise UsageError(f"{why}.", flag="--rule" if place else "--tree", remedy=remedy)
+                raise next(error for error in found if error is not None)
 
 
 def _checked(texts: Sequence[str], kind_of: Callable[[str, str], Any], flag: str) -> list[Spec]:

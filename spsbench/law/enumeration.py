@@ -26,10 +26,11 @@ from torch import Tensor
 from spsbench.decode.algorithms import DecodedLoop, start, start_tree
 from spsbench.decode.beam import Node
 from spsbench.decode.clock import FakeClock, Stopwatch
-from spsbench.decode.protocols import Drafter, read_prompt
-from spsbench.decode.rejection import Accept, Draft, judged
+from spsbench.decode.protocols import Drafter, LanguageModel, read_prompt
+from spsbench.decode.rejection import ROOT, Accept, Draft, judged
 from spsbench.decode.rows import Rows
 from spsbench.decode.sampling import ScriptedUniforms, warp
+from spsbench.law.optimum import Tree
 from spsbench.records import SamplingParams
 
 RowFunction = Callable[[tuple[int, ...]], Sequence[float]]
@@ -79,19 +80,20 @@ class TableModel:
 
 
 class TableTree:
-    """The same table as a ``TreeModel``."""
+    """A table, or another language model, as a ``TreeModel``: it reads each text in line, once."""
 
-    def __init__(self, table: TableModel) -> None:
-        self._table, self._prompt = table, tuple[int, ...]()
+    def __init__(self, table: LanguageModel) -> None:
+        self._prompt = tuple[int, ...]()
+        self._row = cache(lambda text: table.score(table.begin(text), last=1).clone())
 
     def begin(self, prompt: Sequence[int]) -> None:
         self._prompt = tuple(prompt)
 
     def score(self, nodes: Sequence[Node]) -> Tensor:
-        return torch.stack([self._table._logits((*self._prompt, *node.tokens())) for node in nodes])
+        return torch.cat([self._row((*self._prompt, *node.tokens())) for node in nodes])
 
     def keep(self, nodes: Sequence[Node]) -> None:
-        """Keep nothing: a table reads each context again."""
+        """Keep everything."""
 
 
 @lru_cache(maxsize=64)
@@ -166,6 +168,7 @@ class Path(NamedTuple):
         tokens: the 1 to K+1 tokens that it emits.
         drafted: how many tokens were proposed.
         dtype: of the rows that they were reportedly drawn from; float64 for point masses.
+        draft: what was proposed.
     """
 
     chance: float
@@ -173,6 +176,7 @@ class Path(NamedTuple):
     tokens: tuple[int, ...]
     drafted: int
     dtype: torch.dtype
+    draft: Draft
 
 
 EXACT = 1e-12
@@ -192,6 +196,7 @@ class Difference(NamedTuple):
         target: their probability by the target alone.
         drafted: every number of tokens that was proposed on the way.
         limit: a difference that rounding alone may cause.
+        variation: total variation of the two laws.
     """
 
     context: tuple[int, ...]
@@ -200,6 +205,7 @@ class Difference(NamedTuple):
     target: float
     drafted: frozenset[int]
     limit: float
+    variation: float
 
     @property
     def size(self) -> float:
@@ -225,6 +231,19 @@ def law_of_loop(scene: Scene) -> Law:
     return dict(law)
 
 
+def law_of_drafts(scene: Scene) -> dict[Tree, float]:
+    """Probability of each draft of the loop, as ``optimum.most_tokens`` takes it."""
+    law: dict[Tree, float] = defaultdict(float)
+    for path in paths(scene):
+        law[_nested(path.draft, ROOT)] += path.chance
+    return dict(law)
+
+
+def _nested(draft: Draft, node: int) -> Tree:
+    below = [child for child, parent in enumerate(draft.above) if parent == node]
+    return tuple((int(draft.tokens[child]), _nested(draft, child)) for child in below)
+
+
 def paths(scene: Scene) -> Iterator[Path]:
     """Every way through the loop.
 
@@ -237,6 +256,8 @@ def paths(scene: Scene) -> Iterator[Path]:
         """The drafted tokens by the drafter's K numbers; the rows that it reports hint where edges lie."""
         drafter, context, _ = _started(scene, ())
         draft = drafter.draft(list(context), scene.k, torch.tensor(point, dtype=torch.float64))
+        if draft.parents is not None and scene.depth is None:
+            raise AssertionError("a tree was proposed to a loop of chains: name ``Scene.depth``")
         if draft.probs is not None:
             drawn.hint(draft.probs.double().cumsum(-1).flatten().tolist())
         return (*draft.tokens.tolist(), None, *(draft.parents or ()))
@@ -257,7 +278,7 @@ def paths(scene: Scene) -> Iterator[Path]:
         for weight, tests in boxes(judges, tested, known):
             numbers = picks + idle + tests
             tokens = tuple(_run(scene, numbers)[1].tokens)
-            yield Path(chance * weight, numbers, tokens, tested - 1, dtype)
+            yield Path(chance * weight, numbers, tokens, tested - 1, dtype, draft)
 
 
 def worst_difference(scene: Scene) -> Difference:
@@ -276,7 +297,8 @@ def worst_difference(scene: Scene) -> Difference:
     apart = {x: abs(ours.get(x, 0.0) - theirs.get(x, 0.0)) for x in ours.keys() | theirs}
     # What is not a number is the worst of all.
     worst = max(apart, key=lambda x: math.inf if math.isnan(apart[x]) else apart[x])
-    return Difference(context, worst, ours.get(worst, 0.0), theirs.get(worst, 0.0), frozenset(drafted), limit)
+    both = ours.get(worst, 0.0), theirs.get(worst, 0.0)
+    return Difference(context, worst, *both, frozenset(drafted), limit, sum(apart.values()) / 2)
 
 
 def target_law(scene: Scene, context: tuple[int, ...], length: int) -> Law:
@@ -374,7 +396,8 @@ def _edges(answers: Sequence[Answer], known: _Edges) -> Iterator[float]:
                 if searches > _MOST_SEARCHES:
                     raise NotAFunction("what is proposed or decided does not follow from the numbers given")
                 edge = _first_change(changed[0], low, edge, known)
-                changed = _changed(answers, here, edge - _FINE)
+                # A token that rounding alone left in a residual has a piece that is narrower than that.
+                changed = _changed(answers, here, max(edge - _FINE, low))
             known.hint([edge])
             yield edge
             low, here = edge, [answer(edge) for answer in answers]

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from spsbench.decode.beam import Node
+from spsbench.decode.protocols import LanguageModel
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, attention_window, proposable, tolerance
 from spsbench.models.live_tree import Branches, Columns, LiveTree
@@ -78,11 +79,12 @@ class BeamLM:
         return [*proposable(self._lm, self.score(nodes)).clone()]
 
 
-def tree_of(lm: CausalLM, flag: str = "--tree") -> BeamLM:
+def tree_of(lm: LanguageModel, flag: str = "--tree") -> BeamLM:
     """A model as one that scores trees, with its own cache; a refusal where it cannot, or not exactly."""
-    reason = _no_tree(lm)
-    if reason or not isinstance(lm, TorchLM | OnnxLM):
-        raise _refusal(str(lm.config.model_type), reason or "its forward takes no mask", flag)
+    if not isinstance(lm, TorchLM | OnnxLM):
+        raise _refusal(type(lm).__name__, "its forward takes no mask", flag)
+    if reason := _no_tree(lm):
+        raise _refusal(str(lm.config.model_type), reason, flag)
     found = BeamLM(lm)
     require_exact_tree(found, flag)
     lm.rollback(0)

@@ -15,6 +15,14 @@ FAULTS = (
 """The names in ``controls``, known before torch is imported."""
 
 
+TREE_FAULTS = (
+    *("stopped at the first failure", "product as threshold", "token-wise residual"),
+    *("most probable, told as drawn", "not normalised", "residual of the next sibling"),
+    "bonus from the row above",
+)
+"""The names in ``tree_faults``, known before torch is imported."""
+
+
 @dataclass(frozen=True, slots=True)
 class Effort:
     """How much is drawn and read; ``tables`` and ``wide_tables`` are the (V, K) of the enumeration."""

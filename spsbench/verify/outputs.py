@@ -20,6 +20,7 @@ from spsbench.decode.stopping import TextDecoder
 from spsbench.engines.local import EagerEngine
 from spsbench.engines.rescore import rescored, teacher_force
 from spsbench.law.evidence import MIXTURES, POWERS, Sums
+from spsbench.models.beam_lm import tree_of
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import RESCORED, Request, SamplingParams
@@ -265,13 +266,18 @@ def _greedy_outputs(subject: SamplerUnderTest, prompt: Sequence[int]) -> tuple[l
     """By ArS, untouched by any control, and by SpS with the subject's."""
     loops = start(subject.target, None, prompt, 0, _GREEDY, UniformStream(0, subject.device))
     plain = [loop.tokens[0] for loop in islice(loops(Stopwatch(FakeClock())), _GREEDY_TOKENS)]
-    tokens: list[int] = []
-    drafter = subject.build_drafter(_GREEDY)
-    with subject.loops(subject.target, drafter, prompt, seed=0) as begin:
+    return plain, _written(subject, prompt, 0)[:_GREEDY_TOKENS]
+
+
+@torch.inference_mode()
+def _written(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) -> list[int]:
+    """Some tokens of the subject's loops after a prompt."""
+    drafter, tokens = subject.build_drafter(subject.sampling), list[int]()
+    with subject.loops(subject.target, drafter, prompt, seed) as begin:
         speculative = begin()
-        while len(tokens) < _GREEDY_TOKENS:
+        while len(tokens) < TOKENS:
             tokens += next(speculative).tokens
-    return plain, tokens[:_GREEDY_TOKENS]
+    return tokens[:TOKENS]
 
 
 def _in_float32(model: CausalLM) -> CausalLM:
@@ -295,6 +301,8 @@ def rescored_outputs(
         SystemClock(),
         subject.build_rule(),
         subject.build_drafter,
+        tree=None if subject.shape is None else tree_of(subject.target),
+        nodes=0 if subject.shape is None else subject.shape.nodes,
     )
     total: Sums = {}
     for seed, prompt in enumerate(prompts, start=subject.seed):

@@ -28,7 +28,7 @@ from spsbench.law.enumeration import EXACT, NotAFunction, Scene, TableModel, ran
 from spsbench.records import Arm, Generation, Prompt, Request, SamplingParams
 from spsbench.runner.stopping import turns
 from spsbench.testing import described as difference_shown
-from spsbench.testing import scenes
+from spsbench.testing import scenes, small_tree
 from spsbench.verify.audit import described
 from spsbench.verify.effort import Finding, Sizes, skipped
 from spsbench.verify.subject import SamplerUnderTest, written
@@ -158,6 +158,8 @@ def _warped(rows: Tensor, sampling: SamplingParams) -> Tensor:
 
 LOOPS = 16
 _PLAIN, _CUT = SamplingParams(), SamplingParams(temperature=0.8, top_p=0.8)
+_OF_TREES = ((3, 2),)
+"""V of tables with trees, and the depth of dynamic ones; others have their own."""
 
 
 @torch.inference_mode()
@@ -235,9 +237,10 @@ def enumerated(subject: SamplerUnderTest, sizes: Sizes, wide: Sizes) -> Finding:
 
 
 def _scenes(subject: SamplerUnderTest, sizes: Sizes, sampling: SamplingParams) -> Iterator[Scene]:
-    accept, drafter, policy = build_rule(subject.rule).accept, str(subject.drafter), str(subject.policy)
-    for vocab_size, k in sizes:
-        yield from scenes(drafter, accept, vocab_size, (k,), (sampling,), policy=policy)
+    accept, policy = build_rule(subject.rule).accept, str(subject.policy)
+    drafter = small_tree(subject.drafter)
+    for vocab_size, k in sizes if subject.shape is None else _OF_TREES:
+        yield from scenes(str(drafter), accept, vocab_size, (k,), (sampling,), policy=policy)
 
 
 # --- uniform numbers: uniform and independent, along a sequence and between sequences? ---

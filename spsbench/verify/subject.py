@@ -11,13 +11,15 @@ import torch
 from torch import Tensor
 
 from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
-from spsbench.decode.algorithms import DecodedLoop, start
+from spsbench.decode.algorithms import DecodedLoop, start, start_tree
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rules import Rule
 from spsbench.decode.sampling import UniformStream, warp
 from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.registry import Context, build_drafter, build_policy, build_rule, rule_kind
+from spsbench.drafters.registry import Context, build_drafter, build_policy, build_rule, rule_kind, shape_in
+from spsbench.drafters.shape import Shape
+from spsbench.law.enumeration import TableTree
 from spsbench.models.causal_lm import CausalLM, HiddenStates
 from spsbench.records import SamplingParams, Spec
 from spsbench.verify.controls import planted
@@ -41,6 +43,11 @@ class SamplerUnderTest:
     corpus: tuple[tuple[int, ...], ...] = ()
 
     @property
+    def shape(self) -> Shape | None:
+        """Of drafts that are trees."""
+        return shape_in(self.drafter)
+
+    @property
     def is_lossless(self) -> bool:
         return rule_kind(self.rule.name).lossless
 
@@ -61,6 +68,7 @@ class SamplerUnderTest:
             corpus=lambda: self.corpus,
             policy=None if self.policy.name == FIXED else build_policy(self.policy),
             hidden=(hidden or self.target) if keeps else None,
+            k=self.k,
         )
         return build_drafter(self.drafter, context)
 
@@ -72,12 +80,18 @@ class SamplerUnderTest:
 
         The control is planted while the block lasts. The target reads the prompt once; a further call
         rolls back to it, as a loop does after a rejection, and goes on in the same stream of numbers.
-        A draft model's cache rolls back too; any other drafter is notified of a new sequence.
+        A draft model's cache rolls back too; any other drafter is notified of a new sequence. Of trees each
+        branch is read in line.
         """
         with planted(self.control, target):
             rule, uniforms = self.build_rule(), UniformStream(seed, self.device)
             accept = None if rule is None else rule.accept
-            loops = start(target, drafter, prompt, self.k, self.sampling, uniforms, accept)
+            if self.shape is not None:
+                assert accept is not None
+                given = (drafter, prompt, self.shape.nodes, self.sampling, uniforms)
+                loops = start_tree(TableTree(target), *given, accept)
+            else:
+                loops = start(target, drafter, prompt, self.k, self.sampling, uniforms, accept)
 
             def begin() -> Iterator[DecodedLoop]:
                 target.rollback(len(prompt) - 1)

@@ -10,7 +10,7 @@ import torch
 from spsbench.axes import FIXED, MODEL
 from spsbench.decode.stopping import TextDecoder
 from spsbench.drafters.checked import DrafterFault
-from spsbench.drafters.registry import build_drafter, drafter_kind
+from spsbench.drafters.registry import build_drafter, drafter_kind, rule_kind, siblings_of
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
 from spsbench.testing import context_of
@@ -48,6 +48,8 @@ def findings(
 
     A drafter's fault is a finding, and what a rule does that is lossy by design is not a failure.
     """
+    if subject.shape is not None:
+        rule_kind(subject.rule.name).require_tree(siblings_of(subject.drafter))
     few, with_fault = prompts[: effort.prompts], planted(subject.control, subject.target)
 
     def tests() -> Iterator[tuple[str, Callable[[], Finding]]]:
@@ -58,8 +60,8 @@ def findings(
         yield "rows", lambda: row_difference(subject, few[:2])
         yield "warp", with_fault(lambda: same_warp(subject, few))
         yield "uniforms", with_fault(lambda: independent_uniforms(subject))
-        yield "clock", with_fault(lambda: _clock(subject, decoder))
-        yield "analytic", lambda: analytic(subject, few)
+        yield "clock", with_fault(lambda: no_tree(subject, "clock") or _clock(subject, decoder))
+        yield "analytic", lambda: no_tree(subject, "analytic") or analytic(subject, few)
         if subject.sampling.greedy:
             difference = row_difference(subject, prompts[:2]).numbers["difference"]
             yield "greedy", lambda: greedy_identity(subject, few, float(difference or 0))
@@ -79,6 +81,11 @@ def findings(
                 if test in OF_THE_LAW and not (subject.is_lossless or found.unjudged):
                     found = replace(found, passed=True, bounds="nothing", unjudged=LOSSY)
             yield found
+
+
+def no_tree(subject: SamplerUnderTest, test: str) -> Finding | None:
+    """A test that is of chains alone does not apply to trees."""
+    return skipped(test, "drafts are trees") if subject.shape is not None else None
 
 
 _TOKENS = 24

@@ -21,6 +21,7 @@ from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.rows import HostRow
 from spsbench.decode.sampling import UniformStream
 from spsbench.drafters.registry import build_rule
+from spsbench.drafters.shape import Shape
 from spsbench.drafters.tree import ModelTreeDrafter, Siblings
 from spsbench.errors import UsageError
 from spsbench.law.siblings import top_siblings
@@ -63,7 +64,7 @@ def run_trees(run: Written, shape: str, rule: str, siblings: Siblings, seeds: in
     """Texts of one length after the run's prompts."""
     branching = [int(part) for part in shape.split(",")]
     target, draft = mini("target"), mini("draft")
-    drafter = ModelTreeDrafter(draft, run.sampling, branching, siblings)
+    drafter = ModelTreeDrafter(draft, run.sampling, Shape(tuple(branching)), siblings)
     accept, nodes = build_rule(Spec(rule)).accept, sum(accumulate(branching, mul))
     found = []
     with torch.inference_mode():

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from spsbench.decode import trees
-from spsbench.decode.algorithms import DecodedLoop
+from spsbench.decode.algorithms import DecodedLoop, start_tree
+from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.rejection import Accept, Draft
+from spsbench.decode.sampling import ScriptedUniforms
 from spsbench.drafters.shape import Shape
 from spsbench.drafters.tree import ModelTreeDrafter, Siblings
 from spsbench.law.enumeration import (
@@ -272,10 +274,6 @@ def test_equal_siblings_are_one_row_to_the_target() -> None:
         def score(self, nodes: Any) -> Tensor:
             scored.append(len(nodes))
             return super().score(nodes)
-
-    from spsbench.decode.algorithms import start_tree
-    from spsbench.decode.clock import FakeClock, Stopwatch
-    from spsbench.decode.sampling import ScriptedUniforms
 
     rows = random_rows(3, 1)
     drafter = ModelTreeDrafter(TableTree(TableModel(rows, 3)), PLAIN, Shape((3,)), "independent")

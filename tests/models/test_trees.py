@@ -21,6 +21,7 @@ from spsbench.decode.clock import Stopwatch, SystemClock
 from spsbench.decode.rejection import accept_draft
 from spsbench.decode.sampling import UniformStream
 from spsbench.drafters.model import ModelDrafter
+from spsbench.drafters.shape import Shape
 from spsbench.drafters.tree import ModelTreeDrafter
 from spsbench.errors import UsageError
 from spsbench.models import onnx_lm
@@ -218,7 +219,7 @@ def test_a_tree_of_a_draft_model_is_decoded(pair: tuple[OnnxLM, OnnxLM], backend
     target, draft = pair
     lms: Any = pair if backend == "onnx" else (target.reference(), draft.reference())
     prompt = tokens(40, target.vocab_size).tolist()
-    drafter = ModelTreeDrafter(tree_of(lms[1]), SAMPLING, (3, 2, 1), "without")
+    drafter = ModelTreeDrafter(tree_of(lms[1]), SAMPLING, Shape((3, 2, 1)), "without")
     uniforms = UniformStream(5, torch.device("cpu"))
     loops = start_tree(tree_of(lms[0]), drafter, prompt, 15, SAMPLING, uniforms, trees.recursive_rejection)
     found = written(loops, 20)

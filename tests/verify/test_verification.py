@@ -10,16 +10,18 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spsbench.decode import rejection, rows, sampling
+from spsbench.decode import rejection, rows, sampling, trees
 from spsbench.decode.sampling import UniformStream
 from spsbench.engines import rescore
+from spsbench.errors import UsageError
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import SamplingParams
+from spsbench.records import SamplingParams, Spec
 from spsbench.testing import Letters
 from spsbench.verify import analytic, outputs, parts
 from spsbench.verify.controls import CONTROLS, SHARED, planted, planted_everywhere
 from spsbench.verify.effort import FAULTS, Effort, Sizes
 from spsbench.verify.subject import SamplerUnderTest
+from spsbench.verify.tree_faults import FAULTS as FAULTS_OF_TREES
 from spsbench.verify.verification import control_matrix, findings
 
 VOCAB = 24
@@ -77,6 +79,34 @@ def test_the_real_sampler_passes(
     assert [f.test for f in found if not f.passed] == []
     assert [f.test for f in found if f.unjudged] == []
     assert len(found) == (9 if sampling.greedy else 10)
+
+
+@pytest.mark.thorough_but("one-hot")
+@pytest.mark.parametrize(
+    ("rule", "siblings"), [("one-hot", "top"), ("traversal", "without"), ("k-seq", "independent")]
+)
+def test_trees_pass(subject: SamplerUnderTest, prompts: list[list[int]], rule: str, siblings: str) -> None:
+    """Enumerated at a small shape, drawn at their own."""
+    drafter = Spec.parse(f"model:siblings={siblings}:tree=2-2")
+    found = list(findings(replace(subject, rule=Spec(rule), drafter=drafter), prompts, DECODER, EFFORT))
+    assert [f.test for f in found if not f.passed] == []
+    assert [f.test for f in found if f.unjudged] == ["clock", "analytic"]
+    enumerated = next(f for f in found if f.test == "enumeration")
+    assert enumerated.numbers["longest"] == 4
+    with pytest.raises(UsageError, match="block judges chains"):
+        next(findings(replace(subject, rule=Spec("block"), drafter=drafter), prompts, DECODER, EFFORT))
+
+
+def test_a_wrong_rule_for_trees_is_caught(
+    subject: SamplerUnderTest, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = FAULTS_OF_TREES["residual of the next sibling"]
+    monkeypatch.setattr(trees, "recursive_rejection", fault.rule)
+    drafter = Spec.parse("model:siblings=without:tree=2")
+    wrong = replace(subject, rule=Spec("recursive-rejection"), drafter=drafter)
+    found = {f.test: f for f in findings(wrong, prompts, DECODER, EFFORT)}
+    assert {"enumeration", "sampling"} <= {name for name, f in found.items() if not f.passed}
+    assert "a total variation of" in found["enumeration"].found
 
 
 @pytest.mark.thorough

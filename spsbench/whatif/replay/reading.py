@@ -19,6 +19,7 @@ from spsbench.drafters.forced import Forced, ForcedText, Integers, StatesUpTo, f
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import HIDDEN, Context, build_drafter, drafter_kind, parts_of
 from spsbench.drafters.stopping import StopReader
+from spsbench.drafters.tree import untruncated
 from spsbench.drafters.union import UnionDrafter, united
 from spsbench.engines.rescore import own_entries, teacher_force
 from spsbench.errors import UsageError

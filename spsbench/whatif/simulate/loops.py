@@ -10,27 +10,44 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from spsbench.axes import MODIFIED_REJECTION
-from spsbench.decode.algorithms import start
+from spsbench.decode.algorithms import start, start_tree
+from spsbench.decode.beam import Node
 from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.rejection import Accept
 from spsbench.decode.sampling import UniformStream
 from spsbench.decode.stopping import StopRule
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import build_rule
-from spsbench.law.enumeration import TableModel
+from spsbench.drafters.shape import Shape
+from spsbench.drafters.tree import ModelTreeDrafter, Siblings
+from spsbench.law.enumeration import (
+    Scene,
+    TableModel,
+    TableTree,
+    law_of_drafts,
+    law_of_loop,
+    target_law,
+    worst_difference,
+)
 from spsbench.law.evidence import evidence
+from spsbench.law.optimum import most_tokens
 from spsbench.records import Interval, SamplingParams, Spec
 from spsbench.stats.acceptance import acceptance
 from spsbench.stats.bootstrap import pooled_ratio
 from spsbench.stats.evidence_stats import FALSE_ALARM, g_statistic, survival
 from spsbench.stats.losslessness import ALARM, evidence_of
 from spsbench.summary_types import Acceptance, Evidence
+from spsbench.verify.tree_faults import FAULTS
 from spsbench.whatif.bench.forced import NullDecoder
-from spsbench.whatif.simulate.tables import Contexts, Floats, Integers, Tables
+from spsbench.whatif.simulate.tables import Contexts, Floats, Integers, Tables, in_the_long_run
 
 SEQUENCE = 128
 """Tokens of a simulated sequence: those of Figure 1 in Chen et al. 2023."""
@@ -51,6 +68,17 @@ class ChainModel(TableModel):
     def _logits(self, context: tuple[int, ...]) -> torch.Tensor:
         # Not remembered by the whole text, of which there are too many.
         return self._by_context[self._contexts.of(context)]
+
+
+class ChainTree(TableTree):
+    """The same as a ``TreeModel``."""
+
+    def __init__(self, table: ChainModel) -> None:
+        super().__init__(table)
+        self._table = table
+
+    def score(self, nodes: Sequence[Node]) -> torch.Tensor:
+        return torch.stack([self._table._logits((*self._prompt, *node.tokens())) for node in nodes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +109,70 @@ class Sampler:
     rule: Spec = PAPERS_RULE
     fault: str | None = None
     seed: int = 0
+    tree: Shape | None = None
+    siblings: Siblings = "without"
+
+    @property
+    def together(self) -> bool:
+        """Whether tokens are judged together, so that no chance of acceptance belongs to a context."""
+        return self.tree is not None or self.rule.name in ("block", "traversal")
+
+    @property
+    def accept(self) -> Accept:
+        """The rule, or a planted one of trees."""
+        return FAULTS[self.fault].rule if self.fault in FAULTS else build_rule(self.rule).accept
+
+    def drafter(self, draft: ChainModel) -> Drafter:
+        """A new one."""
+        if self.tree is None:
+            return ModelDrafter(draft, self.sampling, CPU)
+        kind = FAULTS[self.fault].drafter if self.fault in FAULTS else ModelTreeDrafter
+        return kind(ChainTree(draft), self.sampling, self.tree, self.siblings)
+
+    def nodes(self, k: int) -> int:
+        """The most tokens of a draft."""
+        return k if self.tree is None else self.tree.nodes
+
+
+MOST_EXACT = 300
+"""V to the power of a draft's tokens, times contexts, that are enumerated; V is 4 at most."""
+
+
+class Exact(NamedTuple):
+    """Of every loop that tables allow: tokens per loop in the long run, the share of what the best lossless
+    rule gains over one token (means over the target's text), and the largest total variation from it."""
+
+    tokens_per_loop: float
+    share_of_optimum: float
+    variation: float
+
+
+def exact(tables: Tables, text: Floats, k: int, sampler: Sampler) -> Exact | None:
+    """Enumerate the loops after each context; None where they are too many, or a fault is not one of trees.
+
+    Args:
+        text: [S] share of the positions of a target's text after each context.
+    """
+    size, count, nodes = tables.vocab_size, tables.contexts.count, sampler.nodes(k)
+    many = size > 4 or size**nodes * count > MOST_EXACT
+    if many or (sampler.fault is not None and sampler.fault not in FAULTS):
+        return None
+    target, draft = (ChainModel(tables.contexts, rows) for rows in (tables.target, tables.draft))
+    ends, best, apart = np.zeros((count, count)), np.zeros(count), 0.0
+    lengths = np.zeros(count)
+    make = partial(sampler.drafter, draft)
+    for begin in range(count):
+        prompt = tables.contexts.tokens_of(begin)
+        depth = k if sampler.tree else None
+        scene = Scene(target, make, sampler.accept, prompt, nodes, sampler.sampling, depth=depth)
+        for tokens, chance in law_of_loop(scene).items():
+            lengths[begin] += chance * len(tokens)
+            ends[begin, tables.contexts.of((*prompt, *tokens))] += chance
+        best[begin] = most_tokens(law_of_drafts(scene), target_law(scene, prompt, k + 1), size)
+        apart = max(apart, worst_difference(scene).variation)
+    return Exact(
+        in_the_long_run(text, ends, lengths), float(text @ (lengths - 1) / (text @ (best - 1))), apart
+    )
 
 
 def simulate(
@@ -101,7 +193,7 @@ def simulate(
     import pandas as pd
 
     target, draft = (ChainModel(tables.contexts, rows) for rows in (tables.target, tables.draft))
-    drafter = ModelDrafter(draft, sampler.sampling, CPU)
+    drafter = sampler.drafter(draft)
     # The loops find modified rejection by its module, where a fault may be planted in its place.
     accept = None if sampler.rule.name == MODIFIED_REJECTION else build_rule(sampler.rule).accept
     successors: list[list[int]] = tables.contexts.successors(tables.vocab_size).tolist()
@@ -118,14 +210,20 @@ def simulate(
                 UniformStream(int(generator.integers(2**63)), CPU),
                 tables.contexts.tokens_of(begin),
             )
-            loops = start(target, drafter, prompt, k, sampler.sampling, uniforms, accept)
+            given = (drafter, prompt, sampler.nodes(k), sampler.sampling, uniforms)
+            if sampler.tree is None:
+                loops = start(target, *given, accept)
+            else:
+                loops = start_tree(ChainTree(target), *given, sampler.accept)
             context, tokens = begin, list[int]()
             for loop in loops(Stopwatch(FakeClock())):
                 kept, reason = stop.cut(tokens, loop.tokens)
                 assert loop.draft is not None
                 drafted = loop.draft.tokens.tolist()
-                tested = min(loop.accepted + 1, len(drafted))
-                beta_sum = sum(chances[at] for at in _path(successors, context, drafted)[:tested])
+                tested = min(loop.accepted + 1, k)
+                beta_sum = math.nan
+                if not sampler.together:
+                    beta_sum = sum(chances[at] for at in _path(successors, context, drafted)[:tested])
                 rows.append((number, len(drafted), loop.accepted, kept, tested, beta_sum))
                 tokens += loop.tokens[:kept]
                 if reason is not None:
@@ -152,7 +250,7 @@ def _path(successors: Sequence[Sequence[int]], context: int, tokens: Sequence[in
 
 
 def _planted(fault: str | None, target: ChainModel) -> AbstractContextManager[None]:
-    if fault is None:
+    if fault is None or fault in FAULTS:
         return nullcontext()
     from spsbench.verify.controls import planted
 

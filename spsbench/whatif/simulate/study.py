@@ -18,7 +18,16 @@ from spsbench.law.theory import expected_tokens, loop_operations, minimum_gain, 
 from spsbench.records import Interval, SamplingParams
 from spsbench.stats.evidence_stats import survival
 from spsbench.stats.predict.whatif import WhatIf
-from spsbench.whatif.simulate.loops import SEQUENCE, LawCheck, Sampler, Simulated, check, simulate
+from spsbench.whatif.simulate.loops import (
+    SEQUENCE,
+    Exact,
+    LawCheck,
+    Sampler,
+    Simulated,
+    check,
+    exact,
+    simulate,
+)
 from spsbench.whatif.simulate.tables import Chain, Language, Source, Tables
 
 Reason = Literal["noise", "alpha varies", "unexplained", "-"]
@@ -65,8 +74,9 @@ class Point:
     """One K.
 
     Attributes:
-        exact: the same without its assumption, see ``Chain.tokens_per_loop``; None for another rule than
-            modified rejection, or with a fault.
+        formula: tokens per loop if tests are independent; None where tokens are judged together.
+        exact: the same without its assumption, see ``Chain.tokens_per_loop`` and, of small tables, ``exact``;
+            None where neither is known.
         reason: why the simulation differs from the formula: by ``noise``, if the interval holds the formula;
             since ``alpha varies``, if it holds the exact value; else it is ``unexplained``, or ``-`` without
             an exact value to test.
@@ -74,12 +84,13 @@ class Point:
     """
 
     simulated: Simulated
-    formula: float
+    formula: float | None
     exact: float | None
     reason: Reason
     cost: float
     operations_factor: float
-    formula_operations_factor: float
+    formula_operations_factor: float | None
+    enumerated: Exact | None = None
 
     @property
     def k(self) -> int:
@@ -117,18 +128,19 @@ class World:
     closeness: float
     alpha: float
     deviation: float
-    accepts: float
+    accepts: float | None
     points: tuple[Point, ...]
-    minimum_gain: float
+    minimum_gain: float | None
     formula_fits: float | None
     exact_fits: float | None
     law: LawCheck
 
-    def best_k(self, tokens: Callable[[Point], float]) -> int:
-        """The fastest K by some tokens per loop; 0 where none is faster than ArS."""
+    def best_k(self, tokens: Callable[[Point], float | None]) -> int | None:
+        """The fastest K by some tokens per loop; 0 where ArS is, None where some are unknown."""
         by_k = {point.k: point for point in self.points}
-        loop = WhatIf(lambda k: tokens(by_k[k]), lambda k: by_k[k].cost)
-        return loop.best_k(by_k)
+        known = {point.k: found for point in self.points if (found := tokens(point)) is not None}
+        loop = WhatIf(known.__getitem__, lambda k: by_k[k].cost)
+        return loop.best_k(by_k) if known.keys() == by_k.keys() else None
 
 
 def prepare(question: Question) -> list[tuple[float, Tables]]:
@@ -217,11 +229,14 @@ def _world(question: Question, distance: float, tables: Tables, tick: Callable[[
     rows = torch.from_numpy(warped.target), torch.from_numpy(warped.draft)
     draft = Draft(torch.zeros(len(rows[0]), dtype=torch.int64), rows[1])
     expected = np.asarray(build_rule(sampler.rule).expected(rows[0], draft).numpy())
-    accepts = float(np.clip(chain.mean(expected), 0.0, 1.0))
+    accepts = None if sampler.together else float(np.clip(chain.mean(expected), 0.0, 1.0))
     simulated = [
         simulate(tables, chain.text, expected, k, question.sequences, sampler, tick) for k in question.ks
     ]
-    points = tuple(_point(question, chain, accepts, each) for each in simulated)
+    points = tuple(
+        _point(question, chain, accepts, each, exact(warped, chain.text, each.k, sampler))
+        for each in simulated
+    )
     return World(
         tables.contexts.classes,
         tables.contexts.count,
@@ -230,30 +245,36 @@ def _world(question: Question, distance: float, tables: Tables, tick: Callable[[
         chain.deviation,
         accepts,
         points,
-        minimum_gain(accepts, question.cost),
+        None if accepts is None else minimum_gain(accepts, question.cost),
         _fits(points, [point.formula for point in points]),
         _fits(points, [point.exact for point in points]),
         check(warped, [text for each in simulated for text in each.texts], sampler.seed),
     )
 
 
-def _point(question: Question, chain: Chain, accepts: float, simulated: Simulated) -> Point:
+def _point(
+    question: Question, chain: Chain, accepts: float | None, simulated: Simulated, enumerated: Exact | None
+) -> Point:
     sampler, k = question.sampler, simulated.k
     right = sampler.fault is None and sampler.rule.name == MODIFIED_REJECTION
-    formula = expected_tokens(accepts, k)
-    exact = chain.tokens_per_loop(k) if right else None
+    formula = None if accepts is None else expected_tokens(accepts, k)
+    exact = chain.tokens_per_loop(k) if right else None if enumerated is None else enumerated.tokens_per_loop
+    nodes = sampler.nodes(k)
     return Point(
         simulated,
         formula,
         exact,
         _reason(simulated.tokens_per_loop, formula, exact),
         1.0 + k * question.cost,
-        loop_operations(question.operations, k) / simulated.tokens_per_loop.estimate,
-        operations_factor(accepts, question.operations, k),
+        loop_operations(question.operations, nodes) / simulated.tokens_per_loop.estimate,
+        None if accepts is None else operations_factor(accepts, question.operations, k),
+        enumerated,
     )
 
 
-def _reason(found: Interval, formula: float, exact: float | None) -> Reason:
+def _reason(found: Interval, formula: float | None, exact: float | None) -> Reason:
+    if formula is None:
+        return "-" if exact is None else "noise" if _holds(found, exact) else "unexplained"
     if _holds(found, formula):
         return "noise"
     if exact is None:

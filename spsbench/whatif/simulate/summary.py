@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,11 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from spsbench.drafters.registry import rule_kind
+from spsbench.law.enumeration import EXACT
 from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, Plate, printed
 from spsbench.report.tables import Table, right
-from spsbench.report.wording import escape, interval, number
+from spsbench.report.wording import NOTHING, escape, interval, number
 from spsbench.stats.bootstrap import plain
 from spsbench.whatif.simulate.loops import PAPERS_RULE, SEQUENCE, LawCheck
 from spsbench.whatif.simulate.study import Point, Question, World
@@ -39,13 +40,14 @@ def facts(question: Question, worlds: Sequence[World]) -> dict[str, Any]:
         "rule": str(sampler.rule),
         "lossless": _claims_lossless(question),
         "fault": sampler.fault,
+        "tree": None if sampler.tree is None else str(sampler.tree),
+        "siblings": None if sampler.tree is None else sampler.siblings,
         "worlds": [_world(question, world) for world in worlds],
     }
     return plain(about)
 
 
 def _world(question: Question, world: World) -> dict[str, Any]:
-    inexact = any(point.exact is None for point in world.points)
     return {
         "classes": world.classes,
         "contexts": world.contexts,
@@ -56,7 +58,7 @@ def _world(question: Question, world: World) -> dict[str, Any]:
         "minimum_gain": world.minimum_gain,
         "best_k": {
             "formula": world.best_k(lambda point: point.formula),
-            "exact": None if inexact else world.best_k(lambda point: point.exact or 0.0),
+            "exact": world.best_k(lambda point: point.exact),
             "simulated": world.best_k(lambda point: point.simulated.tokens_per_loop.estimate),
         },
         "formula_p_value": world.formula_fits,
@@ -73,10 +75,11 @@ def _world(question: Question, world: World) -> dict[str, Any]:
                 "loop_time": point.cost,
                 "sequence_time": dict(zip(("mean", "sd"), point.sequence_time, strict=True)),
                 "speedup": asdict(point.speedup),
-                "formula_speedup": point.formula / point.cost,
+                "formula_speedup": None if point.formula is None else point.formula / point.cost,
                 "exact_speedup": None if point.exact is None else point.exact / point.cost,
                 "operations_factor": point.operations_factor,
                 "formula_operations_factor": point.formula_operations_factor,
+                "enumerated": None if point.enumerated is None else point.enumerated._asdict(),
                 "acceptance": point.simulated.acceptance,
             }
             for point in world.points
@@ -116,6 +119,9 @@ def title(question: Question) -> str:
     language, sampler = question.language, question.sampler
     rule = "" if sampler.rule == PAPERS_RULE else f", {sampler.rule}"
     fault = "" if sampler.fault is None else f", planted fault {sampler.fault}"
+    fault += (
+        "" if sampler.tree is None else f", tree {str(sampler.tree).replace('-', ',')}, {sampler.siblings}"
+    )
     return (
         f"Simulation, {question.source.name}, V = {language.vocabulary}, c = {question.cost:.3f}, "
         f"{question.sequences} sequences a K{rule}{fault}"
@@ -129,10 +135,11 @@ def _name(world: World) -> str:
 def heading(question: Question, world: World) -> str:
     """Which tables, and how close the draft is."""
     option = question.source.option.removeprefix("--").replace("-", " ")
-    found = f"{_name(world).capitalize()}: {option} {world.closeness:.4g}, alpha {world.alpha:.4f}"
+    closeness = "" if question.source.name == "table" else f"{option} {world.closeness:.4g}, "
+    found = f"{_name(world).capitalize()}: {closeness}alpha {world.alpha:.4f}"
     if world.contexts > 1:
         found += f", which varies by {world.deviation:.3f} from token to token"
-    if abs(world.accepts - world.alpha) > 1e-9:
+    if world.accepts is not None and abs(world.accepts - world.alpha) > 1e-9:
         found += f"; the rule accepts {world.accepts:.4f}"
     return found
 
@@ -144,12 +151,13 @@ def lengths(world: World) -> Table:
         [
             str(point.k),
             interval(point.simulated.tokens_per_loop),
-            f"{point.formula:.2f}",
+            number(point.formula, 2),
             number(point.exact, 2),
-            f"{point.simulated.tokens_per_loop.estimate - point.formula:+.2f}",
+            NOTHING if expected is None else f"{point.simulated.tokens_per_loop.estimate - expected:+.2f}",
             point.reason,
         ]
         for point in world.points
+        for expected in (point.exact if point.formula is None else point.formula,)
     ]
     return Table([right("K"), *titles, right("reason")], rows)
 
@@ -163,7 +171,7 @@ def factors(world: World) -> Table:
             number(point.simulated.acceptance["r_prime"], 3),
             number(point.simulated.acceptance["alpha_beta"], 3),
             interval(point.speedup, "x"),
-            f"{point.formula / point.cost:.2f}x",
+            NOTHING if point.formula is None else f"{point.formula / point.cost:.2f}x",
             f"{point.operations_factor:.2f}x",
         ]
         for point in world.points
@@ -176,8 +184,12 @@ def sentences(question: Question, world: World) -> list[str]:
     by_k = {point.k: point for point in world.points}
     planned = world.best_k(lambda point: point.formula)
     found = world.best_k(lambda point: point.simulated.tokens_per_loop.estimate)
-    theory = f"{by_k[planned].formula / by_k[planned].cost:.2f}x" if planned else "1x, ArS"
     drawn = interval(by_k[found].speedup, "x") if found else "1x, ArS"
+    if world.accepts is None or planned is None:
+        best = f"Best K: {found} simulated ({drawn}); tokens are judged together, which no formula covers."
+        return [best, *_enumerated(world), law_sentence(question, world.law)]
+    formula = by_k[planned].formula if planned else None
+    theory = "1x, ArS" if formula is None else f"{formula / by_k[planned].cost:.2f}x"
     lines = [f"Best K: {planned} by the formula ({theory}), {found} simulated ({drawn})."]
     if world.accepts <= question.cost:
         bound = f"alpha {world.accepts:.3f} is not above c {question.cost:.3f}; no K gains."
@@ -187,7 +199,21 @@ def sentences(question: Question, world: World) -> list[str]:
     if world.formula_fits is not None:
         exact = "" if world.exact_fits is None else f", the exact law with p = {world.exact_fits:.2g}"
         lines.append(f"All K together: the formula fits with p = {world.formula_fits:.2g}{exact}.")
-    return [*lines, law_sentence(question, world.law)]
+    return [*lines, *_enumerated(world), law_sentence(question, world.law)]
+
+
+def _enumerated(world: World) -> Iterator[str]:
+    """What is known of every loop, by K."""
+    for point in world.points:
+        if point.enumerated is not None:
+            length, share, apart = point.enumerated
+            law = (
+                "the target's law" if apart < EXACT else f"NOT the target's law, total variation {apart:.3g}"
+            )
+            yield (
+                f"Every loop enumerated (K={point.k}): {length:.3f} tokens per loop, {share:.1%} of what the "
+                f"best lossless rule gains of the same drafts; {law}."
+            )
 
 
 def law_sentence(question: Question, law: LawCheck) -> str:
@@ -244,7 +270,7 @@ def _figure1(question: Question, worlds: Sequence[World]) -> Drawing:
     for index, world in enumerate(worlds):
         means, deviations = zip(*(point.sequence_time for point in world.points), strict=True)
         _bars(time, worlds, index, means, [deviations, deviations])
-        formula = [SEQUENCE * point.cost / point.formula for point in world.points]
+        formula = [SEQUENCE * point.cost / point.formula if point.formula else None for point in world.points]
         _line(time, worlds, index, formula, _FORMULA_DASH)
     share.plot(0, 1, "o", color=style.FAINT)
     _lengths(share, worlds, "r'", "(accepted + 1) / (K + 1)", lambda point: point.k + 1)
@@ -273,7 +299,8 @@ def _lengths(
         below = [0.0 if each.low is None else each.estimate - each.low for each in found]
         above = [0.0 if each.high is None else each.high - each.estimate for each in found]
         _bars(axes, worlds, index, [each.estimate for each in found], [below, above])
-        _line(axes, worlds, index, [point.formula / over(point) for point in world.points], _FORMULA_DASH)
+        formula = [None if point.formula is None else point.formula / over(point) for point in world.points]
+        _line(axes, worlds, index, formula, _FORMULA_DASH)
         exact = [None if point.exact is None else point.exact / over(point) for point in world.points]
         _line(axes, worlds, index, exact, "-")
 

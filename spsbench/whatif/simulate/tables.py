@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
 
 Floats = NDArray[np.float64]
@@ -116,11 +119,7 @@ class Chain:
         return math.sqrt(self.mean((self.overlap - self.alpha) ** 2))
 
     def tokens_per_loop(self, k: int) -> float:
-        """Tokens over loops of endless texts of equal length, which begin as ``text`` says.
-
-        A chain may fall into parts that are never left (``--stay 1``). Parts then share the tokens as the
-        texts do, not the loops: loops per token are averaged, and the reciprocal is taken last.
-        """
+        """Tokens per loop of modified rejection; see ``in_the_long_run``."""
         reached = np.eye(len(self.text))
         ends = np.zeros_like(reached)
         lengths = np.ones(len(self.text))
@@ -128,9 +127,22 @@ class Chain:
             ends += reached @ self._corrected
             reached = reached @ self._accepted
             lengths += reached.sum(axis=1)
-        limit = limit_matrix(ends + reached @ self._written)
-        loops_per_token = 1.0 / (limit @ lengths)
-        return float(1.0 / (self.text @ limit @ loops_per_token))
+        return in_the_long_run(self.text, ends + reached @ self._written, lengths)
+
+
+def in_the_long_run(text: Floats, ends: Floats, lengths: Floats) -> float:
+    """Tokens over loops of endless texts of equal length, which begin as ``text`` says.
+
+    A chain may fall into parts that are never left (``--stay 1``). Parts then share the tokens as the
+    texts do, not the loops: loops per token are averaged, and the reciprocal is taken last.
+
+    Args:
+        text: [S] share of the positions of a target's text after each context.
+        ends: [S, S] chance that a loop that begins in one context ends in another.
+        lengths: [S] tokens of a loop that begins there.
+    """
+    limit = limit_matrix(ends)
+    return float(1.0 / (text @ limit @ (1.0 / (limit @ lengths))))
 
 
 def text_shares(contexts: Contexts, target: Floats) -> Floats:
@@ -158,7 +170,7 @@ def limit_matrix(moves: Floats) -> Floats:
     return np.asarray(lazy)
 
 
-SourceName = Literal["dirichlet", "temperature", "ngram"]
+SourceName = Literal["dirichlet", "temperature", "ngram", "table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,3 +323,29 @@ SOURCES: dict[str, Source] = {
     )
 }
 """Every source by its name."""
+
+
+def read_table(path: Path) -> tuple[Source, int, int]:
+    """A file with the rows of both models as a source, how many rows each has, and V.
+
+    One row is that of every context; of V rows each is that after its token.
+
+    Raises:
+        UsageError: it cannot be read, or holds no rows of probabilities of one size.
+    """
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+        target, draft = (np.asarray(given[name], dtype=np.float64) for name in ("target", "draft"))
+        count, size = target.shape
+        sound = size > 1 and count in (1, size) and target.shape == draft.shape
+    except (OSError, KeyError, TypeError, ValueError):
+        sound = False
+    if not (sound and all((rows >= 0).all() and np.allclose(rows.sum(1), 1) for rows in (target, draft))):
+        raise UsageError(
+            f"{path} holds no table.",
+            flag="--table",
+            remedy='Write {"target": [[...]], "draft": [[...]]}: V probabilities, one row or V rows.',
+        )
+    table = Tables(Contexts(count), *(rows / rows.sum(1, keepdims=True) for rows in (target, draft)))
+    same: Callable[[float], float] = lambda value: value  # noqa: E731
+    return Source("table", "rows from a file", "--table", 1, lambda *_: table, same, same, same), count, size

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,30 +62,20 @@ def test_the_script_of_gpu_batches_on_a_cpu(
     assert capsys.readouterr().out == text + "\n"
 
 
-def test_it_stops_where_rows_and_eager_disagree(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = EagerEngine.generate
+@pytest.mark.parametrize(("engine", "script"), [(EagerEngine, gpu_batches), (GraphedEngine, gpu)])
+def test_it_stops_where_engines_disagree(
+    engine: type[EagerEngine | GraphedEngine], script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real: Any = engine.generate
 
-    def wrong(self: EagerEngine, request: object) -> object:
-        found = real(self, request)  # type: ignore[arg-type]
+    def wrong(self: Any, request: object) -> object:
+        found = real(self, request)
         found.tokens[-1] += 1
         return found
 
-    monkeypatch.setattr(EagerEngine, "generate", wrong)
+    monkeypatch.setattr(engine, "generate", wrong)
     with pytest.raises(SystemExit, match="disagree"):
-        list(gpu_batches._agreement(torch.device("cpu")))
-
-
-def test_it_stops_where_graphs_and_eager_disagree(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = GraphedEngine.generate
-
-    def wrong(self: GraphedEngine, request: object) -> object:
-        found = real(self, request)  # type: ignore[arg-type]
-        found.tokens[-1] += 1
-        return found
-
-    monkeypatch.setattr(GraphedEngine, "generate", wrong)
-    with pytest.raises(SystemExit, match="disagree"):
-        list(gpu._agreement(torch.device("cpu")))
+        list(script._agreement(torch.device("cpu")))
 
 
 def test_the_speed_script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
