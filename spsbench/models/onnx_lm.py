@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Self
@@ -155,7 +155,7 @@ class OnnxForward:
         and the context alone, so that tokens do not depend on the machine.
         """
         self.make_room(start, start + n)
-        several = self._blocks and SEVERAL <= n <= _MOST_ROWS_KEPT and start >= LONG
+        several = self._blocks and SEVERAL <= n <= _MOST_ROWS_KEPT and start >= max(LONG, self._slots // 2)
         shape = (n, last, branches is not None or several)
         binding, hidden, logits, self.features, placed = self._bound.get(shape) or self._bind(*shape)
         embed(hidden)
@@ -175,6 +175,11 @@ class OnnxForward:
     def move(self, start: int, columns: Columns) -> None:
         """Put cached tokens from elsewhere at ``start`` and after it."""
         self.caches[:, :, :, start : start + len(columns)] = self.caches[:, :, :, columns]
+
+    def fit(self, wanted: int) -> None:
+        """Begin a sequence of so many tokens: products would go over all of a much larger cache."""
+        if self._wide is not None and self._slots > 2 * roomy(0, wanted):
+            self._slots = 0
 
     def attend(self, crossed: Mapping[str, Any]) -> None:
         """Give every layer the keys and values of a source, as the runtime's values; until the next call."""
@@ -302,6 +307,10 @@ class OnnxModel(CausalLM):
 
     def reference(self) -> TorchLM:
         return self._reference()
+
+    def begin(self, prompt: Sequence[int]) -> Tensor:
+        self._forward.fit(len(prompt))
+        return super().begin(prompt)
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
         return self._appended(tokens, last)

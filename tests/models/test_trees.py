@@ -161,6 +161,16 @@ def test_blocks_over_a_long_context_are_its_tokens_one_by_one(name: str, session
         first += n
 
 
+def test_a_short_sequence_after_a_long_one_has_a_cache_of_its_own_length() -> None:
+    """Products go over all of a cache: what a long sequence left would be paid for in every forward."""
+    model = over_onnx(variant("llama").model)
+    model.score(tokens(4 * onnx_lm.LONG), 1)
+    ids = tokens(onnx_lm.LONG + 9)
+    model.begin(ids[:-4].tolist())
+    assert model._forward.caches.shape[3] < 2 * onnx_lm.LONG
+    assert apart(model.score(ids[-5:], 5), model.score_uncached(ids, 5)) < RELATIVE
+
+
 @pytest.mark.parametrize("kind", ["torch", "onnx"])
 def test_states_of_the_kept_branch_are_those_in_line(kind: str) -> None:
     reference = variant("llama")
