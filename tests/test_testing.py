@@ -304,8 +304,7 @@ def test_a_rule_for_chains_refuses_trees(rule: str) -> None:
     ("drafter", "said"),
     [
         ("model:tree=2-x", "no shape of a draft"),
-        ("model:tree=dynamic-4", "not enumerated"),
-        ("model:tree=2:siblings=all", "all is unknown"),
+        ("model:tree=2:siblings=all", "must be without or independent or top, got all"),
     ],
 )
 def test_wrong_trees_are_refused(drafter: str, said: str) -> None:

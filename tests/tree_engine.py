@@ -13,6 +13,7 @@ from spsbench.config.models import TORCH
 from spsbench.decode.algorithms import start_tree
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.sampling import UniformStream
+from spsbench.drafters.shape import Shape
 from spsbench.engines.external.protocol import Answer, Ask
 from spsbench.models.beam_lm import BeamLM
 from spsbench.models.causal_lm import CausalLM

@@ -69,6 +69,7 @@ class SamplerUnderTest:
             policy=None if self.policy.name == FIXED else build_policy(self.policy),
             hidden=(hidden or self.target) if keeps else None,
             k=self.k,
+            trees=None if draft is None else TableTree,  # one that remembers rows is read in line
         )
         return build_drafter(self.drafter, context)
 

@@ -10,7 +10,7 @@ import torch
 from spsbench.axes import FIXED, MODEL
 from spsbench.decode.stopping import TextDecoder
 from spsbench.drafters.checked import DrafterFault
-from spsbench.drafters.registry import build_drafter, drafter_kind, rule_kind, siblings_of
+from spsbench.drafters.registry import HIDDEN, build_drafter, drafter_kind, rule_kind, siblings_of
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
 from spsbench.testing import context_of
@@ -50,6 +50,12 @@ def findings(
     """
     if subject.shape is not None:
         rule_kind(subject.rule.name).require_tree(siblings_of(subject.drafter))
+        if HIDDEN in drafter_kind(subject.drafter.name).needs_of(subject.drafter):
+            raise UsageError(
+                f"{subject.drafter} reads states of the target, whose branches are read in line here.",
+                flag="--drafter",
+                remedy=f"Verify the rule with --drafter {MODEL} and the same tree.",
+            )
     few, with_fault = prompts[: effort.prompts], planted(subject.control, subject.target)
 
     def tests() -> Iterator[tuple[str, Callable[[], Finding]]]:
