@@ -21,6 +21,7 @@ import torch
 
 from spsbench.decode import trees
 from spsbench.decode.rejection import Accept
+from spsbench.drafters.shape import Shape
 from spsbench.drafters.tree import ModelTreeDrafter, Siblings
 from spsbench.law.enumeration import (
     EXACT,
@@ -155,7 +156,7 @@ def _scene(
     size = len(target((0,)))
     return Scene(
         TableModel(target, size),
-        lambda: drafter(TableTree(TableModel(draft, size)), PLAIN, branching, siblings),
+        lambda: drafter(TableTree(TableModel(draft, size)), PLAIN, Shape(tuple(branching)), siblings),
         accept,
         (0,),
         sum(accumulate(branching, mul)),

@@ -20,6 +20,7 @@ from spsbench.decode.sampling import draw, warp
 from spsbench.drafters.checked import DrafterFault
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import DRAFTERS, RULES, Context, DrafterKind, RuleKind, build_rule, rule_kind
+from spsbench.drafters.shape import Shape
 from spsbench.drafters.tree import ModelTreeDrafter
 from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel, TableTree
@@ -364,7 +365,7 @@ def test_a_planted_rule_for_trees_is_caught(name: str) -> None:
 
     def build(context: Context) -> ModelTreeDrafter:
         assert context.draft is not None
-        return drafter(TableTree(context.draft), context.sampling, branching, siblings)
+        return drafter(TableTree(context.draft), context.sampling, Shape(tuple(branching)), siblings)
 
     nodes = sum(accumulate(branching, mul))
     with pytest.raises(AssertionError, match=r"a total variation of 0\.\d+"):

@@ -162,7 +162,7 @@ class _Onnx:
         return len(prompt) - len(self._lm.begin(prompt))
 
     def score(self, ids: Tensor, prefix: int, branches: Branches) -> Tensor:
-        return self._lm.score_tree(ids, branches)
+        return self._lm.score(ids, len(ids), branches)
 
 
 class _DecoderOnly:

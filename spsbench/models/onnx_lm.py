@@ -312,10 +312,8 @@ class OnnxModel(CausalLM):
         self._forward.fit(len(prompt))
         return super().begin(prompt)
 
-    def score(self, tokens: Tensor, last: int) -> Tensor:
-        return self._appended(tokens, last)
-
-    def _appended(self, tokens: Tensor, last: int, branches: Branches | None = None) -> Tensor:
+    def score(self, tokens: Tensor, last: int, branches: Branches | None = None) -> Tensor:
+        """See ``LanguageModel.score``; with ``branches`` tokens are appended as nodes of a tree."""
         n, start = tokens.shape[0], self._length
         logits = self._forward(lambda out: self.embed(tokens, out), start, n, last, branches)
         if self._features is not None:
@@ -323,10 +321,6 @@ class OnnxModel(CausalLM):
             self._features.write(start, self._forward.features)
         self._length = start + n
         return self.all_logits(logits, self._spread)
-
-    def score_tree(self, tokens: Tensor, branches: Branches) -> Tensor:
-        """[n, V] logits of tokens [n] that are appended to the cache as branches of a tree."""
-        return self._appended(tokens, len(tokens), branches)
 
     def keep(self, start: int, columns: Columns) -> None:
         """Put cached tokens from elsewhere at ``start`` and after it, and forget what comes then."""
