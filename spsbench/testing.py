@@ -51,6 +51,7 @@ from spsbench.law.enumeration import (
 )
 from spsbench.models.causal_lm import CausalLM, HiddenStates
 from spsbench.models.checkpoint import LoadedWeights
+from spsbench.models.live_tree import Branches
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams, Spec
@@ -337,8 +338,8 @@ def _small_model(vocab_size: int) -> CausalLM:
 class _WideLM(OnnxLM):
     """Its rows in float64, so that an enumeration adds up to rounding of that size."""
 
-    def score(self, tokens: Tensor, last: int) -> Tensor:
-        return super().score(tokens, last).double()
+    def score(self, tokens: Tensor, last: int, branches: Branches | None = None) -> Tensor:
+        return super().score(tokens, last, branches).double()
 
     def features(self, start: int, end: int) -> Tensor:
         return super().features(start, end).double()

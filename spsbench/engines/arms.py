@@ -165,7 +165,7 @@ def _require_trees(config: RunConfig, arms: Sequence[Arm]) -> None:
             raise UsageError(
                 f"{arm.drafter} needs more siblings than a row under {arm.sampling_name} has, {support}.",
                 flag="--tree",
-                remedy=f"Add --drafter {arm.drafter.name}:siblings=top, or give fewer.",
+                remedy=f"Add --drafter {arm.drafter.name}:siblings=top, give fewer, or another --sampling.",
             )
 
 

@@ -17,6 +17,7 @@ from spsbench.errors import UsageError
 from spsbench.models.blueprint import Blueprint, T5Plan, t5_plan
 from spsbench.models.causal_lm import CausalLM, decoder_layers
 from spsbench.models.checkpoint import Floats, StoredWeights
+from spsbench.models.live_tree import Branches
 from spsbench.models.onnx_graph import Builder, Graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxModel, session_of
 from spsbench.models.quantised import stored_bytes
@@ -353,9 +354,9 @@ class OnnxSeq2SeqLM(EncoderDecoder, OnnxModel):
             self.score(tokens[cut:-1], last=1)
         return tokens[-1:]
 
-    def score(self, tokens: Tensor, last: int) -> Tensor:
+    def score(self, tokens: Tensor, last: int, branches: Branches | None = None) -> Tensor:
         assert self._read, "a sequence begins with begin()"
-        return super().score(tokens, last)
+        return super().score(tokens, last, branches)
 
     def rollback(self, length: int) -> None:
         if length == 0:
