@@ -15,7 +15,6 @@ from spsbench.cli.console import present, say, say_if_busy
 from spsbench.cli.interruption import continued_by, typed
 from spsbench.cli.options import takes
 from spsbench.cli.values import sought_of
-from spsbench.drafters.registry import TREE
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.paths import results_dir
 from spsbench.plugins import unknown
@@ -178,7 +177,7 @@ def _config(params: Mapping[str, Any]) -> RunConfig:
     given = dict(params) | {"limit": params["limit"] or str(_PROMPTS), "arms": "ars"}
     given |= {"no_score": True, "no_proof": True}
     given["draft"] = params["draft"][0] if params["draft"] else None
-    for name in ("k", "drafter", "budget", "objective", "memory", "no_check"):
+    for name in ("k", "drafter", "tree", "budget", "objective", "memory", "no_check"):
         del given[name]
     config = read_settings(given)
     refuse_beams(config, "advise")
@@ -225,19 +224,13 @@ def _check(
     A tree only where a run can draft one.
     """
     from spsbench.cli.progress import watching
-    from spsbench.drafters.registry import drafter_kind
     from spsbench.records import Arm, Spec
     from spsbench.runner import execute
     from spsbench.whatif.replay.advice import Check
 
     if advice.best.found is None:
         return []
-    ranked = [
-        each
-        for each in (advice.best, *advice.others)
-        if each.found is not None
-        and (each.found.tree is None or TREE in drafter_kind(each.found.cell.drafter.name).options)
-    ][:2]
+    ranked = [each for each in (advice.best, *advice.others) if each.found is not None][:2]
     say(f"Running {' and '.join(each.name for each in ranked)} beside ArS", quiet=quiet)
     together: dict[str, dict[Arm, Candidate]] = {}
     ars = ready.arms[0]

@@ -8,7 +8,7 @@ from itertools import accumulate
 from operator import mul
 
 from spsbench.axes import ONE_HOT
-from spsbench.drafters.registry import SIBLINGS, TREE
+from spsbench.drafters.registry import SIBLINGS, TREE, shape_in
 from spsbench.drafters.shape import Shape, shape_of
 from spsbench.errors import UsageError
 from spsbench.records import Spec
@@ -59,7 +59,7 @@ def tree_of(spec: Spec) -> Tree | None:
     options = dict(spec.options)
     if TREE not in options:
         return None
-    text, siblings = str(options.pop(TREE)), str(options.pop(_SIBLINGS))
+    text, siblings = str(options.pop(TREE)), str(options.pop(_SIBLINGS, SIBLINGS[0]))
     shape = shape_of(text, _FLAG)
     return None if shape is None else Tree(replace(spec, options=tuple(options.items())), shape, siblings)
 
@@ -86,6 +86,13 @@ def trees_of(
     Raises:
         UsageError: no drafter has one, or a rule's law over a text is not known for its siblings.
     """
+    for drafter in drafters:
+        if (own := shape_in(drafter)) is not None:
+            raise UsageError(
+                f"{drafter} has a tree of its own; shapes are replayed beside chains.",
+                flag="--drafter",
+                remedy=f"Leave it out there, and give --tree {','.join(map(str, own.branching or (own,)))}.",
+            )
     found: dict[Spec, tuple[str, ...]] = {}
     for drafter in (each for each in drafters if each.name in _DRAFTERS):
         options = dict(drafter.options)
