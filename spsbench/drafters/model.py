@@ -83,8 +83,8 @@ class ModelDrafter:
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         """Roll back to what of its own stood; the last token stays pending."""
-        if self._drafted:
-            self.model.rollback(self._begun + accepted)
+        decided = len(tokens) - 1
+        self.model.rollback(min(decided, self._begun + accepted) if self._drafted else decided)
         if self._policy is not None and self._drafted:
             self._policy.observe(self._drafted, accepted)
         self._drafted = 0

@@ -14,7 +14,7 @@ from spsbench.decode.rejection import ROOT, Accept, Draft
 from spsbench.decode.rows import TensorRows
 from spsbench.decode.stopping import StopRule
 from spsbench.drafters.model import ModelDrafter
-from spsbench.engines.buffer import TruncatedLoop, loop_records
+from spsbench.engines.buffer import TruncatedLoop, loop_records, proposed_tokens
 from spsbench.law.enumeration import Scene, TableModel, _run, paths, random_rows
 from spsbench.law.optimum import most_of_chain
 from spsbench.records import Loop, SamplingParams
@@ -40,7 +40,8 @@ P = torch.tensor([[1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
 
 def record(draft: Draft | None, end_ids: tuple[int, ...] = ()) -> Loop:
     decoded = DecodedLoop([1], 0, TensorRows(Q), draft, torch.zeros(5, dtype=torch.float64))
-    (loop,) = loop_records([TruncatedLoop(decoded, 1, None, {})], phases=False, end_ids=end_ids)
+    loops = [TruncatedLoop(decoded, 1, None, {})]
+    (loop,) = loop_records(loops, proposed_tokens(loops), phases=False, end_ids=end_ids)
     return loop
 
 
@@ -70,7 +71,7 @@ def means(accept: Accept, sampling: SamplingParams, seed: int, *, fixed_length: 
     for path in paths(scene):
         decoded = _run(scene, path.numbers)[1]
         loop = TruncatedLoop(decoded, *stop.cut([], decoded.tokens), {})
-        (found,) = loop_records([loop], phases=False, end_ids=stop.end_ids)
+        (found,) = loop_records([loop], proposed_tokens([loop]), phases=False, end_ids=stop.end_ids)
         assert found.optimal_accepted is not None
         total += path.chance
         accepted += path.chance * found.accepted
