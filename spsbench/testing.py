@@ -153,7 +153,7 @@ def scenes(
             generator = torch.Generator().manual_seed(k)
             numbers = torch.rand(earlier, 2 * k + 1, generator=generator, dtype=torch.float64).tolist()
             before = tuple(map(tuple, numbers))
-            depth = most if shape is not None or _branches(build(), told, k) else None
+            depth = most if shape is not None or _branches(target, build(), told, k) else None
             yield Scene(target, build, accept, told, k, sampling, before, depth)
 
 
@@ -243,11 +243,14 @@ def _judge(rule: str | RuleKind | Accept) -> tuple[RuleKind | None, Accept]:
     return kind, kind.build(kind.settled(spec)).accept
 
 
-def _branches(drafter: Drafter, prompt: Sequence[int], k: int) -> bool:
+def _branches(target: TableModel, drafter: Drafter, prompt: Sequence[int], k: int) -> bool:
     """Whether it proposes trees after a prompt, seen at a few of its numbers."""
-    drafter.begin(prompt)
-    numbers = (torch.full((k,), u, dtype=torch.float64) for u in (0.01, 0.5, 0.99))
-    return any(drafter.draft(list(prompt), k, u).parents is not None for u in numbers)
+    target.begin(prompt)
+    for u in (0.01, 0.5, 0.99):
+        drafter.begin(prompt)
+        if drafter.draft(list(prompt), k, torch.full((k,), u, dtype=torch.float64)).parents is not None:
+            return True
+    return False
 
 
 def small_tree(drafter: Spec) -> Spec:

@@ -40,7 +40,7 @@ P = torch.tensor([[1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)
 
 def record(draft: Draft | None, end_ids: tuple[int, ...] = ()) -> Loop:
     decoded = DecodedLoop([1], 0, TensorRows(Q), draft, torch.zeros(5, dtype=torch.float64))
-    loops = [TruncatedLoop(decoded, 1, None, {})]
+    loops = [TruncatedLoop(decoded, 1, None, {}).along_its_path()]
     (loop,) = loop_records(loops, proposed_tokens(loops), phases=False, end_ids=end_ids)
     return loop
 
