@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -126,14 +127,15 @@ def sps(
         watch.lap("other")
         draft = drafter.draft(tokens, k, u[:k])
         watch.lap("draft")
-        pending = torch.tensor(tokens[-1:], device=u.device)
-        logits = target.score(torch.cat([pending, draft.tokens]), last=len(draft.tokens) + 1)
+        n = draft.tokens.shape[0]
+        pending = torch.from_numpy(np.array(tokens[-1:])).to(u.device)
+        logits = target.score(torch.cat((pending, draft.tokens)), last=n + 1)
         watch.lap("verify")
         q = rows.warped(logits, sampling)
         # A drafter may propose fewer than K: the last numbers are the tests' and the final draw's.
-        verdict = judged(rule or accept_draft, q, draft, u[-len(draft.tokens) - 1 :])
+        verdict = judged(rule or accept_draft, q, draft, u.narrow(0, 2 * k - n, n + 1))
         decided = torch.stack((verdict.token, verdict.accepted))
-        *drafted, token, accepted = torch.cat([draft.tokens, decided]).tolist()
+        *drafted, token, accepted = torch.cat((draft.tokens, decided)).tolist()
         new = [*drafted[:accepted], token]
         watch.lap("sample")
         tokens += new
