@@ -127,15 +127,14 @@ def sps(
         watch.lap("other")
         draft = drafter.draft(tokens, k, u[:k])
         watch.lap("draft")
-        n = draft.tokens.shape[0]
         pending = torch.from_numpy(np.array(tokens[-1:])).to(u.device)
-        logits = target.score(torch.cat((pending, draft.tokens)), last=n + 1)
+        logits = target.score(torch.cat([pending, draft.tokens]), last=len(draft.tokens) + 1)
         watch.lap("verify")
         q = rows.warped(logits, sampling)
         # A drafter may propose fewer than K: the last numbers are the tests' and the final draw's.
-        verdict = judged(rule or accept_draft, q, draft, u.narrow(0, 2 * k - n, n + 1))
+        verdict = judged(rule or accept_draft, q, draft, u[-len(draft.tokens) - 1 :])
         decided = torch.stack((verdict.token, verdict.accepted))
-        *drafted, token, accepted = torch.cat((draft.tokens, decided)).tolist()
+        *drafted, token, accepted = torch.cat([draft.tokens, decided]).tolist()
         new = [*drafted[:accepted], token]
         watch.lap("sample")
         tokens += new

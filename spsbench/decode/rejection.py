@@ -191,11 +191,8 @@ def _accept_on_host(q: HostRows, p: Rows | None, tokens: Tensor, u: Tensor) -> V
     own = q.at(tokens)
     chance = own if p is None else acceptance_probability(own, p.at(tokens))
     *tests, final = u.tolist()
-    accepted = 0
-    for number, most in zip(tests, chance.tolist(), strict=True):
-        if not number < most:
-            break
-        accepted += 1
+    stands = (number < most for number, most in zip(tests, chance.tolist(), strict=True))
+    accepted = next((n for n, stood in enumerate(stands) if not stood), len(tests))
     row = q[accepted]
     if accepted == len(tests):
         weights = row.weights

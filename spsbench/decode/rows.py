@@ -11,7 +11,6 @@ The law is that of ``decode.sampling.warp``, to the bit: the same softmax, the s
 from __future__ import annotations
 
 import math
-
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -341,12 +340,13 @@ def _greedy(scores: Floats, best: int) -> HostRow:
 def _probabilities(logits: Floats, params: SamplingParams) -> Iterator[Floats]:
     """Each row's softmax at the temperature, of the largest logits alone if so wanted.
 
-    Row by row: a softmax of several would share them out among torch's threads, and wake these. Where there
-    are none, one of a few short rows is begun once. What can be numpy's is: torch's calls begin slowly.
+    Row by row: a softmax of several would share them out among torch's threads, and wake these. Where torch
+    has one thread, short rows have one softmax. Numpy divides: behind a forward torch's first calls are slow.
     """
-    few = logits.size < _TORCH_ALONE and torch.get_num_threads() == 1
-    for first in range(0, len(logits), len(logits) if few else 1):
-        scores = logits[first:] if few else logits[first : first + 1]
+    n = len(logits)
+    step = n if n > 1 and logits.size < _TORCH_ALONE and torch.get_num_threads() == 1 else 1
+    for first in range(0, n, step):
+        scores = logits[first : first + step]
         if params.temperature != 1.0:
             with np.errstate(over="ignore"):
                 scores = scores / params.temperature

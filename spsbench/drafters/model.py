@@ -64,9 +64,9 @@ class ModelDrafter:
         most = lookahead_of(self._policy, k)
         pending = torch.from_numpy(np.array(tokens[self.model.length :])).to(self._device)
         picks, told = [], []
-        for i, number in enumerate(u.chunk(k)[:most]):
+        for i in range(most):
             row = rows.warped(self.model.score(pending, last=1), self.sampling)
-            pending = row.draw(number)
+            pending = row.draw(u[i : i + 1])
             picks.append(pending)
             told.append(row)
             # Behind the last one nothing is left to decide.
