@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -126,7 +127,7 @@ def sps(
         watch.lap("other")
         draft = drafter.draft(tokens, k, u[:k])
         watch.lap("draft")
-        pending = torch.tensor(tokens[-1:], device=u.device)
+        pending = torch.from_numpy(np.array(tokens[-1:])).to(u.device)
         logits = target.score(torch.cat([pending, draft.tokens]), last=len(draft.tokens) + 1)
         watch.lap("verify")
         q = rows.warped(logits, sampling)

@@ -10,8 +10,11 @@ The law is that of ``decode.sampling.warp``, to the bit: the same softmax, the s
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -277,17 +280,17 @@ def warped(logits: Tensor, params: SamplingParams) -> Rows:
     Returns:
         n rows in at least float32. A row whose logits hold a NaN or an infinity that leaves no law is NaN.
     """
-    if logits.device.type != "cpu":
+    if not logits.is_cpu:
         return TensorRows(law.warp(logits, params))
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
     if logits.requires_grad:
         logits = logits.detach()
     if params.greedy:
-        rows = [_greedy(scores) for scores in logits.numpy()]
+        scores = logits.numpy()
+        rows = [_greedy(row, int(best)) for row, best in zip(scores, scores.argmax(-1), strict=True)]
     else:
-        # Row by row: a softmax of several would share them out among torch's threads, and wake these.
-        rows = [_sampled(row, params) for row in _scaled(logits, params.temperature)]
+        rows = [_kept(probs, params) for probs in _probabilities(logits.numpy(), params)]
     return HostRows(rows, logits.shape[-1])
 
 
@@ -328,31 +331,32 @@ def for_judge(judge: Callable[..., Any], rows: Rows) -> Any:
     return rows if getattr(judge, "takes_rows", False) else rows.dense()
 
 
-def _greedy(scores: Floats) -> HostRow:
+def _greedy(scores: Floats, best: int) -> HostRow:
     """The one-hot row of the largest logit; NaN where that is none."""
-    best = scores.argmax(0, keepdims=True)
-    certain = 1.0 if np.isfinite(scores[best[0]]) else np.nan
-    return HostRow(best, np.array([certain], scores.dtype))
+    certain = 1.0 if math.isfinite(scores[best]) else math.nan
+    return HostRow(np.array([best]), np.array([certain], scores.dtype))
 
 
-def _scaled(logits: Tensor, temperature: float) -> Iterator[Tensor]:
-    """Each row [1, V] over the temperature; by numpy where torch would wake its threads."""
-    if temperature != 1.0 and logits.numel() < _TORCH_ALONE:
-        logits, temperature = logits / temperature, 1.0
-    for row in (logits,) if len(logits) == 1 else torch.split(logits, 1):
-        if temperature == 1.0:
-            yield row
-            continue
-        with np.errstate(over="ignore"):
-            scaled = row.numpy() / temperature
-        yield torch.from_numpy(scaled)
+def _probabilities(logits: Floats, params: SamplingParams) -> Iterator[Floats]:
+    """Each row's softmax at the temperature, of the largest logits alone if so wanted.
+
+    Row by row: a softmax of several would share them out among torch's threads, and wake these. Where torch
+    has one thread, short rows have one softmax. Numpy divides: behind a forward torch's first calls are slow.
+    """
+    n = len(logits)
+    step = n if n > 1 and logits.size < _TORCH_ALONE and torch.get_num_threads() == 1 else 1
+    for first in range(0, n, step):
+        scores = logits[first : first + step]
+        if params.temperature != 1.0:
+            with np.errstate(over="ignore"):
+                scores = scores / params.temperature
+        if 0 < params.top_k < scores.shape[-1]:
+            scores = _largest(scores, params.top_k)
+        yield from torch.from_numpy(scores).softmax(-1).numpy()
 
 
-def _sampled(scores: Tensor, params: SamplingParams) -> HostRow:
-    """A row from its logits [1, V], already over the temperature."""
-    if 0 < params.top_k < scores.shape[-1]:
-        scores = torch.from_numpy(_largest(scores.numpy(), params.top_k))
-    probs: Floats = scores.softmax(-1).numpy()[0]
+def _kept(probs: Floats, params: SamplingParams) -> HostRow:
+    """A row from its probabilities [V], by their nucleus."""
     if params.top_p < 1.0:
         return _nucleus(probs, params.top_p)
     return HostRow.of(probs) if params.top_k else HostRow(None, probs)
@@ -360,7 +364,7 @@ def _sampled(scores: Tensor, params: SamplingParams) -> HostRow:
 
 def _largest(scores: Floats, k: int) -> Floats:
     """The k largest scores and what ties with them; minus infinity elsewhere."""
-    kth = np.partition(scores, -k)[..., -k]
+    kth = np.partition(scores, -k)[..., -k, None]
     return np.where(scores < kth, -np.inf, scores).astype(scores.dtype, copy=False)
 
 
@@ -420,6 +424,9 @@ def _edge_of_few(falling: list[float], top_p: float, are_all: bool) -> tuple[flo
 
 def _inverse(weights: Floats, u: float) -> int:
     """Index into [m] weights by the inverse of their cumulative sum; one of weight 0 is never drawn."""
+    if len(weights) <= _HEAD:
+        few = list(accumulate(weights.tolist()))
+        return min(bisect_right(few, u * few[-1]), len(few) - 1)
     if len(weights) <= 4 * _BLOCK:
         reached = np.add.accumulate(weights, dtype=np.float64)
         return min(int(reached.searchsorted(u * reached[-1], side="right")), len(weights) - 1)

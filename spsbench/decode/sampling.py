@@ -113,11 +113,11 @@ class UniformStream:
 
     def __call__(self, n: int) -> Tensor:
         """The next n numbers, [n] float32."""
-        if self._used + n > len(self._block):
+        if self._used + n > self._block.shape[0]:
             self._block = torch.rand(max(n, _BLOCK), generator=self._generator).to(self.device)
             self._used = 0
         self._used += n
-        return self._block[self._used - n : self._used]
+        return self._block.narrow(0, self._used - n, n)
 
 
 class ScriptedUniforms:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,7 +62,7 @@ class ModelDrafter:
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         """Sample tokens; they stay on the device, the host waits only where the policy asks for rows."""
         most = lookahead_of(self._policy, k)
-        pending = torch.tensor(tokens[self.model.length :], device=self._device)
+        pending = torch.from_numpy(np.array(tokens[self.model.length :])).to(self._device)
         picks, told = [], []
         for i in range(most):
             row = rows.warped(self.model.score(pending, last=1), self.sampling)

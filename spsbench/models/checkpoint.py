@@ -149,7 +149,11 @@ class Checkpoint(StoredWeights):
             table = np.memmap(tensor.file, _STORED[tensor.kind], "r", tensor.start, tensor.shape)
             small = 4 * table.size <= _SMALL_BYTES
             self._tables[name] = _widened(np.array(table)) if small else np.asarray(table)
-        out[:] = _widened(self._tables[name][ids])
+        stored = self._tables[name]
+        if stored.dtype == out.dtype:
+            stored.take(ids, 0, out)
+        else:
+            out[:] = _widened(stored[ids])
 
     def _read_header(self, file: Path) -> None:
         from safetensors import safe_open
