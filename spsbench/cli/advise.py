@@ -47,10 +47,12 @@ _ENDING_S = 15.0
             "--draft MODEL...": "Draft model; may be repeated, to choose among several.",
             "--k LIST": "Lookaheads to choose from. Default: 1..8.",
             "--drafter LIST": "Drafters to choose from. Default: all that suit the pair.",
+        },
+        options.DRAFTING: {
             "--tree SHAPES": (
                 "Trees to choose from beside chains, siblings by depth: 4,2,1 or 4,2,1+2,2. Of drafters "
                 "model, quantised."
-            ),
+            )
         },
         options.WHAT: {
             "--budget TIME": "Time for everything together, e.g. 10min. Default: 3min.",

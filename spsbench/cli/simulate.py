@@ -51,6 +51,15 @@ TARGET = "The target"
             ),
             "--k LIST": "Lookahead: 4, 2,4 or 1..8. Default: 1..8; with --formula 0..7.",
             "--source NAME": "dirichlet, temperature or ngram. Default: dirichlet.",
+            "--table FILE": (
+                'Both models: {"target": [[...]], "draft": [[...]]}, one row everywhere or one after each '
+                "token."
+            ),
+            "--tokens N": "Tokens for each K, in sequences of 128. Default: 6400.",
+            "--formula": "Print only what the formula predicts; nothing is simulated.",
+            "--out DIR": "Write figures, Markdown and JSON there. Default: nothing is written.",
+        },
+        options.DRAFTING: {
             "--rule NAME": (
                 "What accepts draft tokens, see `spsbench list rules`. Default: modified-rejection."
             ),
@@ -63,13 +72,6 @@ TARGET = "The target"
                 f"Inject a faulty sampler: {', '.join(FAULTS)}; or one of block verification and trees with "
                 f"its own drafts: {', '.join(map(repr, TREE_FAULTS))}."
             ),
-            "--table FILE": (
-                'Both models: {"target": [[...]], "draft": [[...]]}, one row everywhere or one after each '
-                "token."
-            ),
-            "--tokens N": "Tokens for each K, in sequences of 128. Default: 6400.",
-            "--formula": "Print only what the formula predicts; nothing is simulated.",
-            "--out DIR": "Write figures, Markdown and JSON there. Default: nothing is written.",
         },
         CLOSENESS: {
             "--concentration X": "dirichlet: the larger, the closer the draft is to the target.",
