@@ -30,8 +30,8 @@ RUNS = {
     "ngram": (*XSUM, "--k", "4", "--drafter", "ngram"),
     "union": (*XSUM, "--k", "4", "--drafter", "union"),
     "heads": (*XSUM, "--k", "2", "--drafter", "heads:from=head"),
-    # Products of rounded weights differ in their last bits from CPU to CPU: what is drafted does, and so do sampled
-    # texts, not greedy ones.
+    # Products of rounded weights differ in their last bits from CPU to CPU: so do drafts and the texts
+    # that are sampled with them, but not greedy ones.
     "quantised": (*XSUM, "--k", "4", "--drafter", "quantised", "--sampling", "greedy"),
     "adaptive": (*XSUM, "--k", "6,adaptive"),
     "batch": (*XSUM, "--limit", "8", "--k", "3", "--batch", "1,4"),
