@@ -21,6 +21,9 @@ GROUND = ("sampling", "engine", "batch")
 MODEL, MODIFIED_REJECTION, FIXED = "model", "modified-rejection", "fixed"
 """What a speculative arm has unless it says otherwise: the drafter, rule and policy of Chen et al. 2023."""
 
+CHAIN = "chain"
+"""The shape of drafts that have one branch."""
+
 BLOCK, ONE_HOT, K_SEQ = "block", "one-hot", "k-seq"
 """Block verification (Sun et al. 2024), and two rules for trees."""
 

@@ -274,7 +274,7 @@ def test_a_drafter_under_a_name_of_ours_is_checked_all_the_same() -> None:
 
 
 def build_union(context: Context) -> Drafter:
-    return registry.DRAFTERS["union"].build({"of": "echo"}, context)
+    return registry.DRAFTERS["union"].build({"of": "echo", "tree": "chain"}, context)
 
 
 @pytest.mark.thorough

@@ -200,7 +200,17 @@ SAMPLE_COLUMNS = KEY | {"prompt_tokens", "new_tokens", "finish_reason"}
 SAMPLE_COLUMNS |= {"order", "prefill_s", "decode_s", "token_ids", "text", "scores", "losslessness", "error"}
 SAMPLE_COLUMNS |= {"condition", "conditions", "category", "hypotheses", "latency_s", "wave"}
 LOOP_COLUMNS = KEY | {"loop", "drafted", "accepted", "emitted", "tested", "beta_sum", "truncated"}
-LOOP_COLUMNS |= {"draft_s", "verify_s", "sample_s", "comm_s", "other_s", "loop_s", "optimal_accepted"}
+LOOP_COLUMNS |= {
+    "draft_s",
+    "verify_s",
+    "sample_s",
+    "comm_s",
+    "other_s",
+    "loop_s",
+    "optimal_accepted",
+    "nodes",
+    "siblings",
+}
 TOKEN_COLUMNS = KEY | {"loop", "position", "token_id", "fate", "target_prob", "draft_prob", "u"}
 
 

@@ -315,9 +315,9 @@ def _tree(params: Mapping[str, Any], rule: Spec, support: int) -> tuple[Shape | 
     Args:
         support: how many tokens a row may have.
     """
-    from spsbench.axes import K_SEQ
+    from spsbench.axes import CHAIN, K_SEQ
     from spsbench.drafters.registry import rule_kind
-    from spsbench.drafters.shape import CHAIN, Shape, shape_of
+    from spsbench.drafters.shape import Shape, shape_of
 
     flag, chosen, fault = "--tree", params["siblings"], params["fault"]
     shape = shape_of(params["tree"] or CHAIN, flag)

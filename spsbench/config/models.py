@@ -15,9 +15,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from spsbench.axes import EAGER, Method
+from spsbench.axes import CHAIN, EAGER, Method
 from spsbench.config.addresses import withhold
-from spsbench.drafters.shape import CHAIN
 from spsbench.errors import UsageError
 from spsbench.records import LEAST_TEMPERATURE
 

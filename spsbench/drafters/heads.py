@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
+from spsbench.axes import CHAIN
 from spsbench.decode import rows
 from spsbench.decode.beam import Node, TreeModel
 from spsbench.decode.protocols import read_prompt
@@ -16,7 +17,7 @@ from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import StatesUpTo, by_chain, by_proposals, chain_rows
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import TREE, Context
-from spsbench.drafters.shape import CHAIN, Shape, shape_of
+from spsbench.drafters.shape import Shape, shape_of
 from spsbench.drafters.tree import ModelTreeDrafter
 from spsbench.errors import UsageError
 from spsbench.models import EAGLE, MODEL

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from spsbench.axes import K_SEQ
-from spsbench.drafters.shape import CHAIN, Shape, shape_of
+from spsbench.axes import CHAIN, K_SEQ
+from spsbench.drafters.shape import Shape, shape_of
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.plugins import Check, OptionedKind, Options, Registry, deferred, one_of, settled, within
 from spsbench.records import OptionValue, SamplingParams, Spec

@@ -8,9 +8,9 @@ from functools import cached_property
 from itertools import accumulate
 from operator import mul
 
+from spsbench.axes import CHAIN
 from spsbench.errors import UsageError
 
-CHAIN = "chain"
 _DYNAMIC = "dynamic"
 
 MOST_NODES = 64
