@@ -356,6 +356,12 @@ class DrafterKind(OptionedKind):
         Raises:
             UsageError: so does one that reads its target's weights or states, of an encoder-decoder.
         """
+        if target.is_encoder_decoder and shape_in(spec) is not None:
+            raise UsageError(
+                f"{target.name} is an encoder-decoder, which scores chains.",
+                flag="--tree",
+                remedy="Leave --tree out.",
+            )
         if target.is_encoder_decoder and self.needs_of(spec) & {WEIGHTS, HIDDEN}:
             raise UsageError(
                 f"{self.name} reads the layers of a decoder alone; {target.name} is an encoder-decoder.",

@@ -160,7 +160,13 @@ def _require_trees(config: RunConfig, arms: Sequence[Arm]) -> None:
         if arm.drafter not in drafters:
             continue
         support = 1 if arm.sampling.greedy else arm.sampling.top_k or inf
-        drawn = siblings_of(arm.drafter) == "without"
+        named, drawn = dict(arm.drafter.options).get("siblings"), siblings_of(arm.drafter) == "without"
+        if drafters[arm.drafter].dynamic and named not in (None, "top"):
+            raise UsageError(
+                f"{arm.drafter}: siblings of a dynamic tree are the most probable ones.",
+                flag="--drafter",
+                remedy="Leave siblings out.",
+            )
         if drawn and max(drafters[arm.drafter].branching, default=0) > support:
             raise UsageError(
                 f"{arm.drafter} needs more siblings than a row under {arm.sampling_name} has, {support}.",
@@ -219,6 +225,12 @@ def _shaped(drafter: Spec, shape: Shape | None) -> Spec:
             f"{drafter} drafts chains, and {shape} is a tree.",
             flag="--tree",
             remedy=f"Draft with {', '.join(able)}, or leave --tree out.",
+        )
+    if shape_in(drafter) is not None:
+        raise UsageError(
+            f"{drafter} has a tree of its own, and {shape} is another.",
+            flag="--tree",
+            remedy="Leave one of the two out.",
         )
     options = {TREE: str(shape), **dict(drafter.options)}
     return replace(drafter, options=tuple(sorted(options.items())))
