@@ -126,6 +126,10 @@ def sps(
         u = uniforms(2 * k + 1)
         watch.lap("other")
         draft = drafter.draft(tokens, k, u[:k])
+        if draft.parents is not None:
+            raise ValueError(
+                "a tree was drafted where chains are verified: the drafter needs the option tree"
+            )
         watch.lap("draft")
         pending = torch.from_numpy(np.array(tokens[-1:])).to(u.device)
         logits = target.score(torch.cat([pending, draft.tokens]), last=len(draft.tokens) + 1)
