@@ -51,6 +51,36 @@ class BeamParams:
     early_stopping: bool | Literal["never"] = False
 
 
+@dataclass(frozen=True, slots=True)
+class Processing:
+    """What happens to logits beyond temperature, top-k and top-p; each default is without effect.
+
+    Attributes:
+        min_p: tokens below this share of the most probable one's probability are cut.
+        typical_p: the mass of the locally typical set (Meister et al. 2022); 1 keeps all tokens.
+        repetition_penalty: positive logits of tokens seen in prompt or output are divided by it, negative ones
+            multiplied (Keskar et al. 2019).
+        presence_penalty, frequency_penalty: taken off the logit of a token seen in the output, once and for
+            each time.
+        logit_bias: added to logits, by token.
+        min_new_tokens: so many tokens are emitted before one that ends the output.
+        bad_words: sequences of tokens whose last one is impossible after the others.
+        grammar: a JSON schema that the output follows.
+        convention: whose order and definitions of these: ``transformers``, ``vllm`` or ``llama-cpp``.
+    """
+
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_new_tokens: int = 0
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    grammar: str | None = None
+    convention: str = "transformers"
+
+
 LEAST_TEMPERATURE = 1e-30
 """Logits divided by less leave the range of float32, and their differences are NaN."""
 
@@ -71,13 +101,12 @@ class SamplingParams:
     top_p: float = 1.0
     greedy: bool = False
     beam: BeamParams | None = None
+    process: Processing | None = None
 
     def record(self) -> dict[str, Any]:
-        """All fields as JSON has them; ``beam`` only where there is one, as before it existed."""
-        fields = asdict(self)
-        if self.beam is None:
-            del fields["beam"]
-        return fields
+        """All fields as JSON has them; ``beam`` and ``process`` only where there is one."""
+        later = {name for name in ("beam", "process") if getattr(self, name) is None}
+        return {name: value for name, value in asdict(self).items() if name not in later}
 
 
 OptionValue = bool | int | float | str

@@ -37,7 +37,13 @@ from spsbench.records import Generation, Loop, Request, SamplingParams
 
 def sampling_of(params: SamplingParams) -> Sampling:
     """The same sampling, as an engine is asked for it."""
-    return Sampling(**params.record())
+    own = params.record()
+    process: dict[str, Any] = own.pop("process", None) or {}
+    process.pop("convention", None)
+    if process:
+        process["logit_bias"] = {str(token): bias for token, bias in process["logit_bias"]}
+        process["bad_words"] = [list(word) for word in process["bad_words"]]
+    return Sampling(**own, **process)
 
 
 _SLACK, _SLACK_S = 1.05, 0.01

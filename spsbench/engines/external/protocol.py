@@ -38,6 +38,11 @@ class Load:
     dtype: str = "float32"
     options: dict[str, Any] = field(default_factory=dict)
     protocol: int = VERSION
+    # How many requests may decode at once, whether prompts' keys and values may outlive their request, and
+    # the format of the weights: see WEIGHTS.
+    in_flight: int = 1
+    prefix_cache: bool = False
+    weights: str = "float32"
 
     @property
     def speculative(self) -> bool:
@@ -62,6 +67,14 @@ class Described:
     settings: dict[str, Any] = field(default_factory=dict)
     limits: list[str] = field(default_factory=list)
     protocol: int = VERSION
+    # Most requests that decode at once; None for an engine that takes one after the other.
+    in_flight: int | None = None
+    # The fields of ``Sampling`` beyond temperature, top-k and top-p that it honours.
+    processors: list[str] = field(default_factory=list)
+
+
+WEIGHTS = ("float32", "q8_0", "q4_k", "int8", "int4")
+"""Formats of weights: GGUF's Q8_0 and Q4_K, ONNX Runtime's and OpenVINO's 8 and 4 bits."""
 
 
 SETTINGS = {
@@ -90,6 +103,22 @@ class Sampling:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[str, Any] = field(default_factory=dict)
+    min_new_tokens: int = 0
+    bad_words: list[list[int]] = field(default_factory=list)
+    grammar: str | None = None
+
+
+PROCESSORS = (
+    *("min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    *("logit_bias", "min_new_tokens", "bad_words", "grammar"),
+)
+"""The fields of ``Sampling`` that an engine may lack."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +130,8 @@ class Ask:
     stop_ids: list[int] = field(default_factory=list)
     stop: list[str] = field(default_factory=list)
     sampling: Sampling = field(default_factory=Sampling)
-    seed: int = 0
+    seed: int | None = 0
+    logprobs: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,6 +160,7 @@ class Answer:
     accepted_per_loop: list[int] | None = None
     drafted_ids: list[list[int]] | None = None
     retokenised: bool = False
+    logprobs: list[float] | None = None
 
 
 Params = Load | Ask | None
@@ -226,6 +257,7 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "float": (lambda value: type(value) in (int, float) and abs(value) < LARGEST, "a number"),
     "str": (lambda value: isinstance(value, str), "text"),
     "list[int]": (lambda value: _all("int", value), "a list of whole numbers"),
+    "list[float]": (lambda value: _all("float", value), "a list of numbers"),
     "list[str]": (lambda value: _all("str", value), "a list of texts"),
     "list[list[int]]": (lambda value: _all("list[int]", value), "a list of lists of whole numbers"),
     "dict[str, Any]": (lambda value: isinstance(value, dict), "an object"),
