@@ -58,8 +58,8 @@ class Processing:
     Attributes:
         min_p: tokens below this share of the most probable one's probability are cut.
         typical_p: the mass of the locally typical set (Meister et al. 2022); 1 keeps all tokens.
-        repetition_penalty: positive logits of tokens seen in prompt or output are divided by it, negative ones
-            multiplied (Keskar et al. 2019).
+        repetition_penalty: divides positive logits of tokens seen in prompt or output, and multiplies
+            negative ones (Keskar et al. 2019).
         presence_penalty, frequency_penalty: taken off the logit of a token seen in the output, once and for
             each time.
         logit_bias: added to logits, by token.

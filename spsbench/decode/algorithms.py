@@ -19,7 +19,7 @@ from spsbench.decode import rows
 from spsbench.decode.beam import Node, TreeModel
 from spsbench.decode.clock import Stopwatch
 from spsbench.decode.protocols import Drafter, LanguageModel
-from spsbench.decode.rejection import Accept, Draft, accept_draft, judged
+from spsbench.decode.rejection import Accept, Draft, accept_draft, decided, judged
 from spsbench.decode.rows import Rows
 from spsbench.decode.sampling import Uniforms
 from spsbench.records import SamplingParams
@@ -137,8 +137,7 @@ def sps(
         q = rows.warped(logits, sampling)
         # A drafter may propose fewer than K: the last numbers are the tests' and the final draw's.
         verdict = judged(rule or accept_draft, q, draft, u[-len(draft.tokens) - 1 :])
-        decided = torch.stack((verdict.token, verdict.accepted))
-        *drafted, token, accepted = torch.cat([draft.tokens, decided]).tolist()
+        drafted, accepted, token = decided(draft, verdict)
         new = [*drafted[:accepted], token]
         watch.lap("sample")
         tokens += new

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spsbench.decode.rows import Floats, HostRows, Rows, for_judge, rows_of, takes_rows
+from spsbench.decode.rows import Floats, HostRows, Rows, for_judge, on_host, rows_of, takes_rows
 from spsbench.decode.sampling import draw
 
 ROOT = -1
@@ -90,12 +90,25 @@ Accept = Callable[[Tensor, Draft, Tensor], Verdict]
 """Judges a draft by the target's rows [K+1, V] and uniform numbers, see ``accept_draft``."""
 
 
+def decided(draft: Draft, verdict: Verdict) -> tuple[list[int], int, int]:
+    """Bring the drafted tokens, how many stand and the token after those to the host, in one wait."""
+    if verdict.token.is_cpu:
+        return draft.tokens.tolist(), int(verdict.accepted), int(verdict.token)
+    *drafted, accepted, token = torch.cat(
+        [draft.tokens, torch.stack((verdict.accepted, verdict.token))]
+    ).tolist()
+    return drafted, accepted, token
+
+
 def judged(accept: Accept, q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
     """The rule's verdict on rows as a loop holds them; a rule that knows tensors alone gets a tensor."""
     return accept(q if isinstance(q, Tensor) else for_judge(accept, q), draft, u)
 
 
-def acceptance_probability(q: Tensor, p: Tensor) -> Tensor:
+Weights = TypeVar("Weights", Tensor, Floats)
+
+
+def acceptance_probability(q: Weights, p: Weights) -> Weights:
     """min(1, q(x)/p(x)) for the probabilities that target and draft give to the drafted tokens.
 
     Args:
@@ -105,10 +118,10 @@ def acceptance_probability(q: Tensor, p: Tensor) -> Tensor:
     Returns:
         [...] probabilities of acceptance.
     """
+    if isinstance(q, np.ndarray):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.minimum(q / p, 1.0)
     return (q / p).clamp(max=1.0)
-
-
-Weights = TypeVar("Weights", Tensor, Floats)
 
 
 def residual(q: Weights, p: Weights) -> Weights:
@@ -188,17 +201,18 @@ def accept_drafts(q: Tensor, tokens: Tensor, p: Tensor | None, u: Tensor) -> Ver
 
 def _accept_on_host(q: HostRows, p: Rows | None, tokens: Tensor, u: Tensor) -> Verdict:
     """``accept_draft`` where the token after the accepted ones is drawn among those that the target has."""
-    own = q.at(tokens)
-    chance = own if p is None else acceptance_probability(own, p.at(tokens))
+    drafted = tokens.tolist()
+    own, told = q.of_tokens(drafted), p if p is None else on_host(p)
+    chance = own if told is None else acceptance_probability(own, told.of_tokens(drafted))
     *tests, final = u.tolist()
     stands = (number < most for number, most in zip(tests, chance.tolist(), strict=True))
     accepted = next((n for n, stood in enumerate(stands) if not stood), len(tests))
     row = q[accepted]
     if accepted == len(tests):
         weights = row.weights
-    elif isinstance(p, HostRows):
-        weights = residual(row.weights, p[accepted].along(row))
+    elif told is None:
+        weights = row.without(drafted[accepted])
     else:
-        weights = row.without(int(tokens[accepted]))
+        weights = residual(row.weights, told[accepted].along(row))
     stand, token = torch.from_numpy(np.array([accepted, row.drawn(weights, final)])).unbind(0)
     return Verdict(stand, token)

@@ -169,6 +169,8 @@ class HostRow(NamedTuple):
         """The probability of one token."""
         if self.ids is None:
             return float(self.weights[token])
+        if len(self.ids) == 1:
+            return float(self.weights[0]) if self.ids[0] == token else 0.0
         place = int(self.ids.searchsorted(token))
         return float(self.weights[place]) if place < len(self.ids) and self.ids[place] == token else 0.0
 
@@ -248,8 +250,12 @@ class HostRows(Rows):
         return torch.from_numpy(np.array(drawn))
 
     def at(self, tokens: Tensor) -> Tensor:
-        own = [row.at(token) for row, token in zip(self._rows, tokens.tolist(), strict=False)]
-        return torch.from_numpy(np.array(own, self._rows[0].weights.dtype))
+        return torch.from_numpy(self.of_tokens(tokens.tolist()))
+
+    def of_tokens(self, tokens: Sequence[int]) -> Floats:
+        """[k] the same as ``at``, of numbers."""
+        own = [row.at(token) for row, token in zip(self._rows, tokens, strict=False)]
+        return np.array(own, self._rows[0].weights.dtype)
 
     def probability(self, row: int, token: int) -> float:
         return self._rows[row].at(token)
@@ -287,8 +293,7 @@ def warped(logits: Tensor, params: SamplingParams) -> Rows:
     if logits.requires_grad:
         logits = logits.detach()
     if params.greedy:
-        scores = logits.numpy()
-        rows = [_greedy(row, int(best)) for row, best in zip(scores, scores.argmax(-1), strict=True)]
+        rows = _greedy(logits.numpy())
     else:
         rows = [_kept(probs, params) for probs in _probabilities(logits.numpy(), params)]
     return HostRows(rows, logits.shape[-1])
@@ -331,10 +336,14 @@ def for_judge(judge: Callable[..., Any], rows: Rows) -> Any:
     return rows if getattr(judge, "takes_rows", False) else rows.dense()
 
 
-def _greedy(scores: Floats, best: int) -> HostRow:
-    """The one-hot row of the largest logit; NaN where that is none."""
-    certain = 1.0 if math.isfinite(scores[best]) else math.nan
-    return HostRow(np.array([best]), np.array([certain], scores.dtype))
+def _greedy(scores: Floats) -> list[HostRow]:
+    """The one-hot rows of the largest logits [n, V]; NaN where that is none."""
+    best = scores.argmax(-1)
+    certain = np.ones(len(scores), scores.dtype)
+    for n, token in enumerate(best.tolist()):
+        if not math.isfinite(scores[n, token]):
+            certain[n] = math.nan
+    return [HostRow(best[n : n + 1], certain[n : n + 1]) for n in range(len(scores))]
 
 
 def _probabilities(logits: Floats, params: SamplingParams) -> Iterator[Floats]:

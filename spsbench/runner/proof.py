@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -178,7 +178,8 @@ def draw_proof(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
             row = (prompts[place].example_id, error, len(made.tokens), made.finish_reason)
             rows.append((*row, made.losslessness))
         judged.append(_judged(arm, rows, engines[arm].name, str(pair.target.dtype).removeprefix("torch.")))
-    return {"sampling": asdict(PROOF_SAMPLING), "arms": judged, "seconds": time.perf_counter() - began_s}
+    sampling = PROOF_SAMPLING.record() | {"beam": None}
+    return {"sampling": sampling, "arms": judged, "seconds": time.perf_counter() - began_s}
 
 
 def _request(plan: Plan, prompt: Prompt, arm: Arm) -> Request:
