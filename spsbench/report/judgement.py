@@ -477,7 +477,7 @@ def audit_table(rows: Sequence[EngineAuditRow]) -> Table:
 def audit_sentences(rows: Sequence[EngineAuditRow], bound: float | None) -> Iterator[str]:
     """What each row means, and where an alarm comes from."""
     for row in rows:
-        yield f"{row['setting']}: {' '.join([*_decided(row, bound), *_conditions(row)])}"
+        yield f"{row['setting']}: {' '.join([*_decided(row, bound), *_conditions(row), *_beside(row)])}"
 
 
 def _decided(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
@@ -512,6 +512,13 @@ def _conditions(row: EngineAuditRow) -> Iterator[str]:
         yield f"{len(row['failures'])} requests failed: {shown}."
     if row["gone"] is not None:
         yield f"The engine was given up: {row['gone']}."
+
+
+def _beside(row: EngineAuditRow) -> Iterator[str]:
+    """What else is wrong, and whether seeds are honoured."""
+    for each in row["free"]:
+        if not each["passed"] or (each["test"] == "seeds" and not each["unjudged"]):
+            yield each["found"]
 
 
 def _located(row: EngineAuditRow) -> Iterator[str]:

@@ -36,14 +36,17 @@ from spsbench.engines.external.protocol import (
 )
 from spsbench.engines.external.registry import PeerKind
 from spsbench.engines.external.server import require_same_model
+from spsbench.engines.rescore import Reading
 from spsbench.files import ordinary, write_text
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
 from spsbench.runner.stopping import derive_seed
 from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E, FEWEST_POSITIONS
 from spsbench.summary_types import EngineAuditRow, Evidence
-from spsbench.verify.audit import Audit, Drawn, Foreign, described, reading_of
+from spsbench.verify.audit import REPORTED, Audit, Drawn, Foreign, described, reading_of, told_in
 from spsbench.verify.bets import Bets
+from spsbench.verify.effort import Finding
+from spsbench.verify.free_evidence import FreeEvidence, probes
 from spsbench.verify.localise import Law, Located, locate, read_under
 
 Decision = Literal["alarm", "quiet", "undecided"]
@@ -76,6 +79,7 @@ class Effort:
     budget_s: float
     max_new_tokens: int
     fewest: int = 0
+    probes: int = 0  # short requests at the end of a setting: see ``free_evidence.probes``
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ class Found:
     seconds: float
     gone: str | None
     leading: tuple[str, str | None] | None = None
+    free: Sequence[Finding] = ()
 
     @property
     def tokens(self) -> int:
@@ -119,6 +124,7 @@ class EngineAudit:
         self._places = "block" not in (rule or "")
         modified = "modified rejection" in (rule or "")
         self._bets = None if sampling.greedy else Bets(stop_ids, k, sampling.temperature, modified=modified)
+        self._free = FreeEvidence(k, rule)
         self._drawn: list[Drawn] = []
         self._failures: list[str] = []
         self._gone: str | None = None
@@ -150,46 +156,72 @@ class EngineAudit:
                     break
         if decision == UNDECIDED:
             after = len(self._drawn)
+        self._probe()
         evidence = self._evidence()
         if evidence is not None and alarm is not None:
             for name in ("verdict", "reasons", "log10_e_value", "log10_e_values"):
                 evidence[name] = alarm[name]
         texts, failures, spent = self._drawn, self._failures, time.monotonic() - began
-        return Found(decision, evidence, after, bound, texts, failures, spent, self._gone, leading)
+        free = self._free.findings()
+        return Found(decision, evidence, after, bound, texts, failures, spent, self._gone, leading, free)
 
     def _evidence(self) -> Evidence | None:
         return self._audit.evidence(None if self._bets is None else self._bets.log_e)
 
     def _texts(self, began: float, kept: Sequence[Drawn], keep: Callable[[Drawn], None]) -> Iterator[Drawn]:
         """Valid answers, up to the limits."""
-        longest, sampling = self._effort.max_new_tokens, sampling_of(self._sampling)
         for number in range(kept[-1].text.line if kept else 0, self._effort.texts):
             if time.monotonic() - began > self._effort.budget_s:
                 return
             prompt = self._prompts[number % len(self._prompts)]
             seed = request_seed(derive_seed(self._seed, "audit", number, "text"))
-            ask = Ask(list(prompt), longest, self._stop_ids, [], sampling, seed)
-            try:
-                told = self._peer.generate(ask)
-                answer = checked(told, ask, self._models[0].vocab_size)
-            except PeerGone as error:
-                self._gone = str(error)
+            drawn = self._answered(number + 1, self._ask(prompt, seed))
+            if self._gone is not None:
                 return
-            except PeerError as error:
-                self._failures.append(str(error))
-                continue
-            if answer.output_ids:
-                ids = tuple(answer.output_ids)
-                text = Foreign(number + 1, prompt, ids, self._sampling, answer.retokenised)
-                free = None if told.decoded is None else int(told.decoded < len(told.output_ids))
-                drawn = Drawn(text, told.accepted_per_loop, free, told.drafted_ids)
+            if drawn is not None:
                 keep(drawn)
                 yield drawn
+
+    def _ask(self, prompt: Sequence[int], seed: int | None) -> Ask:
+        longest = self._effort.max_new_tokens
+        return Ask(list(prompt), longest, self._stop_ids, [], sampling_of(self._sampling), seed)
+
+    def _answered(self, line: int, ask: Ask) -> Drawn | None:
+        """A valid answer that is not empty; None without one."""
+        try:
+            told = self._peer.generate(ask)
+            answer = checked(told, ask, self._models[0].vocab_size)
+        except PeerGone as error:
+            self._gone = str(error)
+            return None
+        except PeerError as error:
+            self._failures.append(str(error))
+            return None
+        prompt, ids = tuple(ask.prompt_ids), tuple(answer.output_ids)
+        text = Foreign(line, prompt, ids, self._sampling, answer.retokenised, answer, ask.seed)
+        known = told.decoded is not None and not told.hidden_stop
+        free = int((told.decoded or 0) < len(told.output_ids)) if known else None
+        return Drawn(text, told.accepted_per_loop, free, told.drafted_ids) if ids else None
+
+    def _probe(self) -> None:
+        """Requests for the evidence beside texts alone; what they say of the law is not counted."""
+        asks = probes(self._prompts, self._ask(self._prompts[0], 0), self._effort.probes)
+        for ask in asks if self._gone is None else ():
+            drawn = self._answered(0, ask)
+            if self._gone is not None:
+                return
+            if drawn is not None:
+                self._add_free(drawn, ask, read_under(reading_of(drawn.text, self._models), self._law))
+
+    def _add_free(self, drawn: Drawn, ask: Ask, reading: Reading) -> None:
+        if drawn.text.told is not None:
+            self._free.add(ask, drawn.text.told, reading, drawn.free)
 
     def _add(self, drawn: Drawn) -> None:
         self._drawn.append(drawn)
         reading = read_under(reading_of(drawn.text, self._models), self._law)
         self._audit.add(drawn.text, reading)
+        self._add_free(drawn, self._ask(drawn.text.prompt, drawn.text.seed), reading)
         if self._bets is not None:
             told = (drawn.accepted_per_loop, drawn.free, drawn.drafted_ids) if self._places else ()
             self._bets.add(drawn.text.prompt, drawn.text.completion, reading, *told)
@@ -225,16 +257,18 @@ def row_of(drawn: Drawn) -> dict[str, Any]:
         "sampling": {"greedy": True} if text.sampling.greedy else sampling,
         "request": text.line,
         "retokenised": text.retokenised,
-        "accepted_per_loop": drawn.accepted_per_loop,
         "free": drawn.free,
-        "drafted_ids": drawn.drafted_ids,
+        "seed": text.seed,
     }
+    told = {} if text.told is None else asdict(text.told)
+    row |= {name: told.get(name) for name in REPORTED}
     return {name: value for name, value in row.items() if value is not None}
 
 
 def drawn_of(row: Mapping[str, Any], sampling: SamplingParams) -> Drawn:
     ids = tuple(row["prompt_ids"]), tuple(row["completion_ids"])
-    text = Foreign(row["request"], *ids, sampling, row["retokenised"])
+    told = told_in(row, ids[1], retokenised=row["retokenised"])
+    text = Foreign(row["request"], *ids, sampling, row["retokenised"], told, row.get("seed"))
     return Drawn(text, row.get("accepted_per_loop"), row.get("free"), row.get("drafted_ids"))
 
 
@@ -351,6 +385,7 @@ class Row:
             "seconds": found.seconds,
             "engine": asdict(self.described),
             "texts_file": self.setting.file,
+            "free": [asdict(each) | {"verdict": each.verdict} for each in found.free],
         }
 
 

@@ -15,7 +15,7 @@ import time
 import urllib.request
 from typing import Any
 
-from spsbench.engines.external.protocol import LENGTH, STOP, Answer, Ask, Described, Load
+from spsbench.engines.external.protocol import LENGTH, STOP, Answer, Ask, Described, Load, seed_field
 from spsbench.engines.external.serving import float32_only, serve, until_stop, usual_settings
 
 _PATIENCE_S = 300
@@ -112,7 +112,7 @@ def body(ask: Ask) -> dict[str, Any]:
     if not sampling.greedy:
         drawn = {"samplers": ["temperature", "top_k", "top_p"], "temperature": sampling.temperature}
         drawn |= {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": 0.0, "min_keep": 0}
-        drawn |= {"seed": ask.seed % 2**32}
+        drawn |= seed_field("seed", ask.seed, 2**32)
     return drawn | {
         "prompt": ask.prompt_ids,
         "n_predict": ask.max_new_tokens,

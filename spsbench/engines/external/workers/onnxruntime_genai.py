@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from spsbench.engines.external.protocol import Answer, Ask, Described, Load
+from spsbench.engines.external.protocol import Answer, Ask, Described, Load, seed_field
 from spsbench.engines.external.serving import float32_only, serve, until_stop, usual_settings
 
 _CONFIG = "genai_config.json"
@@ -85,7 +85,7 @@ class OnnxRuntimeGenAI:
         options: dict[str, Any] = {"max_length": len(ask.prompt_ids) + ask.max_new_tokens}
         options |= {"do_sample": not ask.sampling.greedy, "repetition_penalty": 1.0}
         if not ask.sampling.greedy:
-            options |= {"temperature": ask.sampling.temperature, "random_seed": ask.seed}
+            options |= {"temperature": ask.sampling.temperature, **seed_field("random_seed", ask.seed)}
             options |= {"top_k": ask.sampling.top_k, "top_p": ask.sampling.top_p}
             if ask.sampling.top_p < 1 and not ask.sampling.top_k:
                 options["top_k"] = self._vocab_size  # with 0 it ignores top_p
