@@ -62,7 +62,8 @@ class FreeEvidence:
     Args:
         k: of its chains of drafted tokens; 0 without a draft, None where it is not known.
         rule: as the engine reports it.
-        slack: by how much a logprob may differ; that of the rows' dtype unless given.
+        slack: by how much a logprob may differ, at most ``_MOST``; that of the rows' dtype unless given. Of
+            weights in fewer bits: ``within_99`` of the texts without speculation.
         drawn: whether the requests are known: their seeds and their longest text.
     """
 
@@ -92,11 +93,6 @@ class FreeEvidence:
         """Of each kind of evidence one."""
         parts = (self._logprobs, self._counters, self._lengths, self._streams, self._ends)
         return [*(part.finding() for part in parts), self._streams.seeds()]
-
-    @property
-    def logprob_error(self) -> float | None:
-        """What 99% of logprobs are off by at most, of the nearest law: a ``slack`` for the same weights."""
-        return self._logprobs.error
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +155,7 @@ class _Logprobs:
             return
         off = {law: np.minimum(abs(values[:n] - told), _HUGE) for law, values in text.own.items()}
         drafted = [values <= self._slack for law, values in off.items() if law in (_DRAFT, _DRAFTED)]
-        laws = {law: text.own[law][:n] for law in off.keys() - {_DRAFT, _DRAFTED}}
+        laws = {law: text.own[law][:n] for law in (_LOGITS, _TEMPERED, _PROCESSED) if law in text.own}
         for law in laws:
             self._off[law].append(off[law])
             self._draft[law] += (
@@ -167,7 +163,8 @@ class _Logprobs:
             )
         self._tokens += n
         if not self._fits(told, laws):
-            hit = next((name for name, *given in self._elsewhere(told, laws) if self._fits(*given)), None)
+            places = self._elsewhere(told, laws)
+            hit = next((name for name, logs, rows in places if self._fits(logs, rows)), None)
             self._sources.update([hit] if hit else [])
         self._last.append((told, laws))
 
@@ -189,10 +186,6 @@ class _Logprobs:
         joined = {law: np.concatenate(parts) for law, parts in self._off.items()}
         return min(joined.items(), key=lambda each: int((each[1] > self._slack).sum()))
 
-    @property
-    def error(self) -> float | None:
-        return float(np.quantile(self._nearest()[1], 0.99)) if self._tokens else None
-
     def finding(self) -> Finding:
         misfits = f"in {self._misfits} texts they are not one number below 0 a token" if self._misfits else ""
         if not self._tokens:
@@ -210,7 +203,7 @@ class _Logprobs:
             parts += [f"those of {count} texts fit {name}" for name, count in self._sources.most_common(1)]
             parts += [misfits] if misfits else []
         numbers: Numbers = {"law": law, "tokens": self._tokens, "off": wrong, "of_the_draft": drafts}
-        numbers |= {"within_99": self.error, "misfits": self._misfits, **self._sources}
+        numbers |= {"within_99": float(np.quantile(off, 0.99)), "misfits": self._misfits, **self._sources}
         return Finding("logprobs", passed, f"{'; '.join(parts)}.", f"{self._slack:g}", numbers)
 
 
@@ -325,7 +318,7 @@ class _Lengths:
         self._seen = np.full(k + 1, 0.5)  # loops by the drafts they kept
         self._log_e = {(rule, free): 0.0 for rule in _RULES for free in (0, 1)}
         self._frees = {0, 1}
-        self._expected: Counter[str] = Counter()
+        self._expected = defaultdict[str, float](float)
 
     def add(self, text: _Text, frees: set[int]) -> None:
         answer, k = text.answer, self._k
@@ -531,7 +524,7 @@ class _Ends:
         if not self._texts:
             return skipped("ends", "Nothing was sampled.")
         logs = {what: float(np.logaddexp.reduce(each)) - math.log(6) for what, each in self._log_e.items()}
-        log_e = float(np.logaddexp(*logs.values()))
+        log_e = float(np.logaddexp.reduce([*logs.values()]))
         passed, full = log_e < ALARM_LOG_E, f"{self._full} of {self._texts} reach their limit"
         said = f"Texts end as the target's rows say; {full}"
         if not passed:

@@ -12,7 +12,7 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -89,7 +89,8 @@ class Served:
             prompt = [*leaked, *prompt[len(leaked) :]]
         elif self._fault == "reused-seed":
             seed = 0
-        sampling = SamplingParams(**asdict(ask.sampling))
+        drawn = ask.sampling
+        sampling = SamplingParams(drawn.temperature, drawn.top_k, drawn.top_p, drawn.greedy)
         return Request(tuple(prompt), ask.max_new_tokens, (), sampling, seed)
 
 
