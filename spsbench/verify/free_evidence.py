@@ -359,7 +359,8 @@ class _Lengths:
         z = (np.arange(n + 1) - n * self._loops / self._tokens) / np.array([[0.5], [1.0], [2.0]])
         bells = np.exp(-0.5 * z * z) + TINY
         bet = (bells / bells.sum(1, keepdims=True)).mean(0)
-        return float(np.log(bet[loops] / (law.counts[loops] + _ROUNDING)))
+        *_, one, more = law.begun(loops + 1)  # the chances of so many loops, and of one more
+        return float(np.log(bet[loops] / (one - more + _ROUNDING)))
 
     def finding(self) -> Finding:
         if not self._texts or (self._drafted and not self._loops):
