@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spsbench.engines.external.protocol import LENGTH, Answer, ProtocolError, read
+from spsbench.engines.external.protocol import LENGTH, Answer, Ask, ProtocolError, read
 from spsbench.engines.rescore import Reading, score_stats, teacher_force
 from spsbench.errors import UsageError
 from spsbench.execution.samples import rows
@@ -51,7 +51,7 @@ class Foreign:
     sampling: SamplingParams
     retokenised: bool
     told: Answer | None = None  # with what the engine reports of it
-    seed: int | None = None
+    ask: Ask | None = None
 
 
 @dataclass(frozen=True, slots=True)

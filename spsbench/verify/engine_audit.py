@@ -25,6 +25,7 @@ import torch
 
 from spsbench.engines.external.engine import sampling_of
 from spsbench.engines.external.protocol import (
+    Answer,
     Ask,
     Described,
     Load,
@@ -170,58 +171,66 @@ class EngineAudit:
 
     def _texts(self, began: float, kept: Sequence[Drawn], keep: Callable[[Drawn], None]) -> Iterator[Drawn]:
         """Valid answers, up to the limits."""
+        longest, sampling = self._effort.max_new_tokens, sampling_of(self._sampling)
         for number in range(kept[-1].text.line if kept else 0, self._effort.texts):
             if time.monotonic() - began > self._effort.budget_s:
                 return
             prompt = self._prompts[number % len(self._prompts)]
             seed = request_seed(derive_seed(self._seed, "audit", number, "text"))
-            drawn = self._answered(number + 1, self._ask(prompt, seed))
-            if self._gone is not None:
+            ask = Ask(list(prompt), longest, self._stop_ids, [], sampling, seed)
+            try:
+                told = self._peer.generate(ask)
+            except PeerGone as error:
+                self._gone = str(error)
                 return
+            except PeerError as error:
+                self._failures.append(str(error))
+                continue
+            drawn = self._drawn_of(number + 1, ask, told)
             if drawn is not None:
                 keep(drawn)
                 yield drawn
 
-    def _ask(self, prompt: Sequence[int], seed: int | None) -> Ask:
-        longest = self._effort.max_new_tokens
-        return Ask(list(prompt), longest, self._stop_ids, [], sampling_of(self._sampling), seed)
-
-    def _answered(self, line: int, ask: Ask) -> Drawn | None:
-        """A valid answer that is not empty; None without one."""
+    def _drawn_of(self, line: int, ask: Ask, told: Answer) -> Drawn | None:
         try:
-            told = self._peer.generate(ask)
             answer = checked(told, ask, self._models[0].vocab_size)
-        except PeerGone as error:
-            self._gone = str(error)
-            return None
         except PeerError as error:
             self._failures.append(str(error))
             return None
-        prompt, ids = tuple(ask.prompt_ids), tuple(answer.output_ids)
-        text = Foreign(line, prompt, ids, self._sampling, answer.retokenised, answer, ask.seed)
-        known = told.decoded is not None and not told.hidden_stop
+        if not answer.output_ids:
+            return None
+        ids, known = tuple(answer.output_ids), told.decoded is not None and not told.hidden_stop
+        prompt = tuple(ask.prompt_ids)
+        text = Foreign(line, prompt, ids, self._sampling, answer.retokenised, answer, ask)
         free = int((told.decoded or 0) < len(told.output_ids)) if known else None
-        return Drawn(text, told.accepted_per_loop, free, told.drafted_ids) if ids else None
+        return Drawn(text, told.accepted_per_loop, free, told.drafted_ids)
 
     def _probe(self) -> None:
         """Requests for the evidence beside texts alone; what they say of the law is not counted."""
-        asks = probes(self._prompts, self._ask(self._prompts[0], 0), self._effort.probes)
-        for ask in asks if self._gone is None else ():
-            drawn = self._answered(0, ask)
-            if self._gone is not None:
-                return
+        longest, count = self._effort.max_new_tokens, self._effort.probes
+        first = Ask(list(self._prompts[0]), longest, self._stop_ids, [], sampling_of(self._sampling))
+        failed = set[bool]()  # with a seed or without one: what fails once is not asked for again
+        for ask in probes(self._prompts, first, count) if self._gone is None else ():
+            drawn = None
+            if (ask.seed is None) not in failed:
+                try:
+                    drawn = self._drawn_of(0, ask, self._peer.generate(ask))
+                except PeerError as error:
+                    self._failures.append(str(error))
+                    failed |= {True, False} if isinstance(error, PeerGone) else {ask.seed is None}
             if drawn is not None:
-                self._add_free(drawn, ask, read_under(reading_of(drawn.text, self._models), self._law))
+                self._beside(drawn, read_under(reading_of(drawn.text, self._models), self._law))
 
-    def _add_free(self, drawn: Drawn, ask: Ask, reading: Reading) -> None:
-        if drawn.text.told is not None:
-            self._free.add(ask, drawn.text.told, reading, drawn.free)
+    def _beside(self, drawn: Drawn, reading: Reading) -> None:
+        ask, told = drawn.text.ask, drawn.text.told
+        if ask is not None and told is not None:
+            self._free.add(replace(ask, stop_ids=self._stop_ids), told, reading, drawn.free)
 
     def _add(self, drawn: Drawn) -> None:
         self._drawn.append(drawn)
         reading = read_under(reading_of(drawn.text, self._models), self._law)
         self._audit.add(drawn.text, reading)
-        self._add_free(drawn, self._ask(drawn.text.prompt, drawn.text.seed), reading)
+        self._beside(drawn, reading)
         if self._bets is not None:
             told = (drawn.accepted_per_loop, drawn.free, drawn.drafted_ids) if self._places else ()
             self._bets.add(drawn.text.prompt, drawn.text.completion, reading, *told)
@@ -258,17 +267,19 @@ def row_of(drawn: Drawn) -> dict[str, Any]:
         "request": text.line,
         "retokenised": text.retokenised,
         "free": drawn.free,
-        "seed": text.seed,
     }
-    told = {} if text.told is None else asdict(text.told)
-    row |= {name: told.get(name) for name in REPORTED}
+    if text.ask is not None and text.told is not None:
+        row |= {"seed": text.ask.seed, "max_new_tokens": text.ask.max_new_tokens}
+        row |= {name: value for name, value in asdict(text.told).items() if name in REPORTED}
     return {name: value for name, value in row.items() if value is not None}
 
 
 def drawn_of(row: Mapping[str, Any], sampling: SamplingParams) -> Drawn:
     ids = tuple(row["prompt_ids"]), tuple(row["completion_ids"])
     told = told_in(row, ids[1], retokenised=row["retokenised"])
-    text = Foreign(row["request"], *ids, sampling, row["retokenised"], told, row.get("seed"))
+    most = row.get("max_new_tokens")
+    ask = None if most is None else Ask([*ids[0]], most, sampling=sampling_of(sampling), seed=row["seed"])
+    text = Foreign(row["request"], *ids, sampling, row["retokenised"], told, ask)
     return Drawn(text, row.get("accepted_per_loop"), row.get("free"), row.get("drafted_ids"))
 
 

@@ -535,7 +535,7 @@ class _Ends:
 
 
 def probes(prompts: Sequence[Sequence[int]], ask: Ask, count: int, tokens: int = 16) -> list[Ask]:
-    """Short requests: half of two prompts without a seed, the others of one prompt, each seed twice."""
+    """Short requests: half of one prompt, each seed twice, and half of two prompts without a seed."""
     short = replace(ask, max_new_tokens=min(tokens, ask.max_new_tokens), logprobs=True)
     if ask.sampling.greedy:
         return [replace(short, prompt_ids=list(prompts[i % len(prompts)])) for i in range(count // 4)]
@@ -543,4 +543,4 @@ def probes(prompts: Sequence[Sequence[int]], ask: Ask, count: int, tokens: int =
     half = [
         replace(short, prompt_ids=two[i % len(two)], seed=None, logprobs=False) for i in range(count // 2)
     ]
-    return [*half, *(replace(short, prompt_ids=two[0], seed=seed) for seed in [*seeds, *seeds])]
+    return [*(replace(short, prompt_ids=two[0], seed=seed) for seed in [*seeds, *seeds]), *half]

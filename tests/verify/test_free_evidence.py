@@ -226,7 +226,7 @@ def test_probes_are_half_without_a_seed() -> None:
     assert len(asks) == 24
     assert [ask.seed for ask in asks].count(None) == 12
     assert {ask.max_new_tokens for ask in asks} == {16}
-    assert sorted(ask.seed for ask in asks[12:]) == sorted([*range(1, 7)] * 2)  # type: ignore[type-var]
+    assert sorted(ask.seed for ask in asks[:12]) == sorted([*range(1, 7)] * 2)  # type: ignore[type-var]
     assert not probes([[1]], Ask([1], 64), 0)
 
 
