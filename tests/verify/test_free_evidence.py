@@ -15,7 +15,7 @@ import torch
 from tiny_engine import Folders, InProcess, Models, loaded_pair, saved_pair, served
 
 from benchmarks.free_power import FAULTS, Talking, alarms, audited
-from spsbench.engines.external.protocol import LENGTH, Answer, Ask, Sampling
+from spsbench.engines.external.protocol import LENGTH, Answer, Ask, Described, Sampling, Together, Wave
 from spsbench.engines.external.registry import PeerKind
 from spsbench.engines.rescore import Reading
 from spsbench.records import SamplingParams
@@ -253,6 +253,38 @@ class Unseeded(InProcess):
         return replace(
             answer, accepted=2 * (answer.accepted or 0) + 9, accepted_per_loop=None, drafted_ids=None
         )
+
+
+class Batching(InProcess):
+    """Requests that are in flight together have one stream, but for their seeds."""
+
+    shared = True
+
+    def describe(self) -> Described:
+        return replace(super().describe(), in_flight=4)
+
+    def together(self, wave: Wave) -> Together:
+        asks = [replace(ask, seed=3) if ask.seed is None and self.shared else ask for ask in wave.asks]
+        return Together([self.generate(ask) for ask in asks])
+
+
+class Apart(Batching):
+    shared = False
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", [Batching, Apart])
+def test_streams_are_compared_in_flight(
+    kind: type[Batching], folders: Folders, models: Models, tmp_path: Path
+) -> None:
+    engine = PeerKind("worker:here", lambda load, log, paused: kind(served(folders, None, load.k)))
+    subject = Subject(engine, models, folders, [(1, 2, 3), (4, 5)], [tiny_models.EOS], threads=1)
+    settings = [Setting(SAMPLING, 2), Setting(SAMPLING, 2, in_flight=4)]
+    effort = Effort(1e-9, 4, 600.0, 16, probes=8)
+    alone, flying = audit_engine(subject, settings, effort, 0, tmp_path, lambda _: None)
+    assert all(each.passed for each in alone.found.free)
+    failed = [each.test for each in flying.found.free if not each.passed]
+    assert failed == (["independence"] if kind.shared else [])
 
 
 @pytest.mark.parametrize("kind", [InProcess, Unseeded])
