@@ -205,6 +205,10 @@ class Engine:
                     edge *= 0.8
                 if fault == "first token from the draft" and done + j == 0:
                     edge = 2.0
+                if fault == "end unverified" and done + j == most - 1:
+                    edge = 2.0
+                if fault == "synthetic acceptance":  # whole, rejected at the third, in turns
+                    edge = 2.0 if j < 2 + len(accepted) % 2 else 0.0
                 if fault == "draft mixed in, 3%" and numbers.random() < 0.03:
                     edge = 2.0
                 if v < edge:

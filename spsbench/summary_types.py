@@ -790,7 +790,8 @@ class EngineAuditRow(TypedDict):
     ``leakage`` is over all texts. ``bound`` is what the last look rules out. ``against`` is the law that the
     texts were held against where that is not the one asked for, and ``convention`` the other reading of the
     sampling's parameters that plain texts follow. ``place`` is where an alarm's e-value comes from, ``law``
-    what is wrong there where one bet stands out.
+    what is wrong there where one bet stands out. ``free`` are the findings of
+    ``spsbench.verify.free_evidence``, as dicts.
     """
 
     setting: str
@@ -821,6 +822,7 @@ class EngineAuditRow(TypedDict):
     seconds: float
     engine: dict[str, Any]
     texts_file: str
+    free: list[dict[str, Any]]
 
 
 class ReproFacts(TypedDict):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from spsbench.verify.audit import Audit
     from spsbench.verify.effort import Finding
     from spsbench.verify.engine_audit import Effort, Row, Setting, Subject, Watch
+    from spsbench.verify.free_evidence import FreeEvidence
 
 
 DRAWN = "With --engine"
@@ -122,35 +123,46 @@ def audit_file(path: Path, params: Mapping[str, Any]) -> None:
     if not total:
         raise UsageError(f"{path} is empty.", flag="SAMPLES", remedy="Name a file with completions.")
     models = _load(sources, size, config)
+    from spsbench.engines.external.protocol import Ask
     from spsbench.models.memory import DTYPES
     from spsbench.verify.audit import Audit
+    from spsbench.verify.free_evidence import FreeEvidence
 
     theirs = None if samples_dtype is None else DTYPES[samples_dtype]
     found = Audit(models[0], models[1] if len(models) > 1 else None, theirs, seed)
+    free = FreeEvidence(None, drawn=False)
     with watching(quiet=quiet, moving=True) as watcher:
         watcher.stage(f"Reading {total} texts", total)
         for text in reader.read(path):
-            found.read(text)
+            reading = found.read(text)
+            if text.told is not None:
+                free.add(Ask([*text.prompt], len(text.completion)), text.told, reading)
             watcher.step()
-    _show(found, [source.name for source in sources], params)
+    _show(found, free, [source.name for source in sources], params)
 
 
-def _show(found: Audit, names: list[str], params: Mapping[str, Any]) -> None:
+def _show(found: Audit, free: FreeEvidence, names: list[str], params: Mapping[str, Any]) -> None:
     from spsbench.report.judgement import bound
     from spsbench.report.tables import Table, left
     from spsbench.stats.losslessness import ALARM, NO_EVIDENCE, leakage_bound
 
     facts = found.judged()
+    beside = [each for each in free.findings() if not each.unjudged]
     named = {"target": names[0], "draft": names[1] if len(names) > 1 else None}
     present(
-        lambda: named | facts,
-        lambda: Table([left(whole=True), left()], _lines(facts)).as_rich(),
+        lambda: named | facts | {"free": [asdict(each) for each in beside]},
+        lambda: Table(
+            [left(whole=True), left()], [*_lines(facts), *((each.test, each.found) for each in beside)]
+        ).as_rich(),
         json=params["json"],
         quiet=params["quiet"],
     )
     reasons = "; ".join(facts["reasons"])
     if facts["verdict"] == ALARM:
         raise GateFailed(f"not distributed as {names[0]} says: {reasons}.", flag="SAMPLES")
+    wrong = [each.found for each in beside if not each.passed]
+    if wrong:
+        raise GateFailed(f"wrong beside the law of the texts: {' '.join(wrong)}", flag="SAMPLES")
     if facts["verdict"] == NO_EVIDENCE:
         say(f"No evidence either way: {reasons}.", quiet=params["quiet"])
         return
@@ -278,7 +290,7 @@ def verify_engine(params: Mapping[str, Any]) -> None:
     )
 
 
-_PROMPTS, _TEXTS, _BUDGET_S = 40, 320, 600.0
+_PROMPTS, _TEXTS, _BUDGET_S, _PROBES = 40, 320, 600.0, 24
 _EVERY_S = 10.0
 
 _DEFAULT = ({"temperature": "0.7"}, {"temperature": "1"}, {"temperature": "1", "top_p": "0.9"})
@@ -316,7 +328,7 @@ def audit_named(params: Mapping[str, Any]) -> None:
     subject = subject_of(kind, ready, threads)
     # A bound that was asked for is what the audit waits for; without one, all texts are drawn.
     fewest = limits[1] if params["bound"] is None else 0
-    effort = Effort(*limits, ready.max_new_tokens, fewest, shared_prefixes=bool(caches))
+    effort = Effort(*limits, ready.max_new_tokens, fewest, bool(caches), _PROBES)
     course = _Course(params, ready, folder, effort)
     course.require_same()
     course.write()
@@ -565,6 +577,10 @@ class _Course:
         alarms = [row.setting.name for row in self.rows if row.decision == ALARM and row.convention is None]
         if alarms:
             raise GateFailed(f"not the target's distribution: {'; '.join(alarms)}.", flag="--engine")
+        free = [(row.setting.name, each) for row in self.rows for each in row.found.free]
+        beside = [f"{each.test} ({setting})" for setting, each in free if not each.passed]
+        if beside:
+            raise GateFailed(f"wrong beside the law of its texts: {'; '.join(beside)}.", flag="--engine")
         if gone is not None:
             raise IncompleteError(f"the engine gave up: {gone}.", flag="--engine")
         unclear = [row.setting.name for row in self.rows if row.decision == UNDECIDED]

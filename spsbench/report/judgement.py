@@ -484,7 +484,7 @@ def audit_sentences(rows: Sequence[EngineAuditRow], bound: float | None) -> Iter
     """What each row means, where an alarm comes from, and how verdicts change with what else is run."""
     for row in rows:
         if row["cannot"] is None:
-            yield f"{row['setting']}: {' '.join([*_decided(row, bound), *_conditions(row)])}"
+            yield f"{row['setting']}: {' '.join([*_decided(row, bound), *_conditions(row), *_beside(row)])}"
     yield from _across(rows)
 
 
@@ -541,6 +541,13 @@ def _conditions(row: EngineAuditRow) -> Iterator[str]:
         yield f"{len(row['failures'])} requests failed: {shown}."
     if row["gone"] is not None:
         yield f"The engine was given up: {row['gone']}."
+
+
+def _beside(row: EngineAuditRow) -> Iterator[str]:
+    """What else is wrong, and whether seeds are honoured."""
+    for each in row["free"]:
+        if not each["passed"] or (each["test"] == "seeds" and not each["unjudged"]):
+            yield each["found"]
 
 
 def _located(row: EngineAuditRow) -> Iterator[str]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from spsbench.engines.external.protocol import LENGTH, Answer, Ask, ProtocolError, read
 from spsbench.engines.rescore import Reading, score_stats, teacher_force
 from spsbench.errors import UsageError
 from spsbench.execution.samples import rows
@@ -48,6 +50,8 @@ class Foreign:
     completion: tuple[int, ...]
     sampling: SamplingParams
     retokenised: bool
+    told: Answer | None = None  # with what the engine reports of it
+    ask: Ask | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,20 @@ class Drawn:
     accepted_per_loop: Sequence[int] | None = None
     free: int | None = None
     drafted_ids: Sequence[Sequence[int]] | None = None
+
+
+REPORTED = ("accepted_per_loop", "drafted_ids", "decoded", "loops", "drafted", "accepted", "logprobs")
+"""Fields of ``Answer`` that a line may have; one that means something else there is left out."""
+
+
+def told_in(row: Mapping[str, Any], completion: Sequence[int], *, retokenised: bool) -> Answer:
+    """The answer that a line keeps, with what the engine reported."""
+    found: dict[str, Any] = {"output_ids": [*completion], "finish": LENGTH, "retokenised": retokenised}
+    for name in REPORTED:
+        with suppress(ProtocolError):
+            read(Answer, found | {name: row.get(name)})
+            found[name] = row.get(name)
+    return read(Answer, found)
 
 
 def reading_of(text: Foreign, models: tuple[CausalLM, CausalLM | None]) -> Reading:
@@ -94,7 +112,8 @@ class Reader:
                 raise ValueError(f"{length} tokens do not fit the target's window of {self.context_window}")
         said = row.get("sampling")
         sampling = self.sampling if said is None else sampling_of(said)
-        return Foreign(line, prompt, completion, sampling, ours)
+        told = told_in(row, completion, retokenised=ours)
+        return Foreign(line, prompt, completion, sampling, ours, told)
 
     def _ids(self, row: Mapping[str, Any], name: str, *, special: bool) -> tuple[tuple[int, ...], bool]:
         """Token ids of a field, and whether they were made here from text."""
@@ -142,10 +161,12 @@ class Audit:
         self._sums: dict[str, Sums] = {}
         self._tokens_of: Counter[str] = Counter()
 
-    def read(self, text: Foreign) -> None:
+    def read(self, text: Foreign) -> Reading:
         """Score one text, within the models' windows, and add it to the sums of its prompt."""
         given = text.prompt, text.completion, text.sampling, self._dtype
-        self.add(text, teacher_force(self._target, self._draft, *given))
+        reading = teacher_force(self._target, self._draft, *given)
+        self.add(text, reading)
+        return reading
 
     def add(self, text: Foreign, reading: Reading) -> None:
         """Add a text that was scored already."""

@@ -246,8 +246,8 @@ class Bets:
         found = {
             "any possible token": 1 / (possible.sum(-1) * own),
             LEAVES_OUT_STOPS: np.where(stops, 0.0, 1 / (1 - stop)),
-            "shuns tokens that are there": _tilted(there, mass, 0.5),
-            "repeats tokens that are there": _tilted(there, mass, 2.0),
+            "shuns tokens that are there": tilted(there, mass, 0.5),
+            "repeats tokens that are there": tilted(there, mass, 2.0),
         }
         before = np.vstack([q[:1], q[:-1]])
         mean = np.vstack([q[:1], (q.cumsum(0) / (every + 1)[:, None])[:-1]])
@@ -258,7 +258,7 @@ class Bets:
             found[name] = np.where(inside > 0, other[every, x] / np.maximum(inside * own, TINY), 1.0)
         for source, ids in self._references(x, index):
             known = ids >= 0
-            found[source] = _tilted((ids == x) & known, np.where(known, q[every, ids], 0.0), 4.0)
+            found[source] = tilted((ids == x) & known, np.where(known, q[every, ids], 0.0), 4.0)
         return found
 
     def _references(self, x: Ints, index: Ints) -> Iterator[tuple[str, Ints]]:
@@ -309,16 +309,8 @@ class Bets:
 
     def _copied(self, prompt: tuple[int, ...], tokens: Sequence[int], own: Floats, there: Bools) -> float:
         """Log e-value of one text against its being an earlier one of its prompt, or beginning like it."""
-        alive = self._texts[prompt]
-        copied, parted = 1.0, 0.0
-        for t, token in enumerate(tokens):
-            hits = [text for text in alive if t < len(text) and text[t] == token]
-            parted += copied * _PARTS
-            copied *= (1 - _PARTS) * len(hits) / max(len(alive), 1) / own[t]
-            alive = hits
-            if not alive or not there[t] or copied > _MOST:
-                break
-        return math.log(1 - _RARE + _RARE * min(parted + copied, _MOST)) if self._texts[prompt] else 0.0
+        earlier = self._texts[prompt]
+        return math.log(1 - _RARE + _RARE * copied(earlier, tokens, own, there)) if earlier else 0.0
 
     def _remember(self, prompt: tuple[int, ...], tokens: Sequence[int], v: View, q: Floats) -> None:
         self._texts[prompt].append(tokens)
@@ -327,7 +319,22 @@ class Bets:
         self._usual = q.sum(0) + (0.0 if self._usual is None else self._usual)
 
 
-def _tilted(hit: Bools, mass: Floats, factor: float) -> Floats:
+def copied(
+    earlier: Sequence[Sequence[int]], tokens: Sequence[int] | Ints, own: Floats, there: Bools
+) -> float:
+    """E-value of a text against its being an earlier one, or beginning like it."""
+    alive, whole, parted = earlier, 1.0, 0.0
+    for t, token in enumerate(tokens):
+        hits = [text for text in alive if t < len(text) and text[t] == token]
+        parted += whole * _PARTS
+        whole *= (1 - _PARTS) * len(hits) / max(len(alive), 1) / own[t]
+        alive = hits
+        if not alive or not there[t] or whole > _MOST:
+            break
+    return min(parted + whole, _MOST)
+
+
+def tilted(hit: Bools, mass: Floats, factor: float) -> Floats:
     """Tokens of a set are ``factor`` times as likely, before all is normalised."""
     return np.where(hit, factor, 1.0) / (1 + (factor - 1) * mass)
 

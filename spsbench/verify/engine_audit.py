@@ -41,14 +41,17 @@ from spsbench.engines.external.protocol import (
 )
 from spsbench.engines.external.registry import PeerKind
 from spsbench.engines.external.server import require_same_model
+from spsbench.engines.rescore import Reading
 from spsbench.files import ordinary, write_text
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
 from spsbench.runner.stopping import derive_seed
 from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E, FEWEST_POSITIONS
 from spsbench.summary_types import EngineAuditRow, Evidence
-from spsbench.verify.audit import Audit, Drawn, Foreign, described, reading_of
+from spsbench.verify.audit import REPORTED, Audit, Drawn, Foreign, described, reading_of, told_in
 from spsbench.verify.bets import Bets
+from spsbench.verify.effort import Finding
+from spsbench.verify.free_evidence import FreeEvidence, probes
 from spsbench.verify.localise import Law, Located, locate, read_under
 
 Decision = Literal["alarm", "quiet", "undecided", "cannot"]
@@ -84,6 +87,7 @@ class Effort:
     fewest: int = 0
     # Prompts begin as earlier ones, are repeated, or go on where an earlier output ended.
     shared_prefixes: bool = False
+    probes: int = 0  # short requests at the end of a setting: see ``free_evidence.probes``
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ class Found:
     gone: str | None
     leading: tuple[str, str | None] | None = None
     cannot: str | None = None
+    free: Sequence[Finding] = ()
 
     @property
     def tokens(self) -> int:
@@ -130,6 +135,7 @@ class EngineAudit:
         self._places = "block" not in (rule or "")
         modified = "modified rejection" in (rule or "")
         self._bets = None if sampling.greedy else Bets(stop_ids, k, sampling.temperature, modified=modified)
+        self._free = FreeEvidence(k, rule)
         self._drawn: list[Drawn] = []
         self._failures: list[str] = []
         self._gone: str | None = None
@@ -161,12 +167,14 @@ class EngineAudit:
                     break
         if decision == UNDECIDED:
             after = len(self._drawn)
+        self._probe()
         evidence = self._evidence()
         if evidence is not None and alarm is not None:
             for name in ("verdict", "reasons", "log10_e_value", "log10_e_values"):
                 evidence[name] = alarm[name]
         texts, failures, spent = self._drawn, self._failures, time.monotonic() - began
-        return Found(decision, evidence, after, bound, texts, failures, spent, self._gone, leading)
+        free = self._free.findings()
+        return Found(decision, evidence, after, bound, texts, failures, spent, self._gone, leading, free=free)
 
     def _evidence(self) -> Evidence | None:
         return self._audit.evidence(None if self._bets is None else self._bets.log_e)
@@ -250,15 +258,52 @@ class EngineAudit:
             return None
         if not answer.output_ids:
             return None
-        ids = tuple(answer.output_ids)
-        text = Foreign(line, tuple(ask.prompt_ids), ids, self._sampling, answer.retokenised)
-        free = None if told.decoded is None else int(told.decoded < len(told.output_ids))
+        ids, known = tuple(answer.output_ids), told.decoded is not None and not told.hidden_stop
+        prompt = tuple(ask.prompt_ids)
+        text = Foreign(line, prompt, ids, self._sampling, answer.retokenised, answer, ask)
+        free = int((told.decoded or 0) < len(told.output_ids)) if known else None
         return Drawn(text, told.accepted_per_loop, free, told.drafted_ids)
+
+    def _probe(self) -> None:
+        """Requests for the evidence beside texts alone; what they say of the law is not counted."""
+        longest, count = self._effort.max_new_tokens, self._effort.probes
+        first = Ask(list(self._prompts[0]), longest, self._stop_ids, [], sampling_of(self._sampling))
+        asks = probes(self._prompts, first, count) if self._gone is None else []
+        for part in (
+            [ask for ask in asks if ask.seed is not None],
+            [ask for ask in asks if ask.seed is None],
+        ):
+            try:  # what fails once, without a seed or with one, is not asked for again
+                for ask, told in self._asked(part):
+                    drawn = self._drawn_of(0, ask, told)
+                    if drawn is not None:
+                        self._beside(drawn, read_under(reading_of(drawn.text, self._models), self._law))
+            except PeerError as error:
+                self._failures.append(str(error))
+                if isinstance(error, PeerGone):
+                    return
+
+    def _asked(self, asks: Sequence[Ask]) -> Iterator[tuple[Ask, Answer]]:
+        """One by one, or as many at once as the setting says."""
+        if self._in_flight == 1:
+            yield from ((ask, self._peer.generate(ask)) for ask in asks)
+        elif asks:
+            wave = Wave([*asks], [0] * len(asks), [None] * len(asks), self._in_flight)
+            found = cast(Batching, self._peer).together(wave)
+            yield from (
+                (ask, told) for ask, told in zip(asks, found.answers, strict=True) if told is not None
+            )
+
+    def _beside(self, drawn: Drawn, reading: Reading) -> None:
+        ask, told = drawn.text.ask, drawn.text.told
+        if ask is not None and told is not None:
+            self._free.add(replace(ask, stop_ids=self._stop_ids), told, reading, drawn.free)
 
     def _add(self, drawn: Drawn) -> None:
         self._drawn.append(drawn)
         reading = read_under(reading_of(drawn.text, self._models), self._law)
         self._audit.add(drawn.text, reading)
+        self._beside(drawn, reading)
         if self._bets is not None:
             told = (drawn.accepted_per_loop, drawn.free, drawn.drafted_ids) if self._places else ()
             self._bets.add(drawn.text.prompt, drawn.text.completion, reading, *told)
@@ -333,16 +378,20 @@ def row_of(drawn: Drawn) -> dict[str, Any]:
         "sampling": {"greedy": True} if text.sampling.greedy else sampling,
         "request": text.line,
         "retokenised": text.retokenised,
-        "accepted_per_loop": drawn.accepted_per_loop,
         "free": drawn.free,
-        "drafted_ids": drawn.drafted_ids,
     }
+    if text.ask is not None and text.told is not None:
+        row |= {"seed": text.ask.seed, "max_new_tokens": text.ask.max_new_tokens}
+        row |= {name: value for name, value in asdict(text.told).items() if name in REPORTED}
     return {name: value for name, value in row.items() if value is not None}
 
 
 def drawn_of(row: Mapping[str, Any], sampling: SamplingParams) -> Drawn:
     ids = tuple(row["prompt_ids"]), tuple(row["completion_ids"])
-    text = Foreign(row["request"], *ids, sampling, row["retokenised"])
+    told = told_in(row, ids[1], retokenised=row["retokenised"])
+    most = row.get("max_new_tokens")
+    ask = None if most is None else Ask([*ids[0]], most, sampling=sampling_of(sampling), seed=row["seed"])
+    text = Foreign(row["request"], *ids, sampling, row["retokenised"], told, ask)
     return Drawn(text, row.get("accepted_per_loop"), row.get("free"), row.get("drafted_ids"))
 
 
@@ -492,6 +541,7 @@ class Row:
             "seconds": found.seconds,
             "engine": asdict(self.described),
             "texts_file": self.setting.file,
+            "free": [asdict(each) | {"verdict": each.verdict} for each in found.free],
         }
 
 

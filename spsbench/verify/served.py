@@ -8,6 +8,7 @@ right and is not: an audit must find it.
 
 from __future__ import annotations
 
+import secrets
 import sys
 import time
 from collections.abc import Sequence
@@ -82,7 +83,7 @@ class Served:
 
     def _request(self, ask: Ask) -> Request:
         """The request as the sampler sees it: some faults outlive a request."""
-        prompt, seed = ask.prompt_ids, ask.seed
+        prompt, seed = ask.prompt_ids, secrets.randbits(31) if ask.seed is None else ask.seed
         if self._fault == "leaked-prompt":
             leaked, self._last = self._last[-len(prompt) // 2 :], prompt
             prompt = [*leaked, *prompt[len(leaked) :]]

@@ -19,7 +19,7 @@ from spsbench.engines.external.protocol import (
     Described,
     PeerError,
     Sampling,
-    request_seed,
+    seed_field,
     shortened,
 )
 from spsbench.engines.external.serving import until_stop
@@ -221,7 +221,7 @@ class LlamaCpp(Dialect):
             "repeat_penalty": 1.0,
             "cache_prompt": self.prefix_cache,
             "ignore_eos": not ask.stop_ids,
-            "seed": ask.seed % _SEEDS,
+            **seed_field("seed", ask.seed, _SEEDS),
             "stream": stream,
         }
 
@@ -278,7 +278,7 @@ class OpenAi(Dialect):
             **({} if drawn.greedy or drawn.top_p == 1.0 else {"top_p": drawn.top_p}),
             "presence_penalty": 0.0,
             "frequency_penalty": 0.0,
-            "seed": request_seed(ask.seed),
+            **seed_field("seed", ask.seed),
             **({"stop": ask.stop} if ask.stop else {}),
             "stream": stream,
             **({"stream_options": {"include_usage": True}} if stream else {}),
@@ -341,7 +341,7 @@ class Sglang(Dialect):
             "sampling_params": {
                 "max_new_tokens": ask.max_new_tokens,
                 **sampler_fields(ask.sampling),
-                "sampling_seed": request_seed(ask.seed),
+                **seed_field("sampling_seed", ask.seed),
                 "stop_token_ids": ask.stop_ids,
                 "ignore_eos": True,
                 "no_stop_trim": True,
@@ -400,7 +400,7 @@ class Vllm(Dialect):
             "prompt": ask.prompt_ids,
             "max_tokens": ask.max_new_tokens,
             **sampler_fields(ask.sampling),
-            "seed": ask.seed % _MOST_SEED,
+            **seed_field("seed", ask.seed, _MOST_SEED),
             "stop_token_ids": ask.stop_ids,
             "ignore_eos": True,
             "skip_special_tokens": False,

@@ -215,6 +215,11 @@ def request_seed(seed: int) -> int:
     return seed % (1 << 31)
 
 
+def seed_field(name: str, seed: int | None, below: int = 1 << 31) -> dict[str, int]:
+    """The seed as a field of an engine's own request; none, where its own randomness is asked for."""
+    return {} if seed is None else {name: seed % below}
+
+
 def request(id: int, method: str, params: Params = None) -> str:
     """The line of a request."""
     return _line(id=id, method=method, params=None if params is None else asdict(params))

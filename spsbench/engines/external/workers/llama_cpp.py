@@ -25,6 +25,7 @@ from spsbench.engines.external.protocol import (
     Load,
     Together,
     Wave,
+    seed_field,
 )
 from spsbench.engines.external.serving import float32_only, serve, until_stop, usual_settings
 from spsbench.engines.external.waves import Hear, threaded
@@ -149,7 +150,7 @@ def body(ask: Ask) -> dict[str, Any]:
     if not sampling.greedy:
         drawn = {"samplers": ["temperature", "top_k", "top_p"], "temperature": sampling.temperature}
         drawn |= {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": 0.0, "min_keep": 0}
-        drawn |= {"seed": ask.seed % 2**32}
+        drawn |= seed_field("seed", ask.seed, 2**32)
     return drawn | {
         "prompt": ask.prompt_ids,
         "n_predict": ask.max_new_tokens,

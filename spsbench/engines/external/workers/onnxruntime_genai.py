@@ -14,7 +14,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from spsbench.engines.external.protocol import MOST_IN_FLIGHT, Answer, Ask, Described, Load, Together, Wave
+from spsbench.engines.external.protocol import (
+    MOST_IN_FLIGHT,
+    Answer,
+    Ask,
+    Described,
+    Load,
+    Together,
+    Wave,
+    seed_field,
+)
 from spsbench.engines.external.serving import float32_only, serve, until_stop, usual_settings
 from spsbench.engines.external.waves import stepped
 
@@ -136,7 +145,7 @@ class OnnxRuntimeGenAI:
         options: dict[str, Any] = {"max_length": len(ask.prompt_ids) + ask.max_new_tokens}
         options |= {"do_sample": not ask.sampling.greedy, "repetition_penalty": 1.0}
         if not ask.sampling.greedy:
-            options |= {"temperature": ask.sampling.temperature, "random_seed": ask.seed}
+            options |= {"temperature": ask.sampling.temperature, **seed_field("random_seed", ask.seed)}
             options |= {"top_k": ask.sampling.top_k, "top_p": ask.sampling.top_p}
             if ask.sampling.top_p < 1 and not ask.sampling.top_k:
                 options["top_k"] = self._vocab_size  # with 0 it ignores top_p

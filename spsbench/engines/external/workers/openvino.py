@@ -137,7 +137,8 @@ class OpenVino:
         if config.do_sample:
             config.temperature, config.top_p = ask.sampling.temperature, ask.sampling.top_p
             config.top_k = ask.sampling.top_k or _ALL
-            config.rng_seed = ask.seed
+            if ask.seed is not None:
+                config.rng_seed = ask.seed
         if self._load.speculative:
             config.num_assistant_tokens = self._load.k
         return config
