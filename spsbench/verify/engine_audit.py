@@ -244,6 +244,7 @@ Watch = Callable[["Setting", int, Evidence | None, float | None], None]
 """Takes a setting, its texts so far, what they say, and the leakage that is ruled out."""
 
 
+FLOAT32 = "float32"
 _COMPARED = 16  # prompts by which a server's model is known
 _CONTEXT = 256  # what some engines allot caches by, in tokens
 
@@ -252,6 +253,9 @@ _CONTEXT = 256  # what some engines allot caches by, in tokens
 class Setting:
     sampling: SamplingParams
     k: int | None
+    in_flight: int = 1
+    prefix_cache: bool = False
+    weights: str = FLOAT32
 
     @property
     def name(self) -> str:
@@ -259,14 +263,23 @@ class Setting:
         s = self.sampling
         cuts = [f"top-k {s.top_k}"] if s.top_k else []
         cuts += [f"top-p {s.top_p:g}"] if s.top_p < 1 else []
-        return ", ".join([self._drafting(), *(["greedy"] if s.greedy else [f"T={s.temperature:g}", *cuts])])
+        drawn = ["greedy"] if s.greedy else [f"T={s.temperature:g}", *cuts]
+        return ", ".join([self._drafting(), *drawn, *self.conditions])
 
     @property
     def file(self) -> str:
         """Of its texts, e.g. ``k4-t0.8-p1-top0.jsonl``."""
         s = self.sampling
         drawn = "greedy" if s.greedy else f"t{s.temperature:g}-p{s.top_p:g}-top{s.top_k}"
-        return f"{self._drafting().lower().replace(' ', '-').replace('=', '')}-{drawn}.jsonl"
+        parts = [self._drafting().lower().replace("=", ""), drawn, *self.conditions]
+        return "-".join(parts).replace(" ", "-") + ".jsonl"
+
+    @property
+    def conditions(self) -> list[str]:
+        """How it is run, where that is not alone, without a prefix cache and in float32."""
+        told = [f"{self.in_flight} in flight"] if self.in_flight > 1 else []
+        told += ["cache on"] if self.prefix_cache else []
+        return told + ([self.weights] if self.weights != FLOAT32 else [])
 
     @property
     def is_plain(self) -> bool:
@@ -293,12 +306,20 @@ class Subject:
     threads: int | None
     dtype: str = "float32"
 
-    def load(self, k: int | None, max_new_tokens: int) -> Load:
+    def load(
+        self,
+        k: int | None,
+        max_new_tokens: int,
+        in_flight: int = 1,
+        prefix_cache: bool = False,
+        weights: str = FLOAT32,
+    ) -> Load:
         """What the engine is to load for a lookahead; 0 for none, None for what is there already."""
         target, draft = (self.kind.converted(folder) for folder in self.folders)
         longest = max(map(len, self.prompts)) + max_new_tokens + (k or 0) + 1
         context = -(-longest // _CONTEXT) * _CONTEXT
-        return Load(target, draft if k else None, k or 0, self.threads, context, self.dtype)
+        given = target, draft if k else None, k or 0, self.threads, context, self.dtype
+        return Load(*given, in_flight=in_flight, prefix_cache=prefix_cache, weights=weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +402,8 @@ def _audited(
     subject: Subject, setting: Setting, effort: Effort, seed: int, folder: Path, law: Law | None, watch: Watch
 ) -> Row:
     log = folder / "engine.log"
-    peer = subject.kind.open(subject.load(setting.k, effort.max_new_tokens), log, False)
+    how = setting.in_flight, setting.prefix_cache, setting.weights
+    peer = subject.kind.open(subject.load(setting.k, effort.max_new_tokens, *how), log, False)
     try:
         told = peer.describe()
         if subject.kind.served:
