@@ -56,6 +56,7 @@ NAMED: Mapping[str, Named] = {
         python=lambda environment: Path(sys.executable),
         placed=lambda environment: {"server": str(environment.server)},
     ),
+    "mlx-lm": Named("mlx_lm", lambda model, environment: str(model.absolute())),
     "onnxruntime-genai": Named(
         "onnxruntime_genai", lambda model, environment: str(conversion.onnx(model, environment))
     ),
