@@ -796,6 +796,9 @@ class EngineAuditRow(TypedDict):
     setting: str
     k: int | None
     is_plain: bool
+    in_flight: int
+    prefix_cache: bool
+    weights: str
     sampling: str
     decision: str
     decided_after: int
@@ -814,6 +817,7 @@ class EngineAuditRow(TypedDict):
     located: LocatedFacts | None
     failures: list[str]
     gone: str | None
+    cannot: str | None
     seconds: float
     engine: dict[str, Any]
     texts_file: str

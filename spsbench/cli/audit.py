@@ -48,7 +48,7 @@ OF_TEXTS = {
 
 @takes(
     "samples engine pair target draft revision draft_revision temperature top_p top_k greedy "
-    "samples_dtype k arms bound texts budget task limit max_new_tokens threads out repro seed device "
+    "samples_dtype k arms in_flight prefix_cache bound texts budget task limit max_new_tokens threads out repro seed device "
     "dtype",
     {
         options.FIRST: {
@@ -65,6 +65,8 @@ OF_TEXTS = {
         DRAWN: {
             "--k LIST": "Lookahead K: 4, 2,4 or 1..7. Default: 4.",
             "--arms LIST": "ars (without speculation), sps (with it). Default: ars,sps.",
+            "--in-flight LIST": "Requests at once, e.g. 1,4,8; some are aborted. Default: 1.",
+            "--prefix-cache LIST": "on, off: prompts with common beginnings; off is always the control.",
             "--bound SHARE": "Draw until leakage above this is ruled out. Default: 2%, after all texts.",
             "--texts N": "Most texts per setting. Default: 320.",
             "--budget TIME": "Most time per setting. Default: 10min.",
@@ -295,6 +297,7 @@ def audit_named(params: Mapping[str, Any]) -> None:
         why, remedy = "no script is written for servers.", "Name the engine itself, or a worker."
         raise UsageError(why, flag="--repro", remedy=remedy)
     samplings, lookaheads = _samplings(params), _lookaheads(params, served=kind.served)
+    levels, caches = _levels(params["in_flight"]), _caches(params["prefix_cache"])
     threads, config = values.threads(params["threads"]), config_of(params, "--task")
     from spsbench.cli.interruption import continued_by, typed
     from spsbench.files import make_folder
@@ -302,14 +305,18 @@ def audit_named(params: Mapping[str, Any]) -> None:
     from spsbench.verify.engine_audit import Effort, Setting, audit_engine
 
     quiet = params["quiet"]
-    settings = [Setting(sampling, k) for sampling, k in product(samplings, lookaheads)]
+    settings = [
+        Setting(sampling, k, level, cache)
+        for sampling, k, cache, level in product(samplings, lookaheads, caches or (False,), levels)
+    ]
     say("Checking prompts, models and engine", quiet=quiet)
     ready = plan_of(config, params["engine"])
     folder: Path = params["out"] or fresh_directory(results_dir(), "audit", ready.config.pair.name)
     make_folder(folder, "--out")
     subject = subject_of(kind, ready, threads)
     # A bound that was asked for is what the audit waits for; without one, all texts are drawn.
-    effort = Effort(*limits, ready.max_new_tokens, limits[1] if params["bound"] is None else 0)
+    fewest = limits[1] if params["bound"] is None else 0
+    effort = Effort(*limits, ready.max_new_tokens, fewest, shared_prefixes=bool(caches))
     course = _Course(params, ready, folder, effort)
     course.require_same()
     course.write()
@@ -341,6 +348,30 @@ def _lookaheads(params: Mapping[str, Any], *, served: bool) -> list[int | None]:
         raise UsageError(f"{wrong} is unknown.", flag="--arms", remedy=f"Choose from {PLAIN}, {SPECULATING}.")
     ks = values.lookaheads(params["k"] or "4") if SPECULATING in arms else ()
     return [*([0] if PLAIN in arms else []), *ks]
+
+
+def _levels(text: str | None) -> tuple[int, ...]:
+    """How many requests are in flight, each number once."""
+    from spsbench.engines.external.protocol import MOST_IN_FLIGHT
+
+    most = f"Give whole numbers from 1 to {MOST_IN_FLIGHT}, e.g. 1,4,8."
+    try:
+        levels = tuple(dict.fromkeys(int(part) for part in (text or "1").split(",")))
+    except ValueError as error:
+        raise UsageError(f"{text} is no list of numbers.", flag="--in-flight", remedy=most) from error
+    if not all(1 <= level <= MOST_IN_FLIGHT for level in levels):
+        raise UsageError(f"{text} is out of range.", flag="--in-flight", remedy=most)
+    return levels
+
+
+def _caches(text: str | None) -> tuple[bool, ...]:
+    """Without a prefix cache first, the control; empty where none was asked for."""
+    if text is None:
+        return ()
+    states = {part.strip() for part in text.split(",")}
+    if not states <= {"on", "off"}:
+        raise UsageError(f"{text} is unknown.", flag="--prefix-cache", remedy="Choose from on, off.")
+    return (False, True) if "on" in states else (False,)
 
 
 def _samplings(params: Mapping[str, Any]) -> list[SamplingParams]:
@@ -453,6 +484,8 @@ class _Course:
         names = ("engine", "task", "limit", "target", "draft", "revision", "draft_revision")
         facts = {name: self.params[name] and str(self.params[name]) for name in names}
         more = {"seed": self.ready.config.seed, "max_new_tokens": self.ready.max_new_tokens}
+        if self.effort.shared_prefixes:  # other prompts
+            more |= {"shared_prefixes": True}
         return facts | {"pair": self.ready.config.pair.name} | more
 
     def require_same(self) -> None:
@@ -509,7 +542,8 @@ class _Course:
             more = {} if self.repro is None else {"repro": self.repro}
             print_json({"folder": str(self.folder), "label": self.ready.label(), "rows": facts} | more)
             return
-        described, screen = self.rows[0].described, out(quiet=quiet)
+        described = next((row.described for row in self.rows if not row.found.cannot), self.rows[0].described)
+        screen = out(quiet=quiet)
         engine = f"{described.engine} {described.version}"
         screen.print(f"{engine}, {self.ready.config.pair.name}, {self.ready.label()}", markup=False)
         screen.print(audit_table(facts).as_rich())
@@ -523,8 +557,11 @@ class _Course:
     def conclude(self, gone: str | None) -> None:
         """Raise what gives the exit code: an alarm counts before what is not clear."""
         from spsbench.stats.losslessness import ALARM
-        from spsbench.verify.engine_audit import UNDECIDED
+        from spsbench.verify.engine_audit import CANNOT, UNDECIDED
 
+        if all(row.decision == CANNOT for row in self.rows) and gone is None:
+            why = "; ".join(dict.fromkeys(f"{row.found.cannot}" for row in self.rows))
+            raise UnavailableError(f"none of the settings can be audited: {why}.", flag="--engine")
         alarms = [row.setting.name for row in self.rows if row.decision == ALARM and row.convention is None]
         if alarms:
             raise GateFailed(f"not the target's distribution: {'; '.join(alarms)}.", flag="--engine")

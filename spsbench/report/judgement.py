@@ -451,6 +451,12 @@ EVERY = "every token"
 _MOST_FAILURES = 3
 
 
+def _verdict(row: EngineAuditRow) -> str:
+    if row["cannot"] is not None:
+        return f"cannot: {row['cannot']}"
+    return "ALARM" if row["decision"] == ALARM else row["decision"]
+
+
 def audit_table(rows: Sequence[EngineAuditRow]) -> Table:
     """One row a setting; the leakage with its bound where nothing is impossible."""
 
@@ -469,15 +475,38 @@ def audit_table(rows: Sequence[EngineAuditRow]) -> Table:
         right("leakage", leakage),
         right("at most", at_most),
         right("log10 e", entry("log10_e_value", number, 1)),
-        left("verdict", lambda row: "ALARM" if row["decision"] == ALARM else row["decision"]),
+        left("verdict", _verdict, whole=False),
     ]
     return table_of(columns, rows)
 
 
 def audit_sentences(rows: Sequence[EngineAuditRow], bound: float | None) -> Iterator[str]:
-    """What each row means, and where an alarm comes from."""
+    """What each row means, where an alarm comes from, and how verdicts change with what else is run."""
     for row in rows:
-        yield f"{row['setting']}: {' '.join([*_decided(row, bound), *_conditions(row)])}"
+        if row["cannot"] is None:
+            yield f"{row['setting']}: {' '.join([*_decided(row, bound), *_conditions(row)])}"
+    yield from _across(rows)
+
+
+def _across(rows: Sequence[EngineAuditRow]) -> Iterator[str]:
+    """One sentence for each sampling and K that was audited alone and otherwise: quiet alone, ALARM at 4."""
+    groups: dict[tuple[Any, ...], list[EngineAuditRow]] = {}
+    for row in rows:
+        groups.setdefault((row["k"], row["sampling"]), []).append(row)
+    for group in groups.values():
+        if len(group) > 1:
+            by_verdict: dict[str, list[str]] = {}
+            for row in group:
+                by_verdict.setdefault(_verdict(row).partition(":")[0], []).append(_conditions_of(row))
+            parts = [f"{verdict} {' and '.join(where)}" for verdict, where in by_verdict.items()]
+            yield f"{group[0]['setting']}: {', '.join(parts)}."
+
+
+def _conditions_of(row: EngineAuditRow) -> str:
+    told = [f"at {row['in_flight']} in flight"] if row["in_flight"] > 1 else []
+    told += ["with its prefix cache"] if row["prefix_cache"] else []
+    told += [f"in {row['weights']}"] if row["weights"] != "float32" else []
+    return ", ".join(told) or "alone"
 
 
 def _decided(row: EngineAuditRow, bound: float | None) -> Iterator[str]:

@@ -13,26 +13,31 @@ speculation are held against that law.
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 
 from spsbench.engines.external.engine import sampling_of
 from spsbench.engines.external.protocol import (
+    Answer,
     Ask,
+    Batching,
     Described,
     Load,
     Peer,
     PeerError,
     PeerGone,
+    Wave,
     checked,
     request_seed,
+    shortened,
 )
 from spsbench.engines.external.registry import PeerKind
 from spsbench.engines.external.server import require_same_model
@@ -46,9 +51,10 @@ from spsbench.verify.audit import Audit, Drawn, Foreign, described, reading_of
 from spsbench.verify.bets import Bets
 from spsbench.verify.localise import Law, Located, locate, read_under
 
-Decision = Literal["alarm", "quiet", "undecided"]
+Decision = Literal["alarm", "quiet", "undecided", "cannot"]
 QUIET: Decision = "quiet"
 UNDECIDED: Decision = "undecided"
+CANNOT: Decision = "cannot"
 
 Told = Callable[[int, Evidence | None, float | None], None]
 """Takes the number of texts so far, what they say and the leakage that is ruled out."""
@@ -76,6 +82,8 @@ class Effort:
     budget_s: float
     max_new_tokens: int
     fewest: int = 0
+    # Prompts begin as earlier ones, are repeated, or go on where an earlier output ended.
+    shared_prefixes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,7 @@ class Found:
     seconds: float
     gone: str | None
     leading: tuple[str, str | None] | None = None
+    cannot: str | None = None
 
     @property
     def tokens(self) -> int:
@@ -110,7 +119,9 @@ class EngineAudit:
         law: Law | None = None,
         k: int | None = None,
         rule: str | None = None,
+        in_flight: int = 1,
     ) -> None:
+        self._in_flight = in_flight
         self._peer, self._models, self._prompts = peer, models, prompts
         self._sampling, self._stop_ids, self._effort = sampling, sorted(stop_ids), effort
         self._seed, self._law = seed, law
@@ -162,29 +173,87 @@ class EngineAudit:
 
     def _texts(self, began: float, kept: Sequence[Drawn], keep: Callable[[Drawn], None]) -> Iterator[Drawn]:
         """Valid answers, up to the limits."""
-        longest, sampling = self._effort.max_new_tokens, sampling_of(self._sampling)
-        for number in range(kept[-1].text.line if kept else 0, self._effort.texts):
+        number, texts = kept[-1].text.line if kept else 0, self._effort.texts
+        many = 1 if self._in_flight == 1 else _ROUNDS * self._in_flight
+        while number < texts:
             if time.monotonic() - began > self._effort.budget_s:
                 return
-            prompt = self._prompts[number % len(self._prompts)]
-            seed = request_seed(derive_seed(self._seed, "audit", number, "text"))
-            ask = Ask(list(prompt), longest, self._stop_ids, [], sampling, seed)
+            numbers = range(number, min(number + many, texts))
+            number = numbers.stop
             try:
-                told = self._peer.generate(ask)
-                answer = checked(told, ask, self._models[0].vocab_size)
+                answered = self._one(number - 1) if many == 1 else self._wave(numbers)
             except PeerGone as error:
                 self._gone = str(error)
                 return
             except PeerError as error:
                 self._failures.append(str(error))
                 continue
-            if answer.output_ids:
-                ids = tuple(answer.output_ids)
-                text = Foreign(number + 1, prompt, ids, self._sampling, answer.retokenised)
-                free = None if told.decoded is None else int(told.decoded < len(told.output_ids))
-                drawn = Drawn(text, told.accepted_per_loop, free, told.drafted_ids)
-                keep(drawn)
-                yield drawn
+            for line, ask, told in answered:
+                drawn = self._drawn_of(line, ask, told)
+                if drawn is not None:
+                    keep(drawn)
+                    yield drawn
+
+    def _one(self, number: int) -> list[_Answered]:
+        ask = self._ask(number, "text", self._effort.max_new_tokens)
+        return [(number + 1, ask, self._peer.generate(ask))]
+
+    def _wave(self, numbers: range) -> list[_Answered]:
+        """Several requests of unequal length: the first at once, the others while those decode.
+
+        Some more are aborted, so that their slots and blocks of the cache go to others.
+        """
+        dice = random.Random(derive_seed(self._seed, "audit", numbers.start, "wave"))
+        longest = self._effort.max_new_tokens
+        asks = [self._ask(n, "text", dice.randint(-(-longest // 4), longest)) for n in numbers]
+        lines: list[int | None] = [n + 1 for n in numbers]
+        asks += [self._ask(n, "aborted", longest) for n in numbers[: self._in_flight // 2]]
+        lines += [None] * (len(asks) - len(lines))
+        order = dice.sample(range(len(asks)), len(asks))
+        tokens = sum(ask.max_new_tokens for ask in asks) // 2  # about half are there when the last arrives
+        late = sorted(dice.randint(1, max(1, tokens)) for _ in asks[self._in_flight :])
+        wave = Wave(
+            [asks[n] for n in order],
+            [0] * (len(asks) - len(late)) + late,
+            [dice.randint(1, max(1, longest // 2)) if lines[n] is None else None for n in order],
+            self._in_flight,
+        )
+        found = cast(Batching, self._peer).together(wave)
+        answers: list[_Answered] = []
+        for place, n in enumerate(order):
+            line, answer = lines[n], found.answers[place]
+            if line is None:
+                continue
+            if answer is None:
+                why = found.errors.get(str(place), "neither an answer nor an error")
+                self._failures.append(f"it says {shortened(str(why), 200)}")
+            else:
+                answers.append((line, asks[n], answer))
+        return sorted(answers, key=lambda each: each[0])
+
+    def _ask(self, number: int, what: str, most: int) -> Ask:
+        seed = request_seed(derive_seed(self._seed, "audit", number, what))
+        return Ask(list(self._prompt(number)), most, self._stop_ids, [], sampling_of(self._sampling), seed)
+
+    def _prompt(self, number: int) -> tuple[int, ...]:
+        if not self._effort.shared_prefixes:
+            return self._prompts[number % len(self._prompts)]
+        most = turns_of(self._prompts, self._effort.max_new_tokens) - self._effort.max_new_tokens
+        dice = random.Random(derive_seed(self._seed, "audit", number, "prompt"))
+        return shared_prompt(number, self._prompts, [each.text for each in self._drawn], most, dice)
+
+    def _drawn_of(self, line: int, ask: Ask, told: Answer) -> Drawn | None:
+        try:
+            answer = checked(told, ask, self._models[0].vocab_size)
+        except PeerError as error:
+            self._failures.append(str(error))
+            return None
+        if not answer.output_ids:
+            return None
+        ids = tuple(answer.output_ids)
+        text = Foreign(line, tuple(ask.prompt_ids), ids, self._sampling, answer.retokenised)
+        free = None if told.decoded is None else int(told.decoded < len(told.output_ids))
+        return Drawn(text, told.accepted_per_loop, free, told.drafted_ids)
 
     def _add(self, drawn: Drawn) -> None:
         self._drawn.append(drawn)
@@ -207,6 +276,45 @@ class EngineAudit:
         if self._effort.bound is None:
             return len(self._drawn) >= PLAIN_TEXTS
         return bound is not None and bound <= self._effort.bound
+
+
+_ROUNDS = 2  # texts of a wave for each that may be in flight
+_BLOCKS = (16, 32)  # tokens of a block in most prefix caches
+
+_Answered = tuple[int, Ask, Answer]
+"""A text's number from 1, what was asked and what was answered."""
+
+
+def turns_of(prompts: Sequence[tuple[int, ...]], max_new_tokens: int) -> int:
+    """The longest text of two turns, in tokens."""
+    return 2 * (max(map(len, prompts)) + max_new_tokens)
+
+
+def shared_prompt(
+    number: int, prompts: Sequence[tuple[int, ...]], before: Sequence[Foreign], most: int, dice: random.Random
+) -> tuple[int, ...]:
+    """A prompt of at most so many tokens that a prefix cache may know in part.
+
+    In turns: one in full, its beginning with another end, its beginning alone or itself again, and a second
+    turn, which is an earlier prompt with its output and another prompt. Beginnings end at the border of a
+    block, one token before or after it, or anywhere.
+    """
+    own, other = prompts[number // 4 % len(prompts)], dice.choice(prompts)
+    borders = [
+        n * block + off for block in _BLOCKS for n in range(1, len(own) // block + 1) for off in (-1, 0, 1)
+    ]
+    cut = dice.choice([*(at for at in borders if at < len(own)), dice.randint(1, max(1, len(own) - 1))])
+    kind = number % 4
+    if kind == 1:
+        return (*own[:cut], *other[-dice.randint(1, len(other)) :])
+    if kind == 2:
+        return own if dice.random() < 0.5 else own[:cut]
+    if kind == 3 and before:
+        text = dice.choice(before[-8:])
+        longer = (*text.prompt, *text.completion, *other)
+        if len(longer) <= most:
+            return longer
+    return own
 
 
 def _looks(texts: int) -> list[int]:
@@ -282,6 +390,11 @@ class Setting:
         return told + ([self.weights] if self.weights != FLOAT32 else [])
 
     @property
+    def alone(self) -> bool:
+        """Whether what is drawn depends on its own request only."""
+        return self.in_flight == 1 and not self.prefix_cache
+
+    @property
     def is_plain(self) -> bool:
         return self.k == 0
 
@@ -313,10 +426,13 @@ class Subject:
         in_flight: int = 1,
         prefix_cache: bool = False,
         weights: str = FLOAT32,
+        *,
+        turns: bool = False,
     ) -> Load:
         """What the engine is to load for a lookahead; 0 for none, None for what is there already."""
         target, draft = (self.kind.converted(folder) for folder in self.folders)
-        longest = max(map(len, self.prompts)) + max_new_tokens + (k or 0) + 1
+        text = max(map(len, self.prompts)) + max_new_tokens
+        longest = (turns_of(self.prompts, max_new_tokens) if turns else text) + (k or 0) + 1
         context = -(-longest // _CONTEXT) * _CONTEXT
         given = target, draft if k else None, k or 0, self.threads, context, self.dtype
         return Load(*given, in_flight=in_flight, prefix_cache=prefix_cache, weights=weights)
@@ -351,6 +467,9 @@ class Row:
             "setting": self.setting.name,
             "k": self.setting.k,
             "is_plain": self.setting.is_plain,
+            "in_flight": self.setting.in_flight,
+            "prefix_cache": self.setting.prefix_cache,
+            "weights": self.setting.weights,
             "sampling": described(self.setting.sampling),
             "decision": self.decision,
             "decided_after": found.decided_after,
@@ -369,6 +488,7 @@ class Row:
             "located": None if self.located is None else self.located.facts(),
             "failures": list(found.failures),
             "gone": found.gone,
+            "cannot": found.cannot,
             "seconds": found.seconds,
             "engine": asdict(self.described),
             "texts_file": self.setting.file,
@@ -390,10 +510,10 @@ def audit_engine(
     """
     laws: dict[SamplingParams, Law] = {}
     folder.mkdir(parents=True, exist_ok=True)
-    for setting in sorted(settings, key=lambda each: not each.is_plain):
+    for setting in sorted(settings, key=lambda each: (not each.is_plain, each.prefix_cache, each.in_flight)):
         say(setting.name)
         row = _audited(subject, setting, effort, seed, folder, laws.get(setting.sampling), watch)
-        if setting.is_plain and (law := _explains(row, subject)) is not None:
+        if setting.is_plain and setting.alone and (law := _explains(row, subject)) is not None:
             laws[setting.sampling] = law
         yield row
 
@@ -403,9 +523,17 @@ def _audited(
 ) -> Row:
     log = folder / "engine.log"
     how = setting.in_flight, setting.prefix_cache, setting.weights
-    peer = subject.kind.open(subject.load(setting.k, effort.max_new_tokens, *how), log, False)
+    load = subject.load(setting.k, effort.max_new_tokens, *how, turns=effort.shared_prefixes)
+    peer = subject.kind.open(load, log, False)
     try:
-        told = peer.describe()
+        try:
+            told = peer.describe()
+        except PeerGone as error:
+            if not setting.conditions:
+                raise
+            return _without(setting, Described(subject.kind.name, "unknown"), str(error))
+        if (why := cannot(setting, told, cached=effort.shared_prefixes)) is not None:
+            return _without(setting, told, why)
         if subject.kind.served:
             require_same_model(peer, _first_tokens(subject), subject.kind.name)
         effort = replace(effort, bound=None, fewest=0) if setting.is_plain else effort
@@ -420,6 +548,7 @@ def _audited(
             law,
             setting.k,
             told.rule,
+            setting.in_flight,
         )
         kept = _kept(folder / setting.file, setting.sampling)
         # A last line that was cut off is gone.
@@ -440,6 +569,23 @@ def _audited(
         k = setting.k if "modified rejection" in (told.rule or "modified rejection") else None
         located = locate(found.drawn, subject.models, setting.sampling, k)
     return Row(setting, told, found, law, located)
+
+
+def cannot(setting: Setting, told: Described, *, cached: bool) -> str | None:
+    """Why an engine cannot be audited with a setting, if so; ``cached`` where a cache is asked for or not."""
+    if setting.in_flight > (told.in_flight or 1):
+        most = "one request" if (told.in_flight or 1) == 1 else f"{told.in_flight} requests"
+        return f"it takes {most} at a time"
+    cache = told.settings.get("prefix_cache")
+    if not cached or cache is setting.prefix_cache:
+        return None
+    if cache is None:
+        return "it does not say whether it keeps prompts"
+    return "its prefix cache cannot be switched " + ("on" if setting.prefix_cache else "off")
+
+
+def _without(setting: Setting, told: Described, why: str) -> Row:
+    return Row(setting, told, Found(CANNOT, None, 0, None, [], [], 0.0, None, cannot=why), None, None)
 
 
 def _kept(file: Path, sampling: SamplingParams) -> list[Drawn]:

@@ -91,8 +91,8 @@ class Shown:
 
 
 def reproducible(rows: Iterable[Row]) -> Row | None:
-    """The alarm with the most evidence, a sampled one first; None without an alarm."""
-    alarms = [row for row in rows if row.decision == ALARM and row.convention is None]
+    """The alarm with the most evidence, a sampled one first; None without one of requests that run alone."""
+    alarms = [row for row in rows if row.decision == ALARM and row.convention is None and row.setting.alone]
 
     def evidence(row: Row) -> tuple[bool, float]:
         found = row.found.evidence

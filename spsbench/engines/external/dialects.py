@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from spsbench.engines.external.protocol import (
     LARGEST,
     LENGTH,
+    MOST_IN_FLIGHT,
     SAMPLER_ORDER,
     STOP,
     Answer,
@@ -104,10 +105,19 @@ class Dialect:
     """
 
     described: Described
+    prefix_cache = False
     path = "/v1/completions"
     counters: tuple[str, ...] = ()
     figures: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     written: tuple[str, ...] = ("usage", "completion_tokens")
+
+    def keep_prompts(self, keep: bool) -> None:
+        """Let a prompt's keys and values outlive its request, where requests say so."""
+        told = self.described
+        if told.settings.get("prefix_cache") is False:
+            self.prefix_cache = keep
+            told = replace(told, settings=told.settings | {"prefix_cache": keep})
+        self.described = told
 
     def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
         """The request; everything that would bend the distribution is set, and off."""
@@ -185,6 +195,7 @@ class LlamaCpp(Dialect):
             version=str(props.get("build_info", "unknown")),
             vocab_size=vocab_size,
             settings={"prefix_cache": False, "sampler_order": SAMPLER_ORDER},
+            in_flight=whole(props.get("total_slots")),
             limits=[
                 "It does not say by which rule it keeps drafted tokens, nor in what precision its keys and "
                 "values are.",
@@ -208,6 +219,7 @@ class LlamaCpp(Dialect):
             **dict.fromkeys((*off, "dry_multiplier", "min_keep"), 0),
             "typical_p": 1.0,
             "repeat_penalty": 1.0,
+            "cache_prompt": self.prefix_cache,
             "ignore_eos": not ask.stop_ids,
             "seed": ask.seed % _SEEDS,
             "stream": stream,
@@ -242,6 +254,7 @@ class OpenAi(Dialect):
         self.described = Described(
             engine=engine,
             version=version,
+            in_flight=MOST_IN_FLIGHT,
             limits=[
                 "It answers with text, which is tokenized again: its ids may differ from those drawn.",
                 *([] if ids_in else ["It takes text, and reads a prompt with its own tokenizer."]),
@@ -307,6 +320,7 @@ class Sglang(Dialect):
         self.described = Described(
             engine="SGLang",
             version=str(info.get("version", "unknown")),
+            in_flight=MOST_IN_FLIGHT,
             settings={
                 "dtype": info.get("dtype"),
                 "kv_dtype": info.get("kv_cache_dtype"),
@@ -369,10 +383,11 @@ class Vllm(Dialect):
     }
 
     def __init__(self, model: str, version: str) -> None:
-        self._model = model
+        self._model, self._salt = model, uuid.uuid4().hex
         self.described = Described(
             engine="vLLM",
             version=version,
+            in_flight=MOST_IN_FLIGHT,
             settings={"prefix_cache": False, "sampler_order": SAMPLER_ORDER},
             limits=["It does not say by which rule it keeps drafted tokens, nor in what precision it runs."],
         )
@@ -391,7 +406,7 @@ class Vllm(Dialect):
             "skip_special_tokens": False,
             "add_special_tokens": False,
             "return_token_ids": True,
-            "cache_salt": uuid.uuid4().hex,
+            "cache_salt": self._salt if self.prefix_cache else uuid.uuid4().hex,
             "stream": stream,
             **({"stream_options": {"include_usage": True}} if stream else {}),
         }

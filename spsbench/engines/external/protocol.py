@@ -18,7 +18,7 @@ LARGEST = 1 << 53
 
 _DEEPEST = 32
 
-DESCRIBE, GENERATE, BYE = "describe", "generate", "bye"
+DESCRIBE, GENERATE, TOGETHER, BYE = "describe", "generate", "together", "bye"
 STOP, LENGTH = "stop", "length"
 
 
@@ -163,9 +163,51 @@ class Answer:
     logprobs: list[float] | None = None
 
 
-Params = Load | Ask | None
-Result = Described | Answer | None
-Kind = TypeVar("Kind", Load, Ask, Described, Answer, Sampling)
+MOST_IN_FLIGHT = 64
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Parameters of ``together``: several sequences, at most ``at_once`` of them in flight.
+
+    Attributes:
+        after: of each request, after how many tokens of all it arrives; at once where none is decoding.
+        abort: of each request, after how many of its own tokens it is aborted; None for those to finish.
+    """
+
+    asks: list[Ask]
+    after: list[int]
+    abort: list[int | None]
+    at_once: int
+
+    def __post_init__(self) -> None:
+        if not len(self.asks) == len(self.after) == len(self.abort):
+            raise ProtocolError("asks, after and abort are not equally many")
+        if self.at_once < 1:
+            raise ProtocolError(f"at_once is {self.at_once}")
+
+
+@dataclass(frozen=True)
+class Together:
+    """Answer to ``together``, in the order of its requests.
+
+    Attributes:
+        answers: None for a request that was aborted or failed.
+        errors: why a request failed, by its place.
+    """
+
+    answers: list[Answer | None]
+    errors: dict[str, Any] = field(default_factory=dict)
+
+    def fail(self, place: int, error: Exception) -> None:
+        """Keep why a request has no answer."""
+        first = next(iter(str(error).strip().splitlines()), "")
+        self.errors[str(place)] = f"{type(error).__name__}: {first}"
+
+
+Params = Load | Ask | Wave | None
+Result = Described | Answer | Together | None
+Kind = TypeVar("Kind", Load, Ask, Wave, Described, Answer, Together, Sampling)
 
 
 def request_seed(seed: int) -> int:
@@ -231,6 +273,11 @@ def read(kind: type[Kind], value: object) -> Kind:
         found, (base, _, none) = value[each.name], str(each.type).partition(" | ")
         if base == "Sampling":
             found = read(Sampling, found)
+        elif base in ("list[Ask]", "list[Answer"):
+            if not isinstance(found, list):
+                raise ProtocolError(f"{each.name} is {shortened(json.dumps(found))} and not a list")
+            inner = Ask if base == "list[Ask]" else Answer
+            found = [None if one is None and inner is Answer else read(inner, one) for one in found]
         elif not (found is None and none) and not _KINDS[base][0](found):
             raise ProtocolError(f"{each.name} is {shortened(json.dumps(found))} and not {_KINDS[base][1]}")
         given[each.name] = found
@@ -256,6 +303,10 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int": (lambda value: type(value) is int and abs(value) < LARGEST, "a whole number"),
     "float": (lambda value: type(value) in (int, float) and abs(value) < LARGEST, "a number"),
     "str": (lambda value: isinstance(value, str), "text"),
+    "list[int": (
+        lambda value: isinstance(value, list) and all(one is None or _KINDS["int"][0](one) for one in value),
+        "a list of whole numbers and nulls",
+    ),
     "list[int]": (lambda value: _all("int", value), "a list of whole numbers"),
     "list[float]": (lambda value: _all("float", value), "a list of numbers"),
     "list[str]": (lambda value: _all("str", value), "a list of texts"),
@@ -288,6 +339,13 @@ class Peer(Protocol):
 
     def close(self) -> None:
         """End it; nothing happens where it has ended."""
+
+
+class Batching(Peer, Protocol):
+    """A peer that takes several requests at once: one that says so in ``Described.in_flight``."""
+
+    def together(self, wave: Wave) -> Together:
+        """Several sequences, each as ``checked`` demands, or why it has none."""
 
 
 def checked(answer: Answer, ask: Ask, vocab_size: int) -> Answer:

@@ -118,7 +118,8 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
             from spsbench.engines.external.dialects import texts_in
             from spsbench.engines.external.server import Server
 
-            return Server(url, model, texts_in(load.target))  # it has its models already
+            # It has its models already.
+            return Server(url, model, texts_in(load.target), prefix_cache=load.prefix_cache)
 
         return PeerKind(text, opened, served=True)
     spec = Spec.parse(text)

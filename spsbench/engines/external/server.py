@@ -7,8 +7,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -37,9 +37,12 @@ from spsbench.engines.external.protocol import (
     PeerGone,
     ProtocolError,
     Sampling,
+    Together,
+    Wave,
     loaded,
     shortened,
 )
+from spsbench.engines.external.waves import Hear, threaded
 from spsbench.engines.external.worker import MOST_BYTES, MOST_FAILURES
 from spsbench.errors import UnavailableError
 from spsbench.models.fetch.http import Bounded
@@ -233,16 +236,36 @@ class Server:
         *,
         answer_s: float = ANSWER_S,
         alone: bool = True,
+        prefix_cache: bool = False,
     ) -> None:
         self.url = url
         self._http = Http(url.rstrip("/").removesuffix("/v1"), answer_s)
         self._model, self._texts, self._alone = model, texts, alone
+        self._prefix_cache = prefix_cache
         self._dialect: Dialect | None = None
         self._failed = 0
         self._lock = threading.Lock()
 
     def describe(self) -> Described:
         return self._spoken().described
+
+    def together(self, wave: Wave) -> Together:
+        """See ``Batching.together``: a thread a request, and streams are closed to abort."""
+        dialect = self._spoken()
+
+        def asked(ask: Ask, hear: Hear | None) -> Answer | None:
+            if hear is None:
+                return dialect.answer(self._http.post(dialect.path, dialect.body(ask, stream=False)), ask)
+            with closing(self.stream(ask)) as events:
+                for place, heard in enumerate(events, 1):
+                    if hear(place if heard.tokens is None else heard.tokens):
+                        break
+            return None
+
+        found = threaded(wave, asked)
+        if len(found.errors) == len(wave.asks):
+            raise self._failure(PeerError(str(next(iter(found.errors.values())))))
+        return found
 
     def generate(self, ask: Ask) -> Answer:
         """See ``Peer.generate``; the answer is not ``checked`` yet."""
@@ -254,7 +277,7 @@ class Server:
         self._failed = 0
         return found
 
-    def stream(self, ask: Ask) -> Iterator[Heard]:
+    def stream(self, ask: Ask) -> Generator[Heard]:
         """What is heard of one output, as it is written; ``tokens`` counts up wherever that is known."""
         dialect = self._spoken()
         written: int | None = 0
@@ -278,6 +301,7 @@ class Server:
             if self._dialect is None:
                 try:
                     self._dialect = detected(self._http, self._model, self._texts)
+                    self._dialect.keep_prompts(self._prefix_cache)
                 except PeerGone:
                     raise
                 except PeerError as error:

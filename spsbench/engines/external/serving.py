@@ -16,12 +16,14 @@ from spsbench.engines.external.protocol import (
     SAMPLER_ORDER,
     SMALLEST_SET,
     STOP,
+    TOGETHER,
     VERSION,
     Answer,
     Ask,
     Described,
     Load,
     Result,
+    Wave,
     failure,
     parsed,
     read,
@@ -74,10 +76,15 @@ def _answered(
             raise ValueError(f"protocol {asked.protocol} is asked for, and this worker speaks {VERSION}")
         served = load(asked)
         return served, served.describe()
-    if method != GENERATE:
+    if method not in (GENERATE, TOGETHER):
         raise ValueError(f"{method!r} is not a method of the protocol")
     if served is None:
         raise ValueError("`describe` comes first")
+    if method == TOGETHER:
+        together = getattr(served, "together", None)
+        if together is None:
+            raise ValueError("it takes one request at a time")
+        return served, together(read(Wave, message.get("params")))
     return served, served.generate(read(Ask, message.get("params")))
 
 
@@ -93,7 +100,7 @@ def usual_settings(load: Load) -> dict[str, Any]:
         "dtype": load.dtype,
         "kv_dtype": load.dtype,
         "dynamic_quantisation": False,
-        "prefix_cache": False,
+        "prefix_cache": load.prefix_cache,
         "threads": load.threads,
         "top_p": SMALLEST_SET,
         "sampler_order": SAMPLER_ORDER,

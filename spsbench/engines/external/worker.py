@@ -19,6 +19,7 @@ from spsbench.engines.external.protocol import (
     BYE,
     DESCRIBE,
     GENERATE,
+    TOGETHER,
     Answer,
     Ask,
     Described,
@@ -28,6 +29,8 @@ from spsbench.engines.external.protocol import (
     PeerError,
     PeerGone,
     ProtocolError,
+    Together,
+    Wave,
     parsed,
     read,
     request,
@@ -152,9 +155,20 @@ class Worker:
 
     def generate(self, ask: Ask) -> Answer:
         """See ``Peer.generate``; the answer is not ``checked`` yet."""
+        return self._asked_for(GENERATE, ask, Answer, self._command.answer_s)
+
+    def together(self, wave: Wave) -> Together:
+        """See ``Batching.together``; the answers are not ``checked`` yet."""
+        limit_s = self._command.answer_s * -(-len(wave.asks) // wave.at_once)
+        found = self._asked_for(TOGETHER, wave, Together, limit_s)
+        if len(found.answers) != len(wave.asks):
+            raise PeerError(f"it gave {len(found.answers)} answers to {len(wave.asks)} requests")
+        return found
+
+    def _asked_for(self, method: str, params: Params, kind: type[Kind], limit_s: float) -> Kind:
         self.describe()
         try:
-            found = self._answer(GENERATE, ask, Answer, self._command.answer_s)
+            found = self._answer(method, params, kind, limit_s)
         except PeerError as error:
             self._failed += 1
             if self._failed >= MOST_FAILURES:
