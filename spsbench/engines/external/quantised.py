@@ -127,7 +127,9 @@ def _of_onnx(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, Arr
     graph = onnx.load(str(folder / "model.onnx")).graph
     plain = {each.name: to_array(each) for each in graph.initializer}
     read = {
-        name.replace(".attn.", ".self_attn.").replace(".MatMul.", "."): array.T if ".MatMul." in name else array
+        name.replace(".attn.", ".self_attn.").replace(".MatMul.", "."): array.T
+        if ".MatMul." in name
+        else array
         for name, array in plain.items()
     }
     for node in (each for each in graph.node if each.op_type == "MatMulNBits"):
@@ -139,7 +141,9 @@ def _of_onnx(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, Arr
         read[name.replace(".attn.", ".self_attn.").replace(".MatMul.", ".")] = array
     head = read["lm_head.weight"]
     read.setdefault("model.embed_tokens.weight", head)  # one matrix for both
-    read["model.norm.weight"] = read[f"model.layers.{config['num_hidden_layers']}.final_norm_layernorm.weight"]
+    read["model.norm.weight"] = read[
+        f"model.layers.{config['num_hidden_layers']}.final_norm_layernorm.weight"
+    ]
     heads, most = config["num_key_value_heads"], config["num_attention_heads"]
     for name in _names(config):
         found = read.get(name)
@@ -147,7 +151,9 @@ def _of_onnx(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, Arr
             before, _, after = name.partition(".self_attn.")
             joint = read[f"{before}.self_attn.qkv_proj.weight"]
             width = len(joint) // (most + 2 * heads)
-            found = dict(zip("qkv", np.split(joint, [most * width, (most + heads) * width]), strict=True))[after[0]]
+            found = dict(zip("qkv", np.split(joint, [most * width, (most + heads) * width]), strict=True))[
+                after[0]
+            ]
         yield name, found
 
 
