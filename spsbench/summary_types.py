@@ -784,6 +784,23 @@ class LocatedFacts(TypedDict):
     explanation: str | None
 
 
+class RoundingFacts(TypedDict):
+    """Texts of quantised weights against plain ones, see ``spsbench.verify.rounding``.
+
+    ``stray_most`` and ``stray_mean`` are logits by which greedy plain texts are below the best token,
+    ``outside_share`` the share of their tokens that have probability 0, ``variation`` a token's total variation
+    between the engine's rows and the re-scored ones.
+    """
+
+    pairs: int
+    log10_e_value: float
+    stray_most: float | None
+    stray_mean: float | None
+    outside_share: float
+    differences: list[dict[str, Any]]
+    variation: float | None
+
+
 class EngineAuditRow(TypedDict):
     """One setting of an external engine, audited; see ``spsbench.verify.engine_audit.Row``.
 
@@ -816,6 +833,7 @@ class EngineAuditRow(TypedDict):
     against: str | None
     convention: str | None
     located: LocatedFacts | None
+    rounding: RoundingFacts | None
     failures: list[str]
     gone: str | None
     cannot: str | None

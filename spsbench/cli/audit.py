@@ -49,8 +49,8 @@ OF_TEXTS = {
 
 @takes(
     "samples engine pair target draft revision draft_revision temperature top_p top_k greedy "
-    "samples_dtype k arms in_flight prefix_cache bound texts budget task limit max_new_tokens threads out "
-    "repro seed device dtype",
+    "samples_dtype k arms weights in_flight prefix_cache bound texts budget task limit max_new_tokens "
+    "threads out repro seed device dtype",
     {
         options.FIRST: {
             "[SAMPLES]": "JSON lines with prompt_ids and completion_ids, or prompt and completion; .gz too.",
@@ -66,6 +66,7 @@ OF_TEXTS = {
         DRAWN: {
             "--k LIST": "Lookahead K: 4, 2,4 or 1..7. Default: 4.",
             "--arms LIST": "ars (without speculation), sps (with it). Default: ars,sps.",
+            "--weights FORMAT": "q8_0, q4_k (llama.cpp); int8, int4 (ONNX Runtime). Default: float32.",
             "--in-flight LIST": "Requests at once, e.g. 1,4,8; some are aborted. Default: 1.",
             "--prefix-cache LIST": "on, off: prompts with common beginnings; off is always the control.",
             "--bound SHARE": "Draw until leakage above this is ruled out. Default: 2%, after all texts.",
@@ -300,11 +301,16 @@ so does one that ignores the cut."""
 
 def audit_named(params: Mapping[str, Any]) -> None:
     """Audit an engine with every setting that was asked for."""
-    from spsbench.engines.external.protocol import PeerGone
+    from spsbench.engines.external.protocol import WEIGHTS, PeerGone
     from spsbench.engines.external.registry import find_peer
 
     # What is refused is refused before torch is imported.
     kind, limits = find_peer(params["engine"]), _limits(params)
+    weights = params["weights"] or WEIGHTS[0]
+    kind = kind.with_weights(weights, "--weights")
+    if weights != WEIGHTS[0] and PLAIN not in (params["arms"] or PLAIN).split(","):
+        why = "the plain texts measure the rounding of the engine's kernels."
+        raise UsageError(why, flag="--weights", remedy=f"Leave {PLAIN} among the --arms.")
     if params["repro"] and kind.served:
         why, remedy = "no script is written for servers.", "Name the engine itself, or a worker."
         raise UsageError(why, flag="--repro", remedy=remedy)
@@ -318,14 +324,14 @@ def audit_named(params: Mapping[str, Any]) -> None:
 
     quiet = params["quiet"]
     settings = [
-        Setting(sampling, k, level, cache)
+        Setting(sampling, k, level, cache, weights)
         for sampling, k, cache, level in product(samplings, lookaheads, caches or (False,), levels)
     ]
     say("Checking prompts, models and engine", quiet=quiet)
     ready = plan_of(config, params["engine"])
     folder: Path = params["out"] or fresh_directory(results_dir(), "audit", ready.config.pair.name)
     make_folder(folder, "--out")
-    subject = subject_of(kind, ready, threads)
+    subject = subject_of(kind, ready, threads, weights)
     # A bound that was asked for is what the audit waits for; without one, all texts are drawn.
     fewest = limits[1] if params["bound"] is None else 0
     effort = Effort(*limits, ready.max_new_tokens, fewest, bool(caches), _PROBES)
@@ -432,7 +438,7 @@ def plan_of(config: RunConfig, engine: str) -> Plan:
     return ready
 
 
-def subject_of(kind: PeerKind, ready: Plan, threads: int | None) -> Subject:
+def subject_of(kind: PeerKind, ready: Plan, threads: int | None, weights: str = "float32") -> Subject:
     """Everything that the engine is asked with, and the models that read its texts by the reference forward.
 
     They keep to the cores that the engine leaves: pools of threads that share a core wait for each other.
@@ -442,20 +448,27 @@ def subject_of(kind: PeerKind, ready: Plan, threads: int | None) -> Subject:
     import torch
 
     from spsbench.config.models import TORCH
+    from spsbench.engines.external.conversion import read_back
     from spsbench.engines.external.engine import ids_that_end
     from spsbench.models.loading import load
+    from spsbench.models.source import find
     from spsbench.runner.peers import folder_of
     from spsbench.verify.engine_audit import Subject
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) - (threads or 1)))
     source, given = ready.source, (ready.device, ready.source.vocab_size)
     # Loading fetches what is not here. An auditor that shared code with an engine would share its faults.
-    target = load(source.target, "float32", *given, "--target", TORCH)
-    draft = load(source.draft, "float32", *given, "--draft", TORCH, target=target)
+    sources, folders = (source.target, source.draft), (folder_of(source.target), folder_of(source.draft))
+    if weights != "float32":  # the law is that of the files that are served
+        served = [Path(kind.converted(folder)) for folder in folders]
+        back = [read_back(*both) for both in zip(folders, served, strict=True)]
+        sources = find(str(back[0]), None, "--target"), find(str(back[1]), None, "--draft")
+    target = load(sources[0], "float32", *given, "--target", TORCH)
+    draft = load(sources[1], "float32", *given, "--draft", TORCH, target=target)
     return Subject(
         kind=kind,
         models=(target, draft),
-        folders=(folder_of(source.target), folder_of(source.draft)),
+        folders=folders,
         prompts=[prompt.ids for prompt in ready.prompts],
         stop_ids=ids_that_end(ready.stop, source.tokenizer, source.vocab_size),
         threads=threads or 1,
@@ -496,6 +509,8 @@ class _Course:
         names = ("engine", "task", "limit", "target", "draft", "revision", "draft_revision")
         facts = {name: self.params[name] and str(self.params[name]) for name in names}
         more = {"seed": self.ready.config.seed, "max_new_tokens": self.ready.max_new_tokens}
+        if self.params["weights"]:
+            more |= {"weights": self.params["weights"]}
         if self.effort.shared_prefixes:  # other prompts
             more |= {"shared_prefixes": True}
         return facts | {"pair": self.ready.config.pair.name} | more

@@ -47,12 +47,13 @@ from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
 from spsbench.runner.stopping import derive_seed
 from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E, FEWEST_POSITIONS
-from spsbench.summary_types import EngineAuditRow, Evidence
+from spsbench.summary_types import EngineAuditRow, Evidence, RoundingFacts
 from spsbench.verify.audit import REPORTED, Audit, Drawn, Foreign, described, reading_of, told_in
 from spsbench.verify.bets import Bets
 from spsbench.verify.effort import Finding
 from spsbench.verify.free_evidence import FreeEvidence, probes
 from spsbench.verify.localise import Law, Located, locate, read_under
+from spsbench.verify.rounding import alarms, compared, variation
 
 Decision = Literal["alarm", "quiet", "undecided", "cannot"]
 QUIET: Decision = "quiet"
@@ -85,6 +86,7 @@ class Effort:
     budget_s: float
     max_new_tokens: int
     fewest: int = 0
+    all_texts: bool = False  # whatever they say: they are compared with others afterwards
     # Prompts begin as earlier ones, are repeated, or go on where an earlier output ended.
     shared_prefixes: bool = False
     probes: int = 0  # short requests at the end of a setting: see ``free_evidence.probes``
@@ -158,7 +160,7 @@ class EngineAudit:
                 leading = self._bets.leading() if is_bet and self._bets is not None else None
             told(count, alarm or evidence, bound)
             if decision == ALARM:
-                if count >= TO_LOCATE:
+                if count >= TO_LOCATE and not self._effort.all_texts:
                     break
             elif count in looks:
                 bound = self._audit.bound(LEVEL / len(looks))
@@ -169,12 +171,20 @@ class EngineAudit:
             after = len(self._drawn)
         self._probe()
         evidence = self._evidence()
-        if evidence is not None and alarm is not None:
+        if evidence is not None and alarm is not None and not self._effort.all_texts:
             for name in ("verdict", "reasons", "log10_e_value", "log10_e_values"):
                 evidence[name] = alarm[name]
         texts, failures, spent = self._drawn, self._failures, time.monotonic() - began
         free = self._free.findings()
         return Found(decision, evidence, after, bound, texts, failures, spent, self._gone, leading, free=free)
+
+    def variation(self) -> float | None:
+        """How far the engine's rows are from the re-scored ones, where it gives log-probabilities."""
+        asks = [self._ask(n, "rows", self._effort.max_new_tokens) for n in range(_COMPARED)]
+        law = replace(sampling_of(SamplingParams()), greedy=False)
+        return variation(
+            self._peer, [replace(each, sampling=law, logprobs=True) for each in asks], self._models
+        )
 
     def _evidence(self) -> Evidence | None:
         return self._audit.evidence(None if self._bets is None else self._bets.log_e)
@@ -310,7 +320,7 @@ class EngineAudit:
 
     def _is_quiet(self, evidence: Evidence | None, bound: float | None) -> bool:
         """Whether enough is known: the bound, or of greedy texts, which have none, every prompt once."""
-        if evidence is None:
+        if evidence is None or self._effort.all_texts:
             return False
         if evidence["greedy"]:
             return len(self._drawn) >= len(self._prompts)
@@ -496,6 +506,8 @@ class Row:
     found: Found
     against: Law | None  # held against this law; None for the one that was asked for
     located: Located | None
+    away: float | None = None  # total variation a token of the engine's rows, where that is known
+    rounding: RoundingFacts | None = None
 
     @property
     def decision(self) -> Decision:
@@ -535,6 +547,7 @@ class Row:
             "against": None if self.against is None else self.against.name,
             "convention": None if self.convention is None else self.convention.name,
             "located": None if self.located is None else self.located.facts(),
+            "rounding": self.rounding,
             "failures": list(found.failures),
             "gone": found.gone,
             "cannot": found.cannot,
@@ -559,11 +572,15 @@ def audit_engine(
     Texts that are in the folder already are read and not asked for again.
     """
     laws: dict[SamplingParams, Law] = {}
+    plain: dict[Setting, Row] = {}
     folder.mkdir(parents=True, exist_ok=True)
     for setting in sorted(settings, key=lambda each: (not each.is_plain, each.prefix_cache, each.in_flight)):
         say(setting.name)
         row = _audited(subject, setting, effort, seed, folder, laws.get(setting.sampling), watch)
-        if setting.is_plain and setting.alone and (law := _explains(row, subject)) is not None:
+        if setting.weights != FLOAT32:
+            row = _beside_plain(row, plain.get(replace(setting, k=0)), subject, effort)
+            plain |= {setting: row} if setting.is_plain else {}
+        elif setting.is_plain and setting.alone and (law := _explains(row, subject)) is not None:
             laws[setting.sampling] = law
         yield row
 
@@ -587,6 +604,7 @@ def _audited(
         if subject.kind.served:
             require_same_model(peer, _first_tokens(subject), subject.kind.name)
         effort = replace(effort, bound=None, fewest=0) if setting.is_plain else effort
+        effort = replace(effort, all_texts=setting.weights != FLOAT32)
         audit = EngineAudit(
             peer,
             subject.models,
@@ -610,6 +628,7 @@ def _audited(
                 file.flush()
 
             found = audit.run(keep, kept, partial(watch, setting))
+        away = audit.variation() if setting.is_plain and setting.weights != FLOAT32 else None
     finally:
         peer.close()
     if found.gone is not None and not found.drawn:
@@ -618,7 +637,27 @@ def _audited(
     if found.decision == ALARM and not setting.sampling.greedy:
         k = setting.k if "modified rejection" in (told.rule or "modified rejection") else None
         located = locate(found.drawn, subject.models, setting.sampling, k)
-    return Row(setting, told, found, law, located)
+    return Row(setting, told, found, law, located, away)
+
+
+def _beside_plain(row: Row, plain: Row | None, subject: Subject, effort: Effort) -> Row:
+    """The verdict on a setting with quantised weights: its plain texts' rounding is not held against it."""
+    found, greedy = row.found, row.setting.sampling.greedy
+    if found.decision == CANNOT or not found.drawn:
+        return row
+    if plain is None:
+        facts = compared(found.drawn, (), subject.models, greedy=greedy)
+        facts["variation"] = row.away
+    else:
+        facts = compared(plain.found.drawn, found.drawn, subject.models, greedy=greedy)
+        facts["variation"] = plain.away
+    reasons = alarms(facts, found.evidence, found.tokens, is_plain=plain is None)
+    enough = found.gone is None and len(found.drawn) >= min(effort.texts, len(subject.prompts))
+    known = plain is None or greedy or (found.bound is not None and found.bound <= (effort.bound or 0))
+    decision = ALARM if reasons else QUIET if enough and known else UNDECIDED
+    evidence = None if found.evidence is None else {**found.evidence, "reasons": reasons}
+    found = replace(found, decision=decision, evidence=evidence, decided_after=len(found.drawn), leading=None)
+    return replace(row, found=found, rounding=facts, located=None)
 
 
 def cannot(setting: Setting, told: Described, *, cached: bool) -> str | None:

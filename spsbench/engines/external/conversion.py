@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from spsbench.engines.external.install import Environment, clean_environment, run
 from spsbench.engines.external.launch import LAUNCH
+from spsbench.engines.external.quantised import FLOAT32, block_type, blocks, write_float32
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.fetch.cache import cache_dir, locked, megabytes, require_room, watcher, written_whole
 
@@ -46,24 +47,32 @@ runpy.run_path(site + "/onnxruntime_genai/models/builder.py", run_name="__main__
 
 
 def gguf(model: Path, dtype: str = "float32") -> Path:
-    """A GGUF file, its matrices in ``float32`` or ``float16``."""
+    """A GGUF file, its matrices in ``float32``, ``float16``, ``q8_0`` or ``q4_k``."""
     read_config(model)
     return _once(model, f"gguf-{dtype}", lambda out: write_gguf(model, out / _GGUF, dtype)) / _GGUF
 
 
-def onnx(model: Path, environment: Environment) -> Path:
-    """A folder of ONNX Runtime GenAI's builder in float32.
+def onnx(model: Path, environment: Environment, weights: str = FLOAT32) -> Path:
+    """A folder of ONNX Runtime GenAI's builder in float32, ``int8`` or ``int4``.
 
     The builder is that of the engine's environment and runs on our interpreter, which has torch.
     """
 
     def build(out: Path) -> None:
         site, scratch = environment.packages, out / "scratch"
-        flags: list[str | Path] = ["-i", model, "-o", out, "-p", "fp32", "-e", "cpu", "-c", scratch]
+        precision = "fp32" if weights == FLOAT32 else weights
+        flags: list[str | Path] = ["-i", model, "-o", out, "-p", precision, "-e", "cpu", "-c", scratch]
         _call([sys.executable, "-c", _BUILD_ONNX, site, *flags])
         shutil.rmtree(scratch, ignore_errors=True)
 
-    return _once(model, f"onnx-{_release(environment)}", build)
+    form = "" if weights == FLOAT32 else f"-{weights}"
+    return _once(model, f"onnx-{_release(environment)}{form}", build)
+
+
+def read_back(model: Path, served: Path) -> Path:
+    """A Hugging Face folder with the weights of a served file in float32: whose law is the engine's."""
+    form = (served.parent if served.is_file() else served).name.partition("-")[2]
+    return _once(model, f"{form}-read", lambda out: write_float32(model, served, out))
 
 
 def openvino(model: Path, environment: Environment) -> Path:
@@ -142,19 +151,24 @@ _REMEDY = "Only Llama models in one safetensors file, without biases and scaled 
 
 
 def write_gguf(folder: Path, out: Path, dtype: str) -> None:
-    """Convert a model; matrices in ``dtype`` (``float32``, ``float16``), norms in float32."""
-    from gguf import GGUFWriter, LlamaFileType
+    """Convert a model; matrices in ``dtype`` (``float32``, ``float16``, ``q8_0``, ``q4_k``), norms in float32."""
+    from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
     from safetensors.torch import load_file
 
     config = read_config(folder)
     writer = GGUFWriter(out, "llama")
     try:
         kinds = {"float32": LlamaFileType.ALL_F32, "float16": LlamaFileType.MOSTLY_F16}
+        kinds |= {"q8_0": LlamaFileType.MOSTLY_Q8_0, "q4_k": LlamaFileType.MOSTLY_Q4_K_M}
         writer.add_file_type(kinds[dtype])
         _add_architecture(writer, config)
         _add_vocabulary(writer, folder, config)
         for name, array in _tensors(load_file(folder / WEIGHTS), config, dtype):
-            writer.add_tensor(name, array)
+            kind = "F32" if dtype in _DTYPES or array.ndim == 1 else block_type(name, array.shape[1], dtype)
+            if kind == "F32":
+                writer.add_tensor(name, array)
+            else:
+                writer.add_tensor(name, blocks(array, kind), raw_dtype=GGMLQuantizationType[kind])
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -236,7 +250,7 @@ def _tensors(
         kind = theirs.split(".")[-2]
         if kind in heads:
             tensor = _neighbours(tensor, heads[kind])
-        wanted = np.float32 if tensor.ndim == 1 else _DTYPES[dtype]
+        wanted = np.float32 if tensor.ndim == 1 else _DTYPES.get(dtype, np.float32)
         yield theirs, np.ascontiguousarray(tensor.float().numpy().astype(wanted))
 
 

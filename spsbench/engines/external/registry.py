@@ -13,6 +13,7 @@ from spsbench.engines.external import conversion
 from spsbench.engines.external.install import Environment, load_entry
 from spsbench.engines.external.launch import LAUNCH
 from spsbench.engines.external.protocol import Load, Peer
+from spsbench.engines.external.quantised import FLOAT32, GGUF, ONNX
 from spsbench.engines.external.worker import Command, Worker
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.plugins import Options, settled, unknown
@@ -26,13 +27,14 @@ class Named:
     """An engine with a built-in worker."""
 
     module: str
-    converted: Callable[[Path, Environment], str]
+    converted: Callable[[Path, Environment, str], str]
     options: Options = field(default_factory=dict)
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     python: Callable[[Environment], Path] = lambda environment: environment.python
     environment: Mapping[str, str] = field(default_factory=dict)
     preloaded: tuple[str, ...] = ()
     placed: Callable[[Environment], dict[str, str]] = lambda environment: {}
+    weights: tuple[str, ...] = ()  # beside float32
 
     def settled(self, spec: Spec, flag: str) -> Options:
         """Every option, as given or by default."""
@@ -50,19 +52,23 @@ class Named:
 NAMED: Mapping[str, Named] = {
     "llama-cpp": Named(
         "llama_cpp",
-        lambda model, environment: str(conversion.gguf(model)),
+        lambda model, environment, weights: str(conversion.gguf(model, weights)),
+        weights=GGUF,
         options={"draft_sampling": "greedy"},
         choices={"draft_sampling": _HOW_TO_DRAFT},
         python=lambda environment: Path(sys.executable),
         placed=lambda environment: {"server": str(environment.server)},
     ),
+    "mlx-lm": Named("mlx_lm", lambda model, environment, _: str(model.absolute())),
     "onnxruntime-genai": Named(
-        "onnxruntime_genai", lambda model, environment: str(conversion.onnx(model, environment))
+        "onnxruntime_genai",
+        lambda model, environment, weights: str(conversion.onnx(model, environment, weights)),
+        weights=ONNX,
     ),
-    "openvino": Named("openvino", lambda model, environment: str(conversion.openvino(model, environment))),
+    "openvino": Named("openvino", lambda model, environment, _: str(conversion.openvino(model, environment))),
     "vllm": Named(
         "vllm",
-        lambda model, environment: str(model.absolute()),
+        lambda model, environment, _: str(model.absolute()),
         options={"draft_sample_method": "greedy", "mended": False, "eager": False},
         choices={"draft_sample_method": _HOW_TO_DRAFT},
         environment={
@@ -89,13 +95,25 @@ _MODEL = ":model="
 class PeerKind:
     """An external engine that can be opened: its log takes what it prints, and it may stop between requests.
 
-    ``converted`` is what ``Load`` is to name for a Hugging Face folder, made once.
+    ``converted`` is what ``Load`` is to name for a Hugging Face folder, made once; ``quantised`` the same by
+    the format of the weights.
     """
 
     name: str
     open: Callable[[Load, Path, bool], Peer]
     converted: Callable[[Path], str] = str
     served: bool = False
+    quantised: Mapping[str, Callable[[Path], str]] = field(default_factory=dict)
+
+    def with_weights(self, weights: str, flag: str) -> PeerKind:
+        """The engine with models in another format."""
+        if weights == FLOAT32:
+            return self
+        if weights not in self.quantised:
+            known = ", ".join((FLOAT32, *self.quantised))
+            remedy = f"Choose from {known}." if self.quantised else "Serve them yourself: docs/servers.md."
+            raise UsageError(f"{self.name} is not given {weights} weights.", flag=flag, remedy=remedy)
+        return replace(self, converted=self.quantised[weights])
 
 
 def find_peer(text: str, flag: str = "--engine") -> PeerKind:
@@ -149,7 +167,11 @@ def peer_in(environment: Environment, spec: Spec, flag: str = "--engine") -> Pee
             variables["LD_PRELOAD"] = ":".join(str(library) for library in libraries if library.is_file())
         return Worker(Command(argv, log, variables), replace(load, options=given), paused=paused)
 
-    return PeerKind(str(spec), opened, lambda model: named.converted(model, environment))
+    def converting(weights: str) -> Callable[[Path], str]:
+        return lambda model: named.converted(model, environment, weights)
+
+    quantised = {weights: converting(weights) for weights in named.weights}
+    return PeerKind(str(spec), opened, converting(FLOAT32), quantised=quantised)
 
 
 def server_address(text: str, flag: str) -> tuple[str, str | None]:

@@ -99,7 +99,7 @@ def usual_settings(load: Load) -> dict[str, Any]:
     return {
         "dtype": load.dtype,
         "kv_dtype": load.dtype,
-        "dynamic_quantisation": False,
+        "dynamic_quantisation": load.weights != "float32",
         "prefix_cache": load.prefix_cache,
         "threads": load.threads,
         "top_p": SMALLEST_SET,

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 from spsbench.engines.external.protocol import (
@@ -59,7 +60,7 @@ class LlamaCpp:
             version=line.split(":", 1)[1].partition(", commit")[0].replace(" (", ", ").strip(),
             vocab_size=model["meta"]["n_vocab"],
             rule=_RULES[_draft_sampling(self._load)] if self._load.speculative else None,
-            settings=usual_settings(self._load),
+            settings=usual_settings(self._load) | _blocks(self._load),
             in_flight=MOST_IN_FLIGHT,
             limits=[
                 "Near the length limit it drafts less than K or nothing; loops are not given there.",
@@ -174,6 +175,15 @@ def flags(load: Load) -> list[str]:
     if load.threads is not None:
         told += [part for flag in pools for part in (flag, str(load.threads))]
     return told
+
+
+def _blocks(load: Load) -> dict[str, str]:
+    """What types the tensors really have; of a float32 file nothing."""
+    if load.weights == "float32":
+        return {}
+    from spsbench.engines.external.quantised import kinds_of
+
+    return {"weights": kinds_of(Path(load.target))}
 
 
 def _draft_sampling(load: Load) -> str:

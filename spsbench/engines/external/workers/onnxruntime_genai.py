@@ -85,9 +85,14 @@ class OnnxRuntimeGenAI:
         generator.append_tokens(prompt)
         prefilled = time.perf_counter()
         ids: list[int] = []
+        logprobs: list[float] = []
+        shown = ask.logprobs and not self._load.speculative
         while not generator.is_done() and len(ids) < ask.max_new_tokens:
+            row = generator.get_logits().reshape(-1, self._vocab_size)[-1] if shown else None
             generator.generate_next_token()
             ids.append(int(generator.get_next_tokens()[0]))
+            if row is not None:
+                logprobs.append(float(row[ids[-1]] - row.max() - np.log(np.exp(row - row.max()).sum())))
             if ids[-1] in ask.stop_ids:
                 break
         ended = time.perf_counter()
@@ -102,6 +107,7 @@ class OnnxRuntimeGenAI:
             prefill_ms=1e3 * (prefilled - started),
             decode_ms=1e3 * (ended - prefilled),
             wall_ms=1e3 * (ended - started),
+            logprobs=logprobs if shown else None,
             **counts,
         )
 
