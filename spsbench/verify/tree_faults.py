@@ -103,8 +103,9 @@ class _ShownAsDrawn(ModelTreeDrafter):
         texts = [self._root]
         for token, parent in zip(made.tokens.tolist(), made.parents, strict=True):
             texts.append(texts[parent + 1].child(token))
-        logits = self.model.score([texts[parent + 1] for parent in made.parents])
-        return Draft(made.tokens, logits.softmax(-1), made.parents)
+        behind = self._behind(texts)
+        told = HostRows([behind[texts[parent + 1]] for parent in made.parents], self._vocab_size)
+        return Draft(made.tokens, told, made.parents)
 
 
 class _NotNormalised(ModelTreeDrafter):
