@@ -6,7 +6,7 @@ nothing: a fault can be exact on many.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -98,14 +98,14 @@ class _ShownAsDrawn(ModelTreeDrafter):
     """The most probable tokens, told as if they had been drawn (transformers 32867, in a tree)."""
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        self._told = list[HostRow]()
         made = super().draft(tokens, k, u)
-        assert made.parents is not None
-        texts = [self._root]
-        for token, parent in zip(made.tokens.tolist(), made.parents, strict=True):
-            texts.append(texts[parent + 1].child(token))
-        behind = self._behind(texts)
-        told = HostRows([behind[texts[parent + 1]] for parent in made.parents], self._vocab_size)
-        return Draft(made.tokens, told, made.parents)
+        return Draft(made.tokens, HostRows(self._told, self._vocab_size), made.parents)
+
+    def _chosen(self, row: HostRow, width: int, numbers: Sequence[float]) -> Iterator[tuple[int, HostRow]]:
+        for token, own in super()._chosen(row, width, numbers):
+            self._told.append(own)
+            yield token, own
 
 
 class _NotNormalised(ModelTreeDrafter):
