@@ -111,18 +111,12 @@ class _ShownAsDrawn(ModelTreeDrafter):
 class _NotNormalised(ModelTreeDrafter):
     """Siblings without replacement, told with what is left of the row and not with its share."""
 
-    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        made = super().draft(tokens, k, u)
-        told, parents = made.drawn_from, made.parents
-        assert isinstance(told, HostRows)
-        assert parents is not None
-        shown, size = list[HostRow](), told.dense().shape[-1]
-        for node, parent in enumerate(parents):
-            first = parents.index(parent)
-            own = told[first]
-            gone = made.tokens[first:node].tolist()
-            shown.append(HostRow(None, np.array([0.0 if x in gone else own.at(x) for x in range(size)])))
-        return Draft(made.tokens, HostRows(shown, size), parents)
+    def _chosen(self, row: HostRow, width: int, numbers: Sequence[float]) -> Iterator[tuple[int, HostRow]]:
+        gone = list[int]()
+        for token, left in super()._chosen(row, width, numbers):
+            share = 1.0 - sum(map(row.at, gone))
+            gone.append(token)
+            yield token, HostRow(left.ids, share * left.weights)
 
 
 class Fault(NamedTuple):

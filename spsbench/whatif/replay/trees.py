@@ -44,10 +44,6 @@ class Tree:
         return replace(self.drafter, options=tuple(sorted((dict(self.drafter.options) | own).items())))
 
     @property
-    def depth(self) -> int:
-        return len(self.shape.branching)
-
-    @property
     def rows(self) -> tuple[int, ...]:
         """[depth] rows of each forward of the draft: the nodes whose children are wanted."""
         return tuple(accumulate(self.shape.branching[:-1], mul, initial=1))
