@@ -24,8 +24,8 @@ MODEL, MODIFIED_REJECTION, FIXED = "model", "modified-rejection", "fixed"
 CHAIN = "chain"
 """The shape of drafts that have one branch."""
 
-BLOCK, ONE_HOT, K_SEQ = "block", "one-hot", "k-seq"
-"""Block verification (Sun et al. 2024), and two rules for trees."""
+BLOCK, RECURSIVE, ONE_HOT, K_SEQ = "block", "recursive-rejection", "one-hot", "k-seq"
+"""Block verification (Sun et al. 2024), and rules for trees: the first unless a run says otherwise."""
 
 EAGER = "eager"
 """The engine that an arm has unless it says otherwise: our own loop, without graphs."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-from operator import mul
 from pathlib import Path
 
 import tiny_models
@@ -39,9 +37,10 @@ class TreeEngine:
 
     def __init__(self, models: Models, fault: Fault, sampling: SamplingParams) -> None:
         self._target, draft = (BeamLM(model.reference()) for model in models)
-        self._drafter = fault.drafter(draft, sampling, Shape(tuple(fault.branching)), fault.siblings)
+        shape = Shape(tuple(fault.branching))
+        self._drafter = fault.drafter(draft, sampling, shape, fault.siblings)
         self._rule, self._sampling = fault.rule, sampling
-        self._nodes = sum(accumulate(fault.branching, mul))
+        self._nodes = shape.nodes
 
     @torch.inference_mode()
     def generate(self, ask: Ask) -> Answer:

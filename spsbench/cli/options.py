@@ -96,7 +96,9 @@ RUN: Panels = {
         "--chat-template auto|none": "Whether to use the tokenizer's chat template. Default: auto.",
     },
     DRAFTING: {
-        "--rule LIST": "What accepts draft tokens. Default: modified-rejection.",
+        "--rule LIST": (
+            "What accepts draft tokens. Default: modified-rejection; of trees recursive-rejection."
+        ),
         "--policy LIST": "How many tokens a loop drafts, up to K. Default: fixed, always K.",
         "--tree SHAPES": (
             "How drafts branch: chain; siblings by depth, e.g. 4,2,1 (K is its depth); dynamic:N, the N most "

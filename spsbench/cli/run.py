@@ -150,7 +150,7 @@ def _possible_settings(params: Mapping[str, Any]) -> RunConfig:
     _refuse_settings(config, expect=expected, on=on)
     if on is not None:
         cluster_of(on)
-    require_possible(config, gates_of(params["fail_on"]))
+    require_possible(config, gates_of(params["fail_on"]), is_k_given=params["k"] is not None)
     return config
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from spsbench.axes import CHAIN
 from spsbench.cli.console import say
 from spsbench.cli.values import seconds
 from spsbench.config import RunConfig, resolve
@@ -98,11 +99,20 @@ def gates_of(text: str | None) -> list[str]:
     return named
 
 
-def require_possible(config: RunConfig, gates: Sequence[str] = ()) -> None:
+def require_possible(config: RunConfig, gates: Sequence[str] = (), *, is_k_given: bool = False) -> None:
     """Refuse what the settings alone show to be impossible; torch is not imported for it."""
+    from spsbench.drafters.registry import shape_in
     from spsbench.engines.arms import is_lossless, task_and_arms
 
     _, arms = task_and_arms(config)
+    depths = {arm.k for arm in arms if arm.method == "sps" and shape_in(arm.drafter)}
+    idle = sorted({*config.ks} - {0, *(arm.k for arm in arms)})
+    if is_k_given and depths and idle:
+        raise UsageError(
+            f"no loop drafts {', '.join(map(str, idle))} tokens: a static tree has its own depth.",
+            flag="--k",
+            remedy=f"Give --k {','.join(map(str, sorted(depths)))}, or add {CHAIN} or dynamic:N to --tree.",
+        )
     lossy = sorted({arm.rule.name for arm in arms if arm.method == "sps" and not is_lossless(arm)})
     if lossy and "lossless" in gates:
         raise UsageError(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.axes import MODIFIED_REJECTION
+from spsbench.axes import CHAIN, MODIFIED_REJECTION, RECURSIVE
 from spsbench.cli import options, values
 from spsbench.cli.console import present, say
 from spsbench.cli.options import takes
@@ -61,7 +61,8 @@ TARGET = "The target"
         },
         options.DRAFTING: {
             "--rule NAME": (
-                "What accepts draft tokens, see `spsbench list rules`. Default: modified-rejection."
+                "What accepts draft tokens, see `spsbench list rules`. Default: modified-rejection; of trees "
+                "recursive-rejection."
             ),
             "--tree SHAPE": "Drafts are trees with so many siblings by depth: 4,2,1. Default: chain.",
             "--siblings NAME": (
@@ -213,7 +214,7 @@ def _question(params: Mapping[str, Any]) -> Question:
             flag="--temperature",
             remedy="Give a temperature above 0.",
         )
-    rule = _rule(params["rule"], params["fault"])
+    rule = _rule(params)
     tree, siblings = _tree(params, rule, min(language.vocabulary, sampling.top_k or language.vocabulary))
     ks = _ks(params["k"]) if tree is None else (tree.depth(0),)
     # torch comes with these: all that was typed has been checked by now.
@@ -284,15 +285,17 @@ def _classes(text: str | None, source: Source, vocabulary: int) -> tuple[int, ..
     return tuple(dict.fromkeys(map(int, parts)))
 
 
-def _rule(text: str | None, fault: str | None) -> Spec:
+def _rule(params: Mapping[str, Any]) -> Spec:
     from spsbench.drafters.registry import rule_kind
     from spsbench.records import Spec
 
+    text, fault = params["rule"], params["fault"]
+    usual = MODIFIED_REJECTION if fault or params["tree"] in (None, CHAIN) else RECURSIVE
     if text in FAULTS and text != "lenience":
         raise UsageError(
             f"{text} is a planted fault, not a rule.", flag="--rule", remedy=f"Give --fault {text}."
         )
-    rule = Spec(MODIFIED_REJECTION) if text is None else Spec.parse(text)
+    rule = Spec.parse(text or usual)
     rule_kind(rule.name).settled(rule)
     if fault is not None and fault not in (*FAULTS, *TREE_FAULTS):
         raise unknown(fault, (*FAULTS, *TREE_FAULTS), "--fault")
@@ -315,7 +318,7 @@ def _tree(params: Mapping[str, Any], rule: Spec, support: int) -> tuple[Shape | 
     Args:
         support: how many tokens a row may have.
     """
-    from spsbench.axes import CHAIN, K_SEQ
+    from spsbench.axes import K_SEQ
     from spsbench.drafters.registry import rule_kind
     from spsbench.drafters.shape import Shape, shape_of
 

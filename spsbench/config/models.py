@@ -119,7 +119,7 @@ def _parts(value: Any) -> Any:
     return [part.strip() for part in value.split(",")]
 
 
-def _trees(value: Any) -> Any:
+def trees_in(value: Any) -> Any:
     """Let trees be written as ``chain+4,2,1``, as on the command line."""
     if not isinstance(value, str):
         return value
@@ -200,7 +200,7 @@ Batches = Annotated[
     AfterValidator(_unique),
 ]
 Names = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
-Trees = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_trees), AfterValidator(_unique)]
+Trees = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(trees_in), AfterValidator(_unique)]
 Engines = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_engines), AfterValidator(_unique)]
 Methods = Annotated[tuple[Method, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "int8", "int4"]

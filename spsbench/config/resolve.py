@@ -18,9 +18,9 @@ from typing import Any, get_args, get_origin
 
 import yaml
 
-from spsbench.axes import BEAM, FIXED
+from spsbench.axes import BEAM, CHAIN, FIXED, MODEL, MODIFIED_REJECTION, RECURSIVE
 from spsbench.config.files import load_pair, load_protocol, pair_name, read_yaml, validate
-from spsbench.config.models import AUTO, ModelRef, PairConfig, RunConfig, chosen_backend
+from spsbench.config.models import AUTO, ModelRef, PairConfig, RunConfig, chosen_backend, trees_in
 from spsbench.config.together import refuse_together
 from spsbench.errors import UsageError, as_typed
 from spsbench.files import ordinary
@@ -134,6 +134,12 @@ def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(protocol, str):
         task = settings.get("task", defaults.get("task", "xsum"))
         defaults |= load_protocol(protocol).settings(str(task))
+    shapes = {str(shape) for shape in _listed(trees_in(settings.get("trees", CHAIN)))}
+    drafters = _listed(settings.get("drafters", defaults.get("drafters", MODEL)))
+    own = [":tree=" in str(drafter) for drafter in drafters]
+    if shapes - {CHAIN} or any(own):
+        chains = CHAIN in shapes and not all(own)
+        defaults["rules"] = [MODIFIED_REJECTION, RECURSIVE] if chains else [RECURSIVE]
     return defaults
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from spsbench.axes import CHAIN, K_SEQ
+from spsbench.axes import CHAIN, K_SEQ, RECURSIVE
 from spsbench.drafters.shape import Shape, shape_of
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.plugins import Check, OptionedKind, Options, Registry, deferred, one_of, settled, within
@@ -61,7 +61,7 @@ class RuleKind(OptionedKind):
             raise UsageError(
                 f"{K_SEQ} tests siblings by one law, and they are chosen {siblings}.",
                 flag=self.FLAG,
-                remedy="Draw siblings independently, or choose recursive-rejection.",
+                remedy=f"Draw siblings independently, or choose {RECURSIVE}.",
             )
 
 
@@ -97,7 +97,7 @@ RULES = Registry(
             trees=True,
         ),
         RuleKind(
-            "recursive-rejection",
+            RECURSIVE,
             "Each sibling by what those before it left of the target's row (SpecInfer, Sequoia).",
             lossless=True,
             build=deferred("spsbench.decode.rules:recursive_rejection"),

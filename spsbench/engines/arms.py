@@ -197,6 +197,7 @@ def _drafting(config: RunConfig) -> Iterator[Drafting]:
     ks = sorted(k for k in config.ks if k > 0)
     shapes = [shape_of(text, "--tree") for text in config.trees]
     shaped = [_shaped(drafter, shape) for drafter, shape in product(drafters, shapes)]
+    _require_searched(config, shaped)
     _require_judged(shaped, rules)
     taken = {rule: rule_kind(rule.name).trees for rule in rules}
     # Beside rules of chains and drafts that are trees a rule that takes both is there for the trees.
@@ -213,6 +214,17 @@ def _drafting(config: RunConfig) -> Iterator[Drafting]:
             if shape is not None and len(parts := parts_of(drafter)) > 1:
                 shape.require_branches(len(parts), k)
             yield drafter, rule, policy, k
+
+
+def _require_searched(config: RunConfig, drafters: Sequence[Spec]) -> None:
+    """Refuse a search with beams where all that is drafted is trees, and trees where nothing is sampled."""
+    samplings, trees = config.samplings or (), [drafter for drafter in drafters if shape_in(drafter)]
+    if BEAM in samplings and trees and (len(trees) == len(drafters) or set(samplings) == {BEAM}):
+        raise UsageError(
+            f"a search with beams drafts no {shape_in(trees[0])}: its draft searches with beams, too.",
+            flag="--tree",
+            remedy=f"Leave the tree or the sampling {BEAM} out.",
+        )
 
 
 def _shaped(drafter: Spec, shape: Shape | None) -> Spec:

@@ -299,6 +299,8 @@ def _acceptance_screen(summary: Summary, room: int) -> Iterator[Block]:
         yield [fitting(arms, results.acceptance_columns(arms), room, named)[0]]
     for row in arms if len(arms) == 1 else ():
         measures = [f"{name} {wording.measure(name, row)}" for name in wording.FIRST_SCREEN]
+        if row.get("nodes_per_loop"):
+            measures.append(f"nodes/loop {wording.nodes(row)}")
         if row.get("share_of_optimum"):
             measures.append(f"share of optimum {wording.share_of_optimum(row)}")
         yield [Text("  ".join(measures))]

@@ -102,6 +102,11 @@ def share_of_optimum(row: Row) -> str:
     return NOTHING if found is None else f"{found['ratio']:.1%}{ends}"
 
 
+def nodes(row: Row) -> str:
+    """Tokens that a loop of a tree drafted; a dash of chains."""
+    return number(row.get("nodes_per_loop"), 1)
+
+
 def estimate(value: Estimate | None, unit: str = "") -> str:
     """``interval`` of an entry of the summary, or a dash."""
     return NOTHING if value is None else f"{value['estimate']:.2f}{unit}{brackets(value)}"

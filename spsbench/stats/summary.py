@@ -248,6 +248,8 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
         "lossless": recorded.get("lossless", True),
         "prediction": None,
     }
+    if loops is not None and "nodes" in loops and loops["nodes"].notna().any():
+        row["nodes_per_loop"] = _mean(loops, "nodes")
     if not run.corpora:
         del row["metric_intervals"]
     if base is None or "wave" not in own or own["wave"].isna().all():

@@ -6,7 +6,7 @@ nothing: a fault can be exact on many.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -98,30 +98,25 @@ class _ShownAsDrawn(ModelTreeDrafter):
     """The most probable tokens, told as if they had been drawn (transformers 32867, in a tree)."""
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        self._told = list[HostRow]()
         made = super().draft(tokens, k, u)
-        assert made.parents is not None
-        texts = [self._root]
-        for token, parent in zip(made.tokens.tolist(), made.parents, strict=True):
-            texts.append(texts[parent + 1].child(token))
-        logits = self.model.score([texts[parent + 1] for parent in made.parents])
-        return Draft(made.tokens, logits.softmax(-1), made.parents)
+        return Draft(made.tokens, HostRows(self._told, self._vocab_size), made.parents)
+
+    def _chosen(self, row: HostRow, width: int, numbers: Sequence[float]) -> Iterator[tuple[int, HostRow]]:
+        for token, own in super()._chosen(row, width, numbers):
+            self._told.append(own)
+            yield token, own
 
 
 class _NotNormalised(ModelTreeDrafter):
     """Siblings without replacement, told with what is left of the row and not with its share."""
 
-    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        made = super().draft(tokens, k, u)
-        told, parents = made.drawn_from, made.parents
-        assert isinstance(told, HostRows)
-        assert parents is not None
-        shown, size = list[HostRow](), told.dense().shape[-1]
-        for node, parent in enumerate(parents):
-            first = parents.index(parent)
-            own = told[first]
-            gone = made.tokens[first:node].tolist()
-            shown.append(HostRow(None, np.array([0.0 if x in gone else own.at(x) for x in range(size)])))
-        return Draft(made.tokens, HostRows(shown, size), parents)
+    def _chosen(self, row: HostRow, width: int, numbers: Sequence[float]) -> Iterator[tuple[int, HostRow]]:
+        gone = list[int]()
+        for token, left in super()._chosen(row, width, numbers):
+            share = 1.0 - sum(map(row.at, gone))
+            gone.append(token)
+            yield token, HostRow(left.ids, share * left.weights)
 
 
 class Fault(NamedTuple):

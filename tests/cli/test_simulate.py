@@ -104,7 +104,6 @@ def test_a_larger_tree_is_drawn_and_its_page_written(cli: Cli, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--tree", "2,1"), "--rule: modified-rejection judges chains"),
         (("--rule", "block", "--tree", "2,1"), "--rule: block judges chains"),
         (("--rule", "lenience", "--tree", "2"), "--rule: lenience judges chains"),
         (("--rule", "k-seq", "--tree", "2", "--siblings", "top"), "--rule: k-seq tests siblings by one law"),

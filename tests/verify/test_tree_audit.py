@@ -1,26 +1,49 @@
-"""An audit finds block verification's planted faults in texts of the embedded pair."""
+"""An audit finds planted faults of trees and block verification in texts of the embedded pair."""
 
 from __future__ import annotations
 
 import pytest
 from tree_engine import TreeEngine, mini_pair
 
+from spsbench.decode import trees
 from spsbench.records import SamplingParams
 from spsbench.verify import engine_audit
-from spsbench.verify.engine_audit import Effort, EngineAudit
-from spsbench.verify.tree_faults import FAULTS
+from spsbench.verify.engine_audit import Effort, EngineAudit, Found
+from spsbench.verify.tree_faults import FAULTS, Fault
 
-SAMPLING = SamplingParams(temperature=1.5, top_k=3)
+FLAT = SamplingParams(temperature=3.0, top_k=3)
+"""Here most of the faults have a total variation above 2% a loop: docs/rulebook.md has the table."""
+
+RULES = {
+    "block": Fault(trees.traversal, "independent", (1, 1)),
+    "recursive-rejection": Fault(trees.recursive_rejection, "without", (2,)),
+    "recursive-rejection of two branches": Fault(trees.recursive_rejection, "without", (2, 1)),
+    "recursive-rejection of the most probable": Fault(trees.recursive_rejection, "top", (2,)),
+}
+
+
+def audited(made: Fault, sampling: SamplingParams, texts: int, monkeypatch: pytest.MonkeyPatch) -> Found:
+    """After texts of 24 tokens; where a chain is judged as a block the places in a loop are not bet on."""
+    monkeypatch.setattr(engine_audit, "TO_LOCATE", 1)
+    models, prompts = mini_pair()
+    rule = "block" if max(made.branching) == 1 else "recursive-rejection"
+    engine, effort = TreeEngine(models, made, sampling), Effort(1e-9, texts, 3600.0, 24)
+    given = (engine, models, prompts, sampling, [], effort, 0, None, len(made.branching), rule)
+    return EngineAudit(*given).run(lambda _: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", ["stopped at the first failure", "product as threshold"])
+@pytest.mark.parametrize("name", [name for name in FAULTS if name != "token-wise residual"])
 def test_a_fault_is_found_within_300_texts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After 158 and 138 texts of 24 tokens."""
-    monkeypatch.setattr(engine_audit, "TO_LOCATE", 1)
-    models, prompts = mini_pair()
-    engine = TreeEngine(models, FAULTS[name], SAMPLING)
-    given = (engine, models, prompts, SAMPLING, [], Effort(1e-9, 300, 600.0, 24), 0, None, 2, "block")
-    found = EngineAudit(*given).run(lambda _: None)  # type: ignore[arg-type]
+    """A token-wise residual has a total variation of 0.4% there, and less elsewhere."""
+    found = audited(FAULTS[name], FLAT, 300, monkeypatch)
     assert found.decision == "alarm"
     assert found.decided_after <= 300
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", RULES)
+def test_the_rules_stay_quiet(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = audited(RULES[name], FLAT, 100, monkeypatch)
+    assert found.decision != "alarm"
+    assert len(found.drawn) == 100

@@ -236,7 +236,7 @@ class Readings:
             draft, drafter, name, sample = row["key"]
             ratios, drafted = np.array(row["ratios"], np.float64), np.array(row["drafted"], np.int64)
             tree = tree_of(Spec.parse(drafter))
-            width = most if tree is None else tree.depth
+            width = most if tree is None else tree.shape.depth(0)
             if ratios.shape != (len(drafted), width) or not (ratios >= 0).all():
                 raise ValueError("no ratios of drafts up to K")
             self._found[draft, drafter, name, sample] = Forced(ratios, drafted)

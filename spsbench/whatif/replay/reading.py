@@ -88,7 +88,7 @@ class TextTree:
         p = rows.on_host(rows.warped(self.model.score(ids[-n - 1 : -1], last=n), self._sampling))
         random, most = np.random.default_rng(text.tokens), max(shape.branching)
         chances = [self._chances(p[t], text, t, most, random) for t in range(n)]
-        return Forced(by_depth(np.array(chances), shape.branching), np.full(n, self._tree.depth))
+        return Forced(by_depth(np.array(chances), shape.branching), np.full(n, shape.depth(0)))
 
     def _chances(
         self, p: HostRow, text: ForcedText, t: int, most: int, random: np.random.Generator

@@ -56,7 +56,7 @@ class Sought:
 
     def cells(self, rules: Sequence[str], ks: Sequence[int]) -> Iterable[tuple[str, int]]:
         """Every rule and K: of a tree its depth."""
-        return product(self.rules or rules, ks if self.tree is None else (self.tree.depth,))
+        return product(self.rules or rules, ks if self.tree is None else (self.tree.shape.depth(0),))
 
     @property
     def needs_draft(self) -> bool:

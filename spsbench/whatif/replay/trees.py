@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
 
-from spsbench.axes import ONE_HOT
+from spsbench.axes import ONE_HOT, RECURSIVE
 from spsbench.drafters.registry import SIBLINGS, TREE, shape_in
 from spsbench.drafters.shape import Shape, shape_of
 from spsbench.errors import UsageError
 from spsbench.records import Spec
 
 WITHOUT, INDEPENDENT, TOP = SIBLINGS
-RECURSIVE = "recursive-rejection"
 _USUAL = {ONE_HOT: TOP, "sample-and-compare": TOP, "traversal": TOP, RECURSIVE: WITHOUT}
 """Siblings of each rule whose law over a text is known, unless the drafter says which."""
 _ALSO = {(RECURSIVE, TOP), (RECURSIVE, INDEPENDENT)}
@@ -43,10 +42,6 @@ class Tree:
         """The drafter as an arm has it."""
         own = {TREE: str(self.shape), _SIBLINGS: self.siblings}
         return replace(self.drafter, options=tuple(sorted((dict(self.drafter.options) | own).items())))
-
-    @property
-    def depth(self) -> int:
-        return len(self.shape.branching)
 
     @property
     def rows(self) -> tuple[int, ...]:
