@@ -30,7 +30,7 @@ TESTED = "What to test"
 
 @takes(
     "task pair target draft revision draft_revision data prompts k drafter rule policy control controls "
-    "effort engine sampling temperature top_p top_k chat_template seed device dtype quantise "
+    f"effort engine sampling temperature top_p top_k {options.PROCESSED} chat_template seed device dtype quantise "
     "draft_quantise threads backend tensor_parallel",
     {
         TESTED: {

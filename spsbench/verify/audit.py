@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from spsbench.decode.processors import bound
 from spsbench.engines.rescore import Reading, score_stats, teacher_force
 from spsbench.errors import UsageError
 from spsbench.execution.samples import rows
@@ -94,6 +95,7 @@ class Reader:
                 raise ValueError(f"{length} tokens do not fit the target's window of {self.context_window}")
         said = row.get("sampling")
         sampling = self.sampling if said is None else sampling_of(said)
+        sampling = bound(sampling, self.tokenizer)
         return Foreign(line, prompt, completion, sampling, ours)
 
     def _ids(self, row: Mapping[str, Any], name: str, *, special: bool) -> tuple[tuple[int, ...], bool]:
@@ -109,15 +111,6 @@ class Reader:
         if wrong is not None:
             raise ValueError(f"{name}_ids holds {wrong}, and the target has {self.vocab_size} tokens")
         return tuple(ids), False
-
-
-def described(sampling: SamplingParams) -> str:
-    """In a few words, e.g. ``temperature 0.8, top_p 0.95``."""
-    if sampling.greedy:
-        return "greedy"
-    plain = asdict(SamplingParams())
-    changed = [f"{name} {value:g}" for name, value in asdict(sampling).items() if value != plain[name]]
-    return ", ".join(changed) or "temperature 1"
 
 
 LEVEL = 1e-4
@@ -156,7 +149,7 @@ class Audit:
         self.texts += 1
         self.tokens += len(text.completion)
         self.retokenised += text.retokenised
-        self.samplings[described(text.sampling)] += 1
+        self.samplings[text.sampling.described] += 1
         wrong = reading.impossible.nonzero()
         if len(wrong) and self.first_impossible is None:
             index = int(wrong[0])

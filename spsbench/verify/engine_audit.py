@@ -42,7 +42,7 @@ from spsbench.records import SamplingParams
 from spsbench.runner.stopping import derive_seed
 from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E, FEWEST_POSITIONS
 from spsbench.summary_types import EngineAuditRow, Evidence
-from spsbench.verify.audit import Audit, Drawn, Foreign, described, reading_of
+from spsbench.verify.audit import Audit, Drawn, Foreign, reading_of
 from spsbench.verify.bets import Bets
 from spsbench.verify.localise import Law, Located, locate, read_under
 
@@ -259,13 +259,15 @@ class Setting:
         s = self.sampling
         cuts = [f"top-k {s.top_k}"] if s.top_k else []
         cuts += [f"top-p {s.top_p:g}"] if s.top_p < 1 else []
-        return ", ".join([self._drafting(), *(["greedy"] if s.greedy else [f"T={s.temperature:g}", *cuts])])
+        drawn = ["greedy"] if s.greedy else [f"T={s.temperature:g}", *cuts]
+        return ", ".join([self._drafting(), *drawn, *([] if s.process is None else [s.process.described])])
 
     @property
     def file(self) -> str:
         """Of its texts, e.g. ``k4-t0.8-p1-top0.jsonl``."""
         s = self.sampling
         drawn = "greedy" if s.greedy else f"t{s.temperature:g}-p{s.top_p:g}-top{s.top_k}"
+        drawn += "" if s.process is None else f"-{s.process.key}"
         return f"{self._drafting().lower().replace(' ', '-').replace('=', '')}-{drawn}.jsonl"
 
     @property
@@ -330,7 +332,7 @@ class Row:
             "setting": self.setting.name,
             "k": self.setting.k,
             "is_plain": self.setting.is_plain,
-            "sampling": described(self.setting.sampling),
+            "sampling": self.setting.sampling.described,
             "decision": self.decision,
             "decided_after": found.decided_after,
             "texts": len(found.drawn),
