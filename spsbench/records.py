@@ -59,8 +59,8 @@ class Processing:
     Attributes:
         min_p: tokens below this share of the most probable one's probability are cut.
         typical_p: the mass of the locally typical set (Meister et al. 2022); 1 keeps all tokens.
-        repetition_penalty: positive logits of tokens seen in prompt or output are divided by it, negative ones
-            multiplied (Keskar et al. 2019).
+        repetition_penalty: positive logits of tokens seen in prompt or output are divided by it, negative
+            ones multiplied (Keskar et al. 2019).
         presence_penalty, frequency_penalty: taken off the logit of a token seen in the output, once and for
             each time.
         logit_bias: added to logits, by token.
@@ -86,13 +86,13 @@ class Processing:
         """In a few words, e.g. ``min-p 0.1, repetition penalty 1.2 (vllm)``."""
         plain = Processing()
         changed = [(name, value) for name, value in self.record().items() if value != getattr(plain, name)]
-        short = {"min_p": "min-p", "typical_p": "typical-p", "min_new_tokens": "at least so many new tokens"}
+        short = {"min_p": "min-p", "typical_p": "typical-p", "min_new_tokens": "least new tokens"}
         shown = [
-            f"{short.get(name, name.replace('_', ' '))}{f' {value:g}' if isinstance(value, (int, float)) else ''}"
+            f"{short.get(name, name.replace('_', ' '))} {value if isinstance(value, (int, float)) else ''}"
             for name, value in changed
             if name != "convention"
         ]
-        return ", ".join(shown) + f" ({self.convention})"
+        return ", ".join(each.strip() for each in shown) + f" ({self.convention})"
 
     def record(self) -> dict[str, Any]:
         """What was asked for, as JSON has it."""
@@ -147,7 +147,8 @@ class SamplingParams:
     def described(self) -> str:
         """In a few words, e.g. ``temperature 0.8, top_p 0.95, min-p 0.1 (vllm)``."""
         plain, names = SamplingParams(), ("temperature", "top_k", "top_p")
-        cuts = [f"{name} {getattr(self, name):g}" for name in names if getattr(self, name) != getattr(plain, name)]
+        values = {name: getattr(self, name) for name in names}
+        cuts = [f"{name} {value:g}" for name, value in values.items() if value != getattr(plain, name)]
         drawn = "greedy" if self.greedy else ", ".join(cuts) or "temperature 1"
         return drawn if self.process is None else f"{drawn}, {self.process.described}"
 

@@ -353,10 +353,7 @@ def _samplings(params: Mapping[str, Any]) -> list[SamplingParams]:
         nothing = {**params, **dict.fromkeys(names)}
         return [values.sampling({**nothing, **given, "greedy": False}) for given in _DEFAULT]
     lists = [[None] if params[name] is None else params[name].split(",") for name in names]
-    found = [
-        values.sampling({**params, **dict(zip(names, given, strict=True))})
-        for given in product(*lists)
-    ]
+    found = [values.sampling({**params, **dict(zip(names, given, strict=True))}) for given in product(*lists)]
     return list(dict.fromkeys(found))
 
 

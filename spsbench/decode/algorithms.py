@@ -99,8 +99,8 @@ def ars(
     watch: Stopwatch,
     prompt: Sequence[int] = (),
 ) -> Iterator[DecodedLoop]:
-    """Algorithm 1: one token a loop. ``target`` has read the prompt but ``pending``, [1]; only processing that
-    looks at the tokens before asks for ``prompt``."""
+    """Algorithm 1: one token a loop. ``target`` has read the prompt but ``pending``, [1]; only processing
+    that looks at the tokens before asks for ``prompt``."""
     process, tokens, token = sampling.process, list(prompt), list[int]()
     while True:
         u = uniforms(1)

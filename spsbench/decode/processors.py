@@ -69,7 +69,9 @@ def bound(
         )
     mask = None if process.grammar is None else Grammar(process.grammar, tokenizer)
     given = {each.name: getattr(process, each.name) for each in fields(Processing)}
-    return replace(sampling, process=Bound(**given, stop_ids=tuple(sorted(tokenizer.eos_ids | stop_ids)), mask=mask))
+    return replace(
+        sampling, process=Bound(**given, stop_ids=tuple(sorted(tokenizer.eos_ids | stop_ids)), mask=mask)
+    )
 
 
 def with_history(logits: Tensor, process: Processing, tokens: Sequence[int], prompt: int) -> Tensor:

@@ -101,7 +101,9 @@ class ModelDrafter:
 
 def build(options: Options, context: Context) -> Drafter:
     assert context.draft is not None
-    context = context if options[PROCESSED] else replace(context, sampling=replace(context.sampling, process=None))
+    context = (
+        context if options[PROCESSED] else replace(context, sampling=replace(context.sampling, process=None))
+    )
     return tree_drafter(context.draft, options, context) or ModelDrafter(
         context.draft, context.sampling, context.device, context.policy
     )

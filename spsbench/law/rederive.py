@@ -100,9 +100,7 @@ def own_law(logits: Tensor, sampling: SamplingParams, slack: float) -> Law:
     return Law(probs, doubtful, tolerance, lead)
 
 
-def _cut_law(
-    logits: Tensor, sampling: SamplingParams, slack: float, shift: Tensor, lead: Tensor
-) -> Law:
+def _cut_law(logits: Tensor, sampling: SamplingParams, slack: float, shift: Tensor, lead: Tensor) -> Law:
     """Cuts in the order of a convention, by their one definition; what rounding leaves open by moving it.
 
     A token is in doubt if looser or tighter cuts decide otherwise of it, or if it is as near as rounding to
@@ -116,11 +114,19 @@ def _cut_law(
     inside, doubtful = probs > 0, torch.zeros_like(probs, dtype=torch.bool)
     for sign in (-1.0, 1.0):
         mass = {"top_p": sampling.top_p, "typical_p": process.typical_p}
-        mass = {name: min(max(value + sign * moved, 1e-9), 1.0) if value < 1 else 1.0 for name, value in mass.items()}
-        cuts = replace(process, typical_p=mass["typical_p"], min_p=process.min_p * math.exp(-2 * sign * moved))
+        mass = {
+            name: min(max(value + sign * moved, 1e-9), 1.0) if value < 1 else 1.0
+            for name, value in mass.items()
+        }
+        cuts = replace(
+            process, typical_p=mass["typical_p"], min_p=process.min_p * math.exp(-2 * sign * moved)
+        )
         doubtful |= inside != (warp(logits, replace(sampling, top_p=mass["top_p"], process=cuts)) > 0)
     cut = ~inside & ~logits.isneginf()
-    for kept in (logits.masked_fill(~inside, math.inf).amin(-1, True), logits.masked_fill(~inside, -math.inf).amax(-1, True)):
+    for kept in (
+        logits.masked_fill(~inside, math.inf).amin(-1, True),
+        logits.masked_fill(~inside, -math.inf).amax(-1, True),
+    ):
         near = (logits - kept).abs() <= 4 * shift
         doubtful |= near & (near & cut).any(-1, keepdim=True)
     whole = (logits / sampling.temperature).softmax(-1)

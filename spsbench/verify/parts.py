@@ -110,7 +110,7 @@ def same_warp(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fi
     distances: list[tuple[float, SamplingParams]] = []
     skipped = 0
     for rows in _flat_rows(subject, prompts):
-        for sampling in dict.fromkeys((subject.sampling, *_OTHERS)):
+        for sampling in dict.fromkeys((replace(subject.sampling, process=None), *_OTHERS)):
             together = _warped(rows, sampling)
             for index, row in enumerate(rows.double().cpu().numpy()):
                 if not is_clear(row, sampling, _SLACK):
