@@ -191,7 +191,7 @@ def start_tree(
             watch.lap("verify")
             if process is not None:
                 befores = ([*prompt, *node.tokens()] for node in distinct)
-                each = zip(logits.split(1), befores, strict=True)
+                each = zip(logits.unsqueeze(1), befores, strict=True)
                 logits = torch.cat([with_history(row, process, all_, len(prompt)) for row, all_ in each])
             place = {node: index for index, node in enumerate(distinct)}
             q = rows.warped(logits, sampling).take([place[node] for node in nodes])

@@ -7,6 +7,7 @@ it: that a row after a draft is processed as one without a draft is what keeps s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
@@ -105,8 +106,9 @@ def _step(row: Tensor, process: Processing, before: list[int], prompt: int) -> N
         row[seen] = torch.where(own < 0, own * penalty, own / penalty)
     counted = output if window is None else window
     if counted and (process.presence_penalty or process.frequency_penalty):
-        ids, counts = torch.tensor(counted, device=row.device).unique(return_counts=True)
-        row[ids] -= process.presence_penalty + process.frequency_penalty * counts
+        times = Counter(counted)
+        counts = torch.tensor(list(times.values()), device=row.device, dtype=row.dtype)
+        row[list(times)] -= process.presence_penalty + process.frequency_penalty * counts
     past = before if process.convention == "transformers" else output
     for *start, last in process.bad_words:
         if not start or past[-len(start) :] == start:

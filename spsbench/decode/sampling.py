@@ -85,7 +85,8 @@ def _typical(logs: Tensor, mass: float) -> Tensor:
     rising, order = away.sort(-1)
     reached = logs.exp().gather(-1, order).cumsum(-1, dtype=torch.float64)
     last = (reached < mass).sum(-1, keepdim=True).clamp_(max=logs.shape[-1] - 1)
-    return away <= rising.gather(-1, last)
+    inside: Tensor = away <= rising.gather(-1, last)
+    return inside
 
 
 def _nucleus(probs: Tensor, top_p: float) -> Tensor:
