@@ -244,3 +244,15 @@ def _loaded(point: metadata.EntryPoint, flag: str) -> Any:
             flag=flag,
             remedy="Correct or remove its package.",
         ) from error
+
+
+def require_grammars() -> None:
+    """Refuse a grammar where llguidance is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("llguidance") is None:
+        raise UnavailableError(
+            "masks of a grammar are made by llguidance, which is not installed.",
+            flag="--grammar",
+            remedy='pip install "spsbench[grammar]"',
+        )

@@ -8,7 +8,8 @@ target: for ArS it emits one token, for SpS between 1 and K+1.
 from __future__ import annotations
 
 from array import array
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from hashlib import sha256
 from typing import Any, Literal
 
 from spsbench.axes import EAGER, FIXED, MODEL, MODIFIED_REJECTION, Axes, Method
@@ -80,6 +81,35 @@ class Processing:
     grammar: str | None = None
     convention: str = "transformers"
 
+    @property
+    def described(self) -> str:
+        """In a few words, e.g. ``min-p 0.1, repetition penalty 1.2 (vllm)``."""
+        plain = Processing()
+        changed = [(name, value) for name, value in self.record().items() if value != getattr(plain, name)]
+        short = {"min_p": "min-p", "typical_p": "typical-p", "min_new_tokens": "least new tokens"}
+        shown = [
+            f"{short.get(name, name.replace('_', ' '))} {value if isinstance(value, (int, float)) else ''}"
+            for name, value in changed
+            if name != "convention"
+        ]
+        return ", ".join(each.strip() for each in shown) + f" ({self.convention})"
+
+    def record(self) -> dict[str, Any]:
+        """What was asked for, as JSON has it."""
+        return {each.name: getattr(self, each.name) for each in fields(Processing)}
+
+    @property
+    def key(self) -> str:
+        """A few characters that differ between any two."""
+        return sha256(repr(self.record()).encode()).hexdigest()[:8]
+
+    @property
+    def follows_history(self) -> bool:
+        """Whether a row depends on the tokens before it beyond what the model makes of them."""
+        cuts = {"min_p", "typical_p", "convention"}
+        plain = Processing().record()
+        return any(value != plain[name] for name, value in self.record().items() if name not in cuts)
+
 
 LEAST_TEMPERATURE = 1e-30
 """Logits divided by less leave the range of float32, and their differences are NaN."""
@@ -105,8 +135,22 @@ class SamplingParams:
 
     def record(self) -> dict[str, Any]:
         """All fields as JSON has them; ``beam`` and ``process`` only where there is one."""
-        later = {name for name in ("beam", "process") if getattr(self, name) is None}
-        return {name: value for name, value in asdict(self).items() if name not in later}
+        found = asdict(replace(self, process=None))
+        del found["process"]
+        if self.beam is None:
+            del found["beam"]
+        if self.process is not None:
+            found["process"] = self.process.record()
+        return found
+
+    @property
+    def described(self) -> str:
+        """In a few words, e.g. ``temperature 0.8, top_p 0.95, min-p 0.1 (vllm)``."""
+        plain, names = SamplingParams(), ("temperature", "top_k", "top_p")
+        values = {name: getattr(self, name) for name in names}
+        cuts = [f"{name} {value:g}" for name, value in values.items() if value != getattr(plain, name)]
+        drawn = "greedy" if self.greedy else ", ".join(cuts) or "temperature 1"
+        return drawn if self.process is None else f"{drawn}, {self.process.described}"
 
 
 OptionValue = bool | int | float | str

@@ -49,6 +49,7 @@ OF_TEXTS = {
 
 @takes(
     "samples engine pair target draft revision draft_revision temperature top_p top_k greedy "
+    f"{options.PROCESSED} "
     "samples_dtype k arms weights in_flight prefix_cache bound texts budget task limit max_new_tokens "
     "threads out repro seed device dtype",
     {
@@ -318,17 +319,19 @@ def audit_named(params: Mapping[str, Any]) -> None:
     levels, caches = _levels(params["in_flight"]), _caches(params["prefix_cache"])
     threads, config = values.threads(params["threads"]), config_of(params, "--task")
     from spsbench.cli.interruption import continued_by, typed
+    from spsbench.decode.processors import bound
     from spsbench.files import make_folder
     from spsbench.store import fresh_directory
     from spsbench.verify.engine_audit import Effort, Setting, audit_engine
 
     quiet = params["quiet"]
-    settings = [
-        Setting(sampling, k, level, cache, weights)
-        for sampling, k, cache, level in product(samplings, lookaheads, caches or (False,), levels)
-    ]
     say("Checking prompts, models and engine", quiet=quiet)
     ready = plan_of(config, params["engine"])
+    bounds = [bound(sampling, ready.source.tokenizer) for sampling in samplings]
+    settings = [
+        Setting(sampling, k, level, cache, weights)
+        for sampling, k, cache, level in product(bounds, lookaheads, caches or (False,), levels)
+    ]
     folder: Path = params["out"] or fresh_directory(results_dir(), "audit", ready.config.pair.name)
     make_folder(folder, "--out")
     subject = subject_of(kind, ready, threads, weights)
@@ -396,13 +399,10 @@ def _samplings(params: Mapping[str, Any]) -> list[SamplingParams]:
     """The product of the lists that were given, each combination once; ``_DEFAULT`` without any."""
     names = ("temperature", "top_p", "top_k")
     if not params["greedy"] and all(params[name] is None for name in names):
-        nothing = dict.fromkeys(names)
+        nothing = {**params, **dict.fromkeys(names)}
         return [values.sampling({**nothing, **given, "greedy": False}) for given in _DEFAULT]
     lists = [[None] if params[name] is None else params[name].split(",") for name in names]
-    found = [
-        values.sampling(dict(zip(names, given, strict=True)) | {"greedy": params["greedy"]})
-        for given in product(*lists)
-    ]
+    found = [values.sampling({**params, **dict(zip(names, given, strict=True))}) for given in product(*lists)]
     return list(dict.fromkeys(found))
 
 

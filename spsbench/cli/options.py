@@ -29,6 +29,7 @@ EXIT_CODES = (
 FIRST = None
 WHAT = "What to measure"
 SAMPLING = "Sampling"
+PROCESSING = "Processing of logits"
 DRAFTING = "Drafting and acceptance"
 MACHINE = "Machine and models"
 OUTPUT = "Output"
@@ -95,6 +96,20 @@ RUN: Panels = {
         "--fixed-length": "Ignore EOS and stop strings, so that all outputs have the same length.",
         "--chat-template auto|none": "Whether to use the tokenizer's chat template. Default: auto.",
     },
+    PROCESSING: {
+        "--min-p P": "Cut tokens below this share of the most probable one's probability, 0 to below 1.",
+        "--typical-p P": "Mass of the locally typical set, above 0 to 1.",
+        "--repetition-penalty R": "Divides positive logits of tokens seen before, multiplies negative ones.",
+        "--presence-penalty X": "Taken off the logits of tokens seen before.",
+        "--frequency-penalty X": "Taken off for each time a token was seen before.",
+        "--logit-bias ID:BIAS,...": "Added to the logits of tokens, e.g. 50256:-5,11:1.5.",
+        "--min-new-tokens N": "So many tokens before one that ends the output.",
+        "--bad-words IDS": "Impossible sequences of token ids, e.g. '12 7,345'; or a file, one a line.",
+        "--grammar SCHEMA": "A JSON schema that outputs follow: a file. Needs spsbench[grammar].",
+        "--convention NAME": (
+            "Whose order and definitions of these: transformers, vllm or llama-cpp. Default: transformers."
+        ),
+    },
     DRAFTING: {
         "--rule LIST": (
             "What accepts draft tokens. Default: modified-rejection; of trees recursive-rejection."
@@ -147,6 +162,12 @@ RUN: Panels = {
         "--debug": "Show the traceback of an error.",
     },
 }
+
+PROCESSED = (
+    "min_p typical_p repetition_penalty presence_penalty frequency_penalty logit_bias min_new_tokens "
+    "bad_words grammar convention"
+)
+"""The options of ``Processing of logits``."""
 
 _PATHS = ("DIR", "FILE", "FOLDER", "RUN")
 _PATH_ARGUMENTS = ("A", "B", "RUN", "RUN or SAMPLES", "SAMPLES", "SHARD")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 @takes(
     "prompt pair target draft revision draft_revision k sampling temperature top_p top_k max_new_tokens "
+    f"{options.PROCESSED} "
     "chat_template seed device dtype threads backend",
     {
         options.FIRST: {

@@ -251,7 +251,9 @@ def threads(text: str | None) -> int | None:
 
 
 def sampling(params: Mapping[str, Any]) -> SamplingParams:
-    """How texts were drawn, of ``--temperature``, ``--top-p``, ``--top-k`` and ``--greedy``."""
+    """How texts were drawn, of ``--temperature``, ``--top-p``, ``--top-k``, ``--greedy`` and processing."""
+    from spsbench.config.processing import PROCESSING
+    from spsbench.config.resolve import resolve, typed_settings
     from spsbench.records import SamplingParams
 
     temperature = number(params["temperature"], "--temperature", 0, 1.0)
@@ -260,7 +262,9 @@ def sampling(params: Mapping[str, Any]) -> SamplingParams:
         raise UsageError("it must be above 0 and at most 1, got 0.", flag="--top-p")
     top_k = int(number(params["top_k"], "--top-k", 0, 0, whole=True))
     greedy = bool(params["greedy"]) or temperature == 0
-    return SamplingParams(1.0 if temperature == 0 else temperature, top_k, top_p, greedy)
+    asked = typed_settings({name: params.get(name) for name in PROCESSING})
+    process = resolve(asked).processing if asked else None
+    return SamplingParams(1.0 if temperature == 0 else temperature, top_k, top_p, greedy, process=process)
 
 
 FLOATS = ("float32", "bfloat16", "float16")

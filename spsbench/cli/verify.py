@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from spsbench.axes import label
+from spsbench.cli import options
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.options import takes
 from spsbench.cluster import require_alone, started
@@ -31,6 +32,7 @@ TESTED = "What to test"
 @takes(
     "task pair target draft revision draft_revision data prompts k drafter rule policy control controls "
     "effort engine sampling temperature top_p top_k chat_template seed device dtype quantise "
+    f"{options.PROCESSED} "
     "draft_quantise threads backend tensor_parallel",
     {
         TESTED: {
@@ -176,6 +178,7 @@ def verify_controls(params: Mapping[str, Any], effort: Effort) -> None:
 
 def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
     """Each sampling and way of drafting to test, with the pair loaded once."""
+    from spsbench.decode.processors import bound
     from spsbench.drafters.registry import HIDDEN, drafter_kind
     from spsbench.runner import plan
     from spsbench.runner.execute import load
@@ -193,7 +196,7 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
         subject = SamplerUnderTest(
             pair.target.with_features("--drafter") if reads_states else pair.target,
             pair.draft,
-            arm.sampling,
+            bound(arm.sampling, ready.source.tokenizer),
             arm.k,
             pair.device,
             params["control"],

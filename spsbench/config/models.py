@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from spsbench.axes import CHAIN, EAGER, Method
 from spsbench.config.addresses import withhold
+from spsbench.config.processing import ProcessingSettings
 from spsbench.errors import UsageError
 from spsbench.records import LEAST_TEMPERATURE
 
@@ -300,7 +301,7 @@ _FORMER = ("kernels", "allow_code_exec")
 """Settings of earlier versions that have no effect any more."""
 
 
-class RunConfig(Limits):
+class RunConfig(ProcessingSettings, Limits):
     """Everything that determines a run, resolved; ``config.yaml`` in the run directory.
 
     A field's title is the option that sets it, where that has another name. An option whose name is a

@@ -8,6 +8,7 @@ from typing import Any
 
 from spsbench.axes import BEAM
 from spsbench.config.models import QUANTISED
+from spsbench.config.processing import PROCESSING
 from spsbench.errors import UsageError
 
 
@@ -125,7 +126,7 @@ TABLE = (
     ),
     Clash(
         ("settings",),
-        *(("temperature", "top_p", "top_k"), (BEAM,)),
+        *(("temperature", "top_p", "top_k", *PROCESSING), (BEAM,)),
         "{value} changes a distribution, and a beam search samples from none.",
         f"Leave it out, or measure {BEAM} in a run of its own.",
     ),
@@ -145,6 +146,11 @@ TABLE = (
         ("verify",),
         *(("tensor_parallel", "quantise", "draft_quantise"), ("engine",)),
         "{value} is given together with --engine, which runs a model of its own.",
+    ),
+    Clash(
+        ("audit",),
+        *(PROCESSING, ("repro",)),
+        "{value} is given together with --repro, whose scripts know temperature, top-k and top-p.",
     ),
     Clash(
         ("audit",),

@@ -18,6 +18,7 @@ from torch import Tensor
 from spsbench.decode import rows
 from spsbench.decode.beam import Node, TreeModel
 from spsbench.decode.clock import Stopwatch
+from spsbench.decode.processors import with_history
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rejection import Accept, Draft, accept_draft, decided, judged
 from spsbench.decode.rows import Rows
@@ -84,21 +85,31 @@ def start(
 
     def loops(watch: Stopwatch) -> Iterator[DecodedLoop]:
         if drafter is None:
-            return ars(target, pending, sampling, uniforms, watch)
+            return ars(target, pending, sampling, uniforms, watch, prompt)
         return sps(target, drafter, prompt, k, sampling, uniforms, watch, rule)
 
     return loops
 
 
 def ars(
-    target: LanguageModel, pending: Tensor, sampling: SamplingParams, uniforms: Uniforms, watch: Stopwatch
+    target: LanguageModel,
+    pending: Tensor,
+    sampling: SamplingParams,
+    uniforms: Uniforms,
+    watch: Stopwatch,
+    prompt: Sequence[int] = (),
 ) -> Iterator[DecodedLoop]:
-    """Algorithm 1: one token a loop. ``target`` has read the prompt but ``pending``, [1]."""
+    """Algorithm 1: one token a loop. ``target`` has read the prompt but ``pending``, [1]; only processing
+    that looks at the tokens before asks for ``prompt``."""
+    process, tokens, token = sampling.process, list(prompt), list[int]()
     while True:
         u = uniforms(1)
         watch.lap("other")
         logits = target.score(pending, last=1)
         watch.lap("verify")
+        if process is not None:
+            tokens += token
+            logits = with_history(logits, process, tokens, len(prompt))
         q = rows.warped(logits, sampling)
         pending = q.draw(u)
         token = pending.tolist()
@@ -121,7 +132,7 @@ def sps(
     ``target`` and ``drafter`` have read the prompt but its last token. The last decided token is always
     pending: read by neither until the next loop. Another ``rule`` than modified rejection is no longer SpS.
     """
-    tokens = list(prompt)
+    tokens, process = list(prompt), sampling.process
     while True:
         u = uniforms(2 * k + 1)
         watch.lap("other")
@@ -134,6 +145,8 @@ def sps(
         pending = torch.from_numpy(np.array(tokens[-1:])).to(u.device)
         logits = target.score(torch.cat([pending, draft.tokens]), last=len(draft.tokens) + 1)
         watch.lap("verify")
+        if process is not None:
+            logits = with_history(logits, process, [*tokens, *draft.tokens.tolist()], len(prompt))
         q = rows.warped(logits, sampling)
         # A drafter may propose fewer than K: the last numbers are the tests' and the final draw's.
         verdict = judged(rule or accept_draft, q, draft, u[-len(draft.tokens) - 1 :])
@@ -163,7 +176,7 @@ def start_tree(
     drafter.begin(prompt)
 
     def loops(watch: Stopwatch) -> Iterator[DecodedLoop]:
-        tokens, root = list(prompt), Node(prompt[-1])
+        tokens, root, process = list(prompt), Node(prompt[-1]), sampling.process
         while True:
             u = uniforms(2 * k + 1)
             watch.lap("other")
@@ -175,6 +188,10 @@ def start_tree(
             distinct = list(dict.fromkeys(nodes))
             logits = target.score(distinct)
             watch.lap("verify")
+            if process is not None:
+                befores = ([*prompt, *node.tokens()] for node in distinct)
+                each = zip(logits.unsqueeze(1), befores, strict=True)
+                logits = torch.cat([with_history(row, process, all_, len(prompt)) for row, all_ in each])
             place = {node: index for index, node in enumerate(distinct)}
             q = rows.warped(logits, sampling).take([place[node] for node in nodes])
             verdict = judged(rule, q, draft, u[-len(nodes) :])

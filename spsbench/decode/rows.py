@@ -286,8 +286,8 @@ def warped(logits: Tensor, params: SamplingParams) -> Rows:
     Returns:
         n rows in at least float32. A row whose logits hold a NaN or an infinity that leaves no law is NaN.
     """
-    if not logits.is_cpu:
-        return TensorRows(law.warp(logits, params))
+    if not logits.is_cpu or params.process is not None:
+        return as_in_a_loop(law.warp(logits, params))
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
     if logits.requires_grad:

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from spsbench.records import SamplingParams
+from spsbench.records import Processing, SamplingParams
 
 
 def warp(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -37,6 +37,8 @@ def warp(logits: Tensor, params: SamplingParams) -> Tensor:
         best = logits.max(-1, keepdim=True)
         # 1, or NaN where the logit is none, so that a broken model is detected.
         return torch.zeros_like(logits).scatter_(-1, best.indices, best.values - best.values + 1.0)
+    if params.process is not None:
+        return _in_order(logits, params, params.process)
     if params.temperature != 1.0:
         logits = logits / params.temperature
     if 0 < params.top_k < logits.shape[-1]:
@@ -44,6 +46,47 @@ def warp(logits: Tensor, params: SamplingParams) -> Tensor:
         logits = logits.masked_fill(logits < kth, float("-inf"))
     probs = logits.softmax(-1)
     return _nucleus(probs, params.top_p) if params.top_p < 1.0 else probs
+
+
+ORDERS = {
+    "transformers": ("temperature", "top_k", "top_p", "min_p", "typical_p"),
+    "vllm": ("temperature", "min_p", "top_k", "top_p", "typical_p"),
+    "llama-cpp": ("top_k", "typical_p", "top_p", "min_p", "temperature"),
+}
+"""The order of temperature and cuts by convention; vLLM has no typical-p. Sources: ``docs/processors.md``."""
+
+
+def _in_order(logits: Tensor, params: SamplingParams, process: Processing) -> Tensor:
+    """Temperature and cuts in the order of a convention; each cut is of the distribution before it."""
+    for step in ORDERS[process.convention]:
+        if step == "temperature":
+            logits = logits / params.temperature
+            continue
+        if step == "top_k" and 0 < params.top_k < logits.shape[-1]:
+            inside = logits >= logits.topk(params.top_k, dim=-1).values[:, -1:]
+        elif step == "top_p" and params.top_p < 1.0:
+            inside = _nucleus(logits.softmax(-1), params.top_p) > 0
+        elif step == "min_p" and process.min_p > 0:
+            probs = logits.softmax(-1)
+            inside = probs >= process.min_p * probs.max(-1, keepdim=True).values
+        elif step == "typical_p" and process.typical_p < 1.0:
+            inside = _typical(logits.log_softmax(-1), process.typical_p)
+        else:
+            continue
+        # A broken row stays one: none of its tokens is cut off.
+        logits = logits.masked_fill(~inside & ~logits.isnan(), float("-inf"))
+    return logits.softmax(-1)
+
+
+def _typical(logs: Tensor, mass: float) -> Tensor:
+    """[n, V] whether a token is in the smallest set of that mass whose surprise is closest to the entropy."""
+    entropy = torch.special.entr(logs.exp()).sum(-1, keepdim=True)
+    away = (-logs - entropy).abs()
+    rising, order = away.sort(-1)
+    reached = logs.exp().gather(-1, order).cumsum(-1, dtype=torch.float64)
+    last = (reached < mass).sum(-1, keepdim=True).clamp_(max=logs.shape[-1] - 1)
+    inside: Tensor = away <= rising.gather(-1, last)
+    return inside
 
 
 def _nucleus(probs: Tensor, top_p: float) -> Tensor:

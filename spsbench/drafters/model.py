@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor
 
 from spsbench.decode import rows
+from spsbench.decode.processors import with_history
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import by_model
 from spsbench.drafters.policy import lookahead_of
-from spsbench.drafters.registry import TREE, Context, Margin, Policy
+from spsbench.drafters.registry import PROCESSED, TREE, Context, Margin, Policy
 from spsbench.drafters.shape import shape_of
 from spsbench.drafters.tree import ModelTreeDrafter
 from spsbench.models.beam_lm import tree_of
@@ -50,11 +52,12 @@ class ModelDrafter:
         self._device = device
         self._policy = policy
         self._margin = None if policy is None else policy.margin
-        self._drafted = self._begun = 0
+        self._drafted = self._begun = self._prompt = 0
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Read the prompt but its last token, which stays pending."""
         self._drafted = self._begun = 0
+        self._prompt = len(prompt)
         if self._policy is not None:
             self._policy.begin()
         self.model.begin(prompt)
@@ -63,9 +66,14 @@ class ModelDrafter:
         """Sample tokens; they stay on the device, the host waits only where the policy asks for rows."""
         most = lookahead_of(self._policy, k)
         pending = torch.from_numpy(np.array(tokens[self.model.length :])).to(self._device)
-        picks, told = [], []
+        picks, told, process = [], [], self.sampling.process
+        before = None if process is None else list(tokens)
         for i in range(most):
-            row = rows.warped(self.model.score(pending, last=1), self.sampling)
+            logits = self.model.score(pending, last=1)
+            if process is not None and before is not None:
+                before += pending.tolist() if i else []
+                logits = with_history(logits, process, before, self._prompt)
+            row = rows.warped(logits, self.sampling)
             pending = row.draw(u[i : i + 1])
             picks.append(pending)
             told.append(row)
@@ -93,6 +101,9 @@ class ModelDrafter:
 
 def build(options: Options, context: Context) -> Drafter:
     assert context.draft is not None
+    context = (
+        context if options[PROCESSED] else replace(context, sampling=replace(context.sampling, process=None))
+    )
     return tree_drafter(context.draft, options, context) or ModelDrafter(
         context.draft, context.sampling, context.device, context.policy
     )

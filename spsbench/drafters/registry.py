@@ -238,6 +238,9 @@ SIBLINGS = ("without", "independent", "top")
 _COPIED: Options = {TREE: CHAIN}
 _DRAWN: Options = {TREE: CHAIN, "siblings": SIBLINGS[0]}
 
+PROCESSED = "processed"
+"""Whether the draft model's rows have the penalties, bans and grammar of the target's."""
+
 
 def siblings_of(spec: Spec) -> str:
     """How the siblings of a drafter's trees come about, one of ``SIBLINGS``."""
@@ -435,7 +438,7 @@ DRAFTERS = Registry(
             "model",
             "The pair's draft model, sampled token by token (Chen et al. 2023).",
             deferred("spsbench.drafters.model:build"),
-            {**_DRAWN},
+            {**_DRAWN, PROCESSED: True},
             needs=frozenset({DRAFT}),
             adaptive=True,
             forwards=lambda k: k,

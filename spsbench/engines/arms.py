@@ -100,6 +100,7 @@ def task_and_arms(config: RunConfig) -> tuple[Task, tuple[Arm, ...]]:
     _require_drafting(config, arms)
     _require_trees(config, arms)
     _require_baselines(config, arms)
+    _require_processors(config)
     if max(config.batches) > 1:
         for arm in arms:
             _require_batchable(arm, max(config.batches))
@@ -144,6 +145,17 @@ def _require_baselines(config: RunConfig, arms: Sequence[Arm]) -> None:
             f"{config.until} is about speedups, and the run lacks {lacking}.",
             flag="--until",
             remedy="Run with --arms ars,sps and a K above 0, or stop by --limit or --budget.",
+        )
+
+
+def _require_processors(config: RunConfig) -> None:
+    """Refuse processing where another loop than ours draws."""
+    process, others = config.processing, [name for name in config.engines if name != EAGER]
+    if process is not None and others:
+        raise UsageError(
+            f"{process.described}: of an arm of {others[0]} nobody sees to it.",
+            flag="--engine",
+            remedy=f"Run {EAGER}, or leave it out; spsbench audit asks engines for it.",
         )
 
 
@@ -302,7 +314,8 @@ def _under(
 
 
 def _overridden(sampling: SamplingParams, config: RunConfig) -> SamplingParams:
-    """The task's sampling with what the command line sets in its place (greedy has nothing to set)."""
+    """The task's sampling with what the command line sets in its place (greedy has but processing to set)."""
+    sampling = replace(sampling, process=config.processing)
     if sampling.greedy:
         return sampling
     return replace(
@@ -317,7 +330,7 @@ def _require_settings_used(config: RunConfig, samplings: Sequence[SamplingParams
     """Refuse a temperature, top-p or top-k where nothing is sampled."""
     if not samplings or not all(sampling.greedy for sampling in samplings):
         return
-    for name in ("temperature", "top_p", "top_k"):
+    for name in ("temperature", "top_p", "top_k", "min_p", "typical_p"):
         if (value := getattr(config, name)) is not None:
             raise UsageError(
                 f"{value} has no effect: greedy takes the most likely token.",
@@ -380,6 +393,11 @@ def _require_batchable(arm: Arm, sequences: int) -> None:
             "Let it forget with each sequence.",
         ),
         (speculative and shape_in(arm.drafter) is not None, "a tree is of one", "Draft chains."),
+        (
+            arm.sampling.process is not None and arm.sampling.process.follows_history,
+            f"{arm.sampling.described} looks at the tokens before",
+            "Leave --batch or what looks back out; --min-p and --typical-p do not.",
+        ),
         (
             speculative and own_model,
             f"the drafter {arm.drafter} runs a model for one sequence",

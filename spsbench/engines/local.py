@@ -28,6 +28,7 @@ from spsbench.decode.beam import (
     beam_speculative,
 )
 from spsbench.decode.clock import Clock, Stopwatch, device_now
+from spsbench.decode.processors import bound
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rules import Rule, expected_acceptance
 from spsbench.decode.sampling import UniformStream
@@ -178,7 +179,7 @@ class EagerEngine(LocalEngine):
         self._drafters: dict[SamplingParams, Drafter] = {}
 
     def start(self, request: Request) -> Loops:
-        prompt, sampling = request.prompt_ids, request.sampling
+        prompt, sampling = request.prompt_ids, bound(request.sampling, self._decoder)
         drafter, uniforms = self._drafter(sampling), UniformStream(request.seed, self._device)
         accept = None if self._rule is None else self._rule.accept
         if self._tree is not None:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from spsbench.decode import rows as loop_rows
+from spsbench.decode.processors import with_history
 from spsbench.drafters.policy import lookaheads
 from spsbench.drafters.registry import Policy
 from spsbench.engines.buffer import transform_numbers
@@ -32,7 +33,10 @@ _COARSE_SLACK = 3e-2
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A finished text as one uncached forward of each model sees it, n tokens after the prompt."""
+    """A finished text as one uncached forward of each model sees it, n tokens after the prompt.
+
+    Logits are those that temperature and cuts are applied to: after penalties, bans and a grammar.
+    """
 
     tokens: Tensor  # [n] the emitted ids
     sampling: SamplingParams
@@ -42,6 +46,8 @@ class Reading:
     p: Tensor | None  # [n, V] warped rows of the draft; None without one
     impossible: Tensor  # [n] whether the token has probability 0 under the target, rounding granted
     edge: Tensor  # [n] whether only rounding puts it outside
+    raw: Tensor | None = None  # [n, V] of the target before its processing; None where there is none
+    prompt: tuple[int, ...] = ()
 
 
 @torch.inference_mode()
@@ -52,21 +58,31 @@ def teacher_force(
     tokens: Sequence[int],
     sampling: SamplingParams,
     dtype: torch.dtype | None = None,
+    draft_sampling: SamplingParams | None = None,
 ) -> Reading:
-    """Score a text by teacher forcing, without cache or loops."""
-    sequence = torch.tensor([*prompt, *tokens], device=target.device)
-    logits = target.score_uncached(sequence[:-1], last=len(tokens))
+    """Score a text by teacher forcing, without cache or loops; the draft's sampling is the target's unless
+    given."""
+    ids = [*prompt, *tokens]
+    sequence = torch.tensor(ids, device=target.device)
+    raw = logits = target.score_uncached(sequence[:-1], last=len(tokens))
+    if sampling.process is not None:
+        logits = with_history(raw, sampling.process, ids[:-1], len(prompt))
     q = _warped(logits, sampling)
     # The draft-only arm has the draft as its target: one forward serves both.
-    drafts = logits if draft is target else None
+    other = draft_sampling or sampling
+    drafts = logits if draft is target and other == sampling else None
     if draft is not None and drafts is None:
         drafts = draft.score_uncached(sequence[:-1], last=len(tokens))
-    p = None if drafts is None else _warped(drafts, sampling)
+        if other.process is not None:
+            drafts = with_history(drafts, other.process, ids[:-1], len(prompt))
+    p = None if drafts is None else _warped(drafts, other)
     emitted = sequence[len(prompt) :]
     outside = own_entries(q, emitted) <= 0
     slack = max(_SLACK.get(kind, _COARSE_SLACK) for kind in (dtype or target.dtype, target.dtype))
     near = _at_the_edge(logits.float(), emitted, sampling, slack)
-    return Reading(emitted, sampling, logits, drafts, q, p, outside & ~near, outside & near)
+    unprocessed = None if sampling.process is None else raw
+    given = (emitted, sampling, logits, drafts, q, p, outside & ~near, outside & near)
+    return Reading(*given, unprocessed, tuple(prompt))
 
 
 def _warped(logits: Tensor, sampling: SamplingParams) -> Tensor:
@@ -127,7 +143,7 @@ def decided_again(
     verdicts = [(len(ids), loop.accepted) for ids, loop in zip(proposed, loops, strict=True)]
     allowed, margin = lookaheads(policy, k, verdicts), policy.margin
     decided = decisions_of(generation.tokens, loops, proposed, k, seed, allowed)
-    found = rederive(decided, reading.logits, reading.draft_logits, sampling, slack, margin, other)
+    found = rederive(decided, reading.logits, draft or reading.draft_logits, sampling, slack, margin, other)
     return added(found, lengths_rederived(proposed, allowed, early=margin is not None))
 
 
@@ -173,6 +189,9 @@ def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack
     if sampling.greedy:
         return (best - own <= shift).squeeze(-1)
     wider = replace(sampling, top_p=min(1.0, sampling.top_p + slack))
+    if (process := sampling.process) is not None:
+        mass = min(1.0, process.typical_p + slack)
+        wider = replace(wider, process=replace(process, typical_p=mass, min_p=process.min_p * (1 - slack)))
     return own_entries(_warped(logits.scatter(-1, column, own + shift), wider), tokens) > 0
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from spsbench.decode.algorithms import DecodedLoop, start, start_tree
 from spsbench.decode.beam import Node
 from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.processors import with_history
 from spsbench.decode.protocols import Drafter, LanguageModel, read_prompt
 from spsbench.decode.rejection import ROOT, Accept, Draft, judged
 from spsbench.decode.rows import Rows
@@ -305,7 +306,10 @@ def target_law(scene: Scene, context: tuple[int, ...], length: int) -> Law:
     """Probability of each continuation of a context that the target alone can write."""
     if length == 0:
         return {(): 1.0}
-    row = warp(scene.target.score(scene.target.begin(context), last=1), scene.sampling)[0].tolist()
+    logits = scene.target.score(scene.target.begin(context), last=1)
+    if scene.sampling.process is not None:
+        logits = with_history(logits, scene.sampling.process, context, len(scene.prompt))
+    row = warp(logits, scene.sampling)[0].tolist()
     return {
         (token, *rest): probability * chance
         for token, probability in enumerate(row)

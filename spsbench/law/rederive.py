@@ -5,7 +5,8 @@ acceptance test, and the draw after them. Given rows of an independent forward o
 the decisions are derived again and compared. A sampler that is wrong in a formula, a row, a cache or a
 random number decides otherwise within a few sequences: there is nothing to estimate.
 
-Nothing of ``decode.rejection``, ``decode.sampling`` or the engines is used. Each decision is judged after
+Nothing of ``decode.rejection``, ``decode.sampling`` or the engines is used, but for the cuts of a convention,
+which have one definition. Each decision is judged after
 the tokens that were really emitted, so that one which rounding turned does not make others look wrong.
 Drafted tokens after a rejected one influenced nothing and are left out.
 
@@ -21,12 +22,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from spsbench.decode.sampling import warp
 from spsbench.law.evidence import CLOSEST, DECIDED, Sums, added
 from spsbench.records import Loop, SamplingParams
 
@@ -69,7 +71,8 @@ def own_law(logits: Tensor, sampling: SamplingParams, slack: float) -> Law:
         sampling: temperature, top_k, top_p, greedy.
         slack: see ``rounding_slack``.
     """
-    logits = logits.double() / (1.0 if sampling.greedy else sampling.temperature)
+    processed = sampling.process is not None and not sampling.greedy
+    logits = logits.double() / (1.0 if sampling.greedy or processed else sampling.temperature)
     best = logits.max(-1, keepdim=True).values
     away = (best - logits).clamp(max=_FARTHEST)
     never = logits.isneginf()
@@ -82,6 +85,8 @@ def own_law(logits: Tensor, sampling: SamplingParams, slack: float) -> Law:
         near = logits >= best - 2 * shift
         tied = near & (near.sum(-1, keepdim=True) > 1)
         return Law(first, tied, tied.any(-1).double(), lead)
+    if processed:
+        return _cut_law(logits, sampling, slack, shift, lead)
     outside, doubtful = _top_k(logits, sampling.top_k, shift)
     whole = logits.masked_fill(outside, float("-inf")).softmax(-1)
     uncut = logits.softmax(-1)
@@ -93,6 +98,40 @@ def own_law(logits: Tensor, sampling: SamplingParams, slack: float) -> Law:
     kept = (whole * (probs > 0)).sum(-1)
     tolerance = moved.squeeze(-1) + (whole * edge).sum(-1) / kept
     return Law(probs, doubtful, tolerance, lead)
+
+
+def _cut_law(logits: Tensor, sampling: SamplingParams, slack: float, shift: Tensor, lead: Tensor) -> Law:
+    """Cuts in the order of a convention, by their one definition; what rounding leaves open by moving it.
+
+    A token is in doubt if looser or tighter cuts decide otherwise of it, or if it is as near as rounding to
+    the last one that is kept or the first one that is not, at either end of a typical set.
+    """
+    process, probs = sampling.process, warp(logits, sampling)
+    assert process is not None
+    scale = 1.0 if process.convention == "llama-cpp" else sampling.temperature
+    # Odds move by at most exp(2 shift), and so do a mass and its entropy's distance.
+    moved = float(shift.max()) / min(scale, 1.0) + slack
+    inside, doubtful = probs > 0, torch.zeros_like(probs, dtype=torch.bool)
+    for sign in (-1.0, 1.0):
+        mass = {"top_p": sampling.top_p, "typical_p": process.typical_p}
+        mass = {
+            name: min(max(value + sign * moved, 1e-9), 1.0) if value < 1 else 1.0
+            for name, value in mass.items()
+        }
+        cuts = replace(
+            process, typical_p=mass["typical_p"], min_p=process.min_p * math.exp(-2 * sign * moved)
+        )
+        doubtful |= inside != (warp(logits, replace(sampling, top_p=mass["top_p"], process=cuts)) > 0)
+    cut = ~inside & ~logits.isneginf()
+    for kept in (
+        logits.masked_fill(~inside, math.inf).amin(-1, True),
+        logits.masked_fill(~inside, -math.inf).amax(-1, True),
+    ):
+        near = (logits - kept).abs() <= 4 * shift
+        doubtful |= near & (near & cut).any(-1, keepdim=True)
+    whole = (logits / sampling.temperature).softmax(-1)
+    open_mass = (whole * doubtful).sum(-1) / (whole * inside).sum(-1)
+    return Law(probs, doubtful, shift.squeeze(-1) / sampling.temperature + slack + open_mass, lead)
 
 
 def _top_k(logits: Tensor, top_k: int, shift: Tensor) -> tuple[Tensor, Tensor]:
@@ -170,6 +209,7 @@ class DraftRows(NamedTuple):
         rows: [n, V] logits of an independent forward.
         shown: they are not logits but the rows that drafted tokens were drawn from, as the drafter showed
             them; a row of zeros where it was certain of its token, or drafted none.
+        sampling: of the draft; None where it is the target's.
         own_way: the drafter may make tokens of its numbers in a way of its own: a pick that does not follow
             is ``decisions_open``, neither confirmed nor contradicted.
     """
@@ -177,6 +217,7 @@ class DraftRows(NamedTuple):
     rows: Tensor
     shown: bool = False
     own_way: bool = False
+    sampling: SamplingParams | None = None
 
 
 def rederive(
@@ -221,7 +262,7 @@ def rederive(
             picked &= draft.rows[part].sum(-1) > 0
             p = _shown(draft.rows[part].double(), some.drafted)
         else:
-            p = own_law(draft.rows[part], sampling, draft_slack or slack)
+            p = own_law(draft.rows[part], draft.sampling or sampling, draft_slack or slack)
         own_way = draft is not None and draft.own_way
         sums = added(sums, _chunk(some, q, p, picked, margin, greedy=sampling.greedy, own_way=own_way))
     if sums and draft is not None and draft.shown and bool(draft.rows.any()):

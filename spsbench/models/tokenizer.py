@@ -41,7 +41,7 @@ class Tokenizer:
     """
 
     def __init__(self, tokenizer: Any, eos_ids: frozenset[int], start: tuple[int, ...] = ()) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer = self.hugging_face = tokenizer
         self.size = len(tokenizer)
         self.eos_ids = eos_ids
         self.border = Border(self._ending(), start) if start else None

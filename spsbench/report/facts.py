@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spsbench.axes import EAGER, MODEL, shown_engine
-from spsbench.records import Speedup
+from spsbench.records import Processing, Speedup
 from spsbench.report import judgement
 from spsbench.report.tables import Table, left, paragraphs, right
 from spsbench.report.wording import Run, escape, printable
@@ -88,11 +88,14 @@ def model(run: Run, role: str) -> str | None:
 
 def _sampling(name: str, params: Mapping[str, Any] | None) -> str:
     """``nucleus (T=1, top-p 0.8)``; the name alone for greedy decoding and where nothing else is known."""
+    process = (params or {}).get("process")
+    done = [] if process is None else [Processing(**process).described]
     if not params or params.get("greedy"):
-        return name
+        return f"{name} ({', '.join(done)})" if done else name
     shown = [f"T={params['temperature']:g}"] if params.get("temperature") is not None else []
     shown += [f"top-k {params['top_k']}"] if params.get("top_k") else []
     shown += [f"top-p {params['top_p']:g}"] if params.get("top_p") not in (None, 1.0) else []
+    shown += done
     return f"{name} ({', '.join(shown)})" if shown else name
 
 

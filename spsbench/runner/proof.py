@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION
-from spsbench.drafters.registry import build_policy, drafter_kind, is_ours, rule_kind
+from spsbench.decode.processors import bound
+from spsbench.drafters.registry import PROCESSED, build_policy, drafter_kind, is_ours, rule_kind
 from spsbench.engines import rescore
 from spsbench.engines.arms import GRAPHED, is_peer
 from spsbench.engines.rescore import Reading, token_evidence
@@ -62,7 +63,12 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     # A target that is its own draft is read once, unless it drafts.
     drafts = arm.method == "sps" and arm.drafter.name == MODEL
     draft = None if pair.is_one and not drafts else pair.draft
-    reading = rescore.teacher_force(target, draft, prompt.ids, generation.tokens, arm.sampling)
+    sampling = bound(arm.sampling, pair.tokenizer)
+    knows = not drafts or drafter_kind(MODEL).settled(arm.drafter)[PROCESSED]
+    told_sampling = sampling if knows else replace(sampling, process=None)
+    reading = rescore.teacher_force(
+        target, draft, prompt.ids, generation.tokens, sampling, draft_sampling=told_sampling
+    )
     judged, shown = _with_own_draft(arm, prompt, generation, target, reading)
     sums = rescore.rescored(judged, seed)
     # Whether its decisions follow from rows of target and draft.
@@ -70,11 +76,11 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     if follow and (drafts or arm.method != "sps" or shown is not None or judged is not reading):
         # Its own policy, to be asked once more; other drafters are as long as they go.
         policy = build_policy(arm.policy) if drafts else None
-        given = (arm.sampling, arm.k, seed, target.dtype, policy)
+        given = (sampling, arm.k, seed, target.dtype, policy)
         other = pair.draft.dtype if drafts else target.dtype
         rows = judged.draft_logits if shown is None else shown
         own_way = arm.method == "sps" and not is_ours(arm.drafter)
-        told = None if rows is None else DraftRows(rows, shown is not None, own_way)
+        told = None if rows is None else DraftRows(rows, shown is not None, own_way, told_sampling)
         sums |= rescore.decided_again(judged, generation, *given, draft=told, draft_dtype=other)
     generation.draft_rows = None
     generation.losslessness = (generation.losslessness or {}) | sums

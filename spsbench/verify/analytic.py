@@ -24,7 +24,6 @@ from spsbench.decode import sampling as law
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.rejection import Accept, Draft, judged
 from spsbench.decode.rows import HostRows, as_in_a_loop
-from spsbench.decode.sampling import warp
 from spsbench.verify.effort import Finding, skipped
 from spsbench.verify.subject import SamplerUnderTest, steady
 
@@ -173,7 +172,8 @@ def analytic(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fin
             return skipped(_TEST, f"{subject.drafter} does not show which rows its tokens were drawn from")
         tokens = torch.tensor(sequence, device=subject.device)
         logits = subject.target.score_uncached(tokens, last=len(sequence) - len(prompt) + 1)
-        rows, sures = warp(logits, subject.sampling), steady(logits, subject.sampling)
+        rows = subject.law(logits, sequence, len(prompt))
+        sures = steady(logits, subject.sampling)
         for implied, row, sure in zip(laws, rows, sures.tolist(), strict=False):
             errors += [implied.distance(row)] if sure else []
             at_an_edge += not sure

@@ -11,12 +11,13 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from spsbench.decode.processors import bound
 from spsbench.engines.external.protocol import LENGTH, Answer, Ask, ProtocolError, read
 from spsbench.engines.rescore import Reading, score_stats, teacher_force
 from spsbench.errors import UsageError
@@ -113,7 +114,7 @@ class Reader:
         said = row.get("sampling")
         sampling = self.sampling if said is None else sampling_of(said)
         told = told_in(row, completion, retokenised=ours)
-        return Foreign(line, prompt, completion, sampling, ours, told)
+        return Foreign(line, prompt, completion, bound(sampling, self.tokenizer), ours, told)
 
     def _ids(self, row: Mapping[str, Any], name: str, *, special: bool) -> tuple[tuple[int, ...], bool]:
         """Token ids of a field, and whether they were made here from text."""
@@ -128,15 +129,6 @@ class Reader:
         if wrong is not None:
             raise ValueError(f"{name}_ids holds {wrong}, and the target has {self.vocab_size} tokens")
         return tuple(ids), False
-
-
-def described(sampling: SamplingParams) -> str:
-    """In a few words, e.g. ``temperature 0.8, top_p 0.95``."""
-    if sampling.greedy:
-        return "greedy"
-    plain = asdict(SamplingParams())
-    changed = [f"{name} {value:g}" for name, value in asdict(sampling).items() if value != plain[name]]
-    return ", ".join(changed) or "temperature 1"
 
 
 LEVEL = 1e-4
@@ -177,7 +169,7 @@ class Audit:
         self.texts += 1
         self.tokens += len(text.completion)
         self.retokenised += text.retokenised
-        self.samplings[described(text.sampling)] += 1
+        self.samplings[text.sampling.described] += 1
         wrong = reading.impossible.nonzero()
         if len(wrong) and self.first_impossible is None:
             index = int(wrong[0])

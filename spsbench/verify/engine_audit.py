@@ -48,7 +48,7 @@ from spsbench.records import SamplingParams
 from spsbench.runner.stopping import derive_seed
 from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E, FEWEST_POSITIONS
 from spsbench.summary_types import EngineAuditRow, Evidence, RoundingFacts
-from spsbench.verify.audit import REPORTED, Audit, Drawn, Foreign, described, reading_of, told_in
+from spsbench.verify.audit import REPORTED, Audit, Drawn, Foreign, reading_of, told_in
 from spsbench.verify.bets import Bets
 from spsbench.verify.effort import Finding
 from spsbench.verify.free_evidence import FreeEvidence, probes
@@ -431,6 +431,7 @@ class Setting:
         cuts = [f"top-k {s.top_k}"] if s.top_k else []
         cuts += [f"top-p {s.top_p:g}"] if s.top_p < 1 else []
         drawn = ["greedy"] if s.greedy else [f"T={s.temperature:g}", *cuts]
+        drawn += [] if s.process is None else [s.process.described]
         return ", ".join([self._drafting(), *drawn, *self.conditions])
 
     @property
@@ -438,6 +439,7 @@ class Setting:
         """Of its texts, e.g. ``k4-t0.8-p1-top0.jsonl``."""
         s = self.sampling
         drawn = "greedy" if s.greedy else f"t{s.temperature:g}-p{s.top_p:g}-top{s.top_k}"
+        drawn += "" if s.process is None else f"-{s.process.key}"
         parts = [self._drafting().lower().replace("=", ""), drawn, *self.conditions]
         return "-".join(parts).replace(" ", "-") + ".jsonl"
 
@@ -531,7 +533,7 @@ class Row:
             "in_flight": self.setting.in_flight,
             "prefix_cache": self.setting.prefix_cache,
             "weights": self.setting.weights,
-            "sampling": described(self.setting.sampling),
+            "sampling": self.setting.sampling.described,
             "decision": self.decision,
             "decided_after": found.decided_after,
             "texts": len(found.drawn),

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from spsbench.decode.processors import CONVENTIONS, with_history
 from spsbench.decode.sampling import warp
 from spsbench.engines.rescore import Reading, own_entries
 from spsbench.law.evidence import Sums, added, evidence
 from spsbench.models.causal_lm import CausalLM
-from spsbench.records import SamplingParams
+from spsbench.records import Processing, SamplingParams
 from spsbench.summary_types import LocatedFacts
 from spsbench.verify.audit import Drawn, reading_of
 from spsbench.verify.bets import loops_of
@@ -36,20 +37,29 @@ ACCEPTED, REJECTED, WHOLE = "accepted", "after a rejection", "after a whole draf
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """A law that texts may follow: the target's logits warped, or a mixture of both models' so."""
+    """A law that texts may follow: the target's logits warped, or a mixture of both models' so.
+
+    With ``processed`` other processing than was asked for comes before: it starts from the raw logits.
+    """
 
     name: str
     warped: Callable[[Tensor], Tensor]  # from [n, V] logits to [n, V] probabilities
     share: float = 0.0  # of the draft
     convention: bool = False  # another reading of the same parameters
+    processed: SamplingParams | None = None
 
     @property
     def family(self) -> str:
         """What laws that differ in a number alone have in common."""
         return "the draft" if self.share else self.name.partition(" ")[0]
 
-    def rows(self, logits: Tensor, drafts: Tensor | None) -> Tensor:
-        """[n, V] probabilities, from logits of the target and of the draft."""
+    def rows(self, reading: Reading) -> Tensor:
+        """[n, V] probabilities of a text's tokens."""
+        logits, drafts, raw = reading.logits.float(), reading.draft_logits, reading.raw
+        if self.processed is not None and raw is not None:
+            before = [*reading.prompt, *reading.tokens.tolist()[:-1]]
+            process = self.processed.process or Processing()
+            logits = with_history(raw.float(), process, before, len(reading.prompt))
         if not self.share:
             return self.warped(logits)
         assert drafts is not None, "a mixture needs a draft"
@@ -71,7 +81,7 @@ def read_under(reading: Reading, law: Law | None) -> Reading:
         return reading
     if law.share:
         raise ValueError(f"{law.name} is not a law of one model")
-    q = law.warped(reading.logits.float())
+    q = law.rows(reading)
     p = None if reading.draft_logits is None else law.warped(reading.draft_logits.float())
     outside = own_entries(q, reading.tokens) <= 0
     return replace(reading, q=q, p=p, impossible=outside, edge=torch.zeros_like(outside))
@@ -82,6 +92,7 @@ def laws_beside(sampling: SamplingParams, *, draft: bool) -> list[Law]:
     found = [_with("the target as asked for", sampling)]
     if not sampling.greedy:
         found += [*_temperatures(sampling), *_cuts(sampling)]
+    found += _processings(sampling)
     if draft:
         for share in (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0):
             name = "the draft alone" if share == 1 else f"a share of {share:.0%} from the draft"
@@ -91,6 +102,26 @@ def laws_beside(sampling: SamplingParams, *, draft: bool) -> list[Law]:
 
 def _with(name: str, sampling: SamplingParams) -> Law:
     return Law(name, lambda logits: warp(logits, sampling))
+
+
+def _processings(sampling: SamplingParams) -> Iterator[Law]:
+    """Other conventions, each step left out, and penalties that count otherwise."""
+    if sampling.process is None:
+        return
+    asked, plain, seen = sampling.process, Processing(), {sampling}
+    names = [f.name for f in fields(Processing) if f.name != "convention"]
+    others = {f"the convention {name}": {"convention": name} for name in CONVENTIONS}
+    others |= {f"no {name.replace('_', ' ')}": {name: getattr(plain, name)} for name in names}
+    others["nothing processed"] = {name: getattr(plain, name) for name in names}
+    for penalty in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
+        value = getattr(asked, penalty)
+        twice = value**2 if penalty == "repetition_penalty" else 2 * value
+        others[f"the {penalty.replace('_', ' ')} twice"] = {penalty: twice}
+    for name, changed in others.items():
+        other = replace(sampling, process=replace(asked, **changed))
+        if other not in seen:
+            seen.add(other)
+            yield replace(_with(name, other), convention="convention" in changed, processed=other)
 
 
 def _temperatures(sampling: SamplingParams) -> Iterator[Law]:
@@ -202,7 +233,7 @@ def locate(
         reading = reading_of(each.text, models)
         base = 0.0
         for fit in fits:
-            rows = fit.law.rows(reading.logits.float(), reading.draft_logits)
+            rows = fit.law.rows(reading)
             own = own_entries(rows, reading.tokens).double()
             likelihood = float(own.clamp_min(FLOOR).log().sum())
             base = likelihood if fit is asked else base

@@ -15,7 +15,7 @@ from torch import Tensor
 from spsbench.decode.algorithms import start
 from spsbench.decode.clock import FakeClock, Stopwatch, SystemClock
 from spsbench.decode.protocols import Drafter, LanguageModel, read_prompt
-from spsbench.decode.sampling import UniformStream, warp
+from spsbench.decode.sampling import UniformStream
 from spsbench.decode.stopping import TextDecoder
 from spsbench.engines.local import EagerEngine
 from spsbench.engines.rescore import rescored, teacher_force
@@ -166,7 +166,7 @@ def _test(
             for i, token in enumerate(path):
                 seen.setdefault(path[:i], Counter())[token] += 1
         for prefix, counts in seen.items():
-            row = warp(witness.row([*context, *prefix]), subject.sampling)[0].tolist()
+            row = subject.law(witness.row([*context, *prefix]), [*context, *prefix], len(context))[0].tolist()
             statistic, df, outside = g_statistic(counts, row)
             g, freedom = g + statistic, freedom + df
             cells, impossible = cells + (df > 0), impossible + outside

@@ -29,7 +29,6 @@ from spsbench.records import Arm, Generation, Prompt, Request, SamplingParams
 from spsbench.runner.stopping import turns
 from spsbench.testing import described as difference_shown
 from spsbench.testing import scenes, small_tree
-from spsbench.verify.audit import described
 from spsbench.verify.effort import Finding, Sizes, skipped
 from spsbench.verify.subject import SamplerUnderTest, written
 
@@ -111,7 +110,7 @@ def same_warp(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fi
     distances: list[tuple[float, SamplingParams]] = []
     skipped = 0
     for rows in _flat_rows(subject, prompts):
-        for sampling in dict.fromkeys((subject.sampling, *_OTHERS)):
+        for sampling in dict.fromkeys((replace(subject.sampling, process=None), *_OTHERS)):
             together = _warped(rows, sampling)
             for index, row in enumerate(rows.double().cpu().numpy()):
                 if not is_clear(row, sampling, _SLACK):
@@ -122,7 +121,7 @@ def same_warp(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Fi
                     distance = float((found.double().cpu() - truth).abs().sum(-1).max()) / 2
                     distances.append((distance, sampling))
     worst, where = max(distances, key=lambda each: each[0], default=(0.0, None))
-    said = "-" if where is None else described(where)
+    said = "-" if where is None else where.described
     return Finding(
         "warp",
         len(distances) > 0 and all(distance <= _LIMIT for distance, _ in distances),

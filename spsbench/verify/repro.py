@@ -343,7 +343,7 @@ def _apart(reading: Reading, row: Row, stop_ids: Sequence[int]) -> Tensor:
     if row.setting.lookahead and held.p is not None:
         found = _distance(held.q, held.p)
     if row.located is not None:
-        best = row.located.fits[0].law.rows(reading.logits.float(), reading.draft_logits)
+        best = row.located.fits[0].law.rows(reading)
         found = torch.maximum(found, _distance(held.q, best))
     if stop_ids and row.found.leading is not None and row.found.leading[1] == LEAVES_OUT_STOPS:
         stops = held.q[:, list(stop_ids)].sum(-1).double()

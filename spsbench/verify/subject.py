@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
 from spsbench.decode.algorithms import DecodedLoop, start, start_tree
 from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.processors import with_history
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rules import Rule
 from spsbench.decode.sampling import UniformStream, warp
@@ -50,6 +51,12 @@ class SamplerUnderTest:
     @property
     def is_lossless(self) -> bool:
         return rule_kind(self.rule.name).lossless
+
+    def law(self, logits: Tensor, tokens: Sequence[int], prompt: int) -> Tensor:
+        """[n, V] what is sampled, from a model's logits; see ``with_history``."""
+        if self.sampling.process is not None:
+            logits = with_history(logits, self.sampling.process, tokens, prompt)
+        return warp(logits, self.sampling)
 
     def build_rule(self) -> Rule | None:
         """The rule; None for modified rejection, which the loops then find where a control is planted."""
@@ -118,7 +125,7 @@ def steady(logits: Tensor, sampling: SamplingParams, slack: float = 1e-3) -> Ten
         return torch.ones(len(logits), dtype=torch.bool, device=logits.device)
 
     def support(top_p: float) -> Tensor:
-        moved = SamplingParams(sampling.temperature, sampling.top_k, min(top_p, 1.0))
+        moved = replace(sampling, top_p=min(top_p, 1.0))
         return warp(logits, moved) > 0
 
     return (support(sampling.top_p - slack) == support(sampling.top_p + slack)).all(-1)
@@ -142,8 +149,9 @@ def telling_contexts(
         tokens = torch.tensor(sequence, device=subject.device)
         wanted = len(sequence) - len(prompt)
         logits = subject.target.score_uncached(tokens[:-1], last=wanted)
-        q = warp(logits, subject.sampling)
-        p = warp(subject.draft.score_uncached(tokens[:-1], last=wanted), subject.sampling)
+        q = subject.law(logits, sequence[:-1], len(prompt))
+        drafts = subject.draft.score_uncached(tokens[:-1], last=wanted)
+        p = subject.law(drafts, sequence[:-1], len(prompt))
         overlap = torch.minimum(q, p).sum(-1)
         # Half accepted, half rejected, and more than one possible token: every branch is taken often.
         worth = (1 - (overlap - 0.5).abs() * 2) * (1 - q.max(-1).values)

@@ -22,7 +22,7 @@ from spsbench.engines.external.protocol import (
     seed_field,
     shortened,
 )
-from spsbench.engines.external.serving import until_stop
+from spsbench.engines.external.serving import require_processors, until_stop
 from spsbench.engines.external.workers import llama_cpp
 
 
@@ -150,17 +150,19 @@ class Dialect:
         }
 
 
+COMMON = ("min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+"""Processors of vLLM and SGLang that both take by these names."""
+
+
 def sampler_fields(sampling: Sampling) -> dict[str, float]:
     """Of a request, as vLLM and SGLang name them: greedy is temperature 0, and everything else is off."""
+    require_processors(sampling, COMMON)
     drawn = Sampling(temperature=0.0) if sampling.greedy else sampling
     return {
         "temperature": drawn.temperature,
         "top_p": drawn.top_p,
         "top_k": drawn.top_k or -1,
-        "min_p": 0.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "repetition_penalty": 1.0,
+        **{name: getattr(sampling, name) for name in COMMON},
     }
 
 
@@ -202,6 +204,7 @@ class LlamaCpp(Dialect):
                 "Its own EOS always ends an output, unless there are no stop tokens at all: then EOS is made "
                 "impossible, which is another distribution.",
             ],
+            processors=list(llama_cpp.PROCESSORS),
         )
 
     def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
@@ -215,10 +218,10 @@ class LlamaCpp(Dialect):
             "frequency_penalty",
         )
         return {
-            **llama_cpp.body(ask),
             **dict.fromkeys((*off, "dry_multiplier", "min_keep"), 0),
             "typical_p": 1.0,
             "repeat_penalty": 1.0,
+            **llama_cpp.body(ask),
             "cache_prompt": self.prefix_cache,
             "ignore_eos": not ask.stop_ids,
             **seed_field("seed", ask.seed, _SEEDS),
@@ -261,10 +264,14 @@ class OpenAi(Dialect):
                 "Its own EOS always ends an output; top-k, min-p and repetition penalties are its defaults.",
                 "It does not say by which rule it keeps drafted tokens, nor in what precision it runs.",
             ],
+            processors=list(self._processors),
         )
+
+    _processors = ("presence_penalty", "frequency_penalty", "logit_bias")
 
     def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
         drawn = ask.sampling
+        require_processors(drawn, self._processors)
         if drawn.top_k and not drawn.greedy:
             raise PeerError(f"its API has no top-k, and top-k {drawn.top_k} is asked for")
         prompt: str | list[int] = ask.prompt_ids
@@ -276,8 +283,9 @@ class OpenAi(Dialect):
             "max_tokens": ask.max_new_tokens,
             "temperature": 0.0 if drawn.greedy else drawn.temperature,
             **({} if drawn.greedy or drawn.top_p == 1.0 else {"top_p": drawn.top_p}),
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
+            "presence_penalty": drawn.presence_penalty,
+            "frequency_penalty": drawn.frequency_penalty,
+            **({"logit_bias": drawn.logit_bias} if drawn.logit_bias else {}),
             **seed_field("seed", ask.seed),
             **({"stop": ask.stop} if ask.stop else {}),
             "stream": stream,
@@ -332,6 +340,7 @@ class Sglang(Dialect):
                 "It uses a request's seed only if it was started with --enable-deterministic-inference.",
                 *(["A prompt that was seen before is not read again."] if prefix_cache else []),
             ],
+            processors=list(COMMON),
         )
 
     def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
@@ -390,6 +399,7 @@ class Vllm(Dialect):
             in_flight=MOST_IN_FLIGHT,
             settings={"prefix_cache": False, "sampler_order": SAMPLER_ORDER},
             limits=["It does not say by which rule it keeps drafted tokens, nor in what precision it runs."],
+            processors=list(COMMON),
         )
 
     def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:

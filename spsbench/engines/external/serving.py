@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from spsbench.engines.external.protocol import (
@@ -13,6 +13,7 @@ from spsbench.engines.external.protocol import (
     DESCRIBE,
     GENERATE,
     LENGTH,
+    PROCESSORS,
     SAMPLER_ORDER,
     SMALLEST_SET,
     STOP,
@@ -22,7 +23,9 @@ from spsbench.engines.external.protocol import (
     Ask,
     Described,
     Load,
+    PeerError,
     Result,
+    Sampling,
     Wave,
     failure,
     parsed,
@@ -92,6 +95,14 @@ def float32_only(load: Load) -> None:
     """Refuse another dtype."""
     if load.dtype != "float32":
         raise ValueError(f"dtype {load.dtype} is not supported, only float32")
+
+
+def require_processors(sampling: Sampling, known: Sequence[str]) -> None:
+    """Refuse steps on logits that an engine has not."""
+    plain = Sampling()
+    asked = (name for name in PROCESSORS if getattr(sampling, name) != getattr(plain, name))
+    if lacking := [name for name in asked if name not in known]:
+        raise PeerError(f"cannot: it has no {', '.join(lacking)}")
 
 
 def usual_settings(load: Load) -> dict[str, Any]:

@@ -24,16 +24,26 @@ from spsbench.engines.external.protocol import (
     Ask,
     Described,
     Load,
+    Sampling,
     Together,
     Wave,
     seed_field,
 )
-from spsbench.engines.external.serving import float32_only, serve, until_stop, usual_settings
+from spsbench.engines.external.serving import (
+    float32_only,
+    require_processors,
+    serve,
+    until_stop,
+    usual_settings,
+)
 from spsbench.engines.external.waves import Hear, threaded
 
 _PATIENCE_S = 300
 _DRAFTS = "llamacpp:spec_decode_num_drafts_total"
 _RULES = {"greedy": "sample-and-compare", "probabilistic": "modified rejection"}
+
+_ORDERED = ("min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+PROCESSORS = (*_ORDERED, "logit_bias", "grammar")
 
 
 class LlamaCpp:
@@ -63,9 +73,12 @@ class LlamaCpp:
             settings=usual_settings(self._load) | _blocks(self._load),
             in_flight=MOST_IN_FLIGHT,
             limits=[
+                "With penalties, min-p or typical-p its own order: penalties, top-k, typical-p, top-p, "
+                "min-p, temperature.",
                 "Near the length limit it drafts less than K or nothing; loops are not given there.",
                 "Drafted and accepted tokens count the whole last loop, also after the stop token.",
             ],
+            processors=list(PROCESSORS),
         )
 
     def generate(self, ask: Ask) -> Answer:
@@ -147,10 +160,25 @@ class LlamaCpp:
 def body(ask: Ask) -> dict[str, Any]:
     """Of a request. The chain of samplers is said in full, or its defaults (top-k 40, min-p .05) join in."""
     sampling = ask.sampling
+    require_processors(sampling, PROCESSORS)
+    plain = Sampling()
+    processed = any(getattr(sampling, name) != getattr(plain, name) for name in _ORDERED)
     drawn: dict[str, Any] = {"samplers": ["top_k"], "top_k": 1, "temperature": 0.0}
     if not sampling.greedy:
         drawn = {"samplers": ["temperature", "top_k", "top_p"], "temperature": sampling.temperature}
-        drawn |= {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": 0.0, "min_keep": 0}
+        drawn |= {"top_k": sampling.top_k, "top_p": sampling.top_p, "min_p": sampling.min_p, "min_keep": 0}
+        if processed:
+            drawn["samplers"] = ["penalties", "top_k", "typ_p", "top_p", "min_p", "temperature"]
+    elif processed:
+        drawn["samplers"] = ["penalties", "top_k"]
+    if processed:
+        drawn |= {"repeat_penalty": sampling.repetition_penalty, "typical_p": sampling.typical_p}
+        drawn |= {name: getattr(sampling, name) for name in ("presence_penalty", "frequency_penalty")}
+    if sampling.logit_bias:
+        drawn["logit_bias"] = [[int(token), bias] for token, bias in sampling.logit_bias.items()]
+    if sampling.grammar is not None:
+        drawn["json_schema"] = json.loads(sampling.grammar)
+    if not sampling.greedy:
         drawn |= seed_field("seed", ask.seed, 2**32)
     return drawn | {
         "prompt": ask.prompt_ids,

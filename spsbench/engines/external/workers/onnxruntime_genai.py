@@ -24,11 +24,18 @@ from spsbench.engines.external.protocol import (
     Wave,
     seed_field,
 )
-from spsbench.engines.external.serving import float32_only, serve, until_stop, usual_settings
+from spsbench.engines.external.serving import (
+    float32_only,
+    require_processors,
+    serve,
+    until_stop,
+    usual_settings,
+)
 from spsbench.engines.external.waves import stepped
 
 _CONFIG = "genai_config.json"
 _EVENTS = 64  # of one call
+_PROCESSORS = ("repetition_penalty", "min_new_tokens", "grammar")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
@@ -73,6 +80,7 @@ class OnnxRuntimeGenAI:
                 "Its order of temperature, top-k and top-p is not documented, and not reported here.",
                 "Drafted and accepted tokens count the whole last round, also after the stop token.",
             ],
+            processors=list(_PROCESSORS),
         )
 
     def generate(self, ask: Ask) -> Answer:
@@ -119,6 +127,7 @@ class OnnxRuntimeGenAI:
     def add(self, number: int, ask: Ask) -> None:
         import numpy as np
 
+        require_processors(ask.sampling, ())
         turn = self._genai.TurnOptions(request := self._engine.create_request())
         turn.set_max_generated_tokens(ask.max_new_tokens)
         turn.set_do_sample(not ask.sampling.greedy)
@@ -147,15 +156,20 @@ class OnnxRuntimeGenAI:
         request.cancel_turn(began)
 
     def _parameters(self, ask: Ask) -> Any:
+        drawn = ask.sampling
+        require_processors(drawn, _PROCESSORS)
         parameters = self._genai.GeneratorParams(self._model)
         options: dict[str, Any] = {"max_length": len(ask.prompt_ids) + ask.max_new_tokens}
-        options |= {"do_sample": not ask.sampling.greedy, "repetition_penalty": 1.0}
+        options |= {"do_sample": not drawn.greedy, "repetition_penalty": drawn.repetition_penalty}
+        options["min_length"] = len(ask.prompt_ids) + drawn.min_new_tokens if drawn.min_new_tokens else 0
         if not ask.sampling.greedy:
             options |= {"temperature": ask.sampling.temperature, **seed_field("random_seed", ask.seed)}
             options |= {"top_k": ask.sampling.top_k, "top_p": ask.sampling.top_p}
             if ask.sampling.top_p < 1 and not ask.sampling.top_k:
                 options["top_k"] = self._vocab_size  # with 0 it ignores top_p
         parameters.set_search_options(**options)
+        if drawn.grammar is not None:
+            parameters.set_guidance("json_schema", drawn.grammar)
         if self._load.speculative:
             parameters.set_speculative_options(max_draft_tokens=self._load.k)
         return parameters

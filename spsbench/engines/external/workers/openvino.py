@@ -18,7 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spsbench.engines.external.protocol import MOST_IN_FLIGHT, Answer, Ask, Described, Load, Together, Wave
-from spsbench.engines.external.serving import float32_only, serve, until_stop, usual_settings
+from spsbench.engines.external.serving import (
+    float32_only,
+    require_processors,
+    serve,
+    until_stop,
+    usual_settings,
+)
 from spsbench.engines.external.waves import stepped
 
 _FLOAT32 = {
@@ -26,6 +32,7 @@ _FLOAT32 = {
     "KV_CACHE_PRECISION": "f32",
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
 }
+_PROCESSORS = ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_new_tokens", "grammar")
 _ALL = 2**31 - 1
 """Its top-k that cuts nothing."""
 
@@ -76,6 +83,7 @@ class OpenVino:
                 "Accepted tokens are not given: its count leaves the last target call out.",
                 "How it cuts by top-k and top-p is from its source (main branch of 2026), not documented.",
             ],
+            processors=list(_PROCESSORS),
         )
 
     def generate(self, ask: Ask) -> Answer:
@@ -134,6 +142,13 @@ class OpenVino:
         config.max_new_tokens, config.apply_chat_template = ask.max_new_tokens, False
         config.stop_token_ids = set(ask.stop_ids)
         config.do_sample = not ask.sampling.greedy
+        require_processors(ask.sampling, _PROCESSORS)
+        for name in _PROCESSORS[:-1]:
+            setattr(config, name, getattr(ask.sampling, name))
+        if ask.sampling.grammar is not None:
+            config.structured_output_config = self._genai.StructuredOutputConfig(
+                json_schema=ask.sampling.grammar
+            )
         if config.do_sample:
             config.temperature, config.top_p = ask.sampling.temperature, ask.sampling.top_p
             config.top_k = ask.sampling.top_k or _ALL

@@ -13,11 +13,13 @@ from importlib.metadata import version
 from typing import Any
 
 from spsbench.engines.external.protocol import MOST_IN_FLIGHT, Answer, Ask, Described, Load, Together, Wave
-from spsbench.engines.external.serving import serve, until_stop, usual_settings
+from spsbench.engines.external.serving import require_processors, serve, until_stop, usual_settings
 from spsbench.engines.external.waves import stepped
 
 _DEFECT = "0.32.0 verifies sampled tokens with uninitialised temperature, top-k and top-p (vllm issue 55005)."
 _TOP_K = "in 0.32.0 top-k without top-p fails with a draft (max() of no rows in apply_top_k_only)"
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+_PROCESSORS = ("min_p", *_PENALTIES, "logit_bias", "min_new_tokens", "grammar")
 _COUNTS = {"loops": "num_drafts", "drafted": "num_draft_tokens", "accepted": "num_accepted_tokens"}
 
 
@@ -61,6 +63,7 @@ class Vllm:
             settings=usual_settings(self._load) | self._draft,
             in_flight=MOST_IN_FLIGHT,
             limits=limits,
+            processors=list(_PROCESSORS),
         )
 
     def generate(self, ask: Ask) -> Answer:
@@ -111,7 +114,12 @@ class Vllm:
     def _parameters(self, ask: Ask) -> Any:
         if self._load.speculative and ask.sampling.top_k and ask.sampling.top_p == 1:
             raise ValueError(_TOP_K)  # its own error would be its last answer
-        return self._vllm.SamplingParams(**sampling_parameters(ask))
+        require_processors(ask.sampling, _PROCESSORS)
+        guided: dict[str, Any] = {}
+        if (schema := ask.sampling.grammar) is not None:
+            of_outputs: Any = importlib.import_module("vllm.sampling_params")
+            guided["structured_outputs"] = of_outputs.StructuredOutputsParams(json=schema)
+        return self._vllm.SamplingParams(**sampling_parameters(ask), **guided)
 
     def _counts(self) -> dict[str, int]:
         """So far; counted for the whole engine, which has no other request."""
@@ -123,9 +131,13 @@ class Vllm:
 def sampling_parameters(ask: Ask) -> dict[str, Any]:
     """Of a request, for ``SamplingParams``; nothing else of its chain is on by default."""
     common = {"max_tokens": ask.max_new_tokens, "stop_token_ids": ask.stop_ids, "ignore_eos": True}
-    common |= {"detokenize": False}
+    common |= {"detokenize": False, "min_tokens": ask.sampling.min_new_tokens}
+    common |= {name: getattr(ask.sampling, name) for name in _PENALTIES}
+    if ask.sampling.logit_bias:
+        common["logit_bias"] = {int(token): bias for token, bias in ask.sampling.logit_bias.items()}
     if ask.sampling.greedy:
         return common | {"temperature": 0.0}
+    common["min_p"] = ask.sampling.min_p
     drawn = {"temperature": ask.sampling.temperature, "top_p": ask.sampling.top_p, "seed": ask.seed}
     return common | drawn | {"top_k": ask.sampling.top_k}
 

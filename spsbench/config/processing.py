@@ -1,0 +1,97 @@
+"""What may be asked of processing: penalties, bias, bans, a minimum length, a grammar, and whose they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, Field
+
+from spsbench.errors import UsageError
+from spsbench.plugins import require_grammars
+from spsbench.records import Processing
+
+
+def _bias(text: str) -> str:
+    for part in text.split(","):
+        token, _, bias = part.partition(":")
+        if int(token) < 0 or not abs(float(bias)) < 1e9:
+            raise ValueError(part)
+    return text
+
+
+def _words(text: str) -> str:
+    """Ids of a file by the way they are typed, so that the settings of a run hold them."""
+    path = Path(text)
+    if path.is_file():
+        text = ",".join(line for line in path.read_text().splitlines() if line.strip())
+    if not all(ids and min(ids) >= 0 for ids in _ids(text)):
+        raise ValueError(text)
+    return text
+
+
+def _ids(text: str) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(int, word.split())) for word in text.split(","))
+
+
+def _schema(text: str) -> str:
+    """The schema itself, so that the settings of a run hold it."""
+    try:
+        found = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text())
+    except OSError as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(found, dict):
+        raise ValueError(text)
+    return json.dumps(found)
+
+
+def _float(description: str, **limits: Any) -> Any:
+    return Field(default=None, strict=True, allow_inf_nan=False, description=description, **limits)
+
+
+class ProcessingSettings(BaseModel):
+    """Of a run; each is off unless given."""
+
+    min_p: float | None = _float("a number from 0 to below 1", ge=0, lt=1)
+    typical_p: float | None = _float("a number above 0 and at most 1", gt=0, le=1)
+    repetition_penalty: float | None = _float("a number above 0, at most 100", gt=0, le=100)
+    presence_penalty: float | None = _float("a number from -100 to 100", ge=-100, le=100)
+    frequency_penalty: float | None = _float("a number from -100 to 100", ge=-100, le=100)
+    logit_bias: Annotated[str, AfterValidator(_bias)] | None = Field(
+        default=None, description="ID:BIAS,... with token ids from 0, e.g. 11:1.5,13:-5"
+    )
+    min_new_tokens: int | None = Field(default=None, ge=0, strict=True, description="a whole number from 0")
+    bad_words: Annotated[str, AfterValidator(_words)] | None = Field(
+        default=None, description="token ids from 0, e.g. '12 7,345', or a file with one word a line"
+    )
+    grammar: Annotated[str, AfterValidator(_schema)] | None = Field(
+        default=None, description="a file with a JSON schema"
+    )
+    convention: Literal["transformers", "vllm", "llama-cpp"] | None = Field(
+        default=None, description="transformers, vllm or llama-cpp"
+    )
+
+    @property
+    def processing(self) -> Processing | None:
+        """What happens to logits; None where that is nothing."""
+        asked: dict[str, Any] = {
+            name: value for name in PROCESSING if (value := getattr(self, name)) is not None
+        }
+        if "logit_bias" in asked:
+            pairs = (part.partition(":") for part in asked["logit_bias"].split(","))
+            asked["logit_bias"] = tuple((int(token), float(bias)) for token, _, bias in pairs)
+        if "bad_words" in asked:
+            asked["bad_words"] = _ids(asked["bad_words"])
+        found = Processing(**asked)
+        if found.convention == "vllm" and found.typical_p < 1:
+            raise UsageError(
+                "vLLM has no typical-p.", flag="--typical-p", remedy="Leave it out, or --convention vllm."
+            )
+        if found.grammar is not None:
+            require_grammars()
+        return None if found == Processing() else found
+
+
+PROCESSING = tuple(ProcessingSettings.model_fields)
+"""Names of the settings, and of the options in Python."""

@@ -1,0 +1,191 @@
+"""Steps on logits that depend on the tokens before: penalties, bias, bans, a minimum length, a grammar.
+
+They come before temperature and cuts in every convention (``sampling.warp`` has these), so that a row is
+``warp(with_history(logits, ...))``. Of a drafted token's row the tokens before include those drafted before
+it: that a row after a draft is processed as one without a draft is what keeps speculation lossless.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from spsbench.decode.sampling import ORDERS
+from spsbench.errors import UsageError
+from spsbench.plugins import require_grammars
+from spsbench.records import Processing, SamplingParams
+
+CONVENTIONS = tuple(ORDERS)
+
+LAST_N = 64
+"""How many tokens llama.cpp looks back for its three penalties, ``penalty_last_n``."""
+
+Mask = Callable[[Sequence[int]], Tensor | None]
+"""[V] which tokens may follow an output; None where the output has left the grammar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound(Processing):
+    """Processing for one model.
+
+    Attributes:
+        stop_ids: tokens that end the output.
+        mask: of the grammar.
+    """
+
+    stop_ids: tuple[int, ...] = ()
+    mask: Mask | None = field(default=None, compare=False)
+
+
+class Ends(Protocol):
+    """A tokenizer, of which only a grammar needs more than the tokens that end an output."""
+
+    eos_ids: frozenset[int]
+
+
+@lru_cache(maxsize=64)
+def bound(
+    sampling: SamplingParams, tokenizer: Ends, stop_ids: frozenset[int] = frozenset()
+) -> SamplingParams:
+    """The same sampling with what its processing needs of a tokenizer; itself where that is nothing.
+
+    Args:
+        sampling: of one arm or setting.
+        tokenizer: of the models.
+        stop_ids: tokens that end the output beside the tokenizer's own.
+    """
+    process = sampling.process
+    if process is None or isinstance(process, Bound) or not process.follows_history:
+        return sampling
+    if getattr(tokenizer, "border", None) is not None:
+        raise UsageError(
+            f"{process.described}: of an encoder-decoder it is not defined what comes before.",
+            remedy="Leave it out, or choose a decoder.",
+        )
+    mask = None if process.grammar is None else Grammar(process.grammar, tokenizer)
+    given = {each.name: getattr(process, each.name) for each in fields(Processing)}
+    return replace(
+        sampling, process=Bound(**given, stop_ids=tuple(sorted(tokenizer.eos_ids | stop_ids)), mask=mask)
+    )
+
+
+def with_history(logits: Tensor, process: Processing, tokens: Sequence[int], prompt: int) -> Tensor:
+    """Logits after the steps that look at the tokens before.
+
+    Args:
+        logits: [n, V]; row i follows all but the last n - 1 - i tokens.
+        process: bound to a model if it has a minimum length or a grammar.
+        tokens: prompt, output and what was drafted, as far as the last row sees.
+        prompt: how many of them are the prompt.
+    """
+    if not process.follows_history:
+        return logits
+    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits.clone()
+    first = len(tokens) - len(logits) + 1
+    for row, end in zip(logits, range(first, len(tokens) + 1), strict=True):
+        _step(row, process, list(tokens[:end]), prompt)
+    return logits
+
+
+def _step(row: Tensor, process: Processing, before: list[int], prompt: int) -> None:
+    """Process one row [V] in place."""
+    for token, bias in process.logit_bias:
+        row[token] += bias
+    output = before[prompt:]
+    window = before[-LAST_N:] if process.convention == "llama-cpp" else None
+    penalty = process.repetition_penalty
+    if penalty != 1.0:
+        seen = torch.tensor(sorted(set(before if window is None else window)), device=row.device)
+        own = row[seen]
+        row[seen] = torch.where(own < 0, own * penalty, own / penalty)
+    counted = output if window is None else window
+    if counted and (process.presence_penalty or process.frequency_penalty):
+        times = Counter(counted)
+        counts = torch.tensor(list(times.values()), device=row.device, dtype=row.dtype)
+        row[list(times)] -= process.presence_penalty + process.frequency_penalty * counts
+    past = before if process.convention == "transformers" else output
+    for *start, last in process.bad_words:
+        if not start or past[-len(start) :] == start:
+            row[last] = -torch.inf
+    if process.min_new_tokens == 0 and process.grammar is None:
+        return
+    if not isinstance(process, Bound):
+        raise ValueError(f"{process.described} is not bound to a model: see ``processors.bound``")
+    if len(output) < process.min_new_tokens:
+        row[list(process.stop_ids)] = -torch.inf
+    allowed = None if process.mask is None else process.mask(output)
+    if allowed is not None:
+        # A model may have more logits than the tokenizer has tokens, and the mask whole words of bits.
+        own = torch.zeros(len(row), dtype=torch.bool)
+        own[: len(allowed)] = allowed[: len(row)]
+        row[~own.to(row.device)] = -torch.inf
+
+
+class Matcher(Protocol):
+    """A grammar after some tokens, as llguidance has it."""
+
+    def deep_copy(self) -> Matcher: ...
+
+    def consume_token(self, token: int) -> bool: ...
+
+    def compute_bitmask(self) -> bytes: ...
+
+
+_MOST_STATES = 4096
+
+
+class Grammar:
+    """The mask of a JSON schema, by llguidance.
+
+    States of the grammar are kept by the output that led to them, so that a draft which is rejected costs
+    nothing to take back.
+
+    Args:
+        schema: JSON.
+        tokenizer: a ``models.tokenizer.Tokenizer``.
+        start: the grammar before any token; made of both unless given.
+    """
+
+    def __init__(self, schema: str, tokenizer: Any, start: Matcher | None = None) -> None:
+        self._states: dict[tuple[int, ...], Matcher | None] = {}
+        self._start = _matcher(schema, tokenizer) if start is None else start
+        self._states[()] = self._start
+
+    def __call__(self, output: Sequence[int]) -> Tensor | None:
+        """See ``Mask``."""
+        state = self._after(tuple(output))
+        if state is None:
+            return None
+        bits = torch.frombuffer(bytearray(state.compute_bitmask()), dtype=torch.uint8)
+        return (bits.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8) & 1).flatten().bool()
+
+    def _after(self, output: tuple[int, ...]) -> Matcher | None:
+        known = next(n for n in range(len(output), -1, -1) if output[:n] in self._states)
+        state = self._states[output[:known]]
+        for end in range(known + 1, len(output) + 1):
+            if state is not None:
+                state = state.deep_copy()
+                state = state if state.consume_token(output[end - 1]) else None
+            if len(self._states) >= _MOST_STATES:
+                self._states = {(): self._start}
+            self._states[output[:end]] = state
+        return state
+
+
+def _matcher(schema: str, tokenizer: Any) -> Matcher:
+    require_grammars()
+    from llguidance import LLMatcher
+    from llguidance.hf import from_tokenizer
+
+    known = from_tokenizer(tokenizer.hugging_face, eos_token=sorted(tokenizer.eos_ids))
+    found = LLMatcher(known, LLMatcher.grammar_from_json_schema(schema), log_level=0)
+    if found.is_error():
+        raise UsageError(f"it cannot be followed: {found.get_error()}.", flag="--grammar")
+    matcher: Matcher = found
+    return matcher
