@@ -13,8 +13,7 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import accumulate, product
-from operator import mul
+from itertools import product
 
 import numpy as np
 import torch
@@ -159,7 +158,7 @@ def _scene(
         lambda: drafter(TableTree(TableModel(draft, size)), PLAIN, Shape(tuple(branching)), siblings),
         accept,
         (0,),
-        sum(accumulate(branching, mul)),
+        Shape(tuple(branching)).nodes,
         PLAIN,
         depth=len(branching),
     )

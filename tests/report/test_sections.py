@@ -74,6 +74,20 @@ def test_the_share_of_the_optimum_stands_in_the_table_and_says_which_rule_accept
         assert ("on average: `--rule block`." in sections["Why this fast, and not faster"]) == leaves
 
 
+def test_the_mean_nodes_of_a_loop_stand_in_the_table_where_there_is_a_tree(summary: dict[str, Any]) -> None:
+    samples, loops = sweep(ks=(0, 4))
+    found = summarise(
+        samples, loops.assign(nodes=(7.0 + loops["loop"] % 2).where(loops["drafted"] > 0)), INFO
+    )
+    nodes = [row.get("nodes_per_loop") for row in found["rows"]]
+    assert nodes[0] is None
+    assert 7 < nodes[1] < 8
+    assert f"nodes/loop {nodes[1]:.1f}" in " ".join(_screen(found).split())
+    assert "nodes/loop" in _sections(found)["Acceptance"]
+    assert all("nodes_per_loop" not in row for row in summary["rows"])
+    assert "nodes/loop" not in render(summary, {})
+
+
 def test_without_it_nothing_is_said_of_it(summary: dict[str, Any]) -> None:
     assert all(row["share_of_optimum"] is None for row in summary["rows"])
     assert "optimum" not in render(summary, {})
