@@ -281,8 +281,10 @@ def read(kind: type[Kind], value: object) -> Kind:
         elif base in ("list[Ask]", "list[Answer"):
             if not isinstance(found, list):
                 raise ProtocolError(f"{each.name} is {shortened(json.dumps(found))} and not a list")
-            inner = Ask if base == "list[Ask]" else Answer
-            found = [None if one is None and inner is Answer else read(inner, one) for one in found]
+            if base == "list[Ask]":
+                found = [read(Ask, one) for one in found]
+            else:
+                found = [None if one is None else read(Answer, one) for one in found]
         elif not (found is None and none) and not _KINDS[base][0](found):
             raise ProtocolError(f"{each.name} is {shortened(json.dumps(found))} and not {_KINDS[base][1]}")
         given[each.name] = found

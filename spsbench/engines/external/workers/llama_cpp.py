@@ -15,8 +15,20 @@ import time
 import urllib.request
 from typing import Any
 
-from spsbench.engines.external.protocol import LENGTH, STOP, Answer, Ask, Described, Load, seed_field
+from spsbench.engines.external.protocol import (
+    LENGTH,
+    MOST_IN_FLIGHT,
+    STOP,
+    Answer,
+    Ask,
+    Described,
+    Load,
+    Together,
+    Wave,
+    seed_field,
+)
 from spsbench.engines.external.serving import float32_only, serve, until_stop, usual_settings
+from spsbench.engines.external.waves import Hear, threaded
 
 _PATIENCE_S = 300
 _DRAFTS = "llamacpp:spec_decode_num_drafts_total"
@@ -24,7 +36,7 @@ _RULES = {"greedy": "sample-and-compare", "probabilistic": "modified rejection"}
 
 
 class LlamaCpp:
-    """One server with one slot; its times and counts are per request."""
+    """One server with a slot for each request in flight; its times and counts are per request."""
 
     def __init__(self, load: Load) -> None:
         float32_only(load)
@@ -48,6 +60,7 @@ class LlamaCpp:
             vocab_size=model["meta"]["n_vocab"],
             rule=_RULES[_draft_sampling(self._load)] if self._load.speculative else None,
             settings=usual_settings(self._load),
+            in_flight=MOST_IN_FLIGHT,
             limits=[
                 "Near the length limit it drafts less than K or nothing; loops are not given there.",
                 "Drafted and accepted tokens count the whole last loop, also after the stop token.",
@@ -58,7 +71,7 @@ class LlamaCpp:
         """The prefill gives the first token; what ends a text is among ``tokens``."""
         before = self._drafts()
         started = time.perf_counter()
-        found = json.loads(self._asked("/completion", body(ask)))
+        found = json.loads(self._asked("/completion", self._body(ask)))
         wall_ms = 1e3 * (time.perf_counter() - started)
         timings = found["timings"]
         ids, finish = until_stop(list(found["tokens"]), ask)
@@ -82,6 +95,28 @@ class LlamaCpp:
             **counts,
         )
 
+    def together(self, wave: Wave) -> Together:
+        """A thread and a slot for each; a stream that is closed aborts its request."""
+        return threaded(wave, self._alongside)
+
+    def _alongside(self, ask: Ask, hear: Hear | None) -> Answer | None:
+        if hear is None:
+            found = json.loads(self._asked("/completion", self._body(ask)))
+            ids, finish = until_stop(list(found["tokens"]), ask)
+            hidden = finish == LENGTH and found["stop_type"] in ("word", "eos")
+            return Answer(ids, STOP if hidden else finish, hidden_stop=hidden)
+        tokens = 0
+        with self._opened("/completion", self._body(ask) | {"stream": True}) as lines:
+            for line in lines:
+                if line.startswith(b"data:"):
+                    tokens += len(json.loads(line[5:]).get("tokens", ()))
+                    if hear(tokens):
+                        break
+        return None
+
+    def _body(self, ask: Ask) -> dict[str, Any]:
+        return body(ask) | {"cache_prompt": self._load.prefix_cache}
+
     def _drafts(self) -> int:
         """Loops with a draft so far; of the whole server, which has no other request."""
         found = re.search(rf"^{_DRAFTS} (\S+)", self._asked("/metrics"), re.MULTILINE)
@@ -99,10 +134,13 @@ class LlamaCpp:
         raise RuntimeError(f"{self._server} is not ready after {_PATIENCE_S} s")
 
     def _asked(self, path: str, content: dict[str, Any] | None = None) -> str:
+        with self._opened(path, content) as answer:
+            return str(answer.read().decode())
+
+    def _opened(self, path: str, content: dict[str, Any] | None = None) -> Any:
         data = None if content is None else json.dumps(content).encode()
         asked = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(asked) as answer:
-            return str(answer.read().decode())
+        return urllib.request.urlopen(asked)
 
 
 def body(ask: Ask) -> dict[str, Any]:
@@ -118,15 +156,15 @@ def body(ask: Ask) -> dict[str, Any]:
         "n_predict": ask.max_new_tokens,
         "stop": ask.stop,
         "return_tokens": True,
-        "cache_prompt": False,
     }
 
 
 def flags(load: Load) -> list[str]:
-    """Keys and values in float32 as the weights; nothing is kept from one request to the next."""
-    told = ["-m", load.target, "--host", "127.0.0.1", "-c", str(load.context), "-np", "1"]
+    """Keys and values in float32 as the weights; kept from one request to the next only where asked for."""
+    slots = load.in_flight
+    told = ["-m", load.target, "--host", "127.0.0.1", "-c", str(load.context * slots), "-np", str(slots)]
     told += ["-ctk", "f32", "-ctv", "f32", "-fa", "off"]
-    told += ["--no-warmup", "--offline", "--metrics", "--cache-ram", "0", "--threads-http", "1"]
+    told += ["--no-warmup", "--offline", "--metrics", "--cache-ram", "0", "--threads-http", str(slots + 1)]
     pools = ["-t", "-tb"]
     if load.draft is not None:
         told += ["--spec-type", "draft-simple", "-md", load.draft, "--spec-draft-p-min", "0"]

@@ -9,19 +9,35 @@ import importlib
 import json
 import tempfile
 import time
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from spsbench.engines.external.protocol import Answer, Ask, Described, Load, seed_field
+from spsbench.engines.external.protocol import (
+    MOST_IN_FLIGHT,
+    Answer,
+    Ask,
+    Described,
+    Load,
+    Together,
+    Wave,
+    seed_field,
+)
 from spsbench.engines.external.serving import float32_only, serve, until_stop, usual_settings
+from spsbench.engines.external.waves import stepped
 
 _CONFIG = "genai_config.json"
+_EVENTS = 64  # of one call
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 class OnnxRuntimeGenAI:
-    """The target alone, or with its draft as ``model.draft``."""
+    """The target alone, or with its draft as ``model.draft``.
+
+    Several requests are for its ``Engine``, which takes no draft model; on a CPU it has static batches only:
+    a batch is run to its end before others join, and requests have no seeds.
+    """
 
     def __init__(self, load: Load) -> None:
         float32_only(load)
@@ -31,7 +47,15 @@ class OnnxRuntimeGenAI:
         self._vocab_size: int = config["model"]["vocab_size"]
         with tempfile.TemporaryDirectory() as folder:
             compose(load, Path(folder))
+            if load.in_flight > 1:
+                file = Path(folder) / _CONFIG
+                batching = {"engine": {"static_batching": {"max_batch_size": load.in_flight}}}
+                file.write_text(json.dumps(json.loads(file.read_text()) | batching))
             self._model = self._genai.Model(folder)
+        self._turns: dict[int, tuple[Any, int, list[int]]] = {}
+        if load.in_flight > 1 and not load.speculative:
+            self._engine = self._genai.Engine(self._model)
+            self._events = self._engine.create_event_buffer(_EVENTS)
 
     def describe(self) -> Described:
         rule = "greedy: sample-and-compare; sampled: not documented"
@@ -42,7 +66,8 @@ class OnnxRuntimeGenAI:
             version=version("onnxruntime-genai"),
             vocab_size=self._vocab_size,
             rule=rule if self._load.speculative else None,
-            settings=settings,
+            settings=settings | {"prefix_cache": False},
+            in_flight=None if self._load.speculative else MOST_IN_FLIGHT,
             limits=[
                 "With top_k 0 it ignores top_p, so it is asked for a top-k of the whole vocabulary.",
                 "Its order of temperature, top-k and top-p is not documented, and not reported here.",
@@ -79,6 +104,41 @@ class OnnxRuntimeGenAI:
             wall_ms=1e3 * (ended - started),
             **counts,
         )
+
+    def together(self, wave: Wave) -> Together:
+        """In static batches; see the class."""
+        self._turns.clear()
+        return stepped(wave, self)
+
+    def add(self, number: int, ask: Ask) -> None:
+        import numpy as np
+
+        turn = self._genai.TurnOptions(request := self._engine.create_request())
+        turn.set_max_generated_tokens(ask.max_new_tokens)
+        turn.set_do_sample(not ask.sampling.greedy)
+        if not ask.sampling.greedy:
+            turn.set_temperature(ask.sampling.temperature)
+            turn.set_top_k(ask.sampling.top_k or self._vocab_size)
+            turn.set_top_p(ask.sampling.top_p)
+        began = request.begin_turn(np.array(ask.prompt_ids, dtype=np.int32), turn)
+        self._turns[number] = request, began, []
+
+    def step(self) -> Iterator[tuple[int, list[int], bool]]:
+        flags = self._genai.EngineEventFlags
+        for event in self._engine.run(self._events):
+            number = next((n for n, (request, *_) in self._turns.items() if request is event.request), None)
+            if number is None:
+                continue
+            ids = self._turns[number][2]
+            if event.flags & flags.FAILED:
+                raise RuntimeError(f"its engine failed: {event.error_code}")
+            if event.flags & flags.TOKEN:
+                ids.append(int(event.token))
+            yield number, ids, bool(event.flags & flags.TURN_FINISHED)
+
+    def abort(self, number: int) -> None:
+        request, began, _ = self._turns.pop(number)
+        request.cancel_turn(began)
 
     def _parameters(self, ask: Ask) -> Any:
         parameters = self._genai.GeneratorParams(self._model)

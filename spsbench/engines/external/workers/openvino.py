@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.engines.external.protocol import Answer, Ask, Described, Load
+from spsbench.engines.external.protocol import MOST_IN_FLIGHT, Answer, Ask, Described, Load, Together, Wave
 from spsbench.engines.external.serving import float32_only, serve, until_stop, usual_settings
+from spsbench.engines.external.waves import stepped
 
 _FLOAT32 = {
     "INFERENCE_PRECISION_HINT": "f32",
@@ -30,7 +31,7 @@ _ALL = 2**31 - 1
 
 
 class OpenVino:
-    """A pipeline on the CPU, with a draft or without; its prefix cache is off."""
+    """A pipeline on the CPU, with a draft or without; that for several requests has another class."""
 
     def __init__(self, load: Load) -> None:
         float32_only(load)
@@ -42,12 +43,21 @@ class OpenVino:
         if load.threads is not None:
             properties["INFERENCE_NUM_THREADS"] = load.threads
         scheduler = self._genai.SchedulerConfig()
-        scheduler.enable_prefix_caching = False
+        scheduler.enable_prefix_caching = load.prefix_cache
         scheduler.cache_size = 1  # GiB
-        more: dict[str, Any] = {"scheduler_config": scheduler}
+        more: dict[str, Any] = {}
         if load.draft is not None:
             more["draft_model"] = self._genai.draft_model(load.draft, "CPU", **properties)
-        self._pipeline = self._genai.LLMPipeline(load.target, "CPU", **more, **properties)
+        self._handles: dict[int, tuple[Any, list[int]]] = {}
+        self._requests = 0
+        if load.in_flight == 1:
+            more["scheduler_config"] = scheduler
+            self._pipeline = self._genai.LLMPipeline(load.target, "CPU", **more, **properties)
+        else:
+            scheduler.max_num_seqs = load.in_flight
+            self._pipeline = self._genai.ContinuousBatchingPipeline(
+                load.target, scheduler, "CPU", properties | more
+            )
 
     def describe(self) -> Described:
         model = self._openvino.Core().read_model(Path(self._load.target) / "openvino_model.xml")
@@ -58,6 +68,7 @@ class OpenVino:
             rule="greedy: sample-and-compare; sampled: its own, not lossless"
             if self._load.speculative
             else None,
+            in_flight=MOST_IN_FLIGHT,
             # Its top_k comes first, which is the same law.
             settings=usual_settings(self._load) | {"top_p": "smallest set of more than that mass"},
             limits=[
@@ -69,8 +80,7 @@ class OpenVino:
 
     def generate(self, ask: Ask) -> Answer:
         """One duration a target call, the first of them the prefill."""
-        ids = self._numpy.array([ask.prompt_ids], dtype=self._numpy.int64)
-        prompt = self._openvino.Tensor(ids)
+        prompt = self._prompt(ask)
         config = self._config(ask)
         started = time.perf_counter()
         found = self._pipeline.generate(prompt, config)
@@ -90,6 +100,34 @@ class OpenVino:
             decoded=len(ids) - 1,
             loops=loops,
         )
+
+    def together(self, wave: Wave) -> Together:
+        """Its own scheduler decides what of the requests goes into a step."""
+        self._handles.clear()
+        return stepped(wave, self)
+
+    def add(self, number: int, ask: Ask) -> None:
+        self._requests += 1
+        handle = self._pipeline.add_request(self._requests, self._prompt(ask), self._config(ask))
+        self._handles[number] = handle, []
+
+    def step(self) -> Iterator[tuple[int, list[int], bool]]:
+        self._pipeline.step()
+        for number, (handle, ids) in list(self._handles.items()):
+            while handle.can_read():
+                (output,) = handle.read().values()
+                ids += [int(token) for token in output.generated_ids]
+            ended = handle.get_status().name != "RUNNING"
+            if ended:
+                del self._handles[number]
+            yield number, ids, ended
+
+    def abort(self, number: int) -> None:
+        handle, _ = self._handles.pop(number)
+        handle.cancel()
+
+    def _prompt(self, ask: Ask) -> Any:
+        return self._openvino.Tensor(self._numpy.array([ask.prompt_ids], dtype=self._numpy.int64))
 
     def _config(self, ask: Ask) -> Any:
         config = self._genai.GenerationConfig()

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
-from spsbench.engines.external.protocol import Answer, Ask, Described, Load
+from spsbench.engines.external.protocol import MOST_IN_FLIGHT, Answer, Ask, Described, Load, Together, Wave
 from spsbench.engines.external.serving import serve, until_stop, usual_settings
+from spsbench.engines.external.waves import stepped
 
 _DEFECT = "0.32.0 verifies sampled tokens with uninitialised temperature, top-k and top-p (vllm issue 55005)."
 _TOP_K = "in 0.32.0 top-k without top-p fails with a draft (max() of no rows in apply_top_k_only)"
@@ -20,12 +22,14 @@ _COUNTS = {"loops": "num_drafts", "drafted": "num_draft_tokens", "accepted": "nu
 
 
 class Vllm:
-    """One sequence at a time, no prefix cache."""
+    """Its engine: asked for one text, or step by step for several."""
 
     def __init__(self, load: Load) -> None:
         self._vllm: Any = importlib.import_module("vllm")
         self._load, self._mended = load, bool(load.options.get("mended"))
         self._draft = {"draft_sample_method": load.options.get("draft_sample_method", "greedy")}
+        self._numbers: dict[str, int] = {}
+        self._requests = 0
         if self._mended:
             mend()
         speculation = {"method": "draft_model", "model": load.draft, "num_speculative_tokens": load.k}
@@ -33,8 +37,8 @@ class Vllm:
             load.target,
             dtype=load.dtype,
             max_model_len=load.context,
-            max_num_seqs=1,
-            enable_prefix_caching=False,
+            max_num_seqs=load.in_flight,
+            enable_prefix_caching=load.prefix_cache,
             enforce_eager=bool(load.options.get("eager")),
             speculative_config=speculation | self._draft if load.speculative else None,
             generation_config="vllm",  # and not top-k and penalties of the model's own file
@@ -55,14 +59,13 @@ class Vllm:
             vocab_size=self._llm.llm_engine.model_config.get_vocab_size(),
             rule="modified rejection" if self._load.speculative else None,
             settings=usual_settings(self._load) | self._draft,
+            in_flight=MOST_IN_FLIGHT,
             limits=limits,
         )
 
     def generate(self, ask: Ask) -> Answer:
         """The engine's own stamps of the first and the last token; the prefill gives the first."""
-        if self._load.speculative and ask.sampling.top_k and ask.sampling.top_p == 1:
-            raise ValueError(_TOP_K)  # its own error would be its last answer
-        parameters = self._vllm.SamplingParams(**sampling_parameters(ask))
+        parameters = self._parameters(ask)
         before = self._counts()
         prompt = {"prompt_token_ids": ask.prompt_ids}
         started = time.perf_counter()
@@ -82,6 +85,33 @@ class Vllm:
             decoded=len(ids) - 1,
             **counts,
         )
+
+    def together(self, wave: Wave) -> Together:
+        """Its own scheduler decides what of the requests goes into a step."""
+        self._numbers.clear()
+        return stepped(wave, self)
+
+    def add(self, number: int, ask: Ask) -> None:
+        self._requests += 1
+        prompt = {"prompt_token_ids": ask.prompt_ids}
+        self._llm.llm_engine.add_request(str(self._requests), prompt, self._parameters(ask))
+        self._numbers[str(self._requests)] = number
+
+    def step(self) -> Iterator[tuple[int, list[int], bool]]:
+        for output in self._llm.llm_engine.step():
+            if output.request_id in self._numbers:
+                ids = [int(token) for token in output.outputs[0].token_ids]
+                yield self._numbers[output.request_id], ids, bool(output.finished)
+
+    def abort(self, number: int) -> None:
+        (name,) = (name for name, own in self._numbers.items() if own == number)
+        del self._numbers[name]
+        self._llm.llm_engine.abort_request([name])
+
+    def _parameters(self, ask: Ask) -> Any:
+        if self._load.speculative and ask.sampling.top_k and ask.sampling.top_p == 1:
+            raise ValueError(_TOP_K)  # its own error would be its last answer
+        return self._vllm.SamplingParams(**sampling_parameters(ask))
 
     def _counts(self) -> dict[str, int]:
         """So far; counted for the whole engine, which has no other request."""
