@@ -1,12 +1,15 @@
 """How often an audit of an engine raises a false alarm, and after how many texts it finds a fault.
 
-    python -m benchmarks.audit_power [--runs 1000] [--texts 320] [--tokens 40] [--faults]
+    python -m benchmarks.audit_power [--runs 1000] [--texts 320] [--tokens 40] [--faults] [--in-flight 8]
 
 Target and draft are random tables (synthetic): rows follow from the last two tokens. The engine speculates on
 them in plain Python with one fault of ``FAULTS`` or none, and the audit's bets see its texts at temperature
 1, 0.7 and with top-p 0.9, looked at after every text. An alarm is an e-value of 1,000: by Ville's inequality
 a
 right engine gets there in at most one audit of 1,000.
+
+With --in-flight texts come in waves as an audit asks for them: prompts with common beginnings, repeated or
+going on from earlier outputs, unequal lengths, and some requests whose texts are thrown away.
 """
 
 from __future__ import annotations
@@ -28,7 +31,9 @@ from spsbench.law.evidence import Sums, added
 from spsbench.records import SamplingParams
 from spsbench.stats.evidence_stats import e_values
 from spsbench.stats.losslessness import ALARM_LOG10_E
+from spsbench.verify.audit import Foreign
 from spsbench.verify.bets import Bets
+from spsbench.verify.engine_audit import shared_prompt
 
 VOCABULARY, STOP, PROMPTS, K = 48, 47, 40, 4
 ALARM = ALARM_LOG10_E * math.log(10)
@@ -299,7 +304,13 @@ SETTINGS = (SamplingParams(temperature=0.7), SamplingParams(), SamplingParams(to
 
 
 def audited(
-    seed: int, fault: str | None, sampling: SamplingParams, texts: int, tokens: int, told: int = 1
+    seed: int,
+    fault: str | None,
+    sampling: SamplingParams,
+    texts: int,
+    tokens: int,
+    told: int = 1,
+    in_flight: int = 0,
 ) -> tuple[int | None, float, Bets]:
     """Texts until the alarm (None without one), the highest e-value (log), and the bets.
 
@@ -310,11 +321,20 @@ def audited(
         sampling = SamplingParams(top_k=8)
     engine, bets = Engine(tables, sampling, fault), Bets([STOP], K, sampling.temperature, modified=True)
     chance = random.Random(f"{seed} {sampling}")
-    prompts = [tuple(chance.randrange(VOCABULARY - 1) for _ in range(6)) for _ in range(PROMPTS)]
+    prompts = [tuple(chance.randrange(VOCABULARY - 1) for _ in range(6 + 34 * bool(in_flight))) for _ in range(PROMPTS)]
     highest, sums = -math.inf, Sums()
+    before, wave = list[Foreign](), list[Foreign]()
     for number in range(1, texts + 1):
-        prompt = prompts[number % PROMPTS]
-        ids, accepted, drafted = engine.generate(prompt, tokens, chance.getrandbits(31))
+        prompt, most = prompts[number % PROMPTS], tokens
+        if in_flight:
+            prompt = shared_prompt(number, prompts, before, 4 * tokens, chance)
+            most = chance.randint(-(-tokens // 4), tokens)
+            if number % 4 == 0:  # an aborted companion
+                engine.generate(prompts[0], chance.randint(1, tokens // 2), chance.getrandbits(31))
+        ids, accepted, drafted = engine.generate(prompt, most, chance.getrandbits(31))
+        wave.append(Foreign(number, prompt, tuple(ids), sampling, retokenised=False))
+        if in_flight and number % (2 * in_flight) == 0:
+            before, wave = [*before, *wave], []
         reading = tables.reading(prompt, ids, sampling)
         bets.add(prompt, ids, reading, accepted if told else None, 0, drafted if told == 2 else None)
         sums = added(sums, score_stats(reading, number))
@@ -336,7 +356,7 @@ def _false(given: argparse.Namespace) -> Iterator[str]:
     alarms, highest = 0, -math.inf
     for seed in range(given.first, given.first + given.runs):
         sampling = SETTINGS[seed // 3 % len(SETTINGS)]
-        after, most, _ = audited(seed, None, sampling, given.texts, given.tokens, told=seed % 3)
+        after, most, _ = audited(seed, None, sampling, given.texts, given.tokens, seed % 3, given.in_flight)
         alarms, highest = alarms + (after is not None), max(highest, most)
         if after is not None or most > math.log(100) or (seed + 1) % 20 == 0:
             done, this, top = seed + 1 - given.first, most / math.log(10), highest / math.log(10)
@@ -368,6 +388,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--first", type=int, default=0, help="seed of the first audit")
     parser.add_argument("--told", type=int, default=1, help="what faulty engines report")
+    parser.add_argument("--in-flight", type=int, default=0, help="in waves, of so many requests at once")
     parser.add_argument("--faults", action="store_true", help="the texts until each fault is found")
     return parser.parse_args()
 

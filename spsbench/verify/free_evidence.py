@@ -471,7 +471,7 @@ class _Streams:
         return Finding("independence", not wrong, f"{said}.", _E_VALUE, numbers)
 
     def seeds(self) -> Finding:
-        """A fact: the protocol allows an engine to draw anew."""
+        """A fact: the protocol allows another draw."""
         if not self._repeated:
             return skipped("seeds", "No request was sent twice with one seed.")
         said = f"{self._equal} of {self._repeated} texts came again with their seed."
