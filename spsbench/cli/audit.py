@@ -48,8 +48,8 @@ OF_TEXTS = {
 
 @takes(
     "samples engine pair target draft revision draft_revision temperature top_p top_k greedy "
-    "samples_dtype k arms weights in_flight prefix_cache bound texts budget task limit max_new_tokens threads out repro seed device "
-    "dtype",
+    "samples_dtype k arms weights in_flight prefix_cache bound texts budget task limit max_new_tokens "
+    "threads out repro seed device dtype",
     {
         options.FIRST: {
             "[SAMPLES]": "JSON lines with prompt_ids and completion_ids, or prompt and completion; .gz too.",

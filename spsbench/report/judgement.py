@@ -528,6 +528,7 @@ def _decided(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
 
 
 def _conditions(row: EngineAuditRow) -> Iterator[str]:
+    yield from _rounding(row)
     if row["against"] is not None:
         yield f"Held against what the plain texts follow: {row['against']}."
     if row["retokenised"]:
@@ -541,6 +542,24 @@ def _conditions(row: EngineAuditRow) -> Iterator[str]:
         yield f"{len(row['failures'])} requests failed: {shown}."
     if row["gone"] is not None:
         yield f"The engine was given up: {row['gone']}."
+
+
+def _rounding(row: EngineAuditRow) -> Iterator[str]:
+    """What plain texts of quantised weights measure, and what speculation was held against."""
+    facts = row["rounding"]
+    if facts is None:
+        return
+    if not row["is_plain"]:
+        yield (
+            f"Held against the plain texts: {counted(facts['pairs'], 'pair')}, e-value 10^{facts['log10_e_value']:.1f}."
+            if facts["stray_most"] is None
+            else f"{counted(len(facts['differences']), 'text')} leave the plain ones, "
+            f"{sum(each['explained'] for each in facts['differences'])} of them where rounding explains it."
+        )
+    elif facts["variation"] is not None:
+        yield f"Its rows are {facts['variation']:.2%} (total variation) from those of the dequantised weights."
+    elif facts["stray_most"] is not None:
+        yield f"Its tokens are at most {facts['stray_most']:.3g} below the best logit of the dequantised weights."
 
 
 def _located(row: EngineAuditRow) -> Iterator[str]:
