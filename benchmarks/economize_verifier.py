@@ -5,25 +5,30 @@ Runs in an environment with economize 0.3.2 alone (`pip install economize`), whi
     PYTHON benchmarks/economize_verifier.py --tables 3
 
 Its own code decides; only its coins and its draws are replaced by branches that are all followed. The tree is
-two siblings with two children each, drawn independently, without replacement or as the most probable (one-hot).
+two siblings with two children each, drawn independently, without replacement, or the most probable (one-hot).
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
-from economize.decoding import verifiers
-from economize.decoding.config import DecodeConfig
-from economize.decoding.protocols import Draft
+
+verifiers: Any = importlib.import_module("economize.decoding.verifiers")
+Draft: Any = importlib.import_module("economize.decoding.protocols").Draft
+DecodeConfig: Any = importlib.import_module("economize.decoding.config").DecodeConfig
 
 V, DEPTH = 3, 3
 PARENTS = (-1, -1, 0, 0, 1, 1)
-Law = dict[tuple[int, ...], float]
+Text = tuple[int, ...]
+Law = dict[Text, float]
+Rows = Callable[[Text], torch.Tensor]
 
 
 class Branches:
@@ -59,7 +64,7 @@ class Branches:
                 return
 
 
-class Rows:
+class AsTheyAre:
     """A selector whose distribution are the logits themselves."""
 
     greedy = False
@@ -71,9 +76,7 @@ class Rows:
         return None
 
 
-def drafts(
-    p: Callable[[tuple[int, ...]], torch.Tensor], way: str
-) -> Iterator[tuple[float, list[int], torch.Tensor | None]]:
+def drafts(p: Rows, way: str) -> Iterator[tuple[float, list[int], torch.Tensor | None]]:
     """Every tree with its probability, and the row that each token was drawn from."""
     if way == "most probable":
         tops = [p(()).topk(2).indices.tolist()]
@@ -95,15 +98,13 @@ def drafts(
                 yield odds * o1 * o2, [*pair, *c1, *c2], torch.cat([rows, r1, r2])
 
 
-def law(
-    q: Callable[[tuple[int, ...]], torch.Tensor], p: Callable[[tuple[int, ...]], torch.Tensor], way: str
-) -> Law:
+def law(q: Rows, p: Rows, way: str) -> Law:
     found: Law = defaultdict(float)
     branches = Branches()
     verifiers._accepts = lambda u, row, own, x: bool(
         branches.choose([1 - (odd := min(1.0, float(row[x] / (1.0 if own is None else own[x])))), odd])
     )
-    torch.multinomial = lambda rows, n, generator=None: torch.tensor(
+    verifiers.torch.multinomial = lambda rows, n, generator=None: torch.tensor(
         [[branches.choose((row / row.sum()).tolist())] for row in rows]
     )
     verifier = verifiers.RejectionVerifier(DecodeConfig(verifier="rejection"))
@@ -117,14 +118,14 @@ def law(
             None if rows is None else rows[None],
         )
         for chance, ((path,), (last,)) in branches.all(
-            lambda d=draft, x=logits: verifier.verify_tree(x, d, Rows())
+            lambda d=draft, x=logits: verifier.verify_tree(x, d, AsTheyAre())
         ):
             text = (*(tokens[node] for node in path), last)
             found[text] += odds * chance
     return found
 
 
-def worst(found: Law, q: Callable[[tuple[int, ...]], torch.Tensor]) -> float:
+def worst(found: Law, q: Rows) -> float:
     """The largest difference of any text of ``DEPTH`` tokens."""
     most = 0.0
     for text in itertools.product(range(V), repeat=DEPTH):
@@ -141,6 +142,17 @@ def worst(found: Law, q: Callable[[tuple[int, ...]], torch.Tensor]) -> float:
     return most
 
 
+def table(seed: int) -> Rows:
+    """A random row for each context."""
+
+    @cache
+    def row(context: Text) -> torch.Tensor:
+        number = seed + 7919 * sum((token + 1) * (V + 1) ** n for n, token in enumerate(context))
+        return torch.randn(V, generator=torch.Generator().manual_seed(number)).softmax(-1)
+
+    return row
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tables", type=int, default=3)
@@ -151,19 +163,7 @@ def main() -> None:
             verifiers._residual = (lambda p, q, x: p) if control else residual
             differences = []
             for seed in range(tables):
-                rows: dict[Any, torch.Tensor] = {}
-                generator = torch.Generator().manual_seed(seed)
-
-                def of(kind: str) -> Callable[[tuple[int, ...]], torch.Tensor]:
-                    def row(context: tuple[int, ...]) -> torch.Tensor:
-                        key = kind, context
-                        if key not in rows:
-                            rows[key] = torch.randn(V, generator=generator).softmax(-1)
-                        return rows[key]
-
-                    return row
-
-                q, p = of("target"), of("draft")
+                q, p = table(seed), table(seed + 1000)
                 differences.append(worst(law(q, p, way), q))
             name = "residual left out (control)" if control else "as released"
             print(f"{way}, {name}: largest difference {max(differences):.1e} of {tables} tables", flush=True)

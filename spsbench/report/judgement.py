@@ -549,17 +549,16 @@ def _rounding(row: EngineAuditRow) -> Iterator[str]:
     facts = row["rounding"]
     if facts is None:
         return
-    if not row["is_plain"]:
-        yield (
-            f"Held against the plain texts: {counted(facts['pairs'], 'pair')}, e-value 10^{facts['log10_e_value']:.1f}."
-            if facts["stray_most"] is None
-            else f"{counted(len(facts['differences']), 'text')} leave the plain ones, "
-            f"{sum(each['explained'] for each in facts['differences'])} of them where rounding explains it."
-        )
+    pairs, left = counted(facts["pairs"], "pair"), facts["differences"]
+    if not row["is_plain"] and facts["stray_most"] is None:
+        yield f"Held against the plain texts: {pairs}, e-value 10^{facts['log10_e_value']:.1f}."
+    elif not row["is_plain"]:
+        explained = sum(each["explained"] for each in left)
+        yield f"{counted(len(left), 'text')} differ from the plain ones; rounding explains {explained}."
     elif facts["variation"] is not None:
-        yield f"Its rows are {facts['variation']:.2%} (total variation) from those of the dequantised weights."
+        yield f"Total variation from the rows of the dequantised weights: {facts['variation']:.2%} a token."
     elif facts["stray_most"] is not None:
-        yield f"Its tokens are at most {facts['stray_most']:.3g} below the best logit of the dequantised weights."
+        yield f"Its tokens are at most {facts['stray_most']:.3g} below the best logit, re-scored."
 
 
 def _located(row: EngineAuditRow) -> Iterator[str]:

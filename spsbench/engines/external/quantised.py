@@ -155,7 +155,7 @@ def _ours(name: str) -> str:
 
 
 def unpacked(packed: Array, scales: Array, bits: int) -> Array:
-    """[N, K] weights of ``MatMulNBits`` without zero points; of 4 bits the lower half of a byte comes first."""
+    """[N, K] weights of ``MatMulNBits`` without zero points; the lower half of a byte comes first."""
     q = packed if bits == 8 else np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
     array = (q.astype(np.float32) - (1 << bits - 1)) * scales.reshape(*q.shape[:2], 1)
     return np.asarray(array.reshape(len(q), -1))
