@@ -127,6 +127,7 @@ def differences(
         yield Difference(number, place, tokens, best - second, apart, apart <= ALLOWED * rounding)
 
 
+@torch.inference_mode()
 def variation(peer: Peer, asks: Sequence[Ask], models: Models) -> float | None:
     """Total variation a token between the engine's rows and the re-scored ones, of temperature 1.
 
