@@ -15,7 +15,7 @@ import importlib
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -117,9 +117,8 @@ def law(q: Rows, p: Rows, way: str) -> Law:
             torch.tensor([PARENTS]),
             None if rows is None else rows[None],
         )
-        for chance, ((path,), (last,)) in branches.all(
-            lambda d=draft, x=logits: verifier.verify_tree(x, d, AsTheyAre())
-        ):
+        decided = partial(verifier.verify_tree, logits, draft, AsTheyAre())
+        for chance, ((path,), (last,)) in branches.all(decided):
             text = (*(tokens[node] for node in path), last)
             found[text] += odds * chance
     return found

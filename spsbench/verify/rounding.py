@@ -34,6 +34,9 @@ TOLERANCE = 0.01
 ALLOWED = 2.0
 """A first difference is rounding where its logits are apart by this many times what plain texts strayed."""
 
+NEAR = 0.02
+"""Logits that are this close may change places by rounding, also where no plain text strayed."""
+
 _SHARE = 0.2  # of the draft in the mixture that texts are scored with
 _FLOOR = 1e-6
 _STAKES = (0.25, 1.0, 4.0)
@@ -124,7 +127,7 @@ def differences(
         best, second = row.logits[place].float().topk(2).values.tolist()
         apart = max(float(strays(row)[place]), float(strays(its)[place]))
         tokens = one.text.completion[place], other.text.completion[place]
-        yield Difference(number, place, tokens, best - second, apart, apart <= ALLOWED * rounding)
+        yield Difference(number, place, tokens, best - second, apart, apart <= max(NEAR, ALLOWED * rounding))
 
 
 @torch.inference_mode()
