@@ -790,8 +790,8 @@ class RoundingFacts(TypedDict):
     """Texts of quantised weights against plain ones, see ``spsbench.verify.rounding``.
 
     ``stray_most`` and ``stray_mean`` are logits by which greedy plain texts are below the best token,
-    ``outside_share`` the share of their tokens that have probability 0, ``variation`` a token's total variation
-    between the engine's rows and the re-scored ones.
+    ``outside_share`` the share of their tokens that have probability 0, ``variation`` the total variation of
+    the engine's rows and the re-scored ones, a token.
     """
 
     pairs: int

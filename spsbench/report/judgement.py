@@ -528,6 +528,7 @@ def _decided(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
 
 
 def _conditions(row: EngineAuditRow) -> Iterator[str]:
+    yield from _rounding(row)
     if row["against"] is not None:
         yield f"Held against what the plain texts follow: {row['against']}."
     if row["retokenised"]:
@@ -548,6 +549,23 @@ def _beside(row: EngineAuditRow) -> Iterator[str]:
     for each in row["free"]:
         if not each["passed"] or (each["test"] == "seeds" and not each["unjudged"]):
             yield each["found"]
+
+
+def _rounding(row: EngineAuditRow) -> Iterator[str]:
+    """What plain texts of quantised weights measure, and what speculation was held against."""
+    facts = row["rounding"]
+    if facts is None:
+        return
+    pairs, left = counted(facts["pairs"], "pair"), facts["differences"]
+    if not row["is_plain"] and facts["stray_most"] is None:
+        yield f"Held against the plain texts: {pairs}, e-value 10^{facts['log10_e_value']:.1f}."
+    elif not row["is_plain"]:
+        explained = sum(each["explained"] for each in left)
+        yield f"{counted(len(left), 'text')} differ from the plain ones; rounding explains {explained}."
+    elif facts["variation"] is not None:
+        yield f"Total variation from the rows of the dequantised weights: {facts['variation']:.2%} a token."
+    elif facts["stray_most"] is not None:
+        yield f"Its tokens are at most {facts['stray_most']:.3g} below the best logit, re-scored."
 
 
 def _located(row: EngineAuditRow) -> Iterator[str]:

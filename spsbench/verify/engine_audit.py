@@ -657,7 +657,9 @@ def _beside_plain(row: Row, plain: Row | None, subject: Subject, effort: Effort)
     enough = found.gone is None and len(found.drawn) >= min(effort.texts, len(subject.prompts))
     known = plain is None or greedy or (found.bound is not None and found.bound <= (effort.bound or 0))
     decision = ALARM if reasons else QUIET if enough and known else UNDECIDED
-    evidence = None if found.evidence is None else {**found.evidence, "reasons": reasons}
+    evidence = found.evidence and found.evidence.copy()
+    if evidence is not None:
+        evidence["reasons"] = reasons
     found = replace(found, decision=decision, evidence=evidence, decided_after=len(found.drawn), leading=None)
     return replace(row, found=found, rounding=facts, located=None)
 

@@ -1,11 +1,11 @@
 """Speculation held against the plain texts of the same engine, where its kernels round.
 
 The law of quantised weights is that of their dequantised values but for the rounding of the engine's kernels.
-How they round is not known, so no law is held to the letter. If speculation is lossless, plain texts and those
-with a draft follow the same law, whatever it is: of two texts of one prompt each is as likely to be the
-one with a draft. The sign of any difference between the two is then a fair coin, given its size, and bets on
-coins are an e-process (Ville 1939). Greedy texts have no coins: where plain and speculative text first differ, the
-places of the two tokens in the re-scored row are held against how far plain texts stray from their best token.
+How they round is not known, so no law is held to the letter. If speculation is lossless, texts with a draft
+and without one follow the same law, whatever it is: of two texts of a prompt each is as likely to be the one
+with a draft. The sign of any difference between them is then a fair coin, given its size, and bets on coins
+are an e-process (Ville 1939). Greedy texts have no coins: where one with a draft first leaves the plain one,
+how far its token is below the best logit is compared with how far plain texts stray.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ TOLERANCE = 0.01
 
 ALLOWED = 2.0
 """A first difference is rounding where its logits are apart by this many times what plain texts strayed."""
+
+NEAR = 0.02
+"""Logits that are this close may change places by rounding, also where no plain text strayed."""
 
 _SHARE = 0.2  # of the draft in the mixture that texts are scored with
 _FLOOR = 1e-6
@@ -124,9 +127,10 @@ def differences(
         best, second = row.logits[place].float().topk(2).values.tolist()
         apart = max(float(strays(row)[place]), float(strays(its)[place]))
         tokens = one.text.completion[place], other.text.completion[place]
-        yield Difference(number, place, tokens, best - second, apart, apart <= ALLOWED * rounding)
+        yield Difference(number, place, tokens, best - second, apart, apart <= max(NEAR, ALLOWED * rounding))
 
 
+@torch.inference_mode()
 def variation(peer: Peer, asks: Sequence[Ask], models: Models) -> float | None:
     """Total variation a token between the engine's rows and the re-scored ones, of temperature 1.
 
@@ -192,7 +196,7 @@ def alarms(facts: RoundingFacts, evidence: Evidence | None, tokens: int, *, is_p
     for each in facts["differences"]:
         if not each["explained"]:
             found.append(
-                f"request {each['request']} leaves the plain text at token {each['place']}, {each['apart']:.3g} "
-                f"below the best logit; plain texts stray by {facts['stray_most']:.3g}"
+                f"request {each['request']} leaves the plain text at token {each['place']}, "
+                f"{each['apart']:.3g} below the best logit; plain texts stray by {facts['stray_most']:.3g}"
             )
     return found

@@ -90,7 +90,7 @@ def test_no_pair_has_one_seed() -> None:
 
 @pytest.mark.parametrize(("far", "explained"), [(0.01, True), (2.0, False)])
 def test_first_differences_of_greedy_texts(far: float, explained: bool) -> None:
-    """Where the engine's plain texts stray by 0.02, a token 0.01 below the best is rounding, one 2 below not."""
+    """Plain texts stray by 0.02: a token 0.01 below the best is rounding, one 2 below is not."""
     target = torch.zeros(VOCABULARY, VOCABULARY)
     target[:, 1], target[:, 2] = 5.0, 5.0 - far
     target[0, 3] = 5.02  # and the plain text takes 1 there

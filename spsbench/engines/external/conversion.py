@@ -151,7 +151,7 @@ _REMEDY = "Only Llama models in one safetensors file, without biases and scaled 
 
 
 def write_gguf(folder: Path, out: Path, dtype: str) -> None:
-    """Convert a model; matrices in ``dtype`` (``float32``, ``float16``, ``q8_0``, ``q4_k``), norms in float32."""
+    """Convert a model; matrices in ``dtype`` (see ``gguf``), norms in float32."""
     from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType
     from safetensors.torch import load_file
 

@@ -126,19 +126,14 @@ def _of_onnx(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, Arr
 
     graph = onnx.load(str(folder / "model.onnx")).graph
     plain = {each.name: to_array(each) for each in graph.initializer}
-    read = {
-        name.replace(".attn.", ".self_attn.").replace(".MatMul.", "."): array.T
-        if ".MatMul." in name
-        else array
-        for name, array in plain.items()
-    }
+    read = {_ours(name): array.T if ".MatMul." in name else array for name, array in plain.items()}
     for node in (each for each in graph.node if each.op_type == "MatMulNBits"):
         given = {each.name: each.i for each in node.attribute}
         name, _, bits = node.input[1].rpartition("_Q")
         if len(node.input) > 3 or int(bits) != given["bits"]:
             raise ValueError(f"{node.name} is quantised in a way that is not known here")
         array = unpacked(plain[node.input[1]], plain[node.input[2]], given["bits"])[:, : given["K"]]
-        read[name.replace(".attn.", ".self_attn.").replace(".MatMul.", ".")] = array
+        read[_ours(name)] = array
     head = read["lm_head.weight"]
     read.setdefault("model.embed_tokens.weight", head)  # one matrix for both
     read["model.norm.weight"] = read[
@@ -151,14 +146,16 @@ def _of_onnx(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, Arr
             before, _, after = name.partition(".self_attn.")
             joint = read[f"{before}.self_attn.qkv_proj.weight"]
             width = len(joint) // (most + 2 * heads)
-            found = dict(zip("qkv", np.split(joint, [most * width, (most + heads) * width]), strict=True))[
-                after[0]
-            ]
+            found = np.split(joint, [most * width, (most + heads) * width])["qkv".index(after[0])]
         yield name, found
 
 
+def _ours(name: str) -> str:
+    return name.replace(".attn.", ".self_attn.").replace(".MatMul.", ".")
+
+
 def unpacked(packed: Array, scales: Array, bits: int) -> Array:
-    """[N, K] weights of ``MatMulNBits`` without zero points; of 4 bits the lower half of a byte comes first."""
+    """[N, K] weights of ``MatMulNBits`` without zero points; the lower half of a byte comes first."""
     q = packed if bits == 8 else np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
     array = (q.astype(np.float32) - (1 << bits - 1)) * scales.reshape(*q.shape[:2], 1)
     return np.asarray(array.reshape(len(q), -1))
