@@ -49,7 +49,6 @@ class Ends(Protocol):
     eos_ids: frozenset[int]
 
 
-@lru_cache(maxsize=64)
 def bound(
     sampling: SamplingParams, tokenizer: Ends, stop_ids: frozenset[int] = frozenset()
 ) -> SamplingParams:
@@ -68,7 +67,7 @@ def bound(
             f"{process.described}: of an encoder-decoder it is not defined what comes before.",
             remedy="Leave it out, or choose a decoder.",
         )
-    mask = None if process.grammar is None else Grammar(process.grammar, tokenizer)
+    mask = None if process.grammar is None else _grammar(process.grammar, tokenizer)
     given = {each.name: getattr(process, each.name) for each in fields(Processing)}
     return replace(
         sampling, process=Bound(**given, stop_ids=tuple(sorted(tokenizer.eos_ids | stop_ids)), mask=mask)
@@ -176,6 +175,11 @@ class Grammar:
                 self._states = {(): self._start}
             self._states[output[:end]] = state
         return state
+
+
+@lru_cache(maxsize=8)
+def _grammar(schema: str, tokenizer: Any) -> Grammar:
+    return Grammar(schema, tokenizer)
 
 
 def _matcher(schema: str, tokenizer: Any) -> Matcher:
