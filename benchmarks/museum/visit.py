@@ -15,7 +15,6 @@ from spsbench.engines.external.registry import PeerKind, peer_in
 from spsbench.engines.external.worker import Command, Worker
 from spsbench.records import SamplingParams, Spec
 from spsbench.stats.losslessness import ALARM
-from spsbench.verify.audit import described
 from spsbench.verify.engine_audit import Effort, EngineAudit, Found, Subject
 
 Head = Callable[[Environment], Path]
@@ -51,7 +50,7 @@ class Visited:
             "name": exhibit.name,
             "reports": list(exhibit.reports),
             "defect": exhibit.defect,
-            "sampling": described(exhibit.sampling),
+            "sampling": exhibit.sampling.described,
             "caught": self.is_caught,
             "flawed": _facts(exhibit.flawed, self.flawed, self.versions[0]),
             "control": _facts(exhibit.control, self.control, self.versions[1]),

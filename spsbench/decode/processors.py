@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -49,7 +49,6 @@ class Ends(Protocol):
     eos_ids: frozenset[int]
 
 
-@lru_cache(maxsize=64)
 def bound(
     sampling: SamplingParams, tokenizer: Ends, stop_ids: frozenset[int] = frozenset()
 ) -> SamplingParams:
@@ -68,7 +67,7 @@ def bound(
             f"{process.described}: of an encoder-decoder it is not defined what comes before.",
             remedy="Leave it out, or choose a decoder.",
         )
-    mask = None if process.grammar is None else Grammar(process.grammar, tokenizer)
+    mask = None if process.grammar is None else _grammar(process.grammar, cast("Any", tokenizer))
     given = {each.name: getattr(process, each.name) for each in fields(Processing)}
     return replace(
         sampling, process=Bound(**given, stop_ids=tuple(sorted(tokenizer.eos_ids | stop_ids)), mask=mask)
@@ -176,6 +175,10 @@ class Grammar:
                 self._states = {(): self._start}
             self._states[output[:end]] = state
         return state
+
+
+_grammar = lru_cache(maxsize=8)(cast("Callable[[str, Any], Grammar]", Grammar))
+"""What is slow to make; of a tokenizer that is known by identity."""
 
 
 def _matcher(schema: str, tokenizer: Any) -> Matcher:

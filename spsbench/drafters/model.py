@@ -100,12 +100,12 @@ class ModelDrafter:
 
 
 def build(options: Options, context: Context) -> Drafter:
-    assert context.draft is not None
-    context = (
-        context if options[PROCESSED] else replace(context, sampling=replace(context.sampling, process=None))
-    )
-    return tree_drafter(context.draft, options, context) or ModelDrafter(
-        context.draft, context.sampling, context.device, context.policy
+    draft = context.draft
+    assert draft is not None
+    if not options[PROCESSED]:
+        context = replace(context, sampling=replace(context.sampling, process=None))
+    return tree_drafter(draft, options, context) or ModelDrafter(
+        draft, context.sampling, context.device, context.policy
     )
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -110,7 +111,9 @@ def _processings(sampling: SamplingParams) -> Iterator[Law]:
         return
     asked, plain, seen = sampling.process, Processing(), {sampling}
     names = [f.name for f in fields(Processing) if f.name != "convention"]
-    others = {f"the convention {name}": {"convention": name} for name in CONVENTIONS}
+    others: dict[str, dict[str, Any]] = {
+        f"the convention {name}": {"convention": name} for name in CONVENTIONS
+    }
     others |= {f"no {name.replace('_', ' ')}": {name: getattr(plain, name)} for name in names}
     others["nothing processed"] = {name: getattr(plain, name) for name in names}
     for penalty in ("repetition_penalty", "presence_penalty", "frequency_penalty"):

@@ -42,7 +42,7 @@ PROCESSES: dict[str, dict[str, Any]] = {
     "frequency": {"frequency_penalty": 0.7},
     "bias": {"logit_bias": ((1, 1.5), (2, -2.0))},
     "min-new-tokens": {"min_new_tokens": 3, "stop_ids": (3,)},
-    "bad-words": {"bad_words": ((2,), (1, 0))},
+    "bad-words": {"bad_words": ((3,), (1, 0))},
     "grammar": {"grammar": "{}", "mask": only_after},
     "all": {
         "min_p": 0.05,

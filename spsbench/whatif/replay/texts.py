@@ -12,7 +12,7 @@ from spsbench.config import RunConfig, resolve
 from spsbench.errors import UsageError
 from spsbench.records import SamplingParams
 from spsbench.store import RunStore, read_frames
-from spsbench.verify.audit import Reader, described
+from spsbench.verify.audit import Reader
 
 FEWEST_TOKENS = 200
 """With fewer tokens nothing is said: an interval over them would be as wide as what it is about."""
@@ -88,6 +88,12 @@ def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_
         if other["method"] == "sps" and plain and len(own):
             name = str(other["drafter"]), int(other["k"]), str(other["policy"]), str(other["rule"])
             ran[name] = Ran(float(own["emitted"].mean()), float(own["drafted"].mean()))
+    if arm["params"].get("process") is not None:
+        raise UsageError(
+            f"{arm['sampling']} is processed, and a replay knows temperature, top-k and top-p.",
+            flag="RUN",
+            remedy="Replay a run without penalties, bans and min-p.",
+        )
     found = Written(
         directory,
         resolve({}, directory / "config.yaml"),
@@ -108,7 +114,7 @@ def texts_in(path: Path, reader: Reader, config: RunConfig) -> Written:
     samplings = list(dict.fromkeys(text.sampling for text in found)) or [reader.sampling]
     if len(samplings) > 1:
         raise UsageError(
-            f"{path} has texts of several samplings: {', '.join(map(described, samplings))}.",
+            f"{path} has texts of several samplings: {', '.join(each.described for each in samplings)}.",
             flag="SAMPLES",
             remedy="Give a file of one.",
         )
@@ -120,7 +126,7 @@ def texts_in(path: Path, reader: Reader, config: RunConfig) -> Written:
         own.append(TargetText(name, len(own), text.prompt, text.completion))
         texts.append(own[-1])
     (sampling,) = samplings
-    written = Written(path, config, path.name, described(sampling), sampling, tuple(texts), None, {})
+    written = Written(path, config, path.name, sampling.described, sampling, tuple(texts), None, {})
     _require_enough(written, "SAMPLES", "Give more of them.")
     return written
 
