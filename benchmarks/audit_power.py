@@ -317,7 +317,10 @@ def audited(
         sampling = SamplingParams(top_k=8)
     engine, bets = Engine(tables, sampling, fault), Bets([STOP], K, sampling.temperature, modified=True)
     chance = random.Random(f"{seed} {sampling}")
-    prompts = [tuple(chance.randrange(VOCABULARY - 1) for _ in range(6 + 34 * bool(in_flight))) for _ in range(PROMPTS)]
+    prompts = [
+        tuple(chance.randrange(VOCABULARY - 1) for _ in range(6 + 34 * bool(in_flight)))
+        for _ in range(PROMPTS)
+    ]
     highest, sums = -math.inf, Sums()
     before, wave = list[Foreign](), list[Foreign]()
     for number in range(1, texts + 1):
