@@ -326,7 +326,7 @@ def audited(
     for number in range(1, texts + 1):
         prompt, most = prompts[number % PROMPTS], tokens
         if in_flight:
-            prompt = shared_prompt(number, prompts, before, 4 * tokens, chance)
+            prompt = (0, *shared_prompt(number, prompts, before, 4 * tokens, chance))  # rows need two tokens
             most = chance.randint(-(-tokens // 4), tokens)
             if number % 4 == 0:  # an aborted companion
                 engine.generate(prompts[0], chance.randint(1, tokens // 2), chance.getrandbits(31))
