@@ -129,6 +129,7 @@ def audited(
     return audit.run(lambda _: None, kept)
 
 
+@pytest.mark.thorough_but("[True-4]")
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("cache", [False, True])
 def test_a_right_engine_is_quiet_in_flight_and_after_cache_hits(level: int, cache: bool) -> None:
@@ -140,6 +141,7 @@ def test_a_right_engine_is_quiet_in_flight_and_after_cache_hits(level: int, cach
     assert engine.hits > 20 or not cache
 
 
+@pytest.mark.thorough_but("permuted-4", "late")
 @pytest.mark.parametrize(
     ("fault", "level", "cache"), [("permuted", 4, False), ("permuted", 8, False), ("one block late", 1, True)]
 )
