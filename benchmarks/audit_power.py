@@ -320,7 +320,7 @@ def audited(
     if fault == "top-k off by one":
         sampling = SamplingParams(top_k=8)
     engine, bets = Engine(tables, sampling, fault), Bets([STOP], K, sampling.temperature, modified=True)
-    chance = random.Random(f"{seed} {sampling}")
+    chance = random.Random(f"{seed} {sampling.record()}")
     prompts = [
         tuple(chance.randrange(VOCABULARY - 1) for _ in range(6 + 34 * bool(in_flight)))
         for _ in range(PROMPTS)
@@ -330,7 +330,7 @@ def audited(
     for number in range(1, texts + 1):
         prompt, most = prompts[number % PROMPTS], tokens
         if in_flight:
-            prompt = shared_prompt(number, prompts, before, 4 * tokens, chance)
+            prompt = (0, *shared_prompt(number, prompts, before, 4 * tokens, chance))  # rows need two tokens
             most = chance.randint(-(-tokens // 4), tokens)
             if number % 4 == 0:  # an aborted companion
                 engine.generate(prompts[0], chance.randint(1, tokens // 2), chance.getrandbits(31))

@@ -144,7 +144,7 @@ def audited(
     seed: int, fault: str | None, sampling: SamplingParams, texts: int, tokens: int, told: str = "all"
 ) -> Iterator[tuple[int, FreeEvidence]]:
     """The evidence after each text, and after the probes."""
-    tables, chance = Tables.made(seed), random.Random(f"{seed} {sampling}")
+    tables, chance = Tables.made(seed), random.Random(f"{seed} {sampling.record()}")
     peer, free = Talking(tables, sampling, fault, told, seed), FreeEvidence(K)
     prompts = [[chance.randrange(VOCABULARY - 1) for _ in range(6)] for _ in range(PROMPTS)]
     first = Ask(prompts[0], tokens, [STOP], [], sampling_of(sampling))

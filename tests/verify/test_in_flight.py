@@ -18,16 +18,8 @@ from spsbench.engines.external.serving import until_stop
 from spsbench.engines.external.waves import stepped, threaded
 from spsbench.records import SamplingParams
 from spsbench.verify import engine_audit
-from spsbench.verify.engine_audit import (
-    CANNOT,
-    Drawn,
-    Effort,
-    EngineAudit,
-    Found,
-    Setting,
-    cannot,
-    shared_prompt,
-)
+from spsbench.verify.audit import Drawn
+from spsbench.verify.engine_audit import CANNOT, Effort, EngineAudit, Found, Setting, cannot, shared_prompt
 
 VOCABULARY, STOP, BACK, BLOCK = 32, 31, 20, 16
 LEVELS = (1, 4, 8)
@@ -48,7 +40,7 @@ class Table:
     def score_uncached(self, ids: torch.Tensor, last: int) -> torch.Tensor:
         found = torch.zeros(len(ids), VOCABULARY)
         for table, back in zip(self._tables, (0, 1, BACK), strict=True):
-            found[back:] += table[ids[: len(ids) - back]]
+            found[back:] += table[ids[: max(0, len(ids) - back)]]
         return found[-last:]
 
 
@@ -137,6 +129,7 @@ def audited(
     return audit.run(lambda _: None, kept)
 
 
+@pytest.mark.thorough_but("[True-4]")
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("cache", [False, True])
 def test_a_right_engine_is_quiet_in_flight_and_after_cache_hits(level: int, cache: bool) -> None:
@@ -148,6 +141,7 @@ def test_a_right_engine_is_quiet_in_flight_and_after_cache_hits(level: int, cach
     assert engine.hits > 20 or not cache
 
 
+@pytest.mark.thorough_but("permuted-4", "late")
 @pytest.mark.parametrize(
     ("fault", "level", "cache"), [("permuted", 4, False), ("permuted", 8, False), ("one block late", 1, True)]
 )
