@@ -337,7 +337,7 @@ def audit_named(params: Mapping[str, Any]) -> None:
     subject = subject_of(kind, ready, threads, weights)
     # A bound that was asked for is what the audit waits for; without one, all texts are drawn.
     fewest = limits[1] if params["bound"] is None else 0
-    effort = Effort(*limits, ready.max_new_tokens, fewest, bool(caches), _PROBES)
+    effort = Effort(*limits, ready.max_new_tokens, fewest, shared_prefixes=bool(caches), probes=_PROBES)
     course = _Course(params, ready, folder, effort)
     course.require_same()
     course.write()
