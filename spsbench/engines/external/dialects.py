@@ -347,7 +347,7 @@ class Sglang(Dialect):
             limits=[
                 "It does not say by which rule it keeps drafted tokens.",
                 "It uses a request's seed only if it was started with --enable-deterministic-inference.",
-                "Its repetition penalty sees the output, not the prompt (repetition_penalty.py), and releases "
+                "Its repetition penalty sees the output, not the prompt (repetition_penalty.py); releases "
                 "without that file ignore it (sglang 28181).",
                 *(["A prompt that was seen before is not read again."] if prefix_cache else []),
             ],

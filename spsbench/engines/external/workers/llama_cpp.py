@@ -204,11 +204,10 @@ def logprobs(found: Mapping[str, Any], ids: list[int], ask: Ask) -> list[float] 
     if not ask.logprobs or not isinstance(rows, list) or not isinstance(timings, Mapping):
         return None
     told = [(row.get("id"), row.get("logprob")) for row in rows[: len(ids)] if isinstance(row, Mapping)]
-    known = [token for token, value in told if type(value) in (int, float)]
-    kept_back = ids[len(known) :]
-    if timings.get("draft_n") or known != ids[: len(known)] or len(kept_back) > 1:
+    left = ids[len(told) :]  # a stop token may have been kept back
+    if [token for token, _ in told] != ids[: len(told)] or left[1:] or not {*left} <= {*ask.stop_ids}:
         return None
-    if not set(kept_back) <= set(ask.stop_ids):
+    if timings.get("draft_n") or not all(type(value) in (int, float) for _, value in told):
         return None
     return [max(float(value), IMPOSSIBLE) for _, value in told]
 
