@@ -38,6 +38,7 @@ _FEWEST_LOOPS, _FEWEST_TEXTS = 20, 5
 _HUGE = 300.0  # logs of ratios are cut here
 
 _LOGITS, _PROCESSED = "the target's logits", "the target's law with all cuts"
+_RAW = "the target's logits before penalties, bias, bans and grammar"
 _TEMPERED = "the target's logits over the temperature"
 _DRAFT, _DRAFTED = "the draft's logits", "the draft's law with all cuts"
 
@@ -114,6 +115,8 @@ class _Text:
         logits, drafts, best = reading.logits.double(), reading.draft_logits, None
         q = reading.q.double()
         found = {_LOGITS: own(logits.log_softmax(-1)), _PROCESSED: own(q.log())}
+        if reading.raw is not None:
+            found[_RAW] = own(reading.raw.double().log_softmax(-1))
         if not reading.sampling.greedy:
             found[_TEMPERED] = own((logits / reading.sampling.temperature).log_softmax(-1))
         if drafts is not None and reading.p is not None:
@@ -155,7 +158,7 @@ class _Logprobs:
             return
         off = {law: np.minimum(abs(values[:n] - told), _HUGE) for law, values in text.own.items()}
         drafted = [values <= self._slack for law, values in off.items() if law in (_DRAFT, _DRAFTED)]
-        laws = {law: text.own[law][:n] for law in (_LOGITS, _TEMPERED, _PROCESSED) if law in text.own}
+        laws = {law: text.own[law][:n] for law in (_LOGITS, _RAW, _TEMPERED, _PROCESSED) if law in text.own}
         for law in laws:
             self._off[law].append(off[law])
             self._draft[law] += (
