@@ -6,7 +6,7 @@ that a wrong key of a shared prefix shows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,13 +16,24 @@ import torch
 from spsbench.engines.external.protocol import Answer, Ask, Described, ProtocolError, Together, Wave, read
 from spsbench.engines.external.serving import until_stop
 from spsbench.engines.external.waves import stepped, threaded
-from spsbench.records import SamplingParams
+from spsbench.records import Processing, SamplingParams
+from spsbench.tasks.spec import sampling_of
 from spsbench.verify import engine_audit
-from spsbench.verify.audit import Drawn
-from spsbench.verify.engine_audit import CANNOT, Effort, EngineAudit, Found, Setting, cannot, shared_prompt
+from spsbench.verify.audit import Drawn, Foreign
+from spsbench.verify.engine_audit import (
+    CANNOT,
+    Effort,
+    EngineAudit,
+    Found,
+    Setting,
+    cannot,
+    row_of,
+    shared_prompt,
+)
 
 VOCABULARY, STOP, BACK, BLOCK = 32, 31, 20, 16
 LEVELS = (1, 4, 8)
+PROCESSED = SamplingParams(process=Processing(min_p=0.1, repetition_penalty=1.1))
 
 
 class Table:
@@ -183,11 +194,20 @@ def test_an_engine_that_fails_at_some_requests_says_which() -> None:
         (Setting(SamplingParams(), 0, 1, True), Engine(), "its prefix cache cannot be switched on"),
         (Setting(SamplingParams(), 0), Engine(cache=True), "its prefix cache cannot be switched off"),
         (Setting(SamplingParams(), 0, 1, True), Engine(cache=True), None),
+        (Setting(PROCESSED, 0), Engine(), "it has no min_p, repetition_penalty"),
     ],
 )
 def test_what_an_engine_cannot_do_is_said(setting: Setting, engine: Engine, why: str | None) -> None:
     assert cannot(setting, engine.describe(), cached=True) == why
     assert CANNOT == "cannot"
+
+
+def test_texts_of_processed_laws_are_refused_as_samples() -> None:
+    """And not judged under the law without the steps."""
+    text = Foreign(1, (1,), (2, 3), PROCESSED, False)
+    assert sampling_of(row_of(Drawn(replace(text, sampling=SamplingParams())))["sampling"])
+    with pytest.raises(ValueError, match="process"):
+        sampling_of(row_of(Drawn(text))["sampling"])
 
 
 def test_threads_wait_for_the_tokens_of_others_and_abort() -> None:
