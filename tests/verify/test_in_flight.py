@@ -186,6 +186,21 @@ def test_an_engine_that_fails_at_some_requests_says_which() -> None:
     assert all("MemoryError: no room" in why for why in found.failures)
 
 
+def test_what_runs_where_a_step_fails_is_aborted() -> None:
+    gone: list[int] = []
+
+    class Failing(Engine):
+        def step(self) -> Any:
+            raise MemoryError("no room")
+
+        def abort(self, number: int) -> None:
+            gone.append(number)
+
+    with pytest.raises(MemoryError):
+        stepped(Wave([Ask([1], 4)] * 3, [0] * 3, [None] * 3, 2), Failing())
+    assert gone == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("setting", "engine", "why"),
     [
