@@ -581,6 +581,7 @@ def audit_engine(
     """
     laws: dict[SamplingParams, Law] = {}
     plain: dict[Setting, Row] = {}
+    any_alone = any(each.alone for each in settings)
     folder.mkdir(parents=True, exist_ok=True)
     for setting in sorted(settings, key=lambda each: (not each.is_plain, each.prefix_cache, each.in_flight)):
         say(setting.name)
@@ -588,8 +589,9 @@ def audit_engine(
         if setting.weights != FLOAT32:
             row = _beside_plain(row, plain.get(replace(setting, k=0)), subject, effort)
             plain |= {setting: row} if setting.is_plain else {}
-        elif setting.is_plain and setting.alone and (law := _explains(row, subject)) is not None:
-            laws[setting.sampling] = law
+        elif setting.is_plain and (setting.alone or not any_alone):
+            law = _explains(row, subject)
+            laws |= {} if law is None else {setting.sampling: law}
         yield row
 
 

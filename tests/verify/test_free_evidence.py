@@ -18,7 +18,7 @@ from benchmarks.free_power import FAULTS, Talking, alarms, audited
 from spsbench.engines.external.protocol import LENGTH, Answer, Ask, Described, Sampling, Together, Wave
 from spsbench.engines.external.registry import PeerKind
 from spsbench.engines.rescore import Reading
-from spsbench.records import SamplingParams
+from spsbench.records import Processing, SamplingParams
 from spsbench.report.judgement import audit_sentences
 from spsbench.verify.audit import told_in
 from spsbench.verify.effort import Finding
@@ -326,6 +326,26 @@ def test_streams_are_compared_in_flight(
     assert all(each.passed for each in alone.found.free)
     failed = [each.test for each in flying.found.free if not each.passed]
     assert failed == (["independence"] if kind.shared else [])
+
+
+class Plain(InProcess):
+    """It has no processors, and would fail with each text."""
+
+    def describe(self) -> Described:
+        return replace(super().describe(), processors=["min_p"])
+
+    def generate(self, ask: Ask) -> Answer:
+        raise AssertionError("it was asked")
+
+
+def test_a_step_that_an_engine_lacks_is_one_row(folders: Folders, models: Models, tmp_path: Path) -> None:
+    engine = PeerKind("worker:here", lambda load, log, paused: Plain(served(folders, None, load.k)))
+    subject = Subject(engine, models, folders, [(1, 2, 3)], [tiny_models.EOS], threads=1)
+    settings = [Setting(SamplingParams(process=Processing(typical_p=0.9)), k) for k in (0, 2)]
+    effort = Effort(1e-9, 4, 600.0, 16, probes=8)
+    rows = [*audit_engine(subject, settings, effort, 0, tmp_path, lambda _: None)]
+    assert [(row.decision, row.found.cannot) for row in rows] == [("cannot", "it has no typical_p")] * 2
+    assert not any(row.found.failures for row in rows)
 
 
 @pytest.mark.parametrize("kind", [InProcess, Unseeded])

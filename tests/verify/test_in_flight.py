@@ -7,6 +7,7 @@ that a wrong key of a shared prefix shows.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -215,6 +216,30 @@ def test_what_runs_where_a_step_fails_is_aborted() -> None:
 def test_what_an_engine_cannot_do_is_said(setting: Setting, engine: Engine, why: str | None) -> None:
     assert cannot(setting, engine.describe(), cached=True) == why
     assert CANNOT == "cannot"
+
+
+@pytest.mark.parametrize(("levels", "seen"), [((4,), ["a law"]), ((1, 4), [None, None])])
+def test_plain_texts_say_the_law_alone_or_where_nothing_runs_alone(
+    levels: tuple[int, ...], seen: list[str | None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What only plain texts in flight follow is no law where the engine is right alone."""
+    given: list[Any] = []
+
+    def audited_(
+        subject: Any, setting: Setting, effort: Any, seed: int, folder: Any, law: Any, watch: Any
+    ) -> Any:
+        given.extend([] if setting.is_plain else [law])
+        return SimpleNamespace(setting=setting)
+
+    monkeypatch.setattr(engine_audit, "_audited", audited_)
+    monkeypatch.setattr(
+        engine_audit, "_explains", lambda row, _: "a law" if row.setting.in_flight > 1 else None
+    )
+    settings = [Setting(SamplingParams(), k, level) for level in levels for k in (0, 4)]
+    subject: Any = None
+    effort = Effort(None, 1, 1.0, 1)
+    list(engine_audit.audit_engine(subject, settings, effort, 0, tmp_path, lambda _: None))
+    assert given == seen
 
 
 def test_texts_of_processed_laws_are_refused_as_samples() -> None:
