@@ -248,6 +248,8 @@ class _Handler(BaseHTTPRequestHandler):
         }
         if not body.get("stream"):
             choice = {"text": text_of(ids), "token_ids": ids, "prompt_token_ids": body["prompt"], **ending}
+            if "logprobs" in body:
+                choice["logprobs"] = {"token_logprobs": [-float(i) for i in ids]}
             self.answer({"choices": [choice], "usage": self._usage(body["prompt"], ids)}, len(ids))
             return
         events: list[dict[str, Any]] = [{"choices": [{"text": "", "token_ids": [i]}]} for i in ids]
@@ -265,6 +267,9 @@ class _Handler(BaseHTTPRequestHandler):
         final = {"stop": True, "stop_type": stop, "stopping_word": "\n" if stop == "word" else ""}
         shown = ids if stop == "limit" or self.fake.fault != "keeps-stop" else ids[:-1]
         if not body["stream"]:
+            if "n_probs" in body:
+                rows = [{"id": i, "logprob": -float(i)} for i in shown]
+                final["completion_probabilities"] = rows[1:] if self.fake.fault == "half-character" else rows
             self.answer({"tokens": shown, "timings": timings, **final}, len(ids))
             return
         events = [
@@ -286,6 +291,8 @@ class _Handler(BaseHTTPRequestHandler):
             "spec_num_correct_drafts": accepted,
         }
         meta = {"completion_tokens": len(ids), "finish_reason": reason, **(counts if self.fake.k else {})}
+        if body.get("return_logprob"):
+            meta["output_token_logprobs"] = [[-float(i), i, None] for i in ids]
         found = {"output_ids": ids, "meta_info": meta}
         if not body["stream"]:
             self.answer(found, len(ids))

@@ -383,7 +383,7 @@ def _levels(text: str | None) -> tuple[int, ...]:
     try:
         levels = tuple(dict.fromkeys(int(part) for part in (text or "1").split(",")))
     except ValueError as error:
-        raise UsageError(f"{text} is no list of numbers.", flag="--in-flight", remedy=most) from error
+        raise UsageError(f"{text} is not a list of numbers.", flag="--in-flight", remedy=most) from error
     if not all(1 <= level <= MOST_IN_FLIGHT for level in levels):
         raise UsageError(f"{text} is out of range.", flag="--in-flight", remedy=most)
     return levels

@@ -239,7 +239,7 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
         "share_of_optimum": share_of_optimum(loops) if loops is not None and speculative else None,
         "tokens_per_loop": _mean(loops, "emitted"),
         "drafted_per_loop": _mean(loops, "drafted"),
-        "nodes_per_loop": _mean(loops, "nodes"),
+        "nodes_per_loop": _mean(loops, "nodes") if loops is not None and "nodes" in loops else None,
         "loop_time": None if loops is None else _loop_time(loops),
         "verification_rule": run.of_arm("verification_rule", name) if speculative else None,
         "peak_memory_bytes": None if separate else run.of_arm("peak_memory_bytes", name),
@@ -249,7 +249,7 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
         "lossless": recorded.get("lossless", True),
         "prediction": None,
     }
-    if loops is None or "nodes" not in loops or loops["nodes"].isna().all():
+    if row["nodes_per_loop"] is None:
         del row["nodes_per_loop"]
     if not run.corpora:
         del row["metric_intervals"]

@@ -38,8 +38,8 @@ _FEWEST_LOOPS, _FEWEST_TEXTS = 20, 5
 _HUGE = 300.0  # logs of ratios are cut here
 
 _LOGITS, _PROCESSED = "the target's logits", "the target's law with all cuts"
+_RAW = "the target's logits before penalties, bias, bans and grammar"
 _TEMPERED = "the target's logits over the temperature"
-_RAW = "the target's logits before penalties, bans and a grammar"
 _DRAFT, _DRAFTED = "the draft's logits", "the draft's law with all cuts"
 
 _RULES = {

@@ -123,14 +123,18 @@ def test_a_text_that_is_drawn_again_wins() -> None:
 # --- logprobs -----------------------------------------------------------------------------------------
 
 
-def _with_logprobs(logs: torch.Tensor | None, more: list[float] | None = None) -> Finding:
+def _with_logprobs(
+    logs: torch.Tensor | None, more: list[float] | None = None, *, processed: bool = False
+) -> Finding:
     generator = torch.Generator().manual_seed(3)
     rows, drafts = (torch.randn(12, 9, generator=generator) for _ in range(2))
     tokens = torch.multinomial(rows.softmax(-1), 1, generator=generator).flatten()
     sampling = SamplingParams(temperature=0.5, top_k=4)
     reading = replace(_reading(tokens.tolist(), rows, drafts), sampling=sampling)
     reading = replace(reading, q=(rows / 0.25).softmax(-1))
-    named = {"raw": rows, "warm": rows / 0.5, "draft": drafts}
+    before = torch.randn(12, 9, generator=generator)
+    reading = replace(reading, raw=before if processed else None)
+    named = {"raw": rows, "warm": rows / 0.5, "draft": drafts, "before": before}
     values = more if logs is None else named[logs].log_softmax(-1)[torch.arange(12), tokens].tolist()
     free = FreeEvidence(0)
     free.add(Ask([1], 12, sampling=Sampling()), Answer(tokens.tolist(), LENGTH, logprobs=values), reading)
@@ -143,6 +147,13 @@ def test_the_law_of_logprobs_is_named(law: str, said: str) -> None:
     assert finding.passed
     assert "12 of 12" in finding.found
     assert said.rstrip(".") in finding.found
+
+
+def test_logprobs_may_be_those_before_penalties_and_are_wrong_where_there_are_none() -> None:
+    finding = _with_logprobs("before", processed=True)  # type: ignore[arg-type]
+    assert finding.passed
+    assert "before penalties" in finding.found
+    assert not _with_logprobs("before").passed  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("values", [[-1.0] * 11, [0.5] * 12, []])

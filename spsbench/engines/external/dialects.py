@@ -96,6 +96,13 @@ def token_ids(value: Any, where: str) -> list[int]:
     raise PeerError(f"{where} is {shortened(repr(value))} and no list of token ids")
 
 
+def logprobs(value: Any, ids: list[int], ask: Ask) -> list[float] | None:
+    """Those of the output, one a token; None where they were not asked for or are no numbers."""
+    told = [decimal(each) for each in value[: len(ids)]] if ask.logprobs and isinstance(value, list) else []
+    known = [each for each in told if each is not None]
+    return known if known and len(known) == len(told) else None
+
+
 class Dialect:
     """One kind of server, for one model that it serves.
 
@@ -203,6 +210,7 @@ class LlamaCpp(Dialect):
                 "values are.",
                 "Its own EOS always ends an output, unless there are no stop tokens at all: then EOS is made "
                 "impossible, which is another distribution.",
+                "With a draft its log-probabilities are left out: it gives 0 for drafted tokens.",
             ],
             processors=list(llama_cpp.PROCESSORS),
         )
@@ -242,6 +250,7 @@ class LlamaCpp(Dialect):
             STOP if hidden else finish,
             hidden_stop=hidden,
             decoded=None if predicted is None else predicted - 1,  # the prefill gives the first
+            logprobs=llama_cpp.logprobs(found, ids, ask),
             **self.reported(found),
         )
 
@@ -338,6 +347,8 @@ class Sglang(Dialect):
             limits=[
                 "It does not say by which rule it keeps drafted tokens.",
                 "It uses a request's seed only if it was started with --enable-deterministic-inference.",
+                "Its repetition penalty sees the output, not the prompt (repetition_penalty.py); releases "
+                "without that file ignore it (sglang 28181).",
                 *(["A prompt that was seen before is not read again."] if prefix_cache else []),
             ],
             processors=list(COMMON),
@@ -356,6 +367,7 @@ class Sglang(Dialect):
                 "no_stop_trim": True,
                 "skip_special_tokens": False,
             },
+            **({"return_logprob": True} if ask.logprobs else {}),
             "stream": stream,
         }
 
@@ -367,7 +379,9 @@ class Sglang(Dialect):
         matched = whole(part(found, "meta_info", "finish_reason", "matched"))
         ids, finish = until_stop(_ended(ids, matched), ask)
         loops = whole(part(found, "meta_info", "spec_verify_ct")) or None
-        return Answer(ids, finish, loops=loops, **self.reported(found))
+        told = part(found, "meta_info", "output_token_logprobs")  # [log-probability, id, text] a token
+        values = [part(each, 0) for each in told] if isinstance(told, list) else None
+        return Answer(ids, finish, loops=loops, logprobs=logprobs(values, ids, ask), **self.reported(found))
 
     def has_text(self, event: dict[str, Any]) -> bool:
         return bool(whole(part(event, *self.written)))
@@ -416,6 +430,7 @@ class Vllm(Dialect):
             "skip_special_tokens": False,
             "add_special_tokens": False,
             "return_token_ids": True,
+            **({"logprobs": 0} if ask.logprobs else {}),
             "cache_salt": self._salt if self.prefix_cache else uuid.uuid4().hex,
             "stream": stream,
             **({"stream_options": {"include_usage": True}} if stream else {}),
@@ -437,6 +452,7 @@ class Vllm(Dialect):
             decoded=None if reported["decode_ms"] is None else len(ids) - 1,
             loops=None if steps is None else len(steps),
             accepted_per_loop=steps,
+            logprobs=logprobs(part(found, "choices", 0, "logprobs", "token_logprobs"), ids, ask),
             **reported,
         )
 

@@ -16,6 +16,9 @@ VERSION = 1
 LARGEST = 1 << 53
 """No number in an answer is as large."""
 
+IMPOSSIBLE = -9999.0
+"""The logarithm of 0 in JSON, as vLLM's server has it."""
+
 _DEEPEST = 32
 
 DESCRIBE, GENERATE, TOGETHER, BYE = "describe", "generate", "together", "bye"

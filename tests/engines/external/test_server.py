@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from fake_server import VOCAB, Fake, Letters, following, serving, written
 
 import spsbench
+from spsbench.decode.processors import LAST_N
 from spsbench.engines.external.dialects import texts_in
 from spsbench.engines.external.protocol import LENGTH, STOP, Ask, Load, PeerError, PeerGone, Sampling, checked
 from spsbench.engines.external.registry import find_peer
@@ -106,6 +108,39 @@ def test_sampling_is_set_and_what_bends_it_is_off() -> None:
     assert llama["repeat_penalty"] == vllm["repetition_penalty"] == 1.0
     assert llama["cache_prompt"] is False
     assert 0 <= llama["seed"] < 2**32 - 1
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "llama", "sglang"])
+def test_log_probabilities_are_asked_for_where_they_are_wanted(dialect: str) -> None:
+    fake = Fake(dialect)
+    with serving(fake) as url:
+        plain, told = (Server(url).generate(replace(ASK, logprobs=wanted)) for wanted in (False, True))
+    assert plain.logprobs is None
+    assert told.logprobs == [-float(token) for token in told.output_ids]
+    name = {"vllm": "logprobs", "llama": "n_probs", "sglang": "return_logprob"}[dialect]
+    assert [name in body for body in fake.seen] == [False, True]
+
+
+@pytest.mark.parametrize(("k", "fault"), [(4, ""), (0, "half-character")])
+def test_log_probabilities_that_llama_cpp_makes_up_or_leaves_out_are_none(k: int, fault: str) -> None:
+    with serving(Fake("llama", k=k, fault=fault)) as url:
+        assert Server(url).generate(replace(ASK, logprobs=True)).logprobs is None
+
+
+def test_processors_have_the_names_of_each_server() -> None:
+    steps = Sampling(min_p=0.1, repetition_penalty=1.2, presence_penalty=0.3, frequency_penalty=0.4)
+    vllm, llama, sglang = (
+        _sent(dialect, Ask(PROMPT, 3, [0], sampling=steps)) for dialect in ("vllm", "llama", "sglang")
+    )
+    wanted = {"min_p": 0.1, "presence_penalty": 0.3, "frequency_penalty": 0.4}
+    for body in (vllm, sglang["sampling_params"]):
+        assert (wanted | {"repetition_penalty": 1.2}).items() <= body.items()
+    assert (wanted | {"repeat_penalty": 1.2, "repeat_last_n": LAST_N}).items() <= llama.items()
+    assert llama["samplers"] == ["penalties", "top_k", "typ_p", "top_p", "min_p", "temperature"]
+    more = Sampling(typical_p=0.9, logit_bias={"7": -1.5}, grammar='{"type": "object"}')
+    llama = _sent("llama", Ask(PROMPT, 3, [0], sampling=more))
+    assert (llama["typical_p"], llama["logit_bias"]) == (0.9, [[7, -1.5]])
+    assert llama["json_schema"] == {"type": "object"}
 
 
 def test_greedy_leaves_nothing_to_chance() -> None:

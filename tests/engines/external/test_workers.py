@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from spsbench.engines.external.install import Environment
-from spsbench.engines.external.protocol import Ask, Load, PeerGone, Sampling, checked
+from spsbench.engines.external.protocol import Ask, Load, PeerError, PeerGone, Sampling, checked
 from spsbench.engines.external.registry import find_peer, peer_in
 from spsbench.engines.external.workers import onnxruntime_genai, openvino, vllm
 from spsbench.errors import UnavailableError, UsageError
@@ -57,6 +58,8 @@ class FakeLLM:
         first = prompt["prompt_token_ids"][-1] + 1
         metrics = SimpleNamespace(scheduled_ts=1.0, first_token_ts=1.5, last_token_ts=2.5)
         output = SimpleNamespace(token_ids=list(range(first, STOP + 1)))
+        if "logprobs" in vars(parameters):
+            output.logprobs = [{i: SimpleNamespace(logprob=-float(i))} for i in output.token_ids]
         return [SimpleNamespace(outputs=[output], metrics=metrics)]
 
     def get_metrics(self) -> list[Any]:
@@ -122,6 +125,21 @@ def test_vllm_is_not_asked_for_what_breaks_it() -> None:
     assert vllm.Vllm(Load("t")).generate(ask(Sampling(top_k=5))).output_ids[0] == 11
 
 
+@pytest.mark.usefixtures("fake_vllm")
+def test_vllm_gives_log_probabilities_and_refuses_with_a_draft_what_it_refuses() -> None:
+    loaded, alone = vllm.Vllm(Load("t", "d", 4)), vllm.Vllm(Load("t"))
+    assert loaded.generate(replace(ask(), logprobs=True)).logprobs == [-11.0, -12.0, -13.0, -14.0]
+    assert loaded._llm.requests[-1]["logprobs"] == 0
+    assert loaded.generate(ask()).logprobs is None
+    steps = Sampling(min_p=0.1, logit_bias={"7": -1.5}, min_new_tokens=2)
+    assert {"min_p", "logit_bias"} == {*alone.describe().processors} - {*loaded.describe().processors}
+    alone.generate(ask(steps))
+    wanted = {"min_p": 0.1, "logit_bias": {7: -1.5}, "min_tokens": 2}
+    assert wanted.items() <= alone._llm.requests[-1].items()
+    with pytest.raises(PeerError, match="cannot: it has no min_p, logit_bias"):
+        loaded.generate(ask(steps))
+
+
 def test_what_is_mended_in_vllm_expands_rows_in_their_own_type(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
@@ -164,7 +182,7 @@ class FakeGenerator:
 def onnx_model(folder: Path) -> str:
     folder.mkdir()
     decoder = {"filename": "model.onnx", "session_options": {"log_id": "x"}}
-    config = {"model": {"decoder": decoder, "vocab_size": 50}}
+    config = {"model": {"decoder": decoder, "vocab_size": 50, "eos_token_id": STOP}}
     (folder / "genai_config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text("{}")
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "TokenizersBackend"}))
@@ -223,6 +241,11 @@ def test_onnxruntime_genai_is_asked_for_the_sampling(pair: tuple[str, str]) -> N
     assert drawn.speculative == {"max_draft_tokens": 4}
     assert (answer.output_ids, answer.finish) == ([11, 12, 13, 14], "stop")
     assert (answer.loops, answer.drafted, answer.accepted, answer.decoded) == (2, 8, 2, 4)
+    loaded.generate(ask(Sampling(min_new_tokens=2, repetition_penalty=1.2)))
+    processed = loaded._model.asked[-1].search
+    assert (processed["min_length"], processed["repetition_penalty"]) == (4, 1.2)
+    with pytest.raises(PeerError, match="bars the model's own end tokens alone"):
+        loaded.generate(Ask(PROMPT, 3, [STOP, 7], sampling=Sampling(min_new_tokens=2)))
     alone = onnxruntime_genai.OnnxRuntimeGenAI(Load(pair[0])).generate(ask())
     assert (alone.loops, alone.drafted, alone.accepted, alone.decoded) == (3, None, None, 3)
 
@@ -283,6 +306,17 @@ def test_openvino_is_asked_for_float32_and_for_the_sampling() -> None:
     assert (answer.loops, answer.drafted, answer.accepted) == (2, None, None)
     loaded.generate(ask(Sampling()))
     assert loaded._pipeline.asked[-1].top_k == 2**31 - 1
+
+
+@pytest.mark.usefixtures("fake_openvino")
+def test_openvino_draws_a_seed_where_none_is_given_and_takes_processors() -> None:
+    loaded = openvino.OpenVino(Load("t"))
+    steps = Sampling(min_p=0.1, presence_penalty=0.3, min_new_tokens=2)
+    for _ in range(3):
+        loaded.generate(replace(ask(steps), seed=None))
+    asked = loaded._pipeline.asked
+    assert len({each.rng_seed for each in asked}) == 3
+    assert (asked[-1].min_p, asked[-1].presence_penalty, asked[-1].min_new_tokens) == (0.1, 0.3, 2)
 
 
 def test_other_precisions_are_refused() -> None:

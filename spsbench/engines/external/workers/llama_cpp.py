@@ -13,10 +13,12 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from spsbench.engines.external.protocol import (
+    IMPOSSIBLE,
     LENGTH,
     MOST_IN_FLIGHT,
     STOP,
@@ -106,6 +108,7 @@ class LlamaCpp:
             decode_ms=timings["predicted_ms"],
             wall_ms=wall_ms,
             decoded=decoded,
+            logprobs=logprobs(found, ids, ask),
             **counts,
         )
 
@@ -174,10 +177,13 @@ def body(ask: Ask) -> dict[str, Any]:
     if processed:
         drawn |= {"repeat_penalty": sampling.repetition_penalty, "typical_p": sampling.typical_p}
         drawn |= {name: getattr(sampling, name) for name in ("presence_penalty", "frequency_penalty")}
+        drawn["repeat_last_n"] = 64  # its default, which a server may have been started without
     if sampling.logit_bias:
         drawn["logit_bias"] = [[int(token), bias] for token, bias in sampling.logit_bias.items()]
     if sampling.grammar is not None:
         drawn["json_schema"] = json.loads(sampling.grammar)
+    if ask.logprobs:
+        drawn |= {"n_probs": 1, "post_sampling_probs": False}
     if not sampling.greedy:
         drawn |= seed_field("seed", ask.seed, 2**32)
     return drawn | {
@@ -186,6 +192,25 @@ def body(ask: Ask) -> dict[str, Any]:
         "stop": ask.stop,
         "return_tokens": True,
     }
+
+
+def logprobs(found: Mapping[str, Any], ids: list[int], ask: Ask) -> list[float] | None:
+    """Of the target's logits before all samplers.
+
+    None where tokens were drafted, to which it gives probability 1 (``TODO: set result.probs`` in
+    ``server-context.cpp``), and where a token that ends within a character has no entry.
+    """
+    rows, timings = found.get("completion_probabilities"), found.get("timings")
+    if not ask.logprobs or not isinstance(rows, list) or not isinstance(timings, Mapping):
+        return None
+    told = [(row.get("id"), row.get("logprob")) for row in rows[: len(ids)] if isinstance(row, Mapping)]
+    left = ids[len(told) :]  # a stop token may have been kept back
+    if [token for token, _ in told] != ids[: len(told)] or left[1:] or not {*left} <= {*ask.stop_ids}:
+        return None
+    own = [float(value) for _, value in told if isinstance(value, (int, float))]
+    if timings.get("draft_n") or len(own) < len(told):
+        return None
+    return [max(value, IMPOSSIBLE) for value in own]
 
 
 def flags(load: Load) -> list[str]:

@@ -20,6 +20,7 @@ from spsbench.engines.external.protocol import (
     Ask,
     Described,
     Load,
+    PeerError,
     Together,
     Wave,
     seed_field,
@@ -52,6 +53,8 @@ class OnnxRuntimeGenAI:
         self._load = load
         config = json.loads((Path(load.target) / _CONFIG).read_text())
         self._vocab_size: int = config["model"]["vocab_size"]
+        ends: int | list[int] = config["model"].get("eos_token_id", [])
+        self._ends = {ends} if isinstance(ends, int) else set(ends)
         with tempfile.TemporaryDirectory() as folder:
             compose(load, Path(folder))
             if load.in_flight > 1:
@@ -158,6 +161,8 @@ class OnnxRuntimeGenAI:
     def _parameters(self, ask: Ask) -> Any:
         drawn = ask.sampling
         require_processors(drawn, _PROCESSORS)
+        if drawn.min_new_tokens and not set(ask.stop_ids) <= self._ends:
+            raise PeerError("cannot: its min_length bars the model's own end tokens alone")
         parameters = self._genai.GeneratorParams(self._model)
         options: dict[str, Any] = {"max_length": len(ask.prompt_ids) + ask.max_new_tokens}
         options |= {"do_sample": not drawn.greedy, "repetition_penalty": drawn.repetition_penalty}

@@ -7,6 +7,7 @@ Models are folders in its own format. With arguments FOLDER EXACT.npz the module
 from __future__ import annotations
 
 import importlib
+import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,8 @@ _FLOAT32 = {
     "KV_CACHE_PRECISION": "f32",
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
 }
-_PROCESSORS = ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_new_tokens", "grammar")
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+_PROCESSORS = ("min_p", *_PENALTIES, "min_new_tokens", "grammar")
 _ALL = 2**31 - 1
 """Its top-k that cuts nothing."""
 
@@ -82,6 +84,10 @@ class OpenVino:
                 "Sampled with a draft, what it keeps does not follow the target (openvino.genai issue 4190).",
                 "Accepted tokens are not given: its count leaves the last target call out.",
                 "How it cuts by top-k and top-p is from its source (main branch of 2026), not documented.",
+                "Its presence and frequency penalties are added to negative logits, not taken off them "
+                "(logit_transformers.hpp, 2026.3.0 to August 2026).",
+                "No log-probabilities: asking for them replaces the probabilities that its sampled "
+                "verification compares.",
             ],
             processors=list(_PROCESSORS),
         )
@@ -152,8 +158,9 @@ class OpenVino:
         if config.do_sample:
             config.temperature, config.top_p = ask.sampling.temperature, ask.sampling.top_p
             config.top_k = ask.sampling.top_k or _ALL
-            if ask.seed is not None:
-                config.rng_seed = ask.seed
+            config.min_p = ask.sampling.min_p
+            # Its own default is 0: all requests without a seed would be one draw.
+            config.rng_seed = secrets.randbelow(1 << 31) if ask.seed is None else ask.seed
         if self._load.speculative:
             config.num_assistant_tokens = self._load.k
         return config

@@ -12,14 +12,25 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
 
-from spsbench.engines.external.protocol import MOST_IN_FLIGHT, Answer, Ask, Described, Load, Together, Wave
+from spsbench.engines.external.protocol import (
+    IMPOSSIBLE,
+    MOST_IN_FLIGHT,
+    Answer,
+    Ask,
+    Described,
+    Load,
+    Together,
+    Wave,
+)
 from spsbench.engines.external.serving import require_processors, serve, until_stop, usual_settings
 from spsbench.engines.external.waves import stepped
 
 _DEFECT = "0.32.0 verifies sampled tokens with uninitialised temperature, top-k and top-p (vllm issue 55005)."
 _TOP_K = "in 0.32.0 top-k without top-p fails with a draft (max() of no rows in apply_top_k_only)"
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-_PROCESSORS = ("min_p", *_PENALTIES, "logit_bias", "min_new_tokens", "grammar")
+_PROCESSORS = (*_PENALTIES, "min_new_tokens", "grammar")
+_ALONE = ("min_p", "logit_bias")
+"""Refused with a draft: ``SamplingParams._validate_spec_decode``."""
 _COUNTS = {"loops": "num_drafts", "drafted": "num_draft_tokens", "accepted": "num_accepted_tokens"}
 
 
@@ -63,8 +74,12 @@ class Vllm:
             settings=usual_settings(self._load) | self._draft,
             in_flight=MOST_IN_FLIGHT,
             limits=limits,
-            processors=list(_PROCESSORS),
+            processors=list(self._processors),
         )
+
+    @property
+    def _processors(self) -> tuple[str, ...]:
+        return _PROCESSORS if self._load.speculative else (*_PROCESSORS, *_ALONE)
 
     def generate(self, ask: Ask) -> Answer:
         """The engine's own stamps of the first and the last token; the prefill gives the first."""
@@ -86,6 +101,7 @@ class Vllm:
             decode_ms=1e3 * (stamps.last_token_ts - stamps.first_token_ts),
             wall_ms=wall_ms,
             decoded=len(ids) - 1,
+            logprobs=_logprobs(found.outputs[0], len(ids)) if ask.logprobs else None,
             **counts,
         )
 
@@ -114,7 +130,7 @@ class Vllm:
     def _parameters(self, ask: Ask) -> Any:
         if self._load.speculative and ask.sampling.top_k and ask.sampling.top_p == 1:
             raise ValueError(_TOP_K)  # its own error would be its last answer
-        require_processors(ask.sampling, _PROCESSORS)
+        require_processors(ask.sampling, self._processors)
         guided: dict[str, Any] = {}
         if (schema := ask.sampling.grammar) is not None:
             of_outputs: Any = importlib.import_module("vllm.sampling_params")
@@ -131,6 +147,8 @@ class Vllm:
 def sampling_parameters(ask: Ask) -> dict[str, Any]:
     """Of a request, for ``SamplingParams``; nothing else of its chain is on by default."""
     common = {"max_tokens": ask.max_new_tokens, "stop_token_ids": ask.stop_ids, "ignore_eos": True}
+    if ask.logprobs:
+        common["logprobs"] = 0  # of the chosen token alone
     common |= {"detokenize": False, "min_tokens": ask.sampling.min_new_tokens}
     common |= {name: getattr(ask.sampling, name) for name in _PENALTIES}
     if ask.sampling.logit_bias:
@@ -140,6 +158,12 @@ def sampling_parameters(ask: Ask) -> dict[str, Any]:
     common["min_p"] = ask.sampling.min_p
     drawn = {"temperature": ask.sampling.temperature, "top_p": ask.sampling.top_p, "seed": ask.seed}
     return common | drawn | {"top_k": ask.sampling.top_k}
+
+
+def _logprobs(output: Any, count: int) -> list[float]:
+    """Of the target's logits before penalties and temperature, its ``logprobs_mode`` ``raw_logprobs``."""
+    pairs = zip(output.token_ids[:count], output.logprobs, strict=False)
+    return [max(float(each[token].logprob), IMPOSSIBLE) for token, each in pairs]
 
 
 def mend() -> None:
