@@ -128,11 +128,12 @@ def audit_file(path: Path, params: Mapping[str, Any]) -> None:
     from spsbench.engines.external.protocol import Ask
     from spsbench.models.memory import DTYPES
     from spsbench.verify.audit import Audit
-    from spsbench.verify.free_evidence import FreeEvidence
+    from spsbench.verify.free_evidence import COARSE, FreeEvidence
 
     theirs = None if samples_dtype is None else DTYPES[samples_dtype]
     found = Audit(models[0], models[1] if len(models) > 1 else None, theirs, seed)
-    free = FreeEvidence(None, drawn=False)
+    coarse = theirs is not None and theirs.itemsize < 4
+    free = FreeEvidence(None, slack=COARSE if coarse else None, drawn=False)
     with watching(quiet=quiet, moving=True) as watcher:
         watcher.stage(f"Reading {total} texts", total)
         for text in reader.read(path):
@@ -309,17 +310,18 @@ def audit_named(params: Mapping[str, Any]) -> None:
     kind, limits = find_peer(params["engine"]), _limits(params)
     weights = params["weights"] or WEIGHTS[0]
     kind = kind.with_weights(weights, "--weights")
-    if weights != WEIGHTS[0] and PLAIN not in (params["arms"] or PLAIN).split(","):
-        why = "the plain texts measure the rounding of the engine's kernels."
-        raise UsageError(why, flag="--weights", remedy=f"Leave {PLAIN} among the --arms.")
     if params["repro"] and kind.served:
         why, remedy = "no script is written for servers.", "Name the engine itself, or a worker."
         raise UsageError(why, flag="--repro", remedy=remedy)
     samplings, lookaheads = _samplings(params), _lookaheads(params, served=kind.served)
+    if weights != WEIGHTS[0] and 0 not in lookaheads:
+        why = "the plain texts measure the rounding of the engine's kernels."
+        raise UsageError(why, flag="--weights", remedy=f"Leave {PLAIN} among the --arms.")
     levels, caches = _levels(params["in_flight"]), _caches(params["prefix_cache"])
     threads, config = values.threads(params["threads"]), config_of(params, "--task")
     from spsbench.cli.interruption import continued_by, typed
     from spsbench.decode.processors import bound
+    from spsbench.engines.external.engine import ids_that_end
     from spsbench.files import make_folder
     from spsbench.store import fresh_directory
     from spsbench.verify.engine_audit import Effort, Setting, audit_engine
@@ -327,7 +329,9 @@ def audit_named(params: Mapping[str, Any]) -> None:
     quiet = params["quiet"]
     say("Checking prompts, models and engine", quiet=quiet)
     ready = plan_of(config, params["engine"])
-    bounds = [bound(sampling, ready.source.tokenizer) for sampling in samplings]
+    tokenizer, size = ready.source.tokenizer, ready.source.vocab_size
+    ends = frozenset(ids_that_end(ready.stop, tokenizer, size))
+    bounds = [bound(sampling, tokenizer, ends) for sampling in samplings]
     settings = [
         Setting(sampling, k, level, cache, weights)
         for sampling, k, cache, level in product(bounds, lookaheads, caches or (False,), levels)

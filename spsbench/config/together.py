@@ -158,6 +158,22 @@ TABLE = (
         "{value} is given, and a server has its own models and lookahead.",
         "Leave it out; audit a server with speculation and one without.",
     ),
+    Clash(
+        ("audit",),
+        (
+            *("k", "arms", "weights", "in_flight", "prefix_cache", "bound", "texts", "budget"),
+            *("task", "limit", "max_new_tokens", "threads", "out", "repro"),
+        ),
+        ("samples",),
+        "it is for texts that are drawn from an engine, and {beside} is a file of them.",
+        "Leave it out.",
+    ),
+    Clash(
+        ("audit",),
+        *(("samples_dtype",), ("engine",)),
+        "it is of a file of texts, and {beside} is an engine that is asked for them.",
+        "Leave it out.",
+    ),
     Clash(("bench",), ("alpha",), ("acceptance_from",), "{other} is given too."),
     Clash(
         ("bench",),

@@ -107,23 +107,23 @@ SHARED: dict[str, Callable[[], Iterable[Swap]]] = {
 """Name of each fault and what it replaces."""
 
 
-_verify = rejection.accept_draft
+_verify, _ratio = rejection.accept_draft, rejection.acceptance_probability
 _LENIENCE = 0.9
 
 
-def _inverted_ratio(q: Tensor, p: Tensor) -> Tensor:
+def _inverted_ratio(q: rejection.Weights, p: rejection.Weights) -> rejection.Weights:
     """Accepts with min(1, p/q)."""
-    return torch.where(q > 0, p / q, 1.0).clamp(max=1.0)
+    return _ratio(p, q)
 
 
-def _lecture_test(q: Tensor, p: Tensor) -> Tensor:
+def _lecture_test(q: rejection.Weights, p: rejection.Weights) -> rejection.Weights:
     """A lecture's code: reject where q > p and r > 1 - p/q; everything else is accepted."""
-    return torch.where(q > p, 1 - p / q, 1.0)
+    return 1 - (q > p) * _ratio(p, q)
 
 
-def _lenient(q: Tensor, p: Tensor) -> Tensor:
+def _lenient(q: rejection.Weights, p: rejection.Weights) -> rejection.Weights:
     """Leviathan's lenience: the draft's probability is scaled down before it is compared."""
-    return (q / (_LENIENCE * p)).clamp(max=1.0)
+    return _ratio(q, _LENIENCE * p)
 
 
 def _no_residual(q: Tensor, p: Tensor) -> Tensor:

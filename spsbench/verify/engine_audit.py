@@ -41,6 +41,7 @@ from spsbench.engines.external.protocol import (
 )
 from spsbench.engines.external.registry import PeerKind
 from spsbench.engines.external.server import require_same_model
+from spsbench.engines.external.serving import lacking
 from spsbench.engines.rescore import Reading
 from spsbench.files import ordinary, write_text
 from spsbench.models.causal_lm import CausalLM
@@ -51,7 +52,7 @@ from spsbench.summary_types import EngineAuditRow, Evidence, RoundingFacts
 from spsbench.verify.audit import REPORTED, Audit, Drawn, Foreign, reading_of, told_in
 from spsbench.verify.bets import Bets
 from spsbench.verify.effort import Finding
-from spsbench.verify.free_evidence import FreeEvidence, probes
+from spsbench.verify.free_evidence import MOST, FreeEvidence, probes
 from spsbench.verify.localise import Law, Located, locate, read_under
 from spsbench.verify.rounding import alarms, compared, variation
 
@@ -137,7 +138,7 @@ class EngineAudit:
         self._places = "block" not in (rule or "")
         modified = "modified rejection" in (rule or "")
         self._bets = None if sampling.greedy else Bets(stop_ids, k, sampling.temperature, modified=modified)
-        self._free = FreeEvidence(k, rule)
+        self._free = FreeEvidence(k, rule, MOST if effort.all_texts else None)
         self._drawn: list[Drawn] = []
         self._failures: list[str] = []
         self._gone: str | None = None
@@ -300,6 +301,7 @@ class EngineAudit:
         elif asks:
             wave = Wave([*asks], [0] * len(asks), [None] * len(asks), self._in_flight)
             found = cast(Batching, self._peer).together(wave)
+            self._failures += [f"it says {shortened(str(why), 200)}" for why in found.errors.values()]
             yield from (
                 (ask, told) for ask, told in zip(asks, found.answers, strict=True) if told is not None
             )
@@ -381,11 +383,15 @@ def _looks(texts: int) -> list[int]:
 def row_of(drawn: Drawn) -> dict[str, Any]:
     """A text as ``spsbench audit SAMPLES`` reads it."""
     text, names = drawn.text, ("temperature", "top_p", "top_k")
-    sampling = {name: getattr(text.sampling, name) for name in names}
+    sampling: dict[str, Any] = {name: getattr(text.sampling, name) for name in names}
+    if text.sampling.greedy:
+        sampling = {"greedy": True}
+    if text.sampling.process is not None:  # refused there, not judged under another law
+        sampling["process"] = text.sampling.process.record()
     row = {
         "prompt_ids": text.prompt,
         "completion_ids": text.completion,
-        "sampling": {"greedy": True} if text.sampling.greedy else sampling,
+        "sampling": sampling,
         "request": text.line,
         "retokenised": text.retokenised,
         "free": drawn.free,
@@ -575,6 +581,7 @@ def audit_engine(
     """
     laws: dict[SamplingParams, Law] = {}
     plain: dict[Setting, Row] = {}
+    any_alone = any(each.alone for each in settings)
     folder.mkdir(parents=True, exist_ok=True)
     for setting in sorted(settings, key=lambda each: (not each.is_plain, each.prefix_cache, each.in_flight)):
         say(setting.name)
@@ -582,8 +589,9 @@ def audit_engine(
         if setting.weights != FLOAT32:
             row = _beside_plain(row, plain.get(replace(setting, k=0)), subject, effort)
             plain |= {setting: row} if setting.is_plain else {}
-        elif setting.is_plain and setting.alone and (law := _explains(row, subject)) is not None:
-            laws[setting.sampling] = law
+        elif setting.is_plain and (setting.alone or not any_alone):
+            law = _explains(row, subject)
+            laws |= {} if law is None else {setting.sampling: law}
         yield row
 
 
@@ -655,7 +663,11 @@ def _beside_plain(row: Row, plain: Row | None, subject: Subject, effort: Effort)
         facts["variation"] = plain.away
     reasons = alarms(facts, found.evidence, found.tokens, is_plain=plain is None)
     enough = found.gone is None and len(found.drawn) >= min(effort.texts, len(subject.prompts))
-    known = plain is None or greedy or (found.bound is not None and found.bound <= (effort.bound or 0))
+    known = (
+        plain is None
+        or greedy
+        or (facts["pairs"] > 0 and found.bound is not None and found.bound <= (effort.bound or 0))
+    )
     decision = ALARM if reasons else QUIET if enough and known else UNDECIDED
     evidence = found.evidence and found.evidence.copy()
     if evidence is not None:
@@ -669,6 +681,8 @@ def cannot(setting: Setting, told: Described, *, cached: bool) -> str | None:
     if setting.in_flight > (told.in_flight or 1):
         most = "one request" if (told.in_flight or 1) == 1 else f"{told.in_flight} requests"
         return f"it takes {most} at a time"
+    if missing := lacking(sampling_of(setting.sampling), told.processors):
+        return f"it has no {', '.join(missing)}"
     cache = told.settings.get("prefix_cache")
     if not cached or cache is setting.prefix_cache:
         return None

@@ -3,7 +3,7 @@
 Counters are held against the tokens of their text, which is arithmetic, and against the law of the loops
 over that text (``law.text_loops``), which is statistics. All statistics are e-values: products of ratios
 whose mean is at most 1 for a right engine, whatever came before. Each of the three (acceptance, independence,
-ends) raises an alarm at 10,000, so a right engine sees one in at most 3 of 10,000 audits, however often one
+ends) raises an alarm at 10,000, so a right engine sees one in at most 3 of 10,000 settings, however often one
 looks (Ville 1939). The rule is not taken on trust: acceptance is wrong only where it fits none of ``_RULES``.
 """
 
@@ -29,11 +29,11 @@ from spsbench.verify.effort import Finding, skipped
 ALARM_LOG_E: Final = math.log(1e4)
 _E_VALUE = "e-value 10^4"
 
-_FINE, _COARSE, _MOST = 5e-3, 0.1, 0.5
+_FINE, COARSE, MOST = 5e-3, 0.1, 0.5
 """By how much a logprob may differ: in float32 or 64, in 16 bits, and at most."""
 _MANY = 0.01  # share of logprobs that may differ by more
 _BACK = 8  # earlier requests that a request is held against
-_ROUNDING = 1e-3  # in a loop, of a law that rounding moves
+_ROUNDING, _MORE_ROUNDING = 1e-3, 0.1  # in a loop, of a law that rounding moves
 _FEWEST_LOOPS, _FEWEST_TEXTS = 20, 5
 _HUGE = 300.0  # logs of ratios are cut here
 
@@ -63,8 +63,8 @@ class FreeEvidence:
     Args:
         k: of its chains of drafted tokens; 0 without a draft, None where it is not known.
         rule: as the engine reports it.
-        slack: by how much a logprob may differ, at most ``_MOST``; that of the rows' dtype unless given. Of
-            weights in fewer bits: ``within_99`` of the texts without speculation.
+        slack: by how much a logprob may differ, at most ``MOST``; that of the rows' dtype unless given. Of
+            weights in fewer bits ``MOST``: how their kernels round is not known.
         drawn: whether the requests are known: their seeds and their longest text.
     """
 
@@ -72,7 +72,9 @@ class FreeEvidence:
         self, k: int | None, rule: str | None = None, slack: float | None = None, *, drawn: bool = True
     ) -> None:
         k = None if any(word in (rule or "").lower() for word in _OTHER_DRAFTS) else k
-        self._logprobs, self._counters, self._lengths = _Logprobs(slack), _Counters(k), _Lengths(k or 0)
+        rounding = _ROUNDING if slack is None else _MORE_ROUNDING
+        self._logprobs, self._counters = _Logprobs(slack), _Counters(k)
+        self._lengths = _Lengths(k or 0, rounding)
         self._streams, self._ends, self._drawn = _Streams(), _Ends(k), drawn
 
     def add(self, ask: Ask, answer: Answer, reading: Reading, free: int | None = None) -> None:
@@ -84,7 +86,7 @@ class FreeEvidence:
         if answer.retokenised or not answer.output_ids:
             return
         text = _Text.of(ask, answer, reading)
-        self._logprobs.add(text, _FINE if reading.logits.dtype.itemsize >= 4 else _COARSE)
+        self._logprobs.add(text, _FINE if reading.logits.dtype.itemsize >= 4 else COARSE)
         self._lengths.add(text, self._counters.add(answer, len(text.x), free))
         if self._drawn and not reading.sampling.greedy:
             self._streams.add(text)
@@ -150,7 +152,7 @@ class _Logprobs:
     def add(self, text: _Text, slack: float) -> None:
         if text.answer.logprobs is None:
             return
-        self._slack = slack if self._given is None else min(max(slack, self._given), _MOST)
+        self._slack = slack if self._given is None else min(max(slack, self._given), MOST)
         told, n = np.asarray(text.answer.logprobs, dtype=np.float64), len(text.x)
         n -= len(told) == n - 1 and int(text.x[-1]) in text.ask.stop_ids  # that was kept back
         if len(told) != n or (told > self._slack).any():
@@ -315,8 +317,8 @@ class _Lengths:
     made up, all of it and none of it.
     """
 
-    def __init__(self, k: int) -> None:
-        self._k = k
+    def __init__(self, k: int, rounding: float) -> None:
+        self._k, self._rounding = k, rounding
         self._texts = self._loops = self._tokens = self._drafted = self._kept = 0
         self._seen = np.full(k + 1, 0.5)  # loops by the drafts they kept
         self._log_e = {(rule, free): 0.0 for rule in _RULES for free in (0, 1)}
@@ -330,7 +332,7 @@ class _Lengths:
         each, drafted = answer.accepted_per_loop, answer.drafted
         loops = answer.loops if each is None else len(each)
         self._texts, self._drafted = self._texts + 1, self._drafted + (1 if drafted is None else drafted)
-        if not frees or not loops or drafted not in (None, k * loops) or max(each or [0]) > k:
+        if not frees or not loops or max(each or [0]) > k or not self._is_full(text, loops, frees):
             return  # what is drafted is not K tokens in each loop, or the counters are wrong
         self._frees &= frees
         for rule, (by, block) in _RULES.items():
@@ -345,11 +347,31 @@ class _Lengths:
         self._tokens, self._loops = self._tokens + len(text.x) - min(frees), self._loops + loops
         self._kept += (answer.accepted or 0) if each is None else sum(each)
 
+    def _is_full(self, text: _Text, loops: int, frees: set[int]) -> bool:
+        """Whether each loop drafted K tokens, or those that fit before the limit.
+
+        Both have one law: a loop that keeps all that fit ends the text. To leave such texts out would choose
+        them by how their loops came to lie.
+        """
+        drafted, each, most, k = (
+            text.answer.drafted,
+            text.answer.accepted_per_loop,
+            text.ask.max_new_tokens,
+            self._k,
+        )
+        if drafted is None or drafted == k * loops:
+            return True
+        if each is None:
+            return len(text.x) > most - k and 0 <= k * loops - drafted <= k * (k + 1) // 2
+        begun = np.cumsum([0, *(kept + 1 for kept in each[:-1])])
+        lefts = [most - begun - taken for taken in {taken + one for taken in frees for one in (0, 1)}]
+        return any(drafted == left.clip(0, k).sum() for left in lefts)
+
     def _by_loop(self, law: TextLoops, each: Sequence[int]) -> float:
         """The last loop is left out: the end cuts it."""
         found, place, seen = 0.0, 0, self._seen.copy()
         for count in each[:-1]:
-            found += math.log(seen[count] / seen.sum() / (law.ends[0, place, count] + _ROUNDING))
+            found += math.log(seen[count] / seen.sum() / (law.ends[0, place, count] + self._rounding))
             seen[count] += 1
             place += count + 1
         return found
@@ -363,7 +385,7 @@ class _Lengths:
         bells = np.exp(-0.5 * z * z) + TINY
         bet = (bells / bells.sum(1, keepdims=True)).mean(0)
         *_, one, more = law.begun(loops + 1)  # the chances of so many loops, and of one more
-        return float(np.log(bet[loops] / (one - more + _ROUNDING)))
+        return float(np.log(bet[loops] / (one - more + self._rounding)))
 
     def finding(self) -> Finding:
         if not self._texts or (self._drafted and not self._loops):

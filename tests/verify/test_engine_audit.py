@@ -13,7 +13,7 @@ from tiny_engine import Folders, InProcess, Models, loaded_pair, saved_pair, ser
 
 from benchmarks.audit_power import Engine, Tables
 from spsbench.engines import rescore
-from spsbench.engines.external.protocol import Answer, Ask, PeerError, PeerGone, checked
+from spsbench.engines.external.protocol import Answer, Ask, PeerError, PeerGone, Sampling, checked
 from spsbench.engines.external.registry import PeerKind
 from spsbench.errors import UnavailableError
 from spsbench.law.evidence import Sums, added, evidence
@@ -337,13 +337,23 @@ def test_the_bet_on_lenience_has_expectation_one() -> None:
 )
 def test_every_law_gives_distributions(sampling: SamplingParams) -> None:
     logits, drafts = torch.randn(6, 40), torch.randn(6, 40)
-    names = set()
+    names, no = set(), torch.zeros(6, dtype=torch.bool)
+    reading = rescore.Reading(
+        torch.zeros(6, dtype=torch.int64), sampling, logits, drafts, logits, None, no, no
+    )
     for law in laws_beside(sampling, draft=True):
-        rows = law.rows(logits, drafts)
+        rows = law.rows(reading)
         assert torch.allclose(rows.sum(-1), torch.ones(6), atol=1e-5), law.name
         assert bool((rows >= 0).all()), law.name
         names.add(law.name)
     assert len(names) == len(laws_beside(sampling, draft=True)), "a name stands for two laws"
+
+
+def test_every_planted_fault_can_generate(folders: Folders) -> None:
+    """Rows on the host are numpy's, which a fault that was written for torch does not take."""
+    for fault in ENGINE_FAULTS:
+        ask = Ask([1, 2, 3], 6, sampling=Sampling(temperature=0.8), seed=1)
+        assert served(folders, fault, 2).generate(ask).output_ids, fault
 
 
 def test_a_law_of_both_models_cannot_judge_one() -> None:

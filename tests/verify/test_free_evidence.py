@@ -18,12 +18,12 @@ from benchmarks.free_power import FAULTS, Talking, alarms, audited
 from spsbench.engines.external.protocol import LENGTH, Answer, Ask, Described, Sampling, Together, Wave
 from spsbench.engines.external.registry import PeerKind
 from spsbench.engines.rescore import Reading
-from spsbench.records import SamplingParams
+from spsbench.records import Processing, SamplingParams
 from spsbench.report.judgement import audit_sentences
 from spsbench.verify.audit import told_in
 from spsbench.verify.effort import Finding
 from spsbench.verify.engine_audit import Effort, Setting, Subject, audit_engine
-from spsbench.verify.free_evidence import FreeEvidence, _Ends, _Streams, _Text, probes
+from spsbench.verify.free_evidence import MOST, FreeEvidence, _Ends, _Streams, _Text, probes
 
 SAMPLING = SamplingParams()
 
@@ -163,6 +163,22 @@ def test_logprobs_that_are_none_are_told(values: list[float]) -> None:
     assert "not one number below 0 a token" in finding.found
 
 
+def test_logprobs_before_penalties_and_of_weights_in_fewer_bits_pass() -> None:
+    """Off by 0.2 they are those of rounded weights, and of no float32; without their own law none are."""
+    rows = torch.randn(40, 9, generator=torch.Generator().manual_seed(4))
+    told = rows.log_softmax(-1)[:, 0]
+    reading = _reading([0] * 40, rows - 2 * torch.eye(9)[0], rows)
+    for values, raw, slack, passed in (
+        (told, rows, None, True),
+        (told, None, None, False),
+        (told - 0.2, rows, None, False),
+        (told - 0.2, rows, MOST, True),
+    ):
+        free = FreeEvidence(0, slack=slack)
+        free.add(Ask([1], 40), Answer([0] * 40, LENGTH, logprobs=values.tolist()), replace(reading, raw=raw))
+        assert found(free, "logprobs").passed == passed
+
+
 # --- counters -----------------------------------------------------------------------------------------
 
 
@@ -208,6 +224,31 @@ def test_wrong_counts_are_told(counts: dict[str, object], said: str) -> None:
 def test_a_rate_that_is_1_by_construction() -> None:
     assert "as many tokens were accepted as drafted" in _counted(20, 6, drafted=6, accepted=6).found
     assert _counted(20, 6, drafted=16, accepted=16).passed
+
+
+@pytest.mark.parametrize("told", ["each", "totals"])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_drafts_that_end_at_the_limit_have_the_same_law(told: str, wrong: bool) -> None:
+    """Texts whose loops all have K drafts lie in one way only: to choose them raised alarms."""
+    dice, n, k, rate = np.random.default_rng(0), 16, 4, 0.9
+    target, draft = torch.tensor([0.5, 0.25, 0.25]).log(), torch.tensor([0.5 * rate, 0.3, 0.25]).log()
+    rows, drafts = target.expand(n, 3), draft.expand(n, 3)
+    free = FreeEvidence(k)
+    for seed in range(340):
+        place, drafted, each = 0, 0, list[int]()
+        while place < n:
+            fits = min(k, n - place - 1)
+            kept = next((i for i in range(fits) if dice.random() > rate), fits)
+            each.append(min(fits, 2) if wrong else kept)
+            drafted, place = drafted + fits, place + each[-1] + 1
+        counts = (
+            {"accepted_per_loop": each} if told == "each" else {"accepted": sum(each), "loops": len(each)}
+        )
+        answer = Answer([0] * n, LENGTH, drafted=drafted, decoded=n, **counts)  # type: ignore[arg-type]
+        free.add(Ask([1], n, [2], seed=seed), answer, _reading([0] * n, rows, drafts), 0)
+    finding = found(free, "acceptance")
+    assert not finding.unjudged
+    assert finding.passed != wrong, finding.found
 
 
 def test_other_drafts_are_not_held_against_the_model() -> None:
@@ -296,6 +337,26 @@ def test_streams_are_compared_in_flight(
     assert all(each.passed for each in alone.found.free)
     failed = [each.test for each in flying.found.free if not each.passed]
     assert failed == (["independence"] if kind.shared else [])
+
+
+class Plain(InProcess):
+    """It has no processors, and would fail with each text."""
+
+    def describe(self) -> Described:
+        return replace(super().describe(), processors=["min_p"])
+
+    def generate(self, ask: Ask) -> Answer:
+        raise AssertionError("it was asked")
+
+
+def test_a_step_that_an_engine_lacks_is_one_row(folders: Folders, models: Models, tmp_path: Path) -> None:
+    engine = PeerKind("worker:here", lambda load, log, paused: Plain(served(folders, None, load.k)))
+    subject = Subject(engine, models, folders, [(1, 2, 3)], [tiny_models.EOS], threads=1)
+    settings = [Setting(SamplingParams(process=Processing(typical_p=0.9)), k) for k in (0, 2)]
+    effort = Effort(1e-9, 4, 600.0, 16, probes=8)
+    rows = [*audit_engine(subject, settings, effort, 0, tmp_path, lambda _: None)]
+    assert [(row.decision, row.found.cannot) for row in rows] == [("cannot", "it has no typical_p")] * 2
+    assert not any(row.found.failures for row in rows)
 
 
 @pytest.mark.parametrize("kind", [InProcess, Unseeded])

@@ -6,7 +6,8 @@ that a wrong key of a shared prefix shows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,13 +17,24 @@ import torch
 from spsbench.engines.external.protocol import Answer, Ask, Described, ProtocolError, Together, Wave, read
 from spsbench.engines.external.serving import until_stop
 from spsbench.engines.external.waves import stepped, threaded
-from spsbench.records import SamplingParams
+from spsbench.records import Processing, SamplingParams
+from spsbench.tasks.spec import sampling_of
 from spsbench.verify import engine_audit
-from spsbench.verify.audit import Drawn
-from spsbench.verify.engine_audit import CANNOT, Effort, EngineAudit, Found, Setting, cannot, shared_prompt
+from spsbench.verify.audit import Drawn, Foreign
+from spsbench.verify.engine_audit import (
+    CANNOT,
+    Effort,
+    EngineAudit,
+    Found,
+    Setting,
+    cannot,
+    row_of,
+    shared_prompt,
+)
 
 VOCABULARY, STOP, BACK, BLOCK = 32, 31, 20, 16
 LEVELS = (1, 4, 8)
+PROCESSED = SamplingParams(process=Processing(min_p=0.1, repetition_penalty=1.1))
 
 
 class Table:
@@ -175,6 +187,21 @@ def test_an_engine_that_fails_at_some_requests_says_which() -> None:
     assert all("MemoryError: no room" in why for why in found.failures)
 
 
+def test_what_runs_where_a_step_fails_is_aborted() -> None:
+    gone: list[int] = []
+
+    class Failing(Engine):
+        def step(self) -> Any:
+            raise MemoryError("no room")
+
+        def abort(self, number: int) -> None:
+            gone.append(number)
+
+    with pytest.raises(MemoryError):
+        stepped(Wave([Ask([1], 4)] * 3, [0] * 3, [None] * 3, 2), Failing())
+    assert gone == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("setting", "engine", "why"),
     [
@@ -183,11 +210,44 @@ def test_an_engine_that_fails_at_some_requests_says_which() -> None:
         (Setting(SamplingParams(), 0, 1, True), Engine(), "its prefix cache cannot be switched on"),
         (Setting(SamplingParams(), 0), Engine(cache=True), "its prefix cache cannot be switched off"),
         (Setting(SamplingParams(), 0, 1, True), Engine(cache=True), None),
+        (Setting(PROCESSED, 0), Engine(), "it has no min_p, repetition_penalty"),
     ],
 )
 def test_what_an_engine_cannot_do_is_said(setting: Setting, engine: Engine, why: str | None) -> None:
     assert cannot(setting, engine.describe(), cached=True) == why
     assert CANNOT == "cannot"
+
+
+@pytest.mark.parametrize(("levels", "seen"), [((4,), ["a law"]), ((1, 4), [None, None])])
+def test_plain_texts_say_the_law_alone_or_where_nothing_runs_alone(
+    levels: tuple[int, ...], seen: list[str | None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What only plain texts in flight follow is no law where the engine is right alone."""
+    given: list[Any] = []
+
+    def audited_(
+        subject: Any, setting: Setting, effort: Any, seed: int, folder: Any, law: Any, watch: Any
+    ) -> Any:
+        given.extend([] if setting.is_plain else [law])
+        return SimpleNamespace(setting=setting)
+
+    monkeypatch.setattr(engine_audit, "_audited", audited_)
+    monkeypatch.setattr(
+        engine_audit, "_explains", lambda row, _: "a law" if row.setting.in_flight > 1 else None
+    )
+    settings = [Setting(SamplingParams(), k, level) for level in levels for k in (0, 4)]
+    subject: Any = None
+    effort = Effort(None, 1, 1.0, 1)
+    list(engine_audit.audit_engine(subject, settings, effort, 0, tmp_path, lambda _: None))
+    assert given == seen
+
+
+def test_texts_of_processed_laws_are_refused_as_samples() -> None:
+    """And not judged under the law without the steps."""
+    text = Foreign(1, (1,), (2, 3), PROCESSED, False)
+    assert sampling_of(row_of(Drawn(replace(text, sampling=SamplingParams())))["sampling"])
+    with pytest.raises(ValueError, match="process"):
+        sampling_of(row_of(Drawn(text))["sampling"])
 
 
 def test_threads_wait_for_the_tokens_of_others_and_abort() -> None:

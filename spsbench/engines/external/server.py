@@ -265,6 +265,7 @@ class Server:
         found = threaded(wave, asked)
         if len(found.errors) == len(wave.asks):
             raise self._failure(PeerError(str(next(iter(found.errors.values())))))
+        self._failed = 0
         return found
 
     def generate(self, ask: Ask) -> Answer:

@@ -99,10 +99,15 @@ def float32_only(load: Load) -> None:
 
 def require_processors(sampling: Sampling, known: Sequence[str]) -> None:
     """Refuse steps on logits that an engine has not."""
+    if missing := lacking(sampling, known):
+        raise PeerError(f"cannot: it has no {', '.join(missing)}")
+
+
+def lacking(sampling: Sampling, known: Sequence[str]) -> list[str]:
+    """Steps on logits that are asked for and not known."""
     plain = Sampling()
     asked = (name for name in PROCESSORS if getattr(sampling, name) != getattr(plain, name))
-    if lacking := [name for name in asked if name not in known]:
-        raise PeerError(f"cannot: it has no {', '.join(lacking)}")
+    return [name for name in asked if name not in known]
 
 
 def usual_settings(load: Load) -> dict[str, Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,7 +50,7 @@ def stepped(wave: Wave, engine: Steps) -> Together:  # noqa: C901 - one loop, as
                 found.fail(number, error)
             else:
                 running[number] = _Running(wave.asks[number], wave.abort[number])
-        for number, ids, ended in engine.step() if running else ():
+        for number, ids, ended in _news(engine, running):
             if number not in running:  # some engines go on for a step after an abort
                 continue
             one = running[number]
@@ -63,6 +64,17 @@ def stepped(wave: Wave, engine: Steps) -> Together:  # noqa: C901 - one loop, as
                 del running[number]
                 found.answers[number] = Answer(*until_stop(ids, one.ask))
     return found
+
+
+def _news(engine: Steps, running: Collection[int]) -> Iterator[tuple[int, list[int], bool]]:
+    """What a step of the engine gives; where it fails, its requests must not go on beside the next wave's."""
+    try:
+        yield from list(engine.step()) if running else ()
+    except Exception:
+        for number in list(running):
+            with suppress(Exception):
+                engine.abort(number)
+        raise
 
 
 Hear = Callable[[int], bool]

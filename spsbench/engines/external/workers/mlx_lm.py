@@ -38,7 +38,8 @@ class MlxLm:
 
     def generate(self, ask: Ask) -> Answer:
         """With a draft the prefill gives no token; a loop ends with a token that is not the draft's."""
-        self._mx.random.seed(ask.seed or 0)
+        if ask.seed is not None:  # without one its stream goes on
+            self._mx.random.seed(ask.seed)
         started = time.perf_counter()
         ids: list[int] = []
         accepted, first_ms, loop = [0], 0.0, 0

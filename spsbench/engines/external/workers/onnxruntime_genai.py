@@ -83,7 +83,7 @@ class OnnxRuntimeGenAI:
                 "Its order of temperature, top-k and top-p is not documented, and not reported here.",
                 "Drafted and accepted tokens count the whole last round, also after the stop token.",
             ],
-            processors=list(_PROCESSORS),
+            processors=[] if self._load.in_flight > 1 else list(_PROCESSORS),
         )
 
     def generate(self, ask: Ask) -> Answer:
