@@ -49,7 +49,7 @@ def test_help_begins_with_an_example_and_ten_options_and_ends_with_the_exit_code
     first, *panels, last = re.split("^╭─ .*$", rest, flags=re.MULTILINE)
     assert f"Example: spsbench {command} xsum" in before
     assert tuple(re.findall(r"^│ --([\w-]+)", first, re.MULTILINE)) == FIRST
-    assert len(panels) == 4
+    assert len(panels) == 5
     assert " ".join(last.rpartition("╯")[2].split()) == EXIT_CODES
     assert "--allow-code-exec" not in text
 
