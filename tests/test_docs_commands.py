@@ -14,7 +14,9 @@ SHOWN = commands()
 
 NOT_RUN = {
     r"--target |--draft |--pair (?!mini)|^get |package:": "a model from a hub or a package index",
-    r"openai:|openvino|llama-cpp|onnxruntime-genai|mlx-lm|my_engine": "an engine or server of others; tests/cli/test_peers.py",
+    r"openai:|openvino|llama-cpp|onnxruntime-genai|mlx-lm|my_engine": (
+        "an engine or server of others; tests/cli/test_peers.py"
+    ),
     r"--engine graphed": "a GPU",
     r"--quantise": "the extra `large`; tests/cli/test_settings.py",
     r"--on ray|--shard": "workers; tests/cli/test_ray.py, tests/cli/test_slurm.py",

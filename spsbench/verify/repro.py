@@ -405,6 +405,13 @@ LLMPipeline(..., enable_save_ov_model=True), and the float32 weights put back in
         "OPENVINO_DIR",
         {},
     ),
+    "mlx_lm": (
+        """MLX LM on the CPU, in float32, one request at a time.
+
+TARGET and DRAFT are the Hugging Face folders that are named above.""",
+        "HF_DIR",
+        {},
+    ),
     "vllm": (
         """vLLM's build for CPUs, one request at a time, without its prefix cache.
 
@@ -485,13 +492,17 @@ def _defined(node: ast.stmt) -> set[str]:
     return {each.id for each in names if isinstance(each.ctx, ast.Store)}
 
 
+_NOT_ASKED = ("describe", "together", "add", "step", "abort", "_alongside")
+"""Methods of a worker; a script asks for one request at a time."""
+
+
 def _text(node: ast.stmt, lines: Sequence[str]) -> str:
-    """The source of a statement; a class loses ``describe``, which a script does not ask for."""
+    """The source of a statement; a class loses what a script does not ask for."""
     numbers = list(range(node.lineno, (node.end_lineno or 0) + 1))
     if not isinstance(node, ast.ClassDef | ast.FunctionDef):
         return "\n".join(lines[number - 1] for number in numbers)
     numbers = [*(each.lineno for each in node.decorator_list), *numbers]
-    for each in [each for each in node.body if getattr(each, "name", "") == "describe"]:
+    for each in [each for each in node.body if getattr(each, "name", "") in _NOT_ASKED]:
         node.body.remove(each)
         numbers = [number for number in numbers if not each.lineno - 1 <= number <= (each.end_lineno or 0)]
     return "\n\n" + "\n".join(lines[number - 1] for number in numbers) + "\n"

@@ -148,8 +148,11 @@ def test_paths_add_up_and_lead_where_they_say() -> None:
     assert worst_difference(behind).context == (0, *found[0].tokens)
 
 
+REAL_RATIO = rejection.acceptance_probability
+
+
 def inverted_ratio(q: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
-    return (p / q).clamp(max=1.0)
+    return REAL_RATIO(p, q)
 
 
 def no_residual(q: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
@@ -167,6 +170,7 @@ def off_by_one_row(q: torch.Tensor, draft: rejection.Draft, u: torch.Tensor) -> 
     return REAL_VERIFY(q.roll(1, 0), draft, u)
 
 
+REAL_RATIO = rejection.acceptance_probability
 REAL_VERIFY = rejection.accept_draft
 
 
