@@ -24,7 +24,7 @@ from typing import Any, Literal, cast
 
 import torch
 
-from spsbench.engines.external.engine import sampling_of
+from spsbench.engines.external.engine import sampling_of, spelled
 from spsbench.engines.external.protocol import (
     Answer,
     Ask,
@@ -52,7 +52,7 @@ from spsbench.summary_types import EngineAuditRow, Evidence, RoundingFacts
 from spsbench.verify.audit import REPORTED, Audit, Drawn, Foreign, reading_of, told_in
 from spsbench.verify.bets import Bets
 from spsbench.verify.effort import Finding
-from spsbench.verify.free_evidence import MOST, FreeEvidence, probes
+from spsbench.verify.free_evidence import COARSE, MOST, FreeEvidence, probes
 from spsbench.verify.localise import Law, Located, locate, read_under
 from spsbench.verify.rounding import alarms, compared, variation
 
@@ -128,6 +128,8 @@ class EngineAudit:
         k: int | None = None,
         rule: str | None = None,
         in_flight: int = 1,
+        *,
+        exact: bool = True,
     ) -> None:
         self._in_flight = in_flight
         self._peer, self._models, self._prompts = peer, models, prompts
@@ -138,7 +140,7 @@ class EngineAudit:
         self._places = "block" not in (rule or "")
         modified = "modified rejection" in (rule or "")
         self._bets = None if sampling.greedy else Bets(stop_ids, k, sampling.temperature, modified=modified)
-        self._free = FreeEvidence(k, rule, MOST if effort.all_texts else None)
+        self._free = FreeEvidence(k, rule, MOST if effort.all_texts else None if exact else COARSE)
         self._drawn: list[Drawn] = []
         self._failures: list[str] = []
         self._gone: str | None = None
@@ -627,6 +629,8 @@ def _audited(
             setting.k,
             told.rule,
             setting.in_flight,
+            # A server in 16 bits returns logprobs of 16 bits.
+            exact=spelled(told.settings.get("dtype")) == "float32",
         )
         kept = _kept(folder / setting.file, setting.sampling)
         # A last line that was cut off is gone.

@@ -287,7 +287,7 @@ def _by_value(name: str, arms: Sequence[Ran]) -> dict[str | None, str]:
     """Who ran with each value of a setting; None where it is not reported."""
     groups: dict[str | None, list[Ran]] = {}
     for arm in arms:
-        groups.setdefault(_said(arm.settings.get(name)), []).append(arm)
+        groups.setdefault(spelled(arm.settings.get(name)), []).append(arm)
     return {value: _who(own, arms) for value, own in groups.items()}
 
 
@@ -300,11 +300,11 @@ def _who(some: Sequence[Ran], arms: Sequence[Ran]) -> str:
     return ", ".join(found)
 
 
-def _said(value: Any) -> str | None:
+def spelled(value: Any) -> str | None:
     """A value as it is compared and shown; several spellings of one are the same."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)):
-        return ", ".join(_said(part) or "null" for part in value)
+        return ", ".join(spelled(part) or "null" for part in value)
     text = str(value).strip().lower().replace("-", "_")
     return _SAME.get(text, text)
