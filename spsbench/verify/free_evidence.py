@@ -239,6 +239,7 @@ class _Counters:
     def add(self, answer: Answer, n: int, free: int | None) -> set[int]:
         """How many tokens may have come before the first loop; none where the loops are not known."""
         kept, drafted, loops, each = answer.accepted, answer.drafted, answer.loops, answer.accepted_per_loop
+        emitted, n = n, max(n, answer.decoded or 0)  # some go on after a stop token, and say so
         if each is not None:
             loops, kept = len(each) if loops is None else loops, sum(each) if kept is None else kept
             whole = sum(each)
@@ -258,7 +259,7 @@ class _Counters:
         fits = {
             f for f in frees if counted - most <= n - f <= counted and (not each or add_up([*each], n - f))
         }
-        self._past += max(0, counted - n)
+        self._past += max(0, counted - emitted)
         self._wrong[_LONG] += counted - most > n - min(frees)
         self._wrong[_SHORT] += known and counted < n - max(frees)
         self._spans.append((counted, most, n - max(frees)))

@@ -199,6 +199,7 @@ def _counted(n: int, texts: int = 1, k: int | None = 4, **counts: object) -> Fin
         {"accepted_per_loop": [4, 3, 4], "drafted": 12},
         {"drafted": 12, "accepted": 9},
         {"loops": 2, "drafted": 8, "accepted": 5},  # a loop without drafts is not counted
+        {"decoded": 30, "loops": 6, "drafted": 24, "accepted": 24},  # it went on after a stop token
     ],
 )
 def test_right_counts_pass(counts: dict[str, object]) -> None:
