@@ -105,7 +105,7 @@ RUN: Panels = {
         "--logit-bias LIST": "Added to the logits of tokens: ID:BIAS, e.g. 50256:-5,11:1.5.",
         "--min-new-tokens N": "So many tokens before one that ends the output.",
         "--bad-words IDS": "Impossible sequences of token ids, e.g. '12 7,345'; or a file, one a line.",
-        "--grammar SCHEMA": "A JSON schema that outputs follow: a file. Needs spsbench[grammar].",
+        "--grammar SCHEMA": "A JSON schema that outputs follow: a file. Needs the extra `grammar`.",
         "--convention NAME": (
             "Whose order and definitions of these: transformers, vllm or llama-cpp. Default: transformers."
         ),
