@@ -213,6 +213,45 @@ def _without_rejected(v: View) -> Floats:
     return np.asarray(v.q * (rejected.sum(-1, keepdims=True) - rejected))
 
 
+# --- siblings -----------------------------------------------------------------------------------------
+
+_FEW = 32
+"""Rows of at most so many possible tokens are looked at sibling by sibling."""
+
+
+def _siblings(v: View, other: Callable[[Floats, Floats, Floats], Floats]) -> Floats:
+    """Two siblings without replacement; after the first fell, tokens come from another law than what it left.
+
+    Args:
+        v: of a text.
+        other: [n, m, m] that law by the sibling that fell, of the target's and the draft's rows [n, m] and of
+            what the next sibling is drawn from, [n, m, m].
+    """
+    narrow = np.flatnonzero(((v.q + v.p) > 0).sum(-1) <= _FEW) if v.p.size else ()
+    found = np.ones(len(v.x))
+    if len(narrow):
+        columns = np.argsort(-(v.q + v.p)[narrow], -1)[:, :_FEW]
+        q, p = (np.take_along_axis(rows[narrow], columns, -1) for rows in (v.q, v.p))
+        following = p[:, None] * (1 - np.eye(p.shape[1]))
+        fell = np.maximum(p - q, 0.0)
+        behind = other(q, p, following / np.maximum(1 - p, TINY)[..., None])
+        law = np.minimum(p, q) + (fell[..., None] * behind).sum(1)
+        found[narrow] = (law * (columns == v.x[narrow, None])).sum(-1) / v.own[narrow]
+    return found
+
+
+def _next_row_off(q: Floats, p: Floats, following: Floats) -> Floats:
+    """The row of the next sibling is taken off the target's, where the one that fell should be."""
+    return _residual(q[:, None] + 0 * following, following)
+
+
+def _not_normalised(q: Floats, p: Floats, following: Floats) -> Floats:
+    """The next sibling is tested with what is left of the draft's row and not with its share of that."""
+    told, left = following * (1 - p)[..., None], _residual(q, p)[:, None] + 0 * following
+    kept = following * _ratio(left, told)
+    return np.asarray(kept + np.maximum(1 - kept.sum(-1, keepdims=True), 0.0) * _residual(left, told))
+
+
 # --- numbers that are used twice ----------------------------------------------------------------------
 
 
@@ -446,6 +485,11 @@ def _texts() -> Iterator[Bet]:  # noqa: C901 - a table
     yield Bet("tests without temperature and cuts", 0.8, _tests_raw)
     for name, rest in (*_REPLACES, ("leaves only the rejected token out", _without_rejected)):
         yield Bet(name, 0.8, partial(_corrects, law=rest))
+    for name, siblings in (
+        ("takes the row of the next sibling off", _next_row_off),
+        ("tests siblings with rows that are not normalised", _not_normalised),
+    ):
+        yield Bet(name, 0.5, partial(_siblings, other=siblings))
     for order, upper in product(ORDERS, (False, True)):
         given: dict[str, Any] = {"order": order, "upper": upper}
         both, all_three = partial(_test_corrects, **given), partial(_test_corrects, pick=True, **given)
