@@ -18,17 +18,18 @@ import argparse
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
+from spsbench.decode.processors import Bound, with_history
 from spsbench.decode.sampling import warp
 from spsbench.engines.rescore import Reading, score_stats
 from spsbench.law.evidence import Sums, added
-from spsbench.records import SamplingParams
+from spsbench.records import Processing, SamplingParams
 from spsbench.stats.evidence_stats import e_values
 from spsbench.stats.losslessness import ALARM_LOG10_E
 from spsbench.verify.audit import Foreign
@@ -37,6 +38,25 @@ from spsbench.verify.engine_audit import shared_prompt
 
 VOCABULARY, STOP, PROMPTS, K = 48, 47, 40, 4
 ALARM = ALARM_LOG10_E * math.log(10)
+
+
+def _alternating(output: Sequence[int]) -> torch.Tensor:
+    """A grammar: even and odd tokens in turns, until the output ends."""
+    allowed = torch.arange(VOCABULARY) % 2 == len(output) % 2
+    allowed[STOP] = True
+    return allowed
+
+
+PROCESSED = {
+    "penalty counted twice for drafted tokens": Processing(frequency_penalty=0.3),
+    "min-p skipped after a drafted token": Processing(min_p=0.1),
+    "bad words not applied after an accepted token": Processing(
+        bad_words=tuple((n, 5 * n % 47) for n in range(1, 13))
+    ),
+    "grammar not applied after an accepted token": Bound(grammar="{}", mask=_alternating),
+}
+"""Faults in the target's rows after drafted tokens of the same loop, and the processing that they need. The
+draft is processed rightly."""
 
 FAULTS = (
     "first token greedy",
@@ -79,6 +99,7 @@ FAULTS = (
     "top-k off by one",
     "nucleus one token short",
     "draft mixed in, 3%",
+    *PROCESSED,
 )
 """What the engine can do wrong."""
 
@@ -112,6 +133,9 @@ class Tables:
         """A text as one uncached forward of both sees it."""
         ids = [*prompt, *tokens][-len(tokens) - 2 : -1]
         logits, drafts = self.logits(ids, self.target), self.logits(ids, self.draft)
+        if (process := sampling.process) is not None:
+            before = [*prompt, *tokens[:-1]]
+            logits, drafts = (with_history(rows, process, before, len(prompt)) for rows in (logits, drafts))
         q, p = warp(logits, sampling), warp(drafts, sampling)
         emitted = torch.tensor(tokens)
         outside = q.gather(-1, emitted.unsqueeze(-1)).squeeze(-1) <= 0
@@ -124,23 +148,34 @@ class Engine:
     def __init__(self, tables: Tables, sampling: SamplingParams, fault: str | None, k: int = K) -> None:
         self._k = k
         self._tables, self._sampling, self._fault = tables, sampling, fault
-        self._asked = 0
+        self._asked = self._begun = self._loop = 0  # where output and loop begin
         self._rows: dict[tuple[Any, ...], np.ndarray[Any, Any]] = {}
         self._final = 0.0
 
     def row(self, ids: Sequence[int], which: str = "target", **changes: float) -> Any:
         """[V] what comes after the last two of ``ids``, with other sampling parameters if they are given."""
-        key = (*ids[-2:], which, *changes.items())
+        process, before = self._sampling.process, tuple(ids)
+        if which == "target" and len(ids) > self._loop and self._fault in PROCESSED:
+            if self._fault.startswith("min-p"):
+                process = None
+            elif self._fault.startswith("penalty"):
+                before += before[self._loop :]
+            else:
+                before = before[: self._loop]
+        history = (self._begun, *before) if process is not None and process.follows_history else ()
+        key = (*ids[-2:], which, process is None, history, *changes.items())
         if key not in self._rows:
             sampling = self._sampling
             temperature = sampling.temperature * changes.get("by", 1.0)
             top_k = int(sampling.top_k + changes.get("more", 0)) if sampling.top_k else 0
-            asked = SamplingParams(changes.get("at", temperature), top_k, sampling.top_p)
+            asked = SamplingParams(changes.get("at", temperature), top_k, sampling.top_p, process=process)
             tables = getattr(self._tables, which)
             logits = (tables[0][ids[-1]] + tables[1][ids[-2]]).unsqueeze(0)
             if self._fault == "stop left out" and which == "target":
                 logits = logits.clone()
                 logits[0, STOP] = -math.inf
+            if process is not None:
+                logits = with_history(logits, process, before, self._begun)
             self._rows[key] = warp(logits, asked)[0].double().numpy()
         return self._rows[key]
 
@@ -158,11 +193,12 @@ class Engine:
             seed = 5
         numbers, others = random.Random(seed), random.Random(seed)
         ids, accepted, drafted, begun = list(prompt), list[int](), list[list[int]](), len(prompt)
+        self._begun = begun
         late = self._asked > 100
         while True:
             if fault == "seeded anew each loop":
                 numbers = random.Random(seed)
-            done = len(ids) - begun
+            done, self._loop = len(ids) - begun, len(ids)
             picks = [numbers.random() for _ in range(self._k)]
             if fault == "one stream for draft and target":
                 tests = [others.random() for _ in range(self._k + 1)]
@@ -319,6 +355,8 @@ def audited(
     tables = Tables.made(seed)
     if fault == "top-k off by one":
         sampling = SamplingParams(top_k=8)
+    if fault in PROCESSED:
+        sampling = replace(sampling, process=PROCESSED[fault])
     engine, bets = Engine(tables, sampling, fault), Bets([STOP], K, sampling.temperature, modified=True)
     chance = random.Random(f"{seed} {sampling.record()}")
     prompts = [
