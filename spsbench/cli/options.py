@@ -102,7 +102,7 @@ RUN: Panels = {
         "--repetition-penalty R": "Divides positive logits of tokens seen before, multiplies negative ones.",
         "--presence-penalty X": "Taken off the logits of tokens seen before.",
         "--frequency-penalty X": "Taken off for each time a token was seen before.",
-        "--logit-bias LIST": "Added to the logits of tokens: ID:BIAS, e.g. 50256:-5,11:1.5.",
+        "--logit-bias LIST": "Added to the logits of tokens: ID:BIAS, e.g. 12:-5,7:2.",
         "--min-new-tokens N": "So many tokens before one that ends the output.",
         "--bad-words IDS": "Impossible sequences of token ids, e.g. '12 7,345'; or a file, one a line.",
         "--grammar SCHEMA": "A JSON schema that outputs follow: a file. Needs the extra `grammar`.",
