@@ -458,7 +458,7 @@ class _Streams:
             again = [
                 np.exp(np.minimum(self._again(text, own, intervals, *each), _HUGE)) for each in self._last
             ]
-            texts = copied(earlier, text.x, own, own > 0) if earlier else 1.0
+            texts = copied(earlier, text.x, np.maximum(own, TINY), own > 0) if earlier else 1.0
             self._log_e[kind] += math.log(0.5 + 0.25 * np.mean(again) + 0.25 * texts)
             n = min(len(text.x), len(self._last[-1][0]))
             one, other = (ends[:, 0, :n].mean(0) - 0.5 for ends in (intervals, self._last[-1][1]))
