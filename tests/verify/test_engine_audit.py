@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tiny_models
 import torch
-from tiny_engine import Folders, InProcess, Models, loaded_pair, saved_pair, served
+from tiny_engine import Folders, InProcess, Models, served
 
 from benchmarks.audit_power import Engine, Tables
 from spsbench.engines import rescore
@@ -41,16 +41,6 @@ STOP = tiny_models.EOS
 K = 2  # so small that both a rejection and the token behind a whole draft are common
 SAMPLING = SamplingParams()
 COOLER = SamplingParams(temperature=0.8)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    return saved_pair(tmp_path_factory.mktemp("pair"))
-
-
-@pytest.fixture(scope="module")
-def models(folders: Folders) -> Models:
-    return loaded_pair(folders)
 
 
 def prompts(count: int = 8) -> list[tuple[int, ...]]:

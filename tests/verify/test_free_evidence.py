@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
-from tiny_engine import Folders, InProcess, Models, loaded_pair, saved_pair, served
+from tiny_engine import Folders, InProcess, Models, served
 
 from benchmarks.free_power import FAULTS, Talking, alarms, audited
 from spsbench.engines.external.protocol import LENGTH, Answer, Ask, Described, Sampling, Together, Wave
@@ -286,16 +286,6 @@ def test_probes_are_half_without_a_seed() -> None:
 def test_lines_that_mean_something_else_are_left_out() -> None:
     told = told_in({"loops": [{}], "accepted": 3, "logprobs": "no"}, [1, 2], retokenised=False)
     assert (told.loops, told.accepted, told.logprobs) == (None, 3, None)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    return saved_pair(tmp_path_factory.mktemp("pair"))
-
-
-@pytest.fixture(scope="module")
-def models(folders: Folders) -> Models:
-    return loaded_pair(folders)
 
 
 class Unseeded(InProcess):

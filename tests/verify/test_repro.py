@@ -17,7 +17,7 @@ import tiny_models
 import torch
 from commandline import call
 from scipy import stats
-from tiny_engine import Folders, Models, in_process, kind_with, loaded_pair, saved_pair
+from tiny_engine import Folders, Models, in_process, kind_with
 
 from benchmarks.audit_power import STOP, Tables
 from spsbench.decode.sampling import warp
@@ -41,16 +41,6 @@ FEW = Draws(tried=20, measured=80)
 def _few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """An alarm goes on to fewer texts, among which there are contexts enough."""
     monkeypatch.setattr(engine_audit, "TO_LOCATE", 20)
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    return saved_pair(tmp_path_factory.mktemp("pair"))
-
-
-@pytest.fixture(scope="module")
-def models(folders: Folders) -> Models:
-    return loaded_pair(folders)
 
 
 def subject(folders: Folders, models: Models, fault: str | None) -> Subject:
