@@ -6,8 +6,8 @@ the decisions are derived again and compared. A sampler that is wrong in a formu
 random number decides otherwise within a few sequences: there is nothing to estimate.
 
 Nothing of ``decode.rejection``, ``decode.sampling`` or the engines is used, but for the cuts of a convention,
-which have one definition. Each decision is judged after
-the tokens that were really emitted, so that one which rounding turned does not make others look wrong.
+which have one definition. Each decision is judged after the tokens that were really emitted, so that one
+which rounding turned does not make others look wrong.
 Drafted tokens after a rejected one influenced nothing and are left out.
 
 Where a policy decided how many tokens a loop drafts, that is derived again too: a token that was drawn

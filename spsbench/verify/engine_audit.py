@@ -184,10 +184,9 @@ class EngineAudit:
     def variation(self) -> float | None:
         """How far the engine's rows are from the re-scored ones, where it gives log-probabilities."""
         asks = [self._ask(n, "rows", self._effort.max_new_tokens) for n in range(_COMPARED)]
-        law = replace(sampling_of(SamplingParams()), greedy=False)
-        return variation(
-            self._peer, [replace(each, sampling=law, logprobs=True) for each in asks], self._models
-        )
+        law = sampling_of(SamplingParams())
+        asks = [replace(each, sampling=law, logprobs=True) for each in asks]
+        return variation(self._peer, asks, self._models)
 
     def _evidence(self) -> Evidence | None:
         return self._audit.evidence(None if self._bets is None else self._bets.log_e)
@@ -630,7 +629,7 @@ def _audited(
             told.rule,
             setting.in_flight,
             # A server in 16 bits returns logprobs of 16 bits.
-            exact=spelled(told.settings.get("dtype")) == "float32",
+            exact=spelled(told.settings.get("dtype")) == FLOAT32,
         )
         kept = _kept(folder / setting.file, setting.sampling)
         # A last line that was cut off is gone.
