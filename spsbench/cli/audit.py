@@ -303,18 +303,18 @@ so does one that ignores the cut."""
 
 def audit_named(params: Mapping[str, Any]) -> None:
     """Audit an engine with every setting that was asked for."""
-    from spsbench.engines.external.protocol import WEIGHTS, PeerGone
+    from spsbench.engines.external.protocol import FLOAT32, PeerGone
     from spsbench.engines.external.registry import find_peer
 
     # What is refused is refused before torch is imported.
     kind, limits = find_peer(params["engine"]), _limits(params)
-    weights = params["weights"] or WEIGHTS[0]
+    weights = params["weights"] or FLOAT32
     kind = kind.with_weights(weights, "--weights")
     if params["repro"] and kind.served:
         why, remedy = "no script is written for servers.", "Name the engine itself, or a worker."
         raise UsageError(why, flag="--repro", remedy=remedy)
     samplings, lookaheads = _samplings(params), _lookaheads(params, served=kind.served)
-    if weights != WEIGHTS[0] and 0 not in lookaheads:
+    if weights != FLOAT32 and 0 not in lookaheads:
         why = "the plain texts measure the rounding of the engine's kernels."
         raise UsageError(why, flag="--weights", remedy=f"Leave {PLAIN} among the --arms.")
     levels, caches = _levels(params["in_flight"]), _caches(params["prefix_cache"])

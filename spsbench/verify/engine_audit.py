@@ -26,6 +26,7 @@ import torch
 
 from spsbench.engines.external.engine import sampling_of, spelled
 from spsbench.engines.external.protocol import (
+    FLOAT32,
     Answer,
     Ask,
     Batching,
@@ -418,7 +419,6 @@ Watch = Callable[["Setting", int, Evidence | None, float | None], None]
 """Takes a setting, its texts so far, what they say, and the leakage that is ruled out."""
 
 
-FLOAT32 = "float32"
 _COMPARED = 16  # prompts by which a server's model is known
 _CONTEXT = 256  # what some engines allot caches by, in tokens
 
@@ -485,7 +485,7 @@ class Subject:
     prompts: Sequence[tuple[int, ...]]
     stop_ids: Sequence[int]
     threads: int | None
-    dtype: str = "float32"
+    dtype: str = FLOAT32
 
     def load(
         self,

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from spsbench.engines.external.install import Environment, clean_environment, run
 from spsbench.engines.external.launch import LAUNCH
-from spsbench.engines.external.quantised import FLOAT32, block_type, blocks, write_float32
+from spsbench.engines.external.protocol import FLOAT32
+from spsbench.engines.external.quantised import block_type, blocks, write_float32
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.fetch.cache import cache_dir, locked, megabytes, require_room, watcher, written_whole
 

@@ -22,7 +22,7 @@ from spsbench.engines.external.protocol import (
     seed_field,
     shortened,
 )
-from spsbench.engines.external.serving import require_processors, until_stop
+from spsbench.engines.external.serving import PENALTIES, require_processors, until_stop
 from spsbench.engines.external.workers import llama_cpp
 
 
@@ -123,8 +123,7 @@ class Dialect:
         told = self.described
         if told.settings.get("prefix_cache") is False:
             self.prefix_cache = keep
-            told = replace(told, settings=told.settings | {"prefix_cache": keep})
-        self.described = told
+            self.described = replace(told, settings=told.settings | {"prefix_cache": keep})
 
     def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
         """The request; everything that would bend the distribution is set, and off."""
@@ -157,7 +156,7 @@ class Dialect:
         }
 
 
-COMMON = ("min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+COMMON = ("min_p", *PENALTIES)
 """Processors of vLLM and SGLang that both take by these names."""
 
 

@@ -19,6 +19,8 @@ LARGEST = 1 << 53
 IMPOSSIBLE = -9999.0
 """The logarithm of 0 in JSON, as vLLM's server has it."""
 
+FLOAT32 = "float32"
+
 _DEEPEST = 32
 
 DESCRIBE, GENERATE, TOGETHER, BYE = "describe", "generate", "together", "bye"
@@ -38,14 +40,14 @@ class Load:
     k: int = 0
     threads: int | None = None
     context: int = 2048
-    dtype: str = "float32"
+    dtype: str = FLOAT32
     options: dict[str, Any] = field(default_factory=dict)
     protocol: int = VERSION
     # How many requests may decode at once, whether prompts' keys and values may outlive their request, and
-    # the format of the weights: see WEIGHTS.
+    # the format of the weights: ``quantised`` has those beside float32.
     in_flight: int = 1
     prefix_cache: bool = False
-    weights: str = "float32"
+    weights: str = FLOAT32
 
     @property
     def speculative(self) -> bool:
@@ -74,10 +76,6 @@ class Described:
     in_flight: int | None = None
     # The fields of ``Sampling`` beyond temperature, top-k and top-p that it honours.
     processors: list[str] = field(default_factory=list)
-
-
-WEIGHTS = ("float32", "q8_0", "q4_k", "int8", "int4")
-"""Formats of weights: GGUF's Q8_0 and Q4_K, ONNX Runtime's and OpenVINO's 8 and 4 bits."""
 
 
 SETTINGS = {
@@ -115,13 +113,6 @@ class Sampling:
     min_new_tokens: int = 0
     bad_words: list[list[int]] = field(default_factory=list)
     grammar: str | None = None
-
-
-PROCESSORS = (
-    *("min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
-    *("logit_bias", "min_new_tokens", "bad_words", "grammar"),
-)
-"""The fields of ``Sampling`` that an engine may lack."""
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.engines.external.protocol import WEIGHTS as FORMATS
+from spsbench.engines.external.protocol import FLOAT32
 
 Array = NDArray[Any]
 
-FLOAT32 = FORMATS[0]
 GGUF, ONNX = ("q8_0", "q4_k"), ("int8", "int4")
 """Formats of llama.cpp's files, and of ONNX Runtime's."""
 

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from spsbench.engines.external import conversion
 from spsbench.engines.external.install import Environment, load_entry
 from spsbench.engines.external.launch import LAUNCH
-from spsbench.engines.external.protocol import Load, Peer
-from spsbench.engines.external.quantised import FLOAT32, GGUF, ONNX
+from spsbench.engines.external.protocol import FLOAT32, Load, Peer
+from spsbench.engines.external.quantised import GGUF, ONNX
 from spsbench.engines.external.worker import Command, Worker
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.plugins import Options, settled, unknown

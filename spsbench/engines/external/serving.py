@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from spsbench.engines.external.protocol import (
     BYE,
     DESCRIBE,
+    FLOAT32,
     GENERATE,
     LENGTH,
-    PROCESSORS,
     SAMPLER_ORDER,
     SMALLEST_SET,
     STOP,
@@ -93,8 +93,13 @@ def _answered(
 
 def float32_only(load: Load) -> None:
     """Refuse another dtype."""
-    if load.dtype != "float32":
+    if load.dtype != FLOAT32:
         raise ValueError(f"dtype {load.dtype} is not supported, only float32")
+
+
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+PROCESSORS = ("min_p", "typical_p", *PENALTIES, "logit_bias", "min_new_tokens", "bad_words", "grammar")
+"""The fields of ``Sampling`` that an engine may lack."""
 
 
 def require_processors(sampling: Sampling, known: Sequence[str]) -> None:
@@ -115,7 +120,7 @@ def usual_settings(load: Load) -> dict[str, Any]:
     return {
         "dtype": load.dtype,
         "kv_dtype": load.dtype,
-        "dynamic_quantisation": load.weights != "float32",
+        "dynamic_quantisation": load.weights != FLOAT32,
         "prefix_cache": load.prefix_cache,
         "threads": load.threads,
         "top_p": SMALLEST_SET,

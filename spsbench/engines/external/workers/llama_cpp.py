@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.engines.external.protocol import (
+    FLOAT32,
     IMPOSSIBLE,
     LENGTH,
     MOST_IN_FLIGHT,
@@ -26,13 +27,15 @@ from spsbench.engines.external.protocol import (
     Ask,
     Described,
     Load,
-    Sampling,
     Together,
     Wave,
     seed_field,
 )
+from spsbench.engines.external.quantised import kinds_of
 from spsbench.engines.external.serving import (
+    PENALTIES,
     float32_only,
+    lacking,
     require_processors,
     serve,
     until_stop,
@@ -44,7 +47,7 @@ _PATIENCE_S = 300
 _DRAFTS = "llamacpp:spec_decode_num_drafts_total"
 _RULES = {"greedy": "sample-and-compare", "probabilistic": "modified rejection"}
 
-_ORDERED = ("min_p", "typical_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+_ORDERED = ("min_p", "typical_p", *PENALTIES)
 PROCESSORS = (*_ORDERED, "logit_bias", "grammar")
 
 
@@ -67,12 +70,15 @@ class LlamaCpp:
         asked = subprocess.run([self._server, "--version"], capture_output=True, text=True, check=True)
         line = next(x for x in (asked.stdout + asked.stderr).splitlines() if x.startswith("version"))
         (model,) = json.loads(self._asked("/v1/models"))["data"]
+        settings = usual_settings(self._load)
+        if self._load.weights != FLOAT32:
+            settings["weights"] = kinds_of(Path(self._load.target))  # what its tensors really are
         return Described(
             engine="llama.cpp",
             version=line.split(":", 1)[1].partition(", commit")[0].replace(" (", ", ").strip(),
             vocab_size=model["meta"]["n_vocab"],
             rule=_RULES[_draft_sampling(self._load)] if self._load.speculative else None,
-            settings=usual_settings(self._load) | _blocks(self._load),
+            settings=settings,
             in_flight=MOST_IN_FLIGHT,
             limits=[
                 "With penalties, min-p or typical-p its own order: penalties, top-k, typical-p, top-p, "
@@ -90,8 +96,7 @@ class LlamaCpp:
         found = json.loads(self._asked("/completion", self._body(ask)))
         wall_ms = 1e3 * (time.perf_counter() - started)
         timings = found["timings"]
-        ids, finish = until_stop(list(found["tokens"]), ask)
-        hidden = finish == LENGTH and found["stop_type"] in ("word", "eos")
+        ids, finish, hidden = _output(found, ask)
         decoded = int(timings["predicted_n"]) - 1
         counts: dict[str, Any] = {"loops": decoded}
         if self._load.speculative:
@@ -102,8 +107,8 @@ class LlamaCpp:
             counts["accepted"] = int(timings.get("draft_n_accepted", 0))
         return Answer(
             ids,
-            STOP if hidden else finish,
-            hidden_stop=hidden,
+            finish,
+            hidden,
             prefill_ms=timings["prompt_ms"],
             decode_ms=timings["predicted_ms"],
             wall_ms=wall_ms,
@@ -118,10 +123,7 @@ class LlamaCpp:
 
     def _alongside(self, ask: Ask, hear: Hear | None) -> Answer | None:
         if hear is None:
-            found = json.loads(self._asked("/completion", self._body(ask)))
-            ids, finish = until_stop(list(found["tokens"]), ask)
-            hidden = finish == LENGTH and found["stop_type"] in ("word", "eos")
-            return Answer(ids, STOP if hidden else finish, hidden_stop=hidden)
+            return Answer(*_output(json.loads(self._asked("/completion", self._body(ask))), ask))
         tokens = 0
         with self._opened("/completion", self._body(ask) | {"stream": True}) as lines:
             for line in lines:
@@ -160,12 +162,18 @@ class LlamaCpp:
         return urllib.request.urlopen(asked)
 
 
+def _output(found: Mapping[str, Any], ask: Ask) -> tuple[list[int], str, bool]:
+    """The ids, why they end and whether what ended them is kept back."""
+    ids, finish = until_stop(list(found["tokens"]), ask)
+    hidden = finish == LENGTH and found["stop_type"] in ("word", "eos")
+    return ids, STOP if hidden else finish, hidden
+
+
 def body(ask: Ask) -> dict[str, Any]:
     """Of a request. The chain of samplers is said in full, or its defaults (top-k 40, min-p .05) join in."""
     sampling = ask.sampling
     require_processors(sampling, PROCESSORS)
-    plain = Sampling()
-    processed = any(getattr(sampling, name) != getattr(plain, name) for name in _ORDERED)
+    processed = not {*lacking(sampling, ())}.isdisjoint(_ORDERED)
     drawn: dict[str, Any] = {"samplers": ["top_k"], "top_k": 1, "temperature": 0.0}
     if not sampling.greedy:
         drawn = {"samplers": ["temperature", "top_k", "top_p"], "temperature": sampling.temperature}
@@ -176,7 +184,7 @@ def body(ask: Ask) -> dict[str, Any]:
         drawn["samplers"] = ["penalties", "top_k"]
     if processed:
         drawn |= {"repeat_penalty": sampling.repetition_penalty, "typical_p": sampling.typical_p}
-        drawn |= {name: getattr(sampling, name) for name in ("presence_penalty", "frequency_penalty")}
+        drawn |= {name: getattr(sampling, name) for name in PENALTIES[1:]}
         drawn["repeat_last_n"] = 64  # its default, which a server may have been started without
     if sampling.logit_bias:
         drawn["logit_bias"] = [[int(token), bias] for token, bias in sampling.logit_bias.items()]
@@ -228,15 +236,6 @@ def flags(load: Load) -> list[str]:
     if load.threads is not None:
         told += [part for flag in pools for part in (flag, str(load.threads))]
     return told
-
-
-def _blocks(load: Load) -> dict[str, str]:
-    """What types the tensors really have; of a float32 file nothing."""
-    if load.weights == "float32":
-        return {}
-    from spsbench.engines.external.quantised import kinds_of
-
-    return {"weights": kinds_of(Path(load.target))}
 
 
 def _draft_sampling(load: Load) -> str:

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.engines.external.protocol import Answer, Ask, Described, Load
-from spsbench.engines.external.serving import float32_only, serve, until_stop, usual_settings
+from spsbench.engines.external.serving import (
+    float32_only,
+    require_processors,
+    serve,
+    until_stop,
+    usual_settings,
+)
 
 
 class MlxLm:
@@ -38,6 +44,7 @@ class MlxLm:
 
     def generate(self, ask: Ask) -> Answer:
         """With a draft the prefill gives no token; a loop ends with a token that is not the draft's."""
+        require_processors(ask.sampling, ())
         if ask.seed is not None:  # without one its stream goes on
             self._mx.random.seed(ask.seed)
         started = time.perf_counter()

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from spsbench.engines.external.protocol import MOST_IN_FLIGHT, Answer, Ask, Described, Load, Together, Wave
 from spsbench.engines.external.serving import (
+    PENALTIES,
     float32_only,
     require_processors,
     serve,
@@ -33,8 +34,7 @@ _FLOAT32 = {
     "KV_CACHE_PRECISION": "f32",
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
 }
-_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-_PROCESSORS = ("min_p", *_PENALTIES, "min_new_tokens", "grammar")
+_PROCESSORS = ("min_p", *PENALTIES, "min_new_tokens", "grammar")
 _ALL = 2**31 - 1
 """Its top-k that cuts nothing."""
 
@@ -158,7 +158,6 @@ class OpenVino:
         if config.do_sample:
             config.temperature, config.top_p = ask.sampling.temperature, ask.sampling.top_p
             config.top_k = ask.sampling.top_k or _ALL
-            config.min_p = ask.sampling.min_p
             # Its own default is 0: all requests without a seed would be one draw.
             config.rng_seed = secrets.randbelow(1 << 31) if ask.seed is None else ask.seed
         if self._load.speculative:

@@ -22,13 +22,12 @@ from spsbench.engines.external.protocol import (
     Together,
     Wave,
 )
-from spsbench.engines.external.serving import require_processors, serve, until_stop, usual_settings
+from spsbench.engines.external.serving import PENALTIES, require_processors, serve, until_stop, usual_settings
 from spsbench.engines.external.waves import stepped
 
 _DEFECT = "0.32.0 verifies sampled tokens with uninitialised temperature, top-k and top-p (vllm issue 55005)."
 _TOP_K = "in 0.32.0 top-k without top-p fails with a draft (max() of no rows in apply_top_k_only)"
-_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-_PROCESSORS = (*_PENALTIES, "min_new_tokens", "grammar")
+_PROCESSORS = (*PENALTIES, "min_new_tokens", "grammar")
 _ALONE = ("min_p", "logit_bias")
 """Refused with a draft: ``SamplingParams._validate_spec_decode``."""
 _COUNTS = {"loops": "num_drafts", "drafted": "num_draft_tokens", "accepted": "num_accepted_tokens"}
@@ -150,7 +149,7 @@ def sampling_parameters(ask: Ask) -> dict[str, Any]:
     if ask.logprobs:
         common["logprobs"] = 0  # of the chosen token alone
     common |= {"detokenize": False, "min_tokens": ask.sampling.min_new_tokens}
-    common |= {name: getattr(ask.sampling, name) for name in _PENALTIES}
+    common |= {name: getattr(ask.sampling, name) for name in PENALTIES}
     if ask.sampling.logit_bias:
         common["logit_bias"] = {int(token): bias for token, bias in ask.sampling.logit_bias.items()}
     if ask.sampling.greedy:
