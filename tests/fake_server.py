@@ -81,6 +81,10 @@ class Fake:
         """Draft tokens of one request: proposed, kept."""
         return self.k * len(ids), len(ids) // 2
 
+    def logprobs(self, ids: list[int]) -> list[float] | None:
+        """One of each token of an output, known to tests; None: the server tells none."""
+        return [-float(token) for token in ids]
+
     def metrics(self) -> str:
         """Prometheus' page of vLLM or llama.cpp."""
         vllm = self.dialect == "vllm"
@@ -249,7 +253,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not body.get("stream"):
             choice = {"text": text_of(ids), "token_ids": ids, "prompt_token_ids": body["prompt"], **ending}
             if "logprobs" in body:
-                choice["logprobs"] = {"token_logprobs": [-float(i) for i in ids]}
+                choice["logprobs"] = {"token_logprobs": self.fake.logprobs(ids)}
             self.answer({"choices": [choice], "usage": self._usage(body["prompt"], ids)}, len(ids))
             return
         events: list[dict[str, Any]] = [{"choices": [{"text": "", "token_ids": [i]}]} for i in ids]

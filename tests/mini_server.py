@@ -37,3 +37,6 @@ class MiniServer(Fake):
             self.drafted += found.drafted or 0
             self.accepted += found.accepted or 0
         return found.output_ids
+
+    def logprobs(self, ids: list[int]) -> None:
+        """None: its loops keep no row."""

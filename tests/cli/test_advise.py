@@ -57,15 +57,15 @@ def test_a_choice_is_judged_elsewhere_and_run(cli: Cli, advised: tuple[Path, Any
 
 
 @pytest.mark.thorough
-def test_the_better_draft_is_chosen_and_run(cli: Cli, tmp_path: Path) -> None:
-    """A draft whose every token is a forward as long as the target's cannot win."""
+def test_every_draft_is_weighed_and_the_chosen_one_run(cli: Cli, tmp_path: Path) -> None:
+    """Which one is chosen is a matter of times; that a slow draft loses is shown in test_advice.py."""
     asked = ("--draft", mini_dir() / "target", "--draft", mini_dir() / "draft", "--drafter", "model")
     few = ("--target", mini_dir() / "target", *SHORT, "--k", "4", *BRIEF)
     result = cli("advise", "xsum", *asked, *few, *ONE, "--json", "--out", tmp_path / "advice")
     assert result.code == 0, result.err
     facts = json.loads(result.out)
-    others = {other["draft"] for other in facts["others"]}
-    assert str(mini_dir() / "target") in others
+    weighed = {each["draft"] for each in (facts["advised"], *facts["others"])}
+    assert weighed == {None, str(mini_dir() / "draft"), str(mini_dir() / "target")}
     if facts["advised"]["draft"] is not None:
         runs = [json.loads(path.read_text()) for path in (tmp_path / "advice").glob("check-*/run.json")]
         names = {told["identity"]["pair"]["draft"]["name"] for told in runs}

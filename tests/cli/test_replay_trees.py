@@ -96,7 +96,7 @@ def test_tokens_per_loop_are_those_of_the_loop(cli: Cli, written: Path, shape: s
     (name, rule), cell = list(cells.items())[-1]
     tree = tree_of(Spec.parse(name))
     assert tree is not None
-    assert (cell["k"], cell["nodes"]) == (tree.depth, tree.shape.nodes)
+    assert (cell["k"], cell["nodes"]) == (len(tree.shape.branching), tree.shape.nodes)
     found = cell["tokens_per_loop"]
     ran = tokens_per_loop(run_trees(texts_of(written), shape, rule, "without", seeds=2))
     width = found["high"] - found["low"]

@@ -50,6 +50,12 @@ def test_block_is_advised_where_the_texts_gain_more_than_it_costs() -> None:
     assert dear.plain is None
 
 
+def test_a_draft_whose_loops_cost_more_than_they_give_loses_to_ars() -> None:
+    ratios = anchored(np.ones(20), K)  # every token is kept: four a loop
+    for seconds, best in ((3.9, "model, K=3"), (4.1, "ArS")):
+        assert advise(study(ratios, {MODIFIED_REJECTION: seconds})).best.name == best
+
+
 def test_block_of_copies_is_no_choice_however_its_loops_were_timed() -> None:
     ratios = anchored(np.where(np.arange(20) % 3, 1.5, 0.0), K)
     found = advise(study(ratios, {MODIFIED_REJECTION: 1.0, BLOCK: 0.9}))
