@@ -162,11 +162,16 @@ TABLE = (
         ("audit",),
         (
             *("k", "arms", "weights", "in_flight", "prefix_cache", "bound", "texts", "budget"),
-            *("task", "limit", "max_new_tokens", "threads", "out", "repro"),
+            *("task", "limit", "max_new_tokens", "threads", "out", "evidence", "repro"),
         ),
         ("samples",),
         "it is for texts that are drawn from an engine, and {beside} is a file of them.",
         "Leave it out.",
+    ),
+    Clash(
+        ("audit",),
+        *(("evidence",), ("weights",)),
+        "{value} is given together with {other}, and others have the weights before they are converted.",
     ),
     Clash(
         ("audit",),
