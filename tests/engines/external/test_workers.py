@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from spsbench.engines.external.install import Environment
-from spsbench.engines.external.protocol import Ask, Load, PeerError, PeerGone, Sampling, checked
+from spsbench.engines.external.protocol import Ask, Load, PeerError, PeerGone, Sampling, Wave, checked
 from spsbench.engines.external.registry import find_peer, peer_in
 from spsbench.engines.external.workers import onnxruntime_genai, openvino, vllm
 from spsbench.errors import UnavailableError, UsageError
@@ -179,6 +179,55 @@ class FakeGenerator:
         return {"rounds": 2, "draft_tokens_proposed": 8, "draft_tokens_accepted": 2}
 
 
+class FakeTurns:
+    """Several requests, each a token further with each run; ``fails`` ends with its first token, one short of
+    ``STOP`` with its own end, whose token it keeps back."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.running = model, list[Any]()
+
+    def create_event_buffer(self, most: int) -> int:
+        return most
+
+    def create_request(self) -> Any:
+        request = SimpleNamespace(begin_turn=lambda prompt, turn: self._begin(request, prompt, turn))
+        return request
+
+    def _begin(self, request: Any, prompt: Any, turn: Any) -> int:
+        request.last, request.left = int(prompt[-1]), turn.max_generated_tokens
+        self.model.asked.append(turn)
+        self.running.append(request)
+        return 0
+
+    def run(self, most: int) -> list[Any]:
+        events = []
+        for request in list(self.running):
+            request.last, request.left = request.last + 1, request.left - 1
+            kept, failed = request.last == STOP, request.last == FAILS
+            finished = kept or not request.left
+            flags = (8 if failed else 0) | (2 if finished else 0) | (0 if kept or failed else 1)
+            facts = {"token": request.last, "error_code": "REQUEST_UNSERVICEABLE"}
+            events.append(SimpleNamespace(request=request, flags=flags, finish_reason="EOS" * kept, **facts))
+            if finished or failed:
+                self.running.remove(request)
+        return events
+
+
+FAILS = 30
+
+
+class Turn(Bag):
+    """Keeps what it is given by ``set_...``."""
+
+    def __init__(self, request: Any) -> None:
+        super().__init__()
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("set_"):
+            raise AttributeError(name)
+        return lambda *value: setattr(self, name.removeprefix("set_"), value[0] if len(value) == 1 else value)
+
+
 def onnx_model(folder: Path) -> str:
     folder.mkdir()
     decoder = {"filename": "model.onnx", "session_options": {"log_id": "x"}}
@@ -203,7 +252,15 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
             self.read = [(Path(folder) / name).read_text() for name in names]
             self.tokenizer = json.loads((Path(folder) / "tokenizer_config.json").read_text())
 
-    fake = SimpleNamespace(Model=FakeModel, GeneratorParams=lambda model: Bag(), Generator=FakeGenerator)
+    fake = SimpleNamespace(
+        Model=FakeModel,
+        GeneratorParams=lambda model: Bag(),
+        Generator=FakeGenerator,
+        Engine=FakeTurns,
+        TurnOptions=Turn,
+        EngineEventFlags=SimpleNamespace(TOKEN=1, TURN_FINISHED=2, FAILED=8),
+        FinishReason=SimpleNamespace(EOS="EOS"),
+    )
     monkeypatch.setitem(sys.modules, "onnxruntime_genai", fake)  # type: ignore[arg-type]
     monkeypatch.setattr(onnxruntime_genai, "version", lambda name: "0.18.0")
     return onnx_model(tmp_path / "one"), onnx_model(tmp_path / "other")
@@ -228,6 +285,25 @@ def test_onnxruntime_genai_links_to_models_whose_folders_are_relative(
     monkeypatch.chdir(one.parent)
     model = onnxruntime_genai.OnnxRuntimeGenAI(Load(one.name, other.name, 4))._model
     assert model.read == ["one", "other"]
+
+
+def test_onnxruntime_genai_in_flight_loses_what_fails_alone_and_gives_its_end(pair: tuple[str, str]) -> None:
+    loaded = onnxruntime_genai.OnnxRuntimeGenAI(Load(pair[0], in_flight=3))
+    asks = [replace(ask(longest=5), prompt_ids=[first]) for first in (10, 20, FAILS - 2)]
+    found = loaded.together(Wave(asks, [0] * 3, [None] * 3, 3))
+    answers = [answer and (answer.output_ids, answer.finish) for answer in found.answers]
+    assert answers == [([11, 12, 13, STOP], "stop"), ([21, 22, 23, 24, 25], "length"), None]
+    assert found.errors == {"2": "RuntimeError: its engine failed: REQUEST_UNSERVICEABLE"}
+
+
+def test_onnxruntime_genai_in_flight_is_asked_for_processors(pair: tuple[str, str]) -> None:
+    loaded = onnxruntime_genai.OnnxRuntimeGenAI(Load(pair[0], in_flight=2))
+    drawn = replace(DRAWN, repetition_penalty=1.5, min_new_tokens=2, grammar="{}")
+    loaded.together(Wave([ask(drawn, longest=3)], [0], [None], 2))
+    wanted = {"repetition_penalty": 1.5, "min_generated_tokens": 2, "guidance": ("json_schema", "{}")}
+    wanted |= {"temperature": 0.7, "top_k": 5, "top_p": 0.8, "do_sample": True}
+    assert vars(loaded._model.asked[0]) == wanted | {"max_generated_tokens": 3}
+    assert {"repetition_penalty", "min_new_tokens", "grammar"} == {*loaded.describe().processors}
 
 
 def test_onnxruntime_genai_is_asked_for_the_sampling(pair: tuple[str, str]) -> None:
