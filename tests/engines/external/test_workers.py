@@ -395,6 +395,18 @@ def test_openvino_draws_a_seed_where_none_is_given_and_takes_processors() -> Non
     assert (asked[-1].min_p, asked[-1].presence_penalty, asked[-1].min_new_tokens) == (0.1, 0.3, 2)
 
 
+@pytest.mark.usefixtures("fake_openvino")
+def test_openvino_looks_up_instead_of_loading_a_draft() -> None:
+    options = {"speculation": "lookup"}
+    loaded, plain = openvino.OpenVino(Load("t", "d", 4, options=options)), openvino.OpenVino(Load("t"))
+    assert (loaded._pipeline.given["prompt_lookup"], "draft_model" in loaded._pipeline.given) == (True, False)
+    assert "prompt_lookup" not in plain._pipeline.given
+    assert not openvino.OpenVino(Load("t", options=options))._pipeline.given["prompt_lookup"]
+    assert loaded.generate(ask()).loops is None
+    (asked,) = loaded._pipeline.asked
+    assert (asked.num_assistant_tokens, asked.max_ngram_size) == (4, 2)
+
+
 def test_other_precisions_are_refused() -> None:
     for kind in (openvino.OpenVino, onnxruntime_genai.OnnxRuntimeGenAI):
         with pytest.raises(ValueError, match="dtype float16 is not supported"):
@@ -453,6 +465,25 @@ def test_llama_cpp_alone_has_no_rule_and_ends_with_its_server(
     assert "-md" not in json.loads(log.read_text().splitlines()[0])
 
 
+def test_llama_cpp_looks_up_instead_of_loading_a_draft(
+    llama: tuple[Environment, Path], tmp_path: Path
+) -> None:
+    environment, log = llama
+    kind = peer_in(environment, Spec.parse("llama-cpp:speculation=lookup"))
+    for k, draft in ((4, "d.gguf"), (0, None)):
+        peer = kind.open(Load("t.gguf", draft, k), tmp_path / "log", False)
+        try:
+            assert peer.describe().rule == ("sample-and-compare, prompt lookup" if k else None)
+            assert peer.generate(ask()).loops == (None if k else 3)
+        finally:
+            peer.close()
+    drafting, _, plain, _ = map(json.loads, log.read_text().splitlines())
+    assert "-md" not in drafting
+    assert drafting[drafting.index("--spec-type") + 1] == "ngram-simple"
+    assert drafting[drafting.index("--spec-ngram-simple-size-m") + 1] == "4"
+    assert "--spec-type" not in plain
+
+
 def test_a_server_that_ends_is_said(tmp_path: Path) -> None:
     environment = Environment(tmp_path)
     environment.server.parent.mkdir()
@@ -482,6 +513,7 @@ def test_an_engine_that_is_not_installed_names_the_remedy(
         ("opnvino", "Did you mean openvino"),
         ("openvino:threads=2", "openvino has no option threads"),
         ("llama-cpp:draft_sampling=both", "Choose from greedy, probabilistic"),
+        ("openvino:speculation=eagle", "Choose from draft, lookup"),
         ("vllm:mended=3", "Give true or false"),
     ],
 )
