@@ -45,26 +45,40 @@ class Bag(SimpleNamespace):
 
 
 class FakeLLM:
-    """Counts upwards from the prompt's last token, two loops a request."""
+    """Counts upwards from the prompt's last token: one, three and all tokens after its steps.
+
+    Each request has two loops, of which the first accepts one token and the second four.
+    """
 
     def __init__(self, target: str, **settings: Any) -> None:
         self.settings, self.requests, self.loops = settings, [], 0
-        config = SimpleNamespace(get_vocab_size=lambda: 50)
-        self.llm_engine = SimpleNamespace(model_config=config)
+        self.llm_engine = self
+        self.model_config = SimpleNamespace(get_vocab_size=lambda: 50)
+        self.running: dict[str, list[list[int]]] = {}
 
-    def generate(self, prompt: dict[str, Any], parameters: Any, use_tqdm: bool) -> list[Any]:
+    def add_request(self, name: str, prompt: dict[str, Any], parameters: Any) -> None:
         self.requests.append(vars(parameters))
         self.loops += 2
-        first = prompt["prompt_token_ids"][-1] + 1
+        ids = list(range(prompt["prompt_token_ids"][-1] + 1, STOP + 1))
+        self.running[name] = [ids[:1], ids[:3], ids]
+
+    def step(self) -> list[Any]:
+        return [self.told(name, steps.pop(0), not steps) for name, steps in self.running.items() if steps]
+
+    def told(self, name: str, ids: list[int], last: bool) -> Any:
         metrics = SimpleNamespace(scheduled_ts=1.0, first_token_ts=1.5, last_token_ts=2.5)
-        output = SimpleNamespace(token_ids=list(range(first, STOP + 1)))
-        if "logprobs" in vars(parameters):
-            output.logprobs = [{i: SimpleNamespace(logprob=-float(i))} for i in output.token_ids]
-        return [SimpleNamespace(outputs=[output], metrics=metrics)]
+        output = SimpleNamespace(token_ids=ids)
+        if "logprobs" in self.requests[-1]:
+            output.logprobs = [{i: SimpleNamespace(logprob=-float(i))} for i in ids]
+        return SimpleNamespace(request_id=name, outputs=[output], metrics=metrics, finished=last)
+
+    def abort_request(self, names: list[str]) -> None:
+        for name in names:
+            self.running[name].clear()
 
     def get_metrics(self) -> list[Any]:
         counts = {"num_drafts": self.loops, "num_draft_tokens": 4 * self.loops}
-        counts["num_accepted_tokens"] = 3 * self.loops
+        counts["num_accepted_tokens"] = 5 * self.loops // 2
         return [SimpleNamespace(name=f"vllm:spec_decode_{name}", value=n) for name, n in counts.items()]
 
 
@@ -112,8 +126,30 @@ def test_vllm_is_asked_for_the_sampling_and_its_counters_are_subtracted() -> Non
     }
     assert drawn["stop_token_ids"] == [STOP]
     assert (answer.output_ids, answer.finish) == ([11, 12, 13, 14], "stop")
-    assert (answer.loops, answer.drafted, answer.accepted) == (2, 8, 6)
+    assert (answer.loops, answer.drafted, answer.accepted) == (2, 8, 5)
+    assert answer.accepted_per_loop == [1, 4]  # of the last one three after the end of the text
     assert (answer.prefill_ms, answer.decode_ms, answer.decoded) == (500.0, 1000.0, 3)
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_loops_of_vllm_that_were_not_counted_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = vllm.Vllm(Load("t", "d", 4))
+    monkeypatch.setattr(loaded._llm, "get_metrics", list)
+    assert loaded.generate(ask()).accepted_per_loop is None
+    assert vllm.Vllm(Load("t")).generate(ask()).accepted_per_loop is None
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_vllm_goes_on_with_others_when_one_is_aborted() -> None:
+    loaded = vllm.Vllm(Load("t", "d", 4, in_flight=2))
+    wave = Wave([ask(), ask(), ask()], [0, 0, 2], [None, 2, None], 2)
+    found = loaded.together(wave)
+    assert [answer and answer.output_ids for answer in found.answers] == [
+        [11, 12, 13, 14],
+        None,
+        [11, 12, 13, 14],
+    ]
+    assert not any(loaded._llm.running.values())
 
 
 @pytest.mark.usefixtures("fake_vllm")
