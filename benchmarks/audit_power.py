@@ -1,6 +1,7 @@
 """How often an audit of an engine raises a false alarm, and after how many texts it finds a fault.
 
     python -m benchmarks.audit_power [--runs 1000] [--texts 320] [--tokens 40] [--faults] [--in-flight 8]
+        [--processed]
 
 Target and draft are random tables (synthetic): rows follow from the last two tokens. The engine speculates on
 them in plain Python with one fault of ``FAULTS`` or none, and the audit's bets see its texts at temperature
@@ -48,7 +49,7 @@ def _alternating(output: Sequence[int]) -> torch.Tensor:
 
 
 PROCESSED = {
-    "penalty counted twice for drafted tokens": Processing(frequency_penalty=0.3),
+    "penalty counted twice for drafted tokens": Processing(frequency_penalty=1.0),
     "min-p skipped after a drafted token": Processing(min_p=0.1),
     "bad words not applied after an accepted token": Processing(
         bad_words=tuple((n, 5 * n % 47) for n in range(1, 13))
@@ -347,16 +348,18 @@ def audited(
     tokens: int,
     told: int = 1,
     in_flight: int = 0,
+    process: Processing | None = None,
 ) -> tuple[int | None, float, Bets]:
     """Texts until the alarm (None without one), the highest e-value (log), and the bets.
 
-    ``told`` says what the engine reports: 0 tokens alone, 1 accepted tokens per loop, 2 drafted ids, too.
+    ``process`` is that of a right engine; some faults have their own. ``told`` says what the engine reports:
+    0 tokens alone, 1 accepted tokens per loop, 2 drafted ids, too.
     """
     tables = Tables.made(seed)
     if fault == "top-k off by one":
         sampling = SamplingParams(top_k=8)
-    if fault in PROCESSED:
-        sampling = replace(sampling, process=PROCESSED[fault])
+    process = process if fault is None else PROCESSED.get(fault)
+    sampling = sampling if process is None else replace(sampling, process=process)
     engine, bets = Engine(tables, sampling, fault), Bets([STOP], K, sampling.temperature, modified=True)
     chance = random.Random(f"{seed} {sampling.record()}")
     prompts = [
@@ -397,7 +400,9 @@ def _false(given: argparse.Namespace) -> Iterator[str]:
     alarms, highest = 0, -math.inf
     for seed in range(given.first, given.first + given.runs):
         sampling = SETTINGS[seed // 3 % len(SETTINGS)]
-        after, most, _ = audited(seed, None, sampling, given.texts, given.tokens, seed % 3, given.in_flight)
+        process = [*PROCESSED.values()][seed // 9 % len(PROCESSED)] if given.processed else None
+        asked = (given.texts, given.tokens, seed % 3, given.in_flight, process)
+        after, most, _ = audited(seed, None, sampling, *asked)
         alarms, highest = alarms + (after is not None), max(highest, most)
         if after is not None or most > math.log(100) or (seed + 1) % 20 == 0:
             done, this, top = seed + 1 - given.first, most / math.log(10), highest / math.log(10)
@@ -431,6 +436,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--told", type=int, default=1, help="what faulty engines report")
     parser.add_argument("--in-flight", type=int, default=0, help="in waves, of so many requests at once")
     parser.add_argument("--faults", action="store_true", help="the texts until each fault is found")
+    parser.add_argument("--processed", action="store_true", help="right engines under penalties, bans, cuts")
     return parser.parse_args()
 
 
