@@ -17,6 +17,7 @@ from spsbench.config.files import model_name
 from spsbench.config.together import refuse_together
 from spsbench.errors import GateFailed, IncompleteError, SpsbenchError, UnavailableError, UsageError
 from spsbench.paths import results_dir
+from spsbench.plugins import unknown
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
@@ -105,11 +106,7 @@ def audit_file(path: Path, params: Mapping[str, Any]) -> None:
     values.float_dtype(params["dtype"], "--dtype")
     samples_dtype = params["samples_dtype"]
     if samples_dtype not in (None, *values.FLOATS):
-        raise UsageError(
-            f"{samples_dtype} is unknown.",
-            flag="--samples-dtype",
-            remedy=f"Choose from {', '.join(values.FLOATS)}.",
-        )
+        raise unknown(samples_dtype, values.FLOATS, "--samples-dtype")
     names = ("pair", "target", "draft", "revision", "draft_revision", "device", "dtype")
     config = resolve(
         {name: params[name] for name in names} | {"arms": PLAIN}
@@ -303,13 +300,12 @@ so does one that ignores the cut."""
 
 def audit_named(params: Mapping[str, Any]) -> None:
     """Audit an engine with every setting that was asked for."""
-    from spsbench.engines.external.protocol import FLOAT32, PeerGone
+    from spsbench.engines.external.protocol import FLOAT32, MOST_IN_FLIGHT, PeerGone
     from spsbench.engines.external.registry import find_peer
 
     # What is refused is refused before torch is imported.
-    kind, limits = find_peer(params["engine"]), _limits(params)
     weights = params["weights"] or FLOAT32
-    kind = kind.with_weights(weights, "--weights")
+    kind, limits = find_peer(params["engine"]).with_weights(weights, "--weights"), _limits(params)
     if params["repro"] and kind.served:
         why, remedy = "no script is written for servers.", "Name the engine itself, or a worker."
         raise UsageError(why, flag="--repro", remedy=remedy)
@@ -317,7 +313,8 @@ def audit_named(params: Mapping[str, Any]) -> None:
     if weights != FLOAT32 and 0 not in lookaheads:
         why = "the plain texts measure the rounding of the engine's kernels."
         raise UsageError(why, flag="--weights", remedy=f"Leave {PLAIN} among the --arms.")
-    levels, caches = _levels(params["in_flight"]), _caches(params["prefix_cache"])
+    levels = values.concurrencies(params["in_flight"] or "1", "--in-flight", MOST_IN_FLIGHT)
+    caches = _caches(params["prefix_cache"])
     threads, config = values.threads(params["threads"]), config_of(params, "--task")
     from spsbench.cli.interruption import continued_by, typed
     from spsbench.decode.processors import bound
@@ -370,23 +367,9 @@ def _lookaheads(params: Mapping[str, Any], *, served: bool) -> list[int | None]:
     arms = [name.strip() for name in (params["arms"] or f"{PLAIN},{SPECULATING}").split(",")]
     wrong = next((name for name in arms if name not in (PLAIN, SPECULATING)), None)
     if wrong is not None:
-        raise UsageError(f"{wrong} is unknown.", flag="--arms", remedy=f"Choose from {PLAIN}, {SPECULATING}.")
+        raise unknown(wrong, (PLAIN, SPECULATING), "--arms")
     ks = values.lookaheads(params["k"] or "4") if SPECULATING in arms else ()
     return [*([0] if PLAIN in arms else []), *ks]
-
-
-def _levels(text: str | None) -> tuple[int, ...]:
-    """How many requests are in flight, each number once."""
-    from spsbench.engines.external.protocol import MOST_IN_FLIGHT
-
-    most = f"Give whole numbers from 1 to {MOST_IN_FLIGHT}, e.g. 1,4,8."
-    try:
-        levels = tuple(dict.fromkeys(int(part) for part in (text or "1").split(",")))
-    except ValueError as error:
-        raise UsageError(f"{text} is not a list of numbers.", flag="--in-flight", remedy=most) from error
-    if not all(1 <= level <= MOST_IN_FLIGHT for level in levels):
-        raise UsageError(f"{text} is out of range.", flag="--in-flight", remedy=most)
-    return levels
 
 
 def _caches(text: str | None) -> tuple[bool, ...]:
@@ -601,7 +584,7 @@ class _Course:
         from spsbench.stats.losslessness import ALARM
         from spsbench.verify.engine_audit import CANNOT, UNDECIDED
 
-        without = [row for row in self.rows if row.decision == CANNOT]
+        without = [f"{row.setting.name} ({row.found.cannot})" for row in self.rows if row.decision == CANNOT]
         if len(without) == len(self.rows) and gone is None:
             why = "; ".join(dict.fromkeys(f"{row.found.cannot}" for row in self.rows))
             raise UnavailableError(f"none of the settings can be audited: {why}.", flag="--engine")
@@ -623,7 +606,7 @@ class _Course:
             )
         if without:
             raise IncompleteError(
-                f"not audited: {'; '.join(f'{row.setting.name} ({row.found.cannot})' for row in without)}.",
+                f"not audited: {'; '.join(without)}.",
                 flag="--engine",
                 remedy="Leave these settings out to judge the others alone.",
             )
