@@ -425,17 +425,23 @@ def _found(given: argparse.Namespace) -> Iterator[str]:
         yield f"{fault:40} {'  '.join(told)}"
 
 
-def _arguments() -> argparse.Namespace:
+def parser_of(described: str | None, texts: int, tokens: int) -> argparse.ArgumentParser:
+    """Options of audits that are simulated by seed."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=described, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--texts", type=int, default=320)
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--texts", type=int, default=texts)
+    parser.add_argument("--tokens", type=int, default=tokens)
     parser.add_argument("--first", type=int, default=0, help="seed of the first audit")
+    parser.add_argument("--faults", action="store_true", help="the texts until each fault is found")
+    return parser
+
+
+def _arguments() -> argparse.Namespace:
+    parser = parser_of(__doc__, 320, 64)
     parser.add_argument("--told", type=int, default=1, help="what faulty engines report")
     parser.add_argument("--in-flight", type=int, default=0, help="in waves, of so many requests at once")
-    parser.add_argument("--faults", action="store_true", help="the texts until each fault is found")
     parser.add_argument("--processed", action="store_true", help="right engines under penalties, bans, cuts")
     return parser.parse_args()
 

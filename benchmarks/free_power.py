@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.audit_power import PROMPTS, SETTINGS, STOP, VOCABULARY, Engine, K, Tables
+from benchmarks.audit_power import PROMPTS, SETTINGS, STOP, VOCABULARY, Engine, K, Tables, parser_of
 from spsbench.engines.external.engine import sampling_of
 from spsbench.engines.external.protocol import LENGTH, Answer, Ask
 from spsbench.engines.external.protocol import STOP as STOPPED
@@ -163,15 +163,7 @@ def alarms(free: FreeEvidence) -> list[Finding]:
 
 def main() -> None:
     """Count false alarms, or the texts until faults are found."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--texts", type=int, default=120)
-    parser.add_argument("--tokens", type=int, default=40)
-    parser.add_argument("--first", type=int, default=0, help="seed of the first audit")
-    parser.add_argument("--faults", action="store_true", help="the texts until each fault is found")
-    given = parser.parse_args()
+    given = parser_of(__doc__, 120, 40).parse_args()
     for line in _found(given) if given.faults else _false(given):
         print(line, flush=True)
 

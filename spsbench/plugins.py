@@ -129,12 +129,7 @@ class OptionedKind:
 def unknown(name: str, known: Iterable[str], flag: str, more: str = "", sort: str = "") -> UsageError:
     """The error for a name that is not among the known ones; suggests the closest.
 
-    Args:
-        name: what was given.
-        known: the names that exist.
-        flag: the flag or key at fault.
-        more: what else may be given.
-        sort: what the name is of, e.g. ``pair``.
+    ``more`` is what else may be given, ``sort`` what the name is of, e.g. ``pair``.
     """
     lowered = {candidate.lower(): candidate for candidate in known}
     close = get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)

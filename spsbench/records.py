@@ -84,13 +84,12 @@ class Processing:
     @property
     def described(self) -> str:
         """In a few words, e.g. ``min-p 0.1, repetition penalty 1.2 (vllm)``."""
-        plain = Processing()
-        changed = [(name, value) for name, value in self.record().items() if value != getattr(plain, name)]
+        plain = Processing(convention=self.convention)
         short = {"min_p": "min-p", "typical_p": "typical-p", "min_new_tokens": "least new tokens"}
         shown = [
             f"{short.get(name, name.replace('_', ' '))} {value if isinstance(value, (int, float)) else ''}"
-            for name, value in changed
-            if name != "convention"
+            for name, value in self.record().items()
+            if value != getattr(plain, name)
         ]
         return ", ".join(each.strip() for each in shown) + f" ({self.convention})"
 
@@ -106,9 +105,8 @@ class Processing:
     @property
     def follows_history(self) -> bool:
         """Whether a row depends on the tokens before it beyond what the model makes of them."""
-        cuts = {"min_p", "typical_p", "convention"}
-        plain = Processing().record()
-        return any(value != plain[name] for name, value in self.record().items() if name not in cuts)
+        plain, cuts = Processing().record(), ("min_p", "typical_p", "convention")
+        return self.record() | {name: plain[name] for name in cuts} != plain
 
 
 LEAST_TEMPERATURE = 1e-30
@@ -132,6 +130,11 @@ class SamplingParams:
     greedy: bool = False
     beam: BeamParams | None = None
     process: Processing | None = None
+
+    @property
+    def history(self) -> Processing | None:
+        """Its processing where that looks at the tokens before."""
+        return self.process if self.process is not None and self.process.follows_history else None
 
     def record(self) -> dict[str, Any]:
         """All fields as JSON has them; ``beam`` and ``process`` only where there is one."""

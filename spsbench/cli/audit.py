@@ -17,6 +17,7 @@ from spsbench.config.files import model_name
 from spsbench.config.together import refuse_together
 from spsbench.errors import GateFailed, IncompleteError, SpsbenchError, UnavailableError, UsageError
 from spsbench.paths import results_dir
+from spsbench.plugins import unknown
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
@@ -110,11 +111,7 @@ def audit_file(path: Path, params: Mapping[str, Any]) -> None:
     values.float_dtype(params["dtype"], "--dtype")
     samples_dtype = params["samples_dtype"]
     if samples_dtype not in (None, *values.FLOATS):
-        raise UsageError(
-            f"{samples_dtype} is unknown.",
-            flag="--samples-dtype",
-            remedy=f"Choose from {', '.join(values.FLOATS)}.",
-        )
+        raise unknown(samples_dtype, values.FLOATS, "--samples-dtype")
     names = ("pair", "target", "draft", "revision", "draft_revision", "device", "dtype")
     config = resolve(
         {name: params[name] for name in names} | {"arms": PLAIN}
@@ -347,13 +344,14 @@ so does one that ignores the cut."""
 
 def audit_named(params: Mapping[str, Any]) -> None:
     """Audit an engine with every setting that was asked for."""
-    from spsbench.engines.external.protocol import FLOAT32, PeerGone
+    from spsbench.engines.external.protocol import FLOAT32, MOST_IN_FLIGHT, PeerGone
 
     # What is refused is refused before torch is imported.
     limits, weights = _limits(params), params["weights"] or FLOAT32
     kind, lookaheads = _kind(params, weights)
     samplings = _samplings(params)
-    levels, caches = _levels(params["in_flight"]), _caches(params["prefix_cache"])
+    levels = values.concurrencies(params["in_flight"] or "1", "--in-flight", MOST_IN_FLIGHT)
+    caches = _caches(params["prefix_cache"])
     threads, config = values.threads(params["threads"]), config_of(params, "--task")
     from spsbench.cli.interruption import continued_by, typed
     from spsbench.decode.processors import bound
@@ -425,23 +423,9 @@ def _lookaheads(params: Mapping[str, Any], *, served: bool) -> list[int | None]:
     arms = [name.strip() for name in (params["arms"] or f"{PLAIN},{SPECULATING}").split(",")]
     wrong = next((name for name in arms if name not in (PLAIN, SPECULATING)), None)
     if wrong is not None:
-        raise UsageError(f"{wrong} is unknown.", flag="--arms", remedy=f"Choose from {PLAIN}, {SPECULATING}.")
+        raise unknown(wrong, (PLAIN, SPECULATING), "--arms")
     ks = values.lookaheads(params["k"] or "4") if SPECULATING in arms else ()
     return [*([0] if PLAIN in arms else []), *ks]
-
-
-def _levels(text: str | None) -> tuple[int, ...]:
-    """How many requests are in flight, each number once."""
-    from spsbench.engines.external.protocol import MOST_IN_FLIGHT
-
-    most = f"Give whole numbers from 1 to {MOST_IN_FLIGHT}, e.g. 1,4,8."
-    try:
-        levels = tuple(dict.fromkeys(int(part) for part in (text or "1").split(",")))
-    except ValueError as error:
-        raise UsageError(f"{text} is not a list of numbers.", flag="--in-flight", remedy=most) from error
-    if not all(1 <= level <= MOST_IN_FLIGHT for level in levels):
-        raise UsageError(f"{text} is out of range.", flag="--in-flight", remedy=most)
-    return levels
 
 
 def _caches(text: str | None) -> tuple[bool, ...]:

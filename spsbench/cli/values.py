@@ -289,15 +289,12 @@ def float_dtype(name: str | None, flag: str) -> str:
     return name or "auto"
 
 
-def concurrencies(text: str) -> tuple[int, ...]:
-    """Of ``--concurrency``, in rising order."""
+def concurrencies(text: str, flag: str = "--concurrency", most: int = 1024) -> tuple[int, ...]:
+    """How many requests at once, in rising order."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and 1 <= int(part) <= 1024 for part in parts):
-        raise UsageError(
-            f"it must be whole numbers from 1 to 1024, got {text}.",
-            flag="--concurrency",
-            remedy="For example: --concurrency 1,2,4,8,16.",
-        )
+    if not all(part.isdecimal() and 1 <= int(part) <= most for part in parts):
+        why = f"it must be whole numbers from 1 to {most}, got {text}."
+        raise UsageError(why, flag=flag, remedy=f"For example: {flag} 1,2,4,8.")
     return tuple(sorted({int(part) for part in parts}))
 
 

@@ -183,7 +183,8 @@ class _NameParts:
     @classmethod
     def of(cls, model: ModelRef) -> _NameParts:
         revision = "" if model.revision is None else f"@{_commit(model.revision)}"
-        if model.id.startswith((EMBEDDED, PACKAGE)) or not _is_local(model.id):
+        local = model.id.startswith((".", "/", "~")) or model.id.count("/") > 1 or Path(model.id).exists()
+        if model.id.startswith((EMBEDDED, PACKAGE)) or not local:
             return cls((model.id.removeprefix(EMBEDDED).removeprefix(PACKAGE),), revision)
         parts = Path(os.path.normpath(Path.cwd() / Path(model.id).expanduser())).parts
         if len(parts) > 2 and parts[-2] == "snapshots" and parts[-3].startswith("models--"):
@@ -194,10 +195,6 @@ class _NameParts:
     def name(self, count: int) -> str:
         """The last ``count`` parts with the revision."""
         return " ".join("/".join(self.parts[-count:]).split()) + self.revision
-
-
-def _is_local(name: str) -> bool:
-    return name.startswith((".", "/", "~")) or name.count("/") > 1 or Path(name).exists()
 
 
 def _commit(revision: str) -> str:

@@ -144,7 +144,7 @@ TABLE = (
     ),
     Clash(
         ("verify",),
-        *(("tensor_parallel", "quantise", "draft_quantise"), ("engine",)),
+        *(("tensor_parallel", "quantise", "draft_quantise", "dtype"), ("engine",)),
         "{value} is given together with --engine, which runs a model of its own.",
     ),
     Clash(
@@ -174,15 +174,15 @@ TABLE = (
         "{value} is given together with {other}, and others have the weights before they are converted.",
     ),
     Clash(
-        ("audit",),
-        *(("samples_dtype",), ("engine",)),
-        "it is of a file of texts, and {beside} is an engine that is asked for them.",
+        ("verify",),
+        *(("dtype",), ("engine",)),
+        "{value} is given, and texts of an engine are re-scored in float32.",
         "Leave it out.",
     ),
     Clash(
-        ("audit", "verify"),
-        *(("dtype",), ("engine",)),
-        "{value} is given, and texts of an engine are re-scored in float32.",
+        ("audit",),
+        *(("samples_dtype", "dtype"), ("engine",)),
+        "it is of a file of texts; those of {beside} are re-scored in float32.",
         "Leave it out.",
     ),
     Clash(("bench",), ("alpha",), ("acceptance_from",), "{other} is given too."),

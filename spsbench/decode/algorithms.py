@@ -101,7 +101,7 @@ def ars(
 ) -> Iterator[DecodedLoop]:
     """Algorithm 1: one token a loop. ``target`` has read the prompt but ``pending``, [1]; only processing
     that looks at the tokens before asks for ``prompt``."""
-    process, tokens, token = sampling.process, list(prompt), list[int]()
+    process, tokens, token = sampling.history, list(prompt), list[int]()
     while True:
         u = uniforms(1)
         watch.lap("other")
@@ -132,7 +132,7 @@ def sps(
     ``target`` and ``drafter`` have read the prompt but its last token. The last decided token is always
     pending: read by neither until the next loop. Another ``rule`` than modified rejection is no longer SpS.
     """
-    tokens, process = list(prompt), sampling.process
+    tokens, process = list(prompt), sampling.history
     while True:
         u = uniforms(2 * k + 1)
         watch.lap("other")
@@ -176,7 +176,7 @@ def start_tree(
     drafter.begin(prompt)
 
     def loops(watch: Stopwatch) -> Iterator[DecodedLoop]:
-        tokens, root, process = list(prompt), Node(prompt[-1]), sampling.process
+        tokens, root, process = list(prompt), Node(prompt[-1]), sampling.history
         while True:
             u = uniforms(2 * k + 1)
             watch.lap("other")

@@ -54,13 +54,10 @@ def bound(
 ) -> SamplingParams:
     """The same sampling with what its processing needs of a tokenizer; itself where that is nothing.
 
-    Args:
-        sampling: of one arm or setting.
-        tokenizer: of the models.
-        stop_ids: tokens that end the output beside the tokenizer's own.
+    ``stop_ids`` end the output beside the tokenizer's own.
     """
-    process = sampling.process
-    if process is None or isinstance(process, Bound) or not process.follows_history:
+    process = sampling.history
+    if process is None or isinstance(process, Bound):
         return sampling
     if getattr(tokenizer, "border", None) is not None:
         raise UsageError(
@@ -74,16 +71,16 @@ def bound(
     )
 
 
-def with_history(logits: Tensor, process: Processing, tokens: Sequence[int], prompt: int) -> Tensor:
+def with_history(logits: Tensor, process: Processing | None, tokens: Sequence[int], prompt: int) -> Tensor:
     """Logits after the steps that look at the tokens before.
 
     Args:
         logits: [n, V]; row i follows all but the last n - 1 - i tokens.
-        process: bound to a model if it has a minimum length or a grammar.
+        process: ``SamplingParams.history``; bound to a model if it has a minimum length or a grammar.
         tokens: prompt, output and what was drafted, as far as the last row sees.
         prompt: how many of them are the prompt.
     """
-    if not process.follows_history:
+    if process is None:
         return logits
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits.clone()
     first = len(tokens) - len(logits) + 1
@@ -127,8 +124,8 @@ def _bar(row: Tensor, process: Processing, output: list[int]) -> None:
         own[: len(allowed)] = allowed[: len(row)]
         row[~own.to(row.device)] = -torch.inf
     if len(output) < process.min_new_tokens:
-        longer = row.clone()
-        longer[list(process.stop_ids)] = -torch.inf
+        ends = torch.tensor(process.stop_ids, dtype=torch.long, device=row.device)
+        longer = row.index_fill(0, ends, -torch.inf)
         if not longer.isneginf().all():  # else the grammar ends here, and its end wins
             row.copy_(longer)
 

@@ -119,10 +119,8 @@ class StopRule:
         if _REPLACEMENT in piece and not all(s.isascii() for s in self.stop):
             return True  # a part of a character: only what it joins decides
         # Also with a space in front, which some tokenizers drop from a token decoded alone.
-        return any(self._holds_end(candidate) for candidate in (piece, " " + piece))
-
-    def _holds_end(self, piece: str) -> bool:
-        return any(s in piece for s in self.stop) or piece.startswith(tuple(self._ends))
+        either, ends = (piece, " " + piece), tuple(self._ends)
+        return any(each.startswith(ends) or any(s in each for s in self.stop) for each in either)
 
 
 @lru_cache(maxsize=16)

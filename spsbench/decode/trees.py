@@ -100,13 +100,10 @@ def _walk(tree: Tree) -> Verdict:
             if tree.tests[child] < _ratio(left, drawn_from, tree.tokens[child]):
                 node = child
                 break
-            left = _normalised(left, residual(left.weights, drawn_from.along(left)))
+            weights = residual(left.weights, drawn_from.along(left))
+            left = HostRow(left.ids, weights / weights.sum())
         else:
             return tree.verdict(node, left)
-
-
-def _normalised(row: HostRow, weights: Floats) -> HostRow:
-    return HostRow(row.ids, weights / weights.sum())
 
 
 @takes_rows

@@ -49,6 +49,7 @@ class ModelDrafter:
     ) -> None:
         self.model = model
         self.sampling = sampling
+        self._process = sampling.history
         self._device = device
         self._policy = policy
         self._margin = None if policy is None else policy.margin
@@ -66,13 +67,12 @@ class ModelDrafter:
         """Sample tokens; they stay on the device, the host waits only where the policy asks for rows."""
         most = lookahead_of(self._policy, k)
         pending = torch.from_numpy(np.array(tokens[self.model.length :])).to(self._device)
-        picks, told, process = [], [], self.sampling.process
-        before = None if process is None else list(tokens)
+        picks, told, before = [], [], None if self._process is None else list(tokens)
         for i in range(most):
             logits = self.model.score(pending, last=1)
-            if process is not None and before is not None:
+            if before is not None:
                 before += pending.tolist() if i else []
-                logits = with_history(logits, process, before, self._prompt)
+                logits = with_history(logits, self._process, before, self._prompt)
             row = rows.warped(logits, self.sampling)
             pending = row.draw(u[i : i + 1])
             picks.append(pending)

@@ -394,7 +394,7 @@ def _require_batchable(arm: Arm, sequences: int) -> None:
         ),
         (speculative and shape_in(arm.drafter) is not None, "a tree is of one", "Draft chains."),
         (
-            arm.sampling.process is not None and arm.sampling.process.follows_history,
+            arm.sampling.history is not None,
             f"{arm.sampling.described} looks at the tokens before",
             "Leave --batch or what looks back out; --min-p and --typical-p do not.",
         ),

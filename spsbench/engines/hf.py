@@ -63,7 +63,9 @@ class HFGenerateEngine:
                 **drafting,
             )
             ended = device_now(prompt.device)
-        prefill_s = sum(_beyond_median([seconds for seconds, _ in forwards]) for forwards in seen)
+        # What the first forward of a model took longer than those after it.
+        taken = [[seconds for seconds, _ in forwards] for forwards in seen]
+        prefill_s = sum(max(0.0, s[0] - statistics.median(s[1:])) for s in taken if len(s) > 1)
         return Generation(
             tokens=watcher.tokens,
             text=stop.text(watcher.tokens),
@@ -167,8 +169,3 @@ def _timed(model: Any) -> Iterator[list[tuple[float, int]]]:
     finally:
         for remove in handles:
             remove()
-
-
-def _beyond_median(seconds: Sequence[float]) -> float:
-    """What the first forward took longer than those after it; nothing if it was the only one."""
-    return max(0.0, seconds[0] - statistics.median(seconds[1:])) if len(seconds) > 1 else 0.0

@@ -64,17 +64,15 @@ def teacher_force(
     given."""
     ids = [*prompt, *tokens]
     sequence = torch.tensor(ids, device=target.device)
-    raw = logits = target.score_uncached(sequence[:-1], last=len(tokens))
-    if sampling.process is not None:
-        logits = with_history(raw, sampling.process, ids[:-1], len(prompt))
+    raw = target.score_uncached(sequence[:-1], last=len(tokens))
+    logits = with_history(raw, sampling.history, ids[:-1], len(prompt))
     q = _warped(logits, sampling)
     # The draft-only arm has the draft as its target: one forward serves both.
     other = draft_sampling or sampling
     drafts = logits if draft is target and other == sampling else None
     if draft is not None and drafts is None:
         drafts = draft.score_uncached(sequence[:-1], last=len(tokens))
-        if other.process is not None:
-            drafts = with_history(drafts, other.process, ids[:-1], len(prompt))
+        drafts = with_history(drafts, other.history, ids[:-1], len(prompt))
     p = None if drafts is None else _warped(drafts, other)
     emitted = sequence[len(prompt) :]
     outside = own_entries(q, emitted) <= 0

@@ -307,8 +307,7 @@ def target_law(scene: Scene, context: tuple[int, ...], length: int) -> Law:
     if length == 0:
         return {(): 1.0}
     logits = scene.target.score(scene.target.begin(context), last=1)
-    if scene.sampling.process is not None:
-        logits = with_history(logits, scene.sampling.process, context, len(scene.prompt))
+    logits = with_history(logits, scene.sampling.history, context, len(scene.prompt))
     row = warp(logits, scene.sampling)[0].tolist()
     return {
         (token, *rest): probability * chance

@@ -90,7 +90,10 @@ def _chunk(tokens: Tensor, q: Tensor, p: Tensor | None, v: Tensor) -> Sums:
         "positions": float(informative.sum()),
         "impossible": float((~possible).sum()),
         **_log_score(q, own),
-        **_powers(q, own),
+        **{  # likelihood ratios of q^power, normalised, against q
+            f"log_e_power_{power}": float(((power - 1) * own.log() - q.pow(power).sum(-1).log()).sum())
+            for power in POWERS
+        },
         **_transform(q, own, v[informative].double()),
         **about_draft,
     }
@@ -117,14 +120,6 @@ def _log_score(q: Tensor, own: Tensor) -> Sums:
     return {
         "log_score": float((own.log() - mean).sum()),
         "log_score_var": float((square - mean.square()).clamp_min(0).sum()),
-    }
-
-
-def _powers(q: Tensor, own: Tensor) -> Sums:
-    """Log likelihood ratios of q^power, normalised, against q."""
-    return {
-        f"log_e_power_{power}": float(((power - 1) * own.log() - q.pow(power).sum(-1).log()).sum())
-        for power in POWERS
     }
 
 

@@ -5,9 +5,9 @@ acceptance test, and the draw after them. Given rows of an independent forward o
 the decisions are derived again and compared. A sampler that is wrong in a formula, a row, a cache or a
 random number decides otherwise within a few sequences: there is nothing to estimate.
 
-Nothing of ``decode.rejection``, ``decode.sampling`` or the engines is used, but for the cuts of a convention,
-which have one definition. Each decision is judged after the tokens that were really emitted, so that one
-which rounding turned does not make others look wrong.
+Nothing of ``decode.rejection``, ``decode.sampling`` or the engines is used, but for the names of a
+convention's steps. Each decision is judged after the tokens that were really emitted, so that one which
+rounding turned does not make others look wrong.
 Drafted tokens after a rejected one influenced nothing and are left out.
 
 Where a policy decided how many tokens a loop drafts, that is derived again too: a token that was drawn
@@ -28,7 +28,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.decode.sampling import warp
+from spsbench.decode.sampling import ORDERS
 from spsbench.law.evidence import CLOSEST, DECIDED, Sums, added
 from spsbench.records import Loop, SamplingParams
 
@@ -101,17 +101,19 @@ def own_law(logits: Tensor, sampling: SamplingParams, slack: float) -> Law:
 
 
 def _cut_law(logits: Tensor, sampling: SamplingParams, slack: float, shift: Tensor, lead: Tensor) -> Law:
-    """Cuts in the order of a convention, by their one definition; what rounding leaves open by moving it.
+    """Cuts in the order of a convention; what rounding leaves open by moving them.
 
     A token is in doubt if looser or tighter cuts decide otherwise of it, or if it is as near as rounding to
     the last one that is kept or the first one that is not, at either end of a typical set.
     """
-    process, probs = sampling.process, warp(logits, sampling)
+    process, inside = sampling.process, _kept(logits, sampling)
     assert process is not None
+    whole = logits / sampling.temperature
+    probs = whole.masked_fill(~inside, -math.inf).softmax(-1)
     scale = 1.0 if process.convention == "llama-cpp" else sampling.temperature
     # Odds move by at most exp(2 shift), and so do a mass and its entropy's distance.
     moved = float(shift.max()) / min(scale, 1.0) + slack
-    inside, doubtful = probs > 0, torch.zeros_like(probs, dtype=torch.bool)
+    doubtful = torch.zeros_like(inside)
     for sign in (-1.0, 1.0):
         mass = {"top_p": sampling.top_p, "typical_p": process.typical_p}
         mass = {
@@ -121,7 +123,7 @@ def _cut_law(logits: Tensor, sampling: SamplingParams, slack: float, shift: Tens
         cuts = replace(
             process, typical_p=mass["typical_p"], min_p=process.min_p * math.exp(-2 * sign * moved)
         )
-        doubtful |= inside != (warp(logits, replace(sampling, top_p=mass["top_p"], process=cuts)) > 0)
+        doubtful |= inside != _kept(logits, replace(sampling, top_p=mass["top_p"], process=cuts))
     cut = ~inside & ~logits.isneginf()
     for kept in (
         logits.masked_fill(~inside, math.inf).amin(-1, True),
@@ -129,9 +131,34 @@ def _cut_law(logits: Tensor, sampling: SamplingParams, slack: float, shift: Tens
     ):
         near = (logits - kept).abs() <= 4 * shift
         doubtful |= near & (near & cut).any(-1, keepdim=True)
-    whole = (logits / sampling.temperature).softmax(-1)
+    whole = whole.softmax(-1)
     open_mass = (whole * doubtful).sum(-1) / (whole * inside).sum(-1)
     return Law(probs, doubtful, shift.squeeze(-1) / sampling.temperature + slack + open_mass, lead)
+
+
+def _kept(logits: Tensor, sampling: SamplingParams) -> Tensor:
+    """[n, V] what the cuts of a convention leave: each sorts the tokens and keeps the first, with ties."""
+    process, places = sampling.process, torch.arange(logits.shape[-1], device=logits.device)
+    assert process is not None
+    masses = {"top_p": sampling.top_p, "typical_p": process.typical_p}
+    for step in ORDERS[process.convention]:
+        if step == "temperature":
+            logits = logits / sampling.temperature
+            continue
+        logs = logits.log_softmax(-1)
+        probs, key = logs.exp(), -logs
+        if step == "typical_p":  # how far a surprise is from the entropy
+            key = (key + (probs * logs).nan_to_num(0.0).sum(-1, keepdim=True)).abs()
+        rising, order = key.sort(-1)
+        own = probs.gather(-1, order)
+        first = (own.cumsum(-1) - own < masses[step]) if masses.get(step, 1.0) < 1 else own >= 0
+        if step == "min_p":
+            first = own >= process.min_p * own[:, :1]
+        elif step == "top_k" and sampling.top_k:
+            first = first & (places < sampling.top_k)
+        last = rising.gather(-1, first.sum(-1, keepdim=True) - 1)
+        logits = logits.masked_fill(key > last, -math.inf)
+    return ~logits.isneginf()
 
 
 def _top_k(logits: Tensor, top_k: int, shift: Tensor) -> tuple[Tensor, Tensor]:

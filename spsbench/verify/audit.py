@@ -53,16 +53,7 @@ class Foreign:
     retokenised: bool
     told: Answer | None = None  # with what the engine reports of it
     ask: Ask | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """One text of an engine, and what it reports of the loops."""
-
-    text: Foreign
-    accepted_per_loop: Sequence[int] | None = None
-    free: int | None = None
-    drafted_ids: Sequence[Sequence[int]] | None = None
+    free: int | None = None  # tokens before the first loop
 
 
 REPORTED = ("accepted_per_loop", "drafted_ids", "decoded", "loops", "drafted", "accepted", "logprobs")

@@ -51,12 +51,12 @@ from spsbench.records import SamplingParams
 from spsbench.runner.stopping import derive_seed
 from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E, FEWEST_POSITIONS
 from spsbench.summary_types import EngineAuditRow, Evidence, RoundingFacts
-from spsbench.verify.audit import REPORTED, Audit, Drawn, Foreign, reading_of, told_in
+from spsbench.verify.audit import REPORTED, Audit, Foreign, reading_of, told_in
 from spsbench.verify.bets import Bets
 from spsbench.verify.effort import Finding
 from spsbench.verify.free_evidence import COARSE, MOST, FreeEvidence, probes
 from spsbench.verify.localise import Law, Located, locate, read_under
-from spsbench.verify.rounding import alarms, compared, variation
+from spsbench.verify.rounding import Scored, alarms, compared, scored, variation
 
 Decision = Literal["alarm", "quiet", "undecided", "cannot"]
 QUIET: Decision = "quiet"
@@ -103,17 +103,18 @@ class Found:
     evidence: Evidence | None
     decided_after: int
     bound: float | None
-    drawn: Sequence[Drawn]
+    drawn: Sequence[Foreign]
     failures: Sequence[str]
     seconds: float
     gone: str | None
     leading: tuple[str, str | None] | None = None
     cannot: str | None = None
     free: Sequence[Finding] = ()
+    scored: Sequence[Scored] = ()  # of weights in fewer bits
 
     @property
     def tokens(self) -> int:
-        return sum(len(each.text.completion) for each in self.drawn)
+        return sum(len(each.completion) for each in self.drawn)
 
 
 class EngineAudit:
@@ -143,19 +144,20 @@ class EngineAudit:
         modified = "modified rejection" in (rule or "")
         self._bets = None if sampling.greedy else Bets(stop_ids, k, sampling.temperature, modified=modified)
         self._free = FreeEvidence(k, rule, MOST if effort.all_texts else None if exact else COARSE)
-        self._drawn: list[Drawn] = []
+        self._drawn: list[Foreign] = []
+        self._scored: list[Scored] = []
         self._failures: list[str] = []
         self._gone: str | None = None
 
     def run(
-        self, keep: Callable[[Drawn], None], kept: Sequence[Drawn] = (), told: Told = lambda *_: None
+        self, keep: Callable[[Foreign], None], kept: Sequence[Foreign] = (), told: Told = lambda *_: None
     ) -> Found:
         began = time.monotonic()
         decision: Decision = UNDECIDED
         after, bound = 0, None
         alarm, leading = None, None
         looks = _looks(self._effort.texts)
-        texts = [each for each in kept if each.text.line]
+        texts = [each for each in kept if each.line]
         for drawn in chain(texts, self._texts(began, texts, keep)):
             self._add(drawn)
             count = len(self._drawn)
@@ -175,14 +177,14 @@ class EngineAudit:
                     break
         if decision == UNDECIDED:
             after = len(self._drawn)
-        self._probe([each for each in kept if not each.text.line], keep)
+        self._probe([each for each in kept if not each.line], keep)
         evidence = self._evidence()
         if evidence is not None and alarm is not None and not self._effort.all_texts:
             for name in ("verdict", "reasons", "log10_e_value", "log10_e_values"):
                 evidence[name] = alarm[name]
-        failures, spent, free = self._failures, time.monotonic() - began, self._free.findings()
-        given = self._drawn, failures, spent, self._gone, leading
-        return Found(decision, evidence, after, bound, *given, free=free)
+        texts, failures, spent = self._drawn, self._failures, time.monotonic() - began
+        more: dict[str, Any] = {"free": self._free.findings(), "scored": self._scored}
+        return Found(decision, evidence, after, bound, texts, failures, spent, self._gone, leading, **more)
 
     def variation(self) -> float | None:
         """How far the engine's rows are from the re-scored ones, where it gives log-probabilities."""
@@ -194,9 +196,11 @@ class EngineAudit:
     def _evidence(self) -> Evidence | None:
         return self._audit.evidence(None if self._bets is None else self._bets.log_e)
 
-    def _texts(self, began: float, kept: Sequence[Drawn], keep: Callable[[Drawn], None]) -> Iterator[Drawn]:
+    def _texts(
+        self, began: float, kept: Sequence[Foreign], keep: Callable[[Foreign], None]
+    ) -> Iterator[Foreign]:
         """Valid answers, up to the limits."""
-        number, texts = kept[-1].text.line if kept else 0, self._effort.texts
+        number, texts = kept[-1].line if kept else 0, self._effort.texts
         many = 1 if self._in_flight == 1 else _ROUNDS * self._in_flight
         while number < texts:
             if time.monotonic() - began > self._effort.budget_s:
@@ -241,18 +245,14 @@ class EngineAudit:
             [dice.randint(1, max(1, longest // 2)) if lines[n] is None else None for n in order],
             self._in_flight,
         )
+        answers = zip(order, self._together(wave), strict=True)
+        given = [(lines[n] or 0, asks[n], answer) for n, answer in answers if answer is not None]
+        return sorted((each for each in given if each[0]), key=lambda each: each[0])
+
+    def _together(self, wave: Wave) -> list[Answer | None]:
         found = cast(Batching, self._peer).together(wave)
-        answers: list[_Answered] = []
-        for place, n in enumerate(order):
-            line, answer = lines[n], found.answers[place]
-            if line is None:
-                continue
-            if answer is None:
-                why = found.errors.get(str(place), "neither an answer nor an error")
-                self._failures.append(f"it says {shortened(str(why), 200)}")
-            else:
-                answers.append((line, asks[n], answer))
-        return sorted(answers, key=lambda each: each[0])
+        self._failures += [f"it says {shortened(str(why), 200)}" for why in found.errors.values()]
+        return found.answers
 
     def _ask(self, number: int, what: str, most: int) -> Ask:
         seed = request_seed(derive_seed(self._seed, "audit", number, what))
@@ -263,9 +263,9 @@ class EngineAudit:
             return self._prompts[number % len(self._prompts)]
         most = turns_of(self._prompts, self._effort.max_new_tokens) - self._effort.max_new_tokens
         dice = random.Random(derive_seed(self._seed, "audit", number, "prompt"))
-        return shared_prompt(number, self._prompts, [each.text for each in self._drawn], most, dice)
+        return shared_prompt(number, self._prompts, self._drawn, most, dice)
 
-    def _drawn_of(self, line: int, ask: Ask, told: Answer) -> Drawn | None:
+    def _drawn_of(self, line: int, ask: Ask, told: Answer) -> Foreign | None:
         try:
             answer = checked(told, ask, self._models[0].vocab_size)
         except PeerError as error:
@@ -275,14 +275,13 @@ class EngineAudit:
             return None
         ids, known = tuple(answer.output_ids), told.decoded is not None and not told.hidden_stop
         prompt = tuple(ask.prompt_ids)
-        text = Foreign(line, prompt, ids, self._sampling, answer.retokenised, answer, ask)
         free = int((told.decoded or 0) < len(told.output_ids)) if known else None
-        return Drawn(text, told.accepted_per_loop, free, told.drafted_ids)
+        return Foreign(line, prompt, ids, self._sampling, answer.retokenised, answer, ask, free)
 
-    def _probe(self, kept: Sequence[Drawn], keep: Callable[[Drawn], None]) -> None:
+    def _probe(self, kept: Sequence[Foreign], keep: Callable[[Foreign], None]) -> None:
         """Requests for the evidence beside texts alone; what they say of the law is not counted."""
         for each in kept:
-            self._beside(each, read_under(reading_of(each.text, self._models), self._law))
+            self._beside(each, read_under(reading_of(each, self._models), self._law))
         longest, count = self._effort.max_new_tokens, self._effort.probes
         first = Ask(list(self._prompts[0]), longest, self._stop_ids, [], sampling_of(self._sampling))
         asks = probes(self._prompts, first, count) if self._gone is None else []
@@ -293,7 +292,7 @@ class EngineAudit:
                     drawn = self._drawn_of(0, ask, told)
                     if drawn is not None:
                         keep(drawn)
-                        self._beside(drawn, read_under(reading_of(drawn.text, self._models), self._law))
+                        self._beside(drawn, read_under(reading_of(drawn, self._models), self._law))
             except PeerError as error:
                 self._failures.append(str(error))
                 if isinstance(error, PeerGone):
@@ -305,25 +304,25 @@ class EngineAudit:
             yield from ((ask, self._peer.generate(ask)) for ask in asks)
         elif asks:
             wave = Wave([*asks], [0] * len(asks), [None] * len(asks), self._in_flight)
-            found = cast(Batching, self._peer).together(wave)
-            self._failures += [f"it says {shortened(str(why), 200)}" for why in found.errors.values()]
-            yield from (
-                (ask, told) for ask, told in zip(asks, found.answers, strict=True) if told is not None
-            )
+            told = zip(asks, self._together(wave), strict=True)
+            yield from ((ask, answer) for ask, answer in told if answer is not None)
 
-    def _beside(self, drawn: Drawn, reading: Reading) -> None:
-        ask, told = drawn.text.ask, drawn.text.told
-        if ask is not None and told is not None:
-            self._free.add(replace(ask, stop_ids=self._stop_ids), told, reading, drawn.free)
+    def _beside(self, drawn: Foreign, reading: Reading) -> None:
+        if drawn.ask is not None and drawn.told is not None:
+            self._free.add(replace(drawn.ask, stop_ids=self._stop_ids), drawn.told, reading, drawn.free)
 
-    def _add(self, drawn: Drawn) -> None:
+    def _add(self, drawn: Foreign) -> None:
         self._drawn.append(drawn)
-        reading = read_under(reading_of(drawn.text, self._models), self._law)
-        self._audit.add(drawn.text, reading)
+        reading = read_under(reading_of(drawn, self._models), self._law)
+        self._audit.add(drawn, reading)
+        if self._effort.all_texts:
+            self._scored.append(scored(reading))
         self._beside(drawn, reading)
         if self._bets is not None:
-            told = (drawn.accepted_per_loop, drawn.free, drawn.drafted_ids) if self._places else ()
-            self._bets.add(drawn.text.prompt, drawn.text.completion, reading, *told)
+            known, told = drawn.told if self._places else None, tuple[Any, ...]()
+            if known is not None:
+                told = known.accepted_per_loop, drawn.free, known.drafted_ids
+            self._bets.add(drawn.prompt, drawn.completion, reading, *told)
 
     def _is_quiet(self, evidence: Evidence | None, bound: float | None) -> bool:
         """Whether enough is known: the bound, or of greedy texts, which have none, every prompt once."""
@@ -385,9 +384,9 @@ def _looks(texts: int) -> list[int]:
     return [*(count for count in doubled if count < texts), texts]
 
 
-def row_of(drawn: Drawn) -> dict[str, Any]:
+def row_of(text: Foreign) -> dict[str, Any]:
     """A text as ``spsbench audit SAMPLES`` reads it."""
-    text, names = drawn.text, ("temperature", "top_p", "top_k")
+    names = ("temperature", "top_p", "top_k")
     sampling: dict[str, Any] = {name: getattr(text.sampling, name) for name in names}
     if text.sampling.greedy:
         sampling = {"greedy": True}
@@ -399,7 +398,7 @@ def row_of(drawn: Drawn) -> dict[str, Any]:
         "sampling": sampling,
         "request": text.line,
         "retokenised": text.retokenised,
-        "free": drawn.free,
+        "free": text.free,
     }
     if text.ask is not None and text.told is not None:
         row |= {"seed": text.ask.seed, "max_new_tokens": text.ask.max_new_tokens}
@@ -407,13 +406,12 @@ def row_of(drawn: Drawn) -> dict[str, Any]:
     return {name: value for name, value in row.items() if value is not None}
 
 
-def drawn_of(row: Mapping[str, Any], sampling: SamplingParams) -> Drawn:
+def drawn_of(row: Mapping[str, Any], sampling: SamplingParams) -> Foreign:
     ids = tuple(row["prompt_ids"]), tuple(row["completion_ids"])
     told = told_in(row, ids[1], retokenised=row["retokenised"])
     most = row.get("max_new_tokens")
     ask = None if most is None else Ask([*ids[0]], most, sampling=sampling_of(sampling), seed=row.get("seed"))
-    text = Foreign(row["request"], *ids, sampling, row["retokenised"], told, ask)
-    return Drawn(text, row.get("accepted_per_loop"), row.get("free"), row.get("drafted_ids"))
+    return Foreign(row["request"], *ids, sampling, row["retokenised"], told, ask, row.get("free"))
 
 
 # --- several settings ---
@@ -552,7 +550,7 @@ class Row:
             "decision": self.decision,
             "decided_after": found.decided_after,
             "texts": len(found.drawn),
-            "retokenised": sum(each.text.retokenised for each in found.drawn),
+            "retokenised": sum(each.retokenised for each in found.drawn),
             "tokens": found.tokens,
             "impossible": 0 if evidence is None else evidence["impossible"],
             "leakage": leakage,
@@ -647,8 +645,8 @@ def _audited(
             paths = [folder / name for name in setting.files]
             whole, short = (opened.enter_context(open(path, "a", opener=ordinary)) for path in paths)
 
-            def keep(drawn: Drawn) -> None:
-                file = whole if drawn.text.line else short
+            def keep(drawn: Foreign) -> None:
+                file = whole if drawn.line else short
                 file.write(json.dumps(row_of(drawn)) + "\n")
                 file.flush()
 
@@ -670,12 +668,10 @@ def _beside_plain(row: Row, plain: Row | None, subject: Subject, effort: Effort)
     found, greedy = row.found, row.setting.sampling.greedy
     if found.decision == CANNOT or not found.drawn:
         return row
-    if plain is None:
-        facts = compared(found.drawn, (), subject.models, greedy=greedy)
-        facts["variation"] = row.away
-    else:
-        facts = compared(plain.found.drawn, found.drawn, subject.models, greedy=greedy)
-        facts["variation"] = plain.away
+    own = [*zip(found.drawn, found.scored, strict=True)]
+    first = own if plain is None else [*zip(plain.found.drawn, plain.found.scored, strict=True)]
+    facts = compared(first, () if plain is None else own, greedy=greedy)
+    facts["variation"] = (plain or row).away
     reasons = alarms(facts, found.evidence, found.tokens, is_plain=plain is None)
     enough = found.gone is None and len(found.drawn) >= min(effort.texts, len(subject.prompts))
     known = (
@@ -710,9 +706,9 @@ def _without(setting: Setting, told: Described, why: str) -> Row:
     return Row(setting, told, Found(CANNOT, None, 0, None, [], [], 0.0, None, cannot=why), None, None)
 
 
-def _kept(file: Path, sampling: SamplingParams) -> list[Drawn]:
+def _kept(file: Path, sampling: SamplingParams) -> list[Foreign]:
     """Texts of an audit that was interrupted, up to a line that is not whole."""
-    found: list[Drawn] = []
+    found: list[Foreign] = []
     if not file.exists():
         return found
     with open(file, opener=ordinary) as lines:
@@ -742,6 +738,6 @@ def _explains(row: Row, subject: Subject) -> Law | None:
         return None
     audit = Audit(*subject.models)
     for each in row.found.drawn:
-        audit.add(each.text, read_under(reading_of(each.text, subject.models), explained.law))
+        audit.add(each, read_under(reading_of(each, subject.models), explained.law))
     again = audit.evidence()
     return None if again is None or again["verdict"] == ALARM else explained.law

@@ -165,9 +165,8 @@ class _Logprobs:
         laws = {law: text.own[law][:n] for law in (_LOGITS, _RAW, _TEMPERED, _PROCESSED) if law in text.own}
         for law in laws:
             self._off[law].append(off[law])
-            self._draft[law] += (
-                int((np.any(drafted, axis=0) & (off[law] > self._slack)).sum()) if drafted else 0
-            )
+            theirs = np.any(drafted, axis=0) if drafted else False
+            self._draft[law] += int((theirs & (off[law] > self._slack)).sum())
         self._tokens += n
         if not self._fits(told, laws):
             places = self._elsewhere(told, laws)
@@ -196,11 +195,8 @@ class _Logprobs:
     def finding(self) -> Finding:
         misfits = f"in {self._misfits} texts they are not one number below 0 a token" if self._misfits else ""
         if not self._tokens:
-            return (
-                Finding("logprobs", False, f"Logprobs: {misfits}.", "0")
-                if misfits
-                else skipped("logprobs", "None were returned.")
-            )
+            nothing = skipped("logprobs", "None were returned.")
+            return Finding("logprobs", False, f"Logprobs: {misfits}.", "0") if misfits else nothing
         law, off = self._nearest()
         wrong, drafts = int((off > self._slack).sum()), self._draft[law]
         passed = wrong <= max(2, _MANY * self._tokens) and not misfits
@@ -220,10 +216,8 @@ _PER_LOOP = "the accepted tokens per loop do not add up to what is accepted, or 
 _MORE = "more tokens were accepted than drafted"
 _BEYOND_K = "more than K tokens were drafted per loop"
 _RATE = "as many tokens were accepted as drafted, and more were emitted than such loops give"
-_LONG, _SHORT = (
-    "more tokens are counted than the last loop can have",
-    "fewer tokens are counted than there are",
-)
+_LONG = "more tokens are counted than the last loop can have"
+_SHORT = "fewer tokens are counted than there are"
 
 
 class _Counters:
@@ -237,9 +231,8 @@ class _Counters:
         self._by_token = by_token  # blocks are judged as a whole
         self._log_e = 0.0  # of the bet that what was rejected is not counted
         self._texts = self._past = 0
-        self._rated = self._whole = self._gaps = (
-            0  # texts with drafts, with all accepted, with too many tokens
-        )
+        # Texts with drafts, with all accepted, with too many tokens.
+        self._rated = self._whole = self._gaps = 0
         self._wrong: Counter[str] = Counter()
         self._spans: list[tuple[int, int, int]] = []  # of a text: counted, past its end at most, emitted
 
@@ -475,10 +468,8 @@ class _Streams:
         first = text.x if seed is None else self._drawn.setdefault((prompt, seed), text.x)
         if first is not text.x:
             n = min(len(first), len(text.x))
-            self._repeated, self._equal = (
-                self._repeated + 1,
-                self._equal + bool((first[:n] == text.x[:n]).all()),
-            )
+            self._repeated += 1
+            self._equal += bool((first[:n] == text.x[:n]).all())
             return
         kind, earlier = _UNSEEDED if seed is None else _SEEDED, self._of[prompt]
         own, every = np.exp(text.own[_PROCESSED]), np.arange(len(text.x))

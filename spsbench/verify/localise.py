@@ -18,7 +18,7 @@ from spsbench.law.evidence import Sums, added, evidence
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import Processing, SamplingParams
 from spsbench.summary_types import LocatedFacts
-from spsbench.verify.audit import Drawn, reading_of
+from spsbench.verify.audit import Foreign, reading_of
 from spsbench.verify.bets import loops_of
 
 MOST_TEXTS = 60
@@ -59,8 +59,7 @@ class Law:
         logits, drafts, raw = reading.logits.float(), reading.draft_logits, reading.raw
         if self.processed is not None and raw is not None:
             before = [*reading.prompt, *reading.tokens.tolist()[:-1]]
-            process = self.processed.process or Processing()
-            logits = with_history(raw.float(), process, before, len(reading.prompt))
+            logits = with_history(raw.float(), self.processed.history, before, len(reading.prompt))
         if not self.share:
             return self.warped(logits)
         assert drafts is not None, "a mixture needs a draft"
@@ -223,7 +222,7 @@ class Located:
 
 
 def locate(
-    drawn: Sequence[Drawn],
+    drawn: Sequence[Foreign],
     models: tuple[CausalLM, CausalLM | None],
     sampling: SamplingParams,
     k: int | None = None,
@@ -233,7 +232,7 @@ def locate(
     sums: dict[str, dict[str, Sums]] = {}
     counts: dict[tuple[str, str], int] = {}
     for each in drawn[:MOST_TEXTS]:
-        reading = reading_of(each.text, models)
+        reading = reading_of(each, models)
         base = 0.0
         for fit in fits:
             rows = fit.law.rows(reading)
@@ -257,15 +256,15 @@ def locate(
     return Located(places, [*sorted(others, key=lambda fit: -fit.nats), asked])
 
 
-def _groups(drawn: Drawn, reading: Reading, k: int) -> Iterator[tuple[str, str, Tensor, Tensor]]:
+def _groups(text: Foreign, reading: Reading, k: int) -> Iterator[tuple[str, str, Tensor, Tensor]]:
     """(group, name, mask over the text's tokens, their law), names in the order in which they are to stand.
 
     That a token was accepted says something of it: what remains of the draft's row is min(p, q), and after
     a rejection (q - p)+, each normalised. By q alone neither would be centred for a right engine.
     """
-    n, q, p = len(reading.tokens), reading.q, reading.p
-    if drawn.accepted_per_loop is not None and p is not None and k:
-        _, kinds, _ = loops_of(drawn.accepted_per_loop, n, k, drawn.free or 0, drawn.drafted_ids)
+    n, q, p, told = len(reading.tokens), reading.q, reading.p, text.told
+    if told is not None and told.accepted_per_loop is not None and p is not None and k:
+        _, kinds, _ = loops_of(told.accepted_per_loop, n, k, text.free or 0, told.drafted_ids)
         laws = {"a": torch.minimum(p, q), "c": (q - p).clamp(min=0), "b": q}
         for kind, name in (("a", ACCEPTED), ("c", REJECTED), ("b", WHOLE)):
             law = laws[kind] / laws[kind].sum(-1, keepdim=True).clamp(min=1e-30)

@@ -303,7 +303,7 @@ def contexts(row: Row, models: tuple[CausalLM, CausalLM], stop_ids: Sequence[int
     """Contexts to try, shortened; the best ones whole too."""
     starts: list[_Start] = []
     for each in row.found.drawn[:MOST_TEXTS]:
-        starts += _starts(reading_of(each.text, models), row, each.text.prompt, stop_ids)
+        starts += _starts(reading_of(each, models), row, each.prompt, stop_ids)
     starts.sort(key=lambda start: -start.score)
     best: list[_Start] = []
     for later in (False, True):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from statistics import median
@@ -24,7 +24,7 @@ from spsbench.engines.rescore import Reading, own_entries
 from spsbench.models.causal_lm import CausalLM
 from spsbench.stats.losslessness import ALARM_LOG10_E
 from spsbench.summary_types import Evidence, RoundingFacts
-from spsbench.verify.audit import Drawn, reading_of
+from spsbench.verify.audit import Foreign
 
 Models = tuple[CausalLM, CausalLM | None]
 
@@ -50,6 +50,8 @@ class Scored:
     sharpness: float  # nats above what the rows' own draws have
     outside: int  # tokens of probability 0
     length: int
+    strays: Sequence[float]  # how far below the largest logit each token is
+    gaps: Sequence[float]  # between the two largest logits
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -62,17 +64,20 @@ def scored(reading: Reading) -> Scored:
     sharp = q.clamp(min=_FLOOR).log() - (reading.q * rows.log()).sum(-1)
     p = q if reading.p is None else own_entries(reading.p, reading.tokens)
     mixed = ((1 - _SHARE) * q + _SHARE * p).clamp(min=_FLOOR) / q.clamp(min=_FLOOR)
-    return Scored(float(mixed.log().sum()), float(sharp.sum()), int((q <= 0).sum()), len(q))
+    best, second = reading.logits.float().topk(2).values.T
+    strays = best - own_entries(reading.logits.float(), reading.tokens)
+    told = float(mixed.log().sum()), float(sharp.sum()), int((q <= 0).sum()), len(q)
+    return Scored(*told, strays.tolist(), (best - second).tolist())
 
 
-def pairs(plain: Sequence[Drawn], drafted: Sequence[Drawn]) -> Iterator[tuple[int, int]]:
+def pairs(plain: Sequence[Foreign], drafted: Sequence[Foreign]) -> Iterator[tuple[int, int]]:
     """Texts of one prompt, each once; never two with the same seed, whose draws may be coupled."""
     places: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for place, each in enumerate(plain):
-        places[each.text.prompt].append(place)
+        places[each.prompt].append(place)
     for place, each in enumerate(drafted):
-        free = places[each.text.prompt]
-        other = next((one for one in free if plain[one].text.line != each.text.line), None)
+        free = places[each.prompt]
+        other = next((one for one in free if plain[one].line != each.line), None)
         if other is not None:
             free.remove(other)
             yield other, place
@@ -108,26 +113,23 @@ class Difference:
     explained: bool
 
 
-def strays(reading: Reading) -> torch.Tensor:
-    """[n] how far below the largest logit each token is."""
-    logits = reading.logits.float()
-    return logits.max(-1).values - own_entries(logits, reading.tokens)
+Texts = Sequence[tuple[Foreign, Scored]]
 
 
-def differences(
-    plain: Mapping[int, tuple[Drawn, Reading]], drafted: Mapping[int, tuple[Drawn, Reading]], rounding: float
-) -> Iterator[Difference]:
+def differences(plain: Texts, drafted: Texts, rounding: float) -> Iterator[Difference]:
     """First differences of texts with the same number, ``rounding`` the most that plain texts strayed."""
-    for number in sorted(plain.keys() & drafted.keys()):
-        (one, row), (other, its) = plain[number], drafted[number]
-        both = zip(one.text.completion, other.text.completion, strict=False)
+    others = {text.line: (text, its) for text, its in drafted}
+    for one, row in plain:
+        if one.line not in others:
+            continue
+        other, its = others[one.line]
+        both = zip(one.completion, other.completion, strict=False)
         place = next((at for at, (a, b) in enumerate(both) if a != b), None)
         if place is None:
             continue
-        best, second = row.logits[place].float().topk(2).values.tolist()
-        apart = max(float(strays(row)[place]), float(strays(its)[place]))
-        tokens = one.text.completion[place], other.text.completion[place]
-        yield Difference(number, place, tokens, best - second, apart, apart <= max(NEAR, ALLOWED * rounding))
+        apart = max(row.strays[place], its.strays[place])
+        tokens, near = (one.completion[place], other.completion[place]), max(NEAR, ALLOWED * rounding)
+        yield Difference(one.line, place, tokens, row.gaps[place], apart, apart <= near)
 
 
 @torch.inference_mode()
@@ -151,31 +153,24 @@ def variation(peer: Peer, asks: Sequence[Ask], models: Models) -> float | None:
     return float(torch.cat(found).mean()) if found else None
 
 
-def compared(
-    plain: Sequence[Drawn], drafted: Sequence[Drawn], models: Models, *, greedy: bool
-) -> RoundingFacts:
+def compared(plain: Texts, drafted: Texts, *, greedy: bool) -> RoundingFacts:
     """Speculation against the plain texts; ``drafted`` is empty for the plain texts themselves."""
-    ones, others = ([(each, reading_of(each.text, models)) for each in texts] for texts in (plain, drafted))
-    tokens = sum(len(each.text.completion) for each in plain)
-    far = torch.cat([strays(reading) for _, reading in ones]) if ones else torch.zeros(1)
+    far = [stray for _, each in plain for stray in each.strays] or [0.0]
     facts: RoundingFacts = {
         "pairs": 0,
         "log10_e_value": 0.0,
-        "stray_most": float(far.max()) if greedy else None,
-        "stray_mean": float(far.mean()) if greedy else None,
-        "outside_share": sum(scored(reading).outside for _, reading in ones) / max(1, tokens),
+        "stray_most": max(far) if greedy else None,
+        "stray_mean": sum(far) / len(far) if greedy else None,
+        "outside_share": sum(each.outside for _, each in plain) / len(far),
         "differences": [],
         "variation": None,
     }
     if greedy:
-        numbered = [{each.text.line: (each, reading) for each, reading in both} for both in (ones, others)]
-        found = differences(numbered[0], numbered[1], float(far.max()))
-        facts["differences"] = [asdict(each) for each in found]
+        facts["differences"] = [asdict(each) for each in differences(plain, drafted, max(far))]
     else:
-        first, second = ([scored(reading).numbers for _, reading in both] for both in (ones, others))
         values = [
-            [b - a for a, b in zip(first[one], second[other], strict=True)]
-            for one, other in pairs(plain, drafted)
+            [b - a for a, b in zip(plain[one][1].numbers, drafted[other][1].numbers, strict=True)]
+            for one, other in pairs([text for text, _ in plain], [text for text, _ in drafted])
         ]
         facts |= {"pairs": len(values), "log10_e_value": log10_e(values)}
     return facts

@@ -54,9 +54,7 @@ class SamplerUnderTest:
 
     def law(self, logits: Tensor, tokens: Sequence[int], prompt: int) -> Tensor:
         """[n, V] what is sampled, from a model's logits; see ``with_history``."""
-        if self.sampling.process is not None:
-            logits = with_history(logits, self.sampling.process, tokens, prompt)
-        return warp(logits, self.sampling)
+        return warp(with_history(logits, self.sampling.history, tokens, prompt), self.sampling)
 
     def build_rule(self) -> Rule | None:
         """The rule; None for modified rejection, which the loops then find where a control is planted."""

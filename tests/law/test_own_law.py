@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor
 
+from spsbench.decode import sampling as sampling_module
 from spsbench.decode.sampling import warp
 from spsbench.law.rederive import own_law
-from spsbench.records import SamplingParams
+from spsbench.records import Processing, SamplingParams
 
 SAMPLINGS = [
     SamplingParams(),
@@ -35,6 +38,26 @@ def test_it_is_the_law_that_is_sampled(sampling: SamplingParams) -> None:
     assert torch.equal(law.probs[settled] > 0, expected[settled] > 0)
     assert torch.allclose(law.probs[settled], expected[settled], atol=1e-12)
     assert torch.allclose(law.probs.sum(-1), torch.ones(300, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("convention", sampling_module.ORDERS)
+def test_the_cuts_of_a_convention_are_made_a_second_time(
+    convention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not by the sampler, which here cuts nothing."""
+    logits = 2 * torch.randn(40, 30, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    logits[0, :9], logits[1, 4:] = 1.0, -torch.inf
+    every = product(
+        (0.5, 1.7), (0, 5), (1.0, 0.8), (0.0, 0.1), (1.0,) if convention == "vllm" else (1.0, 0.6)
+    )
+    samplings = [
+        SamplingParams(t, k, p, process=Processing(min_p=least, typical_p=mass, convention=convention))
+        for t, k, p, least, mass in every
+    ]
+    expected = [warp(logits, each) for each in samplings]
+    monkeypatch.setattr(sampling_module, "_in_order", lambda logits, *_: logits.softmax(-1))
+    for each, rows in zip(samplings, expected, strict=True):
+        assert torch.allclose(own_law(logits, each, 1e-10).probs, rows, atol=1e-12)
 
 
 def test_ties_at_the_edges_are_kept() -> None:

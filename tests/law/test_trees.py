@@ -30,10 +30,11 @@ from spsbench.law.enumeration import (
     random_rows,
     worst_difference,
 )
-from spsbench.law.optimum import most_accepted, most_tokens
+from spsbench.law.optimum import most_tokens
 from spsbench.records import SamplingParams
 from spsbench.verify.tree_faults import FAULTS
 from tests.law import exact_trees as exact
+from tests.law.one_place import most_accepted
 
 PLAIN, GREEDY = SamplingParams(), SamplingParams(greedy=True)
 RULES: dict[str, tuple[Accept, exact.Rule]] = {

@@ -13,7 +13,7 @@ from tiny_engine import Folders, InProcess, Models, served
 
 from benchmarks.audit_power import Engine, Tables
 from spsbench.engines import rescore
-from spsbench.engines.external.protocol import Answer, Ask, PeerError, PeerGone, Sampling, checked
+from spsbench.engines.external.protocol import LENGTH, Answer, Ask, PeerError, PeerGone, Sampling, checked
 from spsbench.engines.external.registry import PeerKind
 from spsbench.errors import UnavailableError
 from spsbench.law.evidence import Sums, added, evidence
@@ -26,7 +26,6 @@ from spsbench.verify.conformance import Asked, conformance
 from spsbench.verify.controls import ENGINE_FAULTS
 from spsbench.verify.engine_audit import (
     FIRST_LOOK,
-    Drawn,
     Effort,
     EngineAudit,
     Found,
@@ -165,7 +164,8 @@ def test_places_are_centred_for_a_right_engine(k: int) -> None:
         for number in range(12):
             prompt = (seed, number)
             ids, accepted, _ = engine.generate(prompt, 40, 1000 * seed + number)
-            drawn = Drawn(Foreign(1, prompt, tuple(ids), sampling, False), tuple(accepted), 0)
+            told = Answer(ids, LENGTH, accepted_per_loop=accepted)
+            drawn = Foreign(1, prompt, tuple(ids), sampling, False, told, free=0)
             reading = tables.reading(prompt, ids, sampling)
             for group, name, mask, law in localise._groups(drawn, reading, k):
                 if group == "place in the loop":

@@ -20,7 +20,7 @@ from spsbench.engines.external.waves import stepped, threaded
 from spsbench.records import Processing, SamplingParams
 from spsbench.tasks.spec import sampling_of
 from spsbench.verify import engine_audit
-from spsbench.verify.audit import Drawn, Foreign
+from spsbench.verify.audit import Foreign
 from spsbench.verify.engine_audit import (
     CANNOT,
     Effort,
@@ -133,7 +133,7 @@ def prompts() -> list[tuple[int, ...]]:
 
 
 def audited(
-    engine: Engine, level: int, texts: int, *, shared: bool = False, kept: tuple[Drawn, ...] = ()
+    engine: Engine, level: int, texts: int, *, shared: bool = False, kept: tuple[Foreign, ...] = ()
 ) -> Found:
     effort = Effort(None, texts, 600.0, 24, shared_prefixes=shared)
     models = TABLE, None
@@ -258,9 +258,9 @@ def test_plain_texts_say_the_law_alone_or_where_nothing_runs_alone(
 def test_texts_of_processed_laws_are_refused_as_samples() -> None:
     """And not judged under the law without the steps."""
     text = Foreign(1, (1,), (2, 3), PROCESSED, False)
-    assert sampling_of(row_of(Drawn(replace(text, sampling=SamplingParams())))["sampling"])
+    assert sampling_of(row_of(replace(text, sampling=SamplingParams()))["sampling"])
     with pytest.raises(ValueError, match="process"):
-        sampling_of(row_of(Drawn(text))["sampling"])
+        sampling_of(row_of(text)["sampling"])
 
 
 def test_threads_wait_for_the_tokens_of_others_and_abort() -> None:

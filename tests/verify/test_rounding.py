@@ -12,8 +12,8 @@ from torch import Tensor
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
 from spsbench.summary_types import RoundingFacts
-from spsbench.verify.audit import Drawn, Foreign
-from spsbench.verify.rounding import alarms, compared, log10_e, pairs
+from spsbench.verify.audit import Foreign, reading_of
+from spsbench.verify.rounding import Models, Scored, alarms, compared, log10_e, pairs, scored
 
 VOCABULARY, LENGTH = 12, 12
 
@@ -36,7 +36,7 @@ def _models(generator: torch.Generator) -> tuple[Tensor, Tensor, tuple[CausalLM,
     return target, draft, (cast(CausalLM, Table(target)), cast(CausalLM, Table(draft)))
 
 
-def _texts(rows: Tensor, count: int, generator: torch.Generator, *, greedy: bool = False) -> list[Drawn]:
+def _texts(rows: Tensor, count: int, generator: torch.Generator, *, greedy: bool = False) -> list[Foreign]:
     """So many texts, each prompt of one token, from rows of probabilities."""
     found = []
     for line in range(1, count + 1):
@@ -45,9 +45,12 @@ def _texts(rows: Tensor, count: int, generator: torch.Generator, *, greedy: bool
         for _ in range(LENGTH):
             row = rows[ids[-1]]
             ids.append(int(row.argmax() if greedy else torch.multinomial(row, 1, generator=generator)))
-        text = Foreign(line, prompt, tuple(ids[1:]), SamplingParams(greedy=greedy), False)
-        found.append(Drawn(text))
+        found.append(Foreign(line, prompt, tuple(ids[1:]), SamplingParams(greedy=greedy), False))
     return found
+
+
+def _scored(texts: list[Foreign], models: Models) -> list[tuple[Foreign, Scored]]:
+    return [(text, scored(reading_of(text, models))) for text in texts]
 
 
 def _compared(seed: int, leak: float, rounding: float = 0.1) -> RoundingFacts:
@@ -56,7 +59,7 @@ def _compared(seed: int, leak: float, rounding: float = 0.1) -> RoundingFacts:
     engine = (target + rounding * torch.randn(target.shape, generator=generator)).softmax(-1)
     leaking = (1 - leak) * engine + leak * draft.softmax(-1)
     plain, drafted = (_texts(rows, 80, generator) for rows in (engine, leaking))
-    return compared(plain, drafted, models, greedy=False)
+    return compared(_scored(plain, models), _scored(drafted, models), greedy=False)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -84,8 +87,8 @@ def test_no_pair_has_one_seed() -> None:
     texts = _texts(rows, 40, torch.Generator().manual_seed(0))
     found = list(pairs(texts, texts))
     assert len(found) == len({one for one, _ in found}) >= 36
-    assert all(texts[one].text.line != texts[other].text.line for one, other in found)
-    assert all(texts[one].text.prompt == texts[other].text.prompt for one, other in found)
+    assert all(texts[one].line != texts[other].line for one, other in found)
+    assert all(texts[one].prompt == texts[other].prompt for one, other in found)
 
 
 @pytest.mark.parametrize(("far", "explained"), [(0.01, True), (2.0, False)])
@@ -96,10 +99,8 @@ def test_first_differences_of_greedy_texts(far: float, explained: bool) -> None:
     target[0, 3] = 5.02  # and the plain text takes 1 there
     models = (cast(CausalLM, Table(target)), None)
     sampling = SamplingParams(greedy=True)
-    plain, other = (
-        [Drawn(Foreign(1, (0,), tokens, sampling, False))] for tokens in ((1, 1, 1, 1), (1, 1, 2, 1))
-    )
-    facts = compared(plain, other, models, greedy=True)
+    plain, other = ([Foreign(1, (0,), tokens, sampling, False)] for tokens in ((1, 1, 1, 1), (1, 1, 2, 1)))
+    facts = compared(_scored(plain, models), _scored(other, models), greedy=True)
     (difference,) = facts["differences"]
     assert (difference["place"], difference["explained"]) == (2, explained)
     assert bool(alarms(facts, None, 4, is_plain=False)) is not explained

@@ -216,18 +216,10 @@ class LlamaCpp(Dialect):
 
     def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
         """Samplers that are not listed do not run, and they run in this order."""
-        off = (
-            "min_p",
-            "xtc_probability",
-            "dynatemp_range",
-            "mirostat",
-            "presence_penalty",
-            "frequency_penalty",
-        )
+        off = ("min_p", "xtc_probability", "dynatemp_range", "mirostat", "dry_multiplier", "min_keep")
         return {
-            **dict.fromkeys((*off, "dry_multiplier", "min_keep"), 0),
-            "typical_p": 1.0,
-            "repeat_penalty": 1.0,
+            **dict.fromkeys((*off, *PENALTIES[1:]), 0),
+            **dict.fromkeys(("typical_p", "repeat_penalty"), 1.0),
             **llama_cpp.body(ask),
             "cache_prompt": self.prefix_cache,
             "ignore_eos": not ask.stop_ids,
@@ -240,14 +232,14 @@ class LlamaCpp(Dialect):
         written = token_ids(found.get("tokens"), "tokens")
         if found.get("truncated"):
             raise PeerError("its context is too short for the request: start it with a larger -c")
-        ids, finish = until_stop(written, ask)
         predicted = whole(part(found, "timings", "predicted_n"))
-        ended = found.get("stop_type") in ("eos", "word")
-        hidden = finish == LENGTH and ended and predicted is not None and predicted > len(written)
+        ids, finish, hidden = llama_cpp.output(found, ask)
+        if hidden and (predicted is None or predicted <= len(written)):
+            finish, hidden = LENGTH, False
         return Answer(
             ids,
-            STOP if hidden else finish,
-            hidden_stop=hidden,
+            finish,
+            hidden,
             decoded=None if predicted is None else predicted - 1,  # the prefill gives the first
             logprobs=llama_cpp.logprobs(found, ids, ask),
             **self.reported(found),
@@ -403,6 +395,7 @@ class Vllm(Dialect):
         "drafted": ("metrics", "speculative_decoding", "num_draft_tokens"),
         "accepted": ("metrics", "speculative_decoding", "num_accepted_draft_tokens"),
     }
+    steps = ("metrics", "speculative_decoding", "per_step_accepted")
 
     def __init__(self, model: str, version: str) -> None:
         self._model, self._salt = model, uuid.uuid4().hex
@@ -440,10 +433,7 @@ class Vllm(Dialect):
         ids = token_ids(part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
         stopped_by = whole(part(found, "choices", 0, "stop_reason"))
         ids, finish = until_stop(_ended(ids, stopped_by), ask)
-        told, reported = (
-            part(found, "metrics", "speculative_decoding", "per_step_accepted"),
-            self.reported(found),
-        )
+        told, reported = part(found, *self.steps), self.reported(found)
         steps = None if told is None else token_ids(told, "per_step_accepted")
         return Answer(
             ids,

@@ -46,6 +46,8 @@ def sampling_of(params: SamplingParams) -> Sampling:
     return Sampling(**own, **process)
 
 
+_WHOLE = "it does not separate prefill from decoding: the whole request counts as decoding"
+_FEWER = "it does not report the tokens of its decoding time: taken as one fewer than emitted"
 _SLACK, _SLACK_S = 1.05, 0.01
 """How much longer than the request an engine's times may be: clocks differ, and hours are not rounding."""
 
@@ -122,13 +124,9 @@ class PeerEngine:
             raise PeerError("its output ended where it should have gone on")
         tokens = answer.output_ids[:kept]
         if answer.decode_ms is None:
-            self.unseen[
-                "it does not separate prefill from decoding: the whole request counts as decoding"
-            ] = None
+            self.unseen[_WHOLE] = None
         elif answer.decoded is None:
-            self.unseen[
-                "it does not report the tokens of its decoding time: taken as one fewer than emitted"
-            ] = None
+            self.unseen[_FEWER] = None
         prefill_s, decode_s = spent(answer, kept, took_s)
         loops = loops_of(answer, kept, self._k)
         return Generation(tokens, stop.text(tokens), loops, prefill_s, decode_s, reason)

@@ -220,13 +220,7 @@ NEAR_TIE = 0.5
 
 
 class Server:
-    """A ``Peer`` over HTTP. Several threads may ask at once.
-
-    After ``MOST_FAILURES`` requests in a row without an answer it is given up.
-
-    Args:
-        answer_s: how long an answer may take, in seconds.
-    """
+    """A ``Peer`` over HTTP, given up by ``Failures``; several threads may ask at once."""
 
     def __init__(
         self,

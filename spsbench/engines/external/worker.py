@@ -191,11 +191,8 @@ class Worker:
     def together(self, wave: Wave) -> Together:
         """See ``Batching.together``; the answers are not ``checked`` yet."""
         self.describe()
-        return self._failures.wave(lambda: self._wave(wave))
-
-    def _wave(self, wave: Wave) -> Together:
         limit_s = self._command.answer_s * -(-len(wave.asks) // wave.at_once)
-        found = self._answer(TOGETHER, wave, Together, limit_s)
+        found = self._failures.wave(lambda: self._answer(TOGETHER, wave, Together, limit_s))
         if len(found.answers) != len(wave.asks):
             raise PeerError(f"it gave {len(found.answers)} answers to {len(wave.asks)} requests")
         return found

@@ -100,7 +100,7 @@ class LlamaCpp:
         found = json.loads(self._asked("/completion", self._body(ask)))
         wall_ms = 1e3 * (time.perf_counter() - started)
         timings = found["timings"]
-        ids, finish, hidden = _output(found, ask)
+        ids, finish, hidden = output(found, ask)
         decoded = int(timings["predicted_n"]) - 1
         counts: dict[str, Any] = {"loops": decoded}
         if self._load.speculative:
@@ -127,7 +127,7 @@ class LlamaCpp:
 
     def _alongside(self, ask: Ask, hear: Hear | None) -> Answer | None:
         if hear is None:
-            return Answer(*_output(json.loads(self._asked("/completion", self._body(ask))), ask))
+            return Answer(*output(json.loads(self._asked("/completion", self._body(ask))), ask))
         tokens = 0
         with self._opened("/completion", self._body(ask) | {"stream": True}) as lines:
             for line in lines:
@@ -166,10 +166,10 @@ class LlamaCpp:
         return urllib.request.urlopen(asked)
 
 
-def _output(found: Mapping[str, Any], ask: Ask) -> tuple[list[int], str, bool]:
+def output(found: Mapping[str, Any], ask: Ask) -> tuple[list[int], str, bool]:
     """The ids, why they end and whether what ended them is kept back."""
     ids, finish = until_stop(list(found["tokens"]), ask)
-    hidden = finish == LENGTH and found["stop_type"] in ("word", "eos")
+    hidden = finish == LENGTH and found.get("stop_type") in ("word", "eos")
     return ids, STOP if hidden else finish, hidden
 
 
