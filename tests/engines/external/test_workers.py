@@ -378,7 +378,9 @@ class FakePipeline:
         return SimpleNamespace(
             tokens=[[11, 12, 13, 14, 15]],
             perf_metrics=SimpleNamespace(get_ttft=lambda: SimpleNamespace(mean=0.001)),
-            extended_perf_metrics=SimpleNamespace(main_model_metrics=main),
+            extended_perf_metrics=None
+            if "prompt_lookup" in self.given
+            else SimpleNamespace(main_model_metrics=main),
         )
 
 

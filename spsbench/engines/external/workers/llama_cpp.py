@@ -49,7 +49,7 @@ from spsbench.engines.external.waves import Hear, threaded
 
 _PATIENCE_S = 300
 _DRAFTS = "llamacpp:spec_decode_num_drafts_total"
-_RULES = {"greedy": "sample-and-compare", "probabilistic": "modified rejection"}
+_RULES = {"greedy": "sample-and-compare", "probabilistic": "modified rejection", LOOKUP: LOOKUP_RULE}
 
 _ORDERED = ("min_p", "typical_p", *PENALTIES)
 PROCESSORS = (*_ORDERED, "logit_bias", "grammar")
@@ -81,7 +81,7 @@ class LlamaCpp:
             engine="llama.cpp",
             version=line.split(":", 1)[1].partition(", commit")[0].replace(" (", ", ").strip(),
             vocab_size=model["meta"]["n_vocab"],
-            rule=_rule(self._load) if self._load.speculative else None,
+            rule=_RULES[_how(self._load)] if self._load.speculative else None,
             settings=settings,
             in_flight=MOST_IN_FLIGHT,
             limits=[
@@ -105,7 +105,7 @@ class LlamaCpp:
         counts: dict[str, Any] = {"loops": decoded}
         if self._load.speculative:
             # Its counter leaves loops without a draft out, which there are where less than K tokens are left.
-            whole = self._load.speculation != LOOKUP and decoded + self._load.k < ask.max_new_tokens
+            whole = _how(self._load) != LOOKUP and decoded + self._load.k < ask.max_new_tokens
             counts["loops"] = self._drafts() - before if whole else None
             counts["drafted"] = int(timings.get("draft_n", 0))
             counts["accepted"] = int(timings.get("draft_n_accepted", 0))
@@ -232,25 +232,22 @@ def flags(load: Load) -> list[str]:
     told += ["-ctk", "f32", "-ctv", "f32", "-fa", "off"]
     told += ["--no-warmup", "--offline", "--metrics", "--cache-ram", "0", "--threads-http", str(slots + 1)]
     pools = ["-t", "-tb"]
-    if load.speculative and load.speculation == LOOKUP:
+    if load.draft is not None and _how(load) == LOOKUP:
         told += ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(LONGEST_NGRAM)]
         told += ["--spec-ngram-simple-size-m", str(load.k)]
     elif load.draft is not None:
         told += ["--spec-type", "draft-simple", "-md", load.draft, "--spec-draft-p-min", "0"]
         told += ["--spec-draft-n-max", str(load.k), "--spec-draft-n-min", str(load.k)]
-        told += ["-ctkd", "f32", "-ctvd", "f32", "--spec-draft-sampling", _draft_sampling(load)]
+        told += ["-ctkd", "f32", "-ctvd", "f32", "--spec-draft-sampling", _how(load)]
         pools += ["-td", "-tbd"]
     if load.threads is not None:
         told += [part for flag in pools for part in (flag, str(load.threads))]
     return told
 
 
-def _rule(load: Load) -> str:
-    return LOOKUP_RULE if load.speculation == LOOKUP else _RULES[_draft_sampling(load)]
-
-
-def _draft_sampling(load: Load) -> str:
-    return str(load.options.get("draft_sampling", "greedy"))
+def _how(load: Load) -> str:
+    """How it drafts, as ``_RULES`` names it."""
+    return LOOKUP if load.speculation == LOOKUP else str(load.options.get("draft_sampling", "greedy"))
 
 
 if __name__ == "__main__":

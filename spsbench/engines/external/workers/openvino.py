@@ -48,8 +48,7 @@ _FLOAT32 = {
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
 }
 _PROCESSORS = ("min_p", *PENALTIES, "min_new_tokens", "grammar")
-_ALL = 2**31 - 1
-"""Its top-k that cuts nothing."""
+_ALL = 2**31 - 1  # its top-k that cuts nothing
 _RULES = {DRAFT: "greedy: sample-and-compare; sampled: its own, not lossless", LOOKUP: LOOKUP_RULE}
 
 
@@ -99,7 +98,7 @@ class OpenVino:
                 "Accepted tokens are not given: its count leaves the last target call out.",
                 "How it cuts by top-k and top-p is from its source (main branch of 2026), not documented.",
                 "Its presence and frequency penalties are added to negative logits, not taken off them "
-                "(logit_transformers.hpp, 2026.3.0 to August 2026).",
+                "(logit_transformers.hpp).",
                 "No log-probabilities: asking for them replaces the probabilities that its sampled "
                 "verification compares.",
             ],
@@ -116,11 +115,9 @@ class OpenVino:
         ids, finish = until_stop([int(token) for token in found.tokens[0]], ask)
         prefill_ms = float(found.perf_metrics.get_ttft().mean)
         loops: int | None = len(ids) - 1
-        if self._load.speculative and self._load.speculation == LOOKUP:
-            loops = None  # it counts none there
-        elif self._load.speculative:
-            calls = found.extended_perf_metrics.main_model_metrics.raw_metrics.m_durations
-            loops = len(calls) - 1
+        if self._load.speculative:  # it counts none of prompt lookup
+            told = getattr(found, "extended_perf_metrics", None)
+            loops = told and len(told.main_model_metrics.raw_metrics.m_durations) - 1
         return Answer(
             output_ids=ids,
             finish=finish,
