@@ -144,8 +144,8 @@ TABLE = (
     ),
     Clash(
         ("verify",),
-        *(("tensor_parallel", "quantise", "draft_quantise"), ("engine",)),
-        "{value} is given together with --engine, which runs a model of its own.",
+        *(("tensor_parallel", "quantise", "draft_quantise", *PROCESSING), ("engine",)),
+        "{value} is given together with --engine, which has its own model: the form of its answers is tested.",
     ),
     Clash(
         ("audit",),
