@@ -105,11 +105,8 @@ def _settings(params: Mapping[str, Any]) -> RunConfig:
             f"it must be one number from 1, got {params['k']}.", flag="--k", remedy="For example: --k 4."
         )
     if config.samplings is not None and len(config.samplings) != 1:
-        raise UsageError(
-            f"one sampling can be shown, got {params['sampling']}.",
-            flag="--sampling",
-            remedy="Choose nucleus or greedy.",
-        )
+        why = f"one sampling can be shown, got {params['sampling']}."
+        raise UsageError(why, flag="--sampling", remedy="Choose nucleus or greedy.")
     require_possible(config)
     return config
 

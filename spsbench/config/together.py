@@ -144,8 +144,8 @@ TABLE = (
     ),
     Clash(
         ("verify",),
-        *(("tensor_parallel", "quantise", "draft_quantise", "dtype"), ("engine",)),
-        "{value} is given together with --engine, which runs a model of its own.",
+        *(("tensor_parallel", "quantise", "draft_quantise", "dtype", *PROCESSING), ("engine",)),
+        "{value} is given together with --engine, which has its own model: the form of answers is tested.",
     ),
     Clash(
         ("audit",),
@@ -172,12 +172,6 @@ TABLE = (
         ("audit",),
         *(("evidence",), ("weights",)),
         "{value} is given together with {other}, and others have the weights before they are converted.",
-    ),
-    Clash(
-        ("verify",),
-        *(("dtype",), ("engine",)),
-        "{value} is given, and texts of an engine are re-scored in float32.",
-        "Leave it out.",
     ),
     Clash(
         ("audit",),

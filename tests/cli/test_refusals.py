@@ -283,6 +283,7 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("verify --engine worker:true --quantise int8", "--quantise: int8 is given together"),
     ("verify --engine worker:true --draft-quantise int4", "--draft-quantise: int4 is given"),
     ("verify --engine worker:true --tensor-parallel 2", "--tensor-parallel: 2 is given"),
+    ("verify --engine worker:true --repetition-penalty 1.3", "--repetition-penalty: 1.3 is given"),
     ("verify bad.jsonl", "TASK: line 2 of bad.jsonl has none of prompt", 3),
     ("audit", "SAMPLES, --engine: neither is given"),
     ("audit nowhere.jsonl", "SAMPLES", 3),
