@@ -105,11 +105,8 @@ def audit_file(path: Path, params: Mapping[str, Any]) -> None:
     values.float_dtype(params["dtype"], "--dtype")
     samples_dtype = params["samples_dtype"]
     if samples_dtype not in (None, *values.FLOATS):
-        raise UsageError(
-            f"{samples_dtype} is unknown.",
-            flag="--samples-dtype",
-            remedy=f"Choose from {', '.join(values.FLOATS)}.",
-        )
+        why, remedy = f"{samples_dtype} is unknown.", f"Choose from {', '.join(values.FLOATS)}."
+        raise UsageError(why, flag="--samples-dtype", remedy=remedy)
     names = ("pair", "target", "draft", "revision", "draft_revision", "device", "dtype")
     config = resolve(
         {name: params[name] for name in names} | {"arms": PLAIN}
@@ -288,9 +285,8 @@ def verify_engine(params: Mapping[str, Any]) -> None:
     failed = [f"{each.test} ({name})" for name, each in every if not each.passed]
     if failed:
         raise GateFailed(f"it does not follow the protocol: {', '.join(failed)}.", flag="--engine")
-    say(
-        "It follows the protocol. Whether its texts follow the target: spsbench audit.", quiet=params["quiet"]
-    )
+    told = "It follows the protocol. Whether its texts follow the target: spsbench audit."
+    say(told, quiet=params["quiet"])
 
 
 _PROMPTS, _TEXTS, _BUDGET_S, _PROBES = 40, 320, 600.0, 24
@@ -303,12 +299,19 @@ so does one that ignores the cut."""
 
 def audit_named(params: Mapping[str, Any]) -> None:
     """Audit an engine with every setting that was asked for."""
-    from spsbench.engines.external.protocol import FLOAT32, PeerGone
     from spsbench.engines.external.registry import find_peer
 
+    course, gone = audited(params, find_peer(params["engine"]))
+    course.show()
+    course.conclude(gone)
+
+
+def audited(params: Mapping[str, Any], kind: PeerKind) -> tuple[Course, str | None]:
+    """The audit of an engine, and why it was given up, if so."""
+    from spsbench.engines.external.protocol import FLOAT32, PeerGone
+
     # What is refused is refused before torch is imported.
-    kind, limits = find_peer(params["engine"]), _limits(params)
-    weights = params["weights"] or FLOAT32
+    limits, weights = _limits(params), params["weights"] or FLOAT32
     kind = kind.with_weights(weights, "--weights")
     if params["repro"] and kind.served:
         why, remedy = "no script is written for servers.", "Name the engine itself, or a worker."
@@ -342,7 +345,7 @@ def audit_named(params: Mapping[str, Any]) -> None:
     # A bound that was asked for is what the audit waits for; without one, all texts are drawn.
     fewest = limits[1] if params["bound"] is None else 0
     effort = Effort(*limits, ready.max_new_tokens, fewest, shared_prefixes=bool(caches), probes=_PROBES)
-    course = _Course(params, ready, folder, effort)
+    course = Course(params, ready, folder, effort)
     course.require_same()
     course.write()
     continued_by(lambda: typed(*(() if params["out"] else ("--out", str(folder)))))
@@ -358,8 +361,7 @@ def audit_named(params: Mapping[str, Any]) -> None:
         raise UnavailableError(f"{kind.name} cannot be asked: {gone}.", flag="--engine")
     if params["repro"]:
         course.reproduce(subject)
-    course.show()
-    course.conclude(gone)
+    return course, gone
 
 
 def _lookaheads(params: Mapping[str, Any], *, served: bool) -> list[int | None]:
@@ -497,7 +499,7 @@ def _watch(effort: Effort, *, quiet: bool) -> Watch:
 
 
 @dataclass(slots=True)
-class _Course:
+class Course:
     """An audit as it goes on: what was asked, where it is kept, and the settings that are done."""
 
     params: Mapping[str, Any]
@@ -513,10 +515,8 @@ class _Course:
         names = ("engine", "task", "limit", "target", "draft", "revision", "draft_revision")
         facts = {name: self.params[name] and str(self.params[name]) for name in names}
         more = {"seed": self.ready.config.seed, "max_new_tokens": self.ready.max_new_tokens}
-        if self.params["weights"]:
-            more |= {"weights": self.params["weights"]}
-        if self.effort.shared_prefixes:  # other prompts
-            more |= {"shared_prefixes": True}
+        more |= {"weights": self.params["weights"]} if self.params["weights"] else {}
+        more |= {"shared_prefixes": True} if self.effort.shared_prefixes else {}  # other prompts
         return facts | {"pair": self.ready.config.pair.name} | more
 
     def require_same(self) -> None:
