@@ -329,9 +329,8 @@ def verify_engine(params: Mapping[str, Any]) -> None:
     failed = [f"{each.test} ({name})" for name, each in every if not each.passed]
     if failed:
         raise GateFailed(f"it does not follow the protocol: {', '.join(failed)}.", flag="--engine")
-    say(
-        "It follows the protocol. Whether its texts follow the target: spsbench audit.", quiet=params["quiet"]
-    )
+    told = "It follows the protocol. Whether its texts follow the target: spsbench audit."
+    say(told, quiet=params["quiet"])
 
 
 _PROMPTS, _TEXTS, _BUDGET_S, _PROBES = 40, 320, 600.0, 24
@@ -344,11 +343,20 @@ so does one that ignores the cut."""
 
 def audit_named(params: Mapping[str, Any]) -> None:
     """Audit an engine with every setting that was asked for."""
+    from spsbench.engines.external.registry import find_peer
+
+    course, gone = audited(params, find_peer(params["engine"]))
+    course.show()
+    conclude(course.rows, course.effort.bound, gone)
+
+
+def audited(params: Mapping[str, Any], kind: PeerKind) -> tuple[Course, str | None]:
+    """The audit of an engine, and why it was given up, if so."""
     from spsbench.engines.external.protocol import FLOAT32, MOST_IN_FLIGHT, PeerGone
 
     # What is refused is refused before torch is imported.
     limits, weights = _limits(params), params["weights"] or FLOAT32
-    kind, lookaheads = _kind(params, weights)
+    kind, lookaheads = _prepared(kind, params, weights)
     samplings = _samplings(params)
     levels = values.concurrencies(params["in_flight"] or "1", "--in-flight", MOST_IN_FLIGHT)
     caches = _caches(params["prefix_cache"])
@@ -378,7 +386,7 @@ def audit_named(params: Mapping[str, Any]) -> None:
     # A bound that was asked for is what the audit waits for; without one, all texts are drawn.
     fewest = limits[1] if params["bound"] is None else 0
     effort = Effort(*limits, ready.max_new_tokens, fewest, shared_prefixes=bool(caches), probes=_PROBES)
-    course = _Course(params, ready, folder, effort, Paths(_watch(effort, quiet=quiet)))
+    course = Course(params, ready, folder, effort, Paths(_watch(effort, quiet=quiet)))
     course.require_same()
     course.write()
     continued_by(lambda: typed(*(() if params["out"] else ("--out", str(folder)))))
@@ -395,16 +403,14 @@ def audit_named(params: Mapping[str, Any]) -> None:
     course.give_evidence(subject)
     if params["repro"]:
         course.reproduce(subject)
-    course.show()
-    conclude(course.rows, effort.bound, gone)
+    return course, gone
 
 
-def _kind(params: Mapping[str, Any], weights: str) -> tuple[PeerKind, list[int | None]]:
-    """The engine, and with which K it is run."""
+def _prepared(kind: PeerKind, params: Mapping[str, Any], weights: str) -> tuple[PeerKind, list[int | None]]:
+    """The engine with these weights, and with which K it is run."""
     from spsbench.engines.external.protocol import FLOAT32
-    from spsbench.engines.external.registry import find_peer
 
-    kind = find_peer(params["engine"]).with_weights(weights, "--weights")
+    kind = kind.with_weights(weights, "--weights")
     if params["repro"] and kind.served:
         why, remedy = "no script is written for servers.", "Name the engine itself, or a worker."
         raise UsageError(why, flag="--repro", remedy=remedy)
@@ -547,7 +553,7 @@ def _watch(effort: Effort, *, quiet: bool) -> Watch:
 
 
 @dataclass(slots=True)
-class _Course:
+class Course:
     """An audit as it goes on: what was asked, where it is kept, and the settings that are done."""
 
     params: Mapping[str, Any]
@@ -564,10 +570,8 @@ class _Course:
         names = ("engine", "task", "limit", "target", "draft", "revision", "draft_revision")
         facts = {name: self.params[name] and str(self.params[name]) for name in names}
         more = {"seed": self.ready.config.seed, "max_new_tokens": self.ready.max_new_tokens}
-        if self.params["weights"]:
-            more |= {"weights": self.params["weights"]}
-        if self.effort.shared_prefixes:  # other prompts
-            more |= {"shared_prefixes": True}
+        more |= {"weights": self.params["weights"]} if self.params["weights"] else {}
+        more |= {"shared_prefixes": True} if self.effort.shared_prefixes else {}  # other prompts
         return facts | {"pair": self.ready.config.pair.name} | more
 
     def require_same(self) -> None:
