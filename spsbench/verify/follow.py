@@ -2,8 +2,8 @@
 
 Text n has e-values E_n, one for each stake (a likelihood ratio of a stated fault against the target), at
 most 1 on average under a right server, whatever came before. An audit looks at their product from the first
-text on. After a clean month that has shrunk so far that a defect which begins then takes about as long to show. So
-every text begins a product, and all are added up with weights w_n that are known before the text is drawn:
+text on. After a clean month that has shrunk so far that a defect which begins then takes about as long to
+show. So every text begins a product, and all are added up with weights w_n, known before the text is drawn:
 
     R_n = (R_{n-1} + w_n) E_n,   R_0 = START
 
@@ -197,28 +197,32 @@ class Follower:
 
         The state is written between lines alone: whatever ends this, it can go on from there.
         """
-        while True:
-            came = False
-            for line in self._lines():
-                came, finding = True, self._take(line)
-                if finding is not None:
-                    goes_on = tell(finding)  # before it is written: rather twice than never
-                    self.state.alarms, self.state.last_alarm = self.state.alarms + 1, finding
-                    before = self.state.detector
-                    self.state.detector = Detector(cells=before.cells, last_s=before.last_s)
-                    self._write(due=True)
-                    if not goes_on:
-                        return
+        try:
+            while True:
+                came = False
+                for line in self._lines():
+                    came, finding = True, self._take(line)
+                    if finding is not None:
+                        goes_on = tell(finding)  # before it is written: rather twice than never
+                        self.state.alarms, self.state.last_alarm = self.state.alarms + 1, finding
+                        before = self.state.detector
+                        self.state.detector = Detector(cells=before.cells, last_s=before.last_s)
+                        self._write(due=True)
+                        if not goes_on:
+                            return
+                    watch()
+                    if time.monotonic() >= until_s:
+                        break
+                    self._write(due=False)
                 watch()
-                if time.monotonic() >= until_s:
-                    break
-                self._write(due=False)
-            watch()
-            if not came or time.monotonic() >= until_s:
-                self._write(due=came or self._written_s < 0)
-                if time.monotonic() >= until_s:
-                    return
-                time.sleep(POLL_S)
+                if not came or time.monotonic() >= until_s:
+                    self._write(due=came or self._written_s < 0)
+                    if time.monotonic() >= until_s:
+                        return
+                    time.sleep(POLL_S)
+        finally:
+            if self._file is not None:
+                self._file.close()
 
     def _write(self, *, due: bool) -> None:
         if due or time.monotonic() - self._written_s >= _EVERY_S:
