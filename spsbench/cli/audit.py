@@ -182,11 +182,10 @@ def audit_log(path: Path, params: Mapping[str, Any]) -> None:
     state, alarms = State.read(kept, asked), list[str]()
     target, *drafts = _load(sources, reader.vocab_size, config)
     models = target, drafts[0] if drafts else None
-    last = time.monotonic()
     say(f"Following {path}, 1 request in {every}; {_FALSE_ALARMS}. State: {kept}.", quiet=quiet)
 
     def tell(finding: dict[str, Any]) -> bool:
-        alarms.append(finding["why"])
+        alarms[:] = [finding["why"]]  # the last: there may be many
         say(f"ALARM at line {finding['line']}: {finding['why']}.", quiet=quiet)
         if url is not None:
             import requests
@@ -197,14 +196,8 @@ def audit_log(path: Path, params: Mapping[str, Any]) -> None:
                 say(f"The webhook failed ({type(error).__name__}).", quiet=quiet)
         return url is not None
 
-    def watch() -> None:
-        nonlocal last
-        if time.monotonic() - last >= _EVERY_S:
-            last = time.monotonic()
-            say("; ".join(map(": ".join, _followed(state))), quiet=quiet)
-
     try:
-        Follower(path, kept, state, reader, models, every, theirs).run(last + budget_s, tell, watch)
+        Follower(path, kept, state, reader, models, every, theirs).run(time.monotonic() + budget_s, tell)
     finally:  # an interruption, too, says what is known
         table = Table([left(whole=True), left()], _followed(state))
         present(lambda: asdict(state) | {"kept": str(kept)}, table.as_rich, json=params["json"], quiet=quiet)
@@ -229,9 +222,9 @@ def _followed(state: State) -> list[tuple[str, str]]:
         "warning": warning if state.retokenised else None,
         "impossible": f"{state.impossible} tokens of probability 0",
         "evidence": f"{state.detector.years:.2g}; alarm at 1",
-        "most of it": None
-        if lead is None
-        else f"{lead['why']}: 10^{lead['log10_e']:.1f} since text {lead['since_text']}",
+        "most of it": f"{lead['why']}: 10^{lead['log10_e']:.1f} since text {lead['since_text']}"
+        if lead
+        else None,
         "alarms": str(state.alarms),
     }
     return [(name, text) for name, text in lines.items() if text is not None]

@@ -190,46 +190,40 @@ class Follower:
     every: int
     dtype: torch.dtype | None
     _file: BinaryIO | None = None
+    _written: tuple[int, int] | None = None  # files and lines at that time
     _written_s: float = -math.inf
 
-    def run(self, until_s: float, tell: Callable[[dict[str, Any]], bool], watch: Callable[[], None]) -> None:
+    def run(self, until_s: float, tell: Callable[[dict[str, Any]], bool]) -> None:
         """Follow until ``until_s`` of the monotonic clock, or until ``tell``, which gets alarms, says False.
 
         The state is written between lines alone: whatever ends this, it can go on from there.
         """
+        state, goes_on = self.state, True
         try:
-            while True:
-                came = False
+            while goes_on:
                 for line in self._lines():
-                    came, finding = True, self._take(line)
+                    finding = self._take(line)
                     if finding is not None:
                         goes_on = tell(finding)  # before it is written: rather twice than never
-                        self.state.alarms, self.state.last_alarm = self.state.alarms + 1, finding
-                        before = self.state.detector
-                        self.state.detector = Detector(cells=before.cells, last_s=before.last_s)
-                        self._write(due=True)
-                        if not goes_on:
-                            return
-                    watch()
-                    if time.monotonic() >= until_s:
+                        state.alarms, state.last_alarm = state.alarms + 1, finding
+                        state.detector = Detector(cells=state.detector.cells, last_s=state.detector.last_s)
+                    self._write(now=finding is not None)
+                    if not goes_on or time.monotonic() >= until_s:
                         break
-                    self._write(due=False)
-                watch()
-                if not came or time.monotonic() >= until_s:
-                    self._write(due=came or self._written_s < 0)
-                    if time.monotonic() >= until_s:
-                        return
+                self._write(now=True)
+                goes_on = goes_on and time.monotonic() < until_s
+                if goes_on:
                     time.sleep(POLL_S)
         finally:
             if self._file is not None:
                 self._file.close()
 
-    def _write(self, *, due: bool) -> None:
-        if due or time.monotonic() - self._written_s >= _EVERY_S:
+    def _write(self, *, now: bool) -> None:
+        """Write the state if it has changed, at most once in ``_EVERY_S`` unless it has to be ``now``."""
+        seen, at_s = (self.state.files, self.state.lines), time.monotonic()
+        if seen != self._written and (now or at_s - self._written_s >= _EVERY_S):
             write_json(self.kept, asdict(self.state))
-            self._written_s = time.monotonic()
-
-    # --- lines ---
+            self._written, self._written_s = seen, at_s
 
     def _lines(self) -> Iterator[bytes]:
         """Whole lines that are there, over rotations; a line without an end is waited for."""

@@ -121,7 +121,7 @@ class Lines(Follower):
 
     def all(self) -> list[bytes]:
         """What was seen when nothing was left to do."""
-        self.run(1.0, lambda finding: True, lambda: None)
+        self.run(1.0, lambda finding: True)
         return self.seen
 
 
