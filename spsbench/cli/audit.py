@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from spsbench.verify.audit import Audit, Reader
     from spsbench.verify.effort import Finding
     from spsbench.verify.engine_audit import Effort, Row, Setting, Subject, Watch
+    from spsbench.verify.evidence_file import Header, Paths, Texts
     from spsbench.verify.follow import State
     from spsbench.verify.free_evidence import FreeEvidence
 
@@ -55,10 +56,13 @@ OF_TEXTS = {
     "samples engine follow pair target draft revision draft_revision temperature top_p top_k greedy "
     f"{options.PROCESSED} "
     "samples_dtype every webhook k arms weights in_flight prefix_cache bound texts budget task limit "
-    "max_new_tokens threads out repro seed device dtype",
+    "max_new_tokens threads out evidence repro seed device dtype",
     {
         options.FIRST: {
-            "[SAMPLES]": "JSON lines with prompt_ids and completion_ids, or prompt and completion; .gz too.",
+            "[SAMPLES]": (
+                "JSON lines with prompt_ids and completion_ids, or prompt and completion, or what --evidence "
+                "wrote; .gz too."
+            ),
             "--engine NAME": (
                 'Draw texts from an engine: a name of `spsbench list engines`, worker:"COMMAND" or '
                 "openai:URL."
@@ -89,6 +93,7 @@ OF_TEXTS = {
             "--out DIR": (
                 "Directory of texts and results. Default: a new one in results/; with --follow that of FILE."
             ),
+            "--evidence FILE": "Also write what others check the verdict with: spsbench audit FILE.",
             "--repro": "After an alarm, write repro.py: one prompt that shows it, without spsbench.",
         },
         options.MACHINE: {"--dtype NAME": "auto, float32, bfloat16 or float16. Default: auto."},
@@ -111,11 +116,9 @@ def audit(**params: Any) -> None:
         audit_log(params["follow"], params)
 
 
-def _of_file(
-    path: Path, flag: str, params: Mapping[str, Any]
-) -> tuple[RunConfig, list[ModelSource], Reader, torch.dtype | None]:
-    """The models of a file's texts, not loaded yet, a reader of its lines and the dtype that wrote them."""
-    sampling = values.sampling(params)
+def _config_of_file(path: Path, flag: str, params: Mapping[str, Any]) -> RunConfig:
+    """The models of a file's texts, once everything that was typed is known to be possible."""
+    values.sampling(params)
     values.float_dtype(params["dtype"], "--dtype")
     samples_dtype = params["samples_dtype"]
     if samples_dtype not in (None, *values.FLOATS):
@@ -127,19 +130,32 @@ def _of_file(
     names = ("pair", "target", "draft", "revision", "draft_revision", "device", "dtype")
     config = resolve({name: params[name] for name in names} | {"arms": PLAIN})  # a target needs no draft
     values.readable(path, flag, "Name a file of JSON lines.")
+    return config
+
+
+def _reader_of(
+    path: Path, config: RunConfig, params: Mapping[str, Any]
+) -> tuple[list[ModelSource], Reader, torch.dtype | None]:
+    """The models, not loaded yet, a reader of the file's lines and the dtype of who wrote them."""
     say(f"Checking {path} and the models", quiet=params["quiet"])
     sources, size, window = _sources(config, alone=params["draft"] is None and params["target"] is not None)
     from spsbench.models.memory import DTYPES
     from spsbench.verify.audit import Reader
 
-    reader = Reader(sources[0].tokenizer, size, window, sampling)
-    return config, sources, reader, None if samples_dtype is None else DTYPES[samples_dtype]
+    theirs = None if params["samples_dtype"] is None else DTYPES[params["samples_dtype"]]
+    return sources, Reader(sources[0].tokenizer, size, window, values.sampling(params)), theirs
 
 
 def audit_file(path: Path, params: Mapping[str, Any]) -> None:
     """Judge the texts of a file."""
     quiet, seed = params["quiet"], values.seed(params["seed"])
-    config, sources, reader, theirs = _of_file(path, "SAMPLES", params)
+    config = _config_of_file(path, "SAMPLES", params)
+    from spsbench.verify import evidence_file
+
+    if (evidence := evidence_file.read(path, "SAMPLES")) is not None:
+        audit_evidence(path, *evidence, params)
+        return
+    sources, reader, theirs = _reader_of(path, config, params)
     total = sum(1 for _ in reader.read(path))
     if not total:
         raise UsageError(f"{path} is empty.", flag="SAMPLES", remedy="Name a file with completions.")
@@ -162,6 +178,40 @@ def audit_file(path: Path, params: Mapping[str, Any]) -> None:
     _show(found, free, [source.name for source in sources], params)
 
 
+def audit_evidence(path: Path, header: Header, texts: Texts, params: Mapping[str, Any]) -> None:
+    """Score the texts of evidence again, with weights that are not the auditor's word."""
+    names, quiet = ("pair", "target", "draft", "revision", "draft_revision"), params["quiet"]
+    given = {name: params[name] for name in names}
+    told = {name: header.asked.get(name) for name in names}
+    if told["target"] is not None:
+        del told["pair"]
+    if any(params[name] is not None for name in ("temperature", "top_p", "top_k")) or params["greedy"]:
+        why = f"{path} says how its texts were drawn."
+        raise UsageError(why, flag="SAMPLES", remedy="Leave the sampling out.")
+    models = given if any(given.values()) else told
+    config = resolve({**models, "arms": PLAIN, "dtype": "float32", "device": params["device"]})
+    say(f"Checking {path} and the weights", quiet=quiet)
+    from spsbench.verify import evidence_file
+
+    sources, size, _ = _sources(config, alone=False)
+    for source, hashes, flag in zip(sources, header.weights, ("--target", "--draft"), strict=True):
+        if evidence_file.weights_of(source) != hashes:
+            why = f"{source.name} has other weights than {path} was written with."
+            raise UsageError(why, flag=flag, remedy=f"Name the same: {', '.join(hashes) or 'none known'}.")
+    target, draft = _load(sources, size, config)
+    bound, paths = header.effort.bound, evidence_file.Paths(_watch(header.effort, quiet=quiet))
+    found = list(evidence_file.scored_again(header, texts, sources, (target, draft), paths))
+    wrong, most = evidence_file.differences(header, found, paths)
+    if wrong:
+        raise GateFailed(f"scored again, {path} says otherwise: {'; '.join(wrong)}.", flag="SAMPLES")
+    gone = evidence_file.missing(texts)
+    facts = {"rows": [row.facts() for row in found], "log10_e_apart": most, "missing": gone}
+    lost = f" {gone} requests have no text: they failed, or were taken out." if gone else ""
+    same = f"Scored again: the same verdicts, log10 e-values within {max(most, 1e-4):.2g}.{lost}"
+    _print_rows(found, f"{sources[0].name}, {path.name}", bound, facts, params, [same])
+    conclude(found, bound, None)
+
+
 def audit_log(path: Path, params: Mapping[str, Any]) -> None:
     """Follow a server's log, see ``spsbench.verify.follow``."""
     import math
@@ -171,7 +221,8 @@ def audit_log(path: Path, params: Mapping[str, Any]) -> None:
     every = int(values.number(params["every"], "--every", 1, 1, whole=True))
     if url is not None and not url.startswith(("http://", "https://")):
         raise UsageError(f"it must be a URL, got {url}.", flag="--webhook", remedy="Give http://HOST/PATH.")
-    config, sources, reader, theirs = _of_file(path, "--follow", params)
+    config = _config_of_file(path, "--follow", params)
+    sources, reader, theirs = _reader_of(path, config, params)
     from spsbench.report.tables import Table, left
     from spsbench.verify.follow import Follower, State
 
@@ -390,19 +441,11 @@ so does one that ignores the cut."""
 def audit_named(params: Mapping[str, Any]) -> None:
     """Audit an engine with every setting that was asked for."""
     from spsbench.engines.external.protocol import FLOAT32, PeerGone
-    from spsbench.engines.external.registry import find_peer
 
     # What is refused is refused before torch is imported.
-    kind, limits = find_peer(params["engine"]), _limits(params)
-    weights = params["weights"] or FLOAT32
-    kind = kind.with_weights(weights, "--weights")
-    if params["repro"] and kind.served:
-        why, remedy = "no script is written for servers.", "Name the engine itself, or a worker."
-        raise UsageError(why, flag="--repro", remedy=remedy)
-    samplings, lookaheads = _samplings(params), _lookaheads(params, served=kind.served)
-    if weights != FLOAT32 and 0 not in lookaheads:
-        why = "the plain texts measure the rounding of the engine's kernels."
-        raise UsageError(why, flag="--weights", remedy=f"Leave {PLAIN} among the --arms.")
+    limits, weights = _limits(params), params["weights"] or FLOAT32
+    kind, lookaheads = _kind(params, weights)
+    samplings = _samplings(params)
     levels, caches = _levels(params["in_flight"]), _caches(params["prefix_cache"])
     threads, config = values.threads(params["threads"]), config_of(params, "--task")
     from spsbench.cli.interruption import continued_by, typed
@@ -410,6 +453,7 @@ def audit_named(params: Mapping[str, Any]) -> None:
     from spsbench.engines.external.engine import ids_that_end
     from spsbench.store import fresh_directory
     from spsbench.verify.engine_audit import Effort, Setting, audit_engine
+    from spsbench.verify.evidence_file import Paths
 
     quiet = params["quiet"]
     say("Checking prompts, models and engine", quiet=quiet)
@@ -423,16 +467,17 @@ def audit_named(params: Mapping[str, Any]) -> None:
     ]
     folder: Path = params["out"] or fresh_directory(results_dir(), "audit", ready.config.pair.name)
     make_folder(folder, "--out")
+    make_folder((params["evidence"] or folder).parent, "--evidence")
     subject = subject_of(kind, ready, threads, weights)
     # A bound that was asked for is what the audit waits for; without one, all texts are drawn.
     fewest = limits[1] if params["bound"] is None else 0
     effort = Effort(*limits, ready.max_new_tokens, fewest, shared_prefixes=bool(caches), probes=_PROBES)
-    course = _Course(params, ready, folder, effort)
+    course = _Course(params, ready, folder, effort, Paths(_watch(effort, quiet=quiet)))
     course.require_same()
     course.write()
     continued_by(lambda: typed(*(() if params["out"] else ("--out", str(folder)))))
     gone = None
-    told = (folder, lambda s: say(s, quiet=quiet), _watch(effort, quiet=quiet))
+    told = (folder, lambda s: say(s, quiet=quiet), course.paths)
     try:
         for row in audit_engine(subject, settings, effort, ready.config.seed, *told):
             course.rows.append(row)
@@ -441,10 +486,27 @@ def audit_named(params: Mapping[str, Any]) -> None:
         gone = str(error)
     if gone is not None and not course.rows:
         raise UnavailableError(f"{kind.name} cannot be asked: {gone}.", flag="--engine")
+    course.give_evidence(subject)
     if params["repro"]:
         course.reproduce(subject)
     course.show()
-    course.conclude(gone)
+    conclude(course.rows, effort.bound, gone)
+
+
+def _kind(params: Mapping[str, Any], weights: str) -> tuple[PeerKind, list[int | None]]:
+    """The engine, and with which K it is run."""
+    from spsbench.engines.external.protocol import FLOAT32
+    from spsbench.engines.external.registry import find_peer
+
+    kind = find_peer(params["engine"]).with_weights(weights, "--weights")
+    if params["repro"] and kind.served:
+        why, remedy = "no script is written for servers.", "Name the engine itself, or a worker."
+        raise UsageError(why, flag="--repro", remedy=remedy)
+    lookaheads = _lookaheads(params, served=kind.served)
+    if weights != FLOAT32 and 0 not in lookaheads:
+        why = "the plain texts measure the rounding of the engine's kernels."
+        raise UsageError(why, flag="--weights", remedy=f"Leave {PLAIN} among the --arms.")
+    return kind, lookaheads
 
 
 def _lookaheads(params: Mapping[str, Any], *, served: bool) -> list[int | None]:
@@ -589,6 +651,7 @@ class _Course:
     ready: Plan
     folder: Path
     effort: Effort
+    paths: Paths
     rows: list[Row] = field(default_factory=list)
     repro: ReproFacts | None = None
 
@@ -629,6 +692,19 @@ class _Course:
         }
         write_json(self.folder / "audit.json", facts | ({} if self.repro is None else {"repro": self.repro}))
 
+    def give_evidence(self, subject: Subject) -> None:
+        """Write the file for others, if it was asked for."""
+        from spsbench.verify.evidence_file import write
+
+        if (path := self.params["evidence"]) is not None:
+            source = self.ready.source
+            given = (self.asked, self.ready.config.seed, self.rows, self.paths, self.folder)
+            write(path, subject, (source.target, source.draft), self.effort, *given)
+            say(
+                f"What others check this with is in {path}: spsbench audit {path}.",
+                quiet=self.params["quiet"],
+            )
+
     def reproduce(self, subject: Subject) -> None:
         """Look for one context that shows the clearest alarm, if there is one and the engine stays up."""
         from spsbench.engines.external.protocol import PeerGone
@@ -651,46 +727,62 @@ class _Course:
 
     def show(self) -> None:
         """Print the table and what it says."""
-        from spsbench.report.judgement import audit_sentences, audit_table, repro_sentence
+        from spsbench.report.judgement import repro_sentence
 
-        facts, quiet = [row.facts() for row in self.rows], self.params["quiet"]
-        if self.params["json"]:
-            more = {} if self.repro is None else {"repro": self.repro}
-            print_json({"folder": str(self.folder), "label": self.ready.label(), "rows": facts} | more)
-            return
-        described = next((row.described for row in self.rows if not row.found.cannot), self.rows[0].described)
-        screen = out(quiet=quiet)
-        engine = f"{described.engine} {described.version}"
-        screen.print(f"{engine}, {self.ready.config.pair.name}, {self.ready.label()}", markup=False)
-        screen.print(audit_table(facts).as_rich())
-        sentences = [*audit_sentences(facts, self.effort.bound), *described.limits]
+        facts: dict[str, Any] = {"folder": str(self.folder), "label": self.ready.label()}
+        facts |= {"rows": [row.facts() for row in self.rows]}
+        more = [] if self.repro is None else [repro_sentence(self.repro, self.folder)]
         if self.repro is not None:
-            sentences.append(repro_sentence(self.repro, self.folder))
-        for sentence in sentences:
-            screen.print(f"\n{sentence}", markup=False, highlight=False)
-        say(f"Texts and audit.json are in {self.folder}.", quiet=quiet)
+            facts |= {"repro": self.repro}
+        title = f"{self.ready.config.pair.name}, {self.ready.label()}"
+        _print_rows(self.rows, title, self.effort.bound, facts, self.params, more)
+        if not self.params["json"]:
+            say(f"Texts and audit.json are in {self.folder}.", quiet=self.params["quiet"])
 
-    def conclude(self, gone: str | None) -> None:
-        """Raise what gives the exit code: an alarm counts before what is not clear."""
-        from spsbench.stats.losslessness import ALARM
-        from spsbench.verify.engine_audit import CANNOT, UNDECIDED
 
-        if all(row.decision == CANNOT for row in self.rows) and gone is None:
-            why = "; ".join(dict.fromkeys(f"{row.found.cannot}" for row in self.rows))
-            raise UnavailableError(f"none of the settings can be audited: {why}.", flag="--engine")
-        alarms = [row.setting.name for row in self.rows if row.decision == ALARM and row.convention is None]
-        if alarms:
-            raise GateFailed(f"not the target's distribution: {'; '.join(alarms)}.", flag="--engine")
-        free = [(row.setting.name, each) for row in self.rows for each in row.found.free]
-        beside = [f"{each.test} ({setting})" for setting, each in free if not each.passed]
-        if beside:
-            raise GateFailed(f"wrong beside the law of its texts: {'; '.join(beside)}.", flag="--engine")
-        if gone is not None:
-            raise IncompleteError(f"the engine gave up: {gone}.", flag="--engine")
-        unclear = [row.setting.name for row in self.rows if row.decision == UNDECIDED]
-        if unclear:
-            raise IncompleteError(
-                f"that less than {self.effort.bound:.1%} leaks could not be shown: {'; '.join(unclear)}.",
-                flag="--bound",
-                remedy="Give more --texts or --budget, a higher --temperature, or a wider --bound.",
-            )
+def _print_rows(
+    rows: Sequence[Row],
+    title: str,
+    bound: float | None,
+    facts: Mapping[str, Any],
+    params: Mapping[str, Any],
+    more: Sequence[str],
+) -> None:
+    """Print the table of settings and what it says, or facts as JSON."""
+    from spsbench.report.judgement import audit_sentences, audit_table
+
+    if params["json"]:
+        print_json(facts)
+        return
+    described = next((row.described for row in rows if not row.found.cannot), rows[0].described)
+    screen = out(quiet=params["quiet"])
+    screen.print(f"{described.engine} {described.version}, {title}", markup=False)
+    screen.print(audit_table(facts["rows"]).as_rich())
+    for sentence in (*audit_sentences(facts["rows"], bound), *described.limits, *more):
+        screen.print(f"\n{sentence}", markup=False, highlight=False)
+
+
+def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None:
+    """Raise what gives the exit code: an alarm counts before what is not clear."""
+    from spsbench.stats.losslessness import ALARM
+    from spsbench.verify.engine_audit import CANNOT, UNDECIDED
+
+    if all(row.decision == CANNOT for row in rows) and gone is None:
+        why = "; ".join(dict.fromkeys(f"{row.found.cannot}" for row in rows))
+        raise UnavailableError(f"none of the settings can be audited: {why}.", flag="--engine")
+    alarms = [row.setting.name for row in rows if row.decision == ALARM and row.convention is None]
+    if alarms:
+        raise GateFailed(f"not the target's distribution: {'; '.join(alarms)}.", flag="--engine")
+    free = [(row.setting.name, each) for row in rows for each in row.found.free]
+    beside = [f"{each.test} ({setting})" for setting, each in free if not each.passed]
+    if beside:
+        raise GateFailed(f"wrong beside the law of its texts: {'; '.join(beside)}.", flag="--engine")
+    if gone is not None:
+        raise IncompleteError(f"the engine gave up: {gone}.", flag="--engine")
+    unclear = [row.setting.name for row in rows if row.decision == UNDECIDED]
+    if unclear:
+        raise IncompleteError(
+            f"that less than {bound:.1%} leaks could not be shown: {'; '.join(unclear)}.",
+            flag="--bound",
+            remedy="Give more --texts or --budget, a higher --temperature, or a wider --bound.",
+        )

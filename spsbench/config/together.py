@@ -162,7 +162,7 @@ TABLE = (
         ("audit",),
         (
             *("k", "arms", "weights", "in_flight", "prefix_cache", "bound", "texts"),
-            *("task", "limit", "max_new_tokens", "threads", "repro"),
+            *("task", "limit", "max_new_tokens", "threads", "evidence", "repro"),
         ),
         ("samples", "follow"),
         "it is for texts that are drawn from an engine, and {beside} is a file of them.",
@@ -180,6 +180,11 @@ TABLE = (
         why="{value} is of a log that is followed.",
         remedy="Add --follow FILE, or leave it out.",
         without=("follow",),
+    ),
+    Clash(
+        ("audit",),
+        *(("evidence",), ("weights",)),
+        "{value} is given together with {other}, and others have the weights before they are converted.",
     ),
     Clash(
         ("audit",),

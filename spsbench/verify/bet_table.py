@@ -387,6 +387,7 @@ AGAIN = (BEFORE, LOOP, LAST_TEST, *(f"text {back} before" for back in TEXTS))
 """Where numbers may come from that are used again; ``THIS_LOOP`` is of tests alone."""
 
 LEAVES_OUT_STOPS = "leaves out what ends a text"
+PENALISES_TWICE = "penalises tokens of the running loop twice"
 PICKS, TESTS, REPLACED = "the drafted tokens", "the acceptance tests", "the tokens after a rejection"
 
 
@@ -467,6 +468,7 @@ def _texts() -> Iterator[Bet]:  # noqa: C901 - a table
             yield Bet(f"draws {share:.1%} from {name}", share, partial(_from_whole_rows, name=name), False)
     for name in (LEAVES_OUT_STOPS, "shuns tokens that are there", "repeats tokens that are there"):
         yield Bet(name, 0.5, partial(_from_whole_rows, name=name), False)
+    yield Bet(PENALISES_TWICE, 0.9, partial(_from_whole_rows, name=PENALISES_TWICE))
     yield Bet("cuts one token too many", 0.9, _without_last, False)
     for count in (20, 40, 50):
         yield Bet(f"cuts to the {count} best", 0.9, partial(_top, count=count), False)

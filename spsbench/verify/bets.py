@@ -8,9 +8,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
+from spsbench.decode.processors import with_history
+from spsbench.decode.sampling import warp
 from spsbench.engines.external.engine import add_up
 from spsbench.engines.rescore import Reading
+from spsbench.records import Processing
 from spsbench.report.judgement import EVERY
 from spsbench.verify.bet_table import (
     AGAIN,
@@ -21,6 +25,7 @@ from spsbench.verify.bet_table import (
     LEAVES_OUT_STOPS,
     LOOP,
     ORDERS,
+    PENALISES_TWICE,
     TEXTS,
     THIS_LOOP,
     TINY,
@@ -226,6 +231,7 @@ class Bets:
             raw = reading.draft_logits.double().softmax(-1).numpy()
         x = np.asarray(tokens, dtype=np.int64)
         support, ratios = (q > 0).sum(-1) * 1.0, self._ratios(prompt, x, q, index)
+        ratios[PENALISES_TWICE] = _penalised_twice(reading, x, q, index)
         if q.shape[-1] > _WIDEST:
             (x, tested), (q, p, raw) = _head((x, tested), (q, p, raw))
         view = View(x, q, p, raw, index, kind, tested, self._k or 0, self._temperature, support, ratios)
@@ -332,6 +338,22 @@ def copied(
         if not alive or not there[t] or whole > _MOST:
             break
     return min(parted + whole, _MOST)
+
+
+def _penalised_twice(reading: Reading, x: Ints, q: Floats, index: Ints) -> Floats:
+    """[n] ratios of a law that applies the penalties once more to tokens of the running loop."""
+    process = reading.sampling.process or Processing()
+    again = Processing(
+        repetition_penalty=process.repetition_penalty,
+        presence_penalty=process.presence_penalty,
+        frequency_penalty=process.frequency_penalty,
+    )
+    found, there = np.ones(len(x)), np.flatnonzero(index > 0)
+    if again.follows_history and len(there):
+        rows = [with_history(reading.logits[n, None], again, x[n - index[n] : n].tolist(), 0) for n in there]
+        other = warp(torch.cat(rows), reading.sampling).double().numpy()
+        found[there] = other[np.arange(len(there)), x[there]] / np.maximum(q[there, x[there]], TINY)
+    return found
 
 
 def tilted(hit: Bools, mass: Floats, factor: float) -> Floats:

@@ -16,6 +16,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
@@ -154,7 +155,8 @@ class EngineAudit:
         after, bound = 0, None
         alarm, leading = None, None
         looks = _looks(self._effort.texts)
-        for drawn in chain(kept, self._texts(began, kept, keep)):
+        texts = [each for each in kept if each.text.line]
+        for drawn in chain(texts, self._texts(began, texts, keep)):
             self._add(drawn)
             count = len(self._drawn)
             evidence = None if decision == ALARM else self._evidence()
@@ -173,14 +175,14 @@ class EngineAudit:
                     break
         if decision == UNDECIDED:
             after = len(self._drawn)
-        self._probe()
+        self._probe([each for each in kept if not each.text.line], keep)
         evidence = self._evidence()
         if evidence is not None and alarm is not None and not self._effort.all_texts:
             for name in ("verdict", "reasons", "log10_e_value", "log10_e_values"):
                 evidence[name] = alarm[name]
-        texts, failures, spent = self._drawn, self._failures, time.monotonic() - began
-        free = self._free.findings()
-        return Found(decision, evidence, after, bound, texts, failures, spent, self._gone, leading, free=free)
+        failures, spent, free = self._failures, time.monotonic() - began, self._free.findings()
+        given = self._drawn, failures, spent, self._gone, leading
+        return Found(decision, evidence, after, bound, *given, free=free)
 
     def variation(self) -> float | None:
         """How far the engine's rows are from the re-scored ones, where it gives log-probabilities."""
@@ -277,19 +279,20 @@ class EngineAudit:
         free = int((told.decoded or 0) < len(told.output_ids)) if known else None
         return Drawn(text, told.accepted_per_loop, free, told.drafted_ids)
 
-    def _probe(self) -> None:
+    def _probe(self, kept: Sequence[Drawn], keep: Callable[[Drawn], None]) -> None:
         """Requests for the evidence beside texts alone; what they say of the law is not counted."""
+        for each in kept:
+            self._beside(each, read_under(reading_of(each.text, self._models), self._law))
         longest, count = self._effort.max_new_tokens, self._effort.probes
         first = Ask(list(self._prompts[0]), longest, self._stop_ids, [], sampling_of(self._sampling))
         asks = probes(self._prompts, first, count) if self._gone is None else []
-        for part in (
-            [ask for ask in asks if ask.seed is not None],
-            [ask for ask in asks if ask.seed is None],
-        ):
+        parts = [[ask for ask in asks if (ask.seed is None) is free] for free in (False, True)]
+        for part in (parts[0][len(kept) :], parts[1][max(0, len(kept) - len(parts[0])) :]):
             try:  # what fails once, without a seed or with one, is not asked for again
                 for ask, told in self._asked(part):
                     drawn = self._drawn_of(0, ask, told)
                     if drawn is not None:
+                        keep(drawn)
                         self._beside(drawn, read_under(reading_of(drawn.text, self._models), self._law))
             except PeerError as error:
                 self._failures.append(str(error))
@@ -408,7 +411,7 @@ def drawn_of(row: Mapping[str, Any], sampling: SamplingParams) -> Drawn:
     ids = tuple(row["prompt_ids"]), tuple(row["completion_ids"])
     told = told_in(row, ids[1], retokenised=row["retokenised"])
     most = row.get("max_new_tokens")
-    ask = None if most is None else Ask([*ids[0]], most, sampling=sampling_of(sampling), seed=row["seed"])
+    ask = None if most is None else Ask([*ids[0]], most, sampling=sampling_of(sampling), seed=row.get("seed"))
     text = Foreign(row["request"], *ids, sampling, row["retokenised"], told, ask)
     return Drawn(text, row.get("accepted_per_loop"), row.get("free"), row.get("drafted_ids"))
 
@@ -449,6 +452,11 @@ class Setting:
         drawn += "" if s.process is None else f"-{s.process.key}"
         parts = [self._drafting().lower().replace("=", ""), drawn, *self.conditions]
         return "-".join(parts).replace(" ", "-") + ".jsonl"
+
+    @property
+    def files(self) -> tuple[str, str]:
+        """Of its texts, and of its short requests: some of those are the same request twice."""
+        return self.file, f"probes-{self.file}"
 
     @property
     def conditions(self) -> list[str]:
@@ -631,16 +639,20 @@ def _audited(
             # A server in 16 bits returns logprobs of 16 bits.
             exact=spelled(told.settings.get("dtype")) == FLOAT32,
         )
-        kept = _kept(folder / setting.file, setting.sampling)
         # A last line that was cut off is gone.
-        write_text(folder / setting.file, "".join(json.dumps(row_of(each)) + "\n" for each in kept))
-        with open(folder / setting.file, "a", opener=ordinary) as file:
+        kept = [_kept(folder / name, setting.sampling) for name in setting.files]
+        for name, texts in zip(setting.files, kept, strict=True):
+            write_text(folder / name, "".join(json.dumps(row_of(each)) + "\n" for each in texts))
+        with ExitStack() as opened:
+            paths = [folder / name for name in setting.files]
+            whole, short = (opened.enter_context(open(path, "a", opener=ordinary)) for path in paths)
 
             def keep(drawn: Drawn) -> None:
+                file = whole if drawn.text.line else short
                 file.write(json.dumps(row_of(drawn)) + "\n")
                 file.flush()
 
-            found = audit.run(keep, kept, partial(watch, setting))
+            found = audit.run(keep, [*chain(*kept)], partial(watch, setting))
         away = audit.variation() if setting.is_plain and setting.weights != FLOAT32 else None
     finally:
         peer.close()

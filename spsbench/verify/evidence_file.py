@@ -1,0 +1,272 @@
+"""Evidence of an engine's audit in one file, which others check without the engine.
+
+Its first line says what was asked, of which weights, and what came of it after every text; the other lines
+are the texts with their seeds. Who has the weights scores the texts again and must come to the same e-values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import file_digest, sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, NoReturn
+
+from pydantic import TypeAdapter, ValidationError
+
+import spsbench
+from spsbench.decode.processors import bound
+from spsbench.engines.external.protocol import Answer, Ask, Described, Load, PeerGone, request_seed
+from spsbench.engines.external.registry import PeerKind
+from spsbench.environment import describe_environment
+from spsbench.errors import UsageError
+from spsbench.execution.samples import rows, write_rows
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.source import ModelSource, files_of
+from spsbench.runner.stopping import derive_seed
+from spsbench.summary_types import Evidence
+from spsbench.verify.engine_audit import Decision, Effort, Row, Setting, Subject, Watch, audit_engine
+
+Texts = Sequence[dict[str, Any]]
+
+VERSION = 1
+KEY = "spsbench_evidence"
+
+_WEIGHTS = (".safetensors", ".bin", ".gguf", ".onnx")
+_APART = 0.01
+"""How far log10 e-values may differ between two machines, relative to their size where that is above 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A setting, and what was said of it.
+
+    Attributes:
+        path: log10 of the e-value after each text; None where nothing could be said yet.
+    """
+
+    setting: Setting
+    engine: Described
+    decision: Decision
+    path: Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first line.
+
+    Attributes:
+        asked: pair or models, by the names of their options.
+        weights: SHA-256 of every file of weights, of target and draft.
+        texts: SHA-256 of the lines of texts.
+    """
+
+    spsbench_evidence: Literal[1]
+    spsbench: str
+    asked: dict[str, str | int | bool | None]
+    weights: Sequence[dict[str, str]]
+    prompts: Sequence[tuple[int, ...]]
+    stop_ids: Sequence[int]
+    seed: int
+    effort: Effort
+    rows: Sequence[Judged]
+    texts: str
+    environment: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Paths:
+    """Collects e-values as an audit goes on: a ``Watch`` that hands on to another."""
+
+    then: Watch = lambda *_: None
+    found: dict[str, list[float | None]] = field(default_factory=dict)
+
+    def __call__(self, setting: Setting, count: int, evidence: Evidence | None, bound: float | None) -> None:
+        self.found.setdefault(setting.name, []).append(evidence and evidence["log10_e_value"])
+        self.then(setting, count, evidence, bound)
+
+
+def weights_of(source: ModelSource) -> dict[str, str]:
+    """SHA-256 by name of a model's files of weights."""
+    folder = files_of(source.location, source.revision)
+    found = {}
+    for path in sorted(folder.iterdir() if folder is not None else ()):
+        if path.suffix in _WEIGHTS:
+            with path.open("rb") as file:
+                found[path.name] = file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def write(
+    path: Path,
+    subject: Subject,
+    sources: Sequence[ModelSource],
+    effort: Effort,
+    asked: Mapping[str, Any],
+    seed: int,
+    found: Sequence[Row],
+    paths: Paths,
+    folder: Path,
+) -> None:
+    """Write what an audit found and the texts that are in its folder."""
+    texts = [
+        {"setting": number, **row}
+        for number, each in enumerate(found)
+        for name in each.setting.files
+        if (folder / name).exists()
+        for _, row in rows(folder / name, "--evidence")
+    ]
+    header: dict[str, Any] = {
+        KEY: VERSION,
+        "spsbench": spsbench.__version__,
+        "asked": asked,
+        "weights": [weights_of(source) for source in sources],
+        "prompts": subject.prompts,
+        "stop_ids": sorted(subject.stop_ids),
+        "seed": seed,
+        "effort": asdict(effort),
+        "rows": [
+            {
+                "setting": {**_how_run(each.setting), "sampling": each.setting.sampling.record()},
+                "engine": asdict(each.described),
+                "decision": each.decision,
+                "path": paths.found.get(each.setting.name, []),
+            }
+            for each in found
+        ],
+        "texts": _digest(texts),
+        "environment": describe_environment(),
+    }
+    write_rows(path, [header, *texts])
+
+
+def _how_run(setting: Setting) -> dict[str, Any]:
+    names = ("k", "in_flight", "prefix_cache", "weights")
+    return {name: getattr(setting, name) for name in names}
+
+
+def _digest(texts: Iterable[Mapping[str, Any]]) -> str:
+    digest = sha256()
+    for row in texts:
+        digest.update(json.dumps(row, sort_keys=True).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def read(path: Path, flag: str) -> tuple[Header, Texts] | None:
+    """Header and texts of evidence; None where a file is something else."""
+    lines = rows(path, flag)
+    _, first = next(lines, (0, {}))
+    if KEY not in first:
+        return None
+    if first[KEY] != VERSION:
+        _refuse(path, flag, f"is evidence of version {first[KEY]}, and {VERSION} is known")
+    try:
+        header = TypeAdapter(Header).validate_python(first)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        _refuse(path, flag, f"is not whole: {where}: {error.errors()[0]['msg']}")
+    texts = [row for _, row in lines]
+    if _digest(texts) != header.texts:
+        _refuse(path, flag, "was changed: its texts are not those that it was written with")
+    if (wrong := _unlike_asked(header, texts)) is not None:
+        _refuse(path, flag, f"was changed: {wrong}")
+    return header, texts
+
+
+def _refuse(path: Path, flag: str, why: str) -> NoReturn:
+    raise UsageError(f"{path} {why}.", flag=flag, remedy="Ask for the file that the audit wrote.")
+
+
+def _unlike_asked(header: Header, texts: Texts) -> str | None:
+    """What an audit would not have asked for: seeds follow from its own, and so do prompts of whole texts."""
+    for row in texts:
+        number = row.get("request")
+        if not isinstance(number, int) or not 0 <= row.get("setting", -1) < len(header.rows):
+            return "a text belongs to no request"
+        if number == 0:
+            continue
+        if row.get("seed") != request_seed(derive_seed(header.seed, "audit", number - 1, "text")):
+            return f"request {number} has another seed than the audit's"
+        prompt = header.prompts[(number - 1) % len(header.prompts)]
+        if not header.effort.shared_prefixes and tuple(row.get("prompt_ids", ())) != prompt:
+            return f"request {number} has another prompt than the audit's"
+    return None
+
+
+class _Recorded:
+    """A peer that answers nothing more."""
+
+    def __init__(self, told: Described) -> None:
+        self._told = told
+
+    def describe(self) -> Described:
+        return self._told
+
+    def generate(self, ask: Ask) -> Answer:
+        raise PeerGone("the evidence holds no more texts")
+
+    def close(self) -> None:
+        pass
+
+
+def scored_again(
+    header: Header,
+    texts: Texts,
+    sources: Sequence[ModelSource],
+    models: tuple[CausalLM, CausalLM],
+    watch: Paths,
+) -> Iterator[Row]:
+    """The audit of the texts alone, setting by setting."""
+    stops, tokenizer = frozenset(header.stop_ids), sources[0].tokenizer
+    settings = [
+        Setting(bound(each.setting.sampling, tokenizer, stops), **_how_run(each.setting))
+        for each in header.rows
+    ]
+    told = {_peer_of(each.setting): each.engine for each in header.rows}
+
+    def opened(load: Load, log: Path, paused: bool) -> _Recorded:
+        return _Recorded(told[load.k, load.in_flight, load.prefix_cache])
+
+    folders = Path(sources[0].location), Path(sources[1].location)
+    kind = PeerKind("evidence", opened)
+    subject = Subject(kind, models, folders, header.prompts, header.stop_ids, None)
+    effort = Effort(**{**asdict(header.effort), "budget_s": -1.0, "probes": 0})
+    with TemporaryDirectory() as place:
+        for number, setting in enumerate(settings):
+            for name, probes in zip(setting.files, (False, True), strict=True):
+                own = [row for row in texts if row["setting"] == number and (row["request"] == 0) is probes]
+                write_rows(Path(place) / name, own)
+        yield from audit_engine(subject, settings, effort, header.seed, Path(place), lambda _: None, watch)
+
+
+def _peer_of(setting: Setting) -> tuple[int, int, bool]:
+    return setting.lookahead, setting.in_flight, setting.prefix_cache
+
+
+def differences(header: Header, found: Sequence[Row], paths: Paths) -> tuple[list[str], float]:
+    """What re-scoring says otherwise, and the largest difference of log10 e-values."""
+    wrong, most = [], 0.0
+    again = {row.setting.name: row for row in found}
+    for each in header.rows:
+        row = again[each.setting.name]
+        if row.decision != each.decision:
+            wrong.append(f"{each.setting.name}: {row.decision}, where the file says {each.decision}")
+            continue
+        one, other = each.path, paths.found.get(each.setting.name, [])
+        pairs = [(a or 0.0, b or 0.0) for a, b in zip(one, other, strict=False)]
+        apart = max((abs(a - b) / max(1.0, abs(a)) for a, b in pairs), default=0.0)
+        most = max(most, apart)
+        if len(one) != len(other) or apart > _APART:
+            wrong.append(f"{each.setting.name}: other e-values on the way")
+    return wrong, most
+
+
+def missing(texts: Texts) -> int:
+    """How many requests have no text: those that failed, or that somebody took out."""
+    last: dict[int, int] = {}
+    for row in texts:
+        last[row["setting"]] = max(last.get(row["setting"], 0), row["request"])
+    whole = [row for row in texts if row["request"] > 0]
+    return sum(last.values()) - len(whole)

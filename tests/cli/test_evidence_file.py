@@ -1,0 +1,187 @@
+"""``audit --evidence`` and ``audit FILE``: the same verdict elsewhere, and what was changed is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import Cli, call
+from tiny_engine import Folders, InProcess, in_process, saved_pair
+
+from spsbench.engines.external.protocol import Answer, Ask, PeerGone
+from spsbench.verify import evidence_file
+
+pytestmark = pytest.mark.thorough
+
+PROMPTS = Path(__file__).resolve().parents[1] / "short_prompts.txt"
+FEW = ("--task", PROMPTS, "--limit", "8", "--max-new-tokens", "12", "--texts", "20", "--k", "3")
+
+Lines = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    return saved_pair(tmp_path_factory.mktemp("pair"))
+
+
+def written(folder: Path, fault: str | None, monkeypatch: pytest.MonkeyPatch, *more: object) -> Path:
+    """Evidence of one engine over the embedded pair."""
+    path = folder / "evidence" / "file.jsonl"
+    asked = ("--engine", in_process(fault, monkeypatch), *FEW, "--temperature", "1", "--bound", "60%", *more)
+    call("audit", *asked, "--out", folder / "audit", "--evidence", path, "--quiet")
+    return path
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        return written(tmp_path_factory.mktemp("right"), None, patch)
+
+
+def lines_of(path: Path) -> Lines:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def changed(path: Path, folder: Path, change: Callable[[Lines], None], *, signed: bool = True) -> Path:
+    """A copy in which something is otherwise, with a digest that fits or the old one."""
+    lines = lines_of(path)
+    change(lines)
+    if signed:
+        lines[0]["texts"] = evidence_file._digest(lines[1:])
+    other = folder / "changed.jsonl"
+    other.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return other
+
+
+def test_it_says_what_was_asked_and_holds_every_text(right: Path) -> None:
+    head, *texts = lines_of(right)
+    assert head["asked"]["pair"] == "mini"
+    assert all(len(hashed) == 64 for part in head["weights"] for hashed in part.values())
+    assert head["weights"][0] != head["weights"][1]
+    for number, row in enumerate(head["rows"]):
+        own = [text for text in texts if text["setting"] == number]
+        assert len(row["path"]) == sum(text["request"] > 0 for text in own)
+        assert sum(text["request"] == 0 for text in own) == 24
+    assert {row["decision"] for row in head["rows"]} == {"quiet", "undecided"}
+
+
+def test_others_come_to_the_same_verdict_also_from_a_packed_file(
+    cli: Cli, right: Path, tmp_path: Path
+) -> None:
+    packed = tmp_path / "file.jsonl.gz"
+    packed.write_bytes(gzip.compress(right.read_bytes()))
+    done = cli("audit", packed, "--json")
+    assert done.code == 5, "plain sampling was undecided"
+    facts = json.loads(done.out)
+    assert [row["decision"] for row in facts["rows"]] == [
+        row["decision"] for row in lines_of(right)[0]["rows"]
+    ]
+    assert facts["log10_e_apart"] < 0.01
+    assert facts["missing"] == 0
+
+
+def test_an_alarm_is_found_again(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, "inverted-ratio", monkeypatch, "--arms", "sps")
+    assert [row["decision"] for row in lines_of(path)[0]["rows"]] == ["alarm"]
+    done = cli("audit", path)
+    assert done.code == 4
+    assert "not the target's distribution: K=3, T=1" in done.err
+    assert "Scored again: the same verdicts" in done.out
+
+
+def _other_token(lines: Lines) -> None:
+    lines[1]["completion_ids"][-1] ^= 1
+
+
+def _other_verdict(lines: Lines) -> None:
+    lines[0]["rows"][1]["decision"] = "alarm"
+
+
+def _other_temperature(lines: Lines) -> None:
+    lines[0]["rows"][0]["setting"]["sampling"]["temperature"] = 0.8
+
+
+def _other_seed(lines: Lines) -> None:
+    lines[1]["seed"] += 1
+
+
+def _other_order(lines: Lines) -> None:
+    lines[1]["request"], lines[2]["request"] = lines[2]["request"], lines[1]["request"]
+
+
+def _no_setting(lines: Lines) -> None:
+    lines[1]["setting"] = 7
+
+
+def _no_effort(lines: Lines) -> None:
+    del lines[0]["effort"]
+
+
+def _other_version(lines: Lines) -> None:
+    lines[0][evidence_file.KEY] = 99
+
+
+@pytest.mark.parametrize(
+    ("change", "signed", "code", "said"),
+    [
+        (_other_token, False, 2, "its texts are not those that it was written with"),
+        (_other_seed, True, 2, "request 1 has another seed than the audit's"),
+        (_other_order, True, 2, "has another seed than the audit's"),
+        (_no_setting, True, 2, "a text belongs to no request"),
+        (_no_effort, True, 2, "is not whole: effort: Field required"),
+        (_other_version, True, 2, "is evidence of version 99, and 1 is known"),
+        (_other_token, True, 4, "other e-values on the way"),
+        (_other_verdict, True, 4, "quiet, where the file says alarm"),
+        (_other_temperature, True, 4, "other e-values on the way"),
+    ],
+)
+def test_what_was_changed_is_refused(
+    cli: Cli, right: Path, tmp_path: Path, change: Callable[[Lines], None], signed: bool, code: int, said: str
+) -> None:
+    done = cli("audit", changed(right, tmp_path, change, signed=signed))
+    assert done.code == code, done.err
+    assert said in " ".join(done.err.split())
+
+
+def test_texts_that_were_taken_out_are_counted(cli: Cli, right: Path, tmp_path: Path) -> None:
+    def without_one(lines: Lines) -> None:
+        """As a forger would: the path fits."""
+        del lines[3]
+        del lines[0]["rows"][0]["path"][2:]
+
+    done = cli("audit", changed(right, tmp_path, without_one))
+    assert done.code == 4, "the e-values behind it are others"
+    _, *texts = lines_of(tmp_path / "changed.jsonl")
+    assert evidence_file.missing(texts) == 1
+
+
+def test_other_weights_are_refused(cli: Cli, right: Path, tiny: Folders) -> None:
+    target, draft = tiny
+    done = cli("audit", right, "--target", target, "--draft", draft)
+    assert done.code == 2
+    assert "has other weights than" in done.err
+
+
+def test_its_sampling_is_not_asked_for(cli: Cli, right: Path) -> None:
+    done = cli("audit", right, "--temperature", "0.7")
+    assert done.code == 2
+    assert "says how its texts were drawn" in done.err
+
+
+def test_short_requests_are_kept_and_not_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, None, monkeypatch, "--arms", "sps")
+    first = lines_of(path)
+
+    def gone(engine: InProcess, ask: Ask) -> Answer:
+        raise PeerGone("it was asked again")
+
+    monkeypatch.setattr(InProcess, "generate", gone)
+    again = lines_of(written(tmp_path, None, monkeypatch, "--arms", "sps"))
+    assert again[1:] == first[1:]
+    assert again[0]["rows"] == first[0]["rows"]
