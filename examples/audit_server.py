@@ -18,13 +18,15 @@ MEANINGS = {
     "alarm": "does NOT follow the target",
     "quiet": "follows the target as far as this audit sees",
     "undecided": "not clear yet: allow more --texts or more --budget",
+    "cannot": "NOT audited: the server cannot run it",
 }
 
 
 def audited(url: str, options: Sequence[str]) -> tuple[int, list[dict[str, Any]]]:
-    """The exit code of `spsbench audit` and its rows, one for each sampling.
+    """The exit code of `spsbench audit` and its rows, one for each setting.
 
-    Exit codes: 0 every sampling is quiet, 4 an alarm, 5 one is undecided, 2 and 3 nothing could be audited.
+    Exit codes: 0 every setting is quiet, 4 an alarm, 5 one is undecided or cannot be audited (`--in-flight 8`
+    of a server with 4 slots), 2 and 3 nothing could be audited.
     """
     command = [sys.executable, "-m", "spsbench", "audit", "--engine", f"openai:{url}", "--json", "--quiet"]
     done = subprocess.run([*command, *options], stdout=subprocess.PIPE, text=True, check=False)
@@ -32,7 +34,7 @@ def audited(url: str, options: Sequence[str]) -> tuple[int, list[dict[str, Any]]
 
 
 def sentence(row: dict[str, Any]) -> str:
-    """One line about one sampling."""
+    """One line about one setting."""
     bound = "" if row["bound"] is None else f"; leakage at most {row['bound']:.1%} (95%)"
     return f"{row['setting']}: {MEANINGS[row['decision']]} ({row['texts']} texts{bound})"
 

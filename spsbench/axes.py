@@ -25,7 +25,10 @@ CHAIN = "chain"
 """The shape of drafts that have one branch."""
 
 BLOCK, RECURSIVE, ONE_HOT, K_SEQ = "block", "recursive-rejection", "one-hot", "k-seq"
-"""Block verification (Sun et al. 2024), and rules for trees: the first unless a run says otherwise."""
+"""Block verification (Sun et al. 2024), and rules for trees."""
+
+TREE_RULE = RECURSIVE
+"""The rule of trees in every command unless another is named."""
 
 EAGER = "eager"
 """The engine that an arm has unless it says otherwise: our own loop, without graphs."""

@@ -3,8 +3,8 @@
     python wrong_worker.py KIND
 
 It counts upwards from the prompt's last token. Kinds: right, rubbish, dies, hangs, other-request,
-outside-the-vocabulary, behind-the-stop, too-long, ends-early, counts, fails, no-object, chatty, changes,
-deaf, never-starts and those of LINES.
+outside-the-vocabulary, behind-the-stop, too-long, ends-early, counts, fails, fails-each and fails-one (of a
+wave), no-object, chatty, changes, deaf, never-starts and those of LINES.
 """
 
 from __future__ import annotations
@@ -91,7 +91,14 @@ for line in sys.stdin:
                 os._exit(9)
         if kind == "changes":
             os._exit(9)
-        answer["result"] = spoilt(generated(message["params"]), message["params"])
+        if method == "together":
+            asks = message["params"]["asks"]
+            failed = range(len(asks) if kind == "fails-each" else 1 if kind == "fails-one" else 0)
+            answers = [None if n in failed else generated(ask) for n, ask in enumerate(asks)]
+            errors = {str(n): "RuntimeError: out of memory" for n in failed}
+            answer["result"] = {"answers": answers, "errors": errors}
+        else:
+            answer["result"] = spoilt(generated(message["params"]), message["params"])
         if kind == "fails":
             del answer["result"]
             answer["error"] = "RuntimeError: out of memory"

@@ -14,12 +14,13 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks.museum.environments import environment_of
-from benchmarks.museum.exhibits import EXHIBITS, Exhibit
+from benchmarks.museum.exhibits import EXHIBITS, TRANSFORMERS, Exhibit, Release
 from benchmarks.museum.head import trained_head
 from benchmarks.museum.pages import page, read_rows, write_rows
 from benchmarks.museum.visit import Opened, Room, kind_in, visit
@@ -83,7 +84,13 @@ def _opener(given: argparse.Namespace, room: Room) -> Opened:
         subject = room.subject
         return trained_head(environment, subject.folders[0], [each.ids for each in later], subject.stop_ids)
 
-    return lambda release: kind_in(environment_of(release, given.peers), release, head)
+    def opened(release: Release) -> PeerKind:
+        kind = kind_in(environment_of(release, given.peers), release, head)
+        if release.pins and release.engine != TRANSFORMERS:  # it reads what the installed one has converted
+            kind = replace(kind, converted=opened(replace(release, pins=())).converted)
+        return kind
+
+    return opened
 
 
 def _plan(task: str, prompts: int) -> Plan:

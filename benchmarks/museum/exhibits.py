@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from spsbench.engines.external.protocol import LOOKUP
 from spsbench.records import SamplingParams
 
 TRANSFORMERS = "transformers"
@@ -22,7 +23,7 @@ class Release:
         engine: ``transformers``, or the name of an engine that ``spsbench get`` installs.
         shown: as tables have it.
         k: lookahead; 0 draws without a draft.
-        pins: packages of its environment, in pip's format; none for engines of ``spsbench get``.
+        pins: packages of its environment, in pip's format; none for engines as ``spsbench get`` has them.
         options: of its worker.
     """
 
@@ -61,6 +62,12 @@ def _transformers(version: str, *more: str, **options: Any) -> Release:
     """A release of transformers, with the packages that its results depend on."""
     pins = (f"transformers=={version}", *_TORCH, *more)
     return Release(TRANSFORMERS, f"transformers {version}", pins=pins, options=options)
+
+
+def _lookup(version: str) -> Release:
+    """A release of OpenVINO GenAI that drafts by prompt lookup."""
+    pins = (f"openvino-genai=={version}",)
+    return Release("openvino", f"OpenVINO GenAI {version}", pins=pins, options={"speculation": LOOKUP})
 
 
 def _vllm(shown: str, **options: Any) -> Release:
@@ -104,6 +111,14 @@ EXHIBITS: Sequence[Exhibit] = (
         SamplingParams(temperature=1.0),
         Release("openvino", "OpenVINO GenAI"),
         Release("openvino", "the same without a draft", k=0),
+    ),
+    Exhibit(
+        "openvino-2331",
+        (_thread("openvinotoolkit/openvino.genai", "pull", 2331),),
+        "What prompt lookup copies is accepted whatever the target's probabilities are.",
+        SamplingParams(temperature=1.0),
+        _lookup("2025.2.0.0"),
+        _lookup("2025.3.0.0"),
     ),
     Exhibit(
         "vllm-cpu-55005",

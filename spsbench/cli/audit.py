@@ -96,7 +96,7 @@ OF_TEXTS = {
             "--evidence FILE": "Also write what others check the verdict with: spsbench audit FILE.",
             "--repro": "After an alarm, write repro.py: one prompt that shows it, without spsbench.",
         },
-        options.MACHINE: {"--dtype NAME": "auto, float32, bfloat16 or float16. Default: auto."},
+        options.MACHINE: {"--dtype NAME": "Of SAMPLES: auto, float32, bfloat16 or float16. Default: auto."},
     },
 )
 def audit(**params: Any) -> None:
@@ -566,7 +566,18 @@ def _limits(params: Mapping[str, Any]) -> tuple[float, int, float]:
 
 def config_of(params: Mapping[str, Any], task_flag: str) -> RunConfig:
     """Prompts, pair and seed, as a run would have them; no sampling of the task's is used."""
-    names = ("task", "prompts", "data", "pair", "target", "draft", "revision", "draft_revision", "seed")
+    names = (
+        "task",
+        "prompts",
+        "data",
+        "pair",
+        "target",
+        "draft",
+        "revision",
+        "draft_revision",
+        "device",
+        "seed",
+    )
     given = {name: params.get(name) for name in (*names, "max_new_tokens", "quiet")}
     given |= {"arms": PLAIN, "limit": params["limit"] or str(_PROMPTS), "no_score": True}
     try:
@@ -763,11 +774,12 @@ def _print_rows(
 
 
 def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None:
-    """Raise what gives the exit code: an alarm counts before what is not clear."""
+    """Raise what gives the exit code: an alarm counts before what is not clear, or was not audited."""
     from spsbench.stats.losslessness import ALARM
     from spsbench.verify.engine_audit import CANNOT, UNDECIDED
 
-    if all(row.decision == CANNOT for row in rows) and gone is None:
+    without = [row for row in rows if row.decision == CANNOT]
+    if len(without) == len(rows) and gone is None:
         why = "; ".join(dict.fromkeys(f"{row.found.cannot}" for row in rows))
         raise UnavailableError(f"none of the settings can be audited: {why}.", flag="--engine")
     alarms = [row.setting.name for row in rows if row.decision == ALARM and row.convention is None]
@@ -785,4 +797,10 @@ def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None
             f"that less than {bound:.1%} leaks could not be shown: {'; '.join(unclear)}.",
             flag="--bound",
             remedy="Give more --texts or --budget, a higher --temperature, or a wider --bound.",
+        )
+    if without:
+        raise IncompleteError(
+            f"not audited: {'; '.join(f'{row.setting.name} ({row.found.cannot})' for row in without)}.",
+            flag="--engine",
+            remedy="Leave these settings out to judge the others alone.",
         )

@@ -34,7 +34,7 @@ from spsbench.whatif.replay.trees import shapes_of, trees_of
             ),
             "--rule LIST": (
                 "modified-rejection, block; of trees one-hot, sample-and-compare, recursive-rejection, "
-                "traversal. Default: modified-rejection; of trees one-hot."
+                "traversal. Default: modified-rejection; of trees recursive-rejection."
             ),
             "--sampling NAME": "The run's sampling to replay. Default: its first.",
             "--budget TIME": "Time to spend on timing loops, e.g. 5min; 0 for none. Default: 30.",

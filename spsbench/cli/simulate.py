@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.axes import CHAIN, MODIFIED_REJECTION, RECURSIVE
+from spsbench.axes import CHAIN, MODIFIED_REJECTION, TREE_RULE
 from spsbench.cli import options, values
 from spsbench.cli.console import present, say
 from spsbench.cli.options import takes
@@ -290,7 +290,7 @@ def _rule(params: Mapping[str, Any]) -> Spec:
     from spsbench.records import Spec
 
     text, fault = params["rule"], params["fault"]
-    usual = MODIFIED_REJECTION if fault or params["tree"] in (None, CHAIN) else RECURSIVE
+    usual = MODIFIED_REJECTION if fault or params["tree"] in (None, CHAIN) else TREE_RULE
     if text in FAULTS and text != "lenience":
         raise UsageError(
             f"{text} is a planted fault, not a rule.", flag="--rule", remedy=f"Give --fault {text}."

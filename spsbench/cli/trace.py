@@ -127,6 +127,8 @@ def _prompt(given: str) -> str:
 
 
 def _request(ready: Plan, arm: Arm, text: str) -> Request:
+    from spsbench.decode.processors import bound
+
     tokenizer = ready.source.tokenizer
     ids = tokenizer.chat(text) if ready.chat_template else tokenizer.encode(text, special=True)
     behind = ready.max_new_tokens + arm.k
@@ -139,7 +141,7 @@ def _request(ready: Plan, arm: Arm, text: str) -> Request:
             flag="PROMPT",
             remedy="Shorten it, or give a smaller --max-new-tokens.",
         )
-    return Request(tuple(ids), ready.max_new_tokens, (), arm.sampling, ready.config.seed)
+    return Request(tuple(ids), ready.max_new_tokens, (), bound(arm.sampling, tokenizer), ready.config.seed)
 
 
 def _spoken(pair: Pair, arm: Arm, request: Request) -> Iterator[tuple[Loop, list[TracedToken]]]:

@@ -128,7 +128,7 @@ def replayed_rules(text: str | None, *, under_policies: bool, trees: bool) -> tu
 
     Only those whose law over a text is known; where none is named of one or the other, its usual rule.
     """
-    from spsbench.axes import BLOCK, MODIFIED_REJECTION, ONE_HOT
+    from spsbench.axes import BLOCK, MODIFIED_REJECTION, TREE_RULE
     from spsbench.drafters.registry import rule_kind
     from spsbench.whatif.replay.trees import TREE_RULES
 
@@ -150,7 +150,7 @@ def replayed_rules(text: str | None, *, under_policies: bool, trees: bool) -> tu
             remedy="Leave --rule or --policy out, or measure both with spsbench run.",
         )
     own = [name for name in named if name not in of_chains]
-    return [name for name in named if name in of_chains] or [MODIFIED_REJECTION], own or [ONE_HOT]
+    return [name for name in named if name in of_chains] or [MODIFIED_REJECTION], own or [TREE_RULE]
 
 
 def _specs(text: str, kind_of: Callable[[str], Any]) -> list[Spec]:

@@ -18,7 +18,7 @@ from typing import Any, get_args, get_origin
 
 import yaml
 
-from spsbench.axes import BEAM, CHAIN, FIXED, MODEL, MODIFIED_REJECTION, RECURSIVE
+from spsbench.axes import BEAM, CHAIN, FIXED, MODEL, MODIFIED_REJECTION, TREE_RULE
 from spsbench.config.files import load_pair, load_protocol, pair_name, read_yaml, validate
 from spsbench.config.models import AUTO, ModelRef, PairConfig, RunConfig, chosen_backend, trees_in
 from spsbench.config.together import refuse_together
@@ -139,7 +139,7 @@ def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     own = [":tree=" in str(drafter) for drafter in drafters]
     if shapes - {CHAIN} or any(own):
         chains = CHAIN in shapes and not all(own)
-        defaults["rules"] = [MODIFIED_REJECTION, RECURSIVE] if chains else [RECURSIVE]
+        defaults["rules"] = [MODIFIED_REJECTION, TREE_RULE] if chains else [TREE_RULE]
     return defaults
 
 

@@ -192,6 +192,12 @@ TABLE = (
         "it is of a file of texts, and {beside} is an engine that is asked for them.",
         "Leave it out.",
     ),
+    Clash(
+        ("audit", "verify"),
+        *(("dtype",), ("engine",)),
+        "{value} is given, and texts of an engine are re-scored in float32.",
+        "Leave it out.",
+    ),
     Clash(("bench",), ("alpha",), ("acceptance_from",), "{other} is given too."),
     Clash(
         ("bench",),

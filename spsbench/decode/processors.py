@@ -112,18 +112,25 @@ def _step(row: Tensor, process: Processing, before: list[int], prompt: int) -> N
     for *start, last in process.bad_words:
         if not start or past[-len(start) :] == start:
             row[last] = -torch.inf
-    if process.min_new_tokens == 0 and process.grammar is None:
-        return
+    if process.min_new_tokens or process.grammar is not None:
+        _bar(row, process, output)
+
+
+def _bar(row: Tensor, process: Processing, output: list[int]) -> None:
+    """Cut what a grammar or the least length does not allow after an output."""
     if not isinstance(process, Bound):
         raise ValueError(f"{process.described} is not bound to a model: see ``processors.bound``")
-    if len(output) < process.min_new_tokens:
-        row[list(process.stop_ids)] = -torch.inf
     allowed = None if process.mask is None else process.mask(output)
     if allowed is not None:
         # A model may have more logits than the tokenizer has tokens, and the mask whole words of bits.
         own = torch.zeros(len(row), dtype=torch.bool)
         own[: len(allowed)] = allowed[: len(row)]
         row[~own.to(row.device)] = -torch.inf
+    if len(output) < process.min_new_tokens:
+        longer = row.clone()
+        longer[list(process.stop_ids)] = -torch.inf
+        if not longer.isneginf().all():  # else the grammar ends here, and its end wins
+            row.copy_(longer)
 
 
 class Matcher(Protocol):

@@ -164,7 +164,7 @@ class EngineAudit:
                 decision, after, alarm = ALARM, count, evidence
                 is_bet = evidence["log10_e_values"].get("bets", 0.0) >= ALARM_LOG10_E
                 leading = self._bets.leading() if is_bet and self._bets is not None else None
-            told(count, alarm or evidence, bound)
+            told(count, None if self._effort.all_texts else alarm or evidence, bound)
             if decision == ALARM:
                 if count >= TO_LOCATE and not self._effort.all_texts:
                     break

@@ -2,9 +2,10 @@
 
 Counters are held against the tokens of their text, which is arithmetic, and against the law of the loops
 over that text (``law.text_loops``), which is statistics. All statistics are e-values: products of ratios
-whose mean is at most 1 for a right engine, whatever came before. Each of the three (acceptance, independence,
-ends) raises an alarm at 10,000, so a right engine sees one in at most 3 of 10,000 settings, however often one
-looks (Ville 1939). The rule is not taken on trust: acceptance is wrong only where it fits none of ``_RULES``.
+whose mean is at most 1 for a right engine, whatever came before. Each of the four (a rate of 1, acceptance,
+independence, ends) raises an alarm at 10,000, so a right engine sees one in at most 4 of 10,000 settings,
+however often one looks (Ville 1939). The rule is not taken on trust: acceptance is wrong only where it fits
+none of ``_RULES``.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class FreeEvidence:
     ) -> None:
         k = None if any(word in (rule or "").lower() for word in _OTHER_DRAFTS) else k
         rounding = _ROUNDING if slack is None else _MORE_ROUNDING
-        self._logprobs, self._counters = _Logprobs(slack), _Counters(k)
+        self._logprobs = _Logprobs(slack)
+        self._counters = _Counters(k, rounding, by_token="block" not in (rule or "").lower())
         self._lengths = _Lengths(k or 0, rounding)
         self._streams, self._ends, self._drawn = _Streams(), _Ends(k), drawn
 
@@ -87,7 +89,7 @@ class FreeEvidence:
             return
         text = _Text.of(ask, answer, reading)
         self._logprobs.add(text, _FINE if reading.logits.dtype.itemsize >= 4 else COARSE)
-        self._lengths.add(text, self._counters.add(answer, len(text.x), free))
+        self._lengths.add(text, self._counters.add(answer, len(text.x), free, reading))
         if self._drawn and not reading.sampling.greedy:
             self._streams.add(text)
             self._ends.add(text)
@@ -225,10 +227,15 @@ _LONG, _SHORT = (
 
 
 class _Counters:
-    """Counts of an answer against its tokens."""
+    """Counts of an answer against its tokens.
 
-    def __init__(self, k: int | None) -> None:
-        self._k, self._frees = k, {0, 1}
+    That nothing is rejected is odd only where the rows say otherwise: a target may be its own draft.
+    """
+
+    def __init__(self, k: int | None, rounding: float, *, by_token: bool) -> None:
+        self._k, self._frees, self._rounding = k, {0, 1}, rounding
+        self._by_token = by_token  # blocks are judged as a whole
+        self._log_e = 0.0  # of the bet that what was rejected is not counted
         self._texts = self._past = 0
         self._rated = self._whole = self._gaps = (
             0  # texts with drafts, with all accepted, with too many tokens
@@ -236,7 +243,7 @@ class _Counters:
         self._wrong: Counter[str] = Counter()
         self._spans: list[tuple[int, int, int]] = []  # of a text: counted, past its end at most, emitted
 
-    def add(self, answer: Answer, n: int, free: int | None) -> set[int]:
+    def add(self, answer: Answer, n: int, free: int | None, reading: Reading) -> set[int]:
         """How many tokens may have come before the first loop; none where the loops are not known."""
         kept, drafted, loops, each = answer.accepted, answer.drafted, answer.loops, answer.accepted_per_loop
         emitted, n = n, max(n, answer.decoded or 0)  # some go on after a stop token, and say so
@@ -250,7 +257,7 @@ class _Counters:
             return set()
         self._texts += 1
         if drafted is not None:
-            self._drafted(kept, drafted, loops, n)
+            self._drafted(kept, drafted, loops, n, reading)
         known, k = loops is not None, self._k or 0
         if loops is None:  # at least so many
             loops = -(-(drafted or 0) // k) if k else 0
@@ -268,13 +275,15 @@ class _Counters:
         self._frees = fits & self._frees or self._frees
         return fits & self._frees
 
-    def _drafted(self, kept: int, drafted: int, loops: int | None, n: int) -> None:
+    def _drafted(self, kept: int, drafted: int, loops: int | None, n: int, reading: Reading) -> None:
         self._wrong[_MORE] += kept > drafted
         self._rated += drafted > 0
         if self._k:
             self._wrong[_BEYOND_K] += loops is not None and drafted > self._k * loops
-            self._whole += 0 < drafted == kept
-            self._gaps += 0 < drafted == kept and kept + -(-kept // self._k) < n - 1
+            self._whole += (whole := 0 < drafted == kept)
+            if whole and kept + -(-kept // self._k) < n - 1 and reading.p is not None and self._by_token:
+                self._gaps += 1
+                self._log_e -= log_all_stand(reading, kept, self._rounding)
 
     def _lag(self) -> int | None:
         """How many requests away the texts stand that the counts fit, if those of their own do not."""
@@ -290,7 +299,7 @@ class _Counters:
         if not self._texts:
             return skipped("counters", "Drafted, accepted and loops are not reported.")
         wrong, lag = +self._wrong, self._lag()
-        if self._whole == self._rated and self._gaps >= _FEWEST_TEXTS:
+        if self._whole == self._rated and self._log_e >= ALARM_LOG_E:
             wrong[_RATE] = self._gaps
         numbers: Numbers = {"texts": self._texts, "past_the_end": self._past, "lag": lag, **wrong}
         short = wrong[_SHORT]
@@ -307,6 +316,20 @@ class _Counters:
         return Finding("counters", passed, f"Counters: {'; '.join(parts)}.", "0", numbers)
 
 
+def log_all_stand(reading: Reading, drafts: int, rounding: float) -> float:
+    """Log of the highest chance that so many drafted tokens of a text all stand.
+
+    At whichever places, as long as they are chosen before their tokens: there one stands with at most 1 - TV.
+    """
+    q, p, logits = reading.q, reading.p, reading.draft_logits
+    assert p is not None
+    assert logits is not None
+    best = own_entries(q, logits.argmax(-1))
+    stands = torch.stack([*(torch.minimum(q, each).sum(-1) for each in (p, logits.softmax(-1))), best])
+    most = (stands.max(0).values.double() + rounding).clamp(max=1.0)
+    return float(most.topk(min(drafts, len(most))).values.log().sum())
+
+
 # --- acceptance ---------------------------------------------------------------------------------------
 
 
@@ -316,11 +339,15 @@ class _Lengths:
     Bet is that lengths do not depend on the text: that they follow their own frequencies so far, or, where
     only totals are reported, that texts have one number of tokens per loop. This covers an acceptance that is
     made up, all of it and none of it.
+
+    Of an engine whose K adapts nothing is said, for its loops are others: among its texts those whose loops
+    all drafted K tokens are those that accepted most.
     """
 
     def __init__(self, k: int, rounding: float) -> None:
         self._k, self._rounding = k, rounding
         self._texts = self._loops = self._tokens = self._drafted = self._kept = 0
+        self._other = self._early = self._late = 0  # texts by what they say of K: see ``_is_full``
         self._seen = np.full(k + 1, 0.5)  # loops by the drafts they kept
         self._log_e = {(rule, free): 0.0 for rule in _RULES for free in (0, 1)}
         self._frees = {0, 1}
@@ -331,10 +358,15 @@ class _Lengths:
         if not k or text.best is None:
             return
         each, drafted = answer.accepted_per_loop, answer.drafted
+        if drafted is None and answer.drafted_ids is not None:
+            drafted = sum(map(len, answer.drafted_ids))
         loops = answer.loops if each is None else len(each)
         self._texts, self._drafted = self._texts + 1, self._drafted + (1 if drafted is None else drafted)
-        if not frees or not loops or max(each or [0]) > k or not self._is_full(text, loops, frees):
-            return  # what is drafted is not K tokens in each loop, or the counters are wrong
+        if not frees or not loops or drafted is None or max(each or [0]) > k:
+            return  # K may adapt, or the counters are wrong
+        if not self._is_full(text, drafted, loops, frees):
+            self._other += 1
+            return
         self._frees &= frees
         for rule, (by, block) in _RULES.items():
             ratios = anchored(text.accepted(by), k)
@@ -348,22 +380,20 @@ class _Lengths:
         self._tokens, self._loops = self._tokens + len(text.x) - min(frees), self._loops + loops
         self._kept += (answer.accepted or 0) if each is None else sum(each)
 
-    def _is_full(self, text: _Text, loops: int, frees: set[int]) -> bool:
+    def _is_full(self, text: _Text, drafted: int, loops: int, frees: set[int]) -> bool:
         """Whether each loop drafted K tokens, or those that fit before the limit.
 
         Both have one law: a loop that keeps all that fit ends the text. To leave such texts out would choose
-        them by how their loops came to lie.
+        them by how their loops came to lie. Totals say little of loops near the limit: they count only
+        beside texts that end earlier.
         """
-        drafted, each, most, k = (
-            text.answer.drafted,
-            text.answer.accepted_per_loop,
-            text.ask.max_new_tokens,
-            self._k,
-        )
-        if drafted is None or drafted == k * loops:
-            return True
-        if each is None:
-            return len(text.x) > most - k and 0 <= k * loops - drafted <= k * (k + 1) // 2
+        each, most, k = text.answer.accepted_per_loop, text.ask.max_new_tokens, self._k
+        if each is None and len(text.x) > most - k:
+            self._late += 1
+            return 0 <= k * loops - drafted <= k * (k + 1) // 2
+        self._early += 1
+        if drafted == k * loops or each is None:
+            return drafted == k * loops
         begun = np.cumsum([0, *(kept + 1 for kept in each[:-1])])
         lefts = [most - begun - taken for taken in {taken + one for taken in frees for one in (0, 1)}]
         return any(drafted == left.clip(0, k).sum() for left in lefts)
@@ -389,7 +419,10 @@ class _Lengths:
         return float(np.log(bet[loops] / (one - more + self._rounding)))
 
     def finding(self) -> Finding:
-        if not self._texts or (self._drafted and not self._loops):
+        if self._other and self._drafted:
+            return skipped("acceptance", f"In {self._other} of {self._texts} texts loops draft less than K.")
+        unknown = not self._loops or (self._late and self._early < _FEWEST_TEXTS)
+        if not self._texts or (self._drafted and unknown):
             return skipped("acceptance", "Loops of K drafted tokens are not known.")
         if not self._drafted:
             said = f"A draft is loaded, and in {self._texts} texts nothing was drafted."

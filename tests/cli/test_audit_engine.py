@@ -64,6 +64,21 @@ def test_what_is_not_clear_exits_5(cli: Cli, tmp_path: Path, monkeypatch: pytest
     assert "that less than 0.1% leaks could not be shown: K=4, T=1." in done.err
 
 
+def test_what_an_engine_cannot_do_is_no_pass(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside what is quiet it exits 5; alone, as nothing is left, 3."""
+    asked = ("--arms", "sps", "--bound", "60%", "--texts", "20", *AT_1, *FEW)
+    worker = in_process(None, monkeypatch)
+    done = cli("audit", "--engine", worker, *asked, "--in-flight", "1,8", "--out", tmp_path / "both")
+    assert done.code == 5
+    assert "not audited: K=4, T=1, 8 in flight (it takes one request at a time)." in done.err
+    assert "quiet" in done.out
+    done = cli("audit", "--engine", worker, *asked, "--in-flight", "8", "--out", tmp_path / "alone")
+    assert done.code == 3
+    assert "none of the settings can be audited: it takes one request at a time." in done.err
+
+
 def test_an_engine_that_does_not_start_exits_3(cli: Cli, tmp_path: Path) -> None:
     worker = f"worker:{sys.executable} {WRONG_WORKER} never-starts"
     done = cli("audit", "--engine", worker, *FEW, "--out", tmp_path / "audit")
@@ -90,5 +105,6 @@ def test_prompts_that_an_engine_is_verified_on_are_read(tmp_path: Path) -> None:
     file.write_text('{"prompt": "a"}\n')
     config = config_of({"prompts": str(file), "limit": "2", "quiet": True}, "TASK")
     assert (config.task, config.limit, config.methods) == (str(file), 2, ("ars",))
+    assert config_of({"limit": None, "quiet": True, "device": "cpu"}, "TASK").device == "cpu"
     with pytest.raises(UsageError, match="--task: nobody is unknown"):
         config_of({"task": "nobody", "limit": None, "quiet": True}, "--task")

@@ -302,6 +302,14 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("audit --engine worker:x --in-flight 0", "--in-flight: 0 is out of range. Give whole numbers"),
     ("audit --engine worker:x --in-flight 1,x", "--in-flight: 1,x is not a list of numbers"),
     ("audit --engine worker:x --in-flight 65", "--in-flight: 65 is out of range"),
+    (
+        "audit --engine worker:x --dtype float16",
+        "--dtype: float16 is given, and texts of an engine are re-scored",
+    ),
+    (
+        "verify --engine worker:x --dtype float16",
+        "--dtype: float16 is given, and texts of an engine are re-scored",
+    ),
     ("audit --engine worker:x --prefix-cache maybe", "--prefix-cache: maybe is unknown. Choose from on, off"),
     ("audit --engine worker:x --k 0", "--k needs at least one value above 0"),
     ("audit --engine worker:x --temperature 1,hot", "--temperature"),

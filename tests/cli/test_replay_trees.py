@@ -16,6 +16,7 @@ import torch
 from commandline import Cli, sampled_run
 from transformers import AutoModelForCausalLM
 
+from spsbench.config import resolve
 from spsbench.decode.algorithms import start_tree
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.rows import HostRow
@@ -92,10 +93,11 @@ def replayed(cli: Cli, run: Path, *flags: Any) -> dict[tuple[str, str], Any]:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_tokens_per_loop_are_those_of_the_loop(cli: Cli, written: Path, shape: str) -> None:
-    cells = replayed(cli, written, "--tree", shape, "--rule", "recursive-rejection", "--budget", "0")
+    cells = replayed(cli, written, "--tree", shape, "--budget", "0")
     (name, rule), cell = list(cells.items())[-1]
     tree = tree_of(Spec.parse(name))
     assert tree is not None
+    assert resolve({"trees": shape}).rules == (rule,)  # of a run which names none
     assert (cell["k"], cell["nodes"]) == (len(tree.shape.branching), tree.shape.nodes)
     found = cell["tokens_per_loop"]
     ran = tokens_per_loop(run_trees(texts_of(written), shape, rule, "without", seeds=2))
@@ -113,6 +115,7 @@ def test_a_text_gives_each_loop_of_its_tree(
     lines = [{"prompt_ids": each.prompt, "completion_ids": each.tokens} for each in ran]
     (tmp_path / "texts.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     asked = ("--pair", "mini", "--temperature", "1", "--top-p", "1", "--tree", "3,2,1", "--budget", "0")
+    asked += ("--rule", "one-hot")
     tree = "model:siblings=top:tree=3-2-1", "one-hot"
     found = replayed(cli, tmp_path / "texts.jsonl", *asked)[tree]["tokens_per_loop"]["estimate"]
     assert found == pytest.approx(tokens_per_loop(ran), rel=1e-9)
@@ -146,7 +149,7 @@ def test_times_of_another_machine_are_of_as_many_rows(cli: Cli, written: Path, t
         cli("bench", "--k", "1,3,6", "--seconds", "0.2", "--threads", "1", "--json").out
     )
     facts = json.loads((tmp_path / "times.json").read_text())
-    cells = replayed(cli, written, "--tree", "2,2", "--times", tmp_path / "times.json")
+    cells = replayed(cli, written, "--tree", "2,2", "--rule", "one-hot", "--times", tmp_path / "times.json")
     target, draft = (
         dict(zip(own["rows"], np.mean(own["seconds"], 0), strict=True))
         for own in (facts["rounds"]["target"], facts["rounds"]["draft"])

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import time
+from pathlib import Path
 
 import pytest
 from commandline import Cli
@@ -51,6 +53,18 @@ def test_the_prompt_may_come_from_stdin(cli: Cli, monkeypatch: pytest.MonkeyPatc
     by_pipe = cli("trace", "-", *SHORT)
     assert by_pipe.code == 0, by_pipe.err
     assert by_pipe.out.split("\n\n")[0] == cli("trace", PROMPT, *SHORT).out.split("\n\n")[0]
+
+
+def test_a_grammar_holds_for_what_is_shown(cli: Cli, tmp_path: Path) -> None:
+    """Without it this pair writes prose."""
+    pytest.importorskip("llguidance")
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "boolean"}')
+    for given in (("--grammar", schema), ()):
+        result = cli("trace", PROMPT, *SHORT, "--temperature", "1", "--json", *given)
+        assert result.code == 0, result.err
+        written = [each["text"] for each in json.loads(result.out)["tokens"] if each["fate"] != "rejected"]
+        assert "".join(written).startswith(("true", "false")) is bool(given)
 
 
 def test_more_tokens_than_the_window_has_are_refused(cli: Cli) -> None:

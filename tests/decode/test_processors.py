@@ -34,6 +34,11 @@ def only_after(output: Sequence[int]) -> Tensor | None:
     return allowed
 
 
+def at_most_one(output: Sequence[int]) -> Tensor | None:
+    """A grammar that ends with 3 after one token, or at once."""
+    return torch.tensor([not output, not output, not output, True])
+
+
 PROCESSES: dict[str, dict[str, Any]] = {
     "min-p": {"min_p": 0.3},
     "typical-p": {"typical_p": 0.6},
@@ -44,6 +49,7 @@ PROCESSES: dict[str, dict[str, Any]] = {
     "min-new-tokens": {"min_new_tokens": 3, "stop_ids": (3,)},
     "bad-words": {"bad_words": ((3,), (1, 0))},
     "grammar": {"grammar": "{}", "mask": only_after},
+    "grammar that ends early": {"grammar": "{}", "mask": at_most_one, "min_new_tokens": 3, "stop_ids": (3,)},
     "all": {
         "min_p": 0.05,
         "repetition_penalty": 1.3,
@@ -234,6 +240,13 @@ def test_llama_cpp_forgets_after_64_tokens() -> None:
     logits = torch.ones(1, 5)
     assert with_history(logits, process, [0, *[1] * 63], 1)[0, 0] == 0.5
     assert with_history(logits, process, [0, *[1] * 64], 1)[0, 0] == 1.0
+
+
+def test_the_end_of_a_grammar_wins_over_the_least_length() -> None:
+    process = Bound(grammar="{}", mask=at_most_one, min_new_tokens=3, stop_ids=(3,))
+    rows = warp(with_history(torch.zeros(2, V), process, [0, 1], 1), SamplingParams(process=process))
+    assert torch.allclose(rows[0], torch.tensor([1.0, 1, 1, 0]) / 3)  # a longer text is possible
+    assert rows[1].tolist() == [0, 0, 0, 1]
 
 
 def test_what_needs_a_model_says_so() -> None:

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,12 +183,15 @@ def test_logprobs_before_penalties_and_of_weights_in_fewer_bits_pass() -> None:
 # --- counters -----------------------------------------------------------------------------------------
 
 
-def _counted(n: int, texts: int = 1, k: int | None = 4, **counts: object) -> Finding:
+def _counted(
+    n: int, texts: int = 1, k: int | None = 4, away: float = 0.0, rule: str | None = None, **counts: object
+) -> Finding:
     rows = torch.zeros(n, 5)
-    free = FreeEvidence(k)
+    drafts = rows + away * torch.tensor([1.0, 0, 0, 0, 0])
+    free = FreeEvidence(k, rule)
     for _ in range(texts):
         answer = Answer([1] * n, LENGTH, **counts)  # type: ignore[arg-type]
-        free.add(Ask([1], n), answer, _reading([1] * n, rows, rows))
+        free.add(Ask([1], n), answer, _reading([1] * n, rows, drafts))
     return found(free, "counters")
 
 
@@ -223,8 +227,43 @@ def test_wrong_counts_are_told(counts: dict[str, object], said: str) -> None:
 
 
 def test_a_rate_that_is_1_by_construction() -> None:
-    assert "as many tokens were accepted as drafted" in _counted(20, 6, drafted=6, accepted=6).found
-    assert _counted(20, 6, drafted=16, accepted=16).passed
+    few: dict[str, Any] = {"drafted": 6, "accepted": 6}
+    assert "as many tokens were accepted as drafted" in _counted(20, 8, away=1.0, **few).found
+    assert _counted(20, 8, away=1.0, drafted=16, accepted=16).passed
+    assert _counted(20, 400, **few).passed  # the target is its own draft: nothing can be rejected
+    assert _counted(20, 8, away=1.0, rule="block verification", **few).passed
+
+
+@pytest.mark.parametrize("told", ["each", "totals", "not what it drafts"])
+@pytest.mark.parametrize("adapts", ["drawn", "as transformers", "below its confidence"])
+@pytest.mark.parametrize("rate", [0.6, 1.0])
+def test_an_engine_whose_k_adapts_is_quiet(told: str, adapts: str, rate: float) -> None:
+    """Texts whose loops all draft K tokens are those that accept most: alone they looked made up.
+
+    ``as transformers``: two more after a draft that stood, else one fewer, from K on.
+    """
+    dice, n, k = np.random.default_rng(1), 6, 4
+    target, draft = torch.tensor([0.5, 0.25, 0.25]).log(), torch.tensor([0.5 * rate, 0.3, 0.25]).log()
+    rows, drafts = target.expand(n, 3), (target if rate == 1 else draft).expand(n, 3)
+    free = FreeEvidence(k)
+    for seed in range(400):
+        place, drafted, each, most = 0, 0, list[int](), k
+        while place < n:
+            if adapts == "drawn":
+                most = int(dice.integers(1, k + 1))
+            elif adapts == "below its confidence":
+                most = min(k, int(dice.geometric(0.2)))
+            fits = min(most, n - place - 1)
+            each.append(next((i for i in range(fits) if dice.random() >= rate), fits))
+            drafted, place = drafted + fits, place + each[-1] + 1
+            most = min(k, most + 2) if each[-1] == fits else max(1, most - 1)
+        counts: dict[str, object] = {"accepted": sum(each), "loops": len(each)}
+        counts |= {"accepted_per_loop": None if told == "totals" else each}
+        counts |= {"drafted": None if told == "not what it drafts" else drafted}
+        answer = Answer([0] * n, LENGTH, decoded=n, **counts)  # type: ignore[arg-type]
+        free.add(Ask([1], n, [2], seed=seed), answer, _reading([0] * n, rows, drafts), 0)
+    assert found(free, "acceptance").passed, found(free, "acceptance").found
+    assert found(free, "counters").passed, found(free, "counters").found
 
 
 @pytest.mark.parametrize("told", ["each", "totals"])
@@ -247,6 +286,9 @@ def test_drafts_that_end_at_the_limit_have_the_same_law(told: str, wrong: bool) 
         )
         answer = Answer([0] * n, LENGTH, drafted=drafted, decoded=n, **counts)  # type: ignore[arg-type]
         free.add(Ask([1], n, [2], seed=seed), answer, _reading([0] * n, rows, drafts), 0)
+        if told == "totals" and seed < 5:  # some end before the limit: there K is known
+            early = Answer([0, 0], LENGTH, drafted=k, decoded=2, loops=1, accepted=1)
+            free.add(Ask([1], n, [2], seed=1000 + seed), early, _reading([0, 0], rows[:2], drafts[:2]), 0)
     finding = found(free, "acceptance")
     assert not finding.unjudged
     assert finding.passed != wrong, finding.found

@@ -187,6 +187,19 @@ def test_an_engine_that_fails_at_some_requests_says_which() -> None:
     assert all("MemoryError: no room" in why for why in found.failures)
 
 
+def test_a_request_that_fails_while_it_runs_costs_itself_alone() -> None:
+    class Failing(Engine):
+        def step(self) -> Any:
+            return [
+                (number, ids, RuntimeError("no room") if number == 1 else ended)
+                for number, ids, ended in super().step()
+            ]
+
+    found = stepped(Wave([Ask([1], 4)] * 5, [0] * 5, [None] * 5, 2), Failing())
+    assert [answer and len(answer.output_ids) for answer in found.answers] == [4, None, 4, 4, 4]
+    assert found.errors == {"1": "RuntimeError: no room"}
+
+
 def test_what_runs_where_a_step_fails_is_aborted() -> None:
     gone: list[int] = []
 

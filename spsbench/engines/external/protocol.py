@@ -21,6 +21,10 @@ IMPOSSIBLE = -9999.0
 
 FLOAT32 = "float32"
 
+DRAFT, LOOKUP = "draft", "lookup"
+"""Of the option ``speculation``: the draft model proposes, or what followed the last n-gram before does."""
+LOOKUP_RULE, LONGEST_NGRAM = "sample-and-compare, prompt lookup", 2
+
 _DEEPEST = 32
 
 DESCRIBE, GENERATE, TOGETHER, BYE = "describe", "generate", "together", "bye"
@@ -53,6 +57,11 @@ class Load:
     def speculative(self) -> bool:
         """Whether a draft proposes."""
         return self.draft is not None
+
+    @property
+    def speculation(self) -> str:
+        """Who proposes where the engine speculates."""
+        return str(self.options.get("speculation", DRAFT))
 
 
 @dataclass(frozen=True)

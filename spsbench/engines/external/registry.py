@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from spsbench.engines.external import conversion
 from spsbench.engines.external.install import Environment, load_entry
 from spsbench.engines.external.launch import LAUNCH
-from spsbench.engines.external.protocol import FLOAT32, Load, Peer
+from spsbench.engines.external.protocol import DRAFT, FLOAT32, LOOKUP, Load, Peer
 from spsbench.engines.external.quantised import GGUF, ONNX
 from spsbench.engines.external.worker import Command, Worker
 from spsbench.errors import UnavailableError, UsageError
@@ -20,6 +20,7 @@ from spsbench.plugins import Options, settled, unknown
 from spsbench.records import Spec
 
 _HOW_TO_DRAFT = ("greedy", "probabilistic")
+_WHO_DRAFTS = (DRAFT, LOOKUP)
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ NAMED: Mapping[str, Named] = {
         "llama_cpp",
         lambda model, environment, weights: str(conversion.gguf(model, weights)),
         weights=GGUF,
-        options={"draft_sampling": "greedy"},
-        choices={"draft_sampling": _HOW_TO_DRAFT},
+        options={"draft_sampling": "greedy", "speculation": DRAFT},
+        choices={"draft_sampling": _HOW_TO_DRAFT, "speculation": _WHO_DRAFTS},
         python=lambda environment: Path(sys.executable),
         placed=lambda environment: {"server": str(environment.server)},
     ),
@@ -65,7 +66,12 @@ NAMED: Mapping[str, Named] = {
         lambda model, environment, weights: str(conversion.onnx(model, environment, weights)),
         weights=ONNX,
     ),
-    "openvino": Named("openvino", lambda model, environment, _: str(conversion.openvino(model, environment))),
+    "openvino": Named(
+        "openvino",
+        lambda model, environment, _: str(conversion.openvino(model, environment)),
+        options={"speculation": DRAFT},
+        choices={"speculation": _WHO_DRAFTS},
+    ),
     "vllm": Named(
         "vllm",
         lambda model, environment, _: str(model.absolute()),

@@ -43,7 +43,7 @@ from spsbench.engines.external.protocol import (
     shortened,
 )
 from spsbench.engines.external.waves import Hear, threaded
-from spsbench.engines.external.worker import MOST_BYTES, MOST_FAILURES
+from spsbench.engines.external.worker import MOST_BYTES, Failures
 from spsbench.errors import UnavailableError
 from spsbench.models.fetch.http import Bounded
 
@@ -243,7 +243,7 @@ class Server:
         self._model, self._texts, self._alone = model, texts, alone
         self._prefix_cache = prefix_cache
         self._dialect: Dialect | None = None
-        self._failed = 0
+        self._failures = Failures()
         self._lock = threading.Lock()
 
     def describe(self) -> Described:
@@ -256,43 +256,36 @@ class Server:
         def asked(ask: Ask, hear: Hear | None) -> Answer | None:
             if hear is None:
                 return dialect.answer(self._http.post(dialect.path, dialect.body(ask, stream=False)), ask)
-            with closing(self.stream(ask)) as events:
+            with closing(self._heard(ask)) as events:
                 for place, heard in enumerate(events, 1):
                     if hear(place if heard.tokens is None else heard.tokens):
                         break
             return None
 
-        found = threaded(wave, asked)
-        if len(found.errors) == len(wave.asks):
-            raise self._failure(PeerError(str(next(iter(found.errors.values())))))
-        self._failed = 0
-        return found
+        return self._failures.wave(lambda: threaded(wave, asked))
 
     def generate(self, ask: Ask) -> Answer:
         """See ``Peer.generate``; the answer is not ``checked`` yet."""
         dialect = self._spoken()
-        try:
-            found = self._generated(dialect, ask)
-        except PeerError as error:
-            raise self._failure(error) from error
-        self._failed = 0
-        return found
+        with self._failures.counted():
+            return self._generated(dialect, ask)
 
     def stream(self, ask: Ask) -> Generator[Heard]:
         """What is heard of one output, as it is written; ``tokens`` counts up wherever that is known."""
+        self._spoken()
+        with self._failures.counted():
+            yield from self._heard(ask)
+
+    def _heard(self, ask: Ask) -> Generator[Heard]:
         dialect = self._spoken()
         written: int | None = 0
-        try:
-            for event in self._http.events(dialect.path, dialect.body(ask, stream=True)):
-                heard = dialect.heard(event)
-                if heard.tokens is not None:
-                    written = heard.tokens
-                elif written is not None and heard.text:
-                    written = None if heard.added is None else written + heard.added
-                yield replace(heard, tokens=written)
-        except PeerError as error:
-            raise self._failure(error) from error
-        self._failed = 0
+        for event in self._http.events(dialect.path, dialect.body(ask, stream=True)):
+            heard = dialect.heard(event)
+            if heard.tokens is not None:
+                written = heard.tokens
+            elif written is not None and heard.text:
+                written = None if heard.added is None else written + heard.added
+            yield replace(heard, tokens=written)
 
     def close(self) -> None:
         """See ``Peer.close``: the server is not ours to end."""
@@ -334,15 +327,6 @@ class Server:
 
     def _tally(self, dialect: Dialect) -> Tally | None:
         return read_tally(self._http.text("/metrics"), dialect.counters) if dialect.counters else None
-
-    def _failure(self, error: PeerError) -> PeerError:
-        """The error, or that it was one too many."""
-        if isinstance(error, PeerGone):
-            return error
-        self._failed += 1
-        if self._failed < MOST_FAILURES:
-            return error
-        return PeerGone(f"{self._failed} requests in a row failed, the last: {error}")
 
 
 def require_same_model(peer: Peer, rows: Sequence[tuple[list[int], int, float]], url: str) -> None:

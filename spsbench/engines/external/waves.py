@@ -12,6 +12,9 @@ from typing import Protocol
 from spsbench.engines.external.protocol import Answer, Ask, Together, Wave
 from spsbench.engines.external.serving import until_stop
 
+News = tuple[int, list[int], bool | Exception]
+"""A request's number, all of its tokens, and whether it ended, or the error that it ended with."""
+
 
 class Steps(Protocol):
     """An engine that takes requests while others decode, and is told to go on."""
@@ -19,8 +22,8 @@ class Steps(Protocol):
     def add(self, number: int, ask: Ask) -> None:
         """Take a request."""
 
-    def step(self) -> Iterable[tuple[int, list[int], bool]]:
-        """Go on; of each request with news its number, all of its tokens and whether it ended."""
+    def step(self) -> Iterable[News]:
+        """Go on. An error that is raised is the whole engine's, and costs the wave."""
 
     def abort(self, number: int) -> None:
         """Forget a request; its number is not used again in this wave."""
@@ -56,7 +59,10 @@ def stepped(wave: Wave, engine: Steps) -> Together:  # noqa: C901 - one loop, as
             one = running[number]
             heard += len(ids) - one.written
             one.written = len(ids)
-            if one.abort is not None and len(ids) >= one.abort:
+            if isinstance(ended, Exception):
+                del running[number]
+                found.fail(number, ended)
+            elif one.abort is not None and len(ids) >= one.abort:
                 del running[number]
                 if not ended:
                     engine.abort(number)
@@ -66,7 +72,7 @@ def stepped(wave: Wave, engine: Steps) -> Together:  # noqa: C901 - one loop, as
     return found
 
 
-def _news(engine: Steps, running: Collection[int]) -> Iterator[tuple[int, list[int], bool]]:
+def _news(engine: Steps, running: Collection[int]) -> Iterator[News]:
     """What a step of the engine gives; where it fails, its requests must not go on beside the next wave's."""
     try:
         yield from list(engine.step()) if running else ()

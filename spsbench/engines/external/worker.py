@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,6 +90,34 @@ class Lines:
 MOST_FAILURES = 3
 """Requests in a row without an answer, after which an engine is given up."""
 
+
+class Failures:
+    """Gives an engine up after ``MOST_FAILURES`` in a row; a wave without any answer is one."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        try:
+            yield
+        except PeerGone:
+            raise
+        except PeerError as error:
+            self._in_a_row += 1
+            if self._in_a_row < MOST_FAILURES:
+                raise
+            raise PeerGone(f"{self._in_a_row} requests in a row failed, the last: {error}") from error
+        self._in_a_row = 0
+
+    def wave(self, ask: Callable[[], Together]) -> Together:
+        with self.counted():
+            found = ask()
+            if found.errors and not any(found.answers):
+                raise PeerError(f"of a wave nothing is answered: {next(iter(found.errors.values()))}")
+        return found
+
+
 _END_S = 10.0
 
 _GUARD = """
@@ -132,7 +160,8 @@ class Worker:
         self._guard: subprocess.Popen[bytes] | None = None
         self._lines: Lines | None = None
         self._described: Described | None = None
-        self._asked = self._failed = 0
+        self._asked = 0
+        self._failures = Failures()
 
     def __enter__(self) -> Self:
         return self
@@ -155,26 +184,20 @@ class Worker:
 
     def generate(self, ask: Ask) -> Answer:
         """See ``Peer.generate``; the answer is not ``checked`` yet."""
-        return self._asked_for(GENERATE, ask, Answer, self._command.answer_s)
+        self.describe()
+        with self._failures.counted():
+            return self._answer(GENERATE, ask, Answer, self._command.answer_s)
 
     def together(self, wave: Wave) -> Together:
         """See ``Batching.together``; the answers are not ``checked`` yet."""
+        self.describe()
+        return self._failures.wave(lambda: self._wave(wave))
+
+    def _wave(self, wave: Wave) -> Together:
         limit_s = self._command.answer_s * -(-len(wave.asks) // wave.at_once)
-        found = self._asked_for(TOGETHER, wave, Together, limit_s)
+        found = self._answer(TOGETHER, wave, Together, limit_s)
         if len(found.answers) != len(wave.asks):
             raise PeerError(f"it gave {len(found.answers)} answers to {len(wave.asks)} requests")
-        return found
-
-    def _asked_for(self, method: str, params: Params, kind: type[Kind], limit_s: float) -> Kind:
-        self.describe()
-        try:
-            found = self._answer(method, params, kind, limit_s)
-        except PeerError as error:
-            self._failed += 1
-            if self._failed >= MOST_FAILURES:
-                raise PeerGone(f"{self._failed} requests in a row failed, the last: {error}") from error
-            raise
-        self._failed = 0
         return found
 
     def close(self) -> None:

@@ -305,7 +305,7 @@ def test_list_engines_tells_what_is_installed_and_what_each_cannot_do(
     assert before["openvino"]["statistics"] == "loops"
     assert "`spsbench get openvino`" in before["openvino"]["needs"]
     assert "55005" in before["vllm"]["limits"]
-    assert before["llama-cpp"]["options"] == "draft_sampling=greedy"
+    assert before["llama-cpp"]["options"] == "draft_sampling=greedy\nspeculation=draft"
     python = load_entry("openvino", "NAME").environment.python
     python.parent.mkdir(parents=True)
     python.touch()

@@ -13,7 +13,17 @@ from fake_server import VOCAB, Fake, Letters, following, serving, written
 import spsbench
 from spsbench.decode.processors import LAST_N
 from spsbench.engines.external.dialects import texts_in
-from spsbench.engines.external.protocol import LENGTH, STOP, Ask, Load, PeerError, PeerGone, Sampling, checked
+from spsbench.engines.external.protocol import (
+    LENGTH,
+    STOP,
+    Ask,
+    Load,
+    PeerError,
+    PeerGone,
+    Sampling,
+    Wave,
+    checked,
+)
 from spsbench.engines.external.registry import find_peer
 from spsbench.engines.external.server import Server, require_same_model
 from spsbench.errors import UnavailableError, UsageError
@@ -249,6 +259,19 @@ def test_a_request_that_fails_costs_itself_and_three_the_engine(fault: str, text
             server.generate(ASK)
         fake.fault = ""
         assert len(server.generate(ASK).output_ids) == 6
+
+
+def test_three_waves_without_an_answer_cost_the_engine() -> None:
+    """Requests that are to be aborted count for nothing of their own."""
+    wave = Wave([ASK] * 6, [0] * 6, [None, 2, 2, 2, 2, None], 2)
+    with serving(Fake(fault="500")) as url:
+        server = Server(url)
+        for _ in range(2):
+            with pytest.raises(PeerError, match=r"nothing is answered: .*out of memory") as failed:
+                server.together(wave)
+            assert not isinstance(failed.value, PeerGone)
+        with pytest.raises(PeerGone, match="3 requests in a row failed"):
+            server.together(wave)
 
 
 def test_nobody_answers() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spsbench.engines.external.protocol import Answer, Ask, Load, PeerError, PeerGone, checked
+from spsbench.engines.external.protocol import Answer, Ask, Load, PeerError, PeerGone, Wave, checked
 from spsbench.engines.external.worker import MOST_FAILURES, Command, Lines, NoLine, Worker
 
 WRONG = Path(__file__).resolve().parents[2] / "wrong_worker.py"
@@ -81,6 +81,25 @@ def test_an_engine_that_fails_thrice_is_given_up(tmp_path: Path) -> None:
             assert not isinstance(caught.value, PeerGone)
         with pytest.raises(PeerGone, match=r"3 requests in a row failed.*out of memory"):
             peer.generate(ASK)
+
+
+@pytest.mark.parametrize("kind", ["fails", "fails-each"])
+def test_an_engine_that_answers_nothing_of_three_waves_is_given_up(kind: str, tmp_path: Path) -> None:
+    wave = Wave([ASK, ASK], [0, 0], [None, None], 2)
+    with worker(kind, tmp_path) as peer:
+        for _ in range(MOST_FAILURES - 1):
+            with pytest.raises(PeerError, match="out of memory") as caught:
+                peer.together(wave)
+            assert not isinstance(caught.value, PeerGone)
+        with pytest.raises(PeerGone, match=r"3 requests in a row failed.*out of memory"):
+            peer.together(wave)
+
+
+def test_a_wave_with_one_answer_has_not_failed(tmp_path: Path) -> None:
+    with worker("fails-one", tmp_path) as peer:
+        for _ in range(MOST_FAILURES + 1):
+            found = peer.together(Wave([ASK, ASK], [0, 0], [None, None], 2))
+            assert [answer and answer.output_ids for answer in found.answers] == [None, COUNTED]
 
 
 def test_an_engine_that_comes_back_as_another_is_given_up(tmp_path: Path) -> None:

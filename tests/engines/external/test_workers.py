@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from spsbench.engines.external.install import Environment
-from spsbench.engines.external.protocol import Ask, Load, PeerError, PeerGone, Sampling, checked
+from spsbench.engines.external.protocol import Ask, Load, PeerError, PeerGone, Sampling, Wave, checked
 from spsbench.engines.external.registry import find_peer, peer_in
 from spsbench.engines.external.workers import onnxruntime_genai, openvino, vllm
 from spsbench.errors import UnavailableError, UsageError
@@ -45,26 +45,40 @@ class Bag(SimpleNamespace):
 
 
 class FakeLLM:
-    """Counts upwards from the prompt's last token, two loops a request."""
+    """Counts upwards from the prompt's last token: one, three and all tokens after its steps.
+
+    Each request has two loops, of which the first accepts one token and the second four.
+    """
 
     def __init__(self, target: str, **settings: Any) -> None:
         self.settings, self.requests, self.loops = settings, [], 0
-        config = SimpleNamespace(get_vocab_size=lambda: 50)
-        self.llm_engine = SimpleNamespace(model_config=config)
+        self.llm_engine = self
+        self.model_config = SimpleNamespace(get_vocab_size=lambda: 50)
+        self.running: dict[str, list[list[int]]] = {}
 
-    def generate(self, prompt: dict[str, Any], parameters: Any, use_tqdm: bool) -> list[Any]:
+    def add_request(self, name: str, prompt: dict[str, Any], parameters: Any) -> None:
         self.requests.append(vars(parameters))
         self.loops += 2
-        first = prompt["prompt_token_ids"][-1] + 1
+        ids = list(range(prompt["prompt_token_ids"][-1] + 1, STOP + 1))
+        self.running[name] = [ids[:1], ids[:3], ids]
+
+    def step(self) -> list[Any]:
+        return [self.told(name, steps.pop(0), not steps) for name, steps in self.running.items() if steps]
+
+    def told(self, name: str, ids: list[int], last: bool) -> Any:
         metrics = SimpleNamespace(scheduled_ts=1.0, first_token_ts=1.5, last_token_ts=2.5)
-        output = SimpleNamespace(token_ids=list(range(first, STOP + 1)))
-        if "logprobs" in vars(parameters):
-            output.logprobs = [{i: SimpleNamespace(logprob=-float(i))} for i in output.token_ids]
-        return [SimpleNamespace(outputs=[output], metrics=metrics)]
+        output = SimpleNamespace(token_ids=ids)
+        if "logprobs" in self.requests[-1]:
+            output.logprobs = [{i: SimpleNamespace(logprob=-float(i))} for i in ids]
+        return SimpleNamespace(request_id=name, outputs=[output], metrics=metrics, finished=last)
+
+    def abort_request(self, names: list[str]) -> None:
+        for name in names:
+            self.running[name].clear()
 
     def get_metrics(self) -> list[Any]:
         counts = {"num_drafts": self.loops, "num_draft_tokens": 4 * self.loops}
-        counts["num_accepted_tokens"] = 3 * self.loops
+        counts["num_accepted_tokens"] = 5 * self.loops // 2
         return [SimpleNamespace(name=f"vllm:spec_decode_{name}", value=n) for name, n in counts.items()]
 
 
@@ -112,8 +126,30 @@ def test_vllm_is_asked_for_the_sampling_and_its_counters_are_subtracted() -> Non
     }
     assert drawn["stop_token_ids"] == [STOP]
     assert (answer.output_ids, answer.finish) == ([11, 12, 13, 14], "stop")
-    assert (answer.loops, answer.drafted, answer.accepted) == (2, 8, 6)
+    assert (answer.loops, answer.drafted, answer.accepted) == (2, 8, 5)
+    assert answer.accepted_per_loop == [1, 4]  # of the last one three after the end of the text
     assert (answer.prefill_ms, answer.decode_ms, answer.decoded) == (500.0, 1000.0, 3)
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_loops_of_vllm_that_were_not_counted_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = vllm.Vllm(Load("t", "d", 4))
+    monkeypatch.setattr(loaded._llm, "get_metrics", list)
+    assert loaded.generate(ask()).accepted_per_loop is None
+    assert vllm.Vllm(Load("t")).generate(ask()).accepted_per_loop is None
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_vllm_goes_on_with_others_when_one_is_aborted() -> None:
+    loaded = vllm.Vllm(Load("t", "d", 4, in_flight=2))
+    wave = Wave([ask(), ask(), ask()], [0, 0, 2], [None, 2, None], 2)
+    found = loaded.together(wave)
+    assert [answer and answer.output_ids for answer in found.answers] == [
+        [11, 12, 13, 14],
+        None,
+        [11, 12, 13, 14],
+    ]
+    assert not any(loaded._llm.running.values())
 
 
 @pytest.mark.usefixtures("fake_vllm")
@@ -179,6 +215,55 @@ class FakeGenerator:
         return {"rounds": 2, "draft_tokens_proposed": 8, "draft_tokens_accepted": 2}
 
 
+class FakeTurns:
+    """Several requests, each a token further with each run; ``fails`` ends with its first token, one short of
+    ``STOP`` with its own end, whose token it keeps back."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.running = model, list[Any]()
+
+    def create_event_buffer(self, most: int) -> int:
+        return most
+
+    def create_request(self) -> Any:
+        request = SimpleNamespace(begin_turn=lambda prompt, turn: self._begin(request, prompt, turn))
+        return request
+
+    def _begin(self, request: Any, prompt: Any, turn: Any) -> int:
+        request.last, request.left = int(prompt[-1]), turn.max_generated_tokens
+        self.model.asked.append(turn)
+        self.running.append(request)
+        return 0
+
+    def run(self, most: int) -> list[Any]:
+        events = []
+        for request in list(self.running):
+            request.last, request.left = request.last + 1, request.left - 1
+            kept, failed = request.last == STOP, request.last == FAILS
+            finished = kept or not request.left
+            flags = (8 if failed else 0) | (2 if finished else 0) | (0 if kept or failed else 1)
+            facts = {"token": request.last, "error_code": "REQUEST_UNSERVICEABLE"}
+            events.append(SimpleNamespace(request=request, flags=flags, finish_reason="EOS" * kept, **facts))
+            if finished or failed:
+                self.running.remove(request)
+        return events
+
+
+FAILS = 30
+
+
+class Turn(Bag):
+    """Keeps what it is given by ``set_...``."""
+
+    def __init__(self, request: Any) -> None:
+        super().__init__()
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("set_"):
+            raise AttributeError(name)
+        return lambda *value: setattr(self, name.removeprefix("set_"), value[0] if len(value) == 1 else value)
+
+
 def onnx_model(folder: Path) -> str:
     folder.mkdir()
     decoder = {"filename": "model.onnx", "session_options": {"log_id": "x"}}
@@ -203,7 +288,15 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
             self.read = [(Path(folder) / name).read_text() for name in names]
             self.tokenizer = json.loads((Path(folder) / "tokenizer_config.json").read_text())
 
-    fake = SimpleNamespace(Model=FakeModel, GeneratorParams=lambda model: Bag(), Generator=FakeGenerator)
+    fake = SimpleNamespace(
+        Model=FakeModel,
+        GeneratorParams=lambda model: Bag(),
+        Generator=FakeGenerator,
+        Engine=FakeTurns,
+        TurnOptions=Turn,
+        EngineEventFlags=SimpleNamespace(TOKEN=1, TURN_FINISHED=2, FAILED=8),
+        FinishReason=SimpleNamespace(EOS="EOS"),
+    )
     monkeypatch.setitem(sys.modules, "onnxruntime_genai", fake)  # type: ignore[arg-type]
     monkeypatch.setattr(onnxruntime_genai, "version", lambda name: "0.18.0")
     return onnx_model(tmp_path / "one"), onnx_model(tmp_path / "other")
@@ -228,6 +321,25 @@ def test_onnxruntime_genai_links_to_models_whose_folders_are_relative(
     monkeypatch.chdir(one.parent)
     model = onnxruntime_genai.OnnxRuntimeGenAI(Load(one.name, other.name, 4))._model
     assert model.read == ["one", "other"]
+
+
+def test_onnxruntime_genai_in_flight_loses_what_fails_alone_and_gives_its_end(pair: tuple[str, str]) -> None:
+    loaded = onnxruntime_genai.OnnxRuntimeGenAI(Load(pair[0], in_flight=3))
+    asks = [replace(ask(longest=5), prompt_ids=[first]) for first in (10, 20, FAILS - 2)]
+    found = loaded.together(Wave(asks, [0] * 3, [None] * 3, 3))
+    answers = [answer and (answer.output_ids, answer.finish) for answer in found.answers]
+    assert answers == [([11, 12, 13, STOP], "stop"), ([21, 22, 23, 24, 25], "length"), None]
+    assert found.errors == {"2": "RuntimeError: its engine failed: REQUEST_UNSERVICEABLE"}
+
+
+def test_onnxruntime_genai_in_flight_is_asked_for_processors(pair: tuple[str, str]) -> None:
+    loaded = onnxruntime_genai.OnnxRuntimeGenAI(Load(pair[0], in_flight=2))
+    drawn = replace(DRAWN, repetition_penalty=1.5, min_new_tokens=2, grammar="{}")
+    loaded.together(Wave([ask(drawn, longest=3)], [0], [None], 2))
+    wanted = {"repetition_penalty": 1.5, "min_generated_tokens": 2, "guidance": ("json_schema", "{}")}
+    wanted |= {"temperature": 0.7, "top_k": 5, "top_p": 0.8, "do_sample": True}
+    assert vars(loaded._model.asked[0]) == wanted | {"max_generated_tokens": 3}
+    assert {"repetition_penalty", "min_new_tokens", "grammar"} == {*loaded.describe().processors}
 
 
 def test_onnxruntime_genai_is_asked_for_the_sampling(pair: tuple[str, str]) -> None:
@@ -319,6 +431,18 @@ def test_openvino_draws_a_seed_where_none_is_given_and_takes_processors() -> Non
     assert (asked[-1].min_p, asked[-1].presence_penalty, asked[-1].min_new_tokens) == (0.1, 0.3, 2)
 
 
+@pytest.mark.usefixtures("fake_openvino")
+def test_openvino_looks_up_instead_of_loading_a_draft() -> None:
+    options = {"speculation": "lookup"}
+    loaded, plain = openvino.OpenVino(Load("t", "d", 4, options=options)), openvino.OpenVino(Load("t"))
+    assert (loaded._pipeline.given["prompt_lookup"], "draft_model" in loaded._pipeline.given) == (True, False)
+    assert "prompt_lookup" not in plain._pipeline.given
+    assert not openvino.OpenVino(Load("t", options=options))._pipeline.given["prompt_lookup"]
+    assert loaded.generate(ask()).loops is None
+    (asked,) = loaded._pipeline.asked
+    assert (asked.num_assistant_tokens, asked.max_ngram_size) == (4, 2)
+
+
 def test_other_precisions_are_refused() -> None:
     for kind in (openvino.OpenVino, onnxruntime_genai.OnnxRuntimeGenAI):
         with pytest.raises(ValueError, match="dtype float16 is not supported"):
@@ -377,6 +501,25 @@ def test_llama_cpp_alone_has_no_rule_and_ends_with_its_server(
     assert "-md" not in json.loads(log.read_text().splitlines()[0])
 
 
+def test_llama_cpp_looks_up_instead_of_loading_a_draft(
+    llama: tuple[Environment, Path], tmp_path: Path
+) -> None:
+    environment, log = llama
+    kind = peer_in(environment, Spec.parse("llama-cpp:speculation=lookup"))
+    for k, draft in ((4, "d.gguf"), (0, None)):
+        peer = kind.open(Load("t.gguf", draft, k), tmp_path / "log", False)
+        try:
+            assert peer.describe().rule == ("sample-and-compare, prompt lookup" if k else None)
+            assert peer.generate(ask()).loops == (None if k else 3)
+        finally:
+            peer.close()
+    drafting, _, plain, _ = map(json.loads, log.read_text().splitlines())
+    assert "-md" not in drafting
+    assert drafting[drafting.index("--spec-type") + 1] == "ngram-simple"
+    assert drafting[drafting.index("--spec-ngram-simple-size-m") + 1] == "4"
+    assert "--spec-type" not in plain
+
+
 def test_a_server_that_ends_is_said(tmp_path: Path) -> None:
     environment = Environment(tmp_path)
     environment.server.parent.mkdir()
@@ -406,6 +549,7 @@ def test_an_engine_that_is_not_installed_names_the_remedy(
         ("opnvino", "Did you mean openvino"),
         ("openvino:threads=2", "openvino has no option threads"),
         ("llama-cpp:draft_sampling=both", "Choose from greedy, probabilistic"),
+        ("openvino:speculation=eagle", "Choose from draft, lookup"),
         ("vllm:mended=3", "Give true or false"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from dataclasses import replace
@@ -114,6 +115,19 @@ def test_releases_are_installed_once_and_engines_are_looked_for(
         environment_of(Release("tiny", "tiny"), None, execute)
     (tmp_path / "peers" / "tiny").mkdir(parents=True)
     assert environment_of(Release("tiny", "tiny"), tmp_path / "peers").folder == tmp_path / "peers" / "tiny"
+
+
+def test_a_pinned_release_reads_what_the_installed_one_has_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kind(environment: Environment, release: Release, head: object) -> PeerKind:
+        folder = str(environment.folder)
+        return PeerKind(folder, NotImplemented, lambda model: folder)
+
+    places = {True: Environment(Path("pinned")), False: Environment(Path("installed"))}
+    monkeypatch.setattr(command, "environment_of", lambda release, peers: places[bool(release.pins)])
+    monkeypatch.setattr(command, "kind_in", kind)
+    release = next(each for each in EXHIBITS if each.name == "openvino-2331").flawed
+    found = command._opener(argparse.Namespace(peers=None), NotImplemented)(release)
+    assert (found.name, found.converted(Path("model"))) == ("pinned", "installed")
 
 
 def test_a_failed_installation_or_training_leaves_nothing(

@@ -1,6 +1,7 @@
 """llama.cpp: a ``llama-server`` on the loopback, token ids in and out. Models are GGUF files.
 
-Options: ``server`` is the binary; ``draft_sampling`` is ``greedy``, its default, or ``probabilistic``.
+Options: ``server`` is the binary; ``draft_sampling`` is ``greedy``, its default, or ``probabilistic``;
+``speculation``: see ``protocol.LOOKUP``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from spsbench.engines.external.protocol import (
     FLOAT32,
     IMPOSSIBLE,
     LENGTH,
+    LONGEST_NGRAM,
+    LOOKUP,
+    LOOKUP_RULE,
     MOST_IN_FLIGHT,
     STOP,
     Answer,
@@ -77,7 +81,7 @@ class LlamaCpp:
             engine="llama.cpp",
             version=line.split(":", 1)[1].partition(", commit")[0].replace(" (", ", ").strip(),
             vocab_size=model["meta"]["n_vocab"],
-            rule=_RULES[_draft_sampling(self._load)] if self._load.speculative else None,
+            rule=_rule(self._load) if self._load.speculative else None,
             settings=settings,
             in_flight=MOST_IN_FLIGHT,
             limits=[
@@ -101,7 +105,7 @@ class LlamaCpp:
         counts: dict[str, Any] = {"loops": decoded}
         if self._load.speculative:
             # Its counter leaves loops without a draft out, which there are where less than K tokens are left.
-            whole = decoded + self._load.k < ask.max_new_tokens
+            whole = self._load.speculation != LOOKUP and decoded + self._load.k < ask.max_new_tokens
             counts["loops"] = self._drafts() - before if whole else None
             counts["drafted"] = int(timings.get("draft_n", 0))
             counts["accepted"] = int(timings.get("draft_n_accepted", 0))
@@ -228,7 +232,10 @@ def flags(load: Load) -> list[str]:
     told += ["-ctk", "f32", "-ctv", "f32", "-fa", "off"]
     told += ["--no-warmup", "--offline", "--metrics", "--cache-ram", "0", "--threads-http", str(slots + 1)]
     pools = ["-t", "-tb"]
-    if load.draft is not None:
+    if load.speculative and load.speculation == LOOKUP:
+        told += ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(LONGEST_NGRAM)]
+        told += ["--spec-ngram-simple-size-m", str(load.k)]
+    elif load.draft is not None:
         told += ["--spec-type", "draft-simple", "-md", load.draft, "--spec-draft-p-min", "0"]
         told += ["--spec-draft-n-max", str(load.k), "--spec-draft-n-min", str(load.k)]
         told += ["-ctkd", "f32", "-ctvd", "f32", "--spec-draft-sampling", _draft_sampling(load)]
@@ -236,6 +243,10 @@ def flags(load: Load) -> list[str]:
     if load.threads is not None:
         told += [part for flag in pools for part in (flag, str(load.threads))]
     return told
+
+
+def _rule(load: Load) -> str:
+    return LOOKUP_RULE if load.speculation == LOOKUP else _RULES[_draft_sampling(load)]
 
 
 def _draft_sampling(load: Load) -> str:

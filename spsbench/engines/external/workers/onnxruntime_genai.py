@@ -5,8 +5,10 @@ Models are folders of its builder's (``conversion.onnx``); only ``onnxruntime_ge
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -32,7 +34,7 @@ from spsbench.engines.external.serving import (
     until_stop,
     usual_settings,
 )
-from spsbench.engines.external.waves import stepped
+from spsbench.engines.external.waves import News, stepped
 
 _CONFIG = "genai_config.json"
 _EVENTS = 64  # of one call
@@ -44,7 +46,8 @@ class OnnxRuntimeGenAI:
     """The target alone, or with its draft as ``model.draft``.
 
     Several requests are for its ``Engine``, which takes no draft model; on a CPU it has static batches only:
-    a batch is run to its end before others join, and requests have no seeds.
+    a batch is run to its end before others join, and a seed is refused ("A per-turn seed requires an Engine
+    configured for dynamic batching", 0.18.0).
     """
 
     def __init__(self, load: Load) -> None:
@@ -55,17 +58,15 @@ class OnnxRuntimeGenAI:
         self._vocab_size: int = config["model"]["vocab_size"]
         ends: int | list[int] = config["model"].get("eos_token_id", [])
         self._ends = {ends} if isinstance(ends, int) else set(ends)
-        with tempfile.TemporaryDirectory() as folder:
-            compose(load, Path(folder))
-            if load.in_flight > 1:
-                file = Path(folder) / _CONFIG
-                batching = {"engine": {"static_batching": {"max_batch_size": load.in_flight}}}
-                file.write_text(json.dumps(json.loads(file.read_text()) | batching))
-            self._model = self._genai.Model(folder)
+        folder = Path(tempfile.mkdtemp())  # which it reads again where a request has a grammar
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        compose(load, folder)
+        if load.in_flight > 1:
+            batching = {"engine": {"static_batching": {"max_batch_size": load.in_flight}}}
+            file = folder / _CONFIG
+            file.write_text(json.dumps(json.loads(file.read_text()) | batching))
+        self._model = self._genai.Model(str(folder))
         self._turns: dict[int, tuple[Any, int, list[int]]] = {}
-        if load.in_flight > 1 and not load.speculative:
-            self._engine = self._genai.Engine(self._model)
-            self._events = self._engine.create_event_buffer(_EVENTS)
 
     def describe(self) -> Described:
         rule = "greedy: sample-and-compare; sampled: not documented"
@@ -83,7 +84,7 @@ class OnnxRuntimeGenAI:
                 "Its order of temperature, top-k and top-p is not documented, and not reported here.",
                 "Drafted and accepted tokens count the whole last round, also after the stop token.",
             ],
-            processors=[] if self._load.in_flight > 1 else list(_PROCESSORS),
+            processors=list(_PROCESSORS),
         )
 
     def generate(self, ask: Ask) -> Answer:
@@ -123,25 +124,32 @@ class OnnxRuntimeGenAI:
         )
 
     def together(self, wave: Wave) -> Together:
-        """In static batches; see the class."""
+        """In static batches; see the class. One that failed takes no other request, so each has an engine."""
         self._turns.clear()
+        self._engine = self._genai.Engine(self._model)
+        self._events = self._engine.create_event_buffer(_EVENTS)
         return stepped(wave, self)
 
     def add(self, number: int, ask: Ask) -> None:
         import numpy as np
 
-        require_processors(ask.sampling, ())
+        self._require_possible(ask)
+        drawn = ask.sampling
         turn = self._genai.TurnOptions(request := self._engine.create_request())
         turn.set_max_generated_tokens(ask.max_new_tokens)
-        turn.set_do_sample(not ask.sampling.greedy)
-        if not ask.sampling.greedy:
-            turn.set_temperature(ask.sampling.temperature)
-            turn.set_top_k(ask.sampling.top_k or self._vocab_size)
-            turn.set_top_p(ask.sampling.top_p)
+        turn.set_do_sample(not drawn.greedy)
+        turn.set_repetition_penalty(drawn.repetition_penalty)
+        turn.set_min_generated_tokens(drawn.min_new_tokens)
+        if drawn.grammar is not None:
+            turn.set_guidance("json_schema", drawn.grammar)
+        if not drawn.greedy:
+            turn.set_temperature(drawn.temperature)
+            turn.set_top_k(drawn.top_k or self._vocab_size)
+            turn.set_top_p(drawn.top_p)
         began = request.begin_turn(np.array(ask.prompt_ids, dtype=np.int32), turn)
         self._turns[number] = request, began, []
 
-    def step(self) -> Iterator[tuple[int, list[int], bool]]:
+    def step(self) -> Iterator[News]:
         flags = self._genai.EngineEventFlags
         for event in self._engine.run(self._events):
             number = next((n for n, (request, *_) in self._turns.items() if request is event.request), None)
@@ -149,20 +157,26 @@ class OnnxRuntimeGenAI:
                 continue
             ids = self._turns[number][2]
             if event.flags & flags.FAILED:
-                raise RuntimeError(f"its engine failed: {event.error_code}")
+                yield number, ids, RuntimeError(f"its engine failed: {event.error_code}")
+                continue
             if event.flags & flags.TOKEN:
                 ids.append(int(event.token))
+            if event.finish_reason == self._genai.FinishReason.EOS and len(self._ends) == 1:
+                ids.extend(self._ends)  # which it keeps back
             yield number, ids, bool(event.flags & flags.TURN_FINISHED)
 
     def abort(self, number: int) -> None:
         request, began, _ = self._turns.pop(number)
         request.cancel_turn(began)
 
-    def _parameters(self, ask: Ask) -> Any:
-        drawn = ask.sampling
-        require_processors(drawn, _PROCESSORS)
-        if drawn.min_new_tokens and not set(ask.stop_ids) <= self._ends:
+    def _require_possible(self, ask: Ask) -> None:
+        require_processors(ask.sampling, _PROCESSORS)
+        if ask.sampling.min_new_tokens and not set(ask.stop_ids) <= self._ends:
             raise PeerError("cannot: its min_length bars the model's own end tokens alone")
+
+    def _parameters(self, ask: Ask) -> Any:
+        self._require_possible(ask)
+        drawn = ask.sampling
         parameters = self._genai.GeneratorParams(self._model)
         options: dict[str, Any] = {"max_length": len(ask.prompt_ids) + ask.max_new_tokens}
         options |= {"do_sample": not drawn.greedy, "repetition_penalty": drawn.repetition_penalty}

