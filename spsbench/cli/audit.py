@@ -223,6 +223,7 @@ def audit_log(path: Path, params: Mapping[str, Any]) -> None:
         raise UsageError(f"it must be a URL, got {url}.", flag="--webhook", remedy="Give http://HOST/PATH.")
     config = _config_of_file(path, "--follow", params)
     sources, reader, theirs = _reader_of(path, config, params)
+    from spsbench.cli.interruption import continued_by, typed
     from spsbench.report.tables import Table, left
     from spsbench.verify.follow import Follower, State
 
@@ -231,6 +232,7 @@ def audit_log(path: Path, params: Mapping[str, Any]) -> None:
     asked = {"file": path.name, "every": every, "sampling": reader.sampling.described, "dtype": str(theirs)}
     asked["models"] = [source.identity()["fingerprint"] for source in sources]
     state, alarms = State.read(kept, asked), list[str]()
+    continued_by(typed)
     target, *drafts = _load(sources, reader.vocab_size, config)
     models = target, drafts[0] if drafts else None
     say(f"Following {path}, 1 request in {every}; {_FALSE_ALARMS}. State: {kept}.", quiet=quiet)
