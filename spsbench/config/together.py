@@ -168,12 +168,7 @@ TABLE = (
         "it is for texts that are drawn from an engine, and {beside} is a file of them.",
         "Leave it out.",
     ),
-    Clash(
-        ("audit",),
-        *(("budget", "out"), ("samples",)),
-        "it is for texts that are yet to come, and {beside} is a file of them.",
-        "Leave it out.",
-    ),
+    Clash(("audit",), ("budget", "out"), ("samples",), "{beside} holds all of its texts.", "Leave it out."),
     Clash(
         ("audit",),
         ("every", "webhook"),
