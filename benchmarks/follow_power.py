@@ -4,7 +4,7 @@
 
 Target and draft are random tables (synthetic, ``benchmarks.audit_power``), others every tenth day; a third of
 the texts each is drawn at temperature 0.7, at 1 and with top-p 0.9. A clean day has so many texts at random
-minutes, drawn from the target. One detector sees them all, day after day, and begins anew after an alarm.
+minutes, drawn from the target. One detector sees them all, day after day, and starts again after an alarm.
 With --in-flight the order within groups of so many texts is that of their lengths, as in a log written
 as requests end.
 

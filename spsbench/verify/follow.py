@@ -16,7 +16,7 @@ alarm is R_n >= 1 + START. For the time T of the first false alarm therefore
 
 and one within t years has a probability of at most (t + START) / (1 + START), whatever the number of texts a
 day. START = 1/1000 is the audit's own level, for a defect that was there from the start. After an alarm the
-detector begins anew. An alarm also needs an e-value of 1,000 of one stake since one text, as an audit's
+detector starts again. An alarm also needs an e-value of 1,000 of one stake since one text, as an audit's
 does: where texts leave no choice every E_n is 1, and R_n is the time alone.
 
 All this needs an order of texts that does not depend on what is in them. A log is written as requests end: of
@@ -162,7 +162,7 @@ class State:
         """The state of an earlier following of the same, or a new one."""
         if not path.exists():
             return cls(asked)
-        found, remedy = read_json(path, "--out"), "Name another directory, or remove it to begin anew."
+        found, remedy = read_json(path, "--out"), "Name another directory, or remove it to start again."
         if found.get("asked") != asked:
             raise UsageError(f"{path} is of another log or other models.", flag="--out", remedy=remedy)
         try:
@@ -252,7 +252,7 @@ class Follower:
             return False
 
     def _leave(self) -> None:
-        """Begin with the log's next file, or with the same one anew."""
+        """Begin with the log's next file, or with the same one from its start."""
         if self._file is not None:
             self._file.close()
         self._file, self.state.inode, self.state.offset = None, None, 0
@@ -281,7 +281,7 @@ class Follower:
         try:
             row = json.loads(line)
             if not isinstance(row, dict):
-                raise ValueError("it is no JSON object")
+                raise ValueError("it is not a JSON object")
             chosen = is_chosen(row.get("id"), line, self.every)
             text = self.reader.text(state.lines, row) if chosen else None
         except (ValueError, RecursionError) as problem:
