@@ -16,10 +16,13 @@ from spsbench.config import resolve
 from spsbench.config.files import model_name
 from spsbench.config.together import refuse_together
 from spsbench.errors import GateFailed, IncompleteError, SpsbenchError, UnavailableError, UsageError
+from spsbench.files import make_folder
 from spsbench.paths import results_dir
 from spsbench.plugins import unknown
 
 if TYPE_CHECKING:
+    import torch
+
     from spsbench.config import RunConfig
     from spsbench.engines.external.registry import PeerKind
     from spsbench.models.causal_lm import CausalLM
@@ -27,10 +30,11 @@ if TYPE_CHECKING:
     from spsbench.records import SamplingParams
     from spsbench.runner import Plan
     from spsbench.summary_types import Evidence, ReproFacts
-    from spsbench.verify.audit import Audit
+    from spsbench.verify.audit import Audit, Reader
     from spsbench.verify.effort import Finding
     from spsbench.verify.engine_audit import Effort, Row, Setting, Subject, Watch
     from spsbench.verify.evidence_file import Header, Paths, Texts
+    from spsbench.verify.follow import State
     from spsbench.verify.free_evidence import FreeEvidence
 
 
@@ -50,10 +54,10 @@ OF_TEXTS = {
 
 
 @takes(
-    "samples engine pair target draft revision draft_revision temperature top_p top_k greedy "
+    "samples engine follow pair target draft revision draft_revision temperature top_p top_k greedy "
     f"{options.PROCESSED} "
-    "samples_dtype k arms weights in_flight prefix_cache bound texts budget task limit max_new_tokens "
-    "threads out evidence repro seed device dtype",
+    "samples_dtype every webhook k arms weights in_flight prefix_cache bound texts budget task limit "
+    "max_new_tokens threads out evidence repro seed device dtype",
     {
         options.FIRST: {
             "[SAMPLES]": (
@@ -64,10 +68,15 @@ OF_TEXTS = {
                 'Draw texts from an engine: a name of `spsbench list engines`, worker:"COMMAND" or '
                 "openai:URL."
             ),
+            "--follow FILE": "Re-score requests of a server's log, as SAMPLES, while it grows; see --every.",
         },
         options.SAMPLING: {
             **OF_TEXTS,
             "--samples-dtype NAME": "Dtype of the engine that wrote SAMPLES. Default: the target's here.",
+        },
+        "With --follow": {
+            "--every N": "Re-score one request in N, chosen by its id. Default: 1.",
+            "--webhook URL": "POST each alarm there as JSON and go on. Default: end with exit code 4.",
         },
         DRAWN: {
             "--k LIST": "Lookahead K: 4, 2,4 or 1..7. Default: 4.",
@@ -77,12 +86,14 @@ OF_TEXTS = {
             "--prefix-cache LIST": "on, off: prompts with common beginnings; off is always the control.",
             "--bound SHARE": "Draw until leakage above this is ruled out. Default: 2%, after all texts.",
             "--texts N": "Most texts per setting. Default: 320.",
-            "--budget TIME": "Most time per setting. Default: 10min.",
+            "--budget TIME": "Most time per setting. Default: 10min; with --follow no end.",
             "--task TASK": "Task or prompts file. Default: xsum.",
             "--limit N": "Number of prompts. Default: 40.",
             "--max-new-tokens N": "Most new tokens of a text. Default: the task's.",
             "--threads N": "CPU threads of the engine. Default: 1.",
-            "--out DIR": "Directory of texts and results. Default: a new one in results/.",
+            "--out DIR": (
+                "Directory of texts and results. Default: a new one in results/; with --follow that of FILE."
+            ),
             "--evidence FILE": "Also write what others check the verdict with: spsbench audit FILE.",
             "--repro": "After an alarm, write repro.py: one prompt that shows it, without spsbench.",
         },
@@ -94,50 +105,63 @@ def audit(**params: Any) -> None:
 
     Example: spsbench audit --engine worker:"python my_engine.py" --temperature 0.8,1.5
     """
-    samples, engine = params["samples"], params["engine"]
-    if (samples is None) == (engine is None):
-        given = "neither is" if samples is None else "both are"
-        raise UsageError(f"{given} given.", flag="SAMPLES, --engine", remedy="Give one of the two.")
-    if samples is not None:
-        audit_file(samples, params)
-    else:
+    given = [name for name in ("samples", "engine", "follow") if params[name] is not None]
+    if len(given) != 1:
+        why = f"{'several are' if given else 'none is'} given."
+        raise UsageError(why, flag="SAMPLES, --engine, --follow", remedy="Give one of them.")
+    if params["engine"] is not None:
         audit_named(params)
+    elif params["samples"] is not None:
+        audit_file(params["samples"], params)
+    else:
+        audit_log(params["follow"], params)
 
 
-def audit_file(path: Path, params: Mapping[str, Any]) -> None:
-    """Judge the texts of a file."""
-    quiet: bool = params["quiet"]
-    sampling, seed = values.sampling(params), values.seed(params["seed"])
+def _config_of_file(path: Path, flag: str, params: Mapping[str, Any]) -> RunConfig:
+    """The models of a file's texts, once everything that was typed is known to be possible."""
+    values.sampling(params)
     values.float_dtype(params["dtype"], "--dtype")
     samples_dtype = params["samples_dtype"]
     if samples_dtype not in (None, *values.FLOATS):
         raise unknown(samples_dtype, values.FLOATS, "--samples-dtype")
     names = ("pair", "target", "draft", "revision", "draft_revision", "device", "dtype")
-    config = resolve(
-        {name: params[name] for name in names} | {"arms": PLAIN}
-    )  # a target does without a draft
-    values.readable(path, "SAMPLES", "Name a file of JSON lines.")
+    config = resolve({name: params[name] for name in names} | {"arms": PLAIN})  # a target needs no draft
+    values.readable(path, flag, "Name a file of JSON lines.")
+    return config
+
+
+def _reader_of(
+    path: Path, config: RunConfig, params: Mapping[str, Any]
+) -> tuple[list[ModelSource], Reader, torch.dtype | None]:
+    """The models, not loaded yet, a reader of the file's lines and the dtype of who wrote them."""
+    say(f"Checking {path} and the models", quiet=params["quiet"])
+    sources, size, window = _sources(config, alone=params["draft"] is None and params["target"] is not None)
+    from spsbench.models.memory import DTYPES
+    from spsbench.verify.audit import Reader
+
+    theirs = None if params["samples_dtype"] is None else DTYPES[params["samples_dtype"]]
+    return sources, Reader(sources[0].tokenizer, size, window, values.sampling(params)), theirs
+
+
+def audit_file(path: Path, params: Mapping[str, Any]) -> None:
+    """Judge the texts of a file."""
+    quiet, seed = params["quiet"], values.seed(params["seed"])
+    config = _config_of_file(path, "SAMPLES", params)
     from spsbench.verify import evidence_file
 
     if (evidence := evidence_file.read(path, "SAMPLES")) is not None:
         audit_evidence(path, *evidence, params)
         return
-    say(f"Checking {path} and the models", quiet=quiet)
-    sources, size, window = _sources(config, alone=params["draft"] is None and params["target"] is not None)
-    from spsbench.cli.progress import watching
-    from spsbench.verify.audit import Reader
-
-    reader = Reader(sources[0].tokenizer, size, window, sampling)
+    sources, reader, theirs = _reader_of(path, config, params)
     total = sum(1 for _ in reader.read(path))
     if not total:
         raise UsageError(f"{path} is empty.", flag="SAMPLES", remedy="Name a file with completions.")
-    models = _load(sources, size, config)
+    models = _load(sources, reader.vocab_size, config)
+    from spsbench.cli.progress import watching
     from spsbench.engines.external.protocol import Ask
-    from spsbench.models.memory import DTYPES
     from spsbench.verify.audit import Audit
     from spsbench.verify.free_evidence import COARSE, FreeEvidence
 
-    theirs = None if samples_dtype is None else DTYPES[samples_dtype]
     found = Audit(models[0], models[1] if len(models) > 1 else None, theirs, seed)
     coarse = theirs is not None and theirs.itemsize < 4
     free = FreeEvidence(None, slack=COARSE if coarse else None, drawn=False)
@@ -183,6 +207,77 @@ def audit_evidence(path: Path, header: Header, texts: Texts, params: Mapping[str
     same = f"Scored again: the same verdicts, log10 e-values within {max(most, 1e-4):.2g}.{lost}"
     _print_rows(found, f"{sources[0].name}, {path.name}", bound, facts, params, [same])
     conclude(found, bound, None)
+
+
+def audit_log(path: Path, params: Mapping[str, Any]) -> None:
+    """Follow a server's log, see ``spsbench.verify.follow``."""
+    import math
+    import time
+
+    quiet, url, budget_s = params["quiet"], params["webhook"], values.seconds(params["budget"], math.inf)
+    every = int(values.number(params["every"], "--every", 1, 1, whole=True))
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise UsageError(f"it must be a URL, got {url}.", flag="--webhook", remedy="Give http://HOST/PATH.")
+    config = _config_of_file(path, "--follow", params)
+    sources, reader, theirs = _reader_of(path, config, params)
+    from spsbench.cli.interruption import continued_by, typed
+    from spsbench.report.tables import Table, left
+    from spsbench.verify.follow import Follower, State
+
+    kept = (params["out"] or path.parent) / f"{path.name}.audit.json"
+    make_folder(kept.parent, "--out")
+    asked = {"file": path.name, "every": every, "sampling": reader.sampling.described, "dtype": str(theirs)}
+    asked["models"] = [source.identity()["fingerprint"] for source in sources]
+    state, alarms = State.read(kept, asked), list[str]()
+    continued_by(typed)
+    target, *drafts = _load(sources, reader.vocab_size, config)
+    models = target, drafts[0] if drafts else None
+    say(f"Following {path}, 1 request in {every}; {_FALSE_ALARMS}. State: {kept}.", quiet=quiet)
+
+    def tell(finding: dict[str, Any]) -> bool:
+        alarms[:] = [finding["why"]]  # the last: there may be many
+        say(f"ALARM at line {finding['line']}: {finding['why']}.", quiet=quiet)
+        if url is not None:
+            import requests
+
+            try:
+                requests.post(url, json=finding, timeout=_WEBHOOK_S).raise_for_status()
+            except requests.RequestException as error:
+                say(f"The webhook failed ({type(error).__name__}).", quiet=quiet)
+        return url is not None
+
+    try:
+        Follower(path, kept, state, reader, models, every, theirs).run(time.monotonic() + budget_s, tell)
+    finally:  # an interruption, too, says what is known
+        table = Table([left(whole=True), left()], _followed(state))
+        present(lambda: asdict(state) | {"kept": str(kept)}, table.as_rich, json=params["json"], quiet=quiet)
+    if alarms:
+        raise GateFailed(f"not distributed as {sources[0].name} says: {'; '.join(alarms)}.", flag="--follow")
+
+
+_FALSE_ALARMS = (
+    "a right server raises an alarm at most once a year on average, within a day with 0.4% at most"
+)
+_WEBHOOK_S = 10.0
+
+
+def _followed(state: State) -> list[tuple[str, str]]:
+    """What a following knows."""
+    rate, lead, unread = state.texts_a_day, state.detector.leading, state.garbage
+    warning = f"{state.retokenised} texts came without ids: the rate of false alarms does not hold for them"
+    lines = {
+        "lines": f"{state.lines} in {state.files} files, {state.skipped} not chosen or empty",
+        "not readable": f"{unread}, the last: {state.last_garbage}" if unread else None,
+        "re-scored": f"{state.texts} texts, {state.tokens} tokens" + (f", {rate:.0f} a day" if rate else ""),
+        "warning": warning if state.retokenised else None,
+        "impossible": f"{state.impossible} tokens of probability 0",
+        "evidence": f"{state.detector.years:.2g}; alarm at 1",
+        "most of it": f"{lead['why']}: 10^{lead['log10_e']:.1f} since text {lead['since_text']}"
+        if lead
+        else None,
+        "alarms": str(state.alarms),
+    }
+    return [(name, text) for name, text in lines.items() if text is not None]
 
 
 def _show(found: Audit, free: FreeEvidence, names: list[str], params: Mapping[str, Any]) -> None:
@@ -364,7 +459,6 @@ def audited(params: Mapping[str, Any], kind: PeerKind) -> tuple[Course, str | No
     from spsbench.cli.interruption import continued_by, typed
     from spsbench.decode.processors import bound
     from spsbench.engines.external.engine import ids_that_end
-    from spsbench.files import make_folder
     from spsbench.store import fresh_directory
     from spsbench.verify.engine_audit import Effort, Setting, audit_engine
     from spsbench.verify.evidence_file import Paths

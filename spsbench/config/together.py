@@ -161,12 +161,20 @@ TABLE = (
     Clash(
         ("audit",),
         (
-            *("k", "arms", "weights", "in_flight", "prefix_cache", "bound", "texts", "budget"),
-            *("task", "limit", "max_new_tokens", "threads", "out", "evidence", "repro"),
+            *("k", "arms", "weights", "in_flight", "prefix_cache", "bound", "texts"),
+            *("task", "limit", "max_new_tokens", "threads", "evidence", "repro"),
         ),
-        ("samples",),
+        ("samples", "follow"),
         "it is for texts that are drawn from an engine, and {beside} is a file of them.",
         "Leave it out.",
+    ),
+    Clash(("audit",), ("budget", "out"), ("samples",), "{beside} holds all of its texts.", "Leave it out."),
+    Clash(
+        ("audit",),
+        ("every", "webhook"),
+        why="{value} is of a log that is followed.",
+        remedy="Add --follow FILE, or leave it out.",
+        without=("follow",),
     ),
     Clash(
         ("audit",),

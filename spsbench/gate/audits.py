@@ -29,7 +29,20 @@ DEFAULTS = {"temperature": "1.5", "bound": "10%", "in_flight": "1,4", "texts": "
 Draft and target differ most often at a high temperature, and an engine that ignores it looks right at 1.
 """
 
-_NOT_HERE = ("samples", "engine", "samples_dtype", "out", "evidence", "json", "quiet", "device", "dtype")
+_NOT_HERE = (
+    "samples",
+    "engine",
+    "samples_dtype",
+    "follow",
+    "every",
+    "webhook",
+    "out",
+    "evidence",
+    "json",
+    "quiet",
+    "device",
+    "dtype",
+)
 _SHOWN = 48  # ids of a prompt or an output in a message
 
 

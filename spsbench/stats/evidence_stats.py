@@ -185,16 +185,20 @@ def e_values(prompts: pd.DataFrame) -> dict[str, float]:
 
 
 def _direction(score: float, variance: float) -> float:
-    """Log e-value of a sum of bounded martingale differences against a mean above 0.
-
-    exp(s S - (exp(sb) - 1 - sb) / b^2 V) is a supermartingale for every stake s, with V the summed
-    conditional variances and b the bound (Freedman 1975); averaged over the stakes.
-    """
+    """Log of the mean e-value over the stakes of ``directions``."""
     from scipy.special import logsumexp
 
+    return float(logsumexp(directions(score, variance))) - math.log(len(SLOPES))
+
+
+def directions(score: float, variance: float) -> Floats:
+    """Log e-values, one for each of ``SLOPES``, against a sum of bounded martingale differences of mean 0.
+
+    exp(s S - (exp(sb) - 1 - sb) / b^2 V) is a supermartingale for every stake s, with V the summed
+    conditional variances and b the bound (Freedman 1975).
+    """
     stakes, b = np.asarray(SLOPES), 2.0  # the centred score: each part within [-1, 1]
-    logs = stakes * score - (np.expm1(stakes * b) - stakes * b) / b**2 * variance
-    return float(logsumexp(logs)) - math.log(len(stakes))
+    return np.asarray(stakes * score - (np.expm1(stakes * b) - stakes * b) / b**2 * variance)
 
 
 def _dirichlet(cells: Floats) -> float:

@@ -86,13 +86,14 @@ class Reader:
         """The texts of a file of JSON lines (``.gz`` too), one by one."""
         for line, row in rows(path, FLAG):
             try:
-                text = self._text(line, row)
+                text = self.text(line, row)
             except ValueError as problem:
                 raise UsageError(f"line {line} of {path}: {problem}.", flag=FLAG, remedy=_FIELDS) from problem
             if text.completion:
                 yield text
 
-    def _text(self, line: int, row: Mapping[str, Any]) -> Foreign:
+    def text(self, line: int, row: Mapping[str, Any]) -> Foreign:
+        """The text of one line; ValueError says what is wrong with it."""
         prompt, _ = self._ids(row, "prompt", special=True)
         completion, ours = self._ids(row, "completion", special=False)
         if not prompt:
@@ -204,8 +205,12 @@ class Audit:
         )
 
     def _is_exact(self) -> bool:
-        """Whether rounding on both sides is so fine that one impossible token proves a fault."""
-        return all(dtype in _EXACT for dtype in (self._target.dtype, self._dtype or torch.float32))
+        return is_exact(self._target, self._dtype)
+
+
+def is_exact(target: CausalLM, theirs: torch.dtype | None) -> bool:
+    """Whether rounding on both sides is so fine that one impossible token proves a fault."""
+    return all(dtype in _EXACT for dtype in (target.dtype, theirs or torch.float32))
 
 
 def _fixed_sample_alarms(facts: dict[str, Any]) -> list[str]:
