@@ -377,16 +377,17 @@ class _Lengths:
         """Whether each loop drafted K tokens, or those that fit before the limit.
 
         Both have one law: a loop that keeps all that fit ends the text. To leave such texts out would choose
-        them by how their loops came to lie. Totals say little of loops near the limit: they count only
+        them by how their loops came to lie. Of fewer near the limit totals say little: they count only
         beside texts that end earlier.
         """
         each, most, k = text.answer.accepted_per_loop, text.ask.max_new_tokens, self._k
-        if each is None and len(text.x) > most - k:
+        early, whole = len(text.x) <= most - k, drafted == k * loops
+        self._early += early
+        if whole or (each is None and early):
+            return whole
+        if each is None:
             self._late += 1
             return 0 <= k * loops - drafted <= k * (k + 1) // 2
-        self._early += 1
-        if drafted == k * loops or each is None:
-            return drafted == k * loops
         begun = np.cumsum([0, *(kept + 1 for kept in each[:-1])])
         lefts = [most - begun - taken for taken in {taken + one for taken in frees for one in (0, 1)}]
         return any(drafted == left.clip(0, k).sum() for left in lefts)
