@@ -238,6 +238,18 @@ def test_another_temperature_is_named(folders: Folders, models: Models) -> None:
     assert not explained.law.convention
 
 
+@pytest.mark.parametrize("compared", [False, True])
+def test_texts_that_are_compared_afterwards_are_counted_meanwhile(
+    compared: bool, folders: Folders, models: Models
+) -> None:
+    """An alarm of the law alone is none where the engine's kernels round."""
+    effort, said = Effort(1e-9, 12, 600.0, 16, all_texts=compared), list[bool]()
+    peer = InProcess(served(folders, "inverted-ratio", K))
+    audit = EngineAudit(peer, models, prompts(), SAMPLING, [STOP], effort)
+    audit.run(lambda _: None, told=lambda _, evidence, __: said.append(evidence is not None))
+    assert said == [not compared] * 12
+
+
 class Failing(InProcess):
     """Every second request fails; from the n-th on it is gone."""
 
