@@ -790,8 +790,8 @@ class RoundingFacts(TypedDict):
     """Texts of quantised weights against plain ones, see ``spsbench.verify.rounding``.
 
     ``stray_most`` and ``stray_mean`` are logits by which greedy plain texts are below the best token,
-    ``outside_share`` the share of their tokens that have probability 0, ``variation`` the total variation of
-    the engine's rows and the re-scored ones, a token.
+    ``outside_share`` the share of their tokens that have probability 0, ``expected`` the nats a token that
+    activations in 8 bits take, ``variation`` the total variation of the engine's rows and the re-scored ones.
     """
 
     pairs: int
@@ -799,6 +799,7 @@ class RoundingFacts(TypedDict):
     stray_most: float | None
     stray_mean: float | None
     outside_share: float
+    expected: float
     differences: list[dict[str, Any]]
     variation: float | None
 

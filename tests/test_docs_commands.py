@@ -18,6 +18,7 @@ NOT_RUN = {
         "an engine or server of others; tests/cli/test_peers.py"
     ),
     r"--engine graphed": "a GPU",
+    r"--follow|^audit FILE": "others' files; tests/cli/test_follow.py, tests/cli/test_evidence_file.py",
     r"--quantise": "the extra `large`; tests/cli/test_settings.py",
     r"--on ray|--shard": "workers; tests/cli/test_ray.py, tests/cli/test_slurm.py",
     r"--tensor-parallel": "processes; tests/cli/test_tensor_parallel.py",

@@ -47,6 +47,7 @@ from spsbench.engines.external.serving import lacking
 from spsbench.engines.rescore import Reading
 from spsbench.files import ordinary, write_text
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams
 from spsbench.runner.stopping import derive_seed
 from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E, FEWEST_POSITIONS
@@ -56,7 +57,7 @@ from spsbench.verify.bets import Bets
 from spsbench.verify.effort import Finding
 from spsbench.verify.free_evidence import COARSE, MOST, FreeEvidence, probes
 from spsbench.verify.localise import Law, Located, locate, read_under
-from spsbench.verify.rounding import Scored, alarms, compared, scored, variation
+from spsbench.verify.rounding import Scored, alarms, compared, expected, scored, variation
 
 Decision = Literal["alarm", "quiet", "undecided", "cannot"]
 QUIET: Decision = "quiet"
@@ -670,7 +671,9 @@ def _beside_plain(row: Row, plain: Row | None, subject: Subject, effort: Effort)
         return row
     own = [*zip(found.drawn, found.scored, strict=True)]
     first = own if plain is None else [*zip(plain.found.drawn, plain.found.scored, strict=True)]
-    facts = compared(first, () if plain is None else own, greedy=greedy)
+    target = subject.models[0]
+    by_activations = expected([text for text, _ in first], target) if isinstance(target, TorchLM) else None
+    facts = compared(first, () if plain is None else own, greedy=greedy, by_activations=by_activations)
     facts["variation"] = (plain or row).away
     reasons = alarms(facts, found.evidence, found.tokens, is_plain=plain is None)
     enough = found.gone is None and len(found.drawn) >= min(effort.texts, len(subject.prompts))

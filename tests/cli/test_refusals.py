@@ -292,7 +292,7 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("audit --follow nowhere.jsonl", "--follow: nowhere.jsonl is not a file.", 3),
     ("audit --follow bad.jsonl --every 0", "--every must be a whole number from 1, got 0"),
     ("audit --follow bad.jsonl --webhook host", "--webhook must be a URL, got host"),
-    ("audit --follow bad.jsonl --texts 9", "--texts: it is for texts that are drawn from an engine"),
+    ("audit --follow bad.jsonl --texts 9", "--texts is for texts that are drawn from an engine"),
     ("audit texts.jsonl --every 9", "--every: 9 is of a log that is followed. Add --follow FILE"),
     ("audit --engine wroker:x", "--engine: wroker:x is unknown"),
     ("audit --engine worker:", "--engine: no command follows the colon"),

@@ -10,10 +10,22 @@ import torch
 from torch import Tensor
 
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.torch_lm import TorchLM
 from spsbench.records import SamplingParams
 from spsbench.summary_types import RoundingFacts
 from spsbench.verify.audit import Foreign, reading_of
-from spsbench.verify.rounding import Models, Scored, alarms, compared, log10_e, pairs, scored
+from spsbench.verify.rounding import (
+    TOLERANCE,
+    Models,
+    Scored,
+    _in_8_bits,
+    alarms,
+    compared,
+    expected,
+    log10_e,
+    pairs,
+    scored,
+)
 
 VOCABULARY, LENGTH = 12, 12
 
@@ -112,3 +124,31 @@ def test_plain_texts_of_other_weights_raise_an_alarm() -> None:
     assert alarms(facts, None, 960, is_plain=True) == []
     facts["outside_share"] = 0.1
     assert alarms(facts, None, 960, is_plain=True)
+
+
+def test_what_activations_in_8_bits_take_is_measured_and_granted(models: Models) -> None:
+    """The control: without it the same distance from the dequantised weights is an alarm."""
+    sampled, greedy = (
+        [Foreign(1, (1, 2, 3), tuple(range(4, 28)), SamplingParams(greedy=taken), False)]
+        for taken in (False, True)
+    )
+    target = cast(TorchLM, models[0])
+    found, most = expected(sampled, target), expected(greedy, target)
+    assert 0 < found.nats < 0.01
+    assert most.stray_most < 0.1
+    assert expected(sampled, target) == found, "the hooks are gone"
+    facts = _compared(0, leak=0)
+    facts["outside_share"] = TOLERANCE + found.nats
+    assert alarms(facts, None, 960, is_plain=True)
+    facts["expected"] = found.nats
+    assert alarms(facts, None, 960, is_plain=True) == []
+
+
+def test_a_matrix_takes_blocks_with_one_scale() -> None:
+    given = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(1))
+    (found,) = _in_8_bits(torch.nn.Linear(64, 1), (given,))
+    step = given.reshape(2, 3, 2, 32).abs().amax(-1, keepdim=True) / 127
+    assert found.shape == given.shape
+    apart = (found - given).reshape(2, 3, 2, 32).abs()
+    assert (apart <= 0.5001 * step).all()
+    assert apart.max() > 0
