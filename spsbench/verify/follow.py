@@ -172,10 +172,10 @@ class State:
 
     @property
     def texts_a_day(self) -> float | None:
-        """How many texts were re-scored a day of the log's time."""
+        """How many texts were re-scored a day of the log's time; None within its first hour."""
         last = self.detector.last_s
         over = 0.0 if last is None or self.since_s is None else last - self.since_s
-        return 86400 * (self.texts - 1) / over if over > 0 else None
+        return 86400 * (self.texts - 1) / over if over >= 3600 else None
 
 
 @dataclass
