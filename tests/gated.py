@@ -48,7 +48,9 @@ class Engine(Served):
             found = replace(found, loops=len(none), drafted=drafted, drafted_ids=None)
             return replace(found, accepted=0, accepted_per_loop=none)
         if self._reports == "counts too many":
-            return replace(found, accepted=(found.accepted or 0) + 40, accepted_per_loop=None)
+            return replace(
+                found, accepted=(found.accepted or 0) + 40, accepted_per_loop=None, drafted_ids=None
+            )
         return found
 
     def together(self, wave: Wave) -> Together:
