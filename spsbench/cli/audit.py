@@ -182,9 +182,9 @@ def audit_evidence(path: Path, header: Header, texts: Texts, params: Mapping[str
     told = {name: header.asked.get(name) for name in names}
     if told["target"] is not None:
         del told["pair"]
-    if any(params[name] is not None for name in ("temperature", "top_p", "top_k")) or params["greedy"]:
-        why = f"{path} says how its texts were drawn."
-        raise UsageError(why, flag="SAMPLES", remedy="Leave the sampling out.")
+    how = ("temperature", "top_p", "top_k", *options.PROCESSED.split())
+    if any(params[name] is not None for name in how) or params["greedy"]:
+        raise UsageError(f"{path} says how its texts were drawn.", flag="SAMPLES", remedy="Leave it out.")
     models = given if any(given.values()) else told
     config = resolve({**models, "arms": PLAIN, "dtype": "float32", "device": params["device"]})
     say(f"Checking {path} and the weights", quiet=quiet)

@@ -57,7 +57,7 @@ from spsbench.verify.bets import Bets
 from spsbench.verify.effort import Finding
 from spsbench.verify.free_evidence import COARSE, MOST, FreeEvidence, probes
 from spsbench.verify.localise import Law, Located, locate, read_under
-from spsbench.verify.rounding import Scored, alarms, compared, expected, scored, variation
+from spsbench.verify.rounding import Expected, Scored, alarms, compared, expected, scored, variation
 
 Decision = Literal["alarm", "quiet", "undecided", "cannot"]
 QUIET: Decision = "quiet"
@@ -524,6 +524,7 @@ class Row:
     located: Located | None
     away: float | None = None  # total variation a token of the engine's rows, where that is known
     rounding: RoundingFacts | None = None
+    by_activations: Expected | None = None  # measured on plain texts, for those with a draft as well
 
     @property
     def decision(self) -> Decision:
@@ -671,8 +672,9 @@ def _beside_plain(row: Row, plain: Row | None, subject: Subject, effort: Effort)
         return row
     own = [*zip(found.drawn, found.scored, strict=True)]
     first = own if plain is None else [*zip(plain.found.drawn, plain.found.scored, strict=True)]
-    target = subject.models[0]
-    by_activations = expected([text for text, _ in first], target) if isinstance(target, TorchLM) else None
+    target, by_activations = subject.models[0], None if plain is None else plain.by_activations
+    if plain is None and isinstance(target, TorchLM):
+        by_activations = expected(found.drawn, target)
     facts = compared(first, () if plain is None else own, greedy=greedy, by_activations=by_activations)
     facts["variation"] = (plain or row).away
     reasons = alarms(facts, found.evidence, found.tokens, is_plain=plain is None)
@@ -687,7 +689,7 @@ def _beside_plain(row: Row, plain: Row | None, subject: Subject, effort: Effort)
     if evidence is not None:
         evidence["reasons"] = reasons
     found = replace(found, decision=decision, evidence=evidence, decided_after=len(found.drawn), leading=None)
-    return replace(row, found=found, rounding=facts, located=None)
+    return replace(row, found=found, rounding=facts, located=None, by_activations=by_activations)
 
 
 def cannot(setting: Setting, told: Described, *, cached: bool) -> str | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import product
 from statistics import median
@@ -133,18 +134,13 @@ def _in_8_bits(module: nn.Module, given: tuple[torch.Tensor, ...]) -> tuple[torc
 def expected(texts: Sequence[Foreign], target: TorchLM) -> Expected:
     """Score texts twice, once with activations in 8 bits."""
     nats, strays = list[float](), [0.0]
+    matrices = [part for part in target.model.modules() if isinstance(part, nn.Linear)]
     for text in texts[:_MEASURED]:
         exact = reading_of(text, (target, None))
-        hooks = [
-            part.register_forward_pre_hook(_in_8_bits)
-            for part in target.model.modules()
-            if isinstance(part, nn.Linear)
-        ]
-        try:
+        with ExitStack() as hooks:
+            for part in matrices:
+                hooks.enter_context(part.register_forward_pre_hook(_in_8_bits))
             rounded = reading_of(text, (target, None))
-        finally:
-            for hook in hooks:
-                hook.remove()
         logits = exact.logits.float()
         strays += (logits.max(-1).values - own_entries(logits, rounded.logits.argmax(-1))).tolist()
         if not text.sampling.greedy:
