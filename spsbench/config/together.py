@@ -144,8 +144,14 @@ TABLE = (
     ),
     Clash(
         ("verify",),
-        *(("tensor_parallel", "quantise", "draft_quantise", "dtype", *PROCESSING), ("engine",)),
-        "{value} is given together with --engine, which has its own model: the form of answers is tested.",
+        (
+            *("drafter", "rule", "policy", "control", "controls", "effort", "sampling", "chat_template"),
+            *("temperature", "top_p", "top_k", "backend", "tensor_parallel", "quantise", "draft_quantise"),
+            *("dtype", *PROCESSING),
+        ),
+        ("engine",),
+        "it changes how our own sampler is tested; of {beside} the form of its answers is.",
+        "Leave it out.",
     ),
     Clash(
         ("audit",),

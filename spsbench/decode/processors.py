@@ -60,8 +60,11 @@ def bound(
     if process is None or isinstance(process, Bound):
         return sampling
     if getattr(tokenizer, "border", None) is not None:
+        plain, asked = Processing(min_p=process.min_p, typical_p=process.typical_p).record(), process.record()
+        name = next(name for name, value in asked.items() if value != plain[name])
         raise UsageError(
-            f"{process.described}: of an encoder-decoder it is not defined what comes before.",
+            "of an encoder-decoder it is not defined what comes before.",
+            flag=f"--{name.replace('_', '-')}",
             remedy="Leave it out, or choose a decoder.",
         )
     mask = None if process.grammar is None else _grammar(process.grammar, cast("Any", tokenizer))

@@ -11,6 +11,7 @@ import torch
 from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION
 from spsbench.config import RunConfig
 from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
+from spsbench.decode.processors import bound
 from spsbench.drafters.registry import drafter_kind, rule_kind, shape_in
 from spsbench.engines.arms import is_lossless, is_peer, task_and_arms
 from spsbench.engines.buffer import MOST_BYTES
@@ -238,6 +239,8 @@ def plan(config: RunConfig) -> Plan:
         drafter_kind(drafter.name).require_target(drafter, source.target)
     for flag, message, remedy in _unfit(config, source, arms):
         raise UsageError(message, flag=flag, remedy=remedy)
+    for arm in arms:
+        bound(arm.sampling, source.tokenizer)  # a grammar that cannot be, or what a model does not know
     require_split_arms(config, source, arms)
     dtypes = config.model_dtype, config.draft_model_dtype
     placement = None if config.device_map is None else Placement.read(config.device_map)
