@@ -765,8 +765,9 @@ def _print_rows(
 
 def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None:
     """Raise what gives the exit code: an alarm counts before what is not clear, or was not audited."""
+    from spsbench.engines.external.protocol import FLOAT32
     from spsbench.stats.losslessness import ALARM
-    from spsbench.verify.engine_audit import CANNOT, UNDECIDED
+    from spsbench.verify.engine_audit import CANNOT, PLAIN_TEXTS, UNDECIDED
 
     without = [row for row in rows if row.decision == CANNOT]
     if len(without) == len(rows) and gone is None:
@@ -781,12 +782,18 @@ def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None
         raise GateFailed(f"wrong beside the law of its texts: {'; '.join(beside)}.", flag="--engine")
     if gone is not None:
         raise IncompleteError(f"the engine gave up: {gone}.", flag="--engine")
-    unclear = [row.setting.name for row in rows if row.decision == UNDECIDED]
+    unclear = [row.setting for row in rows if row.decision == UNDECIDED]
+    # Where nothing is drafted no bound is waited for.
+    few = [each.name for each in unclear if each.is_plain and each.weights == FLOAT32]
+    leaks = [each.name for each in unclear if each.name not in few]
     if unclear:
+        more = ", a higher --temperature, or a wider --bound" if leaks else ""
+        whys = [f"that less than {bound:.1%} leaks could not be shown: {'; '.join(leaks)}"] if leaks else []
+        whys += [f"plain sampling is judged after {PLAIN_TEXTS} texts: {'; '.join(few)}"] if few else []
         raise IncompleteError(
-            f"that less than {bound:.1%} leaks could not be shown: {'; '.join(unclear)}.",
-            flag="--bound",
-            remedy="Give more --texts or --budget, a higher --temperature, or a wider --bound.",
+            f"{'; '.join(whys)}.",
+            flag="--bound" if leaks else "--texts",
+            remedy=f"Give more --texts or --budget{more}.",
         )
     if without:
         raise IncompleteError(

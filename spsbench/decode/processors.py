@@ -67,11 +67,14 @@ def bound(
             flag=f"--{name.replace('_', '-')}",
             remedy="Leave it out, or choose a decoder.",
         )
-    mask = None if process.grammar is None else _grammar(process.grammar, cast("Any", tokenizer))
+    stops = tuple(sorted(tokenizer.eos_ids | stop_ids))
+    mask = None
+    if process.grammar is not None:
+        # Only llguidance forces tokens, and only xgrammar (vLLM) lets every stop token end a grammar.
+        ends = stops if process.convention == "vllm" else tuple(sorted(tokenizer.eos_ids))
+        mask = _grammar(process.grammar, cast("Any", tokenizer), ends, process.convention == "transformers")
     given = {each.name: getattr(process, each.name) for each in fields(Processing)}
-    return replace(
-        sampling, process=Bound(**given, stop_ids=tuple(sorted(tokenizer.eos_ids | stop_ids)), mask=mask)
-    )
+    return replace(sampling, process=Bound(**given, stop_ids=stops, mask=mask))
 
 
 def with_history(logits: Tensor, process: Processing | None, tokens: Sequence[int], prompt: int) -> Tensor:
@@ -155,12 +158,17 @@ class Grammar:
     Args:
         schema: JSON.
         tokenizer: a ``models.tokenizer.Tokenizer``.
-        start: the grammar before any token; made of both unless given.
+        ends: tokens that end an output which the schema allows to.
+        forced: where the schema leaves one text, only the tokens that the tokenizer cuts it into are
+            possible (llguidance's own way); else all that spell it.
+        start: the grammar before any token; made of the others unless given.
     """
 
-    def __init__(self, schema: str, tokenizer: Any, start: Matcher | None = None) -> None:
+    def __init__(
+        self, schema: str, tokenizer: Any, ends: tuple[int, ...], forced: bool, start: Matcher | None = None
+    ) -> None:
         self._states: dict[tuple[int, ...], Matcher | None] = {}
-        self._start = _matcher(schema, tokenizer) if start is None else start
+        self._start = _matcher(schema, tokenizer, ends, forced) if start is None else start
         self._states[()] = self._start
 
     def __call__(self, output: Sequence[int]) -> Tensor | None:
@@ -184,17 +192,19 @@ class Grammar:
         return state
 
 
-_grammar = lru_cache(maxsize=8)(cast("Callable[[str, Any], Grammar]", Grammar))
+_grammar = lru_cache(maxsize=8)(cast("Callable[[str, Any, tuple[int, ...], bool], Grammar]", Grammar))
 """What is slow to make; of a tokenizer that is known by identity."""
 
 
-def _matcher(schema: str, tokenizer: Any) -> Matcher:
+def _matcher(schema: str, tokenizer: Any, ends: tuple[int, ...], forced: bool) -> Matcher:
     require_grammars()
     from llguidance import LLMatcher
     from llguidance.hf import from_tokenizer
 
-    known = from_tokenizer(tokenizer.hugging_face, eos_token=sorted(tokenizer.eos_ids))
-    found = LLMatcher(known, LLMatcher.grammar_from_json_schema(schema), log_level=0)
+    known = from_tokenizer(tokenizer.hugging_face, eos_token=[*ends])
+    free = f'%llguidance {{"no_forcing": true}}\nstart: %json {schema}'
+    grammar = LLMatcher.grammar_from_json_schema(schema) if forced else LLMatcher.grammar_from_lark(free)
+    found = LLMatcher(known, grammar, log_level=0)
     if found.is_error():
         raise UsageError(f"it cannot be followed: {found.get_error()}.", flag="--grammar")
     matcher: Matcher = found

@@ -545,9 +545,10 @@ def _conditions(row: EngineAuditRow) -> Iterator[str]:
 
 
 def _beside(row: EngineAuditRow) -> Iterator[str]:
-    """What else is wrong, and whether seeds are honoured."""
+    """What else is wrong, whether seeds are honoured, and drafts that do not know a right engine's steps."""
     for each in row["free"]:
-        if not each["passed"] or (each["test"] == "seeds" and not each["unjudged"]):
+        is_seeds = each["test"] == "seeds" and not each["unjudged"]
+        if not each["passed"] or is_seeds or each["numbers"].get("unlike"):
             yield each["found"]
 
 

@@ -282,7 +282,7 @@ class EngineAudit:
     def _probe(self, kept: Sequence[Foreign], keep: Callable[[Foreign], None]) -> None:
         """Requests for the evidence beside texts alone; what they say of the law is not counted."""
         for each in kept:
-            self._beside(each, read_under(reading_of(each, self._models), self._law))
+            self._beside(each, self._read(each))
         longest, count = self._effort.max_new_tokens, self._effort.probes
         first = Ask(list(self._prompts[0]), longest, self._stop_ids, [], sampling_of(self._sampling))
         asks = probes(self._prompts, first, count) if self._gone is None else []
@@ -293,7 +293,7 @@ class EngineAudit:
                     drawn = self._drawn_of(0, ask, told)
                     if drawn is not None:
                         keep(drawn)
-                        self._beside(drawn, read_under(reading_of(drawn, self._models), self._law))
+                        self._beside(drawn, self._read(drawn))
             except PeerError as error:
                 self._failures.append(str(error))
                 if isinstance(error, PeerGone):
@@ -308,13 +308,16 @@ class EngineAudit:
             told = zip(asks, self._together(wave), strict=True)
             yield from ((ask, answer) for ask, answer in told if answer is not None)
 
+    def _read(self, drawn: Foreign) -> Reading:
+        return read_under(reading_of(drawn, self._models), self._law)
+
     def _beside(self, drawn: Foreign, reading: Reading) -> None:
         if drawn.ask is not None and drawn.told is not None:
             self._free.add(replace(drawn.ask, stop_ids=self._stop_ids), drawn.told, reading, drawn.free)
 
     def _add(self, drawn: Foreign) -> None:
         self._drawn.append(drawn)
-        reading = read_under(reading_of(drawn, self._models), self._law)
+        reading = self._read(drawn)
         self._audit.add(drawn, reading)
         if self._effort.all_texts:
             self._scored.append(scored(reading))

@@ -21,6 +21,7 @@ import torch
 
 from spsbench.engines.external.engine import add_up
 from spsbench.engines.external.protocol import Answer, Ask
+from spsbench.engines.external.serving import lacking
 from spsbench.engines.rescore import Reading, own_entries
 from spsbench.law.text_loops import TextLoops, anchored, loops_over, ratio_by_token
 from spsbench.verify.bet_table import TINY, Floats, Ints
@@ -345,6 +346,7 @@ class _Lengths:
         self._log_e = {(rule, free): 0.0 for rule in _RULES for free in (0, 1)}
         self._frees = {0, 1}
         self._expected = defaultdict[str, float](float)
+        self._steps: list[str] = []  # on logits, which the drafts of a right engine need not know
 
     def add(self, text: _Text, frees: set[int]) -> None:
         answer, k = text.answer, self._k
@@ -361,6 +363,7 @@ class _Lengths:
             self._other += 1
             return
         self._frees &= frees
+        self._steps = lacking(text.ask.sampling, ("min_p", "typical_p"))
         for rule, (by, block) in _RULES.items():
             ratios = anchored(text.accepted(by), k)
             for free in frees:
@@ -429,7 +432,10 @@ class _Lengths:
         least, *_, most = sorted(self._tokens / count for count in self._expected.values())
         rows = f"the rows of target and draft give {least:.2f} to {most:.2f}, by the rule"
         said = f"{mean:.2f} tokens per loop in {self._loops} loops; {rows}"
-        if not passed and not self._kept:
+        if not passed and self._steps:
+            names = ", ".join(self._steps).replace("_", " ")
+            said = f"The drafts do not know its {names}, or are others: {said}"
+        elif not passed and not self._kept:
             said = f"No drafted token was accepted in {self._loops} loops; {rows}"
         elif not passed and self._kept == self._k * self._loops:
             said = f"Every drafted token counts as accepted in all of {self._loops} loops; {rows}"
@@ -439,7 +445,8 @@ class _Lengths:
             said = f"Accepted lengths do not follow the text{some}, or something else drafts: {said}"
         numbers: Numbers = {"loops": self._loops, "tokens_per_loop": mean, "least": least, "most": most}
         numbers |= {"nearest_rule": rule, "log10_e_value": log_e / math.log(10)}
-        return Finding("acceptance", passed, f"{said}.", _E_VALUE, numbers)
+        numbers |= {"unlike": not passed}
+        return Finding("acceptance", passed or bool(self._steps), f"{said}.", _E_VALUE, numbers)
 
 
 # --- requests that know of each other -----------------------------------------------------------------
@@ -587,7 +594,8 @@ class _Ends:
 
 def probes(prompts: Sequence[Sequence[int]], ask: Ask, count: int, tokens: int = 16) -> list[Ask]:
     """Short requests: half of one prompt, each seed twice, and half of two prompts without a seed."""
-    short = replace(ask, max_new_tokens=min(tokens, ask.max_new_tokens), logprobs=True)
+    most = min(max(tokens, ask.sampling.min_new_tokens), ask.max_new_tokens)
+    short = replace(ask, max_new_tokens=most, logprobs=True)
     if ask.sampling.greedy:
         return [replace(short, prompt_ids=list(prompts[i % len(prompts)])) for i in range(count // 4)]
     two, seeds = [list(prompt) for prompt in prompts[:2]], [*range(1, count // 4 + 1)]

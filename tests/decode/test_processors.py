@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from spsbench.decode import algorithms, processors
-from spsbench.decode.processors import CONVENTIONS, Bound, Grammar, with_history
+from spsbench.decode.processors import CONVENTIONS, Bound, Grammar, Mask, bound, with_history
 from spsbench.decode.rows import warped
 from spsbench.decode.sampling import warp
 from spsbench.records import Processing, SamplingParams
@@ -276,7 +276,7 @@ class Parity:
 
 
 def test_a_grammar_forgets_a_rejected_draft() -> None:
-    grammar = Grammar("", None, Parity())
+    grammar = Grammar("", None, (), False, Parity())
 
     def allowed(*output: int) -> list[int] | None:
         mask = grammar(output)
@@ -291,27 +291,33 @@ def test_a_grammar_forgets_a_rejected_draft() -> None:
 
 
 def test_a_schema_is_followed_by_llguidance() -> None:
+    """Where nothing but ``rue`` can follow, its own convention allows the tokenizer's ``ru`` alone."""
     pytest.importorskip("llguidance")
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    letters = {chr(i): i - 32 for i in range(32, 127)} | {"</s>": 95}
-    bare = Tokenizer(models.BPE(vocab=letters, merges=[], unk_token=None))
+    letters = {chr(i): i - 32 for i in range(32, 127)} | {"</s>": 95, "ru": 96}
+    bare = Tokenizer(models.BPE(vocab=letters, merges=[("r", "u")], unk_token=None))
     bare.pre_tokenizer, bare.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
 
     class Known:
         hugging_face = PreTrainedTokenizerFast(tokenizer_object=bare, eos_token="</s>")
         eos_ids = frozenset({95})
 
-    grammar = Grammar('{"type": "boolean"}', Known())
     words: dict[int, str] = {number: letter for letter, number in letters.items()}
+    for convention, after_t in (("transformers", {"ru"}), ("vllm", {"r", "ru"}), ("llama-cpp", {"r", "ru"})):
+        process = Processing(grammar='{"type": "boolean"}', convention=convention)
+        found = bound(SamplingParams(process=process), Known(), frozenset({0})).process
+        assert isinstance(found, Bound)
+        assert found.mask is not None
+        grammar = found.mask
 
-    def next_letters(text: str) -> set[str]:
-        mask = grammar([letters[letter] for letter in text])
-        assert mask is not None
-        return {words[i] for i in mask.nonzero().flatten().tolist()}
+        def next_words(*tokens: str, grammar: Mask = grammar) -> set[str]:
+            mask = grammar([letters[token] for token in tokens])
+            assert mask is not None
+            return {words[i] for i in mask.nonzero().flatten().tolist()}
 
-    assert next_letters("") == {"t", "f"}
-    assert next_letters("tru") == {"e"}
-    assert next_letters("true") == {"</s>"}
-    assert grammar([letters["x"]]) is None
+        assert next_words() == {"t", "f"}
+        assert next_words("t") == after_t
+        assert next_words("t", "ru", "e") == {"</s>"} | ({" "} if convention == "vllm" else set())
+        assert grammar([letters["x"]]) is None

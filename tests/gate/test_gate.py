@@ -217,7 +217,8 @@ def test_the_callable_of_the_page_is_audited(pytester: pytest.Pytester) -> None:
     done = pytester.runpytest_inprocess(*PLUGIN, "--lossless-texts", "2", "test_page.py")
     assert done.parseoutcomes() == {"failed": 1}
     screen = done.stdout.str()
-    assert "undecided: that less than 10.0% leaks could not be shown: plain, T=1.5; K=4, T=1.5." in screen
+    assert "undecided: that less than 10.0% leaks could not be shown: K=4, T=1.5; plain" in screen
+    assert "plain sampling is judged after 80 texts: plain, T=1.5." in screen
     assert "no alarm after 2 texts" in screen
 
 

@@ -308,6 +308,20 @@ def test_other_drafts_are_not_held_against_the_model() -> None:
     assert found(lookup, "acceptance").unjudged
 
 
+@pytest.mark.parametrize("grammar", [None, "{}"])
+def test_drafts_need_not_know_a_grammar(grammar: str | None) -> None:
+    """What they propose beside it is rejected, as of dead speculation, which is a fault without a grammar."""
+    free, peer = FreeEvidence(4), Talking(*_arguments(), "accepts nothing")
+    for seed in range(5):
+        answer = peer.generate(asked := Ask([1, 2], 24, [47], seed=seed))
+        reading = peer._tables.reading([1, 2], answer.output_ids, SAMPLING)
+        free.add(replace(asked, sampling=replace(asked.sampling, grammar=grammar)), answer, reading)
+    finding = found(free, "acceptance")
+    assert finding.passed == (grammar is not None)
+    assert finding.numbers["unlike"]
+    assert ("do not know its grammar" in finding.found) == finding.passed
+
+
 def _arguments() -> tuple[object, SamplingParams]:
     from benchmarks.audit_power import Tables
 
@@ -324,6 +338,8 @@ def test_probes_are_half_without_a_seed() -> None:
     assert {ask.max_new_tokens for ask in asks} == {16}
     assert sorted(ask.seed for ask in asks[:12]) == sorted([*range(1, 7)] * 2)  # type: ignore[type-var]
     assert not probes([[1]], Ask([1], 64), 0)
+    longer = Ask([1], 64, sampling=Sampling(min_new_tokens=49))
+    assert {ask.max_new_tokens for ask in probes([[1]], longer, 24)} == {49}
 
 
 def test_lines_that_mean_something_else_are_left_out() -> None:
