@@ -274,6 +274,14 @@ def install(entry: Entry, execute: Run = run, *, passing: bool = False) -> Envir
     return environment
 
 
+def discard(entry: Entry) -> None:
+    """Remove an environment that was made in passing; any other stays."""
+    environment = entry.environment
+    if environment.mark.exists():
+        with locked(environment.folder, entry.title):
+            remove(environment.folder)
+
+
 def uninstall(entry: Entry) -> int:
     """Remove an engine, other versions of it too, or a release alone; the bytes that this frees."""
     environment = entry.environment

@@ -14,7 +14,6 @@ import json
 import math
 import os
 import platform
-import re
 import socket
 import sys
 import time
@@ -32,7 +31,7 @@ from urllib.request import url2pathname
 import requests
 from packaging.specifiers import SpecifierSet
 from packaging.tags import sys_tags
-from packaging.utils import parse_sdist_filename, parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 from packaging.version import Version
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
@@ -315,15 +314,16 @@ def find_versions(package: str, http: Http, *, sources: bool = False) -> tuple[l
     for file in _files_of(package, http, problems):
         try:
             if sources:
-                _, version = parse_sdist_filename(file.name)
+                name, version = parse_sdist_filename(file.name)
             else:
-                _, version, _, theirs = parse_wheel_filename(file.name)
+                name, version, _, theirs = parse_wheel_filename(file.name)
                 if tags.isdisjoint(theirs):
                     continue
             fits = SpecifierSet(file.requires_python).contains(here, prereleases=True)
         except ValueError:  # a file of another kind
             continue
-        if fits and not file.yanked and not version.is_prerelease:
+        is_it = name == canonicalize_name(package)
+        if is_it and fits and not file.yanked and not version.is_prerelease:
             found.add(version)
     return [str(version) for version in sorted(found, reverse=True)], problems
 
@@ -336,9 +336,8 @@ def _files_of(package: str, http: Http, problems: list[str]) -> Iterator[Listed]
             yield from (Listed(each.absolute().as_uri()) for each in sorted(path.iterdir()))
         elif urlsplit(place).scheme in ("http", "https", "file"):
             yield from _listed(place, http, problems)
-    normal = re.sub(r"[-_.]+", "-", package).lower()
     for index in http.settings.indexes:
-        yield from _listed(f"{index.rstrip('/')}/{normal}/", http, problems)
+        yield from _listed(f"{index.rstrip('/')}/{canonicalize_name(package)}/", http, problems)
 
 
 def _listed(page: str, http: Http, problems: list[str]) -> list[Listed]:

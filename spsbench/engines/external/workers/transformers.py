@@ -29,7 +29,8 @@ class Transformers:
         if load.threads is not None:
             self._torch.set_num_threads(load.threads)
         self._load, self._head_folder = load, load.options.get("head") or None
-        self._target = self._loaded(load.target)
+        self._target, self._calls = self._loaded(load.target), 0
+        self._target.register_forward_pre_hook(self._count)
         self._draft: Any = None
         if load.draft is not None:
             self._draft = self._assistant(load.draft) if self._head_folder is None else self._head()
@@ -41,7 +42,9 @@ class Transformers:
             vocab_size=self._target.config.vocab_size,
             rule="modified rejection" if self._load.speculative else None,
             settings=usual_settings(self._load) | {"threads": self._torch.get_num_threads()},
-            limits=["It does not report accepted tokens, nor when decoding began."],
+            limits=[
+                "It reports no accepted tokens, nor when decoding began; calls of the target are counted."
+            ],
         )
 
     def generate(self, ask: Ask) -> Answer:
@@ -49,7 +52,7 @@ class Transformers:
         require_processors(ask.sampling, ())
         prompt = self._torch.tensor([ask.prompt_ids])
         self._torch.seed() if ask.seed is None else self._torch.manual_seed(ask.seed)
-        started = time.perf_counter()
+        self._calls, started = 0, time.perf_counter()
         with self._torch.inference_mode():
             found = self._target.generate(
                 prompt,
@@ -59,7 +62,12 @@ class Transformers:
             )
         wall_ms = 1e3 * (time.perf_counter() - started)
         ids, finish = until_stop(found[0, prompt.shape[1] :].tolist(), ask)
-        return Answer(ids, finish, wall_ms=wall_ms)
+        if self._draft is None:
+            return Answer(ids, finish, wall_ms=wall_ms)
+        return Answer(ids, finish, wall_ms=wall_ms, decoded=len(ids), loops=self._calls)
+
+    def _count(self, *_: Any) -> None:
+        self._calls += 1
 
     def _loaded(self, folder: str) -> Any:
         """A model in float32; a checkpoint's own settings are not the task's."""
