@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.cli.console import present, say
+from spsbench.cli.console import out, print_json, say
 from spsbench.errors import GateFailed, IncompleteError, UnavailableError, UsageError
 from spsbench.files import make_folder, ordinary, write_json
 from spsbench.paths import results_dir
@@ -361,13 +361,16 @@ class _Course:
                 for each in found
             ],
         }
-        quiet = self._params["quiet"]
-        present(lambda: facts, table.as_rich, json=self._params["json"], quiet=quiet)
-        for sentence in _sentences(found, self._skipped):
-            say(sentence, quiet=quiet)
+        if self._params["json"]:
+            print_json(facts)
+        else:
+            screen = out(quiet=self._params["quiet"])
+            screen.print(table.as_rich())
+            for sentence in _sentences(found, self._skipped):
+                screen.print(f"\n{sentence}", markup=False, highlight=False)
         if newest.code:
             kind = GateFailed if newest.code == GateFailed.exit_code else IncompleteError
-            raise kind(f"{newest.version}: {newest.why}", flag="--releases")
+            raise kind(f"the audit of {newest.version} ends with: {newest.why}", flag="--releases")
 
 
 _NOT_ITS_FAULT = ("no package index can be reached", "No space left", " free.")
