@@ -57,7 +57,7 @@ OF_TEXTS = {
     "samples engine follow pair target draft revision draft_revision temperature top_p top_k greedy "
     f"{options.PROCESSED} "
     "samples_dtype every webhook k arms weights in_flight prefix_cache bound texts budget task limit "
-    "max_new_tokens threads out evidence repro seed device dtype",
+    "max_new_tokens threads out evidence repro releases keep seed device dtype",
     {
         options.FIRST: {
             "[SAMPLES]": (
@@ -96,6 +96,10 @@ OF_TEXTS = {
             ),
             "--evidence FILE": "Also write what others check the verdict with: spsbench audit FILE.",
             "--repro": "After an alarm, write repro.py: one prompt that shows it, without spsbench.",
+            "--releases LIST": (
+                "A..B or the newest N: audit each; the first whose law, acceptance or speed differs."
+            ),
+            "--keep": "Keep the environments of --releases.",
         },
         options.MACHINE: {"--dtype NAME": "Of SAMPLES: auto, float32, bfloat16 or float16. Default: auto."},
     },
@@ -109,7 +113,11 @@ def audit(**params: Any) -> None:
     if len(given) != 1:
         why = f"{'several are' if given else 'none is'} given."
         raise UsageError(why, flag="SAMPLES, --engine, --follow", remedy="Give one of them.")
-    if params["engine"] is not None:
+    if params["releases"] is not None:
+        from spsbench.cli.releases import audit_releases
+
+        audit_releases(params)
+    elif params["engine"] is not None:
         audit_named(params)
     elif params["samples"] is not None:
         audit_file(params["samples"], params)
@@ -445,17 +453,45 @@ def audit_named(params: Mapping[str, Any]) -> None:
     conclude(course.rows, course.effort.bound, gone)
 
 
-def audited(params: Mapping[str, Any], kind: PeerKind) -> tuple[Course, str | None]:
-    """The audit of an engine, and why it was given up, if so."""
-    from spsbench.engines.external.protocol import FLOAT32, MOST_IN_FLIGHT, PeerGone
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of an audit, read; ``kind`` is the engine with the weights that were asked for."""
 
-    # What is refused is refused before torch is imported.
+    kind: PeerKind
+    limits: tuple[float, int, float]
+    weights: str
+    lookaheads: Sequence[int | None]
+    samplings: Sequence[SamplingParams]
+    levels: Sequence[int]
+    caches: tuple[bool, ...]
+    threads: int | None
+    config: RunConfig
+
+    @property
+    def count(self) -> int:
+        """How many settings are audited."""
+        return len(self.lookaheads) * len(self.samplings) * len(self.levels) * len(self.caches or (False,))
+
+
+def settings_asked(params: Mapping[str, Any], kind: PeerKind) -> Asked:
+    """Refuse what cannot be asked, before torch is imported."""
+    from spsbench.engines.external.protocol import FLOAT32, MOST_IN_FLIGHT
+
     limits, weights = _limits(params), params["weights"] or FLOAT32
     kind, lookaheads = _prepared(kind, params, weights)
     samplings = _samplings(params)
     levels = values.concurrencies(params["in_flight"] or "1", "--in-flight", MOST_IN_FLIGHT)
-    caches = _caches(params["prefix_cache"])
-    threads, config = values.threads(params["threads"]), config_of(params, "--task")
+    caches, threads = _caches(params["prefix_cache"]), values.threads(params["threads"])
+    config = config_of(params, "--task")
+    return Asked(kind, limits, weights, lookaheads, samplings, levels, caches, threads, config)
+
+
+def audited(params: Mapping[str, Any], kind: PeerKind) -> tuple[Course, str | None]:
+    """The audit of an engine, and why it was given up, if so."""
+    from spsbench.engines.external.protocol import PeerGone
+
+    asked = settings_asked(params, kind)
+    kind, limits, caches, weights = asked.kind, asked.limits, asked.caches, asked.weights
     from spsbench.cli.interruption import continued_by, typed
     from spsbench.decode.processors import bound
     from spsbench.engines.external.engine import ids_that_end
@@ -465,25 +501,26 @@ def audited(params: Mapping[str, Any], kind: PeerKind) -> tuple[Course, str | No
 
     quiet = params["quiet"]
     say("Checking prompts, models and engine", quiet=quiet)
-    ready = plan_of(config, params["engine"])
+    ready = plan_of(asked.config, params["engine"])
     tokenizer, size = ready.source.tokenizer, ready.source.vocab_size
     ends = frozenset(ids_that_end(ready.stop, tokenizer, size))
-    bounds = [bound(sampling, tokenizer, ends) for sampling in samplings]
+    bounds = [bound(sampling, tokenizer, ends) for sampling in asked.samplings]
     settings = [
         Setting(sampling, k, level, cache, weights)
-        for sampling, k, cache, level in product(bounds, lookaheads, caches or (False,), levels)
+        for sampling, k, cache, level in product(bounds, asked.lookaheads, caches or (False,), asked.levels)
     ]
     folder: Path = params["out"] or fresh_directory(results_dir(), "audit", ready.config.pair.name)
     make_folder(folder, "--out")
     make_folder((params["evidence"] or folder).parent, "--evidence")
-    subject = subject_of(kind, ready, threads, weights)
+    subject = subject_of(kind, ready, asked.threads, weights)
     # A bound that was asked for is what the audit waits for; without one, all texts are drawn.
     fewest = limits[1] if params["bound"] is None else 0
     effort = Effort(*limits, ready.max_new_tokens, fewest, shared_prefixes=bool(caches), probes=_PROBES)
-    course = Course(params, ready, folder, effort, Paths(_watch(effort, quiet=quiet)))
+    course = Course(params, ready, subject, folder, effort, Paths(_watch(effort, quiet=quiet)))
     course.require_same()
     course.write()
-    continued_by(lambda: typed(*(() if params["out"] else ("--out", str(folder)))))
+    if not params.get("releases"):  # whose folder is another
+        continued_by(lambda: typed(*(() if params["out"] else ("--out", str(folder)))))
     gone = None
     told = (folder, lambda s: say(s, quiet=quiet), course.paths)
     try:
@@ -652,6 +689,7 @@ class Course:
 
     params: Mapping[str, Any]
     ready: Plan
+    subject: Subject
     folder: Path
     effort: Effort
     paths: Paths

@@ -177,6 +177,15 @@ TABLE = (
     Clash(("audit",), ("budget", "out"), ("samples",), "{beside} holds all of its texts.", "Leave it out."),
     Clash(
         ("audit",),
+        ("releases",),
+        why="{value} are of an engine by its name.",
+        remedy="Add --engine NAME, or leave it out.",
+        without=("engine",),
+    ),
+    Clash(("audit",), ("keep",), remedy="Leave it out.", without=("releases",)),
+    Clash(("audit",), ("evidence",), ("releases",)),
+    Clash(
+        ("audit",),
         ("every", "webhook"),
         why="{value} is of a log that is followed.",
         remedy="Add --follow FILE, or leave it out.",

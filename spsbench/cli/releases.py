@@ -1,0 +1,477 @@
+"""``spsbench audit --releases``: the first release of an engine whose law, acceptance or speed differs.
+
+Every release is audited in an environment of its own, and asked for greedy texts in turns with the newest.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.cli.console import out, print_json, say
+from spsbench.errors import GateFailed, IncompleteError, UnavailableError, UsageError
+from spsbench.files import make_folder, ordinary, write_json
+from spsbench.paths import results_dir
+
+if TYPE_CHECKING:
+    from spsbench.cli.audit import Course
+    from spsbench.engines.external.install import Entry
+    from spsbench.engines.external.protocol import Ask, Peer
+    from spsbench.engines.external.registry import PeerKind
+    from spsbench.records import Spec
+    from spsbench.verify.engine_audit import Subject
+
+_APART = 0.05
+"""Ratios to the newest release whose whole interval is further from 1 differ."""
+
+_FILE, _TURNS = "releases.json", "turns.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Of a release to the newest one, with its paired 95% interval over prompts."""
+
+    estimate: float
+    low: float
+    high: float
+
+    @property
+    def side(self) -> int:
+        """1 or -1 where it is larger or smaller by more than ``_APART``; 0 where that is not shown."""
+        return int(self.low > 1 + _APART) - int(self.high < 1 / (1 + _APART))
+
+    def __str__(self) -> str:
+        return f"{self.estimate:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """An audited release. ``law`` is its worst verdict, ``code`` and ``why`` are how its audit would end
+    alone; ``against`` is the release that the ratios are to.
+    """
+
+    version: str
+    law: str
+    alarmed: bool
+    texts: int
+    code: int
+    why: str
+    tokens_per_loop: float | None = None
+    loops: Ratio | None = None
+    speed: Ratio | None = None
+    against: str | None = None
+
+    def state(self, quantity: str) -> int | None:
+        """What is compared between releases; None where it is not known."""
+        found: Ratio | None = {"acceptance": self.loops, "speed": self.speed}.get(quantity)
+        return int(self.alarmed) if quantity == "law" else None if found is None else found.side
+
+    def told(self, quantity: str) -> str:
+        if quantity == "law":
+            return self.law
+        return f"{self.loops if quantity == 'acceptance' else self.speed} of the newest"
+
+
+QUANTITIES = ("law", "acceptance", "speed")
+
+Visit = Callable[[str], Release | None]
+"""Audits a release; None where it does not install or does not load the models."""
+
+
+def differ(quantity: str, one: Release, other: Release) -> bool:
+    states = one.state(quantity), other.state(quantity)
+    return None not in states and states[0] != states[1]
+
+
+def search(versions: Sequence[str], visit: Visit, *, halving: bool) -> None:
+    """Visit releases, given newest first: all in this order, or both ends, then halving where they differ."""
+    ends = [
+        next((r for r in map(visit, order) if r), None) for order in (versions, versions[::-1]) if halving
+    ]
+    new, old = ends if halving else (None, None)
+    different = [q for q in QUANTITIES if new is not None and old is not None and differ(q, new, old)]
+    if not different:
+        for version in versions:
+            visit(version)
+        return
+    assert new is not None
+    assert old is not None
+    for quantity in different:
+        left = list(versions[versions.index(new.version) + 1 : versions.index(old.version)])
+        while left:
+            middle = len(left) // 2
+            found = visit(left[middle])
+            if found is None:
+                del left[middle]
+            elif differ(quantity, new, found):
+                del left[middle:]
+            else:
+                del left[: middle + 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A release that differs from the one before it. ``between`` are releases that were not audited."""
+
+    release: Release
+    before: Release
+    quantity: str
+    between: tuple[str, ...]
+
+    def __str__(self) -> str:
+        release, before, what = self.release, self.before, self.quantity
+        told = f"{release.version} ({what}: {release.told(what)}; {before.version}: {before.told(what)})"
+        return told + (f", unless it is {' or '.join(self.between)}, not audited" if self.between else "")
+
+
+def changes(versions: Sequence[str], results: Mapping[str, Release | None]) -> list[Change]:
+    """Where audited neighbours differ, oldest first; ``versions`` are newest first."""
+    oldest_first = list(reversed(versions))
+    audited = [
+        (place, found) for place, v in enumerate(oldest_first) if (found := results.get(v)) is not None
+    ]
+    return [
+        Change(found, before, quantity, tuple(oldest_first[first + 1 : place]))
+        for (first, before), (place, found) in pairwise(audited)
+        for quantity in QUANTITIES
+        if differ(quantity, before, found)
+    ]
+
+
+def chosen(text: str, known: Sequence[str], what: str) -> tuple[list[str], bool]:
+    """The releases that ``A..B`` or ``N`` stands for, newest first, and whether it was a range."""
+    from packaging.version import Version
+
+    low, dots, high = text.partition("..")
+    try:
+        first, last = sorted((Version(low), Version(high))) if dots else (None, None)
+        count = len(known) if dots else int(text)
+    except ValueError:
+        count = 0
+    if count < 2:
+        remedy = "Give two releases, e.g. 4.44.2..4.45.0, or a number of at least 2."
+        raise UsageError(f"{text} is not a range of releases.", flag="--releases", remedy=remedy)
+    found = [v for v in known[:count] if first is None or last is None or first <= Version(v) <= last]
+    if len(found) < 2:
+        remedy = f"It has {', '.join(known[:8])}{', ...' if len(known) > 8 else ''}."
+        why = f"the index has {len(found)} releases of {what} there."
+        raise UsageError(why, flag="--releases", remedy=remedy)
+    return found, bool(dots)
+
+
+def audit_releases(params: Mapping[str, Any]) -> None:
+    """Audit releases of an engine; see the module."""
+    from spsbench.cli.audit import settings_asked
+    from spsbench.cli.interruption import continued_by, typed
+    from spsbench.engines.external.install import Environment, load_entry
+    from spsbench.engines.external.registry import NAMED, name_of, peer_in
+    from spsbench.models.fetch.cache import megabytes, require_room
+    from spsbench.plugins import unknown
+    from spsbench.records import Spec
+
+    spec = Spec.parse(params["engine"])
+    if params["engine"].partition(":")[0] in ("worker", "openai") or name_of(spec) != spec.name:
+        why = f"{params['engine']} is one engine, whose releases no index lists."
+        raise UsageError(why, flag="--releases", remedy=f"Name one of {', '.join(NAMED)}.")
+    if spec.name not in NAMED:
+        raise unknown(spec.name, NAMED, "--engine")
+    entry = load_entry(spec.name, "--engine")
+    # What an audit refuses is refused before anything is fetched.
+    asked = settings_asked(params, peer_in(Environment(Path()), spec))
+    versions, halving = chosen(params["releases"], _known(entry), entry.title)
+    folder = params["out"] or results_dir() / f"releases-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    make_folder(folder, "--out")
+    continued_by(lambda: typed(*(() if params["out"] else ("--out", str(folder)))))
+    fetch, kept = megabytes(entry.fetch_bytes), megabytes(entry.kept_bytes)
+    order = ", halving where the ends differ" if halving else ""
+    say(
+        f"{len(versions)} releases of {entry.title}, {versions[-1]} to {versions[0]}{order}: "
+        f"each about {fetch} to fetch, {kept} on disk, "
+        f"{'all' if params['keep'] else 'two at a time'}, {entry.duration} to install and at most "
+        f"{asked.count} x {asked.limits[2] / 60:g} min to audit. Results: {folder}.",
+        quiet=params["quiet"],
+    )
+    at_once = len(versions) if params["keep"] else 2
+    require_room(at_once * entry.kept_bytes + entry.fetch_bytes + entry.spare_bytes, "The releases")
+    course = _Course(params, spec, entry, versions, folder)
+    search(versions, course.visit, halving=halving)
+    course.conclude()
+
+
+def _known(entry: Entry) -> list[str]:
+    """Releases on the index for this Python, newest first."""
+    from spsbench.models.fetch.http import Http, find_versions, pip_settings
+
+    found, problems = find_versions(entry.package, Http(pip_settings()), sources=entry.source is not None)
+    if not found:
+        why = f"no package index lists {entry.package} for this Python"
+        raise UnavailableError(
+            f"{why} ({'; '.join(problems)})." if problems else f"{why}.", flag="--releases"
+        )
+    return found
+
+
+class _Course:
+    """The releases that were audited, kept in the folder."""
+
+    def __init__(
+        self, params: Mapping[str, Any], spec: Spec, entry: Entry, versions: Sequence[str], folder: Path
+    ) -> None:
+        self._params, self._spec, self._entry = params, spec, entry
+        self._versions, self._folder = versions, folder
+        self._newest: str | None = None
+        self._done: dict[str, Release] = {}
+        self._skipped: dict[str, str] = {}
+        left = ("releases", "out", "keep", "json", "quiet", "debug", "evidence")
+        self._asked = {k: str(v) for k, v in sorted(params.items()) if v is not None and k not in left}
+        self._read()
+
+    def visit(self, version: str) -> Release | None:
+        """Audit a release, unless that was done; the others are compared with the first that can be."""
+        if version in self._skipped:
+            return None
+        done = self._done.get(version)
+        if done is not None and (self._newest in (None, version) or done.against == self._newest):
+            self._newest = self._newest or version
+            return done
+        from spsbench.engines.external.install import discard
+
+        say(f"{self._entry.title} {version}", quiet=self._params["quiet"])
+        found = None
+        try:
+            found = self._audited(version)
+        except UnavailableError as error:
+            if any(word in str(error) for word in _NOT_ITS_FAULT):
+                raise
+            self._skipped[version] = error.message
+            say(f"Skipped: {error.message}", quiet=self._params["quiet"])
+        else:
+            self._done[version] = found
+            self._newest = self._newest or version
+            self._write()
+        # An interrupted one stays, so that the same command goes on with it.
+        if version != self._newest and not self._params["keep"]:
+            discard(self._entry.at(version))
+        return found
+
+    def _kind(self, version: str) -> PeerKind:
+        from spsbench.engines.external.install import install
+        from spsbench.engines.external.registry import find_peer
+
+        entry = self._entry.at(version)
+        install(entry, passing=not self._params["keep"])
+        return find_peer(str(replace(self._spec, name=entry.called)))
+
+    def _audited(self, version: str) -> Release:
+        from spsbench.cli.audit import audited, conclude
+
+        kind = self._kind(version)
+        params = {**self._params, "engine": kind.name, "out": self._folder / version}
+        course, gone = audited(params, kind)
+        code, why = 0, ""
+        try:
+            conclude(course.rows, course.effort.bound, gone)
+        except (GateFailed, IncompleteError) as error:
+            if gone is not None and isinstance(error, IncompleteError):
+                raise UnavailableError(f"{kind.name} gave up: {gone}.") from error
+            code, why = error.exit_code, error.message
+        alarms = [row for row in course.rows if row.decision == "alarm" and row.convention is None]
+        law = "quiet" if not code else "no alarm"
+        if code == GateFailed.exit_code:
+            law = "wrong beside its texts"
+            if alarms:
+                law = f"ALARM after {min(row.found.decided_after for row in alarms)} texts"
+        texts = sum(len(row.found.drawn) for row in course.rows)
+        found = Release(version, law, code == GateFailed.exit_code, texts, code, why)
+        if self._newest is None:
+            return found
+        return self._compared(found, course, kind, self._kind(self._newest))
+
+    def _compared(self, found: Release, course: Course, kind: PeerKind, newest: PeerKind) -> Release:
+        """With greedy texts of the newest release, drawn in turns."""
+        pairs = list(_turns(course, (kind, newest)))
+        speed = _ratio([(one.tokens, one.ms, other.tokens, other.ms) for one, other in pairs])
+        known = [(a.decoded, a.loops, b.decoded, b.loops) for a, b in pairs if a.loops and b.loops]
+        loops = _ratio(known)
+        own = sum(each[0] for each in known) / sum(each[1] for each in known) if known else None
+        old = self._done[self._newest or ""]
+        if old.tokens_per_loop is None and known:
+            theirs = sum(each[2] for each in known) / sum(each[3] for each in known)
+            self._done[old.version] = replace(old, tokens_per_loop=theirs)
+        return replace(found, tokens_per_loop=own, loops=loops, speed=speed, against=self._newest)
+
+    def _read(self) -> None:
+        try:
+            kept = json.loads((self._folder / _FILE).read_text())
+        except (OSError, ValueError):
+            return
+        if kept["asked"] != self._asked:
+            why = f"{self._folder} holds the releases of another audit."
+            raise UsageError(why, flag="--out", remedy="Name another directory.")
+        for row in kept["releases"]:
+            ratios = {name: row[name] and Ratio(**row[name]) for name in ("loops", "speed")}
+            self._done[row["version"]] = Release(**{**row, **ratios})
+
+    def _write(self) -> None:
+        rows = [asdict(each) for each in self._done.values()]
+        write_json(self._folder / _FILE, {"asked": self._asked, "releases": rows, "skipped": self._skipped})
+
+    def conclude(self) -> None:
+        """Throw environments away, print what was found, and end as the newest release's audit does."""
+        from spsbench.engines.external.install import discard
+        from spsbench.report.tables import Table, left, right
+        from spsbench.report.wording import NOTHING
+
+        self._write()
+        for version in self._versions if not self._params["keep"] else ():
+            discard(self._entry.at(version))
+        results = {v: self._done.get(v) for v in self._versions}
+        if self._newest is None:
+            why = "; ".join(f"{version}: {why}" for version, why in self._skipped.items())
+            raise UnavailableError(f"no release could be audited: {why}", flag="--releases")
+        found = changes(self._versions, results)
+        newest = self._done[self._newest]
+
+        def cells(version: str, row: Release | None) -> list[str]:
+            if row is None:
+                return [version, "skipped" if version in self._skipped else "not needed", *3 * [NOTHING]]
+            loops = NOTHING if row.tokens_per_loop is None else f"{row.tokens_per_loop:.2f}"
+            speed = "1" if row is newest else NOTHING if row.speed is None else str(row.speed)
+            return [version, row.law, str(row.texts), loops, speed]
+
+        columns = [left("release", whole=True), left("law"), right("texts"), right("tokens/loop")]
+        table = Table(
+            [*columns, right(f"speed against {newest.version} [95%]")],
+            [cells(*each) for each in results.items()],
+        )
+        facts = {
+            "engine": self._entry.name,
+            "folder": str(self._folder),
+            "releases": [asdict(row) for row in results.values() if row is not None],
+            "skipped": self._skipped,
+            "changes": [
+                {"release": each.release.version, "before": each.before.version}
+                | {"quantity": each.quantity, "between": each.between}
+                for each in found
+            ],
+        }
+        if self._params["json"]:
+            print_json(facts)
+        else:
+            screen = out(quiet=self._params["quiet"])
+            screen.print(table.as_rich())
+            for sentence in _sentences(found, self._skipped):
+                screen.print(f"\n{sentence}", markup=False, highlight=False)
+        if newest.code:
+            kind = GateFailed if newest.code == GateFailed.exit_code else IncompleteError
+            raise kind(f"the audit of {newest.version} ends with: {newest.why}", flag="--releases")
+
+
+_NOT_ITS_FAULT = ("no package index can be reached", "No space left", " free.")
+"""Of errors that every release would end with."""
+
+
+def _sentences(found: Sequence[Change], skipped: Mapping[str, str]) -> Iterator[str]:
+    yield from (f"{version} was skipped: {why}" for version, why in skipped.items())
+    if not found:
+        yield f"No release differs: its law, and by more than {_APART:.0%} its acceptance and speed."
+    for number, each in enumerate(found):
+        yield f"{'Another' if number else 'The first'} release that differs: {each}."
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A greedy text: what it took, and its loops where they are reported."""
+
+    tokens: int
+    ms: float
+    decoded: int
+    loops: int | None
+
+
+def _turns(course: Course, kinds: Sequence[PeerKind]) -> Iterator[tuple[_Text, _Text]]:
+    """Greedy texts of both engines, prompt by prompt in turns, one stopped while the other works; those that
+    were kept first."""
+    from spsbench.engines.external.engine import sampling_of
+    from spsbench.engines.external.protocol import Ask, PeerError, PeerGone
+    from spsbench.records import SamplingParams
+
+    subject, effort, file = course.subject, course.effort, course.folder / _TURNS
+    k = next((row.setting.k for row in course.rows if row.setting.k), 0)
+    most, stop, greedy = effort.max_new_tokens, [*subject.stop_ids], sampling_of(SamplingParams(greedy=True))
+    asks = [Ask([*prompt], most, stop, sampling=greedy) for prompt in subject.prompts]
+    kept, ends = _kept(file, kinds[1].name), time.monotonic() + effort.budget_s
+    yield from kept
+    if len(kept) >= len(asks):
+        return
+    with ExitStack() as opened, suppress(PeerGone):
+        peers = []
+        for kind in kinds:
+            load = replace(subject, kind=kind).load(k, effort.max_new_tokens)
+            peers.append(kind.open(load, course.folder / "engine.log", True))
+            opened.callback(peers[-1].close)
+            _text(peers[-1], asks[0], subject)  # the first request is slower
+        lines = opened.enter_context(open(file, "a", opener=ordinary))
+        for number in range(len(kept), len(asks)):
+            if time.monotonic() > ends:
+                return
+            first = number % 2
+            try:
+                one = _text(peers[first], asks[number], subject)
+                other = _text(peers[1 - first], asks[number], subject)
+            except PeerGone:
+                raise
+            except PeerError:
+                continue
+            both = (other, one) if first else (one, other)
+            lines.write(json.dumps([kinds[1].name, *map(asdict, both)]) + "\n")
+            lines.flush()
+            yield both
+
+
+def _text(peer: Peer, ask: Ask, subject: Subject) -> _Text:
+    from spsbench.engines.external.protocol import checked
+
+    began = time.perf_counter()
+    found = checked(peer.generate(ask), ask, subject.models[0].vocab_size)
+    took = 1e3 * (time.perf_counter() - began) if found.wall_ms is None else found.wall_ms
+    decoded = found.decoded or len(found.output_ids)
+    separate = found.decode_ms and found.decoded
+    tokens, ms = (decoded, found.decode_ms) if separate else (len(found.output_ids), took)
+    return _Text(tokens, ms or took, decoded, found.loops)
+
+
+def _kept(file: Path, newest: str) -> list[tuple[_Text, _Text]]:
+    """Texts of a comparison that was interrupted, with the same release."""
+    found = []
+    for line in file.read_text().splitlines() if file.is_file() else ():
+        try:
+            name, one, other = json.loads(line)
+            found += [(_Text(**one), _Text(**other))] if name == newest else []
+        except ValueError:
+            break
+    return found
+
+
+def _ratio(rows: Sequence[tuple[float | None, ...]]) -> Ratio | None:
+    """(first / second) / (third / fourth) of sums over prompts."""
+    if len(rows) < 2:
+        return None
+    import numpy as np
+
+    from spsbench.stats.bootstrap import pooled_interval
+
+    columns = list(np.array(rows, dtype=np.float64).T)
+
+    def statistic(sums: Any) -> Any:
+        return sums[0] / sums[1] / (sums[2] / sums[3])
+
+    estimate = float(statistic([column.sum() for column in columns]))
+    low, high = pooled_interval(columns, statistic, log=True)
+    return Ratio(estimate, estimate if low is None else low, estimate if high is None else high)
