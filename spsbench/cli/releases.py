@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.cli.console import out, print_json, say
 from spsbench.errors import GateFailed, IncompleteError, UnavailableError, UsageError
-from spsbench.files import make_folder, ordinary, write_json
+from spsbench.files import make_folder, write_json
 from spsbench.paths import results_dir
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _APART = 0.05
 """Ratios to the newest release whose whole interval is further from 1 differ."""
 
-_FILE, _TURNS = "releases.json", "turns.jsonl"
+_FILE = "releases.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +210,9 @@ def _known(entry: Entry) -> list[str]:
 
     found, problems = find_versions(entry.package, Http(pip_settings()), sources=entry.source is not None)
     if not found:
-        why = f"no package index lists {entry.package} for this Python"
-        raise UnavailableError(
-            f"{why} ({'; '.join(problems)})." if problems else f"{why}.", flag="--releases"
-        )
+        more = f" ({'; '.join(problems)})" if problems else ""
+        why = f"no package index lists {entry.package} for this Python{more}."
+        raise UnavailableError(why, flag="--releases")
     return found
 
 
@@ -296,22 +295,22 @@ class _Course:
     def _compared(self, found: Release, course: Course, kind: PeerKind, newest: PeerKind) -> Release:
         """With greedy texts of the newest release, drawn in turns."""
         pairs = list(_turns(course, (kind, newest)))
-        speed = _ratio([(one.tokens, one.ms, other.tokens, other.ms) for one, other in pairs])
-        known = [(a.decoded, a.loops, b.decoded, b.loops) for a, b in pairs if a.loops and b.loops]
-        loops = _ratio(known)
-        own = sum(each[0] for each in known) / sum(each[1] for each in known) if known else None
-        old = self._done[self._newest or ""]
-        if old.tokens_per_loop is None and known:
-            theirs = sum(each[2] for each in known) / sum(each[3] for each in known)
-            self._done[old.version] = replace(old, tokens_per_loop=theirs)
-        return replace(found, tokens_per_loop=own, loops=loops, speed=speed, against=self._newest)
+        speed = _ratio([(*one[:2], *other[:2]) for one, other in pairs])
+        known = [(*one[2:], *other[2:]) for one, other in pairs if one[3] and other[3]]
+        found = replace(found, loops=_ratio(known), speed=speed, against=self._newest)
+        if not known:
+            return found
+        sums = [sum(column) for column in zip(*known, strict=True)]
+        old = self._done[newest_version := str(self._newest)]
+        self._done[newest_version] = replace(old, tokens_per_loop=old.tokens_per_loop or sums[2] / sums[3])
+        return replace(found, tokens_per_loop=sums[0] / sums[1])
 
     def _read(self) -> None:
         try:
             kept = json.loads((self._folder / _FILE).read_text())
         except (OSError, ValueError):
             return
-        if kept["asked"] != self._asked:
+        if kept.get("asked") != self._asked:
             why = f"{self._folder} holds the releases of another audit."
             raise UsageError(why, flag="--out", remedy="Name another directory.")
         for row in kept["releases"]:
@@ -345,21 +344,15 @@ class _Course:
             speed = "1" if row is newest else NOTHING if row.speed is None else str(row.speed)
             return [version, row.law, str(row.texts), loops, speed]
 
-        columns = [left("release", whole=True), left("law"), right("texts"), right("tokens/loop")]
-        table = Table(
-            [*columns, right(f"speed against {newest.version} [95%]")],
-            [cells(*each) for each in results.items()],
-        )
+        speed = right(f"speed against {newest.version} [95%]")
+        columns = [left("release", whole=True), left("law"), right("texts"), right("tokens/loop"), speed]
+        table = Table(columns, [cells(*each) for each in results.items()])
         facts = {
             "engine": self._entry.name,
             "folder": str(self._folder),
             "releases": [asdict(row) for row in results.values() if row is not None],
             "skipped": self._skipped,
-            "changes": [
-                {"release": each.release.version, "before": each.before.version}
-                | {"quantity": each.quantity, "between": each.between}
-                for each in found
-            ],
+            "changes": [asdict(each) for each in found],
         }
         if self._params["json"]:
             print_json(facts)
@@ -385,54 +378,35 @@ def _sentences(found: Sequence[Change], skipped: Mapping[str, str]) -> Iterator[
         yield f"{'Another' if number else 'The first'} release that differs: {each}."
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """A greedy text: what it took, and its loops where they are reported."""
-
-    tokens: int
-    ms: float
-    decoded: int
-    loops: int | None
+_Text = tuple[float, float, int, int | None]
+"""Tokens, the milliseconds that they took, tokens of loops and loops of a greedy text."""
 
 
 def _turns(course: Course, kinds: Sequence[PeerKind]) -> Iterator[tuple[_Text, _Text]]:
-    """Greedy texts of both engines, prompt by prompt in turns, one stopped while the other works; those that
-    were kept first."""
+    """Greedy texts of both engines, prompt by prompt in turns, one stopped while the other works; up to the
+    first request that fails."""
     from spsbench.engines.external.engine import sampling_of
-    from spsbench.engines.external.protocol import Ask, PeerError, PeerGone
+    from spsbench.engines.external.protocol import Ask, PeerError
     from spsbench.records import SamplingParams
 
-    subject, effort, file = course.subject, course.effort, course.folder / _TURNS
+    subject, effort = course.subject, course.effort
     k = next((row.setting.k for row in course.rows if row.setting.k), 0)
     most, stop, greedy = effort.max_new_tokens, [*subject.stop_ids], sampling_of(SamplingParams(greedy=True))
     asks = [Ask([*prompt], most, stop, sampling=greedy) for prompt in subject.prompts]
-    kept, ends = _kept(file, kinds[1].name), time.monotonic() + effort.budget_s
-    yield from kept
-    if len(kept) >= len(asks):
-        return
-    with ExitStack() as opened, suppress(PeerGone):
+    ends = time.monotonic() + effort.budget_s
+    with ExitStack() as opened, suppress(PeerError):
         peers = []
         for kind in kinds:
-            load = replace(subject, kind=kind).load(k, effort.max_new_tokens)
+            load = replace(subject, kind=kind).load(k, most)
             peers.append(kind.open(load, course.folder / "engine.log", True))
             opened.callback(peers[-1].close)
             _text(peers[-1], asks[0], subject)  # the first request is slower
-        lines = opened.enter_context(open(file, "a", opener=ordinary))
-        for number in range(len(kept), len(asks)):
+        for number, ask in enumerate(asks):
             if time.monotonic() > ends:
                 return
             first = number % 2
-            try:
-                one = _text(peers[first], asks[number], subject)
-                other = _text(peers[1 - first], asks[number], subject)
-            except PeerGone:
-                raise
-            except PeerError:
-                continue
-            both = (other, one) if first else (one, other)
-            lines.write(json.dumps([kinds[1].name, *map(asdict, both)]) + "\n")
-            lines.flush()
-            yield both
+            drawn = [_text(peers[place], ask, subject) for place in (first, 1 - first)]
+            yield drawn[first], drawn[1 - first]
 
 
 def _text(peer: Peer, ask: Ask, subject: Subject) -> _Text:
@@ -441,22 +415,9 @@ def _text(peer: Peer, ask: Ask, subject: Subject) -> _Text:
     began = time.perf_counter()
     found = checked(peer.generate(ask), ask, subject.models[0].vocab_size)
     took = 1e3 * (time.perf_counter() - began) if found.wall_ms is None else found.wall_ms
-    decoded = found.decoded or len(found.output_ids)
-    separate = found.decode_ms and found.decoded
-    tokens, ms = (decoded, found.decode_ms) if separate else (len(found.output_ids), took)
-    return _Text(tokens, ms or took, decoded, found.loops)
-
-
-def _kept(file: Path, newest: str) -> list[tuple[_Text, _Text]]:
-    """Texts of a comparison that was interrupted, with the same release."""
-    found = []
-    for line in file.read_text().splitlines() if file.is_file() else ():
-        try:
-            name, one, other = json.loads(line)
-            found += [(_Text(**one), _Text(**other))] if name == newest else []
-        except ValueError:
-            break
-    return found
+    count = len(found.output_ids)
+    own = (found.decoded, found.decode_ms) if found.decoded and found.decode_ms else (count, took)
+    return *own, found.decoded or count, found.loops
 
 
 def _ratio(rows: Sequence[tuple[float | None, ...]]) -> Ratio | None:

@@ -168,20 +168,13 @@ TABLE = (
         ("audit",),
         (
             *("k", "arms", "weights", "in_flight", "prefix_cache", "bound", "texts"),
-            *("task", "limit", "max_new_tokens", "threads", "evidence", "repro"),
+            *("task", "limit", "max_new_tokens", "threads", "evidence", "repro", "releases"),
         ),
         ("samples", "follow"),
         "it is for texts that are drawn from an engine, and {beside} is a file of them.",
         "Leave it out.",
     ),
     Clash(("audit",), ("budget", "out"), ("samples",), "{beside} holds all of its texts.", "Leave it out."),
-    Clash(
-        ("audit",),
-        ("releases",),
-        why="{value} are of an engine by its name.",
-        remedy="Add --engine NAME, or leave it out.",
-        without=("engine",),
-    ),
     Clash(("audit",), ("keep",), remedy="Leave it out.", without=("releases",)),
     Clash(("audit",), ("evidence",), ("releases",)),
     Clash(

@@ -236,7 +236,7 @@ class Environment:
 
     @property
     def mark(self) -> Path:
-        """A file that is there in an environment which whoever made it will throw away."""
+        """A file in environments that will be thrown away by the command that made them."""
         return self.folder / "passing"
 
     @property
