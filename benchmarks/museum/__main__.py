@@ -5,7 +5,8 @@ without it, audited with as many texts.
 
 OUT.md and OUT.json keep the rows of exhibits that are not audited again.
 
-Releases of transformers are installed into the cache, one environment each, 1 GB. OpenVINO and vLLM are those
+Releases of transformers and older ones of OpenVINO are installed into the cache, one environment each, up to
+1 GB. OpenVINO and vLLM are those
 that `spsbench get` installs, or their environments in the folder of --peers (openvino, vllm).
 """
 
@@ -20,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.museum.environments import environment_of
-from benchmarks.museum.exhibits import EXHIBITS, TRANSFORMERS, Exhibit, Release
+from benchmarks.museum.exhibits import EXHIBITS, Exhibit, Release
 from benchmarks.museum.head import trained_head
 from benchmarks.museum.pages import page, read_rows, write_rows
 from benchmarks.museum.visit import Opened, Room, kind_in, visit
 from spsbench.cli.audit import subject_of
 from spsbench.config import resolve
-from spsbench.engines.external.install import Environment
+from spsbench.engines.external.install import Environment, load_entry
 from spsbench.engines.external.protocol import PeerGone
 from spsbench.engines.external.registry import PeerKind
 from spsbench.environment import describe_environment
@@ -36,6 +37,8 @@ from spsbench.verify.engine_audit import Effort
 
 _BOUND = 0.001
 """A leakage that no number of texts here rules out: a flawed release is drawn until the alarm or the end."""
+
+TRANSFORMERS = "transformers"
 
 _HEAD_PROMPTS = 120
 """Prompts that a DFlash head learns from."""
@@ -85,10 +88,11 @@ def _opener(given: argparse.Namespace, room: Room) -> Opened:
         return trained_head(environment, subject.folders[0], [each.ids for each in later], subject.stop_ids)
 
     def opened(release: Release) -> PeerKind:
-        kind = kind_in(environment_of(release, given.peers), release, head)
-        if release.pins and release.engine != TRANSFORMERS:  # it reads what the installed one has converted
-            kind = replace(kind, converted=opened(replace(release, pins=())).converted)
-        return kind
+        name = load_entry(release.engine, "--exhibit").name
+        newest = None  # transformers reads models as they are
+        if name not in (release.engine, TRANSFORMERS):
+            newest = environment_of(replace(release, engine=name), given.peers)
+        return kind_in(environment_of(release, given.peers), release, head, newest)
 
     return opened
 

@@ -9,7 +9,6 @@ from typing import Any
 from spsbench.engines.external.protocol import LOOKUP
 from spsbench.records import SamplingParams
 
-TRANSFORMERS = "transformers"
 HEAD = "head"
 """Option of a transformers release: the folder of a DFlash head, which drafts; trained by whoever asks."""
 TRAINED = "trained here"
@@ -20,17 +19,15 @@ class Release:
     """An engine in one version.
 
     Attributes:
-        engine: ``transformers``, or the name of an engine that ``spsbench get`` installs.
+        engine: as ``--engine`` has it, with a release or as ``spsbench get`` installs it.
         shown: as tables have it.
         k: lookahead; 0 draws without a draft.
-        pins: packages of its environment, in pip's format; none for engines as ``spsbench get`` has them.
         options: of its worker.
     """
 
     engine: str
     shown: str
     k: int = 4
-    pins: Sequence[str] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -55,19 +52,14 @@ class Exhibit:
     control: Release
 
 
-_TORCH = ("torch==2.13.0", "numpy==2.4.6")
-
-
-def _transformers(version: str, *more: str, **options: Any) -> Release:
-    """A release of transformers, with the packages that its results depend on."""
-    pins = (f"transformers=={version}", *_TORCH, *more)
-    return Release(TRANSFORMERS, f"transformers {version}", pins=pins, options=options)
+def _transformers(version: str, **options: Any) -> Release:
+    return Release(f"transformers@{version}", f"transformers {version}", options=options)
 
 
 def _lookup(version: str) -> Release:
     """A release of OpenVINO GenAI that drafts by prompt lookup."""
-    pins = (f"openvino-genai=={version}",)
-    return Release("openvino", f"OpenVINO GenAI {version}", pins=pins, options={"speculation": LOOKUP})
+    shown, options = f"OpenVINO GenAI {version}", {"speculation": LOOKUP}
+    return Release(f"openvino@{version}", shown, options=options)
 
 
 def _vllm(shown: str, **options: Any) -> Release:

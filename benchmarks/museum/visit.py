@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.museum.exhibits import HEAD, TRANSFORMERS, Exhibit, Release
+from benchmarks.museum.exhibits import HEAD, Exhibit, Release
 from spsbench.engines.external.install import Environment
-from spsbench.engines.external.launch import LAUNCH
-from spsbench.engines.external.protocol import Load, Peer
 from spsbench.engines.external.registry import PeerKind, peer_in
-from spsbench.engines.external.worker import Command, Worker
 from spsbench.records import SamplingParams, Spec
 from spsbench.stats.losslessness import ALARM
 from spsbench.verify.engine_audit import Effort, EngineAudit, Found, Subject
 
 Head = Callable[[Environment], Path]
-
-WORKER = Path(__file__).with_name("transformers_worker.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +58,6 @@ def _facts(release: Release, found: Found, version: str) -> dict[str, Any]:
         "release": release.shown,
         "version": version,
         "k": release.k,
-        "pins": list(release.pins),
         "options": dict(release.options),
         "decision": found.decision,
         "alarm_after": found.decided_after if found.decision == ALARM else None,
@@ -129,26 +123,19 @@ def _audited(
         peer.close()
 
 
-def kind_in(environment: Environment, release: Release, head: Head) -> PeerKind:
+def kind_in(
+    environment: Environment, release: Release, head: Head, converter: Environment | None = None
+) -> PeerKind:
     """A release in its environment.
 
     Args:
         environment: of its own.
         release: which one.
         head: trains a DFlash head there, unless it is trained; called where the release drafts with one.
+        converter: the environment that converts the models; its own if None.
     """
     options = dict(release.options)
-    if release.engine != TRANSFORMERS:
-        return peer_in(environment, Spec(release.engine, tuple(sorted(options.items()))))
     if HEAD in options:
         options[HEAD] = str(head(environment))
-    return _worker([str(environment.python), str(LAUNCH), str(WORKER)], release, options)
-
-
-def _worker(argv: Sequence[str], release: Release, options: Mapping[str, Any]) -> PeerKind:
-    def opened(load: Load, log: Path, paused: bool) -> Peer:
-        variables = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(load.threads or 1)}
-        asked = replace(load, options=dict(options))
-        return Worker(Command(argv, log, variables), asked, paused=paused)
-
-    return PeerKind(release.shown, opened)
+    spec = Spec(release.engine, tuple(sorted(options.items())))
+    return replace(peer_in(environment, spec, converter=converter), name=release.shown)

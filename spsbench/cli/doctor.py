@@ -47,7 +47,7 @@ def doctor(json: bool, quiet: bool) -> None:
     "name remove",
     {
         options.FIRST: {
-            "NAME": "A pair or an engine, see `spsbench list pairs` and `spsbench list engines`.",
+            "NAME": "A pair or an engine, see `spsbench list`; an engine also as NAME@VERSION.",
             "--remove": "Remove what was fetched or installed.",
         }
     },
@@ -57,11 +57,11 @@ def get(name: str, remove: bool, json: bool, quiet: bool) -> None:
 
     Example: spsbench get smollm2
     """
-    from spsbench.engines.external.install import list_entries, load_entry
+    from spsbench.engines.external.install import RELEASE, list_entries, load_entry
     from spsbench.models.fetch.cache import PREFIX, megabytes, size_of, watched_by
 
     engines, pairs = list_entries(), list_pairs()
-    if name in engines:
+    if name.partition(RELEASE)[0] in engines:
         wanted = [_engine(load_entry(name, "NAME"))]
     elif (pair := name.removeprefix(PREFIX)) in pairs:
         wanted = [_model(package) for package in _packages_of(pair)]
@@ -115,7 +115,7 @@ def _engine(entry: Entry) -> _Wanted:
 
     facts = {"engine": entry.name, "version": entry.version}
     folder = entry.environment.folder
-    return _Wanted(entry.name, folder, facts, lambda: install(entry), lambda: uninstall(entry))
+    return _Wanted(entry.called, folder, facts, lambda: install(entry), lambda: uninstall(entry))
 
 
 def _packages_of(name: str) -> list[Package]:

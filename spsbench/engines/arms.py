@@ -22,6 +22,7 @@ from spsbench.drafters.registry import (
     siblings_of,
 )
 from spsbench.drafters.shape import Shape, shape_of
+from spsbench.engines.external.install import RELEASE
 from spsbench.engines.external.registry import NAMED, OPENAI, WORKER, find_peer
 from spsbench.errors import UsageError
 from spsbench.plugins import unknown
@@ -129,7 +130,7 @@ def _require_engine(engine: str) -> None:
     try:
         find_peer(engine)
     except UsageError as error:
-        if ":" in engine or engine in NAMED:  # a command, or an engine's options
+        if ":" in engine or engine.partition(RELEASE)[0] in NAMED:  # a command, or an engine's options
             raise
         more = f', or give {WORKER}"COMMAND" or {OPENAI}URL'
         raise unknown(engine, [*ENGINES, *NAMED], "--engine", more) from error

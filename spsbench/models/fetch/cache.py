@@ -344,11 +344,11 @@ def fetch_wheel(package: Package, flag: str) -> Path:
     http = Http(pip_settings())
     if missing <= 0:
         return download("", package.wheel, http)
-    found = find_file(package.package, package.wheel.file, http)
-    if found.url is not None:
+    found, problems = find_file(package.package, package.wheel.file, http)
+    if found is not None:
         return download(found.url, package.wheel, http)
-    if found.problems:
-        why = f"no package index can be reached ({'; '.join(found.problems)})"
+    if problems:
+        why = f"no package index can be reached ({'; '.join(problems)})"
     else:
         why = f"no package index that pip is set up for has {package.wheel.file}"
     raise UnavailableError(

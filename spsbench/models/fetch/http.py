@@ -13,6 +13,7 @@ import io
 import json
 import math
 import os
+import platform
 import re
 import socket
 import sys
@@ -29,6 +30,10 @@ from urllib.parse import unquote, urljoin, urlsplit
 from urllib.request import url2pathname
 
 import requests
+from packaging.specifiers import SpecifierSet
+from packaging.tags import sys_tags
+from packaging.utils import parse_sdist_filename, parse_wheel_filename
+from packaging.version import Version
 from requests.adapters import HTTPAdapter
 from urllib3.util import Retry
 
@@ -280,66 +285,102 @@ _ACCEPT = f"{_SIMPLE}+json, {_SIMPLE}+html;q=0.2, text/html;q=0.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
-    """An address, if one was found, and what was wrong on the way."""
+class Listed:
+    """A file as an index lists it; size and hash in bytes and sha256, where it says them."""
 
-    url: str | None
-    problems: tuple[str, ...]
+    url: str
+    yanked: bool = False
+    requires_python: str = ""
+    bytes: int | None = None
+    sha256: str | None = None
+
+    @property
+    def name(self) -> str:
+        return unquote(urlsplit(self.url).path).rpartition("/")[2]
 
 
-def find_file(package: str, file: str, http: Http) -> Search:
-    """Look for a file of a package, in ``find-links`` first, then in every index."""
-    problems = []
-    for page in _pages(package, file, http.settings):
+def find_file(package: str, file: str, http: Http) -> tuple[Listed | None, list[str]]:
+    """A file of a package, in ``find-links`` or an index, and what was wrong on the way."""
+    problems: list[str] = []
+    found = (each for each in _files_of(package, http, problems) if each.name == file)
+    return next(found, None), problems
+
+
+def find_versions(package: str, http: Http, *, sources: bool = False) -> tuple[list[str], list[str]]:
+    """Versions with a wheel (``sources``: a source distribution) for this Python and machine, newest first,
+    and what was wrong on the way; no pre-releases, and none that was yanked.
+    """
+    tags, here, problems = frozenset(sys_tags()), platform.python_version(), list[str]()
+    found: set[Version] = set()
+    for file in _files_of(package, http, problems):
         try:
-            links = [page] if page.endswith(f"/{file}") else _links(page, http)
-        except NotThere:
+            if sources:
+                _, version = parse_sdist_filename(file.name)
+            else:
+                _, version, _, theirs = parse_wheel_filename(file.name)
+                if tags.isdisjoint(theirs):
+                    continue
+            fits = SpecifierSet(file.requires_python).contains(here, prereleases=True)
+        except ValueError:  # a file of another kind
             continue
-        except Unreachable as problem:
-            problems.append(str(problem))
-            continue
-        for link in links:
-            if unquote(urlsplit(link).path).endswith(f"/{file}"):
-                return Search(link, tuple(problems))
-    return Search(None, tuple(problems))
+        if fits and not file.yanked and not version.is_prerelease:
+            found.add(version)
+    return [str(version) for version in sorted(found, reverse=True)], problems
 
 
-def _pages(package: str, file: str, settings: PipSettings) -> Iterator[str]:
-    """Addresses of pages with links, or of the file itself where a folder has it."""
-    for place in settings.find_links:
+def _files_of(package: str, http: Http, problems: list[str]) -> Iterator[Listed]:
+    """Files of a package, or more, from ``find-links`` first, then from every index."""
+    for place in http.settings.find_links:
         path = Path(place.removeprefix("file://")).expanduser()
-        if (path / file).is_file():
-            yield (path / file).absolute().as_uri()
-        elif not path.is_dir() and urlsplit(place).scheme in ("http", "https", "file"):
-            yield place
+        if path.is_dir():
+            yield from (Listed(each.absolute().as_uri()) for each in sorted(path.iterdir()))
+        elif urlsplit(place).scheme in ("http", "https", "file"):
+            yield from _listed(place, http, problems)
     normal = re.sub(r"[-_.]+", "-", package).lower()
-    for index in settings.indexes:
-        yield f"{index.rstrip('/')}/{normal}/"
+    for index in http.settings.indexes:
+        yield from _listed(f"{index.rstrip('/')}/{normal}/", http, problems)
 
 
-def _links(page: str, http: Http) -> list[str]:
-    """The absolute addresses that a page names."""
-    with http.open(page, accept=_ACCEPT, within_s=_PAGE_S, most=_PAGE_BYTES) as answer:
-        text = b"".join(answer.chunks).decode("utf-8", "replace")
-        if "json" in answer.content_type:
-            try:
-                return [urljoin(answer.url, str(file["url"])) for file in json.loads(text)["files"]]
-            except (ValueError, KeyError, TypeError, RecursionError):
-                return []  # another kind of page than an index's
+def _listed(page: str, http: Http, problems: list[str]) -> list[Listed]:
+    """The files that a page names."""
+    try:
+        with http.open(page, accept=_ACCEPT, within_s=_PAGE_S, most=_PAGE_BYTES) as answer:
+            text = b"".join(answer.chunks).decode("utf-8", "replace")
+    except NotThere:
+        return []
+    except Unreachable as problem:
+        problems.append(str(problem))
+        return []
+    if "json" in answer.content_type:
+        try:
+            return [
+                Listed(
+                    urljoin(answer.url, str(file["url"])),
+                    bool(file.get("yanked")),
+                    str(file.get("requires-python") or ""),
+                    file.get("size"),
+                    (file.get("hashes") or {}).get("sha256"),
+                )
+                for file in json.loads(text)["files"]
+            ]
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return []  # another kind of page than an index's
     parser = _Anchors(answer.url)
     parser.feed(text)
-    return parser.links
+    return parser.files
 
 
 class _Anchors(HTMLParser):
     def __init__(self, base: str) -> None:
         super().__init__()
-        self.links: list[str] = []
+        self.files: list[Listed] = []
         self._base = base
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        href = dict(attrs).get("href")
+        given = dict(attrs)
+        href = given.get("href")
         if tag == "base" and href:
             self._base = urljoin(self._base, href)
         elif tag == "a" and href:
-            self.links.append(urljoin(self._base, href))
+            python = given.get("data-requires-python") or ""
+            self.files.append(Listed(urljoin(self._base, href), "data-yanked" in given, python))

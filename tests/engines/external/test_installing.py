@@ -21,7 +21,7 @@ from fake_engine import FakeRun, write_catalogue
 
 from spsbench.engines.external.install import Entry, install, list_entries, load_entry, run, uninstall
 from spsbench.engines.external.registry import NAMED
-from spsbench.errors import UnavailableError
+from spsbench.errors import UnavailableError, UsageError
 
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 PINNED = re.compile(r"^[A-Za-z0-9._-]+==[A-Za-z0-9.+]+$")
@@ -57,7 +57,9 @@ def test_every_lock_file_pins_every_package_and_its_files_once(name: str) -> Non
 
 def test_every_engine_of_the_catalogue_can_be_started_and_the_other_way_round() -> None:
     assert set(list_entries()) == set(NAMED)
-    assert set(list_entries()) == {"openvino", "onnxruntime-genai", "llama-cpp", "vllm", "mlx-lm"}
+    assert set(list_entries()) == {
+        *("openvino", "onnxruntime-genai", "llama-cpp", "vllm", "mlx-lm", "transformers")
+    }
 
 
 def test_an_engine_is_installed_by_its_own_pip_and_only_once(
@@ -90,6 +92,48 @@ def test_another_lock_file_is_another_environment(tmp_path: Path, monkeypatch: p
     uninstall(tiny())
     assert not old.is_here
     assert files(tmp_path / "cache") == []
+
+
+def test_a_release_is_in_a_place_of_its_own_with_the_pins_of_the_catalogue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = "elsewhere: {big==1+cpu: 'https://index.example/cpu'}\npins: [big, numpy]\n"
+    write_catalogue(tmp_path, monkeypatch, more, "tiny-engine==1.0\nnumpy==2.0 \\\n    --hash=sha256:0\n")
+    assert load_entry("tiny@1.0", "NAME") == tiny()
+    older, execute = load_entry("tiny@0.9", "NAME"), FakeRun()
+    assert install(older, execute).is_here
+    assert not tiny().environment.is_here
+    assert execute.ran[1][-3:] == ["tiny-engine==0.9", "big==1+cpu", "numpy==2.0"]
+    assert "--no-deps" not in execute.ran[1]
+    assert load_entry("tiny@0.8", "NAME").environment != older.environment
+    newest = install(tiny(), FakeRun())
+    uninstall(older)
+    assert (older.environment.is_here, newest.is_here) == (False, True)
+    install(older, FakeRun())
+    uninstall(tiny())
+    assert (older.environment.is_here, newest.is_here) == (False, False)
+
+
+@pytest.mark.parametrize("version", ["", "../1", "1 2", "one"])
+def test_a_release_that_is_none_is_refused(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_catalogue(tmp_path, monkeypatch)
+    with pytest.raises(UsageError, match="is not a release"):
+        load_entry(f"tiny@{version}", "NAME")
+
+
+def test_an_environment_in_passing_stays_once_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_catalogue(tmp_path, monkeypatch)
+    entry = load_entry("tiny@0.9", "NAME")
+    install(entry, FakeRun(), passing=True)
+    install(entry, FakeRun(), passing=True)
+    assert entry.environment.mark.exists()
+    install(entry, FakeRun())
+    install(entry, FakeRun(), passing=True)
+    assert not entry.environment.mark.exists()
 
 
 def test_one_whose_interpreter_is_gone_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

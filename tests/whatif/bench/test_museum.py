@@ -105,10 +105,10 @@ def test_releases_are_installed_once_and_engines_are_looked_for(
 ) -> None:
     write_catalogue(tmp_path, monkeypatch)
     execute = FakeRun()
-    release = Release("transformers", "an old one", pins=("transformers==4.44.2", "torch==2.13.0"))
+    release = Release("tiny@0.9", "an old one")
     assert environment_of(release, None, execute).is_here
     assert len(execute.ran) == 2
-    assert execute.ran[1][-2:] == ["transformers==4.44.2", "torch==2.13.0"]
+    assert execute.ran[1][-1] == "tiny-engine==0.9"
     environment_of(release, None, execute)
     assert len(execute.ran) == 2
     with pytest.raises(UnavailableError, match="tiny is not installed"):
@@ -117,29 +117,30 @@ def test_releases_are_installed_once_and_engines_are_looked_for(
     assert environment_of(Release("tiny", "tiny"), tmp_path / "peers").folder == tmp_path / "peers" / "tiny"
 
 
-def test_a_pinned_release_reads_what_the_installed_one_has_converted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def kind(environment: Environment, release: Release, head: object) -> PeerKind:
-        folder = str(environment.folder)
-        return PeerKind(folder, NotImplemented, lambda model: folder)
+def test_an_older_release_reads_what_the_installed_one_has_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kind(environment: Environment, release: Release, head: object, converter: Environment) -> PeerKind:
+        return PeerKind(str(environment.folder), NotImplemented, lambda model: str(converter.folder))
 
-    places = {True: Environment(Path("pinned")), False: Environment(Path("installed"))}
-    monkeypatch.setattr(command, "environment_of", lambda release, peers: places[bool(release.pins)])
+    def place(release: Release, peers: None) -> Environment:
+        return Environment(Path("older" if "@" in release.engine else "installed"))
+
+    monkeypatch.setattr(command, "environment_of", place)
     monkeypatch.setattr(command, "kind_in", kind)
     release = next(each for each in EXHIBITS if each.name == "openvino-2331").flawed
     found = command._opener(argparse.Namespace(peers=None), NotImplemented)(release)
-    assert (found.name, found.converted(Path("model"))) == ("pinned", "installed")
+    assert (found.name, found.converted(Path("model"))) == ("older", "installed")
 
 
 def test_a_failed_installation_or_training_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: Folders
 ) -> None:
     write_catalogue(tmp_path, monkeypatch)
-    release = Release("transformers", "an old one", pins=("transformers==4.44.2",))
     with pytest.raises(UnavailableError):
-        environment_of(release, None, FakeRun(fails="install"))
+        environment_of(Release("tiny@0.9", "an old one"), None, FakeRun(fails="install"))
     with pytest.raises(UnavailableError):
         trained_head(Environment(tmp_path), folders[0], PROMPTS, [STOP], FakeRun(fails=str(folders[0])))
-    assert not [path for path in (tmp_path / "cache" / "museum").iterdir() if path.is_dir()]
+    left = [each for room in (tmp_path / "cache").iterdir() for each in room.iterdir() if each.is_dir()]
+    assert left == []
 
 
 def test_a_head_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: Folders) -> None:

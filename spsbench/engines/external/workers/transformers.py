@@ -9,21 +9,26 @@ import importlib
 import time
 from typing import Any
 
-from spsbench.engines.external.protocol import SAMPLER_ORDER, SMALLEST_SET, Answer, Ask, Described, Load
-from spsbench.engines.external.serving import serve, until_stop
+from spsbench.engines.external.protocol import Answer, Ask, Described, Load
+from spsbench.engines.external.serving import (
+    float32_only,
+    require_processors,
+    serve,
+    until_stop,
+    usual_settings,
+)
 
 
 class Transformers:
     """One sequence at a time, no cache between requests."""
 
     def __init__(self, load: Load) -> None:
+        float32_only(load)
         self._torch: Any = importlib.import_module("torch")
         self._library: Any = importlib.import_module("transformers")
-        if load.dtype != "float32":
-            raise ValueError(f"dtype {load.dtype} is not supported, only float32")
         if load.threads is not None:
             self._torch.set_num_threads(load.threads)
-        self._load, self._head_folder = load, load.options.get("head")
+        self._load, self._head_folder = load, load.options.get("head") or None
         self._target = self._loaded(load.target)
         self._draft: Any = None
         if load.draft is not None:
@@ -35,22 +40,15 @@ class Transformers:
             version=self._library.__version__,
             vocab_size=self._target.config.vocab_size,
             rule="modified rejection" if self._load.speculative else None,
-            settings={
-                "dtype": "float32",
-                "kv_dtype": "float32",
-                "dynamic_quantisation": False,
-                "prefix_cache": False,
-                "threads": self._torch.get_num_threads(),
-                "top_p": SMALLEST_SET,
-                "sampler_order": SAMPLER_ORDER,
-            },
+            settings=usual_settings(self._load) | {"threads": self._torch.get_num_threads()},
             limits=["It does not report accepted tokens, nor when decoding began."],
         )
 
     def generate(self, ask: Ask) -> Answer:
         """The time is that of the whole request."""
+        require_processors(ask.sampling, ())
         prompt = self._torch.tensor([ask.prompt_ids])
-        self._torch.manual_seed(ask.seed)
+        self._torch.seed() if ask.seed is None else self._torch.manual_seed(ask.seed)
         started = time.perf_counter()
         with self._torch.inference_mode():
             found = self._target.generate(
@@ -65,8 +63,13 @@ class Transformers:
 
     def _loaded(self, folder: str) -> Any:
         """A model in float32; a checkpoint's own settings are not the task's."""
-        name = "dtype" if int(self._library.__version__.split(".")[0]) >= 5 else "torch_dtype"
-        model = self._library.AutoModelForCausalLM.from_pretrained(folder, **{name: self._torch.float32})
+        config = self._library.AutoConfig.from_pretrained(folder)
+        is_old = int(self._library.__version__.split(".")[0]) < 5
+        if is_old and (rope := getattr(config, "rope_parameters", None)):  # which it does not know
+            config.rope_theta = rope["rope_theta"]
+            config.rope_scaling = None if rope.get("rope_type", "default") == "default" else rope
+        given = {"config": config, "torch_dtype" if is_old else "dtype": self._torch.float32}
+        model = self._library.AutoModelForCausalLM.from_pretrained(folder, **given)
         model.generation_config = self._library.GenerationConfig()
         return model.eval()
 
