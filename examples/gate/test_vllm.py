@@ -3,6 +3,6 @@
 import pytest
 
 
-@pytest.mark.lossless(engine="vllm:draft_sample_method=probabilistic", k=4)
+@pytest.mark.lossless(engine="vllm:draft_sample_method=probabilistic:eager=true", k=4)
 def test_speculative_sampling_keeps_the_law(lossless_engine):
     lossless_engine()
