@@ -4,8 +4,8 @@
 
 A run is what one test of an engine's suite asks for (docs/gate.md): plain sampling and K = 4, each alone and
 with four in flight, at temperature 1.5, every text looked at, short requests at the end of each setting, and
-all that the engine reports. Engines and tables are those of ``benchmarks.audit_power`` (random, synthetic); in
-turns they report all counts, totals or nothing. A run is red where any of its four settings is: by an e-value
+all that the engine reports. Engines and tables are those of ``benchmarks.audit_power`` (random, synthetic);
+they report all counts, totals or nothing, in turns. A run is red where any of its settings is: by an e-value
 of 1,000, an impossible token, or a finding beside the law. Whether the bound is reached is not simulated.
 """
 

@@ -2,10 +2,10 @@
 
     python -m benchmarks.versions [--engine openvino@2025.2.0.0] [--group sampled] [--texts 40] [--again]
 
-Audits what is installed (`spsbench get NAME@RELEASE`) and not in OUT.json yet; what was audited or has failed is
-asked again with --again only, so that an interrupted run goes on. OUT/ holds the evidence of every audit, which
-`spsbench audit FILE` scores again without the engine; OUT.md is the table. Texts are those of the embedded pair
-(synthetic).
+Audits what is installed (`spsbench get NAME@RELEASE`) and is not in OUT.json yet. What was audited or has
+failed is asked again with --again only, so that an interrupted run goes on. OUT/ holds the evidence of every
+audit, which `spsbench audit FILE` scores again without the engine; OUT.md is the table. Texts are those of the
+embedded pair (synthetic).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from spsbench.report.tables import Table, left
 
 OUT = Path("results/reference/engines/versions")
 _LONGEST_S = 1200.0  # of one audit, all of its settings
-_SHARED = ("--limit", "20", "--max-new-tokens", "48", "--budget", "120")
+_TOKENS = 48
+_SHARED = ("--task", "humaneval", "--limit", "20", "--max-new-tokens", str(_TOKENS), "--budget", "120")
 
 Rows = dict[str, dict[str, Any]]
 """By release and group (``openvino@2026.4.1.0 sampled``): ``cells`` of its settings, or ``error``."""
@@ -156,13 +157,18 @@ DEFECTS = (
 _HEAD = """\
 # Engines by release
 
-Each cell is one setting of one release, audited with texts of the embedded pair (synthetic) in float32: temperature 1.5 unless top-p
-or greedy is named, at most {texts} texts of 48 tokens, K = 4. **ALARM** (after so many texts): they do not follow the target. "No alarm" has the leakage
-that its texts rule out (95%): with so few it is a wide bound, and says nothing about smaller leaks. "wrong:" names findings
-[beside the law](../../../docs/engines.md#beyond-the-law-of-a-text). A dash: not audited. Made by `python -m benchmarks.versions`; the evidence of each audit is in
-[versions/](versions/), and `spsbench audit FILE` scores it again without the engine.
-"""
+Each cell is one setting of one release, audited with texts of the embedded pair (synthetic) in float32:
+temperature 1.5 unless top-p or greedy is named, at most {texts} texts of {tokens} tokens, K = 4.
 
+* **ALARM** (after so many texts): they do not follow the target.
+* "No alarm" has the leakage that these texts rule out (95%). With so few the bound is wide, and nothing is
+  said about smaller leaks.
+* "wrong:" names findings [beside the law](../../../docs/engines.md#beyond-the-law-of-a-text).
+* A dash: not audited.
+
+Made by `python -m benchmarks.versions`. The evidence of each audit is in `versions/`; `spsbench audit FILE`
+scores it again without the engine.
+"""
 
 Ask = Callable[[Release, str, Path, int], dict[str, Any]]
 """Audits one release with one group and writes its evidence to a path; ``cells``, or ``error``."""
@@ -243,7 +249,7 @@ def page(rows: Rows) -> list[str]:
     )
     told = ["", "## What failed", "", *failed] if failed else []
     return [
-        *_HEAD.format(texts=texts).splitlines(),
+        *_HEAD.format(texts=texts, tokens=_TOKENS).splitlines(),
         "",
         *table.as_markdown(),
         *told,

@@ -28,7 +28,7 @@ DEFAULTS |= {"task": "humaneval", "max_new_tokens": "64"}
 """Where neither the test nor the command line says otherwise; the rest is the audit's.
 
 Draft and target differ most often at a high temperature, and an engine that ignores it looks right at 1. Most
-of an audit's time goes into prompts, read by the engine and by the audit: those of xsum are 2.6 times as long.
+of an audit's time goes into prompts, which the engine and the audit read: those of xsum are 2.6 times longer.
 """
 
 _NOT_HERE = (
