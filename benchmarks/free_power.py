@@ -53,11 +53,19 @@ class Talking:
     """An engine on tables that reports counts and logprobs, rightly or not."""
 
     def __init__(
-        self, tables: Tables, sampling: SamplingParams, fault: str | None, told: str = "all", seed: int = 0
+        self,
+        tables: Tables,
+        sampling: SamplingParams,
+        fault: str | None,
+        told: str = "all",
+        seed: int = 0,
+        k: int = K,
     ) -> None:
         self._tables, self._sampling, self._fault, self._told = tables, sampling, fault, told
-        planted = fault if fault in ("end unverified", "synthetic acceptance") else None
-        self._engine = Engine(tables, sampling, planted)
+        planted = (
+            None if fault in FAULTS and fault not in ("end unverified", "synthetic acceptance") else fault
+        )
+        self._engine, self._k = Engine(tables, sampling, planted, k), k
         self._chance = random.Random(seed)
         self._before: Answer | None = None
 
@@ -91,7 +99,7 @@ class Talking:
                 place += count + 1
         if fault == "logprobs of the token before":
             logs = np.append(logs[:1], logs[:-1])
-        loops, drafted = len(kept), K * len(kept)
+        loops, drafted = len(kept), self._k * len(kept)
         if fault == "accepts nothing":
             kept, loops = [0] * len(ids), len(ids)
             drafted = K * loops

@@ -593,11 +593,18 @@ def audit_engine(
     """
     laws: dict[SamplingParams, Law] = {}
     plain: dict[Setting, Row] = {}
+    alone: dict[Setting, Described] = {}
     any_alone = any(each.alone for each in settings)
     folder.mkdir(parents=True, exist_ok=True)
     for setting in sorted(settings, key=lambda each: (not each.is_plain, each.prefix_cache, each.in_flight)):
         say(setting.name)
+        told = alone.get(replace(setting, in_flight=1))
+        if told is not None and told.in_flight is None and setting.in_flight > 1:
+            # It takes one after the other, and is not loaded again to say so.
+            yield _without(setting, told, cannot(setting, told, cached=effort.shared_prefixes) or "")
+            continue
         row = _audited(subject, setting, effort, seed, folder, laws.get(setting.sampling), watch)
+        alone |= {} if row.found.cannot or setting.in_flight > 1 else {setting: row.described}
         if setting.weights != FLOAT32:
             row = _beside_plain(row, plain.get(replace(setting, k=0)), subject, effort)
             plain |= {setting: row} if setting.is_plain else {}

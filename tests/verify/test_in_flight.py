@@ -242,7 +242,8 @@ def test_plain_texts_say_the_law_alone_or_where_nothing_runs_alone(
         subject: Any, setting: Setting, effort: Any, seed: int, folder: Any, law: Any, watch: Any
     ) -> Any:
         given.extend([] if setting.is_plain else [law])
-        return SimpleNamespace(setting=setting)
+        found = SimpleNamespace(cannot=None)
+        return SimpleNamespace(setting=setting, found=found, described=Engine().describe())
 
     monkeypatch.setattr(engine_audit, "_audited", audited_)
     monkeypatch.setattr(
@@ -253,6 +254,29 @@ def test_plain_texts_say_the_law_alone_or_where_nothing_runs_alone(
     effort = Effort(None, 1, 1.0, 1)
     list(engine_audit.audit_engine(subject, settings, effort, 0, tmp_path, lambda _: None))
     assert given == seen
+
+
+@pytest.mark.parametrize(("most", "loaded"), [(None, [1, 1]), (1, [1, 4, 1, 4]), (64, [1, 4, 1, 4])])
+def test_what_takes_one_after_the_other_is_not_loaded_to_say_so(
+    most: int | None, loaded: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A number may be that of what was loaded alone, so only "one after the other" is believed."""
+    levels: list[int] = []
+
+    def audited_(subject: Any, setting: Setting, *rest: Any) -> Any:
+        levels.append(setting.in_flight)
+        described, found = Engine(most=most).describe(), SimpleNamespace(cannot=None)
+        return SimpleNamespace(setting=setting, found=found, described=described)
+
+    monkeypatch.setattr(engine_audit, "_audited", audited_)
+    monkeypatch.setattr(engine_audit, "_explains", lambda *_: None)
+    settings = [Setting(SamplingParams(), k, level) for level in (1, 4) for k in (0, 4)]
+    subject: Any = None
+    asked = (Effort(None, 1, 1.0, 1), 0, tmp_path, lambda _: None)
+    rows = list(engine_audit.audit_engine(subject, settings, *asked))
+    assert levels == loaded
+    said = [row.found.cannot for row in rows if row.setting.in_flight == 4]
+    assert said == ["it takes one request at a time" if most is None else None] * 2
 
 
 def test_texts_of_processed_laws_are_refused_as_samples() -> None:

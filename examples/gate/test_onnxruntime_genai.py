@@ -1,0 +1,8 @@
+"""ONNX Runtime GenAI as `spsbench get onnxruntime-genai` installs it: green."""
+
+import pytest
+
+
+@pytest.mark.lossless(engine="onnxruntime-genai", k=4)
+def test_speculative_sampling_keeps_the_law(lossless_engine):
+    lossless_engine()

@@ -1,0 +1,8 @@
+"""OpenVINO GenAI as `spsbench get openvino` installs it: red (openvino.genai issue 4190)."""
+
+import pytest
+
+
+@pytest.mark.lossless(engine="openvino", k=4)
+def test_speculative_sampling_keeps_the_law(lossless_engine):
+    lossless_engine()
