@@ -18,8 +18,8 @@ from spsbench.whatif.replay.trees import shapes_of, trees_of
 
 
 @takes(
-    "run drafter draft k tree rule policy sampling budget times pair target revision draft_revision "
-    "temperature top_p top_k greedy device dtype backend threads",
+    "run drafter draft k curve tree rule policy sampling budget times out pair target revision "
+    "draft_revision temperature top_p top_k greedy device dtype backend threads",
     {
         options.FIRST: {
             "[RUN]": (
@@ -28,6 +28,10 @@ from spsbench.whatif.replay.trees import shapes_of, trees_of
             ),
             "--draft MODEL...": "Draft model; may be repeated, to compare several.",
             "--k LIST": "Lookahead: 4, 2,4 or 1..8. Default: 1..8.",
+            "--curve": (
+                "Acceptance length for every K of --k (default 1..16), its intervals, and what its mean "
+                "leaves out."
+            ),
             "--tree SHAPES": (
                 "Trees beside chains, siblings by depth: 4,2,1 or 4,2,1+2,2. Of drafters model, early-exit, "
                 "quantised."
@@ -39,6 +43,7 @@ from spsbench.whatif.replay.trees import shapes_of, trees_of
             "--sampling NAME": "The run's sampling to replay. Default: its first.",
             "--budget TIME": "Time to spend on timing loops, e.g. 5min; 0 for none. Default: 30.",
             "--times FILE": "Times of another machine: the output of `spsbench bench --json` there.",
+            "--out DIR": "With --curve: write figure, YAML and JSON there.",
         },
         options.SAMPLING: OF_TEXTS,
     },
@@ -66,7 +71,10 @@ def _source(typed: Path | None) -> Path:
 def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
     """Replay drafters over the ArS texts of a run or a file, or of the latest run."""
     quiet = params["quiet"]
-    ks, drafters = values.lookaheads(params["k"] or "1..8"), values.drafters(params["drafter"] or "model")
+    ks, drafters = (
+        values.lookaheads(params["k"] or ("1..16" if params["curve"] else "1..8")),
+        values.drafters(params["drafter"] or "model"),
+    )
     named = values.policies(params["policy"])
     shapes = shapes_of(params["tree"])
     refuse_together("replay", {**params, "tree": shapes})
@@ -92,6 +100,18 @@ def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
     say(f"Reading {source}", quiet=quiet)
     written = written_of(source, params, drafters)
     sought = sought_of({**dict.fromkeys(drafters, ()), **trees}, pairs_of(written, params))
+    if params["curve"]:
+        from spsbench.cli.curve import curves_of, show
+        from spsbench.whatif.replay.study import read_texts
+
+        replayed, _ = read_texts(written, sought, max(ks), lambda text: say(text, quiet=quiet))
+        title = (
+            f"{written.label}, {written.sampling_name}: acceptance length from one reading of "
+            f"{len(written.texts)} texts"
+        )
+        synthetic = written.config.pair.synthetic
+        show(title, list(curves_of(written, replayed, rules, ks)), params, synthetic=synthetic)
+        return
     readers = {} if policies is None else policies.readers(written.config.seed)
     under = () if policies is None else policies.timed
     found = study(

@@ -54,6 +54,7 @@ class Foreign:
     told: Answer | None = None  # with what the engine reports of it
     ask: Ask | None = None
     free: int | None = None  # tokens before the first loop
+    category: str = ""
 
 
 REPORTED = ("accepted_per_loop", "drafted_ids", "decoded", "loops", "drafted", "accepted", "logprobs")
@@ -106,7 +107,9 @@ class Reader:
         said = row.get("sampling")
         sampling = self.sampling if said is None else sampling_of(said)
         told = told_in(row, completion, retokenised=ours)
-        return Foreign(line, prompt, completion, bound(sampling, self.tokenizer), ours, told)
+        category = str(row.get("category") or "")
+        drawn = bound(sampling, self.tokenizer)
+        return Foreign(line, prompt, completion, drawn, ours, told, category=category)
 
     def _ids(self, row: Mapping[str, Any], name: str, *, special: bool) -> tuple[tuple[int, ...], bool]:
         """Token ids of a field, and whether they were made here from text."""
