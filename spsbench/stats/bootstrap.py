@@ -153,3 +153,10 @@ def simultaneous_ratios(over: Floats, under: Floats, seed: int = SEED) -> list[I
         ends = (math.exp(-above * error), math.exp(below * error)) if error > 1e-9 else (math.nan, math.nan)
         found.append(Interval(estimate, *(finite(estimate * end) for end in ends)))
     return found
+
+
+def interval_of_mean(values: Sequence[float]) -> Interval:
+    """The mean of one number a prompt, with its 95% interval."""
+    data = np.asarray(values, np.float64)
+    low, high = pooled_interval([data, np.ones(len(data))], ratio_of_sums)
+    return Interval(float(data.mean()), low, high)

@@ -28,6 +28,7 @@ from spsbench.models.tokenizer import Tokenizer
 from spsbench.records import SamplingParams
 from spsbench.stats import evidence_stats
 from spsbench.stats.losslessness import ALARM, NO_EVIDENCE, OK, evidence_of
+from spsbench.store.foreign import recognised, samples, samples_in
 from spsbench.summary_types import Evidence
 from spsbench.tasks.spec import sampling_of
 
@@ -84,8 +85,8 @@ class Reader:
     sampling: SamplingParams
 
     def read(self, path: Path) -> Iterator[Foreign]:
-        """The texts of a file of JSON lines (``.gz`` too), one by one."""
-        for line, row in rows(path, FLAG):
+        """The texts of a file of JSON lines (``.gz`` too), or of another tool's, one by one."""
+        for line, row in rows(path, FLAG) if recognised(path, FLAG) is None else samples(path, FLAG):
             try:
                 text = self.text(line, row)
             except ValueError as problem:
@@ -94,7 +95,8 @@ class Reader:
                 yield text
 
     def text(self, line: int, row: Mapping[str, Any]) -> Foreign:
-        """The text of one line; ValueError says what is wrong with it."""
+        """The text of one line, of another tool's the first; ValueError says what is wrong with it."""
+        row = next(iter(samples_in(row)), {})
         prompt, _ = self._ids(row, "prompt", special=True)
         completion, ours = self._ids(row, "completion", special=False)
         if not prompt:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from spsbench.drafters.forced import Integers
-from spsbench.law.text_loops import Floats, TextLoops, loops_over, stopped
+from spsbench.law.text_loops import Floats, loops_over, stopped
 from spsbench.records import Interval
 from spsbench.stats.bootstrap import simultaneous_ratios
+from spsbench.store.foreign import Counts, Places
 
 LAGS = (1, 2, 4, 8, 16)
 """Tokens apart, for the autocorrelation."""
@@ -105,7 +106,7 @@ def curve(name: str, texts: Sequence[ReadText], ks: Sequence[int], *, block: boo
         for text, law in zip(texts, laws, strict=True):
             loops[place[text.prompt], column] += law.loops
         emitted = np.sum([law.emitted() for law in laws], axis=0)
-        parts.append(_shape(emitted / emitted.sum(), laws, lengths))
+        parts.append(_shape(emitted / emitted.sum(), [law.counts for law in laws], lengths))
     intervals = simultaneous_ratios(tokens, loops)
     if len(prompts) < _FEWEST:
         intervals = [Interval(each.estimate, None, None) for each in intervals]
@@ -124,6 +125,30 @@ def by_category(
     for category in categories if len(categories) > 1 else ():
         own = [text for text in texts if text.category == category]
         yield replace(curve(name, own, ks, block=block), category=category or "none")
+
+
+def of_places(found: Sequence[Places], k: int) -> dict[str, list[ReadText]]:
+    """By drafter the texts of which a file says at each place how many drafts a loop would keep."""
+    texts: dict[str, list[ReadText]] = {}
+    for number, (drafter, ahead) in enumerate(found):
+        kept = np.array(ahead, np.int64)
+        stands = (np.arange(k) < kept[:, None]).astype(np.float64)
+        texts.setdefault(drafter, []).append(ReadText(str(number), "", stands, np.full(len(kept), k)))
+    return texts
+
+
+def of_counts(name: str, requests: Sequence[Counts], k: int) -> AcceptanceCurve:
+    """The one point of requests of which is counted how many drafts each of their loops kept."""
+    kept = np.array([[*each.kept, *[0] * (k + 1 - len(each.kept))] for each in requests], np.float64)
+    loops, tokens = kept.sum(1), kept @ np.arange(1, k + 2)
+    lengths = tokens.astype(int).tolist()
+    counts = [np.eye(1, n + 1, int(count))[0] for n, count in zip(lengths, loops, strict=True)]
+    (length,) = simultaneous_ratios(tokens, loops[:, None])
+    if len(requests) < _FEWEST:
+        length = Interval(length.estimate, None, None)
+    point = Point(k, length, *_shape(kept.sum(0) / kept.sum(), counts, lengths))
+    own = (name, "", len(requests), len(requests), int(tokens.sum()), (point,), dict[int, float]())
+    return AcceptanceCurve(*own, _needed([point], len(requests)), float(tokens.max() / tokens.sum()))
 
 
 def _needed(points: Sequence[Point], prompts: int) -> int | None:
@@ -146,7 +171,7 @@ def scheduled(length: float, k: int) -> Floats:
 
 
 def _shape(
-    shares: Floats, laws: Sequence[TextLoops], lengths: Sequence[int]
+    shares: Floats, counts: Sequence[Floats], lengths: Sequence[int]
 ) -> tuple[tuple[float, ...], float, float, Tail]:
     """Rates, variances and tail of loops that emit 1 to K+1 tokens in such shares."""
     kept = np.arange(len(shares))
@@ -154,7 +179,6 @@ def _shape(
     injected = scheduled(1 + mean, len(shares) - 1)
     rates = tuple((1.0 - np.cumsum(shares))[:-1].clip(0.0, 1.0).tolist())
     variance, least = (float(law @ (kept - mean) ** 2) for law in (shares, injected))
-    counts = [law.counts for law in laws]
     tails = (counts, drawn_alike(shares, lengths), drawn_alike(injected, lengths))
     return rates, variance, least, Tail(*(_quantiles(each, lengths) for each in tails))
 
