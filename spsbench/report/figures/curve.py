@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from spsbench.records import Interval
 from spsbench.report.figures.style import (
@@ -28,13 +28,14 @@ def acceptance(
         for index, points in enumerate(curves.values()):
             style, ks = look(index), list(points)
             axes.plot(ks, [each.estimate for each in points.values()], **style, markersize=3.5)
-            ends: Sequence[tuple[int, float, float]] = [
+            ends = [
                 (k, each.low, each.high)
                 for k, each in points.items()
                 if each.low is not None and each.high is not None
             ]
             if ends:
-                axes.fill_between(*zip(*ends, strict=True), color=style["color"], alpha=0.18, linewidth=0)
+                at, low, high = zip(*ends, strict=True)
+                axes.fill_between(at, low, high, color=style["color"], alpha=0.18, linewidth=0)
         over_k(axes, sorted({k for points in curves.values() for k in points}))
         name_axes(axes, "Acceptance length", "tokens per loop")
         axes.set_xlabel("lookahead K (tokens)")

@@ -81,7 +81,7 @@ FORMATS: Mapping[str, tuple[_Writer, tuple[str, ...]]] = {
 
 def _options(found: Found) -> Mapping[str, Any]:
     spec = found.cell.drafter
-    return drafter_kind(spec.name).settled(spec).options
+    return drafter_kind(spec.name).settled(spec)
 
 
 def can_run(engine: str, found: Found) -> bool:
