@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.axes import BLOCK, MODIFIED_REJECTION, ONE_HOT
 from spsbench.cli import options, values
-from spsbench.cli.console import present, say, say_if_busy
+from spsbench.cli.console import out, present, say, say_if_busy
 from spsbench.cli.interruption import continued_by, typed
 from spsbench.cli.options import takes
 from spsbench.cli.values import sought_of
+from spsbench.config.together import refuse_together
 from spsbench.errors import SpsbenchError, UsageError
 from spsbench.paths import results_dir
 from spsbench.plugins import unknown
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
     from spsbench.records import Spec
     from spsbench.runner import Plan
     from spsbench.whatif.replay.advice import Advice, Candidate, Check, Progress, Readings
+    from spsbench.whatif.replay.study import Study
     from spsbench.whatif.replay.texts import Written
+
+FORMATS = ("vllm", "sglang", "llama-cpp", "tensorrt-llm")
+"""Engines whose options are known: see ``whatif.replay.recipes``."""
 
 _PROMPTS, _CHECKED = 24, 8
 _TEXTS, _TIMES, _LIVE = 0.5, 0.12, 0.2
@@ -39,9 +44,9 @@ _ENDING_S = 15.0
 
 
 @takes(
-    "task pair target draft data limit k drafter tree sampling budget objective memory out prompts no_check "
-    "revision draft_revision turns temperature top_p top_k max_new_tokens seed device dtype quantise "
-    "threads backend",
+    "task pair target draft data limit k drafter tree sampling budget objective memory format times out "
+    "prompts no_check revision draft_revision turns temperature top_p top_k max_new_tokens seed device dtype "
+    "quantise threads backend",
     {
         options.FIRST: {
             "--draft MODEL...": "Draft model; may be repeated, to choose among several.",
@@ -60,6 +65,12 @@ _ENDING_S = 15.0
                 "Minimise mean (time per token) or p99 (time of slow sequences). Default: mean."
             ),
             "--memory SIZE": "Most memory for weights and caches, e.g. 4GB.",
+            "--format ENGINE": (
+                "Print only the options of vllm, sglang, llama-cpp or tensorrt-llm, to paste."
+            ),
+            "--times FILE": (
+                "With --format vllm: what `spsbench bench --batch LIST --json` printed, for K by batch size."
+            ),
             "--no-check": "Predict only; do not run the recommended setting.",
         },
     },
@@ -88,6 +99,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
         raise unknown(objective, OBJECTIVES, "--objective")
     if budget_s == 0:
         raise UsageError("it must be above 0, got 0.", flag="--budget", remedy="Give a time, e.g. 3min.")
+    engine = _engine(params)
     config = _config(params).model_copy(update={"budget_s": _TEXTS * budget_s})
     require_possible(config)
     if config.limit is not None:
@@ -113,16 +125,67 @@ def advise_on(params: Mapping[str, Any]) -> None:
         written = _written(ready, directory, next(iter(pairs.values())), readings)
         readings.time(written.texts, _TIMES * budget_s, config.seed)
         progress.stage("Choosing", 1)
-        advice = advise(readings.study(written), objective, memory)
+        study = readings.study(written)
+        advice = advise(study, objective, memory)
     spent_s = max(time.monotonic() - began_s, readings.spent_s) + _ENDING_S
     left_s = max(budget_s - spent_s, _LIVE * budget_s)
     checks = [] if params["no_check"] else _check(ready, advice, pairs, directory, left_s, quiet=quiet)
+    options = None if engine is None else _options(engine, study, advice, checks, params)
     present(
-        lambda: advice_facts(directory, advice, checks),
+        lambda: advice_facts(directory, advice, checks) | ({} if options is None else {engine: options}),
         lambda: advice_screen(written.label, written.sampling_name, advice, checks),
         json=params["json"],
-        quiet=quiet,
+        quiet=quiet or options is not None,
     )
+    if options is not None and not params["json"] and not quiet:
+        out().print(options, soft_wrap=True, markup=False)
+
+
+def _engine(params: Mapping[str, Any]) -> str | None:
+    """Of ``--format``, once it and ``--times`` are known to be possible."""
+    engine: str | None = params["format"]
+    if engine is not None and engine not in FORMATS:
+        raise unknown(engine, FORMATS, "--format")
+    refuse_together("advise", params)
+    if params["times"] is not None and engine != "vllm":
+        raise UsageError(f"{engine} has one K for all batch sizes.", flag="--times", remedy="Leave it out.")
+    values.readable(params["times"], "--times", "Give what `spsbench bench --batch LIST --json` printed.")
+    return engine
+
+
+def _options(
+    engine: str, study: Study, advice: Advice, checks: Sequence[Check], params: Mapping[str, Any]
+) -> str:
+    """What an engine takes of the advice, below comments that say what it is worth."""
+    from spsbench.report.wording import interval
+    from spsbench.whatif.replay.advice import advised
+    from spsbench.whatif.replay.recipes import can_run, recipe, schedule
+
+    first = advised(advice, checks).candidate
+    alarmed = {id(check.candidate) for check in checks if check.alarm}
+    ranked = [first, *(each for each in (advice.best, *advice.others) if each is not first)]
+    for candidate in ranked:
+        found = candidate.found
+        if found is None:
+            return f"# {engine}: no speculation; none that it has is predicted to be faster."
+        if not can_run(engine, found) or id(candidate) in alarmed:
+            continue
+        lines = [f"# {candidate.name}: {interval(candidate.speedup, 'x')} per token, predicted here."]
+        if candidate is not first:
+            lines.append(f"# {first.name} is faster here, and {engine} does not have it.")
+        config, by_batch = study.written.config, ()
+        if params["times"] is not None:
+            cells = [each.cell for each in study.found if each.name == found.name]
+            tokens = {each.k: each.tokens_per_loop.estimate for each in cells if each.rule == found.cell.rule}
+            by_batch = schedule(params["times"], tokens, drafts=found.cell.drafter.name == "model")
+            lines.append(f"# K by batch size: forwards of {params['times']}, tokens per loop of these texts.")
+        elif engine == "vllm":
+            lines.append(
+                "# One sequence at a time. For K by batch size: --times, from spsbench bench --batch."
+            )
+        draft = found.cell.draft or config.pair.draft.id
+        return "\n".join([*lines, recipe(engine, found, draft, study.written.sampling, by_batch)])
+    return f"# {engine} has none of these drafters."
 
 
 def _written(ready: Plan, directory: Path, pair: Pair, readings: Readings) -> Written:
@@ -179,7 +242,7 @@ def _config(params: Mapping[str, Any]) -> RunConfig:
     given = dict(params) | {"limit": params["limit"] or str(_PROMPTS), "arms": "ars"}
     given |= {"no_score": True, "no_proof": True}
     given["draft"] = params["draft"][0] if params["draft"] else None
-    for name in ("k", "drafter", "tree", "budget", "objective", "memory", "no_check"):
+    for name in ("k", "drafter", "tree", "budget", "objective", "memory", "format", "times", "no_check"):
         del given[name]
     config = read_settings(given)
     refuse_beams(config, "advise")

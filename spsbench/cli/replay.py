@@ -13,21 +13,28 @@ from spsbench.cli.console import present, say
 from spsbench.cli.options import takes
 from spsbench.cli.values import pairs_of, sought_of, times_of, written_of
 from spsbench.config.together import refuse_together
-from spsbench.errors import UsageError
+from spsbench.errors import UnavailableError, UsageError
 from spsbench.whatif.replay.trees import shapes_of, trees_of
 
 
 @takes(
-    "run drafter draft k tree rule policy sampling budget times pair target revision draft_revision "
-    "temperature top_p top_k greedy device dtype backend threads",
+    "run drafter draft k curve explain tree rule policy sampling budget times out pair target revision "
+    "draft_revision temperature top_p top_k greedy device dtype backend threads",
     {
         options.FIRST: {
             "[RUN]": (
-                "Run directory, or another engine's texts as JSON lines (as for `audit`). Default: the "
-                "latest in results/."
+                "Run directory, texts as JSON lines (as for `audit`), or a file of vllm bench serve, vLLM, "
+                "aiperf, GuideLLM, speed-bench, InferenceX or SpecDecode-Bench. Default: the latest run."
             ),
             "--draft MODEL...": "Draft model; may be repeated, to compare several.",
             "--k LIST": "Lookahead: 4, 2,4 or 1..8. Default: 1..8.",
+            "--curve": (
+                "Acceptance length for every K of --k (default 1..16), its intervals, and what its mean "
+                "leaves out."
+            ),
+            "--explain": (
+                "Of another tool's file: which definition of acceptance its numbers have, and the others."
+            ),
             "--tree SHAPES": (
                 "Trees beside chains, siblings by depth: 4,2,1 or 4,2,1+2,2. Of drafters model, early-exit, "
                 "quantised."
@@ -39,6 +46,7 @@ from spsbench.whatif.replay.trees import shapes_of, trees_of
             "--sampling NAME": "The run's sampling to replay. Default: its first.",
             "--budget TIME": "Time to spend on timing loops, e.g. 5min; 0 for none. Default: 30.",
             "--times FILE": "Times of another machine: the output of `spsbench bench --json` there.",
+            "--out DIR": "With --curve: write figure, YAML and JSON there.",
         },
         options.SAMPLING: OF_TEXTS,
     },
@@ -63,10 +71,46 @@ def _source(typed: Path | None) -> Path:
     return source
 
 
+def _shown(path: Path, params: Mapping[str, Any], k: int) -> bool:
+    """Whether a file was another tool's that was shown without a model."""
+    from spsbench.store.foreign import read, recognised
+
+    form, named = recognised(path, "RUN"), params["target"] is not None or params["pair"] is not None
+    if form is None or (form.samples is not None and named and not params["explain"]):
+        if params["explain"]:
+            raise UsageError(
+                f"{path} is of no tool that is known.", flag="--explain", remedy="See docs/replay.md."
+            )
+        return False
+    say(f"Reading {path}", quiet=params["quiet"])
+    found = read(path, form, "RUN")
+    counted = bool(found.counts) and all(each.kept for each in found.counts)
+    if not params["curve"] or params["explain"] or found.published:
+        from spsbench.cli.explain import explain
+
+        explain(path, found, params)
+        return True
+    if not (counted or found.places):
+        raise UnavailableError(f"{path}, {form.name}, cannot say: {form.silent}", flag="--curve")
+    from spsbench.cli.curve import show
+    from spsbench.whatif.curve import by_category, of_counts, of_places
+
+    ks = values.lookaheads(params["k"] or f"1..{k}")
+    curves = [each for name, own in of_places(found.places, k).items() for each in by_category(name, own, ks)]
+    if counted:
+        longest = max(len(each.kept) for each in found.counts) - 1
+        curves.append(of_counts(f"K={longest}", found.counts, longest))
+    show(f"{path.name}, {form.name}: acceptance length", curves, params)
+    return True
+
+
 def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
     """Replay drafters over the ArS texts of a run or a file, or of the latest run."""
     quiet = params["quiet"]
-    ks, drafters = values.lookaheads(params["k"] or "1..8"), values.drafters(params["drafter"] or "model")
+    ks, drafters = (
+        values.lookaheads(params["k"] or ("1..16" if params["curve"] else "1..8")),
+        values.drafters(params["drafter"] or "model"),
+    )
     named = values.policies(params["policy"])
     shapes = shapes_of(params["tree"])
     refuse_together("replay", {**params, "tree": shapes})
@@ -77,6 +121,8 @@ def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
     values.readable(params["times"], "--times", "Give what `spsbench bench --json` printed.")
     values.require_machine(params)
     source = _source(typed)
+    if source.is_file() and _shown(source, params, max(ks)):
+        return
     from spsbench.cli.whatif_screen import replay_facts, replay_screen
     from spsbench.whatif.replay.policies import curve, policies_of
     from spsbench.whatif.replay.study import study
@@ -92,6 +138,18 @@ def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
     say(f"Reading {source}", quiet=quiet)
     written = written_of(source, params, drafters)
     sought = sought_of({**dict.fromkeys(drafters, ()), **trees}, pairs_of(written, params))
+    if params["curve"]:
+        from spsbench.cli.curve import curves_of, show
+        from spsbench.whatif.replay.study import read_texts
+
+        replayed, _ = read_texts(written, sought, max(ks), lambda text: say(text, quiet=quiet))
+        title = (
+            f"{written.label}, {written.sampling_name}: acceptance length from one reading of "
+            f"{len(written.texts)} texts"
+        )
+        synthetic = written.config.pair.synthetic
+        show(title, list(curves_of(written, replayed, rules, ks)), params, synthetic=synthetic)
+        return
     readers = {} if policies is None else policies.readers(written.config.seed)
     under = () if policies is None else policies.timed
     found = study(

@@ -202,6 +202,14 @@ TABLE = (
         "configurations take the place of models.",
         "Leave it out.",
     ),
+    Clash(
+        ("replay",),
+        *(("tree", "policy", "budget", "times"), ("curve",)),
+        "a curve is of chains of a fixed K, and nothing is timed for it.",
+    ),
+    Clash(("replay",), ("curve",), ("explain",)),
+    Clash(("advise",), ("times",), why="{value} has K by batch size for an engine.", without=("format",)),
+    Clash(("replay",), ("out",), why="{value} is where a curve is written.", without=("curve",)),
     Clash(("replay",), ("budget",), ("times",), "with --times nothing is timed here."),
     Clash(("replay",), ("tree",), ("policy",), "a static tree has its own depth, which no policy ends."),
     Clash(

@@ -83,7 +83,12 @@ class TextLoops:
 
     def begun(self, count: int) -> Floats:
         """[count] the chance that the text has a first loop, a second one, ..."""
-        return np.array([at.sum() for at in islice(self._places(), count)], np.float64)
+        found = np.zeros(count)
+        for number, at in enumerate(islice(self._places(), count)):
+            found[number] = at.sum()
+            if not found[number]:  # nor do any later
+                break
+        return found
 
     def placed(self, count: int) -> Floats:
         """[count, S, n] where the first loops of the text begin, loop by loop."""

@@ -117,3 +117,46 @@ def pooled_interval(
     if not math.isfinite(high) or np.isclose(low, high, rtol=1e-12, atol=0.0):
         return None, None
     return low, high
+
+
+def simultaneous_ratios(over: Floats, under: Floats, seed: int = SEED) -> list[Interval]:
+    """Ratios of sums over prompts, with 95% intervals that all hold at once.
+
+    The largest deviation of any ratio's log, in its own standard errors, has its law from resampled prompts
+    (bootstrap-t; each side by its own quantile, since ratios of few prompts are skewed). Where every prompt
+    has the same ratio there is no interval.
+
+    Args:
+        over: [prompts].
+        under: [prompts, ratios].
+    """
+    n = len(under)
+    estimates = over.sum() / under.sum(0)
+    if n < 2:
+        return [Interval(float(each), None, None) for each in estimates]
+    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), RESAMPLES).astype(np.float64)
+
+    def deviations(weights: Floats) -> tuple[Floats, Floats]:
+        a, b = weights @ over[:, None], weights @ under
+        squares = weights @ over[:, None] ** 2 / a**2 + weights @ under**2 / b**2
+        variance = squares - 2 * (weights @ (over[:, None] * under)) / (a * b)
+        return np.log(a / b / estimates), np.sqrt(np.maximum(variance, 0.0))
+
+    with np.errstate(all="ignore"):
+        (_,), (errors,) = deviations(np.ones((1, n)))
+        logs, own = deviations(weights)
+        # prompts that are copies of each other leave an error of rounding, which nothing may be divided by
+        studentised = np.where((own > 1e-9) & (errors > 1e-9), logs / own, 0.0)
+    above, below = (float(np.quantile((sign * studentised).max(1), (1 + LEVEL) / 2)) for sign in (1.0, -1.0))
+    found = []
+    for estimate, error in zip(estimates.tolist(), errors.tolist(), strict=True):
+        ends = (math.exp(-above * error), math.exp(below * error)) if error > 1e-9 else (math.nan, math.nan)
+        found.append(Interval(estimate, *(finite(estimate * end) for end in ends)))
+    return found
+
+
+def interval_of_mean(values: Sequence[float]) -> Interval:
+    """The mean of one number a prompt, with its 95% interval."""
+    data = np.asarray(values, np.float64)
+    low, high = pooled_interval([data, np.ones(len(data))], ratio_of_sums)
+    return Interval(float(data.mean()), low, high)

@@ -28,6 +28,7 @@ from spsbench.models.tokenizer import Tokenizer
 from spsbench.records import SamplingParams
 from spsbench.stats import evidence_stats
 from spsbench.stats.losslessness import ALARM, NO_EVIDENCE, OK, evidence_of
+from spsbench.store.foreign import recognised, samples, samples_in
 from spsbench.summary_types import Evidence
 from spsbench.tasks.spec import sampling_of
 
@@ -54,6 +55,7 @@ class Foreign:
     told: Answer | None = None  # with what the engine reports of it
     ask: Ask | None = None
     free: int | None = None  # tokens before the first loop
+    category: str = ""
 
 
 REPORTED = ("accepted_per_loop", "drafted_ids", "decoded", "loops", "drafted", "accepted", "logprobs")
@@ -83,8 +85,8 @@ class Reader:
     sampling: SamplingParams
 
     def read(self, path: Path) -> Iterator[Foreign]:
-        """The texts of a file of JSON lines (``.gz`` too), one by one."""
-        for line, row in rows(path, FLAG):
+        """The texts of a file of JSON lines (``.gz`` too), or of another tool's, one by one."""
+        for line, row in rows(path, FLAG) if recognised(path, FLAG) is None else samples(path, FLAG):
             try:
                 text = self.text(line, row)
             except ValueError as problem:
@@ -93,7 +95,8 @@ class Reader:
                 yield text
 
     def text(self, line: int, row: Mapping[str, Any]) -> Foreign:
-        """The text of one line; ValueError says what is wrong with it."""
+        """The text of one line, of another tool's the first; ValueError says what is wrong with it."""
+        row = next(iter(samples_in(row)), {})
         prompt, _ = self._ids(row, "prompt", special=True)
         completion, ours = self._ids(row, "completion", special=False)
         if not prompt:
@@ -106,7 +109,9 @@ class Reader:
         said = row.get("sampling")
         sampling = self.sampling if said is None else sampling_of(said)
         told = told_in(row, completion, retokenised=ours)
-        return Foreign(line, prompt, completion, bound(sampling, self.tokenizer), ours, told)
+        category = str(row.get("category") or "")
+        drawn = bound(sampling, self.tokenizer)
+        return Foreign(line, prompt, completion, drawn, ours, told, category=category)
 
     def _ids(self, row: Mapping[str, Any], name: str, *, special: bool) -> tuple[tuple[int, ...], bool]:
         """Token ids of a field, and whether they were made here from text."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from commandline import ALONE, BRIEF, Cli, sampled_run
 from tiny_heads import save_head
 from transformers import AutoModelForCausalLM
@@ -284,3 +285,36 @@ def test_texts_of_another_target_are_refused(cli: Cli, measured: Path, tmp_path:
     result = cli("replay", other, "--budget", "0")
     assert result.code == 2
     assert "wrote these texts" in result.err
+
+
+def test_a_curve_is_the_cells_of_a_replay_with_files_that_others_inject(
+    cli: Cli, measured: Path, tmp_path: Path
+) -> None:
+    asked = ("--drafter", "model,lookup", "--k", "2,5", "--threads", "1", "--json", "--quiet")
+    cells = json.loads(cli("replay", measured, *asked, "--budget", "0").out)["cells"]
+    result = cli("replay", measured, *asked, "--curve", "--out", tmp_path / "curve")
+    assert result.code == 0, result.err
+    facts = json.loads(result.out)
+    points = [point for each in facts["curves"] for point in each["points"]]
+    assert facts["synthetic"]
+    assert len(points) == len(cells) == 4
+    for cell, point in zip(cells, points, strict=True):
+        estimate = point["acceptance_length"]["estimate"]
+        assert estimate == pytest.approx(cell["tokens_per_loop"]["estimate"], abs=1e-9)
+        rates = point["synthetic_acceptance_rates"]
+        assert len(rates) == point["k"]
+        assert rates == sorted(rates, reverse=True)
+        assert 1 + sum(rates) == pytest.approx(estimate)
+    written = yaml.safe_load((tmp_path / "curve" / "acceptance.yaml").read_text())
+    assert written["acceptance_length"]["model"][5] == pytest.approx(
+        points[1]["acceptance_length"]["estimate"], abs=6e-4
+    )
+    assert len(written["synthetic_acceptance_rates"]["lookup"][5]) == 5
+    assert json.loads((tmp_path / "curve" / "acceptance.json").read_text()) == facts
+    assert (tmp_path / "curve" / "acceptance.svg").read_text().count("SYNTHETIC") >= 1
+    for wrong in (("--tree", "2,1"), ("--policy", "momentum"), ("--budget", "1")):
+        refused = cli("replay", measured, "--curve", *wrong)
+        assert refused.code == 2
+        assert "a curve is of chains" in refused.err
+    assert cli("replay", measured, "--out", tmp_path / "none").code == 2
+    assert not (tmp_path / "none").exists()

@@ -127,6 +127,31 @@ class _Key(NamedTuple):
 _Times = Mapping[_Key | None, LoopTimes]
 
 
+def read_texts(
+    written: Written,
+    sought: Sequence[Sought],
+    k: int,
+    told: Callable[[str], None],
+    readers: Readers = NO_READERS,
+) -> tuple[dict[Sought, Replayed], dict[int, TextReader]]:
+    """Read every text with every drafter, up to K; and the readers, by their pair's identity."""
+    drafters = dict.fromkeys(str(each.drafter) for each in sought)
+    told(f"Reading {len(written.texts)} texts with {', '.join(drafters)}")
+    replayed: dict[Sought, Replayed] = {}
+    read_by: dict[int, TextReader] = {}
+    corpus = tuple(dict.fromkeys(text.prompt for text in written.texts))
+    for pair in {id(each.pair): each.pair for each in sought}.values():
+        own = [each for each in sought if each.pair is pair]
+        specs = [each.drafter for each in own]
+        reader = TextReader(pair, written.sampling, specs, k, corpus, readers)
+        texts = enumerate(written.texts, start=1)
+        read = [dict(reader.read(text, number, [*reader.drafters])) for number, text in texts]
+        reader.require_fitting()
+        read_by[id(pair)] = reader
+        replayed |= zip(own, reader.replayed(written.texts, read), strict=True)
+    return replayed, read_by
+
+
 def study(
     written: Written,
     sought: Sequence[Sought],
@@ -142,20 +167,7 @@ def study(
     Args:
         times: seconds for timing loops of all cells here, 0 for none; or times of another machine.
     """
-    drafters = dict.fromkeys(str(each.drafter) for each in sought)
-    told(f"Reading {len(written.texts)} texts with {', '.join(drafters)}")
-    replayed: dict[Sought, Replayed] = {}
-    read_by: dict[int, TextReader] = {}
-    corpus = tuple(dict.fromkeys(text.prompt for text in written.texts))
-    for pair in {id(each.pair): each.pair for each in sought}.values():
-        own = [each for each in sought if each.pair is pair]
-        specs = [each.drafter for each in own]
-        reader = TextReader(pair, written.sampling, specs, max(ks), corpus, readers)
-        texts = enumerate(written.texts, start=1)
-        read = [dict(reader.read(text, number, [*reader.drafters])) for number, text in texts]
-        reader.require_fitting()
-        read_by[id(pair)] = reader
-        replayed |= zip(own, reader.replayed(written.texts, read), strict=True)
+    replayed, read_by = read_texts(written, sought, max(ks), told, readers)
     keys = [_Key(each, k, rule) for each in replayed for rule, k in each.cells(rules, ks)]
     taken: _Times = {}
     adapting: dict[DrafterPolicy, _Key] = {}

@@ -26,6 +26,7 @@ class TargetText:
     sample: int
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
+    category: str = ""
 
     @property
     def length(self) -> int:
@@ -74,10 +75,11 @@ def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_
     with RunStore.open(directory) as store:
         info = store.run_info()
         arm = _arm(directory, store.arms(), sampling)
-        prompts = {prompt.example_id: prompt.ids for prompt in store.prompts()}
+        prompts = {prompt.example_id: (prompt.ids, prompt.category or "") for prompt in store.prompts()}
         texts = tuple(
-            TargetText(s.example_id, s.sample_index, prompts[s.example_id], tuple(s.generation.tokens))
+            TargetText(s.example_id, s.sample_index, ids, tuple(s.generation.tokens), category)
             for s in store.samples()
+            for ids, category in (prompts[s.example_id],)
             if s.arm == arm["arm"] and s.error is None and s.generation.tokens
         )
     loops = read_frames(directory).loops
@@ -123,7 +125,7 @@ def texts_in(path: Path, reader: Reader, config: RunConfig) -> Written:
     for text in found:
         own = by_prompt.setdefault(text.prompt, [])
         name = own[0].name if own else str(len(by_prompt))
-        own.append(TargetText(name, len(own), text.prompt, text.completion))
+        own.append(TargetText(name, len(own), text.prompt, text.completion, text.category))
         texts.append(own[-1])
     (sampling,) = samplings
     written = Written(path, config, path.name, sampling.described, sampling, tuple(texts), None, {})

@@ -1,0 +1,471 @@
+"""Files of other tools: which one it is, what it holds of acceptance and of texts, and what follows from it.
+
+Recognised by their fields and read as they are; a field that is missing is named. JSON lines are read one by
+one, so that a file may be of any size. Where a tool's numbers contradict each other nothing is read.
+
+The formats were read in their sources in November 2026: ``vllm bench serve`` and
+``--per-request-spec-decode-metrics`` of vLLM, ``profile_export.jsonl`` of aiperf, ``benchmarks.json`` of
+GuideLLM 2, ``speed_bench.py`` of llama.cpp, ``golden_al_distribution`` of InferenceX, and the data of
+SpecDecode-Bench/simulator.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spsbench.errors import UnavailableError
+
+Row = Mapping[str, Any]
+_LARGEST_DOCUMENT = 2**30
+"""Bytes of one JSON document, which is read whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What is counted of one request, or of all where a tool only keeps sums.
+
+    Attributes:
+        loops: verifications of drafts; None where they are not counted.
+        drafted, accepted: draft tokens.
+        tokens: of the output; None where they are not known.
+        kept: loops that kept 0, 1, ... drafts; empty where only sums are known.
+        rates: where ``kept`` is not known, the share of loops that kept 1, 2, ... drafts or more.
+    """
+
+    loops: int | None
+    drafted: int
+    accepted: int
+    tokens: int | None = None
+    kept: tuple[int, ...] = ()
+    rates: tuple[float, ...] = ()
+    category: str = ""
+
+
+class Places(NamedTuple):
+    """How many drafts a loop keeps that begins before each token but the first, which is the prefill's."""
+
+    drafter: str
+    ahead: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Found:
+    """A file's content.
+
+    Attributes:
+        k: the longest draft, where it is told.
+        skipped: requests that say nothing, by reason.
+        published: tokens per loop by K, for each curve.
+        odd: what the file says of itself that does not fit.
+    """
+
+    form: Form
+    models: dict[str, None] = field(default_factory=dict)
+    k: int | None = None
+    counts: list[Counts] = field(default_factory=list)
+    places: list[Places] = field(default_factory=list)
+    published: dict[str, dict[int, float]] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    odd: dict[str, int] = field(default_factory=dict)
+
+    def skip(self, why: str) -> None:
+        """Count a request that says nothing."""
+        self.skipped[why] = self.skipped.get(why, 0) + 1
+
+
+class Form(NamedTuple):
+    """A tool's format.
+
+    Attributes:
+        fits: whether a document is of it.
+        take: adds what a document holds; ``_Missing`` names a field.
+        samples: the document's texts as lines of ``audit``; None where it has none, for ``textless``.
+        says, silent: what can be concluded from it, and what cannot.
+    """
+
+    name: str
+    fits: Callable[[Row], bool]
+    take: Callable[[Row, Found], None]
+    samples: Callable[[Row], Iterator[dict[str, Any]]] | None
+    textless: str
+    says: str
+    silent: str
+
+
+class _Missing(ValueError):
+    """A field that is not there, or not what it should be; the message says which."""
+
+
+def _number(row: Row, name: str) -> int:
+    value = row.get(name)
+    if type(value) is not int or value < 0:
+        raise _Missing(f"{name} {'is missing' if value is None else f'is {value!r}, not a count'}")
+    return value
+
+
+def _inside(row: Row, *names: str) -> Row:
+    """An object in an object; empty where it is not there."""
+    for name in names:
+        inner = row.get(name)
+        row = inner if isinstance(inner, Mapping) else {}
+    return row
+
+
+def _vllm_bench(row: Row, found: Found) -> None:
+    if "spec_decode_num_drafts" not in row:
+        raise _Missing("spec_decode_num_drafts is missing: the server did not speculate, or hid /metrics")
+    loops, accepted = _number(row, "spec_decode_num_drafts"), _number(row, "spec_decode_accepted_tokens")
+    rates = tuple(map(float, row.get("spec_decode_per_position_acceptance_rates") or ()))
+    tokens = _number(row, "total_output_tokens")
+    found.counts.append(
+        _checked(Counts(loops, _number(row, "spec_decode_draft_tokens"), accepted, tokens, (), rates))
+    )
+    found.k = max(found.k or 0, len(rates)) or None
+    found.models[str(row.get("model_id") or "")] = None
+
+
+def _stats(stats: Row, tokens: int | None, category: str, found: Found) -> None:
+    """The record of a request that vLLM writes and aiperf hands on."""
+    histogram = stats.get("acceptance_histogram")
+    if isinstance(histogram, Mapping):  # aiperf's, and vLLM's first: by the number of drafts kept
+        by_kept = {int(kept): int(count) for kept, count in histogram.items()}
+        histogram = [by_kept.get(kept, 0) for kept in range(max(by_kept, default=0) + 1)]
+    if not isinstance(histogram, list) or not all(type(each) is int and each >= 0 for each in histogram):
+        raise _Missing("acceptance_histogram is missing")
+    names = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
+    loops, drafted, accepted = (_number(stats, name) for name in names)
+    if sum(histogram) != loops or sum(kept * count for kept, count in enumerate(histogram)) != accepted:
+        raise _Missing("acceptance_histogram contradicts num_spec_steps or num_accepted_draft_tokens")
+    if type(stats.get("num_spec_tokens")) is int:
+        found.k = max(found.k or 0, stats["num_spec_tokens"])
+    if not loops:
+        found.skip("without a loop")
+        return
+    found.counts.append(_checked(Counts(loops, drafted, accepted, tokens, tuple(histogram), (), category)))
+
+
+def _checked(counts: Counts) -> Counts:
+    if counts.accepted > counts.drafted:
+        raise _Missing(f"{counts.accepted} accepted of {counts.drafted} draft tokens")
+    if counts.tokens is not None and counts.tokens < counts.accepted:
+        raise _Missing(f"{counts.tokens} output tokens, of which {counts.accepted} are counted as accepted")
+    return counts
+
+
+def _vllm_response(row: Row, found: Found) -> None:
+    row = _inside(row, "response") or row
+    found.models[str(row.get("model") or "")] = None
+    choices = [each for each in row.get("choices") or () if isinstance(each, Mapping)]
+    old = _inside(choices[0] if choices else {}, "speculative_decoding_stats")
+    stats = _inside(row, "metrics", "speculative_decoding") or old
+    if not stats:
+        found.skip("without metrics.speculative_decoding")
+        return
+    tokens = _inside(row, "usage").get("completion_tokens")
+    _stats(stats, tokens if type(tokens) is int else None, str(row.get("category") or ""), found)
+
+
+def _response_texts(row: Row) -> Iterator[dict[str, Any]]:
+    """Ids that vLLM returns with ``return_token_ids``."""
+    asked, row = _inside(row, "request"), _inside(row, "response") or row
+    for choice in row.get("choices") or ():
+        prompt = choice.get("prompt_token_ids") or row.get("prompt_token_ids")
+        if prompt is None or choice.get("token_ids") is None:
+            raise _Missing("prompt_token_ids or choices[].token_ids is missing: ask with return_token_ids")
+        yield {"prompt_ids": prompt, "completion_ids": choice["token_ids"], **_drawn(asked)}
+
+
+def _drawn(asked: Row) -> dict[str, Any]:
+    """The sampling that a request names, if it names its temperature."""
+    temperature = asked.get("temperature")
+    if temperature is None:
+        return {}
+    if temperature == 0:
+        return {"sampling": {"greedy": True}}
+    named = {name: asked[name] for name in ("temperature", "top_p", "top_k") if asked.get(name) is not None}
+    return {"sampling": named | ({"top_k": 0} if named.get("top_k") == -1 else {})}
+
+
+def _aiperf(row: Row, found: Found) -> None:
+    metadata, metrics = _inside(row, "metadata"), _inside(row, "metrics")
+    if metadata.get("benchmark_phase", "profiling") != "profiling":
+        found.skip("of the warm-up")
+    elif row.get("error") is not None:
+        found.skip("that failed")
+    elif not (stats := _inside(row, "spec_decode_acceptance")):
+        found.skip("without spec_decode_acceptance")
+    else:
+        tokens = stats.get("completion_tokens", _inside(metrics, "output_sequence_length").get("value"))
+        category = str(metadata.get("source_kind") or "")
+        _stats(stats, int(tokens) if isinstance(tokens, int | float) else None, category, found)
+
+
+def _guidellm(row: Row, found: Found) -> None:
+    version = _inside(row, "metadata").get("version")
+    if version not in (1, 2):
+        raise _Missing(f"metadata.version is {version!r}, not 1 or 2")
+    for request, body in _guidellm_requests(row):
+        found.models[str(body.get("model") or "")] = None
+        if request.get("output") is None:
+            found.skip("without output")
+
+
+def _guidellm_requests(row: Row) -> Iterator[tuple[Row, Row]]:
+    """(successful request, the body that was sent)."""
+    for benchmark in row["benchmarks"]:
+        successful = _inside(benchmark, "requests").get("successful")
+        if not isinstance(successful, list):
+            raise _Missing("benchmarks[].requests.successful is missing")
+        for request in successful:
+            try:
+                yield (
+                    request,
+                    _inside({"args": json.loads(request.get("request_args") or "{}")}, "args", "body"),
+                )
+            except ValueError as problem:
+                raise _Missing("request_args is not whole JSON") from problem
+
+
+def _guidellm_texts(row: Row) -> Iterator[dict[str, Any]]:
+    for request, body in _guidellm_requests(row):
+        if not request.get("output"):
+            continue
+        prompt = body.get("prompt")
+        if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str):
+            prompt = prompt[0]
+        if prompt is None:
+            what = (
+                "messages are there, and their template is not" if body.get("messages") else "none is there"
+            )
+            raise _Missing(f"request_args.body.prompt is missing ({what}): run it against /v1/completions")
+        name = "prompt" if isinstance(prompt, str) else "prompt_ids"
+        yield {name: prompt, "completion": request["output"], **_drawn(body)}
+
+
+def _speed_bench(row: Row, found: Found) -> None:
+    found.models[str(_inside(row, "config").get("model") or "")] = None
+    for each in row["results"]:
+        if not each.get("ok", True):
+            found.skip("that failed")
+            continue
+        drafted, accepted = _number(each, "draft_n"), _number(each, "draft_n_accepted")
+        tokens = _number(each, "completion_tokens")
+        category = str(each.get("category") or "")
+        found.counts.append(_checked(Counts(None, drafted, accepted, tokens, category=category)))
+
+
+def _spec_decode_bench(row: Row, found: Found) -> None:
+    for name, drafter in (("acc_eagle", "eagle"), ("acc_ngram", "ngram"), ("acc_eagle_three", "eagle3")):
+        stored = row.get(name)
+        lengths = stored.get("acc_len") if isinstance(stored, Mapping) else stored
+        if lengths is None:
+            continue
+        if not isinstance(lengths, list) or not all(type(each) is int and each >= 1 for each in lengths):
+            raise _Missing(f"{name}.acc_len is not a list of counts from 1 on")
+        if len(lengths) != len(row["generated_token_ids"]):
+            what = f"of {drafter} have another length than generated_token_ids"
+            found.odd[what] = found.odd.get(what, 0) + 1
+        if len(lengths) > 1:
+            found.places.append(Places(drafter, tuple(length - 1 for length in lengths[:-1])))
+
+
+def _spec_decode_texts(row: Row) -> Iterator[dict[str, Any]]:
+    yield {"prompt_ids": row["prompt_token_ids"], "completion_ids": row["generated_token_ids"]}
+
+
+def _published(content: Mapping[Any, Any], found: Found, above: str = "") -> None:
+    """Every mapping of K to a number, under the names that lead to it."""
+    if content and all(type(k) is int for k in content):
+        if all(isinstance(length, int | float) for length in content.values()):
+            found.published[above] = {k: float(length) for k, length in sorted(content.items())}
+        return
+    for name, inner in content.items():
+        if isinstance(inner, Mapping):
+            _published(inner, found, f"{above} {name}".strip())
+
+
+def _has(*names: str) -> Callable[[Row], bool]:
+    return lambda row: all(name in row for name in names)
+
+
+GUIDELLM = Form(
+    "GuideLLM",
+    lambda row: isinstance(row.get("benchmarks"), list),
+    *(_guidellm, _guidellm_texts, ""),
+    "The law: prompts and texts are there. With the models, any drafter and K.",
+    "The server's own acceptance: GuideLLM does not record it.",
+)
+FORMS = (
+    Form(
+        "vllm bench serve",
+        _has("total_output_tokens", "request_throughput"),
+        *(_vllm_bench, None, "generated_texts has no prompts beside it"),
+        "Tokens per loop and acceptance by position at one K, over all requests of the server meanwhile.",
+        "An interval (the counters are of the whole server), other K, the law: prompts are not kept.",
+    ),
+    Form(
+        "vLLM responses",
+        lambda row: "choices" in (_inside(row, "response") or row),
+        *(_vllm_response, _response_texts, ""),
+        "Tokens per loop at one K with an interval, how many drafts a loop keeps, the tail.",
+        "Other K. The law only with return_token_ids.",
+    ),
+    Form(
+        "aiperf",
+        lambda row: isinstance(row.get("metadata"), Mapping) and isinstance(row.get("metrics"), Mapping),
+        *(_aiperf, None, "profile_export.jsonl keeps no texts"),
+        "Tokens per loop at one K with an interval and by category, how many drafts a loop keeps, the tail.",
+        "Other K; the law, since texts are not kept.",
+    ),
+    GUIDELLM,
+    Form(
+        "llama.cpp speed-bench",
+        lambda row: isinstance(row.get("results"), list) and "summary" in row,
+        *(_speed_bench, None, "results keeps no texts"),
+        "The share of accepted draft tokens, by category, with an interval.",
+        "Tokens per loop (loops are not counted), other K, the law.",
+    ),
+    Form(
+        "SpecDecode-Bench",
+        lambda row: "generated_token_ids" in row and any(name.startswith("acc") for name in row),
+        *(_spec_decode_bench, _spec_decode_texts, ""),
+        "Every K from one reading, with intervals and the tail (--curve). Greedy ids: the law.",
+        "Times. Where loops begin is taken not to change what is accepted.",
+    ),
+)
+PUBLISHED = Form(
+    "published curve",
+    lambda row: False,
+    *(lambda row, found: _published(row, found), None, "a curve has no texts"),
+    "Whether the curve has a shape that one set of texts can give.",
+    "An interval, the distribution, the tail, the law: only means are kept.",
+)
+
+
+def documents(path: Path, flag: str) -> Iterator[tuple[int, Row]]:
+    """(line number, object) of JSON lines, or of one document over several lines."""
+    try:
+        with (
+            gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
+            io.TextIOWrapper(file, encoding="utf-8") as lines,
+        ):
+            for number, line in enumerate(lines, start=1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except ValueError as problem:
+                    if number > 1:
+                        raise UnavailableError(
+                            f"line {number} of {path} is not whole JSON: it is cut off, or damaged.",
+                            flag=flag,
+                        ) from problem
+                    row = _whole(path, line, lines, flag)
+                if not isinstance(row, Mapping):
+                    raise UnavailableError(f"line {number} of {path} is not a JSON object.", flag=flag)
+                yield number, row
+    except (OSError, EOFError, UnicodeDecodeError, RecursionError) as problem:
+        reason = getattr(problem, "strerror", None) or f"{type(problem).__name__}: {problem}"
+        raise UnavailableError(f"{path} cannot be read ({reason}).", flag=flag) from problem
+
+
+def _whole(path: Path, begun: str, lines: io.TextIOWrapper, flag: str) -> Any:
+    """One document, of which the first line was read."""
+    rest = lines.read(_LARGEST_DOCUMENT)
+    if len(rest) == _LARGEST_DOCUMENT:
+        why = f"{path} is one JSON document of more than {_LARGEST_DOCUMENT >> 30} GiB."
+        raise UnavailableError(why, flag=flag, remedy="Write it as JSON lines.")
+    try:
+        return json.loads(begun + rest)
+    except ValueError as problem:
+        why = f"{path} is not whole JSON ({problem}): it is cut off, or of another kind."
+        raise UnavailableError(why, flag=flag) from problem
+
+
+def form_of(row: Row) -> Form | None:
+    """The format of a document; None where it is none of these."""
+    if any(f"{name}{ids}" in row for name in ("completion", "prompt") for ids in ("", "_ids")):
+        return None  # a line of ``audit``
+    return next((form for form in FORMS if form.fits(row)), None)
+
+
+def recognised(path: Path, flag: str) -> Form | None:
+    """The format of a file, by its first document; None where it is none of these or not JSON at all."""
+    if path.suffix in (".yaml", ".yml"):
+        return PUBLISHED
+    try:
+        return next((form_of(row) for _, row in documents(path, flag)), None)
+    except UnavailableError:
+        return None  # whose reader says what is wrong with it
+
+
+def read(path: Path, form: Form, flag: str) -> Found:
+    """All that a file holds but its texts.
+
+    Raises:
+        UnavailableError: a field is missing, numbers contradict each other, or several models are in it.
+    """
+    found = Found(form)
+    if form is PUBLISHED:
+        from spsbench.config.files import read_yaml
+
+        _published(read_yaml(path, flag), found)
+        if not found.published:
+            raise UnavailableError(f"{path} has no mapping of K to tokens per loop.", flag=flag)
+        return found
+    for number, row in documents(path, flag):
+        if form_of(row) is not form:
+            raise UnavailableError(
+                f"line {number} of {path} is not of {form.name}, as its first is.", flag=flag
+            )
+        try:
+            form.take(row, found)
+        except (_Missing, AttributeError, TypeError, ValueError) as problem:
+            raise _unreadable(path, number, form, problem, flag) from problem
+        if len(models := [name for name in found.models if name]) > 1:
+            raise UnavailableError(
+                f"{path} is of several models: {', '.join(models)}.", flag=flag, remedy="Split it by model."
+            )
+    if not (found.counts or found.places or form is GUIDELLM):
+        why = "; ".join(f"{count} requests {what}" for what, count in found.skipped.items())
+        why = f"{path}, {form.name}, says nothing of acceptance: {why or 'nothing is in it'}."
+        raise UnavailableError(why, flag=flag)
+    return found
+
+
+def _unreadable(path: Path, number: int, form: Form, problem: Exception, flag: str) -> UnavailableError:
+    what = problem if isinstance(problem, _Missing) else f"{type(problem).__name__}: {problem}"
+    return UnavailableError(f"line {number} of {path}, {form.name}: {what}.", flag=flag)
+
+
+def samples_in(row: Row) -> Sequence[Row]:
+    """A line as lines of ``audit``: itself, unless it is of another tool that keeps texts."""
+    form = form_of(row)
+    return [row] if form is None or form.samples is None else list(form.samples(row))
+
+
+def samples(path: Path, flag: str) -> Iterator[tuple[int, Row]]:
+    """(line number, line of ``audit``) of every text of another tool's file.
+
+    Raises:
+        UnavailableError: it has no texts, or lacks a field.
+    """
+    for number, row in documents(path, flag):
+        form = form_of(row)
+        if form is None or form.samples is None:
+            what = "of no known format" if form is None else f"{form.name}: {form.textless}"
+            raise UnavailableError(
+                f"line {number} of {path} is {what}.",
+                flag=flag,
+                remedy="A text needs its prompt and its completion.",
+            )
+        try:
+            yield from ((number, sample) for sample in form.samples(row))
+        except (_Missing, AttributeError, KeyError, TypeError) as problem:
+            raise _unreadable(path, number, form, problem, flag) from problem
