@@ -52,7 +52,7 @@ RELEASES = (
         Release("openvino", version)
         for version in ("2026.4.1.0", "2026.3.1.0", "2026.1.0.0", "2025.4.1.0", "2025.2.0.0")
     ),
-    *(Release("transformers", version) for version in ("5.24.0", "4.57.6", "4.45.0", "4.44.2", "4.44.0")),
+    *(Release("transformers", version) for version in ("5.15.1", "5.15.0", "4.45.0", "4.44.2", "4.43.2")),
     *(Release("llama-cpp", "11434.0.0", f":draft_sampling={rule}") for rule in ("greedy", "probabilistic")),
     *(Release("vllm", version, ":draft_sample_method=probabilistic") for version in ("0.32.0", "0.31.0")),
     *(Release("mlx-lm", version) for version in ("0.32.2", "0.31.3", "0.30.7", "0.29.1")),
@@ -160,7 +160,7 @@ _HEAD = """\
 Each cell is one setting of one release, audited with texts of the embedded pair (synthetic) in float32:
 temperature 1.5 unless top-p or greedy is named, at most {texts} texts of {tokens} tokens, K = 4.
 
-* **ALARM** (after so many texts): they do not follow the target.
+* ALARM (after so many texts): they do not follow the target.
 * "No alarm" has the leakage that these texts rule out (95%). With so few the bound is wide, and nothing is
   said about smaller leaks.
 * "wrong:" names findings [beside the law](../../../docs/engines.md#beyond-the-law-of-a-text).
@@ -285,7 +285,7 @@ def _cell(rows: Rows, release: Release, column: str) -> str:
     if found["cannot"]:
         return "cannot"
     if found["decision"] == "alarm":
-        return f"**ALARM** ({found['decided_after']})"
+        return f"ALARM ({found['decided_after']})"
     if not found["texts"]:
         return "no text"
     bound = "" if found["bound"] is None else f", at most {found['bound']:.1%}"
