@@ -81,7 +81,7 @@ def covered(tokens: Floats, found: Floats, runs: int, rng: np.random.Generator) 
         above, below = (ends[:, 0] > truth).any(), (ends[:, 1] < truth).any()
         inside = ((each[:, 0] <= truth) & (truth <= each[:, 1])).all()
         shares += [not (above or below), above, below, inside]
-    return (shares / runs).tolist()
+    return [float(each) for each in shares / runs]
 
 
 def main(arguments: list[str]) -> int:

@@ -173,11 +173,11 @@ def _options(
         lines = [f"# {candidate.name}: {interval(candidate.speedup, 'x')} per token, predicted here."]
         if candidate is not first:
             lines.append(f"# {first.name} is faster here, and {engine} does not have it.")
-        config, by_batch = study.written.config, ()
+        config, by_batch = study.written.config, list[tuple[int, int, int]]()
         if params["times"] is not None:
             cells = [each.cell for each in study.found if each.name == found.name]
             tokens = {each.k: each.tokens_per_loop.estimate for each in cells if each.rule == found.cell.rule}
-            by_batch = schedule(params["times"], tokens, drafts=found.cell.drafter.name == "model")
+            by_batch = [*schedule(params["times"], tokens, drafts=found.cell.drafter.name == "model")]
             lines.append(f"# K by batch size: forwards of {params['times']}, tokens per loop of these texts.")
         elif engine == "vllm":
             lines.append(

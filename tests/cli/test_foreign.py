@@ -1,0 +1,73 @@
+"""Files of other tools on the command line: replayed, explained, audited or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import Cli
+from foreign_files import BENCH, aiperf, guidellm, response, written
+from foreign_texts import written as drawn
+
+TARGET = ("--target", "embedded:mini/target")
+
+
+def test_a_file_of_counts_is_explained_without_a_model(cli: Cli, tmp_path: Path) -> None:
+    rows = [aiperf([9 - n % 3, 2, 2, 8 + n % 4], ("coding", "math")[n % 2]) for n in range(24)]
+    path = written(tmp_path / "profile_export.jsonl", *rows)
+    plain, asked = cli("replay", path), cli("replay", path, "--explain", "--json")
+    assert (plain.code, asked.code) == (0, 0), asked.err
+    assert "tokens per loop" in plain.out
+    assert "It cannot say" in plain.out
+    assert max(map(len, plain.out.splitlines())) <= 80
+    facts = json.loads(asked.out)
+    assert facts["format"] == "aiperf"
+    assert set(facts["definitions"]) == {"all", "coding", "math"}
+    curve = cli("replay", path, "--curve", "--json", "--out", tmp_path / "curve")
+    (shown,) = json.loads(curve.out)["curves"]
+    (first, *_) = facts["definitions"]["all"]
+    (point,) = shown["points"]
+    assert point["acceptance_length"]["estimate"] == pytest.approx(first["value"]["estimate"])
+    assert (tmp_path / "curve" / "acceptance.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "why"),
+    [
+        ([BENCH], ("--curve",), "cannot say: An interval"),
+        ([response([1, 1, 1, 1], usage={"completion_tokens": 2})], (), "2 output tokens"),
+        ([response([1, 1, 1, 1]), response([1, 1, 1, 1], model="other")], (), "several models"),
+    ],
+)
+def test_what_does_not_follow_is_refused_and_nothing_written(
+    cli: Cli, tmp_path: Path, rows: list[Any], more: tuple[str, ...], why: str
+) -> None:
+    path = written(tmp_path / "file.jsonl", *rows)
+    refused = cli("replay", path, *(more or ("--curve",)), "--out", tmp_path / "curve")
+    assert refused.code == 3
+    assert why in refused.err
+    assert not (tmp_path / "curve").exists()
+
+
+def test_an_audit_takes_texts_where_a_tool_keeps_them(cli: Cli, tmp_path: Path) -> None:
+    own = [(row["prompt_ids"], row["completion_ids"]) for row in drawn()[:24]]
+    answers = [
+        response([1, 0, 0, 1], choices=[{"prompt_token_ids": prompt, "token_ids": tokens}])
+        for prompt, tokens in own
+    ]
+    result = cli("audit", written(tmp_path / "answers.jsonl", *answers), *TARGET, "--json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["texts"] == 24
+    for row, tokens in zip(answers, own, strict=True):  # the control: other texts than the target's
+        row["choices"][0]["token_ids"] = tokens[1][::-1]
+    wrong = cli("audit", written(tmp_path / "wrong.jsonl", *answers), *TARGET)
+    assert wrong.code == 4
+    for rows, why in (
+        ([BENCH], "generated_texts has no prompts"),
+        ([guidellm({"messages": [1]})], "body.prompt"),
+    ):
+        refused = cli("audit", written(tmp_path / "none.json", *rows), *TARGET)
+        assert refused.code == 3
+        assert why in refused.err
