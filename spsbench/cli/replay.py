@@ -43,12 +43,13 @@ from spsbench.whatif.replay.trees import shapes_of, trees_of
                 "modified-rejection, block; of trees one-hot, sample-and-compare, recursive-rejection, "
                 "traversal. Default: modified-rejection; of trees recursive-rejection."
             ),
-            "--sampling NAME": "The run's sampling to replay. Default: its first.",
-            "--budget TIME": "Time to spend on timing loops, e.g. 5min; 0 for none. Default: 30.",
-            "--times FILE": "Times of another machine: the output of `spsbench bench --json` there.",
             "--out DIR": "With --curve: write figure, YAML and JSON there.",
         },
-        options.SAMPLING: OF_TEXTS,
+        "Times": {
+            "--budget TIME": "Time to spend on timing loops, e.g. 5min; 0 for none. Default: 30.",
+            "--times FILE": "Times of another machine: the output of `spsbench bench --json` there.",
+        },
+        options.SAMPLING: {"--sampling NAME": "The sampling of the run. Default: its first.", **OF_TEXTS},
     },
 )
 def replay(**params: Any) -> None:
