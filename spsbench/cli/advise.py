@@ -99,7 +99,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
         raise unknown(objective, OBJECTIVES, "--objective")
     if budget_s == 0:
         raise UsageError("it must be above 0, got 0.", flag="--budget", remedy="Give a time, e.g. 3min.")
-    engine = _engine(params)
+    engine = _engine(params, ks)
     config = _config(params).model_copy(update={"budget_s": _TEXTS * budget_s})
     require_possible(config)
     if config.limit is not None:
@@ -141,7 +141,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
         out().print(options, soft_wrap=True, markup=False)
 
 
-def _engine(params: Mapping[str, Any]) -> str | None:
+def _engine(params: Mapping[str, Any], ks: Sequence[int]) -> str | None:
     """Of ``--format``, once it and ``--times`` are known to be possible."""
     engine: str | None = params["format"]
     if engine is not None and engine not in FORMATS:
@@ -150,6 +150,10 @@ def _engine(params: Mapping[str, Any]) -> str | None:
     if params["times"] is not None and engine != "vllm":
         raise UsageError(f"{engine} has one K for all batch sizes.", flag="--times", remedy="Leave it out.")
     values.readable(params["times"], "--times", "Give what `spsbench bench --batch LIST --json` printed.")
+    if params["times"] is not None:  # before minutes are spent
+        from spsbench.whatif.replay.recipes import schedule
+
+        schedule(params["times"], dict.fromkeys(ks, 1.0), drafts=False)
     return engine
 
 
