@@ -70,7 +70,7 @@ def test_what_was_not_audited_says_so_and_synthetic_is_called_synthetic() -> Non
         row = line(text, each.name.replace(":", ", ").replace("_", " "))
         assert row.count(" - ") == len(versions.COLUMNS)
     own = [each for each in DEFECTS if each.column is not None]
-    assert sum(each.endswith("| not audited |") for each in text) == len(own)
+    assert sum("| not audited here" in each for each in text) == len(own)
 
 
 def test_a_defect_has_the_first_and_the_last_release_with_an_alarm() -> None:
@@ -83,7 +83,7 @@ def test_a_defect_has_the_first_and_the_last_release_with_an_alarm() -> None:
     assert "ALARM (3)" in line(text, "openvino@2025.4.1.0")
     found = line(text, "A rejection is handled one row late")
     assert "openvino-repro.py" in found
-    assert found.endswith("| 2025.4.1.0 to 2026.4.1.0; no alarm: 2025.2.0.0 |")
+    assert found.endswith("| 2025.4.1.0 to 2026.4.1.0; no alarm here: 2025.2.0.0 |")
 
 
 def test_an_audit_that_cannot_begin_is_an_error_with_its_reason(tmp_path: Path) -> None:
