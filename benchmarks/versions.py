@@ -4,13 +4,8 @@
 
 Audits what is installed (`spsbench get NAME@RELEASE`) and is not in OUT.json yet. What was audited or has
 failed is asked again with --again only, so that an interrupted run goes on. OUT/ holds the evidence of every
-<<<<<<< HEAD
 audit, which `spsbench audit FILE` scores again without the engine; OUT.md is the table. Texts are those of
 the embedded pair (synthetic).
-=======
-audit, which `spsbench audit FILE` scores again without the engine; OUT.md is the table. Texts are of the
-embedded pair (synthetic).
->>>>>>> versions
 """
 
 from __future__ import annotations
