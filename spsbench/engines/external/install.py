@@ -279,7 +279,10 @@ def discard(entry: Entry) -> None:
     environment = entry.environment
     if environment.mark.exists():
         with locked(environment.folder, entry.title):
-            remove(environment.folder)
+            # Half of one, were this interrupted, must not look like a whole one.
+            remove(
+                environment.folder.rename(environment.folder.with_name(f"{environment.folder.name}.partial"))
+            )
 
 
 def uninstall(entry: Entry) -> int:
