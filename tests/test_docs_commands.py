@@ -14,11 +14,12 @@ SHOWN = commands()
 
 NOT_RUN = {
     r"--target |--draft |--pair (?!mini)|^get |package:": "a model from a hub or a package index",
-    r"openai:|openvino|llama-cpp|onnxruntime-genai|mlx-lm|my_engine": (
+    r"openai:|openvino|llama-cpp|onnxruntime-genai|mlx-lm|--engine transformers|my_engine": (
         "an engine or server of others; tests/cli/test_peers.py"
     ),
     r"--engine graphed": "a GPU",
     r"--follow|^audit FILE": "others' files; tests/cli/test_follow.py, tests/cli/test_evidence_file.py",
+    r"^replay \w+\.(json|yaml)": "others' files; tests/cli/test_foreign.py",
     r"--quantise": "the extra `large`; tests/cli/test_settings.py",
     r"--on ray|--shard": "workers; tests/cli/test_ray.py, tests/cli/test_slurm.py",
     r"--tensor-parallel": "processes; tests/cli/test_tensor_parallel.py",

@@ -25,7 +25,7 @@ from spsbench.decode.sampling import warp
 from spsbench.engines.external import protocol, serving, workers
 from spsbench.engines.external.engine import sampling_of
 from spsbench.engines.external.protocol import Ask, Peer, PeerError, PeerGone, checked, request_seed
-from spsbench.engines.external.registry import NAMED, WORKER
+from spsbench.engines.external.registry import NAMED, WORKER, name_of
 from spsbench.engines.rescore import Reading, own_entries, teacher_force
 from spsbench.files import write_text
 from spsbench.models.causal_lm import CausalLM
@@ -405,6 +405,13 @@ LLMPipeline(..., enable_save_ov_model=True), and the float32 weights put back in
         "OPENVINO_DIR",
         {},
     ),
+    "transformers": (
+        """``generate()`` of transformers with an assistant, on the CPU, in float32.
+
+TARGET and DRAFT are the Hugging Face folders that are named above.""",
+        "HF_DIR",
+        {},
+    ),
     "mlx_lm": (
         """MLX LM on the CPU, in float32, one request at a time.
 
@@ -429,7 +436,7 @@ def options_of(engine: str, threads: int | None = None) -> dict[str, Any]:
         command = {"command": shlex.join(shlex.split(engine.removeprefix(WORKER)))}
         return {"models": "HF_DIR", "options": command, "flags": ["command"], "environment": {}}
     spec = Spec.parse(engine)
-    named = NAMED[spec.name]
+    named = NAMED[name_of(spec)]
     _, models, flags = _NOTES[named.module]
     options: dict[str, Any] = {**named.settled(spec, "--engine"), **flags}
     environment = {**named.environment}
@@ -443,7 +450,7 @@ def script(engine: str, title: str, case: Mapping[str, Any]) -> str:
     files = [Path(protocol.__file__)]
     driver, about = "JsonLines", str(repro_parts.JsonLines.__doc__)
     if not engine.startswith(WORKER):
-        module = NAMED[Spec.parse(engine).name].module
+        module = NAMED[name_of(Spec.parse(engine))].module
         files += [Path(serving.__file__), Path(workers.__file__).with_name(f"{module}.py")]
         classes = (node for node in ast.parse(files[-1].read_text()).body if isinstance(node, ast.ClassDef))
         driver, about = next(classes).name, _NOTES[module][0]

@@ -180,7 +180,7 @@ def case(engine: str, **changes: object) -> dict[str, object]:
     return facts | changes
 
 
-@pytest.mark.parametrize("engine", [*NAMED, "worker:python 'my engine.py'"])
+@pytest.mark.parametrize("engine", [*NAMED, "openvino@2025.2.0.0", "worker:python 'my engine.py'"])
 def test_scripts_of_every_engine_are_whole(engine: str, tmp_path: Path) -> None:
     """They lack no name, import nothing of ours, and say what they take, without any package."""
     path = tmp_path / "repro.py"
