@@ -53,7 +53,8 @@ class Ratio:
 @dataclass(frozen=True, slots=True)
 class Release:
     """An audited release. ``law`` is its worst verdict, ``code`` and ``why`` are how its audit would end
-    alone; ``against`` is the release that the ratios are to.
+    alone; ``against`` is the release that the ratios are to, and ``wrong`` says that there are findings
+    beside the law.
     """
 
     version: str
@@ -66,19 +67,23 @@ class Release:
     loops: Ratio | None = None
     speed: Ratio | None = None
     against: str | None = None
+    wrong: bool = False
 
     def state(self, quantity: str) -> int | None:
         """What is compared between releases; None where it is not known."""
-        found: Ratio | None = {"acceptance": self.loops, "speed": self.speed}.get(quantity)
-        return int(self.alarmed) if quantity == "law" else None if found is None else found.side
+        if quantity in ("law", BESIDE):
+            return int(self.alarmed if quantity == "law" else self.wrong)
+        found = self.loops if quantity == "acceptance" else self.speed
+        return None if found is None else found.side
 
     def told(self, quantity: str) -> str:
-        if quantity == "law":
-            return self.law
+        if quantity in ("law", BESIDE):
+            return self.law if quantity == "law" else "wrong" if self.wrong else "nothing wrong"
         return f"{self.loops if quantity == 'acceptance' else self.speed} of the newest"
 
 
-QUANTITIES = ("law", "acceptance", "speed")
+BESIDE = "beside the law"
+QUANTITIES = ("law", BESIDE, "acceptance", "speed")
 
 Visit = Callable[[str], Release | None]
 """Audits a release; None where it does not install or does not load the models."""
@@ -287,7 +292,8 @@ class _Course:
             if alarms:
                 law = f"ALARM after {min(row.found.decided_after for row in alarms)} texts"
         texts = sum(len(row.found.drawn) for row in course.rows)
-        found = Release(version, law, code == GateFailed.exit_code, texts, code, why)
+        wrong = any(not each.passed for row in course.rows for each in row.found.free)
+        found = Release(version, law, bool(alarms), texts, code, why, wrong=wrong)
         if self._newest is None:
             return found
         return self._compared(found, course, kind, self._kind(self._newest))

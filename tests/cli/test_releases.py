@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,24 @@ def test_a_number_asks_all_of_them_newest_first() -> None:
     world = World([False, False, True, True])
     assert world.found(halving=False) == [("2", "1")]
     assert list(world.results) == ["3", "2", "1", "0"]
+
+
+def test_findings_beside_the_law_do_not_hide_an_alarm() -> None:
+    """Both ends of a search fail, the old one without an alarm: as transformers 4.40.2 and 4.44.2."""
+    versions = [str(number) for number in range(9, 0, -1)]
+    results: dict[str, Release | None] = {
+        v: replace(release(v, alarmed=int(v) >= 6), code=4, wrong=True) for v in versions
+    }
+    asked: list[str] = []
+
+    def visit(version: str) -> Release | None:
+        asked.append(version)
+        return results[version]
+
+    search(versions, visit, halving=True)
+    assert len(asked) < len(versions)
+    (found,) = changes(versions, {v: results[v] for v in asked})
+    assert (found.release.version, found.before.version, found.quantity) == ("6", "5", "law")
 
 
 def test_a_release_that_was_not_asked_is_named_beside_the_one_that_differs() -> None:
