@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
+import io
 import json
 import math
 import os
@@ -16,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from spsbench.errors import SpsbenchError, UsageError
+from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 
 _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -84,6 +85,22 @@ def _irregular(path: Path) -> UsageError:
         f"{path} is a link or no ordinary file, and is neither read nor written.",
         remedy="Remove it, or put what it stands for in its place.",
     )
+
+
+@contextlib.contextmanager
+def lines_of(path: Path, flag: str) -> Iterator[io.TextIOWrapper]:
+    """Open a file of text that a user names, unpacked if it ends in .gz; ``flag`` is for the errors."""
+    import gzip  # not at the top: every command imports this file
+
+    try:
+        with (
+            gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
+            io.TextIOWrapper(file, encoding="utf-8") as lines,
+        ):
+            yield lines
+    except (OSError, EOFError, UnicodeDecodeError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise UnavailableError(f"{path} cannot be read ({reason}).", flag=flag) from error
 
 
 @contextlib.contextmanager

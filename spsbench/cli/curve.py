@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.cli.console import present, say
-from spsbench.errors import UsageError
 from spsbench.report.tables import Table, left, right
 from spsbench.report.wording import counted, interval
 from spsbench.whatif.curve import WITHIN, AcceptanceCurve, Point, ReadText, by_category
@@ -141,16 +141,11 @@ def _off(share: float) -> str:
 def _write(
     folder: Path, title: str, curves: Sequence[AcceptanceCurve], facts: Mapping[str, Any], *, synthetic: bool
 ) -> None:
-    import json
-
-    from spsbench.files import replacing
+    from spsbench.files import make_folder, replacing
     from spsbench.report.figures.curve import acceptance
     from spsbench.report.figures.style import save
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise UsageError(f"{folder} cannot be made ({problem.strerror}).", flag="--out") from problem
+    make_folder(folder, "--out")
     lines = {_label(found): {point.k: point.length for point in found.points} for found in curves}
     caption = "All K from one reading of the same texts; bands are 95% intervals that hold at once."
     save(acceptance(lines, title, synthetic=synthetic, caption=caption), folder)
@@ -165,31 +160,26 @@ def _label(found: AcceptanceCurve) -> str:
 
 def _yaml(title: str, curves: Sequence[AcceptanceCurve]) -> str:
     """Means as InferenceX's golden files have them, and the distribution as vLLM takes it."""
+
+    def by_k(told: Callable[[Point], str]) -> Iterator[str]:
+        for found in curves:
+            yield f"  {json.dumps(_label(found), ensure_ascii=False)}:"
+            yield from (f"    {point.k}: {told(point)}" for point in found.points)
+
+    def mean(point: Point) -> str:
+        own = point.length
+        ends = "" if own.low is None else f"  # [{own.low:.3f}, {own.high:.3f}]"
+        return f"{own.estimate:.3f}{ends}"
+
     lines = [
         f"# {title}",
         "# Tokens per loop, the target's own token included, by num_speculative_tokens;",
         "# with 95% intervals over prompts that hold at once for all K of a curve.",
         "acceptance_length:",
-    ]
-    for found in curves:
-        lines.append(f"  {_quoted(_label(found))}:")
-        for point in found.points:
-            own = point.length
-            ends = "" if own.low is None else f"  # [{own.low:.3f}, {own.high:.3f}]"
-            lines.append(f"    {point.k}: {own.estimate:.3f}{ends}")
-    lines += [
+        *by_k(mean),
         "# The chance that a loop keeps its first draft, the first two, ...: vLLM's --speculative-config",
         '# {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [...]}.',
         "synthetic_acceptance_rates:",
+        *by_k(lambda point: f"[{', '.join(f'{rate:.4f}' for rate in point.rates)}]"),
     ]
-    for found in curves:
-        lines.append(f"  {_quoted(_label(found))}:")
-        for point in found.points:
-            lines.append(f"    {point.k}: [{', '.join(f'{rate:.4f}' for rate in point.rates)}]")
     return "\n".join(lines) + "\n"
-
-
-def _quoted(name: str) -> str:
-    import json
-
-    return json.dumps(name, ensure_ascii=False)

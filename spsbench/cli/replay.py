@@ -14,6 +14,7 @@ from spsbench.cli.options import takes
 from spsbench.cli.values import pairs_of, sought_of, times_of, written_of
 from spsbench.config.together import refuse_together
 from spsbench.errors import UnavailableError, UsageError
+from spsbench.files import make_folder
 from spsbench.whatif.replay.trees import shapes_of, trees_of
 
 
@@ -108,10 +109,8 @@ def _shown(path: Path, params: Mapping[str, Any], k: int) -> bool:
 def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
     """Replay drafters over the ArS texts of a run or a file, or of the latest run."""
     quiet = params["quiet"]
-    ks, drafters = (
-        values.lookaheads(params["k"] or ("1..16" if params["curve"] else "1..8")),
-        values.drafters(params["drafter"] or "model"),
-    )
+    ks = values.lookaheads(params["k"] or ("1..16" if params["curve"] else "1..8"))
+    drafters = values.drafters(params["drafter"] or "model")
     named = values.policies(params["policy"])
     shapes = shapes_of(params["tree"])
     refuse_together("replay", {**params, "tree": shapes})
@@ -143,6 +142,8 @@ def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
         from spsbench.cli.curve import curves_of, show
         from spsbench.whatif.replay.study import read_texts
 
+        if params["out"]:  # before minutes are spent
+            make_folder(params["out"], "--out")
         replayed, _ = read_texts(written, sought, max(ks), lambda text: say(text, quiet=quiet))
         title = (
             f"{written.label}, {written.sampling_name}: acceptance length from one reading of "

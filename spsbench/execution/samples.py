@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import UnavailableError, UsageError
+from spsbench.files import lines_of
 
 PROBLEM_FIELDS = ("task_id", "prompt", "entry_point", "test")
 
@@ -52,24 +52,17 @@ def read_samples(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[di
 
 def rows(path: Path, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, object) of every line that is not blank; ``flag`` is for the errors."""
-    try:
-        with (
-            gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
-            io.TextIOWrapper(file, encoding="utf-8") as lines,
-        ):
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    found = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise UsageError(f"line {number} of {path} is not JSON.", flag=flag) from error
-                if not isinstance(found, dict):
-                    raise UsageError(f"line {number} of {path} is not a JSON object.", flag=flag)
-                yield number, found
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
-        raise UnavailableError(f"{path} cannot be read ({reason}).", flag=flag) from error
+    with lines_of(path, flag) as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                found = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise UsageError(f"line {number} of {path} is not JSON.", flag=flag) from error
+            if not isinstance(found, dict):
+                raise UsageError(f"line {number} of {path} is not a JSON object.", flag=flag)
+            yield number, found
 
 
 def write_rows(path: Path, found: Iterable[dict[str, Any]]) -> None:

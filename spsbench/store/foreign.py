@@ -11,7 +11,6 @@ SpecDecode-Bench/simulator.
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spsbench.errors import UnavailableError
+from spsbench.files import lines_of
 
 Row = Mapping[str, Any]
 _LARGEST_DOCUMENT = 2**30
@@ -350,29 +350,20 @@ PUBLISHED = Form(
 
 def documents(path: Path, flag: str) -> Iterator[tuple[int, Row]]:
     """(line number, object) of JSON lines, or of one document over several lines."""
-    try:
-        with (
-            gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
-            io.TextIOWrapper(file, encoding="utf-8") as lines,
-        ):
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line)
-                except ValueError as problem:
-                    if number > 1:
-                        raise UnavailableError(
-                            f"line {number} of {path} is not whole JSON: it is cut off, or damaged.",
-                            flag=flag,
-                        ) from problem
-                    row = _whole(path, line, lines, flag)
-                if not isinstance(row, Mapping):
-                    raise UnavailableError(f"line {number} of {path} is not a JSON object.", flag=flag)
-                yield number, row
-    except (OSError, EOFError, UnicodeDecodeError, RecursionError) as problem:
-        reason = getattr(problem, "strerror", None) or f"{type(problem).__name__}: {problem}"
-        raise UnavailableError(f"{path} cannot be read ({reason}).", flag=flag) from problem
+    with lines_of(path, flag) as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as problem:
+                if number > 1:
+                    why = f"line {number} of {path} is not whole JSON: it is cut off, or damaged."
+                    raise UnavailableError(why, flag=flag) from problem
+                row = _whole(path, line, lines, flag)
+            if not isinstance(row, Mapping):
+                raise UnavailableError(f"line {number} of {path} is not a JSON object.", flag=flag)
+            yield number, row
 
 
 def _whole(path: Path, begun: str, lines: io.TextIOWrapper, flag: str) -> Any:

@@ -151,12 +151,14 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
     spec = Spec.parse(text)
     if (name := name_of(spec)) not in NAMED:
         raise unknown(name, NAMED, flag, f', or give {WORKER}"COMMAND" or {OPENAI}URL')
-    entry, newest = load_entry(spec.name, flag), load_entry(name, flag).environment
+    entry = load_entry(spec.name, flag)
     NAMED[name].settled(spec, flag)
     if not entry.environment.is_here:
         raise UnavailableError(
             f"{spec.name} is not installed.", flag=flag, remedy=f"Type `spsbench get {spec.name}`."
         )
+    # A release reads the models that the installed engine has converted.
+    newest = entry.environment if entry.locked else load_entry(name, flag).environment
     return peer_in(entry.environment, spec, flag, newest if newest.is_here else None)
 
 
@@ -168,10 +170,7 @@ def name_of(spec: Spec) -> str:
 def peer_in(
     environment: Environment, spec: Spec, flag: str = "--engine", converter: Environment | None = None
 ) -> PeerKind:
-    """A named engine that is installed in a certain place.
-
-    Models are converted by ``converter``, if given: a release reads those that the installed engine has made.
-    """
+    """A named engine that is installed in a certain place; its models are converted by ``converter``."""
     named = NAMED[name_of(spec)]
     options = named.settled(spec, flag)
     argv = [str(named.python(environment)), str(LAUNCH), f"spsbench.engines.external.workers.{named.module}"]
