@@ -200,14 +200,19 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
 
 
+_ANSWERED = re.compile(r"conflicting dependencies|\(from versions: (?!none)")
+
+
 def _reason(log: Path, start: int, code: int) -> str:
-    """The last line that says error, else the last one; of pip without a network that it has none."""
+    """What a command says of its failure: pip's conflict or missing version, that there is no network, or the
+    last line with an error. An index that answered counts, though another was out of reach."""
     with log.open("rb") as file:
         file.seek(start)
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    if any("connection" in line and "establish" in line for line in map(str.lower, lines)):
+    errors = [line for line in lines if _ANSWERED.search(line)]
+    if not errors and any("connection" in line and "establish" in line for line in map(str.lower, lines)):
         return "no package index can be reached"
-    errors = [line for line in lines if "error" in line.lower()]
+    errors = errors or [line for line in lines if "error" in line.lower()]
     return next(reversed(errors or lines), f"it ended with {code}").removeprefix("ERROR: ").rstrip(".")
 
 

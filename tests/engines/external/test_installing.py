@@ -376,3 +376,37 @@ def test_a_command_that_fails_says_its_last_error_and_one_that_is_interrupted_is
         run([sys.executable, "-c", code], tmp_path / "log", dict(os.environ), tick)
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
+
+
+_NO_NETWORK = "WARNING: connection broken: Failed to establish a new connection: /whl/cpu/numpy"
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ([_NO_NETWORK, "ERROR: No matching distribution found for a==1"], "no package index can be reached"),
+        (
+            [_NO_NETWORK, "ERROR: Could not find a==1 (from versions: none)", "ERROR: No match"],
+            "no package index can be reached",
+        ),
+        (
+            [
+                _NO_NETWORK,
+                "ERROR: Cannot install numpy==2 and a==1 because these package versions have conflicting"
+                " dependencies.",
+                "ERROR: ResolutionImpossible: see https://pip.pypa.io",
+            ],
+            "Cannot install numpy==2 and a==1",
+        ),
+        (
+            [_NO_NETWORK, "ERROR: Could not find a==9 (from versions: 1, 2)", "ERROR: No match"],
+            "Could not find a==9",
+        ),
+    ],
+)
+def test_an_index_that_answered_is_not_called_out_of_reach(
+    tmp_path: Path, said: list[str], reason: str
+) -> None:
+    script = "".join(f"print({line!r})\n" for line in said) + "raise SystemExit(1)"
+    with pytest.raises(UnavailableError, match=f"failed: {reason}"):
+        run([sys.executable, "-c", script], tmp_path / "log", dict(os.environ))
