@@ -22,6 +22,7 @@ from typing import Any
 
 from spsbench.engines.external.install import load_entry
 from spsbench.environment import describe_environment
+from spsbench.errors import UnavailableError
 from spsbench.report.tables import Table, left
 
 OUT = Path("results/reference/engines/versions")
@@ -30,7 +31,7 @@ _TOKENS = 48
 _SHARED = ("--task", "humaneval", "--limit", "20", "--max-new-tokens", str(_TOKENS), "--budget", "120")
 
 Rows = dict[str, dict[str, Any]]
-"""By release and group (``openvino@2026.4.1.0 sampled``): ``cells`` of its settings, or ``error``."""
+"""By release and group (``openvino@2026.4.1.0 sampled``): ``cells`` of its settings, and ``error``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +191,14 @@ def ask(release: Release, group: str, evidence: Path, texts: int) -> dict[str, A
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LONGEST_S)
     except subprocess.TimeoutExpired:
         return {"error": f"not done after {_LONGEST_S:.0f} s"}
+    why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:300]
     try:
         rows = json.loads(done.stdout)["rows"]
     except (ValueError, KeyError):
-        return {"error": (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:300]}
-    return {"cells": [cell_of(row) for row in rows]}
+        return {"error": why}
+    cells = {"cells": [cell_of(row) for row in rows]}
+    # An engine that gave up has rows of what came before.
+    return cells | ({"error": why} if done.returncode == UnavailableError.exit_code else {})
 
 
 def cell_of(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,13 +279,12 @@ def _shown(release: Release) -> str:
 
 
 def _at(rows: Rows, release: Release, column: str) -> dict[str, Any] | None:
-    """The setting of a column; {"error": ...} where its audit failed, None where it was not audited."""
+    """The setting of a column; a row with ``error`` where its audit failed, None where it was not audited."""
     group, is_plain, in_flight = COLUMNS[column]
-    row = rows.get(f"{release.name} {group}")
-    if row is None or "error" in row:
-        return row
-    fits = (each for each in row["cells"] if (each["is_plain"], each["in_flight"]) == (is_plain, in_flight))
-    return next(fits, None)
+    row = rows.get(f"{release.name} {group}", {})
+    cells = row.get("cells", ())
+    fits = (each for each in cells if (each["is_plain"], each["in_flight"]) == (is_plain, in_flight))
+    return next(fits, row if "error" in row else None)
 
 
 def _cell(rows: Rows, release: Release, column: str) -> str:

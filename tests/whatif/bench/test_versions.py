@@ -63,6 +63,17 @@ def test_it_goes_on_where_it_ended_and_a_failure_is_a_row(tmp_path: Path) -> Non
     assert "* openvino@2025.2.0.0 sampled: openvino cannot be asked: it hung." in text
 
 
+def test_an_engine_that_gave_up_has_what_came_before_and_failed_after(tmp_path: Path) -> None:
+    out = tmp_path / "versions"
+    plain = cell_of(FACTS | {"is_plain": True, "free": []})
+    list(
+        fill(read(out), [NEW], ["sampled"], out, 40, Asked(cells=[plain], error="it does not load the draft"))
+    )
+    text = out.with_suffix(".md").read_text().splitlines()
+    assert line(text, NEW.name).startswith(f"| {NEW.name} | no alarm in 40, at most 8.3% | failed | failed |")
+    assert f"* {NEW.name} sampled: it does not load the draft" in text
+
+
 def test_what_was_not_audited_says_so_and_synthetic_is_called_synthetic() -> None:
     text = page({})
     assert any("embedded pair (synthetic)" in each for each in text)
