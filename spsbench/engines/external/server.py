@@ -16,19 +16,7 @@ import requests
 from urllib3.exceptions import HTTPError, MaxRetryError, ReadTimeoutError
 
 from spsbench.config.addresses import withheld
-from spsbench.engines.external import protocol
-from spsbench.engines.external.dialects import (
-    Dialect,
-    Heard,
-    LlamaCpp,
-    OpenAi,
-    Sglang,
-    Texts,
-    Vllm,
-    part,
-    token_ids,
-    whole,
-)
+from spsbench.engines.external import dialects, protocol
 from spsbench.engines.external.waves import Hear, threaded
 from spsbench.engines.external.worker import MOST_BYTES, Failures
 from spsbench.errors import UnavailableError
@@ -214,7 +202,7 @@ class Server:
         self,
         url: str,
         model: str | None = None,
-        texts: Texts | None = None,
+        texts: dialects.Texts | None = None,
         *,
         answer_s: float = ANSWER_S,
         alone: bool = True,
@@ -224,7 +212,7 @@ class Server:
         self._http = Http(url.rstrip("/").removesuffix("/v1"), answer_s)
         self._model, self._texts, self._alone = model, texts, alone
         self._prefix_cache = prefix_cache
-        self._dialect: Dialect | None = None
+        self._dialect: dialects.Dialect | None = None
         self._failures = Failures()
         self._lock = threading.Lock()
 
@@ -252,13 +240,13 @@ class Server:
         with self._failures.counted():
             return self._generated(dialect, ask)
 
-    def stream(self, ask: protocol.Ask) -> Generator[Heard]:
+    def stream(self, ask: protocol.Ask) -> Generator[dialects.Heard]:
         """What is heard of one output, as it is written; ``tokens`` counts up wherever that is known."""
         self._spoken()
         with self._failures.counted():
             yield from self._heard(ask)
 
-    def _heard(self, ask: protocol.Ask) -> Generator[Heard]:
+    def _heard(self, ask: protocol.Ask) -> Generator[dialects.Heard]:
         dialect = self._spoken()
         written: int | None = 0
         for event in self._http.events(dialect.path, dialect.body(ask, stream=True)):
@@ -272,7 +260,7 @@ class Server:
     def close(self) -> None:
         """See ``Peer.close``: the server is not ours to end."""
 
-    def _spoken(self) -> Dialect:
+    def _spoken(self) -> dialects.Dialect:
         with self._lock:
             if self._dialect is None:
                 try:
@@ -284,7 +272,7 @@ class Server:
                     raise protocol.PeerGone(str(error)) from error
             return self._dialect
 
-    def _generated(self, dialect: Dialect, ask: protocol.Ask) -> protocol.Answer:
+    def _generated(self, dialect: dialects.Dialect, ask: protocol.Ask) -> protocol.Answer:
         counted = self.counting() if self._alone else None
         started = time.perf_counter()
         found = self._http.post(dialect.path, dialect.body(ask, stream=False))
@@ -307,7 +295,7 @@ class Server:
             return lambda tokens: (None, None)
         return lambda tokens: counted_between(before, lambda: self._tally(dialect), tokens)
 
-    def _tally(self, dialect: Dialect) -> Tally | None:
+    def _tally(self, dialect: dialects.Dialect) -> Tally | None:
         return read_tally(self._http.text("/metrics"), dialect.counters) if dialect.counters else None
 
 
@@ -385,7 +373,7 @@ def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int)
     return None, None
 
 
-def detected(http: Http, model: str | None, texts: Texts | None) -> Dialect:
+def detected(http: Http, model: str | None, texts: dialects.Texts | None) -> dialects.Dialect:
     """The dialect of a server and of one model that it serves."""
     props = http.find("/props")
     found = http.get("/v1/models")
@@ -393,14 +381,14 @@ def detected(http: Http, model: str | None, texts: Texts | None) -> Dialect:
     if not (isinstance(cards, list) and cards and all(isinstance(each, dict) for each in cards)):
         raise protocol.PeerError(f"{http.root}/v1/models lists no model: {protocol.shortened(repr(found))}")
     if props is not None and "default_generation_settings" in props:
-        return LlamaCpp(props, whole(part(cards[0], "meta", "n_vocab")))
+        return dialects.LlamaCpp(props, dialects.whole(dialects.part(cards[0], "meta", "n_vocab")))
     info = http.find("/get_server_info") or http.find("/server_info")
     if info is not None and "version" in info:
-        return Sglang(info)
+        return dialects.Sglang(info)
     name = _chosen(cards, model)
     version = str((http.find("/version") or {}).get("version", "unknown"))
     if cards[0].get("owned_by") == "vllm":
-        return Vllm(name, version)
+        return dialects.Vllm(name, version)
     return _openai(http, name, version, texts)
 
 
@@ -415,14 +403,14 @@ def _chosen(cards: list[dict[str, Any]], model: str | None) -> str:
     raise protocol.PeerGone(f"{asked}; it serves {', '.join(names)}: choose with :model=NAME")
 
 
-def _openai(http: Http, model: str, version: str, texts: Texts | None) -> Dialect:
+def _openai(http: Http, model: str, version: str, texts: dialects.Texts | None) -> dialects.Dialect:
     """A server that is known by its answer to one token: which fields it takes and gives."""
     probe = {"model": model, "prompt": [0], "max_tokens": 1, "temperature": 0.0, "return_token_ids": True}
     found = http.accepts("/v1/completions", probe)
-    if found is not None and isinstance(part(found, "choices", 0, "token_ids"), list):
-        token_ids(part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
-        return Vllm(model, version)
-    ids_in = found is not None and part(found, "usage", "prompt_tokens") in (None, 1)
+    if found is not None and isinstance(dialects.part(found, "choices", 0, "token_ids"), list):
+        dialects.token_ids(dialects.part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
+        return dialects.Vllm(model, version)
+    ids_in = found is not None and dialects.part(found, "usage", "prompt_tokens") in (None, 1)
     info = http.find("/info") or {}
     engine = "TGI" if "model_id" in info and "max_total_tokens" in info else "OpenAI API"
-    return OpenAi(model, engine, str(info.get("version", version)), texts, ids_in=ids_in)
+    return dialects.OpenAi(model, engine, str(info.get("version", version)), texts, ids_in=ids_in)
