@@ -97,7 +97,6 @@ def series_axes(row: Row) -> SeriesAxes:
 
 
 def axes(row: Row) -> Axes:
-    """The arm's place on every axis."""
     return {**series_axes(row), "k": row["k"]}
 
 

@@ -46,7 +46,6 @@ class FoundMeter:
     reason: str
 
     def record(self) -> dict[str, Any]:
-        """As ``run.json`` has it."""
         if self.meter is None:
             return {"source": None, "update_s": None, "reason": self.reason}
         return {"source": self.meter.source, "update_s": self.update_s, "reason": None}

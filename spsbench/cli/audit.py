@@ -152,7 +152,6 @@ def _reader_of(
 
 
 def audit_file(path: Path, params: Mapping[str, Any]) -> None:
-    """Judge the texts of a file."""
     quiet, seed = params["quiet"], values.seed(params["seed"])
     config = _config_of_file(path, "SAMPLES", params)
     from spsbench.verify import evidence_file
@@ -270,7 +269,6 @@ _WEBHOOK_S = 10.0
 
 
 def _followed(state: State) -> list[tuple[str, str]]:
-    """What a following knows."""
     rate, lead, unread = state.texts_a_day, state.detector.leading, state.garbage
     warning = f"{state.retokenised} texts came without ids: the rate of false alarms does not hold for them"
     lines = {
@@ -322,7 +320,6 @@ def _show(found: Audit, free: FreeEvidence, names: list[str], params: Mapping[st
 
 
 def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What was asked, and what it says."""
     from spsbench.report.judgement import worded
     from spsbench.stats.losslessness import leakage_bound
 
@@ -445,7 +442,6 @@ so does one that ignores the cut."""
 
 
 def audit_named(params: Mapping[str, Any]) -> None:
-    """Audit an engine with every setting that was asked for."""
     from spsbench.engines.external.registry import find_peer
 
     course, gone = audited(params, find_peer(params["engine"]))
@@ -469,7 +465,6 @@ class Asked:
 
     @property
     def count(self) -> int:
-        """How many settings are audited."""
         return len(self.lookaheads) * len(self.samplings) * len(self.levels) * len(self.caches or (False,))
 
 
@@ -707,7 +702,6 @@ class Course:
         return facts | {"pair": self.ready.config.pair.name} | more
 
     def require_same(self) -> None:
-        """Refuse a folder with the texts of another audit."""
         import json
 
         try:
@@ -765,7 +759,6 @@ class Course:
             self.write()
 
     def show(self) -> None:
-        """Print the table and what it says."""
         from spsbench.report.judgement import repro_sentence
 
         facts: dict[str, Any] = {"folder": str(self.folder), "label": self.ready.label()}

@@ -119,7 +119,6 @@ def _engine(entry: Entry) -> _Wanted:
 
 
 def _packages_of(name: str) -> list[Package]:
-    """The packaged models of a pair, each once."""
     from spsbench.models.fetch.cache import PREFIX, load_package
 
     pair = load_pair(name)
@@ -154,7 +153,6 @@ class Check:
 
 
 def examine() -> list[Check]:
-    """Look at everything."""
     return [*_machine(), *_pairs(), *_data(), _checker()]
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def measure_load(params: Mapping[str, Any]) -> None:
-    """Measure servers as the options of ``run`` ask."""
     from spsbench.whatif.load.measure import server_names
 
     in_flight = concurrencies(params["concurrency"])
@@ -113,7 +112,6 @@ def _config(params: Mapping[str, Any]) -> RunConfig:
 
 
 def _asks(ready: Plan) -> list[Ask]:
-    """The requests that servers are sent."""
     from spsbench.engines.external.engine import ids_that_end, sampling_of, stop_characters
     from spsbench.engines.external.protocol import Ask
 

@@ -379,7 +379,6 @@ class Setup:
         return greedy[0], (plain or drawn)[0]
 
     def plan(self, part: Part, pair: PairConfig) -> Plan:
-        """The plan of one run."""
         from spsbench.config import resolve
         from spsbench.runner import plan
 
@@ -391,7 +390,6 @@ class Setup:
         return plan(resolve(given | {"protocol": "paper"}))
 
     def pair(self, draft: str) -> PairConfig:
-        """The target with one of the drafts."""
         from spsbench.config import ModelRef, PairConfig, load_pair
         from spsbench.config.files import pair_name
 

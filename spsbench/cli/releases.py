@@ -171,7 +171,6 @@ def chosen(text: str, known: Sequence[str], what: str) -> tuple[list[str], bool]
 
 
 def audit_releases(params: Mapping[str, Any]) -> None:
-    """Audit releases of an engine; see the module."""
     from spsbench.cli.audit import settings_asked
     from spsbench.cli.interruption import continued_by, typed
     from spsbench.engines.external.install import Environment, load_entry

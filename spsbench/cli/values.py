@@ -304,6 +304,5 @@ def seed(text: str | None) -> int:
 
 
 def readable(path: Path | None, flag: str, remedy: str) -> None:
-    """Refuse a file that is not there."""
     if path is not None and not path.is_file():
         raise UnavailableError(f"{path} is not a file.", flag=flag, remedy=remedy)

@@ -21,7 +21,6 @@ from spsbench.plugins import unknown
 
 
 def read_yaml(path: Path, flag: str) -> dict[str, Any]:
-    """The mapping in a YAML file."""
     of_run = path.with_name("run.json").exists()  # perhaps somebody else's; else it may be a pipe
     try:
         with open(path, encoding="utf-8", opener=ordinary if of_run else None) as file:
@@ -53,7 +52,6 @@ _MEANING: dict[str, str] = {
 
 
 def validate(model: type[_Model], content: Mapping[str, Any], label: Callable[[str], str]) -> _Model:
-    """Build ``model`` from ``content``."""
     try:
         return model.model_validate(dict(content))
     except ValidationError as problem:
@@ -82,12 +80,10 @@ _FOLDERS: dict[str, DataKind] = {
 
 
 def list_pairs() -> list[str]:
-    """Names of the shipped pairs, sorted."""
     return sorted(_files("pair"))
 
 
 def list_protocols() -> list[str]:
-    """Names of the shipped protocols, sorted."""
     return sorted(_files("protocol"))
 
 

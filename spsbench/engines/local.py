@@ -234,7 +234,6 @@ class BatchedEngine:
 
     @property
     def size(self) -> int:
-        """B."""
         return self._batch.size
 
     def generate(self, request: Request) -> Generation:

@@ -17,7 +17,6 @@ PROBLEM_FIELDS = ("task_id", "prompt", "entry_point", "test")
 
 
 def read_problems(path: Path | None) -> dict[str, dict[str, Any]]:
-    """Problems by task_id."""
     found: dict[str, dict[str, Any]] = {}
     for number, row in rows(path or _package_file(), "--problem-file"):
         missing = [name for name in PROBLEM_FIELDS if not isinstance(row.get(name), str)]
@@ -33,7 +32,6 @@ def read_problems(path: Path | None) -> dict[str, dict[str, Any]]:
 
 
 def read_samples(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows of a file of samples, one by one."""
     for number, row in rows(path, "SAMPLES"):
         if not isinstance(row.get("completion"), str):
             raise UsageError(

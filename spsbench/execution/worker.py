@@ -81,7 +81,6 @@ class Session:
         raise SandboxFailure("a process did not lock itself up")
 
     def start(self, program: str, entry_point: str, seed: str) -> None:
-        """Run the program's text."""
         match self._exchange(wire.dumps([program, entry_point, seed])):
             case ["ready"]:
                 return

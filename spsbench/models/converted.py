@@ -53,7 +53,6 @@ class Header:
 
 
 def read_header(file: Path, name: str, flag: str) -> Header:
-    """Look at a file before it is converted."""
     with file.open("rb") as opened:
         if opened.read(len(_MAGIC)) != _MAGIC:
             raise UnavailableError(f"{name} is not a GGUF file.", flag=flag, remedy="Check the path.")

@@ -158,7 +158,6 @@ def load_pair(
     placement: Placement | None = None,
     ranks: Ranks | None = None,
 ) -> Pair:
-    """Load both models and run the self-test of each."""
     split = 1 if ranks is None else ranks.size
     require_pair_fits(source, dtypes, device, backend, placement, split=split)
     told = None

@@ -184,7 +184,6 @@ class PlacedLM(TorchLM):
 
 
 def _read_map(path: Path) -> Modules:
-    """The device map in a file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -136,7 +136,6 @@ def quantise_built(model: Any, precision: Precision, device: torch.device) -> No
 
 
 def mark(model: Any, quantise: str) -> None:
-    """Note on a model that was quantised how it was."""
     packed = [part for part in model.parameters() if hasattr(type(part), "__tensor_flatten__")]
     if not packed:
         raise RuntimeError(f"torchao left every weight as it was, asked for {quantise}")

@@ -69,7 +69,6 @@ class Trace:
 
     @property
     def emitted(self) -> int:
-        """Tokens of the output."""
         return sum(token.fate != "rejected" for loop in self.loops for token in loop.tokens)
 
 

@@ -250,7 +250,6 @@ class EngineFactory:
         return build_drafter(arm.drafter, context)
 
     def all(self, arms: Sequence[Arm]) -> dict[Arm, Engine]:
-        """The engines of several arms."""
         self._blocks = any(arm.method == "sps" for arm in arms)
         return {arm: self.build(arm) for arm in arms}
 

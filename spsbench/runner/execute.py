@@ -312,7 +312,6 @@ def _worker(engine: Engine) -> int | None:
 
 
 def request_of(plan: Plan, turn: stopping.Turn, trace: bool = False) -> Request:
-    """What an engine is asked in a turn."""
     return Request(
         prompt_ids=turn.prompt.ids,
         max_new_tokens=plan.max_new_tokens,

@@ -142,7 +142,6 @@ def prove(plan: Plan, store: RunStore, pair: Pair, backends: EngineFactory, watc
 
 
 def announce_proof(plan: Plan, watcher: Watcher) -> None:
-    """Announce how many sequences are to be drawn, if any."""
     if due := len(proof_prompts(plan)) * len(proof_arms(plan.arms)):
         watcher.proving(due)
 

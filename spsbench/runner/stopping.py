@@ -43,7 +43,6 @@ class Turn:
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """The sample's key in the store."""
         return self.prompt.example_id, self.sample_index, self.arm.name
 
     @property
@@ -78,12 +77,10 @@ def turns(prompts: Sequence[Prompt], samples: int, arms: Sequence[Arm], root_see
 
 
 def all_turns(plan: Plan) -> Iterator[Turn]:
-    """Every turn of a run, in its order."""
     return turns(plan.prompts, plan.samples, plan.arms, plan.config.seed)
 
 
 def due_turns(plan: Plan, store: RunStore, rule: StoppingRule | None = None) -> list[Turn]:
-    """The turns that a run still lacks."""
     done = store.done()
     missing = [turn for turn in all_turns(plan) if turn.key not in done]
     rule = rule or stopping_rule(plan, store)

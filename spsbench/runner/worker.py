@@ -175,7 +175,6 @@ class Introduction:
 
     @property
     def name(self) -> str:
-        """Machine and process."""
         return f"{self.machine}:{self.process}"
 
 
@@ -263,7 +262,6 @@ class RayPool:
 
     @property
     def workers(self) -> list[int]:
-        """The numbers of those that are there."""
         return list(self._actors)
 
     def give(self, worker: int, block: Block) -> None:
@@ -310,7 +308,6 @@ class RayPool:
         return found
 
     def close(self) -> None:
-        """End all workers."""
         for worker in self.workers:
             self._drop(worker)
 
@@ -380,7 +377,6 @@ def _start_actors(config: RunConfig, threads: int, most: int, *, gpu: bool) -> l
 
 
 def _places(resources: dict[str, float], threads: int, gpu: bool) -> int:
-    """How many workers fit on a machine."""
     by_cpu = int(resources.get("CPU", 0) // threads)
     return min(by_cpu, int(resources.get("GPU", 0))) if gpu else by_cpu
 

@@ -119,7 +119,6 @@ def losslessness(
     dtype: str | None = None,
     proof: Proof | None = None,
 ) -> Losslessness | None:
-    """Judge every arm of a run."""
     if not rows:
         return None
     proofs = {_drafting(arm): arm for arm in (proof or {}).get("arms", ())}
@@ -371,7 +370,6 @@ def _verdict(arm: ArmLosslessness) -> tuple[Verdict, list[str]]:
 
 
 def beam_facts(baseline: pd.DataFrame | None, arm: pd.DataFrame, *, precise: bool) -> BeamFacts:
-    """What is known of an arm of beam search."""
     return {
         "identity": None if baseline is None else _beam_identity(baseline, arm, precise=precise),
         "scores": _beam_scores(arm, precise=precise),

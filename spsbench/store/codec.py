@@ -44,7 +44,6 @@ class Field(NamedTuple):
     sparse: bool = False
 
     def of(self, row: Row, name: str) -> Any:
-        """The field's value in a row."""
         return row.get(name, self.without) if self.later else row[name]
 
 
@@ -295,7 +294,6 @@ def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """All prompts in the file."""
     try:
         with open(path, "rb", opener=ordinary) as file:
             return [decode_prompt(json.loads(line)) for line in file]

@@ -165,7 +165,6 @@ class RunStore:
         tables.write_tables(self.directory, tables.build_tables(self._rows()), self.arms(), stamp)
 
     def write_report(self, text: str) -> None:
-        """Write ``report.md``."""
         files.write_text(self.directory / REPORT_FILE, text)
 
     def note(self, **facts: object) -> None:
@@ -174,7 +173,6 @@ class RunStore:
         files.write_json(self.directory / RUN_FILE, self._run)
 
     def run_info(self) -> Row:
-        """What ``run.json`` says."""
         return dict(self._run)
 
     def arms(self) -> list[Row]:
@@ -182,7 +180,6 @@ class RunStore:
         return list(self._run.get("arms") or [])
 
     def prompts(self) -> list[Prompt]:
-        """Every prompt of the run."""
         return codec.read_prompts(self.directory / PROMPTS_FILE)
 
     def _rows(self) -> Iterator[Row]:

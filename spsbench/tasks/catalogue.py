@@ -23,7 +23,6 @@ TASKS = Registry(TaskKind, "spsbench.tasks", "TASK")
 
 
 def list_tasks() -> list[TaskSpec]:
-    """The tasks that come with the package, by name."""
     return [read_spec(path) for _, path in sorted(_shipped().items())]
 
 

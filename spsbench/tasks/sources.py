@@ -30,7 +30,6 @@ class Row:
 
 
 def bad_data(message: str, remedy: str) -> UnavailableError:
-    """The error for data that cannot be used."""
     return UnavailableError(message, flag="--data", remedy=remedy)
 
 

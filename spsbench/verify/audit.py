@@ -158,7 +158,6 @@ class Audit:
         return reading
 
     def add(self, text: Foreign, reading: Reading) -> None:
-        """Add a text that was scored already."""
         key = hashlib.sha256(repr(text.prompt).encode()).hexdigest()
         sums = score_stats(reading, self._seed + text.line)
         self._sums[key] = added(self._sums.get(key, {}), sums)

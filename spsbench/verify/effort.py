@@ -69,5 +69,4 @@ class Finding:
 
 
 def skipped(test: str, reason: str) -> Finding:
-    """A test that does not apply, and why."""
     return Finding(test, True, reason, "nothing", unjudged=SKIPPED)

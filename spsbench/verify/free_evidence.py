@@ -96,7 +96,6 @@ class FreeEvidence:
             self._ends.add(text)
 
     def findings(self) -> list[Finding]:
-        """Of each kind of evidence one."""
         parts = (self._logprobs, self._counters, self._lengths, self._streams, self._ends)
         return [*(part.finding() for part in parts), self._streams.seeds()]
 

@@ -157,7 +157,6 @@ def reproduce(
 
 
 def _title(row: Row, shown: Shown, names: tuple[str, str]) -> str:
-    """Paragraphs of the script's docstring."""
     told, spot = row.described, shown.spot
     behind = f", among outputs that begin with {list(spot.prefix)}" if spot.prefix else ""
     total = sum(shown.counts.values())

@@ -77,7 +77,6 @@ def decimal(value: Any) -> float | None:
 
 
 def token_ids(value: Any, where: str) -> list[int]:
-    """A list of token ids."""
     if isinstance(value, list) and all(type(each) is int for each in value):
         return value
     raise protocol.PeerError(f"{where} is {protocol.shortened(repr(value))} and no list of token ids")
@@ -121,7 +120,6 @@ class Dialect:
         raise NotImplementedError
 
     def has_text(self, event: dict[str, Any]) -> bool:
-        """Whether an event of a stream brings text."""
         return bool(part(event, "choices", 0, "text"))
 
     def heard(self, event: dict[str, Any]) -> Heard:

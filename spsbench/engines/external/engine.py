@@ -91,7 +91,6 @@ class PeerEngine:
         return getattr(self._peer, "pid", None)
 
     def close(self) -> None:
-        """End it."""
         self._peer.close()
 
     def _ask(self, request: Request) -> protocol.Ask:

@@ -94,7 +94,6 @@ class Entry(_Settings):
         return [f"{self.package}=={self.version}", *(w for w in words if w.partition("==")[0] in self.pins)]
 
     def at(self, version: str) -> Entry:
-        """Another release of it."""
         if version == self.version:
             return self
         source = self.source
@@ -107,12 +106,10 @@ class Entry(_Settings):
 
 
 def engines_dir() -> Path:
-    """Where all engines are installed."""
     return cache.cache_dir() / "engines"
 
 
 def list_entries() -> list[str]:
-    """Names of all engines that can be installed."""
     return sorted(path.stem for path in _folder().glob("*.yaml"))
 
 
@@ -229,7 +226,6 @@ class Environment:
 
     @property
     def packages(self) -> Path:
-        """Its packages."""
         found = next(self.folder.glob("lib/python3*/site-packages"), None)
         if found is None:
             raise FileNotFoundError(f"{self.folder} has no packages")

@@ -38,7 +38,6 @@ class Named:
     weights: tuple[str, ...] = ()  # beside float32
 
     def settled(self, spec: Spec, flag: str) -> Options:
-        """Every option, as given or by default."""
         options = settled(spec.name, self.options, spec, flag)
         for name, choices in self.choices.items():
             if options[name] not in choices:

@@ -71,7 +71,6 @@ def _answered(
 
 
 def float32_only(load: protocol.Load) -> None:
-    """Refuse another dtype."""
     if load.dtype != protocol.FLOAT32:
         raise ValueError(f"dtype {load.dtype} is not supported, only float32")
 

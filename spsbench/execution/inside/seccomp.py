@@ -88,7 +88,6 @@ TABLES = {"x86_64": _X86_64, "aarch64": _AARCH64}
 
 
 def table() -> Table:
-    """The table of this machine."""
     machine = platform.machine()
     if machine not in TABLES:
         raise OSError(f"no table of system calls for {machine}")

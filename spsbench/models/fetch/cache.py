@@ -295,7 +295,6 @@ def _append(url: str, total: int, part: Path, http: Http, came: Callable[[int], 
 
 
 def sha256_of(path: Path) -> str:
-    """The hash of a file's content, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
