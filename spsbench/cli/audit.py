@@ -590,19 +590,8 @@ def _limits(params: Mapping[str, Any]) -> tuple[float, int, float]:
 
 def config_of(params: Mapping[str, Any], task_flag: str) -> RunConfig:
     """Prompts, pair and seed, as a run would have them; no sampling of the task's is used."""
-    names = (
-        "task",
-        "prompts",
-        "data",
-        "pair",
-        "target",
-        "draft",
-        "revision",
-        "draft_revision",
-        "device",
-        "seed",
-    )
-    given = {name: params.get(name) for name in (*names, "max_new_tokens", "quiet")}
+    names = "task prompts data pair target draft revision draft_revision device seed max_new_tokens quiet"
+    given = {name: params.get(name) for name in names.split()}
     given |= {"arms": PLAIN, "limit": params["limit"] or str(_PROMPTS), "no_score": True}
     try:
         config = read_settings(given)
