@@ -212,11 +212,8 @@ def acquire_lock(directory: Path, flag: str) -> int:
                 left.unlink()
     except BlockingIOError:
         os.close(descriptor)
-        raise UsageError(
-            f"another process is writing to {directory}.",
-            flag=flag,
-            remedy="Wait for it or name another directory.",
-        ) from None
+        remedy = "Wait for it or name another directory."
+        raise UsageError(f"another process is writing to {directory}.", flag=flag, remedy=remedy) from None
     except OSError as problem:
         os.close(descriptor)
         raise unwritable(directory, problem, flag) from problem

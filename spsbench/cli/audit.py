@@ -810,11 +810,8 @@ def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None
         more = ", a higher --temperature, or a wider --bound" if leaks else ""
         whys = [f"that less than {bound:.1%} leaks could not be shown: {'; '.join(leaks)}"] if leaks else []
         whys += [f"plain sampling is judged after {PLAIN_TEXTS} texts: {'; '.join(few)}"] if few else []
-        raise IncompleteError(
-            f"{'; '.join(whys)}.",
-            flag="--bound" if leaks else "--texts",
-            remedy=f"Give more --texts or --budget{more}.",
-        )
+        remedy = f"Give more --texts or --budget{more}."
+        raise IncompleteError(f"{'; '.join(whys)}.", flag="--bound" if leaks else "--texts", remedy=remedy)
     if without:
         raise IncompleteError(
             f"not audited: {'; '.join(f'{row.setting.name} ({row.found.cannot})' for row in without)}.",

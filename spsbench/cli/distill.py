@@ -94,11 +94,8 @@ def _make(
     folder: Path = params["out"]
     source = find(params["target"], params["revision"], "--target")
     if source.is_encoder_decoder:
-        raise UsageError(
-            f"{source.name} is an encoder-decoder, for which no draft is trained here.",
-            flag="--target",
-            remedy="Choose a decoder-only language model.",
-        )
+        why = f"{source.name} is an encoder-decoder, for which no draft is trained here."
+        raise UsageError(why, flag="--target", remedy="Choose a decoder-only language model.")
     device = resolve_device(params["device"] or "auto")
     if threads is not None:
         torch.set_num_threads(threads)

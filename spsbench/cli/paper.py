@@ -74,11 +74,8 @@ def _paper_of(params: Mapping[str, Any]) -> str:
     typed = None if params["of"] is None else _resolved(params["of"])
     before = _resolved(begun.get("of", CHEN)) if begun else None
     if typed is not None and before is not None and typed != before:
-        raise UsageError(
-            f"{params['resume'] or params['out']} holds the paper {before}, got {typed}.",
-            flag="--of",
-            remedy="Leave it out, or name another directory.",
-        )
+        why = f"{params['resume'] or params['out']} holds the paper {before}, got {typed}."
+        raise UsageError(why, flag="--of", remedy="Leave it out, or name another directory.")
     return typed or before or CHEN
 
 
@@ -154,11 +151,8 @@ def paper_directory(params: Mapping[str, Any], pair: str) -> Path:
             f"{named} cannot be used ({problem.strerror}).", flag="--out", remedy="Name another directory."
         ) from problem
     if strangers:
-        raise UsageError(
-            f"{named} is not empty and holds no paper.",
-            flag="--out",
-            remedy="Name a directory that is empty or does not exist.",
-        )
+        remedy = "Name a directory that is empty or does not exist."
+        raise UsageError(f"{named} is not empty and holds no paper.", flag="--out", remedy=remedy)
     return named
 
 
@@ -295,20 +289,14 @@ def setup_of(options: Mapping[str, Any]) -> PaperConfig:
     paper = load_paper(options["of"])
     drafts = _named("--draft", options["draft"] or ())
     if taken := next((name for name in NGRAMS if name in drafts), None):
-        raise UsageError(
-            f"{taken} is the name of an n-gram draft of Table 3.",
-            flag="--draft",
-            remedy="Give the model another name, e.g. small=MODEL.",
-        )
+        remedy = "Give the model another name, e.g. small=MODEL."
+        raise UsageError(f"{taken} is the name of an n-gram draft of Table 3.", flag="--draft", remedy=remedy)
     tasks = _named("--task", options["task"] or ())
     changes: dict[str, Any] = {"tasks": tasks} if tasks else {}
     refuse_together("leviathan", {name: options[name] for name in ("target", "pair")})
     if options["target"] is not None and not drafts:
-        raise UsageError(
-            f"no draft of {options['target']} is named.",
-            flag="--draft",
-            remedy="Give one or more, e.g. --draft small=MODEL.",
-        )
+        remedy = "Give one or more, e.g. --draft small=MODEL."
+        raise UsageError(f"no draft of {options['target']} is named.", flag="--draft", remedy=remedy)
     if options["pair"] not in (None, paper.pair):
         changes |= {"pair": options["pair"], "drafts": {"draft": load_pair(options["pair"]).draft}}
     if drafts:

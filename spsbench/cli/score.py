@@ -181,11 +181,8 @@ def _note_rule(store: RunStore, task: Task, asked: str | None, *, only_missing: 
     if prompt is None:
         return
     if prompt.begun and asked not in (None, "auto"):
-        raise UsageError(
-            "the answers of this run were begun for the model: what it wrote is the rest of the code.",
-            flag="--extract",
-            remedy="Leave it out.",
-        )
+        why = "the answers of this run were begun for the model: what it wrote is the rest of the code."
+        raise UsageError(why, flag="--extract", remedy="Leave it out.")
     chat, rule = prompt.chat, task.extraction(prompt)
     before = info.get("extract") or answers.extraction_rule("auto", chat)
     if only_missing and rule != before and any(sample.scores for sample in store.samples()):

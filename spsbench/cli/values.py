@@ -55,11 +55,8 @@ def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pai
     before = None if written.identity is None else written.identity["target"]
     for source in sources.values():
         if before is not None and before != (now := source.target.identity()):
-            raise UsageError(
-                f"the target is now {now['fingerprint']}, and {before['fingerprint']} wrote these texts.",
-                flag="RUN",
-                remedy="Run it again with this target.",
-            )
+            why = f"the target is now {now['fingerprint']}, and {before['fingerprint']} wrote these texts."
+            raise UsageError(why, flag="RUN", remedy="Run it again with this target.")
     device = resolve_device(config.device)
     placement = None if config.device_map is None else Placement.read(config.device_map)
     dtypes = config.model_dtype, config.draft_model_dtype
@@ -208,11 +205,8 @@ def between(text: str | None, flag: str, low: float, high: float, default: float
     """A number from ``low`` to ``high``, or the default where none was given."""
     value = default if text is None else _float(text)
     if not low <= value <= high:
-        raise UsageError(
-            f"it must be between {low:g} and {high:g}, got {text}.",
-            flag=flag,
-            remedy=f"Give a number, e.g. {default:g}.",
-        )
+        remedy = f"Give a number, e.g. {default:g}."
+        raise UsageError(f"it must be between {low:g} and {high:g}, got {text}.", flag=flag, remedy=remedy)
     return value
 
 

@@ -185,11 +185,8 @@ def _assignment(text: str) -> tuple[list[str], Any]:
     try:
         return path, yaml.safe_load(value)
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise UsageError(
-            f"the value in {text} is not YAML.",
-            flag="--set",
-            remedy="Put it in quotes, e.g. data='\"a: b\"'.",
-        ) from None
+        remedy = "Put it in quotes, e.g. data='\"a: b\"'."
+        raise UsageError(f"the value in {text} is not YAML.", flag="--set", remedy=remedy) from None
 
 
 def _assign(settings: dict[str, Any], path: list[str], value: Any) -> None:

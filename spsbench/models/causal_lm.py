@@ -205,11 +205,8 @@ class CausalLM(ABC):
 
     def _require_layers(self, layers: int, flag: str) -> None:
         if not 1 <= layers <= self.layers:
-            raise UsageError(
-                f"{layers} layers cannot be taken of {self.layers}.",
-                flag=flag,
-                remedy=f"Give layers=1 to {self.layers}.",
-            )
+            remedy = f"Give layers=1 to {self.layers}."
+            raise UsageError(f"{layers} layers cannot be taken of {self.layers}.", flag=flag, remedy=remedy)
 
 
 def text_config(config: Any) -> Any:

@@ -270,11 +270,8 @@ def require_splittable(source: ModelSource, size: int) -> None:
         reason = f"has {kv_heads} heads of keys and values, which {size} does not divide"
     else:
         return
-    raise UsageError(
-        f"{source.name} {reason}: it cannot be split over {size} processes.",
-        flag=TENSOR_PARALLEL,
-        remedy="Choose another N or another target, or leave it out.",
-    )
+    why = f"{source.name} {reason}: it cannot be split over {size} processes."
+    raise UsageError(why, flag=TENSOR_PARALLEL, remedy="Choose another N or another target, or leave it out.")
 
 
 def load_split(

@@ -293,11 +293,8 @@ def _uses_template(config: RunConfig, source: PairSource, task: Task) -> bool:
 def require_decoder(source: PairSource, engine: str) -> None:
     """Refuse an encoder-decoder for an engine that would read its prompt as one text."""
     if source.target.is_encoder_decoder:
-        raise UsageError(
-            f"{engine} runs decoders alone; {source.target.name} is an encoder-decoder.",
-            flag="--engine",
-            remedy=f"Use --engine {EAGER}.",
-        )
+        why = f"{engine} runs decoders alone; {source.target.name} is an encoder-decoder."
+        raise UsageError(why, flag="--engine", remedy=f"Use --engine {EAGER}.")
 
 
 def _unfit(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> Iterator[tuple[str, str, str]]:

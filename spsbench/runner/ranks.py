@@ -56,11 +56,8 @@ def require_split_arms(config: RunConfig, source: PairSource, arms: Sequence[Arm
     tensor_parallel.require_splittable(source.target, config.tensor_parallel)
     ranks_of(config)
     for flag, reason in _needing_it_whole(config, source, arms):
-        raise UsageError(
-            f"{reason}, and {TENSOR_PARALLEL} splits the target over processes.",
-            flag=flag,
-            remedy="Leave one of the two out.",
-        )
+        why = f"{reason}, and {TENSOR_PARALLEL} splits the target over processes."
+        raise UsageError(why, flag=flag, remedy="Leave one of the two out.")
 
 
 def _needing_it_whole(
@@ -145,11 +142,8 @@ def _device(name: str) -> torch.device:
         )
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if device.type == "cuda" and here > torch.cuda.device_count():
-        raise UsageError(
-            f"{here} processes were started on a machine with {torch.cuda.device_count()} GPUs.",
-            flag=TENSOR_PARALLEL,
-            remedy="Start as many as there are GPUs.",
-        )
+        why = f"{here} processes were started on a machine with {torch.cuda.device_count()} GPUs."
+        raise UsageError(why, flag=TENSOR_PARALLEL, remedy="Start as many as there are GPUs.")
     return device
 
 

@@ -367,11 +367,8 @@ def _start_actors(config: RunConfig, threads: int, most: int, *, gpu: bool) -> l
     places = sum(_places(node.get("Resources", {}), threads, gpu) for node in ray.nodes() if node["Alive"])
     if not places:
         wanted = f"{threads} CPUs" + (" and a GPU" if gpu else "")
-        raise UsageError(
-            f"no machine has the {wanted} that a worker takes.",
-            flag="--threads",
-            remedy="Give fewer, or add machines.",
-        )
+        remedy = "Give fewer, or add machines."
+        raise UsageError(f"no machine has the {wanted} that a worker takes.", flag="--threads", remedy=remedy)
     actor = ray.remote(Worker).options(num_cpus=threads, num_gpus=int(gpu), max_restarts=0)
     return [actor.remote(config, Path.cwd()) for _ in range(min(places, most))]
 

@@ -302,11 +302,8 @@ def read_prompts(path: Path) -> list[Prompt]:
             f"{path} cannot be read ({problem.strerror}).", flag="RUN", remedy="Restore the file."
         ) from problem
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise UsageError(
-            f"{path} is damaged ({problem}).",
-            flag="RUN",
-            remedy="Restore the file, or remove it and resume the run, which writes it again.",
-        ) from problem
+        remedy = "Restore the file, or remove it and resume the run, which writes it again."
+        raise UsageError(f"{path} is damaged ({problem}).", flag="RUN", remedy=remedy) from problem
 
 
 def merge_prompts(path: Path, old: Sequence[Prompt], new: Sequence[Prompt]) -> list[Prompt]:
@@ -315,9 +312,6 @@ def merge_prompts(path: Path, old: Sequence[Prompt], new: Sequence[Prompt]) -> l
     for prompt in new:
         before = known.setdefault(prompt.example_id, prompt)
         if before != prompt:
-            raise UsageError(
-                f"example {prompt.example_id!r} has another prompt or reference than in {path}.",
-                flag="--out",
-                remedy="The data has changed: name another directory.",
-            )
+            why = f"example {prompt.example_id!r} has another prompt or reference than in {path}."
+            raise UsageError(why, flag="--out", remedy="The data has changed: name another directory.")
     return list(known.values())

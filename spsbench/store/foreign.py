@@ -451,11 +451,8 @@ def samples(path: Path, flag: str) -> Iterator[tuple[int, Row]]:
         form = form_of(row)
         if form is None or form.samples is None:
             what = "of no known format" if form is None else f"{form.name}: {form.textless}"
-            raise UnavailableError(
-                f"line {number} of {path} is {what}.",
-                flag=flag,
-                remedy="A text needs its prompt and its completion.",
-            )
+            remedy = "A text needs its prompt and its completion."
+            raise UnavailableError(f"line {number} of {path} is {what}.", flag=flag, remedy=remedy)
         try:
             yield from ((number, sample) for sample in form.samples(row))
         except (_Missing, AttributeError, KeyError, TypeError) as problem:

@@ -95,11 +95,8 @@ class RunStore:
         with _released(held):
             there = (directory / RUN_FILE).exists()
             if there and not again:
-                raise UsageError(
-                    f"{directory} already holds a run.",
-                    flag="--out",
-                    remedy=f"Continue it with --resume {directory}, or name another directory.",
-                )
+                remedy = f"Continue it with --resume {directory}, or name another directory."
+                raise UsageError(f"{directory} already holds a run.", flag="--out", remedy=remedy)
             run = opening.prepare(directory, identity, config, info, prompts, again=there)
             return cls(directory, run, held)
 
@@ -275,11 +272,8 @@ def _in_order(shards: list[RunStore]) -> list[RunStore]:
     counts = {name.rpartition("/")[2] for name in names}
     if len(counts) != 1 or "None" in counts:
         listed = ", ".join(f"{shard.directory} is {name}" for shard, name in zip(shards, names, strict=True))
-        raise UsageError(
-            f"these are not the shards of one run: {listed}.",
-            flag="SHARD",
-            remedy="Name the directories of `run --shard 1/N` to `--shard N/N`.",
-        )
+        remedy = "Name the directories of `run --shard 1/N` to `--shard N/N`."
+        raise UsageError(f"these are not the shards of one run: {listed}.", flag="SHARD", remedy=remedy)
     count = int(counts.pop())
     found = Counter(int(name.partition("/")[0]) for name in names)
     twice = [index for index, times in found.items() if times > 1]
@@ -308,11 +302,8 @@ def _dealt_back(hands: Sequence[Sequence[Prompt]]) -> list[Prompt]:
     for number, hand in enumerate(hands, start=1):
         due = len(range(number - 1, total, len(hands)))
         if len(hand) != due:
-            raise UsageError(
-                f"shard {number}/{len(hands)} has {len(hand)} prompts where {due} are due.",
-                flag="SHARD",
-                remedy="All shards need the same --limit.",
-            )
+            why = f"shard {number}/{len(hands)} has {len(hand)} prompts where {due} are due."
+            raise UsageError(why, flag="SHARD", remedy="All shards need the same --limit.")
     prompts = [prompt for prompt in chain.from_iterable(zip_longest(*hands)) if prompt is not None]
     repeated = [name for name, times in Counter(p.example_id for p in prompts).items() if times > 1]
     if repeated:

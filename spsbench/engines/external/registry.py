@@ -41,11 +41,8 @@ class Named:
         options = settled(spec.name, self.options, spec, flag)
         for name, choices in self.choices.items():
             if options[name] not in choices:
-                raise UsageError(
-                    f"{spec.name}:{name}={options[name]} is not valid.",
-                    flag=flag,
-                    remedy=f"Choose from {', '.join(choices)}.",
-                )
+                why = f"{spec.name}:{name}={options[name]} is not valid."
+                raise UsageError(why, flag=flag, remedy=f"Choose from {', '.join(choices)}.")
         return options
 
 
@@ -196,11 +193,8 @@ def server_address(text: str, flag: str) -> tuple[str, str | None]:
     url, named, model = text.removeprefix(OPENAI).partition(_MODEL)
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UsageError(
-            f"{url.rpartition('@')[2] or 'an empty text'} is not the URL of a server.",
-            flag=flag,
-            remedy=f"E.g. {OPENAI}http://127.0.0.1:8000/v1.",
-        )
+        why = f"{url.rpartition('@')[2] or 'an empty text'} is not the URL of a server."
+        raise UsageError(why, flag=flag, remedy=f"E.g. {OPENAI}http://127.0.0.1:8000/v1.")
     if named and not model:
         raise UsageError(f"a name is missing after {_MODEL}.", flag=flag)
     return url, model or None

@@ -307,11 +307,8 @@ def require_same_model(peer: protocol.Peer, rows: Sequence[tuple[list[int], int,
     """
     judged = [(prompt, best) for prompt, best, gap in rows if gap >= NEAR_TIE]
     if not judged:
-        raise UnavailableError(
-            f"no prompt of {len(rows)} distinguishes the target from another model.",
-            flag="--engine",
-            remedy="Give more prompts.",
-        )
+        why = f"no prompt of {len(rows)} distinguishes the target from another model."
+        raise UnavailableError(why, flag="--engine", remedy="Give more prompts.")
     wrong = sum(first_token(peer, prompt, [best], url) != best for prompt, best in judged)
     if wrong:
         raise UnavailableError(

@@ -167,11 +167,8 @@ def _key_of(answer: Mapping[str, Any], title: str, wanted: str | None, name: str
         if key in keys:
             return key
     what = f"has no {wanted!r}" if wanted is not None else "does not say which of its numbers counts"
-    raise UsageError(
-        f"the answer of {name} {what}: it has {', '.join(keys) or 'no number'}.",
-        flag=flag,
-        remedy=f"Name one as {PREFIX}NAME:KEY.",
-    )
+    why = f"the answer of {name} {what}: it has {', '.join(keys) or 'no number'}."
+    raise UsageError(why, flag=flag, remedy=f"Name one as {PREFIX}NAME:KEY.")
 
 
 def _is_figure(value: Any) -> bool:
