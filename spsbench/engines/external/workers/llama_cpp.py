@@ -18,26 +18,48 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spsbench.engines.external import protocol, serving, waves
+from spsbench.engines.external.protocol import (
+    FLOAT32,
+    IMPOSSIBLE,
+    LENGTH,
+    LONGEST_NGRAM,
+    LOOKUP,
+    LOOKUP_RULE,
+    MOST_IN_FLIGHT,
+    STOP,
+    Answer,
+    Ask,
+    Described,
+    Load,
+    Together,
+    Wave,
+    seed_field,
+)
 from spsbench.engines.external.quantised import kinds_of
+from spsbench.engines.external.serving import (
+    PENALTIES,
+    float32_only,
+    lacking,
+    require_processors,
+    serve,
+    until_stop,
+    usual_settings,
+)
+from spsbench.engines.external.waves import Hear, threaded
 
 _PATIENCE_S = 300
 _DRAFTS = "llamacpp:spec_decode_num_drafts_total"
-_RULES = {
-    "greedy": "sample-and-compare",
-    "probabilistic": "modified rejection",
-    protocol.LOOKUP: protocol.LOOKUP_RULE,
-}
+_RULES = {"greedy": "sample-and-compare", "probabilistic": "modified rejection", LOOKUP: LOOKUP_RULE}
 
-_ORDERED = ("min_p", "typical_p", *serving.PENALTIES)
+_ORDERED = ("min_p", "typical_p", *PENALTIES)
 PROCESSORS = (*_ORDERED, "logit_bias", "grammar")
 
 
 class LlamaCpp:
     """One server with a slot for each request in flight; its times and counts are per request."""
 
-    def __init__(self, load: protocol.Load) -> None:
-        serving.float32_only(load)
+    def __init__(self, load: Load) -> None:
+        float32_only(load)
         self._load, self._server = load, load.options["server"]
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -48,20 +70,20 @@ class LlamaCpp:
         atexit.register(self._process.kill)
         self._wait()
 
-    def describe(self) -> protocol.Described:
+    def describe(self) -> Described:
         asked = subprocess.run([self._server, "--version"], capture_output=True, text=True, check=True)
         line = next(x for x in (asked.stdout + asked.stderr).splitlines() if x.startswith("version"))
         (model,) = json.loads(self._asked("/v1/models"))["data"]
-        settings = serving.usual_settings(self._load)
-        if self._load.weights != protocol.FLOAT32:
+        settings = usual_settings(self._load)
+        if self._load.weights != FLOAT32:
             settings["weights"] = kinds_of(Path(self._load.target))  # what its tensors really are
-        return protocol.Described(
+        return Described(
             engine="llama.cpp",
             version=line.split(":", 1)[1].partition(", commit")[0].replace(" (", ", ").strip(),
             vocab_size=model["meta"]["n_vocab"],
             rule=_RULES[_how(self._load)] if self._load.speculative else None,
             settings=settings,
-            in_flight=protocol.MOST_IN_FLIGHT,
+            in_flight=MOST_IN_FLIGHT,
             limits=[
                 "With penalties, min-p or typical-p its own order: penalties, top-k, typical-p, top-p, "
                 "min-p, temperature.",
@@ -71,7 +93,7 @@ class LlamaCpp:
             processors=list(PROCESSORS),
         )
 
-    def generate(self, ask: protocol.Ask) -> protocol.Answer:
+    def generate(self, ask: Ask) -> Answer:
         """The prefill gives the first token; what ends a text is among ``tokens``."""
         before = self._drafts()
         started = time.perf_counter()
@@ -83,11 +105,11 @@ class LlamaCpp:
         counts: dict[str, Any] = {"loops": decoded}
         if self._load.speculative:
             # Its counter leaves loops without a draft out, which there are where less than K tokens are left.
-            whole = _how(self._load) != protocol.LOOKUP and decoded + self._load.k < ask.max_new_tokens
+            whole = _how(self._load) != LOOKUP and decoded + self._load.k < ask.max_new_tokens
             counts["loops"] = self._drafts() - before if whole else None
             counts["drafted"] = int(timings.get("draft_n", 0))
             counts["accepted"] = int(timings.get("draft_n_accepted", 0))
-        return protocol.Answer(
+        return Answer(
             ids,
             finish,
             hidden,
@@ -99,13 +121,13 @@ class LlamaCpp:
             **counts,
         )
 
-    def together(self, wave: protocol.Wave) -> protocol.Together:
+    def together(self, wave: Wave) -> Together:
         """A thread and a slot for each; a stream that is closed aborts its request."""
-        return waves.threaded(wave, self._alongside)
+        return threaded(wave, self._alongside)
 
-    def _alongside(self, ask: protocol.Ask, hear: waves.Hear | None) -> protocol.Answer | None:
+    def _alongside(self, ask: Ask, hear: Hear | None) -> Answer | None:
         if hear is None:
-            return protocol.Answer(*output(json.loads(self._asked("/completion", self._body(ask))), ask))
+            return Answer(*output(json.loads(self._asked("/completion", self._body(ask))), ask))
         tokens = 0
         with self._opened("/completion", self._body(ask) | {"stream": True}) as lines:
             for line in lines:
@@ -115,7 +137,7 @@ class LlamaCpp:
                         break
         return None
 
-    def _body(self, ask: protocol.Ask) -> dict[str, Any]:
+    def _body(self, ask: Ask) -> dict[str, Any]:
         return body(ask) | {"cache_prompt": self._load.prefix_cache}
 
     def _drafts(self) -> int:
@@ -144,18 +166,18 @@ class LlamaCpp:
         return urllib.request.urlopen(asked)
 
 
-def output(found: Mapping[str, Any], ask: protocol.Ask) -> tuple[list[int], str, bool]:
+def output(found: Mapping[str, Any], ask: Ask) -> tuple[list[int], str, bool]:
     """The ids, why they end and whether what ended them is kept back."""
-    ids, finish = serving.until_stop(list(found["tokens"]), ask)
-    hidden = finish == protocol.LENGTH and found.get("stop_type") in ("word", "eos")
-    return ids, protocol.STOP if hidden else finish, hidden
+    ids, finish = until_stop(list(found["tokens"]), ask)
+    hidden = finish == LENGTH and found.get("stop_type") in ("word", "eos")
+    return ids, STOP if hidden else finish, hidden
 
 
-def body(ask: protocol.Ask) -> dict[str, Any]:
+def body(ask: Ask) -> dict[str, Any]:
     """Of a request. The chain of samplers is said in full, or its defaults (top-k 40, min-p .05) join in."""
     sampling = ask.sampling
-    serving.require_processors(sampling, PROCESSORS)
-    processed = not {*serving.lacking(sampling, ())}.isdisjoint(_ORDERED)
+    require_processors(sampling, PROCESSORS)
+    processed = not {*lacking(sampling, ())}.isdisjoint(_ORDERED)
     drawn: dict[str, Any] = {"samplers": ["top_k"], "top_k": 1, "temperature": 0.0}
     if not sampling.greedy:
         drawn = {"samplers": ["temperature", "top_k", "top_p"], "temperature": sampling.temperature}
@@ -166,7 +188,7 @@ def body(ask: protocol.Ask) -> dict[str, Any]:
         drawn["samplers"] = ["penalties", "top_k"]
     if processed:
         drawn |= {"repeat_penalty": sampling.repetition_penalty, "typical_p": sampling.typical_p}
-        drawn |= {name: getattr(sampling, name) for name in serving.PENALTIES[1:]}
+        drawn |= {name: getattr(sampling, name) for name in PENALTIES[1:]}
         drawn["repeat_last_n"] = 64  # its default, which a server may have been started without
     if sampling.logit_bias:
         drawn["logit_bias"] = [[int(token), bias] for token, bias in sampling.logit_bias.items()]
@@ -175,7 +197,7 @@ def body(ask: protocol.Ask) -> dict[str, Any]:
     if ask.logprobs:
         drawn |= {"n_probs": 1, "post_sampling_probs": False}
     if not sampling.greedy:
-        drawn |= protocol.seed_field("seed", ask.seed, 2**32)
+        drawn |= seed_field("seed", ask.seed, 2**32)
     return drawn | {
         "prompt": ask.prompt_ids,
         "n_predict": ask.max_new_tokens,
@@ -184,7 +206,7 @@ def body(ask: protocol.Ask) -> dict[str, Any]:
     }
 
 
-def logprobs(found: Mapping[str, Any], ids: list[int], ask: protocol.Ask) -> list[float] | None:
+def logprobs(found: Mapping[str, Any], ids: list[int], ask: Ask) -> list[float] | None:
     """Of the target's logits before all samplers.
 
     None where tokens were drafted, to which it gives probability 1 (``TODO: set result.probs`` in
@@ -200,18 +222,18 @@ def logprobs(found: Mapping[str, Any], ids: list[int], ask: protocol.Ask) -> lis
     own = [float(value) for _, value in told if isinstance(value, (int, float))]
     if timings.get("draft_n") or len(own) < len(told):
         return None
-    return [max(value, protocol.IMPOSSIBLE) for value in own]
+    return [max(value, IMPOSSIBLE) for value in own]
 
 
-def flags(load: protocol.Load) -> list[str]:
+def flags(load: Load) -> list[str]:
     """Keys and values in float32 as the weights; kept from one request to the next only where asked for."""
     slots = load.in_flight
     told = ["-m", load.target, "--host", "127.0.0.1", "-c", str(load.context * slots), "-np", str(slots)]
     told += ["-ctk", "f32", "-ctv", "f32", "-fa", "off"]
     told += ["--no-warmup", "--offline", "--metrics", "--cache-ram", "0", "--threads-http", str(slots + 1)]
     pools = ["-t", "-tb"]
-    if load.draft is not None and _how(load) == protocol.LOOKUP:
-        told += ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(protocol.LONGEST_NGRAM)]
+    if load.draft is not None and _how(load) == LOOKUP:
+        told += ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(LONGEST_NGRAM)]
         told += ["--spec-ngram-simple-size-m", str(load.k)]
     elif load.draft is not None:
         told += ["--spec-type", "draft-simple", "-md", load.draft, "--spec-draft-p-min", "0"]
@@ -223,14 +245,10 @@ def flags(load: protocol.Load) -> list[str]:
     return told
 
 
-def _how(load: protocol.Load) -> str:
+def _how(load: Load) -> str:
     """How it drafts, as ``_RULES`` names it."""
-    return (
-        protocol.LOOKUP
-        if load.speculation == protocol.LOOKUP
-        else str(load.options.get("draft_sampling", "greedy"))
-    )
+    return LOOKUP if load.speculation == LOOKUP else str(load.options.get("draft_sampling", "greedy"))
 
 
 if __name__ == "__main__":
-    serving.serve(LlamaCpp)
+    serve(LlamaCpp)

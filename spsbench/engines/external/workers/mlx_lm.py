@@ -9,14 +9,21 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from spsbench.engines.external import protocol, serving
+from spsbench.engines.external.protocol import Answer, Ask, Described, Load
+from spsbench.engines.external.serving import (
+    float32_only,
+    require_processors,
+    serve,
+    until_stop,
+    usual_settings,
+)
 
 
 class MlxLm:
     """The generators of ``mlx_lm.generate`` without its tokenizer: ids in, ids out."""
 
-    def __init__(self, load: protocol.Load) -> None:
-        serving.float32_only(load)
+    def __init__(self, load: Load) -> None:
+        float32_only(load)
         self._load = load
         self._mx: Any = importlib.import_module("mlx.core")
         self._mx.set_default_device(self._mx.cpu)
@@ -25,19 +32,19 @@ class MlxLm:
         self._target, self._vocab_size = self._model(load.target)
         self._draft = None if load.draft is None else self._model(load.draft)[0]
 
-    def describe(self) -> protocol.Described:
-        return protocol.Described(
+    def describe(self) -> Described:
+        return Described(
             engine="MLX LM",
             version=f"{version('mlx-lm')}, mlx {version('mlx')}",
             vocab_size=self._vocab_size,
             rule="sample-and-compare" if self._load.speculative else None,
-            settings=serving.usual_settings(self._load) | {"sampler_order": "top_p, top_k, temperature"},
+            settings=usual_settings(self._load) | {"sampler_order": "top_p, top_k, temperature"},
             limits=["It cuts by top-p at temperature 1, before the temperature."],
         )
 
-    def generate(self, ask: protocol.Ask) -> protocol.Answer:
+    def generate(self, ask: Ask) -> Answer:
         """With a draft the prefill gives no token; a loop ends with a token that is not the draft's."""
-        serving.require_processors(ask.sampling, ())
+        require_processors(ask.sampling, ())
         if ask.seed is not None:  # without one its stream goes on
             self._mx.random.seed(ask.seed)
         started = time.perf_counter()
@@ -59,10 +66,10 @@ class MlxLm:
             counts["accepted"] = sum(accepted)
         prefill_ms = first_ms if self._draft is None else None
         decode_ms = None if prefill_ms is None else wall_ms - prefill_ms
-        found = serving.until_stop(ids, ask)
-        return protocol.Answer(*found, prefill_ms=prefill_ms, decode_ms=decode_ms, wall_ms=wall_ms, **counts)
+        found = until_stop(ids, ask)
+        return Answer(*found, prefill_ms=prefill_ms, decode_ms=decode_ms, wall_ms=wall_ms, **counts)
 
-    def _tokens(self, ask: protocol.Ask) -> Iterator[tuple[int, bool]]:
+    def _tokens(self, ask: Ask) -> Iterator[tuple[int, bool]]:
         """Each token, and whether the draft proposed it."""
         sampling = ask.sampling
         given = {"temp": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
@@ -85,4 +92,4 @@ class MlxLm:
 
 
 if __name__ == "__main__":
-    serving.serve(MlxLm)
+    serve(MlxLm)

@@ -16,7 +16,25 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from spsbench.engines.external import protocol, serving, waves
+from spsbench.engines.external.protocol import (
+    MOST_IN_FLIGHT,
+    Answer,
+    Ask,
+    Described,
+    Load,
+    PeerError,
+    Together,
+    Wave,
+    seed_field,
+)
+from spsbench.engines.external.serving import (
+    float32_only,
+    require_processors,
+    serve,
+    until_stop,
+    usual_settings,
+)
+from spsbench.engines.external.waves import News, stepped
 
 _CONFIG = "genai_config.json"
 _EVENTS = 64  # of one call
@@ -32,8 +50,8 @@ class OnnxRuntimeGenAI:
     configured for dynamic batching", 0.18.0).
     """
 
-    def __init__(self, load: protocol.Load) -> None:
-        serving.float32_only(load)
+    def __init__(self, load: Load) -> None:
+        float32_only(load)
         self._genai: Any = importlib.import_module("onnxruntime_genai")
         self._load = load
         config = json.loads((Path(load.target) / _CONFIG).read_text())
@@ -50,17 +68,17 @@ class OnnxRuntimeGenAI:
         self._model = self._genai.Model(str(folder))
         self._turns: dict[int, tuple[Any, int, list[int]]] = {}
 
-    def describe(self) -> protocol.Described:
+    def describe(self) -> Described:
         rule = "greedy: sample-and-compare; sampled: not documented"
-        settings = serving.usual_settings(self._load)
+        settings = usual_settings(self._load)
         del settings["sampler_order"]
-        return protocol.Described(
+        return Described(
             engine="ONNX Runtime GenAI",
             version=version("onnxruntime-genai"),
             vocab_size=self._vocab_size,
             rule=rule if self._load.speculative else None,
             settings=settings | {"prefix_cache": False},
-            in_flight=None if self._load.speculative else protocol.MOST_IN_FLIGHT,
+            in_flight=None if self._load.speculative else MOST_IN_FLIGHT,
             limits=[
                 "With top_k 0 it ignores top_p, so it is asked for a top-k of the whole vocabulary.",
                 "Its order of temperature, top-k and top-p is not documented, and not reported here.",
@@ -69,7 +87,7 @@ class OnnxRuntimeGenAI:
             processors=list(_PROCESSORS),
         )
 
-    def generate(self, ask: protocol.Ask) -> protocol.Answer:
+    def generate(self, ask: Ask) -> Answer:
         """Alone, the first token comes of the prefill; with a draft, of the first round as all others."""
         import numpy as np
 
@@ -96,8 +114,8 @@ class OnnxRuntimeGenAI:
             counts = {"decoded": len(ids), "loops": int(told["rounds"])}
             counts["drafted"] = int(told["draft_tokens_proposed"])
             counts["accepted"] = int(told["draft_tokens_accepted"])
-        return protocol.Answer(
-            *serving.until_stop(ids, ask),
+        return Answer(
+            *until_stop(ids, ask),
             prefill_ms=1e3 * (prefilled - started),
             decode_ms=1e3 * (ended - prefilled),
             wall_ms=1e3 * (ended - started),
@@ -105,14 +123,14 @@ class OnnxRuntimeGenAI:
             **counts,
         )
 
-    def together(self, wave: protocol.Wave) -> protocol.Together:
+    def together(self, wave: Wave) -> Together:
         """In static batches; see the class. One that failed takes no other request, so each has an engine."""
         self._turns.clear()
         self._engine = self._genai.Engine(self._model)
         self._events = self._engine.create_event_buffer(_EVENTS)
-        return waves.stepped(wave, self)
+        return stepped(wave, self)
 
-    def add(self, number: int, ask: protocol.Ask) -> None:
+    def add(self, number: int, ask: Ask) -> None:
         import numpy as np
 
         self._require_possible(ask)
@@ -131,7 +149,7 @@ class OnnxRuntimeGenAI:
         began = request.begin_turn(np.array(ask.prompt_ids, dtype=np.int32), turn)
         self._turns[number] = request, began, []
 
-    def step(self) -> Iterator[waves.News]:
+    def step(self) -> Iterator[News]:
         flags = self._genai.EngineEventFlags
         for event in self._engine.run(self._events):
             number = next((n for n, (request, *_) in self._turns.items() if request is event.request), None)
@@ -151,12 +169,12 @@ class OnnxRuntimeGenAI:
         request, began, _ = self._turns.pop(number)
         request.cancel_turn(began)
 
-    def _require_possible(self, ask: protocol.Ask) -> None:
-        serving.require_processors(ask.sampling, _PROCESSORS)
+    def _require_possible(self, ask: Ask) -> None:
+        require_processors(ask.sampling, _PROCESSORS)
         if ask.sampling.min_new_tokens and not set(ask.stop_ids) <= self._ends:
-            raise protocol.PeerError("cannot: its min_length bars the model's own end tokens alone")
+            raise PeerError("cannot: its min_length bars the model's own end tokens alone")
 
-    def _parameters(self, ask: protocol.Ask) -> Any:
+    def _parameters(self, ask: Ask) -> Any:
         self._require_possible(ask)
         drawn = ask.sampling
         parameters = self._genai.GeneratorParams(self._model)
@@ -164,10 +182,7 @@ class OnnxRuntimeGenAI:
         options |= {"do_sample": not drawn.greedy, "repetition_penalty": drawn.repetition_penalty}
         options["min_length"] = len(ask.prompt_ids) + drawn.min_new_tokens if drawn.min_new_tokens else 0
         if not ask.sampling.greedy:
-            options |= {
-                "temperature": ask.sampling.temperature,
-                **protocol.seed_field("random_seed", ask.seed),
-            }
+            options |= {"temperature": ask.sampling.temperature, **seed_field("random_seed", ask.seed)}
             options |= {"top_k": ask.sampling.top_k, "top_p": ask.sampling.top_p}
             if ask.sampling.top_p < 1 and not ask.sampling.top_k:
                 options["top_k"] = self._vocab_size  # with 0 it ignores top_p
@@ -179,7 +194,7 @@ class OnnxRuntimeGenAI:
         return parameters
 
 
-def compose(load: protocol.Load, folder: Path) -> None:
+def compose(load: Load, folder: Path) -> None:
     """Write a configuration for these settings, above links to the models' own folders.
 
     Release 0.18 refuses ``..`` in a file name, so the models must lie beneath their configuration.
@@ -211,4 +226,4 @@ def _decoder(role: str, source: Path, threads: int | None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serving.serve(OnnxRuntimeGenAI)
+    serve(OnnxRuntimeGenAI)

