@@ -140,12 +140,8 @@ _STYLES = {"ok": "green", "absent": "yellow", "broken": "red", "busy": "yellow",
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A thing that was looked at.
-
-    Attributes:
-        state: ``ok``; ``absent``: would have to be fetched; ``broken``: should be here and is not;
-            ``busy``: others use it now; ``info``: a fact.
-    """
+    """A thing that was looked at: ``ok``; ``absent``: would have to be fetched; ``broken``: should be here
+    and is not; ``busy``: others use it now; or ``info``: a fact."""
 
     what: str
     state: Literal["ok", "absent", "broken", "busy", "info"]

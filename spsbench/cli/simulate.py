@@ -301,11 +301,7 @@ _SIBLINGS: tuple[Siblings, ...] = ("without", "independent", "top")
 
 
 def _tree(params: Mapping[str, Any], rule: Spec, support: int) -> tuple[Shape | None, Siblings]:
-    """The shape of drafts, None for chains, and how siblings are chosen.
-
-    Args:
-        support: how many tokens a row may have.
-    """
+    """The shape of drafts, None for chains, and how siblings of ``support`` possible tokens are chosen."""
     from spsbench.axes import K_SEQ
     from spsbench.drafters.registry import rule_kind
     from spsbench.drafters.shape import Shape, shape_of

@@ -29,12 +29,8 @@ QUANTISED = {"int8": 8, "int4": 4}
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """A dtype, and the bits of the weights where they are quantised.
-
-    Attributes:
-        dtype: that the model computes in; ``auto`` for the checkpoint's own.
-        quantise: ``int8`` or ``int4``; None keeps the weights in that dtype.
-    """
+    """A dtype that the model computes in (``auto``: the checkpoint's own), and ``int8`` or ``int4`` where
+    weights are quantised."""
 
     dtype: str = _AUTO
     quantise: str | None = None
@@ -222,11 +218,8 @@ class ModelRef(_Settings):
 
 
 class PairConfig(_Settings):
-    """A target and the draft that proposes for it.
-
-    Attributes:
-        drafter: what proposes tokens unless a run names others, e.g. ``heads``.
-    """
+    """A target and the draft that proposes for it; ``drafter`` proposes unless a run names others, e.g.
+    ``heads``."""
 
     name: Name = Field(description="a name")
     target: ModelRef = Field(description="`{id: ...}`, optionally with a revision")

@@ -37,11 +37,8 @@ class ProblemFailure(Exception):
 
 
 class WorkerProcess:
-    """One ``spsbench.execution.worker`` process, asked one job at a time.
-
-    Attributes:
-        hello: what the sandbox says of itself: ``uid``, ``landlock_abi``.
-    """
+    """One ``spsbench.execution.worker`` process, asked one job at a time. In ``hello`` the sandbox says its
+    ``uid`` and ``landlock_abi``."""
 
     def __init__(self, layers: Collection[str], number: int | None = None) -> None:
         self._layers, self._number = layers, number

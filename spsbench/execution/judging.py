@@ -69,11 +69,7 @@ class _Job(NamedTuple):
 
 @dataclass
 class _Work:
-    """What the workers share.
-
-    Attributes:
-        starved: jobs that timed out without a fair share of a CPU.
-    """
+    """What the workers share; jobs are ``starved`` that timed out without a fair share of a CPU."""
 
     jobs: Iterator[_Job]
     keys: list[bytes] = field(default_factory=list)

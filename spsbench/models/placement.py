@@ -122,11 +122,8 @@ class Placement:
     def settings(
         self, target: ModelSource, dtype: str, reserved_bytes: int, device: torch.device, folder: str
     ) -> dict[str, Any]:
-        """Arguments of ``from_pretrained``.
-
-        Args:
-            reserved_bytes: that a strategy leaves free on ``device``, for the draft.
-        """
+        """Arguments of ``from_pretrained``; a strategy leaves ``reserved_bytes`` free on ``device``, for the
+        draft."""
         if self.modules is not None:
             plain = _disjoint(self.modules, skeleton(target.config))
             return {"device_map": plain, "offload_folder": folder}

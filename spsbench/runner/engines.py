@@ -126,11 +126,8 @@ def require_placeable(arms: Sequence[Arm]) -> None:
 
 
 class EngineFactory:
-    """Builds engines over one pair; models and caches are shared between arms, which take turns.
-
-    Args:
-        slots: the longest sequence that a fixed shape must hold: prompt, output and K more, in tokens.
-    """
+    """Builds engines over one pair; models and caches are shared between arms, which take turns. A fixed
+    shape holds ``slots`` tokens: prompt, output and K more."""
 
     def __init__(
         self,

@@ -38,13 +38,8 @@ _WARM_UP_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run came to.
-
-    Attributes:
-        summary: the content of ``summary.json``.
-        complete: whether every sequence is there and none failed: of all prompts, or of those up to where
-            ``until`` or ``budget_s`` ended the run.
-    """
+    """What a run came to: its summary, and whether every sequence is there and none failed, of all prompts or
+    of those up to where ``until`` or ``budget_s`` ended the run."""
 
     directory: Path
     summary: Summary

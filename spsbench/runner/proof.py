@@ -163,11 +163,8 @@ def note_proof(store: RunStore, found: Proof, watcher: Watcher) -> None:
 
 
 def draw_proof(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
-    """Write sequences at temperature 1 and judge them.
-
-    Returns:
-        ``sampling``, ``arms`` (see ``_judged``) and ``seconds``; nothing where there is nothing to prove.
-    """
+    """Write sequences at temperature 1 and judge them: ``sampling``, ``arms`` (see ``_judged``) and
+    ``seconds``; nothing where there is nothing to prove."""
     prompts = proof_prompts(plan)
     if not prompts:
         return {}

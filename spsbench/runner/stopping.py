@@ -28,11 +28,7 @@ _FILLS = 2
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One sequence to generate.
-
-    Attributes:
-        wave: see ``Sample.wave``.
-    """
+    """One sequence to generate; ``wave``: see ``Sample.wave``."""
 
     prompt: Prompt
     sample_index: int
@@ -117,12 +113,8 @@ _Compared = tuple[str, str, PairedTimes]
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a run will take, as far as it is known.
-
-    Attributes:
-        precision: half-width that was asked for; None without ``until``.
-        prompt_s: seconds of a prompt.
-    """
+    """What a run will take, as far as it is known: ``prompt_s`` a prompt; ``precision`` is the half-width
+    that was asked for, None without ``until``."""
 
     precision: float | None
     needed: int | None

@@ -163,11 +163,7 @@ class _Hands:
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """Who a worker is.
-
-    Attributes:
-        environment: of ``describe_environment``.
-    """
+    """Who a worker is; ``environment`` is that of ``describe_environment``."""
 
     machine: str
     process: int

@@ -248,11 +248,7 @@ def leakage_bound(facts: Mapping[str, Any] | None) -> float | None:
 def evidence_of(
     samples: pd.DataFrame, prefix: str = "", *, exact: bool = True, log_e: float | None = None
 ) -> Evidence | None:
-    """What one kind of evidence says about an arm.
-
-    Args:
-        exact: whether the rows are so precise that a token of probability 0 proves a fault.
-    """
+    """What one kind of evidence says about an arm; ``exact``: a token of probability 0 proves a fault."""
     done = finished(samples)
     carried, prompts = evidence_stats.per_prompt(done, prefix)
     if carried.empty:

@@ -397,11 +397,8 @@ def recognised(path: Path, flag: str) -> Form | None:
 
 
 def read(path: Path, form: Form, flag: str) -> Found:
-    """All that a file holds but its texts.
-
-    Raises:
-        UnavailableError: a field is missing, numbers contradict each other, or several models are in it.
-    """
+    """All that a file holds but its texts; UnavailableError if a field is missing, numbers contradict each
+    other, or several models are in it."""
     found = Found(form)
     if form is PUBLISHED:
         from spsbench.config.files import read_yaml
@@ -442,11 +439,8 @@ def samples_in(row: Row) -> Sequence[Row]:
 
 
 def samples(path: Path, flag: str) -> Iterator[tuple[int, Row]]:
-    """(line number, line of ``audit``) of every text of another tool's file.
-
-    Raises:
-        UnavailableError: it has no texts, or lacks a field.
-    """
+    """(line number, line of ``audit``) of every text of another tool's file; UnavailableError if it has no
+    texts, or lacks a field."""
     for number, row in documents(path, flag):
         form = form_of(row)
         if form is None or form.samples is None:

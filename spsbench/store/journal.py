@@ -28,11 +28,8 @@ class _Line(NamedTuple):
 
 
 class Journal:
-    """Append-only rows, each durable when ``append`` returns.
-
-    Attributes:
-        digests: what ``digest`` made of each row in the file when it was opened, by offset.
-    """
+    """Append-only rows, each durable when ``append`` returns; ``digests`` are what ``digest`` made of the
+    rows in the file when it was opened, by offset."""
 
     def __init__(self, path: Path, digest: Digest, *, writable: bool) -> None:
         self.path = path

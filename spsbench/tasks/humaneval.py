@@ -20,12 +20,8 @@ _FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 
 
 class Code(YamlTask):
-    """0-shot completion of a function, scored by its tests.
-
-    Args:
-        judge_timeout_s: wall seconds for a program with its tests; upstream's default.
-        extract: how code is taken from an answer, see ``spsbench.tasks.answers``.
-    """
+    """0-shot completion of a function, scored by its tests within ``judge_timeout_s`` wall seconds
+    (upstream's default); ``extract``: how code is taken from an answer, see ``spsbench.tasks.answers``."""
 
     runs_code = True
 

@@ -49,11 +49,8 @@ SKIPPED, LOSSY = "skipped", "lossy by design"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The verdict of one test, with what it rests on.
-
-    Attributes:
-        unjudged: why there is no judgement, ``SKIPPED`` or ``LOSSY``; empty where there is one.
-    """
+    """The verdict of one test, with what it rests on; ``unjudged`` says why there is none: ``SKIPPED`` or
+    ``LOSSY``."""
 
     test: str
     passed: bool

@@ -118,11 +118,7 @@ gone.
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How a worker is started.
-
-    Attributes:
-        load_s, answer_s: how long ``describe`` and ``generate`` may take, in seconds.
-    """
+    """How a worker is started; ``describe`` may take ``load_s`` and ``generate`` ``answer_s`` seconds."""
 
     argv: Sequence[str]
     log: Path

@@ -20,12 +20,8 @@ from spsbench.execution.inside import kernel
 
 @dataclass(frozen=True)
 class Table:
-    """One architecture: how the kernel names it, and its numbers.
-
-    Attributes:
-        audit_arch: ``AUDIT_ARCH_*`` of ``linux/audit.h``.
-        judged: calls allowed with some arguments; see ``_RULES``.
-    """
+    """One architecture: how the kernel names it (``AUDIT_ARCH_*`` of ``linux/audit.h``), and its numbers;
+    ``judged`` are calls allowed with some arguments, see ``_RULES``."""
 
     audit_arch: int
     allowed: dict[str, int]

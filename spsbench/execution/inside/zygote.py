@@ -88,11 +88,8 @@ class _Locks:
 
 
 def serve(control: socket.socket, settings: dict[str, Any]) -> None:
-    """Lock this process up, say so, and serve until the judge hangs up.
-
-    Args:
-        settings: ``layers``, ``packages`` (name to folder), ``memory_bytes``.
-    """
+    """Lock this process up, say so, and serve until the judge hangs up. ``settings``: ``layers``,
+    ``packages`` (name to folder), ``memory_bytes``."""
     try:
         hello = _lock_up(settings)
         locks = _Locks(settings["layers"], settings["memory_bytes"])
