@@ -118,7 +118,11 @@ def audit(**params: Any) -> None:
 
         audit_releases(params)
     elif params["engine"] is not None:
-        audit_named(params)
+        from spsbench.engines.external.registry import find_peer
+
+        course, gone = audited(params, find_peer(params["engine"]))
+        course.show()
+        conclude(course.rows, course.effort.bound, gone)
     elif params["samples"] is not None:
         audit_file(params["samples"], params)
     else:
@@ -441,17 +445,10 @@ _DEFAULT = ({"temperature": "0.7"}, {"temperature": "1"}, {"temperature": "1", "
 so does one that ignores the cut."""
 
 
-def audit_named(params: Mapping[str, Any]) -> None:
-    from spsbench.engines.external.registry import find_peer
-
-    course, gone = audited(params, find_peer(params["engine"]))
-    course.show()
-    conclude(course.rows, course.effort.bound, gone)
-
-
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The options of an audit, read; ``kind`` is the engine with the weights that were asked for."""
+    """The options of an audit, read; ``kind`` is the engine with the weights that were asked for, ``limits``
+    are leakage, texts and seconds."""
 
     kind: PeerKind
     limits: tuple[float, int, float]
@@ -472,7 +469,12 @@ def settings_asked(params: Mapping[str, Any], kind: PeerKind) -> Asked:
     """Refuse what cannot be asked, before torch is imported."""
     from spsbench.engines.external.protocol import FLOAT32, MOST_IN_FLIGHT
 
-    limits, weights = _limits(params), params["weights"] or FLOAT32
+    bound = 0.02 if params["bound"] is None else values.share(params["bound"], "--bound")
+    texts = int(values.number(params["texts"], "--texts", 1, _TEXTS, whole=True))
+    limits, weights = (
+        (bound, texts, values.seconds(params["budget"], _BUDGET_S)),
+        params["weights"] or FLOAT32,
+    )
     kind, lookaheads = _prepared(kind, params, weights)
     samplings = _samplings(params)
     levels = values.concurrencies(params["in_flight"] or "1", "--in-flight", MOST_IN_FLIGHT)
@@ -579,13 +581,6 @@ def _samplings(params: Mapping[str, Any]) -> list[SamplingParams]:
     lists = [[None] if params[name] is None else params[name].split(",") for name in names]
     found = [values.sampling({**params, **dict(zip(names, given, strict=True))}) for given in product(*lists)]
     return list(dict.fromkeys(found))
-
-
-def _limits(params: Mapping[str, Any]) -> tuple[float, int, float]:
-    """Leakage, texts and seconds: all of ``Effort`` but the length of a text, which the task says."""
-    bound = 0.02 if params["bound"] is None else values.share(params["bound"], "--bound")
-    texts = int(values.number(params["texts"], "--texts", 1, _TEXTS, whole=True))
-    return bound, texts, values.seconds(params["budget"], _BUDGET_S)
 
 
 def config_of(params: Mapping[str, Any], task_flag: str) -> RunConfig:

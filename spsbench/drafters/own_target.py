@@ -90,11 +90,8 @@ def rounded_target(target: object, bits: int) -> OnnxLM:
             remedy="Choose another drafter, or a target that onnxruntime covers, on a CPU.",
         )
     if target.bits is not None:
-        raise UsageError(
-            f"the target's weights are {target.weights} already.",
-            flag=_FLAG,
-            remedy="Choose another drafter, or --dtype float32.",
-        )
+        remedy = "Choose another drafter, or --dtype float32."
+        raise UsageError(f"the target's weights are {target.weights} already.", flag=_FLAG, remedy=remedy)
     return target.rounded(bits)
 
 

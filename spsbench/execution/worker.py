@@ -291,7 +291,7 @@ def main(layers: list[str], number: int | None = None) -> None:
     jobs, answers = _private_streams()
     with contextlib.suppress(OSError):  # if memory runs out, this is killed before the benchmark is
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
-    limits.lower_soft("AS", _MEMORY_BYTES)
+    limits.lower("AS", _MEMORY_BYTES, hard=False)
     if number is not None and hasattr(os, "sched_setaffinity"):
         allowed = sorted(os.sched_getaffinity(0))
         with contextlib.suppress(OSError):

@@ -196,11 +196,6 @@ def _hypotheses(rows: list[Row]) -> list[Hypothesis]:
     ]
 
 
-def _storable(text: str) -> str:
-    """Text without lone surrogates, which neither UTF-8 nor Parquet can hold."""
-    return text.encode("utf-8", "replace").decode()
-
-
 def _columns(records: list[Any], names: Mapping[str, str]) -> dict[str, list[Any] | None]:
     """Records by column; a column without any value is None."""
     columns: dict[str, list[Any] | None] = {}
@@ -246,7 +241,8 @@ _HOLDS: dict[str, Any] = {
 """The types of JSON; text may hold what cannot be stored, names never do."""
 
 _ENCODED: dict[str, Callable[[Any], Any]] = {
-    "text": _storable,
+    # Without lone surrogates, which neither UTF-8 nor Parquet can hold.
+    "text": lambda text: text.encode("utf-8", "replace").decode(),
     "float64": lambda seconds: round(float(seconds), _DIGITS),
     "loops": lambda loops: _columns(loops, LOOP_KINDS),
     "trace": lambda tokens: _columns(tokens, TRACE_KINDS),

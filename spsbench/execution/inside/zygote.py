@@ -82,7 +82,8 @@ class _Locks:
     def put_on(self, cpu_s: int) -> None:
         """The others."""
         if self._limits:
-            limits.lower_own(cpu_s)
+            limits.lower("CPU", cpu_s, hard=True)
+            limits.lower("NPROC", 0, hard=True)  # root is exempt from it; seccomp is not
         if self._filter is not None:
             self._filter.install(os.getpid())
 
