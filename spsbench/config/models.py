@@ -54,16 +54,6 @@ class Precision:
         return None if self.quantise is None else QUANTISED[self.quantise]
 
 
-def draft_precision_of(target: Precision, short: bool, dtype: str, quantise: str | None) -> Precision:
-    """What the draft is loaded in: as the target, unless something is said of it alone."""
-    own = Precision.read(dtype)
-    if own.quantise is not None:
-        return own
-    inherited = None if short and dtype != _AUTO else target.quantise
-    kept = inherited if quantise is None else None if quantise == NONE else quantise
-    return Precision(target.dtype if dtype == _AUTO else dtype, kept)
-
-
 MAX_K = 64
 """Beyond this no pair gains anything, and a typing error is likelier than an intention."""
 
@@ -423,8 +413,13 @@ class RunConfig(ProcessingSettings, Limits):
     @property
     def draft_model_dtype(self) -> str:
         """What to load the draft in: what is said of it alone, else as the target; a ``Precision``."""
-        target, short = Precision.read(self.model_dtype), self._own_dtype in QUANTISED
-        return str(draft_precision_of(target, short, self.draft_dtype, self.draft_quantise))
+        dtype, quantise, target = self.draft_dtype, self.draft_quantise, Precision.read(self.model_dtype)
+        own = Precision.read(dtype)
+        if own.quantise is not None:
+            return str(own)
+        inherited = None if self._own_dtype in QUANTISED and dtype != _AUTO else target.quantise
+        kept = inherited if quantise is None else None if quantise == NONE else quantise
+        return str(Precision(target.dtype if dtype == _AUTO else dtype, kept))
 
     @property
     def _own_dtype(self) -> str:
