@@ -221,11 +221,8 @@ _NONE = len(LEVELS) + 2  # 5 is a container of the user's own, whose isolation i
 
 @dataclass(frozen=True)
 class IsolationLevel:
-    """What isolates a generated program from this machine.
-
-    Attributes:
-        name: its layers, as ``bubblewrap+landlock+seccomp``; ``unsafe (...)`` without a sandbox.
-        layers: of each program's sandbox, in the names of ``sandbox``.
+    """What isolates a generated program from this machine; ``layers`` of each program's sandbox are named as
+    in ``sandbox``, and ``name`` is, e.g., ``bubblewrap+landlock+seccomp``, or ``unsafe (...)`` without one.
     """
 
     number: int

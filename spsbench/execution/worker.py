@@ -172,14 +172,8 @@ def _error(name: str, message: str) -> Exception:
 def judge_program(
     sandbox: Sandbox, problem: dict[str, str], completion: str, timeout_s: float, seeds: Seeds
 ) -> dict[str, Any]:
-    """Run ``check(candidate)`` of a problem on a program.
-
-    Args:
-        timeout_s: wall seconds for the program and its check together.
-
-    Returns:
-        ``result``, the label; ``cpu_s``, the seconds of CPU that the program's process used.
-    """
+    """Run ``check(candidate)`` of a problem on a program, for ``timeout_s`` wall seconds in all: ``result``,
+    the label; ``cpu_s``, the seconds of CPU that the program's process used."""
     descriptors = sandbox.begin(timeout_s + 1)
     try:
         session = Session(*descriptors)

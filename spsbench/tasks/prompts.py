@@ -131,13 +131,9 @@ def _first_record(path: Path) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PromptsFile:
-    """What a file holds.
-
-    Attributes:
-        examples: one per sequence, in the file's order. Its ``fields`` hold a ``prompt`` (continued as it
-            stands), a ``turn`` (a user's only message) or ``messages``, and where the file has them
-            ``category`` and ``references``, of which the best counts.
-    """
+    """What a file holds: one example per sequence, in the file's order. Its ``fields`` hold a ``prompt``
+    (continued as it stands), a ``turn`` (a user's only message) or ``messages``, and where the file has them
+    ``category`` and ``references``, of which the best counts."""
 
     examples: list[Example]
     later_turns: int
