@@ -238,9 +238,8 @@ def _pair(params: Mapping[str, Any]) -> PairConfig:
     if params["target"] is None:
         return load_pair(params["pair"] or "mini")
     if params["pair"] is not None:
-        raise UsageError(
-            "--target and --draft are given too.", flag="--pair", remedy="Leave --pair out, or the two."
-        )
+        remedy = "Leave --pair out, or the two."
+        raise UsageError("--target and --draft are given too.", flag="--pair", remedy=remedy)
     target, draft = ModelRef(id=params["target"]), ModelRef(id=params["draft"])
     return PairConfig(name=pair_name(target, draft), target=target, draft=draft)
 

@@ -63,9 +63,8 @@ def distill(**params: Any) -> None:
     target, folder = params["target"], params["out"]
     if target is None or folder is None:
         missing = "--target" if target is None else "--out"
-        raise UsageError(
-            "it is required.", flag=missing, remedy="For example: --target package:smollm2 --out head."
-        )
+        remedy = "For example: --target package:smollm2 --out head."
+        raise UsageError("it is required.", flag=missing, remedy=remedy)
     quiet: bool = params["quiet"]
     say(f"Reading {target}", quiet=quiet)
     continued_by(typed)

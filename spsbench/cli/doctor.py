@@ -129,9 +129,8 @@ def _packages_of(name: str) -> list[Package]:
     if all(id.startswith(EMBEDDED) for id in ids):
         raise UsageError(f"{name} is part of spsbench.", flag="NAME", remedy="There is nothing to fetch.")
     commands = " and ".join(f"`hf download {id}`" for id in ids if not id.startswith(EMBEDDED))
-    raise UsageError(
-        f"{name} is on the Hugging Face hub.", flag="NAME", remedy=f"A run fetches it, or {commands}."
-    )
+    remedy = f"A run fetches it, or {commands}."
+    raise UsageError(f"{name} is on the Hugging Face hub.", flag="NAME", remedy=remedy)
 
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")

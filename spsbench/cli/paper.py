@@ -147,9 +147,8 @@ def paper_directory(params: Mapping[str, Any], pair: str) -> Path:
         named.mkdir(parents=True, exist_ok=True)
         strangers = any(named.iterdir()) and not (named / OPTIONS_FILE).is_file()
     except OSError as problem:
-        raise UsageError(
-            f"{named} cannot be used ({problem.strerror}).", flag="--out", remedy="Name another directory."
-        ) from problem
+        why = f"{named} cannot be used ({problem.strerror})."
+        raise UsageError(why, flag="--out", remedy="Name another directory.") from problem
     if strangers:
         remedy = "Name a directory that is empty or does not exist."
         raise UsageError(f"{named} is not empty and holds no paper.", flag="--out", remedy=remedy)
@@ -191,10 +190,8 @@ def keep_page(
     present(lambda: page, lambda: screen, json=params["json"], quiet=params["quiet"])
     say(f"Everything is in {directory / PAGE_FILE}", quiet=params["quiet"])
     if not page["complete"]:
-        raise IncompleteError(
-            "some sequences failed or are missing.",
-            remedy=f"`spsbench paper --resume {directory}` tries again.",
-        )
+        remedy = f"`spsbench paper --resume {directory}` tries again."
+        raise IncompleteError("some sequences failed or are missing.", remedy=remedy)
 
 
 # --- Chen et al. 2023 ---

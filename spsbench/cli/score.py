@@ -73,9 +73,8 @@ def judge_samples(samples: Path, params: Mapping[str, Any], limits: Mapping[str,
 
     extract, unsafe_exec = params["extract"] or "none", params["unsafe_exec"]
     if extract not in ("none", "fence"):
-        raise UsageError(
-            f"{extract} is not valid for samples.", flag="--extract", remedy="Give none or fence."
-        )
+        remedy = "Give none or fence."
+        raise UsageError(f"{extract} is not valid for samples.", flag="--extract", remedy=remedy)
     parts = dict.fromkeys((params["k"] or "1,10,100").split(","))
     ks = [int(number(part.strip(), "--k", 1, 1, _MOST, whole=True)) for part in parts]
     target = _target(params["out"], samples)

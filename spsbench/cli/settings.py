@@ -66,9 +66,8 @@ def _prompts_file(path: str) -> str:
     from spsbench.tasks.prompts import ENDINGS, is_prompts_file
 
     if not is_prompts_file(path):
-        raise UsageError(
-            f"{path} is not a prompts file.", flag="--prompts", remedy=f"Give {', '.join(ENDINGS)}."
-        )
+        remedy = f"Give {', '.join(ENDINGS)}."
+        raise UsageError(f"{path} is not a prompts file.", flag="--prompts", remedy=remedy)
     return path
 
 

@@ -234,14 +234,12 @@ def _closeness(params: Mapping[str, Any], source: Source) -> tuple[float | None,
     given = {flag: text for flag in _LIMITS if (text := params[flag[2:].replace("-", "_")]) is not None}
     for flag in given:
         if flag != source.option:
-            raise UsageError(
-                f"--source {source.name} has no such closeness.", flag=flag, remedy=f"Give {source.option}."
-            )
+            remedy = f"Give {source.option}."
+            raise UsageError(f"--source {source.name} has no such closeness.", flag=flag, remedy=remedy)
     if given:
         if params["alpha"] is not None:
-            raise UsageError(
-                "both say how close the draft is.", flag="--alpha", remedy=f"Leave it or {source.option} out."
-            )
+            remedy = f"Leave it or {source.option} out."
+            raise UsageError("both say how close the draft is.", flag="--alpha", remedy=remedy)
         chosen = values.between(given[source.option], source.option, *_LIMITS[source.option])
         return None, source.distance(chosen)
     alpha = values.between(params["alpha"], "--alpha", 0, 1, ALPHA)
@@ -280,9 +278,8 @@ def _rule(params: Mapping[str, Any]) -> Spec:
     text, fault = params["rule"], params["fault"]
     usual = MODIFIED_REJECTION if fault or params["tree"] in (None, CHAIN) else TREE_RULE
     if text in FAULTS and text != "lenience":
-        raise UsageError(
-            f"{text} is a planted fault, not a rule.", flag="--rule", remedy=f"Give --fault {text}."
-        )
+        remedy = f"Give --fault {text}."
+        raise UsageError(f"{text} is a planted fault, not a rule.", flag="--rule", remedy=remedy)
     rule = Spec.parse(text or usual)
     rule_kind(rule.name).settled(rule)
     if fault is not None and fault not in (*FAULTS, *TREE_FAULTS):

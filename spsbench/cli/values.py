@@ -100,9 +100,8 @@ def lookaheads(text: str) -> tuple[int, ...]:
 
     ks = tuple(k for k in parse_ks(text) if k)
     if not ks:
-        raise UsageError(
-            "it needs at least one value above 0, got 0.", flag="--k", remedy="For example: --k 1..8."
-        )
+        remedy = "For example: --k 1..8."
+        raise UsageError("it needs at least one value above 0, got 0.", flag="--k", remedy=remedy)
     return ks
 
 
@@ -178,9 +177,8 @@ def seconds(text: str | None, default: float) -> float:
     match = _TIME.fullmatch(text.strip())
     found = _float(match["number"]) * _UNIT_S[match["unit"]] if match else _float(text)
     if not 0 <= found < math.inf:
-        raise UsageError(
-            f"it must be a time, got {text}.", flag="--budget", remedy="Give 300, 90s, 5min or 2h."
-        )
+        remedy = "Give 300, 90s, 5min or 2h."
+        raise UsageError(f"it must be a time, got {text}.", flag="--budget", remedy=remedy)
     return found
 
 

@@ -27,14 +27,12 @@ def read_yaml(path: Path, flag: str) -> dict[str, Any]:
             content = yaml.safe_load(file)
     except OSError as problem:
         reason = problem.strerror or type(problem).__name__
-        raise UsageError(
-            f"{path} cannot be read ({reason}).", flag=flag, remedy="Give the path of a YAML file."
-        ) from problem
+        remedy = "Give the path of a YAML file."
+        raise UsageError(f"{path} cannot be read ({reason}).", flag=flag, remedy=remedy) from problem
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
         reason = " ".join(str(problem).split())[:200]
-        raise UsageError(
-            f"{path} is not YAML in UTF-8 ({reason}).", flag=flag, remedy="Correct the file."
-        ) from problem
+        remedy = "Correct the file."
+        raise UsageError(f"{path} is not YAML in UTF-8 ({reason}).", flag=flag, remedy=remedy) from problem
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no settings.", flag=flag, remedy="Write one `key: value` per line.")
     return {str(key): value for key, value in content.items()}

@@ -399,9 +399,8 @@ def members(options: Options) -> list[tuple[Spec, DrafterKind]]:
     """
     names = str(options["of"]).split("+")
     if UNION in names:
-        raise UsageError(
-            "union:of=union is not valid.", flag="--drafter", remedy="Name other drafters, e.g. lookup+model."
-        )
+        remedy = "Name other drafters, e.g. lookup+model."
+        raise UsageError("union:of=union is not valid.", flag="--drafter", remedy=remedy)
     return [(Spec(name), drafter_kind(name)) for name in names]
 
 

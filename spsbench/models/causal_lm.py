@@ -348,10 +348,8 @@ def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
             f"logits differ by {result.worst:.2g} of their scale (cached block {result.cached:.3g}, "
             f"after rollback {result.rolled_back:.3g})"
         )
-    raise UsageError(
-        f"the cache of {name} cannot be rolled back exactly: {reason}.",
-        remedy="Its architecture is not supported for speculative sampling.",
-    ) from cause
+    why = f"the cache of {name} cannot be rolled back exactly: {reason}."
+    raise UsageError(why, remedy="Its architecture is not supported for speculative sampling.") from cause
 
 
 def tolerance(dtype: torch.dtype) -> float:

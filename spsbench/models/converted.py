@@ -145,9 +145,8 @@ def _gguf_errors(name: str, flag: str) -> Iterator[None]:
                 flag=flag,
                 remedy="Give the model as a folder in Hugging Face's format, or upgrade transformers.",
             ) from error
-        raise UnavailableError(
-            f"{name} is damaged or incomplete ({text}).", flag=flag, remedy="Download it again."
-        ) from error
+        why = f"{name} is damaged or incomplete ({text})."
+        raise UnavailableError(why, flag=flag, remedy="Download it again.") from error
 
 
 def folder_of_package(name: str, flag: str) -> Path:
@@ -173,9 +172,8 @@ def folder_of_gguf(file: Path, name: str, flag: str) -> Path:
     try:
         header, sha256 = read_header(file, name, flag), cache.sha256_of(file)
     except OSError as error:
-        raise UnavailableError(
-            f"{name} cannot be read ({error.strerror}).", flag=flag, remedy="Check the path."
-        ) from error
+        why = f"{name} cannot be read ({error.strerror})."
+        raise UnavailableError(why, flag=flag, remedy="Check the path.") from error
     made = cache.model_folder(sha256)
     if not made.is_dir():
         with cache.locked(made, name):

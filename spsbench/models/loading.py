@@ -49,9 +49,8 @@ def choose_backend(
     if first is None:
         return ONNXRUNTIME, None
     if asked == ONNXRUNTIME:
-        raise UsageError(
-            f"{first}.", flag="--backend", remedy=f"{COVERED}. For anything else use --backend torch."
-        )
+        remedy = f"{COVERED}. For anything else use --backend torch."
+        raise UsageError(f"{first}.", flag="--backend", remedy=remedy)
     return TORCH, first if device.type == "cpu" else None
 
 

@@ -127,9 +127,8 @@ def resolve_device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
-        raise UsageError(
-            f"device {name} cannot be used here: {reason}.", flag="--device", remedy="Use cpu, or auto."
-        ) from error
+        why = f"device {name} cannot be used here: {reason}."
+        raise UsageError(why, flag="--device", remedy="Use cpu, or auto.") from error
     return device
 
 

@@ -195,9 +195,8 @@ def _require_modules(modules: Modules, model: Any) -> None:
             raise UsageError(f"{type(model).__name__} has no module {name}.", flag=FLAG, remedy=remedy)
     for name, _ in [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]:
         if _device_of(name, modules) is None:
-            raise UsageError(
-                f"no device is given for {name}.", flag=FLAG, remedy='Add it, or "" for all others.'
-            )
+            remedy = 'Add it, or "" for all others.'
+            raise UsageError(f"no device is given for {name}.", flag=FLAG, remedy=remedy)
     for one, other in model.all_tied_weights_keys.items():
         if _device_of(one, modules) != _device_of(other, modules):
             raise UsageError(

@@ -288,9 +288,8 @@ def _location(name: str, flag: str) -> str:
         return str(folder_of_package(name, flag))
     inside = embedded_dir(name)
     if inside is not None and not inside.is_dir():
-        raise UnavailableError(
-            f"{name} is not in this package.", flag=flag, remedy="Check the name, or install spsbench again."
-        )
+        remedy = "Check the name, or install spsbench again."
+        raise UnavailableError(f"{name} is not in this package.", flag=flag, remedy=remedy)
     path = inside or Path(name).expanduser()
     if path.suffix == GGUF and path.is_file():
         return str(folder_of_gguf(path, name, flag))

@@ -144,9 +144,8 @@ class Ranks:
             reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
             failed = f"{what} failed in process {self.rank} of {self.size}"
             if any(sign in reason.lower() for sign in _GONE):
-                raise RankGone(
-                    f"{failed}: another process has ended.", flag=TENSOR_PARALLEL, remedy=_GO_ON
-                ) from error
+                why = f"{failed}: another process has ended."
+                raise RankGone(why, flag=TENSOR_PARALLEL, remedy=_GO_ON) from error
             raise RanksFault(f"{failed} ({reason}).", flag=TENSOR_PARALLEL, remedy=_GO_ON) from error
         self._busy = before
 

@@ -85,9 +85,8 @@ class Tokenizer:
         is scored.
         """
         if not self.has_chat_template:
-            raise UsageError(
-                "the tokenizer has no chat template.", flag="--chat-template", remedy="Use none."
-            )
+            remedy = "Use none."
+            raise UsageError("the tokenizer has no chat template.", flag="--chat-template", remedy=remedy)
         with little_memory():
             return self._conversation([{"role": "user", "content": text}])
 

@@ -167,9 +167,8 @@ def _require_vocabulary(folder: Path, ids: npt.NDArray[np.int64], vocab_size: in
         fault = "is not ascending"
     else:
         return
-    raise UsageError(
-        f"the vocabulary of {folder} {fault}.", flag=flag, remedy="Train it again, or choose another."
-    )
+    remedy = "Train it again, or choose another."
+    raise UsageError(f"the vocabulary of {folder} {fault}.", flag=flag, remedy=remedy)
 
 
 def _refuse(folder: Path, reason: str, flag: str) -> NoReturn:

@@ -129,9 +129,8 @@ def launch_command(count: int, arguments: Sequence[str]) -> str:
 def _device(name: str) -> torch.device:
     """The device of a split target: GPUs, one a process, or the CPU where there are none."""
     if name not in ("auto", "cpu", "cuda"):
-        raise UsageError(
-            f"{name} is one device, and each process has its own.", flag="--device", remedy="Use auto."
-        )
+        why = f"{name} is one device, and each process has its own."
+        raise UsageError(why, flag="--device", remedy="Use auto.")
     device = resolve_device(name)
     found = torch.accelerator.current_accelerator()
     if found is not None and found.type != device.type:

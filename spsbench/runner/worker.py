@@ -127,9 +127,8 @@ class _Hands:
                 self._at_work[worker] = due
                 self._pool.give(worker, due)
         if self._waiting and not self._at_work:
-            raise SpsbenchError(
-                "every worker was lost.", flag=FLAG, remedy=f"{_KEPT} continue it with --resume."
-            )
+            remedy = f"{_KEPT} continue it with --resume."
+            raise SpsbenchError("every worker was lost.", flag=FLAG, remedy=remedy)
         return bool(self._at_work)
 
     def lost(self, event: Lost) -> None:

@@ -294,9 +294,8 @@ def read_prompts(path: Path) -> list[Prompt]:
         with open(path, "rb", opener=ordinary) as file:
             return [decode_prompt(json.loads(line)) for line in file]
     except OSError as problem:
-        raise UsageError(
-            f"{path} cannot be read ({problem.strerror}).", flag="RUN", remedy="Restore the file."
-        ) from problem
+        why = f"{path} cannot be read ({problem.strerror})."
+        raise UsageError(why, flag="RUN", remedy="Restore the file.") from problem
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
         remedy = "Restore the file, or remove it and resume the run, which writes it again."
         raise UsageError(f"{path} is damaged ({problem}).", flag="RUN", remedy=remedy) from problem

@@ -409,17 +409,15 @@ def read(path: Path, form: Form, flag: str) -> Found:
         return found
     for number, row in documents(path, flag):
         if form_of(row) is not form:
-            raise UnavailableError(
-                f"line {number} of {path} is not of {form.name}, as its first is.", flag=flag
-            )
+            why = f"line {number} of {path} is not of {form.name}, as its first is."
+            raise UnavailableError(why, flag=flag)
         try:
             form.take(row, found)
         except (_Missing, AttributeError, TypeError, ValueError) as problem:
             raise _unreadable(path, number, form, problem, flag) from problem
         if len(models := [name for name in found.models if name]) > 1:
-            raise UnavailableError(
-                f"{path} is of several models: {', '.join(models)}.", flag=flag, remedy="Split it by model."
-            )
+            why = f"{path} is of several models: {', '.join(models)}."
+            raise UnavailableError(why, flag=flag, remedy="Split it by model.")
     if not (found.counts or found.places or form is GUIDELLM):
         why = "; ".join(f"{count} requests {what}" for what, count in found.skipped.items())
         why = f"{path}, {form.name}, says nothing of acceptance: {why or 'nothing is in it'}."

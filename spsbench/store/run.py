@@ -290,9 +290,8 @@ def _same_identity(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]
     for shard, identity in zip(shards, bare, strict=True):
         if lines := differences(bare[0], identity):
             head = f"{shard.directory} is of another run than {shards[0].directory} (its value last):"
-            raise UsageError(
-                "\n".join([head, *lines, ""]), flag="SHARD", remedy="Merge shards of the same settings."
-            )
+            remedy = "Merge shards of the same settings."
+            raise UsageError("\n".join([head, *lines, ""]), flag="SHARD", remedy=remedy)
     return bare[0]
 
 

@@ -51,14 +51,12 @@ def load_task(
     else:
         kind = task_kind(name)
         if not kind.samplings:
-            raise UsageError(
-                f"the task {kind.name} has no sampling.", flag="TASK", remedy="Give it at least one."
-            )
+            remedy = "Give it at least one."
+            raise UsageError(f"the task {kind.name} has no sampling.", flag="TASK", remedy=remedy)
         task = PythonTask(kind, metric_kinds(kind.metrics, f"the metrics of {kind.name}"))
     if extract == "fence" and not task.runs_code:
-        raise UsageError(
-            f"the answers of {task.name} contain no code.", flag="--extract", remedy="Give auto or none."
-        )
+        remedy = "Give auto or none."
+        raise UsageError(f"the answers of {task.name} contain no code.", flag="--extract", remedy=remedy)
     return task
 
 

@@ -86,9 +86,8 @@ class PythonTask(Task):
             remedy = "Leave it out: it has its own examples."
             raise UsageError(f"the task {self.name} reads no file.", flag="--data", remedy=remedy)
         elif not path.exists():
-            raise UnavailableError(
-                f"{path} does not exist.", flag="--data", remedy="Give the path of a data file."
-            )
+            remedy = "Give the path of a data file."
+            raise UnavailableError(f"{path} does not exist.", flag="--data", remedy=remedy)
         else:
             examples = self._called(f"no examples from {path}", lambda: list(read(path)))
         if not examples:
@@ -98,9 +97,8 @@ class PythonTask(Task):
             if not isinstance(example, Example):
                 raise self._fault(f"gave {type(example).__name__} for an Example")
             if not isinstance(example.example_id, str) or not isinstance(example.reference, str):
-                raise self._fault(
-                    f"gave an Example whose id or reference is not text ({example.example_id!r:.60})"
-                )
+                why = f"gave an Example whose id or reference is not text ({example.example_id!r:.60})"
+                raise self._fault(why)
             if not example.example_id or example.example_id in seen:
                 raise self._fault(f"gave the id {example.example_id!r} twice, or an empty one")
             seen.add(example.example_id)

@@ -191,9 +191,8 @@ class Task(ABC):
     def load(self, data: str, limit: int | None, seed: int) -> TaskData:
         """Load examples."""
         if limit is not None and limit < 1:
-            raise UsageError(
-                f"{limit} leaves no example.", flag="--limit", remedy="Give at least 1, or leave it out."
-            )
+            remedy = "Give at least 1, or leave it out."
+            raise UsageError(f"{limit} leaves no example.", flag="--limit", remedy=remedy)
         return self._load(data, limit, seed)
 
     @abstractmethod

@@ -284,9 +284,8 @@ class OpenAi(Dialect):
             raise protocol.PeerError("its answer holds no choices[0].text")
         read = whole(part(found, "usage", "prompt_tokens"))
         if read not in (None, len(ask.prompt_ids)):
-            raise protocol.PeerError(
-                f"it read a prompt of {read} tokens where {len(ask.prompt_ids)} were sent"
-            )
+            why = f"it read a prompt of {read} tokens where {len(ask.prompt_ids)} were sent"
+            raise protocol.PeerError(why)
         stopped = part(found, "choices", 0, "finish_reason") == protocol.STOP
         return protocol.Answer(
             self._tokenizer.ids(text),
@@ -355,9 +354,8 @@ class Sglang(Dialect):
     def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
         reason = part(found, "meta_info", "finish_reason")
         if part(found, "meta_info", "finish_reason", "type") == "abort":
-            raise protocol.PeerError(
-                f"it aborted the request: {protocol.shortened(str(reason.get('message')), 200)}"
-            )
+            why = f"it aborted the request: {protocol.shortened(str(reason.get('message')), 200)}"
+            raise protocol.PeerError(why)
         ids = token_ids(found.get("output_ids"), "output_ids")
         matched = whole(part(found, "meta_info", "finish_reason", "matched"))
         ids, finish = until_stop(_ended(ids, matched), ask)

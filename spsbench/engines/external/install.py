@@ -174,10 +174,8 @@ def run(
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if code:
-        raise UnavailableError(
-            f"`{' '.join(Path(part).name for part in argv[:4])} ...` failed: {_reason(log, before, code)}.",
-            remedy=f"All that it said is in {log}.",
-        )
+        why = f"`{' '.join(Path(part).name for part in argv[:4])} ...` failed: {_reason(log, before, code)}."
+        raise UnavailableError(why, remedy=f"All that it said is in {log}.")
 
 
 def clean_environment() -> dict[str, str]:
@@ -289,9 +287,8 @@ def _install(entry: Entry, execute: Run, passing: bool) -> None:
         named = os.environ.get("CXX")
         if not any(shutil.which(name) for name in ((named,) if named else _COMPILERS)):
             what = f"CXX={named} is not there" if named else "there is no C++ compiler on this machine"
-            raise UnavailableError(
-                f"{entry.title} is compiled here, and {what}.", remedy="Install g++ or clang++, or set CXX."
-            )
+            remedy = "Install g++ or clang++, or set CXX."
+            raise UnavailableError(f"{entry.title} is compiled here, and {what}.", remedy=remedy)
     fetched, kept = cache.megabytes(entry.fetch_bytes), cache.megabytes(entry.kept_bytes)
     cache.watcher().said(
         f"{entry.title} {entry.version}: {fetched} to fetch, {kept} to keep, about {entry.duration}"

@@ -150,9 +150,8 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
     entry = load_entry(spec.name, flag)
     NAMED[name].settled(spec, flag)
     if not entry.environment.is_here:
-        raise UnavailableError(
-            f"{spec.name} is not installed.", flag=flag, remedy=f"Type `spsbench get {spec.name}`."
-        )
+        remedy = f"Type `spsbench get {spec.name}`."
+        raise UnavailableError(f"{spec.name} is not installed.", flag=flag, remedy=remedy)
     # A release reads the models that the installed engine has converted.
     newest = entry.environment if entry.locked else load_entry(name, flag).environment
     return peer_in(entry.environment, spec, flag, newest if newest.is_here else None)

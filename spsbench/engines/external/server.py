@@ -94,9 +94,8 @@ class Http:
                 except protocol.ProtocolError as error:
                     raise protocol.PeerError(f"{path} streams {error}") from None
                 if "error" in event:
-                    raise protocol.PeerError(
-                        f"{path} says {protocol.shortened(json.dumps(event['error']), 200)}"
-                    )
+                    why = f"{path} says {protocol.shortened(json.dumps(event['error']), 200)}"
+                    raise protocol.PeerError(why)
                 yield event
 
     @contextmanager

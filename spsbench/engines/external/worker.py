@@ -87,18 +87,16 @@ class Failures:
             self._in_a_row += 1
             if self._in_a_row < MOST_FAILURES:
                 raise
-            raise protocol.PeerGone(
-                f"{self._in_a_row} requests in a row failed, the last: {error}"
-            ) from error
+            why = f"{self._in_a_row} requests in a row failed, the last: {error}"
+            raise protocol.PeerGone(why) from error
         self._in_a_row = 0
 
     def wave(self, ask: Callable[[], protocol.Together]) -> protocol.Together:
         with self.counted():
             found = ask()
             if found.errors and not any(found.answers):
-                raise protocol.PeerError(
-                    f"of a wave nothing is answered: {next(iter(found.errors.values()))}"
-                )
+                why = f"of a wave nothing is answered: {next(iter(found.errors.values()))}"
+                raise protocol.PeerError(why)
         return found
 
 
@@ -239,9 +237,8 @@ class Worker:
                     self._lines.answer(protocol.request(self._asked, method, params), limit_s)
                 )
             if found["id"] != self._asked:
-                raise protocol.ProtocolError(
-                    f"it answered request {found['id']} where {self._asked} was asked"
-                )
+                why = f"it answered request {found['id']} where {self._asked} was asked"
+                raise protocol.ProtocolError(why)
             if "error" not in found:
                 return protocol.read(kind, found.get("result"))
         except (protocol.ProtocolError, NoLine, BrokenPipeError) as error:

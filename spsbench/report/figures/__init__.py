@@ -531,9 +531,8 @@ def replayed(measured: Measured) -> Drawing:
     """One panel per series; skipped where no ArS text was read with the draft."""
     shown = [(series, arms) for series in measured.series if len(arms := _replayed(measured, series)) > 1]
     if not shown:
-        raise FigureSkipped(
-            "fewer than two lookaheads are replayed: that takes ArS texts read with the draft"
-        )
+        why = "fewer than two lookaheads are replayed: that takes ArS texts read with the draft"
+        raise FigureSkipped(why)
 
     def panel(axes: Axes, found: tuple[Series, list[ArmPrediction]]) -> None:
         series, arms = found

@@ -45,13 +45,11 @@ def metric_kinds(
         else:
             kind = metric_kind(str(folder / name) if folder is not None and ".py:" in name else name, flag)
         if not isinstance(kind, MetricKind):
-            raise UsageError(
-                f"{kind!r:.60} is not a metric.", flag=flag, remedy="Give a name or a MetricKind."
-            )
+            remedy = "Give a name or a MetricKind."
+            raise UsageError(f"{kind!r:.60} is not a metric.", flag=flag, remedy=remedy)
         if kind.name in kinds or kind.name in RESERVED:
-            raise UsageError(
-                f"the name {kind.name!r} is taken.", flag=flag, remedy="Give every metric its own name."
-            )
+            remedy = "Give every metric its own name."
+            raise UsageError(f"the name {kind.name!r} is taken.", flag=flag, remedy=remedy)
         kinds[kind.name] = kind
     return tuple(kinds.values())
 
@@ -135,9 +133,8 @@ def _evaluated(name: str, flag: str, folder: Path | None) -> MetricKind:
 
 def _loaded(where: str, flag: str) -> Any:
     if where.endswith(".py") and not Path(where).is_file():
-        raise UnavailableError(
-            f"{where} is not there.", flag=flag, remedy="Name a metric script of the evaluate library."
-        )
+        remedy = "Name a metric script of the evaluate library."
+        raise UnavailableError(f"{where} is not there.", flag=flag, remedy=remedy)
     import evaluate  # which costs seconds
 
     try:
