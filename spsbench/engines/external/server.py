@@ -295,7 +295,18 @@ class Server:
         return lambda tokens: counted_between(before, lambda: self._tally(dialect), tokens)
 
     def _tally(self, dialect: dialects.Dialect) -> Tally | None:
-        return read_tally(self._http.text("/metrics"), dialect.counters) if dialect.counters else None
+        """The sums of ``counters`` in a page of Prometheus' text format; None where one is missing."""
+        sums: dict[str, float] = {}
+        page = self._http.text("/metrics") if dialect.counters else None
+        for line in (page or "").splitlines():
+            sample, _, value = line.rpartition(" ")
+            name = sample.partition("{")[0]
+            with suppress(ValueError):
+                sums[name] = sums.get(name, 0.0) + float(value)
+        if not dialect.counters or any(name not in sums for name in dialect.counters):
+            return None
+        written, drafted, accepted = (int(sums[name]) for name in dialect.counters)
+        return written, drafted, accepted
 
 
 def require_same_model(peer: protocol.Peer, rows: Sequence[tuple[list[int], int, float]], url: str) -> None:
@@ -337,20 +348,6 @@ Tally = tuple[int, int, int]
 """Sums of a dialect's ``counters`` since the server's start, over all of their labels."""
 
 Counted = tuple[int, int] | tuple[None, None]
-
-
-def read_tally(metrics: str | None, counters: Sequence[str]) -> Tally | None:
-    """The sums in a page of Prometheus' text format; None where one is missing."""
-    sums: dict[str, float] = {}
-    for line in (metrics or "").splitlines():
-        sample, _, value = line.rpartition(" ")
-        name = sample.partition("{")[0]
-        with suppress(ValueError):
-            sums[name] = sums.get(name, 0.0) + float(value)
-    if any(name not in sums for name in counters):
-        return None
-    written, drafted, accepted = (int(sums[name]) for name in counters)
-    return written, drafted, accepted
 
 
 def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int) -> Counted:
