@@ -84,7 +84,6 @@ _KNOWN_KINDS = {
 
 
 def _kinds(record: type) -> dict[str, str]:
-    """The type of each field's column."""
     return {field.name: _KNOWN_KINDS.get(str(field.type), "float64") for field in fields(record)}
 
 
@@ -155,7 +154,6 @@ def encode_sample(sample: Sample) -> Row:
 
 
 def decode_sample(row: Row) -> Sample:
-    """The sample of a checked row."""
     values = {name: field.of(row, name) for name, field in FIELDS.items()}
     for name, field in FIELDS.items():
         if values[name] is not None and field.kind in _DECODED:

@@ -198,7 +198,6 @@ def _released(lock_descriptor: int | None) -> Iterator[None]:
 
 
 def read_frames(directory: Path) -> tables.Frames:
-    """The tables of a run, see ``RunStore.frames``."""
     with RunStore.open(directory) as store:
         return store.frames()
 
