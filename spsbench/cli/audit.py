@@ -471,10 +471,8 @@ def settings_asked(params: Mapping[str, Any], kind: PeerKind) -> Asked:
 
     bound = 0.02 if params["bound"] is None else values.share(params["bound"], "--bound")
     texts = int(values.number(params["texts"], "--texts", 1, _TEXTS, whole=True))
-    limits, weights = (
-        (bound, texts, values.seconds(params["budget"], _BUDGET_S)),
-        params["weights"] or FLOAT32,
-    )
+    limits = bound, texts, values.seconds(params["budget"], _BUDGET_S)
+    weights = params["weights"] or FLOAT32
     kind, lookaheads = _prepared(kind, params, weights)
     samplings = _samplings(params)
     levels = values.concurrencies(params["in_flight"] or "1", "--in-flight", MOST_IN_FLIGHT)

@@ -97,8 +97,9 @@ class PythonTask(Task):
             if not isinstance(example, Example):
                 raise self._fault(f"gave {type(example).__name__} for an Example")
             if not isinstance(example.example_id, str) or not isinstance(example.reference, str):
-                why = f"gave an Example whose id or reference is not text ({example.example_id!r:.60})"
-                raise self._fault(why)
+                raise self._fault(
+                    f"gave an Example whose id or reference is not text ({example.example_id!r:.60})"
+                )
             if not example.example_id or example.example_id in seen:
                 raise self._fault(f"gave the id {example.example_id!r} twice, or an empty one")
             seen.add(example.example_id)

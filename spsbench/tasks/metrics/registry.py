@@ -45,8 +45,9 @@ def metric_kinds(
         else:
             kind = metric_kind(str(folder / name) if folder is not None and ".py:" in name else name, flag)
         if not isinstance(kind, MetricKind):
-            remedy = "Give a name or a MetricKind."
-            raise UsageError(f"{kind!r:.60} is not a metric.", flag=flag, remedy=remedy)
+            raise UsageError(
+                f"{kind!r:.60} is not a metric.", flag=flag, remedy="Give a name or a MetricKind."
+            )
         if kind.name in kinds or kind.name in RESERVED:
             remedy = "Give every metric its own name."
             raise UsageError(f"the name {kind.name!r} is taken.", flag=flag, remedy=remedy)
