@@ -43,11 +43,8 @@ _USUAL = {"drafter": MODEL, "rule": MODIFIED_REJECTION, "policy": FIXED}
 
 
 class SeriesAxes(TypedDict):
-    """The axes but K: what arms have in common that differ in K alone.
-
-    Attributes:
-        called: how an arm drafts and accepts, by the names that kinds from files declare; no axis.
-    """
+    """The axes but K: what arms have in common that differ in K alone. ``called``, no axis: how an arm drafts
+    and accepts, by the names that kinds from files declare."""
 
     method: Method
     sampling: str
@@ -97,7 +94,6 @@ def series_axes(row: Row) -> SeriesAxes:
 
 
 def axes(row: Row) -> Axes:
-    """The arm's place on every axis."""
     return {**series_axes(row), "k": row["k"]}
 
 

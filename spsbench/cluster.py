@@ -41,9 +41,8 @@ def require_cluster(text: str) -> str:
     """``cluster_of``, once Ray is installed and somebody answers at the address."""
     address = cluster_of(text)
     if find_spec("ray") is None:
-        raise UnavailableError(
-            f"{text} needs Ray, which is not installed.", flag=FLAG, remedy="pip install 'spsbench[ray]'"
-        )
+        remedy = "pip install 'spsbench[ray]'"
+        raise UnavailableError(f"{text} needs Ray, which is not installed.", flag=FLAG, remedy=remedy)
     if match := _ADDRESS.fullmatch(address):
         try:  # Ray itself would go on trying for minutes
             socket.create_connection((match["host"].strip("[]"), int(match["port"])), _ANSWER_S).close()

@@ -21,11 +21,8 @@ _PAUSE_S = 2e-4
 
 
 class EnergyMeter(Protocol):
-    """Counts joules from some moment on.
-
-    Attributes:
-        source: what counts, and of what, e.g. ``RAPL (package-0, dram)``.
-    """
+    """Counts joules from some moment on; ``source`` says what counts, and of what, e.g. ``RAPL (package-0,
+    dram)``."""
 
     source: str
 
@@ -35,18 +32,14 @@ class EnergyMeter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FoundMeter:
-    """A meter, or why there is none.
-
-    Attributes:
-        update_s: seconds between two moves of its counter, as seen when it was opened.
-    """
+    """A meter, or why there is none; ``update_s``: seconds between two moves of its counter, as seen when it
+    was opened."""
 
     meter: EnergyMeter | None
     update_s: float | None
     reason: str
 
     def record(self) -> dict[str, Any]:
-        """As ``run.json`` has it."""
         if self.meter is None:
             return {"source": None, "update_s": None, "reason": self.reason}
         return {"source": self.meter.source, "update_s": self.update_s, "reason": None}
@@ -163,11 +156,7 @@ def counting(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> FoundMeter:
-    """Wait for two moves of a meter's counter; one that stands still is refused: it would say 0 J.
-
-    Args:
-        clock, sleep: of seconds.
-    """
+    """Wait for two moves of a meter's counter; one that stands still is refused: it would say 0 J."""
     moves = []
     for _ in range(2):
         before, began = meter.joules(), clock()

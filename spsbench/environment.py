@@ -198,11 +198,8 @@ def require_cpus(threads: int | str) -> None:
     """Refuse more threads than this process may use CPUs; ``auto`` asks for none."""
     cpus = _usable_threads() or psutil.cpu_count()
     if isinstance(threads, int) and cpus and threads > cpus:
-        raise UsageError(
-            f"{threads} threads would share the {cpus} CPUs that this process may use.",
-            flag="--threads",
-            remedy=f"Give at most {cpus}, or auto.",
-        )
+        why = f"{threads} threads would share the {cpus} CPUs that this process may use."
+        raise UsageError(why, flag="--threads", remedy=f"Give at most {cpus}, or auto.")
 
 
 def is_virtual() -> bool | None:

@@ -65,10 +65,8 @@ def ordinary(path: str | Path, flags: int, below: Path | None = None) -> int:
         if not stat.S_ISREG(found.st_mode):
             raise _irregular(path)
         if flags & (os.O_WRONLY | os.O_RDWR) and found.st_nlink > 1:
-            raise UsageError(
-                f"{path} has a second name, by which another file would be written.",
-                remedy="Replace it by a copy of itself.",
-            )
+            why = f"{path} has a second name, by which another file would be written."
+            raise UsageError(why, remedy="Replace it by a copy of itself.")
         if flags & os.O_TRUNC:
             os.ftruncate(descriptor, 0)
     except BaseException:
@@ -146,13 +144,11 @@ def read_json(path: Path, flag: str) -> dict[str, Any]:
         with open(path, "rb", opener=ordinary) as file:
             content = json.load(file)
     except OSError as problem:
-        raise UsageError(
-            f"{path} cannot be read ({problem.strerror}).", flag=flag, remedy="Name the directory of a run."
-        ) from problem
+        why = f"{path} cannot be read ({problem.strerror})."
+        raise UsageError(why, flag=flag, remedy="Name the directory of a run.") from problem
     except (ValueError, RecursionError) as problem:
-        raise UsageError(
-            f"{path} is damaged ({problem}).", flag=flag, remedy="Restore the file or start a new run."
-        ) from problem
+        remedy = "Restore the file or start a new run."
+        raise UsageError(f"{path} is damaged ({problem}).", flag=flag, remedy=remedy) from problem
     if not isinstance(content, dict):
         raise UsageError(f"{path} is damaged (no object).", flag=flag, remedy="Name the directory of a run.")
     return content
@@ -212,11 +208,8 @@ def acquire_lock(directory: Path, flag: str) -> int:
                 left.unlink()
     except BlockingIOError:
         os.close(descriptor)
-        raise UsageError(
-            f"another process is writing to {directory}.",
-            flag=flag,
-            remedy="Wait for it or name another directory.",
-        ) from None
+        remedy = "Wait for it or name another directory."
+        raise UsageError(f"another process is writing to {directory}.", flag=flag, remedy=remedy) from None
     except OSError as problem:
         os.close(descriptor)
         raise unwritable(directory, problem, flag) from problem

@@ -157,11 +157,8 @@ def settled(name: str, options: Options, spec: Spec, flag: str) -> dict[str, Opt
             raise UsageError(f"{name} has no option {option}.", flag=flag, remedy=has)
         wanted = type(options[option])
         if type(value) is not wanted and (wanted, type(value)) not in ((float, int), (str, int)):
-            raise UsageError(
-                f"{name}:{option}={value} is not valid.",
-                flag=flag,
-                remedy=f"Give {_TYPES[wanted]}, e.g. {options[option]}.",
-            )
+            remedy = f"Give {_TYPES[wanted]}, e.g. {options[option]}."
+            raise UsageError(f"{name}:{option}={value} is not valid.", flag=flag, remedy=remedy)
     given = {name: str(value) if type(options[name]) is str else value for name, value in spec.options}
     return dict(options) | given
 
@@ -220,11 +217,8 @@ def _from_file(path: Path, attribute: str, flag: str) -> Any:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[spec.name]
-        raise UnavailableError(
-            f"{path} cannot be imported ({type(error).__name__}: {error}).",
-            flag=flag,
-            remedy="Correct the file.",
-        ) from error
+        why = f"{path} cannot be imported ({type(error).__name__}: {error})."
+        raise UnavailableError(why, flag=flag, remedy="Correct the file.") from error
     if not hasattr(module, attribute):
         raise UsageError(f"{path} has no {attribute}.", flag=flag, remedy="Name what the file defines.")
     return getattr(module, attribute)
@@ -234,11 +228,8 @@ def _loaded(point: metadata.EntryPoint, flag: str) -> Any:
     try:
         return point.load()
     except Exception as error:
-        raise UnavailableError(
-            f"{point.name} ({point.value}) cannot be imported ({type(error).__name__}: {error}).",
-            flag=flag,
-            remedy="Correct or remove its package.",
-        ) from error
+        why = f"{point.name} ({point.value}) cannot be imported ({type(error).__name__}: {error})."
+        raise UnavailableError(why, flag=flag, remedy="Correct or remove its package.") from error
 
 
 def require_grammars() -> None:
@@ -246,8 +237,5 @@ def require_grammars() -> None:
     from importlib.util import find_spec
 
     if find_spec("llguidance") is None:
-        raise UnavailableError(
-            "masks of a grammar are made by llguidance, which is not installed.",
-            flag="--grammar",
-            remedy='pip install "spsbench[grammar]"',
-        )
+        why = "masks of a grammar are made by llguidance, which is not installed."
+        raise UnavailableError(why, flag="--grammar", remedy='pip install "spsbench[grammar]"')

@@ -66,11 +66,8 @@ def lengths(text: str | None, default: int) -> tuple[int, ...]:
     matches = [_LENGTH.fullmatch(part.strip()) for part in text.split(",")]
     found = [int(match["number"]) * (1024 if match["k"] else 1) for match in matches if match is not None]
     if len(found) < len(matches) or min(found) < 1:
-        raise UsageError(
-            f"it must be numbers of tokens from 1, got {text}.",
-            flag="--context",
-            remedy="Give 256, 4k or 1k,4k,16k.",
-        )
+        remedy = "Give 256, 4k or 1k,4k,16k."
+        raise UsageError(f"it must be numbers of tokens from 1, got {text}.", flag="--context", remedy=remedy)
     return tuple(sorted(set(found)))
 
 
@@ -83,11 +80,8 @@ def _sizes(text: str | None) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     found = {int(part) if part.isascii() and part.isdigit() else 0 for part in parts}
     if not all(1 <= size <= MAX_BATCH for size in found):
-        raise UsageError(
-            f"it must be whole numbers from 1 to {MAX_BATCH}, got {text}.",
-            flag="--batch",
-            remedy="Give one (8) or a list (1,2,4,8).",
-        )
+        why = f"it must be whole numbers from 1 to {MAX_BATCH}, got {text}."
+        raise UsageError(why, flag="--batch", remedy="Give one (8) or a list (1,2,4,8).")
     return tuple(sorted(found))
 
 
@@ -244,9 +238,8 @@ def _pair(params: Mapping[str, Any]) -> PairConfig:
     if params["target"] is None:
         return load_pair(params["pair"] or "mini")
     if params["pair"] is not None:
-        raise UsageError(
-            "--target and --draft are given too.", flag="--pair", remedy="Leave --pair out, or the two."
-        )
+        remedy = "Leave --pair out, or the two."
+        raise UsageError("--target and --draft are given too.", flag="--pair", remedy=remedy)
     target, draft = ModelRef(id=params["target"]), ModelRef(id=params["draft"])
     return PairConfig(name=pair_name(target, draft), target=target, draft=draft)
 
@@ -269,11 +262,8 @@ def _random(params: Mapping[str, Any], asked: BenchConfig, device: torch.device)
     configs = [read_config(name, flag) for name, flag in zip(names, flags, strict=True)]
     two_sided = {bool(config.is_encoder_decoder) for config in configs}
     if len(two_sided) > 1:
-        raise UsageError(
-            "one is an encoder-decoder and the other a decoder alone.",
-            flag=flags[1],
-            remedy="Give two configurations of one kind.",
-        )
+        why = "one is an encoder-decoder and the other a decoder alone."
+        raise UsageError(why, flag=flags[1], remedy="Give two configurations of one kind.")
     _require_window(min(context_window(config) for config in configs), asked, apart=two_sided == {True})
     require_room(dict(zip(flags, configs, strict=True)), dtype, device)
     shared = min(text_config(config).vocab_size for config in configs)
@@ -292,11 +282,8 @@ def _random(params: Mapping[str, Any], asked: BenchConfig, device: torch.device)
 def _require_window(window: int, asked: BenchConfig, *, apart: bool) -> None:
     """``apart``: the context is a source, which does not share a window with what is written."""
     if apart and len(asked.contexts) > 1:
-        raise UsageError(
-            "an encoder-decoder reads its source as a whole, so that its cache does not grow by steps.",
-            flag="--context",
-            remedy="Give one number.",
-        )
+        why = "an encoder-decoder reads its source as a whole, so that its cache does not grow by steps."
+        raise UsageError(why, flag="--context", remedy="Give one number.")
     written = asked.tokens - asked.context
     most = window if apart else window - written
     if asked.context > most:

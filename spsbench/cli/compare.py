@@ -156,14 +156,8 @@ def _require_comparable(compared: RunComparison, *, gated: bool, force: bool) ->
     if force:
         return
     if compared["refusals"]:
-        raise UsageError(
-            f"these runs answer different questions: {'; '.join(compared['refusals'])}.",
-            flag="B",
-            remedy="Add --force to compare them anyway.",
-        )
+        why = f"these runs answer different questions: {'; '.join(compared['refusals'])}."
+        raise UsageError(why, flag="B", remedy="Add --force to compare them anyway.")
     if gated and compared["machine"]:
-        raise UsageError(
-            f"this gate would judge the machine: {'; '.join(compared['machine'])}.",
-            flag="--gate",
-            remedy="Run both on one quiet machine, or give --force.",
-        )
+        why = f"this gate would judge the machine: {'; '.join(compared['machine'])}."
+        raise UsageError(why, flag="--gate", remedy="Run both on one quiet machine, or give --force.")

@@ -33,7 +33,6 @@ class Transfers:
         self._quiet = quiet
 
     def said(self, message: str) -> None:
-        """A line."""
         say(message, quiet=self._quiet)
 
     @contextmanager
@@ -108,7 +107,6 @@ def complain(message: str) -> None:
 
 
 def print_json(content: Any) -> None:
-    """JSON on stdout."""
     import json
 
     print(json.dumps(content, indent=2, allow_nan=False))

@@ -63,9 +63,8 @@ def distill(**params: Any) -> None:
     target, folder = params["target"], params["out"]
     if target is None or folder is None:
         missing = "--target" if target is None else "--out"
-        raise UsageError(
-            "it is required.", flag=missing, remedy="For example: --target package:smollm2 --out head."
-        )
+        remedy = "For example: --target package:smollm2 --out head."
+        raise UsageError("it is required.", flag=missing, remedy=remedy)
     quiet: bool = params["quiet"]
     say(f"Reading {target}", quiet=quiet)
     continued_by(typed)
@@ -94,11 +93,8 @@ def _make(
     folder: Path = params["out"]
     source = find(params["target"], params["revision"], "--target")
     if source.is_encoder_decoder:
-        raise UsageError(
-            f"{source.name} is an encoder-decoder, for which no draft is trained here.",
-            flag="--target",
-            remedy="Choose a decoder-only language model.",
-        )
+        why = f"{source.name} is an encoder-decoder, for which no draft is trained here."
+        raise UsageError(why, flag="--target", remedy="Choose a decoder-only language model.")
     device = resolve_device(params["device"] or "auto")
     if threads is not None:
         torch.set_num_threads(threads)

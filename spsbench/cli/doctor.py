@@ -119,7 +119,6 @@ def _engine(entry: Entry) -> _Wanted:
 
 
 def _packages_of(name: str) -> list[Package]:
-    """The packaged models of a pair, each once."""
     from spsbench.models.fetch.cache import PREFIX, load_package
 
     pair = load_pair(name)
@@ -130,9 +129,8 @@ def _packages_of(name: str) -> list[Package]:
     if all(id.startswith(EMBEDDED) for id in ids):
         raise UsageError(f"{name} is part of spsbench.", flag="NAME", remedy="There is nothing to fetch.")
     commands = " and ".join(f"`hf download {id}`" for id in ids if not id.startswith(EMBEDDED))
-    raise UsageError(
-        f"{name} is on the Hugging Face hub.", flag="NAME", remedy=f"A run fetches it, or {commands}."
-    )
+    remedy = f"A run fetches it, or {commands}."
+    raise UsageError(f"{name} is on the Hugging Face hub.", flag="NAME", remedy=remedy)
 
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
@@ -141,12 +139,8 @@ _STYLES = {"ok": "green", "absent": "yellow", "broken": "red", "busy": "yellow",
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A thing that was looked at.
-
-    Attributes:
-        state: ``ok``; ``absent``: would have to be fetched; ``broken``: should be here and is not;
-            ``busy``: others use it now; ``info``: a fact.
-    """
+    """A thing that was looked at: ``ok``; ``absent``: would have to be fetched; ``broken``: should be here
+    and is not; ``busy``: others use it now; or ``info``: a fact."""
 
     what: str
     state: Literal["ok", "absent", "broken", "busy", "info"]
@@ -154,7 +148,6 @@ class Check:
 
 
 def examine() -> list[Check]:
-    """Look at everything."""
     return [*_machine(), *_pairs(), *_data(), _checker()]
 
 

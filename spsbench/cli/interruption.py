@@ -36,12 +36,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """Whether a command was interrupted, and how it is continued.
-
-    Attributes:
-        signum: the first of ``SIGNALS`` that arrived.
-        continuation: see ``continued_by``.
-    """
+    """Whether a command was interrupted, by the signal ``signum`` that arrived first, and how it is
+    continued, see ``continued_by``."""
 
     def __init__(self, arguments: Sequence[str] = ()) -> None:
         self.arguments = tuple(arguments)

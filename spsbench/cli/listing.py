@@ -174,7 +174,6 @@ def _engines() -> list[Row]:
 
 
 def _external_engines() -> list[Row]:
-    """Engines that `spsbench get` installs."""
     from spsbench.engines.external.install import list_entries, load_entry
     from spsbench.engines.external.registry import NAMED
     from spsbench.models.fetch.cache import megabytes

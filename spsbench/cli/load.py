@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def measure_load(params: Mapping[str, Any]) -> None:
-    """Measure servers as the options of ``run`` ask."""
     from spsbench.whatif.load.measure import server_names
 
     in_flight = concurrencies(params["concurrency"])
@@ -67,10 +66,8 @@ def measure_load(params: Mapping[str, Any]) -> None:
     if loaded.ended is not None:
         raise UnavailableError(f"the measurement ended early: {loaded.ended}", flag="--engine")
     if failed:
-        raise IncompleteError(
-            f"{len(failed)} of {len(readings)} requests failed, the last: {failed[-1].error}.",
-            remedy="load.json has them all.",
-        )
+        why = f"{len(failed)} of {len(readings)} requests failed, the last: {failed[-1].error}."
+        raise IncompleteError(why, remedy="load.json has them all.")
 
 
 @contextmanager
@@ -113,15 +110,13 @@ def _config(params: Mapping[str, Any]) -> RunConfig:
 
 
 def _asks(ready: Plan) -> list[Ask]:
-    """The requests that servers are sent."""
     from spsbench.engines.external.engine import ids_that_end, sampling_of, stop_characters
     from spsbench.engines.external.protocol import Ask
 
     samplings = {arm.sampling for arm in ready.arms}
     if len(samplings) > 1:
-        raise UsageError(
-            "servers are measured under one sampling.", flag="--sampling", remedy="Name one of them."
-        )
+        remedy = "Name one of them."
+        raise UsageError("servers are measured under one sampling.", flag="--sampling", remedy=remedy)
     sampling, tokenizer = sampling_of(samplings.pop()), ready.source.tokenizer
     stop = () if ready.config.fixed_length else ready.stop
     ends = [] if ready.config.fixed_length else ids_that_end(stop, tokenizer, tokenizer.size)

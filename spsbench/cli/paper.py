@@ -74,11 +74,8 @@ def _paper_of(params: Mapping[str, Any]) -> str:
     typed = None if params["of"] is None else _resolved(params["of"])
     before = _resolved(begun.get("of", CHEN)) if begun else None
     if typed is not None and before is not None and typed != before:
-        raise UsageError(
-            f"{params['resume'] or params['out']} holds the paper {before}, got {typed}.",
-            flag="--of",
-            remedy="Leave it out, or name another directory.",
-        )
+        why = f"{params['resume'] or params['out']} holds the paper {before}, got {typed}."
+        raise UsageError(why, flag="--of", remedy="Leave it out, or name another directory.")
     return typed or before or CHEN
 
 
@@ -150,15 +147,11 @@ def paper_directory(params: Mapping[str, Any], pair: str) -> Path:
         named.mkdir(parents=True, exist_ok=True)
         strangers = any(named.iterdir()) and not (named / OPTIONS_FILE).is_file()
     except OSError as problem:
-        raise UsageError(
-            f"{named} cannot be used ({problem.strerror}).", flag="--out", remedy="Name another directory."
-        ) from problem
+        why = f"{named} cannot be used ({problem.strerror})."
+        raise UsageError(why, flag="--out", remedy="Name another directory.") from problem
     if strangers:
-        raise UsageError(
-            f"{named} is not empty and holds no paper.",
-            flag="--out",
-            remedy="Name a directory that is empty or does not exist.",
-        )
+        remedy = "Name a directory that is empty or does not exist."
+        raise UsageError(f"{named} is not empty and holds no paper.", flag="--out", remedy=remedy)
     return named
 
 
@@ -197,10 +190,8 @@ def keep_page(
     present(lambda: page, lambda: screen, json=params["json"], quiet=params["quiet"])
     say(f"Everything is in {directory / PAGE_FILE}", quiet=params["quiet"])
     if not page["complete"]:
-        raise IncompleteError(
-            "some sequences failed or are missing.",
-            remedy=f"`spsbench paper --resume {directory}` tries again.",
-        )
+        remedy = f"`spsbench paper --resume {directory}` tries again."
+        raise IncompleteError("some sequences failed or are missing.", remedy=remedy)
 
 
 # --- Chen et al. 2023 ---
@@ -295,20 +286,14 @@ def setup_of(options: Mapping[str, Any]) -> PaperConfig:
     paper = load_paper(options["of"])
     drafts = _named("--draft", options["draft"] or ())
     if taken := next((name for name in NGRAMS if name in drafts), None):
-        raise UsageError(
-            f"{taken} is the name of an n-gram draft of Table 3.",
-            flag="--draft",
-            remedy="Give the model another name, e.g. small=MODEL.",
-        )
+        remedy = "Give the model another name, e.g. small=MODEL."
+        raise UsageError(f"{taken} is the name of an n-gram draft of Table 3.", flag="--draft", remedy=remedy)
     tasks = _named("--task", options["task"] or ())
     changes: dict[str, Any] = {"tasks": tasks} if tasks else {}
     refuse_together("leviathan", {name: options[name] for name in ("target", "pair")})
     if options["target"] is not None and not drafts:
-        raise UsageError(
-            f"no draft of {options['target']} is named.",
-            flag="--draft",
-            remedy="Give one or more, e.g. --draft small=MODEL.",
-        )
+        remedy = "Give one or more, e.g. --draft small=MODEL."
+        raise UsageError(f"no draft of {options['target']} is named.", flag="--draft", remedy=remedy)
     if options["pair"] not in (None, paper.pair):
         changes |= {"pair": options["pair"], "drafts": {"draft": load_pair(options["pair"]).draft}}
     if drafts:
@@ -379,7 +364,6 @@ class Setup:
         return greedy[0], (plain or drawn)[0]
 
     def plan(self, part: Part, pair: PairConfig) -> Plan:
-        """The plan of one run."""
         from spsbench.config import resolve
         from spsbench.runner import plan
 
@@ -391,7 +375,6 @@ class Setup:
         return plan(resolve(given | {"protocol": "paper"}))
 
     def pair(self, draft: str) -> PairConfig:
-        """The target with one of the drafts."""
         from spsbench.config import ModelRef, PairConfig, load_pair
         from spsbench.config.files import pair_name
 

@@ -57,11 +57,9 @@ class Tally:
 
     @property
     def begun(self) -> bool:
-        """Whether any sequence was counted."""
         return bool(self.tokens or self.failed or self.loops)
 
     def add(self, sample: Sample) -> None:
-        """Count a finished or failed sequence."""
         if sample.error is not None:
             self.failed += 1
             return
@@ -89,7 +87,6 @@ class Tallies:
         self._arms = {arm.name: (arm, Tally()) for arm in arms}
 
     def add(self, sample: Sample) -> None:
-        """Count a sequence for its arm."""
         self._arms[sample.arm][1].add(sample)
 
     def rows(self) -> list[tuple[str, str]]:

@@ -18,36 +18,20 @@ from spsbench.cli.console import out, print_json, say
 from spsbench.errors import GateFailed, IncompleteError, UnavailableError, UsageError
 from spsbench.files import make_folder, write_json
 from spsbench.paths import results_dir
+from spsbench.records import Interval, Spec
+from spsbench.report.wording import NOTHING, interval
 
 if TYPE_CHECKING:
     from spsbench.cli.audit import Course
     from spsbench.engines.external.install import Entry
     from spsbench.engines.external.protocol import Ask, Peer
     from spsbench.engines.external.registry import PeerKind
-    from spsbench.records import Spec
     from spsbench.verify.engine_audit import Subject
 
 _APART = 0.05
 """Ratios to the newest release whose whole interval is further from 1 differ."""
 
 _FILE = "releases.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """Of a release to the newest one, with its paired 95% interval over prompts."""
-
-    estimate: float
-    low: float
-    high: float
-
-    @property
-    def side(self) -> int:
-        """1 or -1 where it is larger or smaller by more than ``_APART``; 0 where that is not shown."""
-        return int(self.low > 1 + _APART) - int(self.high < 1 / (1 + _APART))
-
-    def __str__(self) -> str:
-        return f"{self.estimate:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +48,26 @@ class Release:
     code: int
     why: str
     tokens_per_loop: float | None = None
-    loops: Ratio | None = None
-    speed: Ratio | None = None
+    loops: Interval | None = None
+    speed: Interval | None = None
     against: str | None = None
     wrong: bool = False
 
     def state(self, quantity: str) -> int | None:
-        """What is compared between releases; None where it is not known."""
+        """What is compared between releases; None where it is not known. Of a ratio 1 or -1 where it is
+        larger or smaller by more than ``_APART``, 0 where that is not shown."""
         if quantity in ("law", BESIDE):
             return int(self.alarmed if quantity == "law" else self.wrong)
         found = self.loops if quantity == "acceptance" else self.speed
-        return None if found is None else found.side
+        if found is None or found.low is None or found.high is None:
+            return None
+        return int(found.low > 1 + _APART) - int(found.high < 1 / (1 + _APART))
 
     def told(self, quantity: str) -> str:
         if quantity in ("law", BESIDE):
             return self.law if quantity == "law" else "wrong" if self.wrong else "nothing wrong"
-        return f"{self.loops if quantity == 'acceptance' else self.speed} of the newest"
+        ratio = self.loops if quantity == "acceptance" else self.speed
+        return NOTHING if ratio is None else f"{interval(ratio)} of the newest"
 
 
 BESIDE = "beside the law"
@@ -171,14 +159,12 @@ def chosen(text: str, known: Sequence[str], what: str) -> tuple[list[str], bool]
 
 
 def audit_releases(params: Mapping[str, Any]) -> None:
-    """Audit releases of an engine; see the module."""
     from spsbench.cli.audit import settings_asked
     from spsbench.cli.interruption import continued_by, typed
     from spsbench.engines.external.install import Environment, load_entry
     from spsbench.engines.external.registry import NAMED, name_of, peer_in
     from spsbench.models.fetch.cache import megabytes, require_room
     from spsbench.plugins import unknown
-    from spsbench.records import Spec
 
     spec = Spec.parse(params["engine"])
     if params["engine"].partition(":")[0] in ("worker", "openai") or name_of(spec) != spec.name:
@@ -320,7 +306,7 @@ class _Course:
             why = f"{self._folder} holds the releases of another audit."
             raise UsageError(why, flag="--out", remedy="Name another directory.")
         for row in kept["releases"]:
-            ratios = {name: row[name] and Ratio(**row[name]) for name in ("loops", "speed")}
+            ratios = {name: row[name] and Interval(**row[name]) for name in ("loops", "speed")}
             self._done[row["version"]] = Release(**{**row, **ratios})
 
     def _write(self) -> None:
@@ -331,7 +317,6 @@ class _Course:
         """Throw environments away, print what was found, and end as the newest release's audit does."""
         from spsbench.engines.external.install import discard
         from spsbench.report.tables import Table, left, right
-        from spsbench.report.wording import NOTHING
 
         self._write()
         for version in self._versions if not self._params["keep"] else ():
@@ -347,7 +332,7 @@ class _Course:
             if row is None:
                 return [version, "skipped" if version in self._skipped else "not needed", *3 * [NOTHING]]
             loops = NOTHING if row.tokens_per_loop is None else f"{row.tokens_per_loop:.2f}"
-            speed = "1" if row is newest else NOTHING if row.speed is None else str(row.speed)
+            speed = "1" if row is newest else NOTHING if row.speed is None else interval(row.speed)
             return [version, row.law, str(row.texts), loops, speed]
 
         speed = right(f"speed against {newest.version} [95%]")
@@ -426,7 +411,7 @@ def _text(peer: Peer, ask: Ask, subject: Subject) -> _Text:
     return *own, found.decoded or count, found.loops
 
 
-def _ratio(rows: Sequence[tuple[float | None, ...]]) -> Ratio | None:
+def _ratio(rows: Sequence[tuple[float | None, ...]]) -> Interval | None:
     """(first / second) / (third / fourth) of sums over prompts."""
     if len(rows) < 2:
         return None
@@ -441,4 +426,4 @@ def _ratio(rows: Sequence[tuple[float | None, ...]]) -> Ratio | None:
 
     estimate = float(statistic([column.sum() for column in columns]))
     low, high = pooled_interval(columns, statistic, log=True)
-    return Ratio(estimate, estimate if low is None else low, estimate if high is None else high)
+    return Interval(estimate, estimate if low is None else low, estimate if high is None else high)

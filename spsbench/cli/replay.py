@@ -80,9 +80,8 @@ def _shown(path: Path, params: Mapping[str, Any], k: int) -> bool:
     form, named = recognised(path, "RUN"), params["target"] is not None or params["pair"] is not None
     if form is None or (form.samples is not None and named and not params["explain"]):
         if params["explain"]:
-            raise UsageError(
-                f"{path} is of no tool that is known.", flag="--explain", remedy="See docs/replay.md."
-            )
+            remedy = "See docs/replay.md."
+            raise UsageError(f"{path} is of no tool that is known.", flag="--explain", remedy=remedy)
         return False
     say(f"Reading {path}", quiet=params["quiet"])
     found = read(path, form, "RUN")
@@ -132,9 +131,8 @@ def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
     if policies is not None:
         ks = tuple(range(1, max(ks) + 1))
         if len(params["draft"] or ()) > 1:
-            raise UsageError(
-                "policies are replayed with one draft.", flag="--policy", remedy="Give --draft once."
-            )
+            remedy = "Give --draft once."
+            raise UsageError("policies are replayed with one draft.", flag="--policy", remedy=remedy)
     say(f"Reading {source}", quiet=quiet)
     written = written_of(source, params, drafters)
     sought = sought_of({**dict.fromkeys(drafters, ()), **trees}, pairs_of(written, params))

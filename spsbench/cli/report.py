@@ -147,7 +147,6 @@ def _print(runs: Readable, *, csv: bool, latex: bool, json: bool, quiet: bool) -
 
 
 def _write_page(runs: Readable, galleries: Sequence[Gallery], named: Path | None) -> Path:
-    """Write the page and answer where it is."""
     from spsbench.files import write_text
     from spsbench.report.html import page
 

@@ -73,9 +73,8 @@ def judge_samples(samples: Path, params: Mapping[str, Any], limits: Mapping[str,
 
     extract, unsafe_exec = params["extract"] or "none", params["unsafe_exec"]
     if extract not in ("none", "fence"):
-        raise UsageError(
-            f"{extract} is not valid for samples.", flag="--extract", remedy="Give none or fence."
-        )
+        remedy = "Give none or fence."
+        raise UsageError(f"{extract} is not valid for samples.", flag="--extract", remedy=remedy)
     parts = dict.fromkeys((params["k"] or "1,10,100").split(","))
     ks = [int(number(part.strip(), "--k", 1, 1, _MOST, whole=True)) for part in parts]
     target = _target(params["out"], samples)
@@ -181,11 +180,8 @@ def _note_rule(store: RunStore, task: Task, asked: str | None, *, only_missing: 
     if prompt is None:
         return
     if prompt.begun and asked not in (None, "auto"):
-        raise UsageError(
-            "the answers of this run were begun for the model: what it wrote is the rest of the code.",
-            flag="--extract",
-            remedy="Leave it out.",
-        )
+        why = "the answers of this run were begun for the model: what it wrote is the rest of the code."
+        raise UsageError(why, flag="--extract", remedy="Leave it out.")
     chat, rule = prompt.chat, task.extraction(prompt)
     before = info.get("extract") or answers.extraction_rule("auto", chat)
     if only_missing and rule != before and any(sample.scores for sample in store.samples()):

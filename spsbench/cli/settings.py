@@ -22,11 +22,8 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
     """The configuration that options of ``run`` ask for; those that a command lacks were not typed."""
     resume: Path | None = params.get("resume")
     if resume is not None and not (resume / "run.json").is_file():
-        raise UsageError(
-            f"{resume} is not a run directory.",
-            flag="--resume",
-            remedy="Name the directory of a run, or begin a new one there with --out.",
-        )
+        remedy = "Name the directory of a run, or begin a new one there with --out."
+        raise UsageError(f"{resume} is not a run directory.", flag="--resume", remedy=remedy)
     gates_of(params.get("fail_on"))
     flags = typed_settings(params)
     if (prompts := params.get("prompts")) is not None:
@@ -48,11 +45,8 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
     if params.get("on") is None:
         require_cpus(config.threads)
     if (placement := params.get("draft_placement")) is not None and config.tensor_parallel == 1:
-        raise UsageError(
-            f"{placement} says where the draft of a split target is, and the target is in one process.",
-            flag="--draft-placement",
-            remedy="Add --tensor-parallel N, or leave it out.",
-        )
+        why = f"{placement} says where the draft of a split target is, and the target is in one process."
+        raise UsageError(why, flag="--draft-placement", remedy="Add --tensor-parallel N, or leave it out.")
     return config
 
 
@@ -72,9 +66,8 @@ def _prompts_file(path: str) -> str:
     from spsbench.tasks.prompts import ENDINGS, is_prompts_file
 
     if not is_prompts_file(path):
-        raise UsageError(
-            f"{path} is not a prompts file.", flag="--prompts", remedy=f"Give {', '.join(ENDINGS)}."
-        )
+        remedy = f"Give {', '.join(ENDINGS)}."
+        raise UsageError(f"{path} is not a prompts file.", flag="--prompts", remedy=remedy)
     return path
 
 
@@ -115,8 +108,5 @@ def require_possible(config: RunConfig, gates: Sequence[str] = (), *, is_k_given
         )
     lossy = sorted({arm.rule.name for arm in arms if arm.method == "sps" and not is_lossless(arm)})
     if lossy and "lossless" in gates:
-        raise UsageError(
-            f"{', '.join(lossy)} is lossy by design and cannot pass the gate lossless.",
-            flag="--fail-on",
-            remedy="Leave the gate or the rule out.",
-        )
+        why = f"{', '.join(lossy)} is lossy by design and cannot pass the gate lossless."
+        raise UsageError(why, flag="--fail-on", remedy="Leave the gate or the rule out.")

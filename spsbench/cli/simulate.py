@@ -176,11 +176,8 @@ def _folder(out: Path | None) -> Path | None:
     except OSError as problem:
         raise unwritable(out, problem, "--out") from problem
     if strangers:
-        raise UsageError(
-            f"{out} is not empty and holds no simulation.",
-            flag="--out",
-            remedy="Name a directory that is empty or does not exist.",
-        )
+        remedy = "Name a directory that is empty or does not exist."
+        raise UsageError(f"{out} is not empty and holds no simulation.", flag="--out", remedy=remedy)
     return out
 
 
@@ -209,11 +206,8 @@ def _question(params: Mapping[str, Any]) -> Question:
     cost = values.number(params["cost"], "--cost", 0, COST)
     sampling = values.sampling({**params, "greedy": False})
     if sampling.greedy:
-        raise UsageError(
-            "a greedy target leaves nothing to chance, got 0.",
-            flag="--temperature",
-            remedy="Give a temperature above 0.",
-        )
+        why = "a greedy target leaves nothing to chance, got 0."
+        raise UsageError(why, flag="--temperature", remedy="Give a temperature above 0.")
     rule = _rule(params)
     tree, siblings = _tree(params, rule, min(language.vocabulary, sampling.top_k or language.vocabulary))
     ks = _ks(params["k"]) if tree is None else (tree.depth(0),)
@@ -230,11 +224,8 @@ def _ks(text: str | None) -> tuple[int, ...]:
 
     ks = parse_ks(text or "1..8")
     if 0 in ks:
-        raise UsageError(
-            "a simulated loop drafts at least one token, got 0.",
-            flag="--k",
-            remedy="Give a K from 1 on, e.g. 1..8; 0 is ArS, one token a loop.",
-        )
+        remedy = "Give a K from 1 on, e.g. 1..8; 0 is ArS, one token a loop."
+        raise UsageError("a simulated loop drafts at least one token, got 0.", flag="--k", remedy=remedy)
     return tuple(sorted(ks))
 
 
@@ -243,14 +234,12 @@ def _closeness(params: Mapping[str, Any], source: Source) -> tuple[float | None,
     given = {flag: text for flag in _LIMITS if (text := params[flag[2:].replace("-", "_")]) is not None}
     for flag in given:
         if flag != source.option:
-            raise UsageError(
-                f"--source {source.name} has no such closeness.", flag=flag, remedy=f"Give {source.option}."
-            )
+            remedy = f"Give {source.option}."
+            raise UsageError(f"--source {source.name} has no such closeness.", flag=flag, remedy=remedy)
     if given:
         if params["alpha"] is not None:
-            raise UsageError(
-                "both say how close the draft is.", flag="--alpha", remedy=f"Leave it or {source.option} out."
-            )
+            remedy = f"Leave it or {source.option} out."
+            raise UsageError("both say how close the draft is.", flag="--alpha", remedy=remedy)
         chosen = values.between(given[source.option], source.option, *_LIMITS[source.option])
         return None, source.distance(chosen)
     alpha = values.between(params["alpha"], "--alpha", 0, 1, ALPHA)
@@ -277,11 +266,8 @@ def _classes(text: str | None, source: Source, vocabulary: int) -> tuple[int, ..
         return (min(8, vocabulary),) if source.order == 2 else tuple(dict.fromkeys((1, min(32, vocabulary))))
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) for part in parts):
-        raise UsageError(
-            f"it must be whole numbers from 1, got {text}.",
-            flag="--contexts",
-            remedy="Give one or several: 1,32.",
-        )
+        remedy = "Give one or several: 1,32."
+        raise UsageError(f"it must be whole numbers from 1, got {text}.", flag="--contexts", remedy=remedy)
     return tuple(dict.fromkeys(map(int, parts)))
 
 
@@ -292,9 +278,8 @@ def _rule(params: Mapping[str, Any]) -> Spec:
     text, fault = params["rule"], params["fault"]
     usual = MODIFIED_REJECTION if fault or params["tree"] in (None, CHAIN) else TREE_RULE
     if text in FAULTS and text != "lenience":
-        raise UsageError(
-            f"{text} is a planted fault, not a rule.", flag="--rule", remedy=f"Give --fault {text}."
-        )
+        remedy = f"Give --fault {text}."
+        raise UsageError(f"{text} is a planted fault, not a rule.", flag="--rule", remedy=remedy)
     rule = Spec.parse(text or usual)
     rule_kind(rule.name).settled(rule)
     if fault is not None and fault not in (*FAULTS, *TREE_FAULTS):
@@ -313,11 +298,7 @@ _SIBLINGS: tuple[Siblings, ...] = ("without", "independent", "top")
 
 
 def _tree(params: Mapping[str, Any], rule: Spec, support: int) -> tuple[Shape | None, Siblings]:
-    """The shape of drafts, None for chains, and how siblings are chosen.
-
-    Args:
-        support: how many tokens a row may have.
-    """
+    """The shape of drafts, None for chains, and how siblings of ``support`` possible tokens are chosen."""
     from spsbench.axes import K_SEQ
     from spsbench.drafters.registry import rule_kind
     from spsbench.drafters.shape import Shape, shape_of

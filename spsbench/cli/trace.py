@@ -101,9 +101,8 @@ def _settings(params: Mapping[str, Any]) -> RunConfig:
     config = read_settings({**params, **fixed})
     refuse_beams(config, "trace")
     if len(config.ks) != 1 or config.ks[0] < 1:
-        raise UsageError(
-            f"it must be one number from 1, got {params['k']}.", flag="--k", remedy="For example: --k 4."
-        )
+        remedy = "For example: --k 4."
+        raise UsageError(f"it must be one number from 1, got {params['k']}.", flag="--k", remedy=remedy)
     if config.samplings is not None and len(config.samplings) != 1:
         why = f"one sampling can be shown, got {params['sampling']}."
         raise UsageError(why, flag="--sampling", remedy="Choose nucleus or greedy.")

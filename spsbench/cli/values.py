@@ -55,11 +55,8 @@ def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pai
     before = None if written.identity is None else written.identity["target"]
     for source in sources.values():
         if before is not None and before != (now := source.target.identity()):
-            raise UsageError(
-                f"the target is now {now['fingerprint']}, and {before['fingerprint']} wrote these texts.",
-                flag="RUN",
-                remedy="Run it again with this target.",
-            )
+            why = f"the target is now {now['fingerprint']}, and {before['fingerprint']} wrote these texts."
+            raise UsageError(why, flag="RUN", remedy="Run it again with this target.")
     device = resolve_device(config.device)
     placement = None if config.device_map is None else Placement.read(config.device_map)
     dtypes = config.model_dtype, config.draft_model_dtype
@@ -103,9 +100,8 @@ def lookaheads(text: str) -> tuple[int, ...]:
 
     ks = tuple(k for k in parse_ks(text) if k)
     if not ks:
-        raise UsageError(
-            "it needs at least one value above 0, got 0.", flag="--k", remedy="For example: --k 1..8."
-        )
+        remedy = "For example: --k 1..8."
+        raise UsageError("it needs at least one value above 0, got 0.", flag="--k", remedy=remedy)
     return ks
 
 
@@ -181,9 +177,8 @@ def seconds(text: str | None, default: float) -> float:
     match = _TIME.fullmatch(text.strip())
     found = _float(match["number"]) * _UNIT_S[match["unit"]] if match else _float(text)
     if not 0 <= found < math.inf:
-        raise UsageError(
-            f"it must be a time, got {text}.", flag="--budget", remedy="Give 300, 90s, 5min or 2h."
-        )
+        remedy = "Give 300, 90s, 5min or 2h."
+        raise UsageError(f"it must be a time, got {text}.", flag="--budget", remedy=remedy)
     return found
 
 
@@ -208,11 +203,8 @@ def between(text: str | None, flag: str, low: float, high: float, default: float
     """A number from ``low`` to ``high``, or the default where none was given."""
     value = default if text is None else _float(text)
     if not low <= value <= high:
-        raise UsageError(
-            f"it must be between {low:g} and {high:g}, got {text}.",
-            flag=flag,
-            remedy=f"Give a number, e.g. {default:g}.",
-        )
+        remedy = f"Give a number, e.g. {default:g}."
+        raise UsageError(f"it must be between {low:g} and {high:g}, got {text}.", flag=flag, remedy=remedy)
     return value
 
 
@@ -304,6 +296,5 @@ def seed(text: str | None) -> int:
 
 
 def readable(path: Path | None, flag: str, remedy: str) -> None:
-    """Refuse a file that is not there."""
     if path is not None and not path.is_file():
         raise UnavailableError(f"{path} is not a file.", flag=flag, remedy=remedy)

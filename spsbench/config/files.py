@@ -21,21 +21,18 @@ from spsbench.plugins import unknown
 
 
 def read_yaml(path: Path, flag: str) -> dict[str, Any]:
-    """The mapping in a YAML file."""
     of_run = path.with_name("run.json").exists()  # perhaps somebody else's; else it may be a pipe
     try:
         with open(path, encoding="utf-8", opener=ordinary if of_run else None) as file:
             content = yaml.safe_load(file)
     except OSError as problem:
         reason = problem.strerror or type(problem).__name__
-        raise UsageError(
-            f"{path} cannot be read ({reason}).", flag=flag, remedy="Give the path of a YAML file."
-        ) from problem
+        remedy = "Give the path of a YAML file."
+        raise UsageError(f"{path} cannot be read ({reason}).", flag=flag, remedy=remedy) from problem
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
         reason = " ".join(str(problem).split())[:200]
-        raise UsageError(
-            f"{path} is not YAML in UTF-8 ({reason}).", flag=flag, remedy="Correct the file."
-        ) from problem
+        remedy = "Correct the file."
+        raise UsageError(f"{path} is not YAML in UTF-8 ({reason}).", flag=flag, remedy=remedy) from problem
     if not isinstance(content, dict):
         raise UsageError(f"{path} holds no settings.", flag=flag, remedy="Write one `key: value` per line.")
     return {str(key): value for key, value in content.items()}
@@ -53,7 +50,6 @@ _MEANING: dict[str, str] = {
 
 
 def validate(model: type[_Model], content: Mapping[str, Any], label: Callable[[str], str]) -> _Model:
-    """Build ``model`` from ``content``."""
     try:
         return model.model_validate(dict(content))
     except ValidationError as problem:
@@ -82,12 +78,10 @@ _FOLDERS: dict[str, DataKind] = {
 
 
 def list_pairs() -> list[str]:
-    """Names of the shipped pairs, sorted."""
     return sorted(_files("pair"))
 
 
 def list_protocols() -> list[str]:
-    """Names of the shipped protocols, sorted."""
     return sorted(_files("protocol"))
 
 

@@ -29,12 +29,8 @@ QUANTISED = {"int8": 8, "int4": 4}
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """A dtype, and the bits of the weights where they are quantised.
-
-    Attributes:
-        dtype: that the model computes in; ``auto`` for the checkpoint's own.
-        quantise: ``int8`` or ``int4``; None keeps the weights in that dtype.
-    """
+    """A dtype that the model computes in (``auto``: the checkpoint's own), and ``int8`` or ``int4`` where
+    weights are quantised."""
 
     dtype: str = _AUTO
     quantise: str | None = None
@@ -56,16 +52,6 @@ class Precision:
     def bits(self) -> int | None:
         """Of a quantised weight; None if they are not quantised."""
         return None if self.quantise is None else QUANTISED[self.quantise]
-
-
-def draft_precision_of(target: Precision, short: bool, dtype: str, quantise: str | None) -> Precision:
-    """What the draft is loaded in: as the target, unless something is said of it alone."""
-    own = Precision.read(dtype)
-    if own.quantise is not None:
-        return own
-    inherited = None if short and dtype != _AUTO else target.quantise
-    kept = inherited if quantise is None else None if quantise == NONE else quantise
-    return Precision(target.dtype if dtype == _AUTO else dtype, kept)
 
 
 MAX_K = 64
@@ -222,11 +208,8 @@ class ModelRef(_Settings):
 
 
 class PairConfig(_Settings):
-    """A target and the draft that proposes for it.
-
-    Attributes:
-        drafter: what proposes tokens unless a run names others, e.g. ``heads``.
-    """
+    """A target and the draft that proposes for it; ``drafter`` proposes unless a run names others, e.g.
+    ``heads``."""
 
     name: Name = Field(description="a name")
     target: ModelRef = Field(description="`{id: ...}`, optionally with a revision")
@@ -430,8 +413,13 @@ class RunConfig(ProcessingSettings, Limits):
     @property
     def draft_model_dtype(self) -> str:
         """What to load the draft in: what is said of it alone, else as the target; a ``Precision``."""
-        target, short = Precision.read(self.model_dtype), self._own_dtype in QUANTISED
-        return str(draft_precision_of(target, short, self.draft_dtype, self.draft_quantise))
+        dtype, quantise, target = self.draft_dtype, self.draft_quantise, Precision.read(self.model_dtype)
+        own = Precision.read(dtype)
+        if own.quantise is not None:
+            return str(own)
+        inherited = None if self._own_dtype in QUANTISED and dtype != _AUTO else target.quantise
+        kept = inherited if quantise is None else None if quantise == NONE else quantise
+        return str(Precision(target.dtype if dtype == _AUTO else dtype, kept))
 
     @property
     def _own_dtype(self) -> str:

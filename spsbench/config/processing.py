@@ -85,9 +85,8 @@ class ProcessingSettings(BaseModel):
             asked["bad_words"] = _ids(asked["bad_words"])
         found = Processing(**asked)
         if found.convention == "vllm" and found.typical_p < 1:
-            raise UsageError(
-                "vLLM has no typical-p.", flag="--typical-p", remedy="Leave it out, or --convention vllm."
-            )
+            remedy = "Leave it out, or --convention vllm."
+            raise UsageError("vLLM has no typical-p.", flag="--typical-p", remedy=remedy)
         if found.grammar is not None:
             require_grammars()
         return None if found == Processing() else found

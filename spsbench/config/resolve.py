@@ -179,17 +179,13 @@ def _assignment(text: str) -> tuple[list[str], Any]:
     name, equals, value = text.partition("=")
     path = [_FIELD_OF_FLAG.get(part, part) for part in name.strip().split(".")]
     if not equals or not all(path):
-        raise UsageError(
-            f"it must be key=value, got {text}.", flag="--set", remedy="For example: --set limit=20."
-        )
+        remedy = "For example: --set limit=20."
+        raise UsageError(f"it must be key=value, got {text}.", flag="--set", remedy=remedy)
     try:
         return path, yaml.safe_load(value)
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise UsageError(
-            f"the value in {text} is not YAML.",
-            flag="--set",
-            remedy="Put it in quotes, e.g. data='\"a: b\"'.",
-        ) from None
+        remedy = "Put it in quotes, e.g. data='\"a: b\"'."
+        raise UsageError(f"the value in {text} is not YAML.", flag="--set", remedy=remedy) from None
 
 
 def _assign(settings: dict[str, Any], path: list[str], value: Any) -> None:

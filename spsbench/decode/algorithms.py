@@ -138,9 +138,8 @@ def sps(
         watch.lap("other")
         draft = drafter.draft(tokens, k, u[:k])
         if draft.parents is not None:
-            raise ValueError(
-                "a tree was drafted where chains are verified: the drafter needs the option tree"
-            )
+            why = "a tree was drafted where chains are verified: the drafter needs the option tree"
+            raise ValueError(why)
         watch.lap("draft")
         pending = torch.from_numpy(np.array(tokens[-1:])).to(u.device)
         logits = target.score(torch.cat([pending, draft.tokens]), last=len(draft.tokens) + 1)

@@ -48,16 +48,14 @@ def exit_model(target: object, layers: int) -> CausalLM:
         UsageError: it has no such number of layers, cannot be cut, or is not a built-in model.
     """
     if not isinstance(target, CausalLM):
-        raise UsageError(
-            f"early-exit cannot cut {type(target).__name__}.", flag=_FLAG, remedy="It takes a loaded model."
-        )
+        remedy = "It takes a loaded model."
+        raise UsageError(f"early-exit cannot cut {type(target).__name__}.", flag=_FLAG, remedy=remedy)
     model = _cut(target, layers)
     name = f"{target.config.model_type} cut to {model.layers} layers"
     require_exact_rollback(model, name)
     if isinstance(model, TorchLM) and len(model.cache.layers) != model.layers:
-        raise UsageError(
-            f"{name} runs {len(model.cache.layers)}.", flag=_FLAG, remedy="Choose another drafter."
-        )
+        remedy = "Choose another drafter."
+        raise UsageError(f"{name} runs {len(model.cache.layers)}.", flag=_FLAG, remedy=remedy)
     model.rollback(0)
     return model
 
@@ -90,11 +88,8 @@ def rounded_target(target: object, bits: int) -> OnnxLM:
             remedy="Choose another drafter, or a target that onnxruntime covers, on a CPU.",
         )
     if target.bits is not None:
-        raise UsageError(
-            f"the target's weights are {target.weights} already.",
-            flag=_FLAG,
-            remedy="Choose another drafter, or --dtype float32.",
-        )
+        remedy = "Choose another drafter, or --dtype float32."
+        raise UsageError(f"the target's weights are {target.weights} already.", flag=_FLAG, remedy=remedy)
     return target.rounded(bits)
 
 

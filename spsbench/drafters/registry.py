@@ -360,17 +360,11 @@ class DrafterKind(OptionedKind):
             UsageError: so does one that reads its target's weights or states, of an encoder-decoder.
         """
         if target.is_encoder_decoder and shape_in(spec) is not None:
-            raise UsageError(
-                f"{target.name} is an encoder-decoder, which scores chains.",
-                flag="--tree",
-                remedy="Leave --tree out.",
-            )
+            why = f"{target.name} is an encoder-decoder, which scores chains."
+            raise UsageError(why, flag="--tree", remedy="Leave --tree out.")
         if target.is_encoder_decoder and self.needs_of(spec) & {WEIGHTS, HIDDEN}:
-            raise UsageError(
-                f"{self.name} reads the layers of a decoder alone; {target.name} is an encoder-decoder.",
-                flag=self.FLAG,
-                remedy="Draft with a model, lookup, suffix or ngram.",
-            )
+            why = f"{self.name} reads the layers of a decoder alone; {target.name} is an encoder-decoder."
+            raise UsageError(why, flag=self.FLAG, remedy="Draft with a model, lookup, suffix or ngram.")
         if self.suits is not None:
             self.suits(self._options(spec), target)
 
@@ -388,11 +382,8 @@ SHIPPED = "embedded:smollm2/head"
 def _lengths(options: Options, flag: str) -> None:
     max_n, min_n = int(options["max_n"]), int(options["min_n"])
     if not 1 <= min_n <= max_n:
-        raise UsageError(
-            f"lookup:max_n={max_n}:min_n={min_n} is not valid.",
-            flag=flag,
-            remedy="Give min_n of at least 1 and max_n of at least min_n, e.g. lookup:max_n=3:min_n=1.",
-        )
+        remedy = "Give min_n of at least 1 and max_n of at least min_n, e.g. lookup:max_n=3:min_n=1."
+        raise UsageError(f"lookup:max_n={max_n}:min_n={min_n} is not valid.", flag=flag, remedy=remedy)
 
 
 def _ngram(order: int) -> Callable[[Options, Context], Drafter]:
@@ -408,9 +399,8 @@ def members(options: Options) -> list[tuple[Spec, DrafterKind]]:
     """
     names = str(options["of"]).split("+")
     if UNION in names:
-        raise UsageError(
-            "union:of=union is not valid.", flag="--drafter", remedy="Name other drafters, e.g. lookup+model."
-        )
+        remedy = "Name other drafters, e.g. lookup+model."
+        raise UsageError("union:of=union is not valid.", flag="--drafter", remedy=remedy)
     return [(Spec(name), drafter_kind(name)) for name in names]
 
 

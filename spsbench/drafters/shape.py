@@ -73,16 +73,10 @@ def shape_of(text: str, flag: str) -> Shape | None:
     found = re.fullmatch(rf"({_DYNAMIC}-)?([1-9]\d{{0,3}}(?:-[1-9]\d{{0,3}})*)", plain)
     numbers = tuple(map(int, found[2].split("-"))) if found else ()
     if found is None or (found[1] and len(numbers) > 1):
-        raise UsageError(
-            f"{text or 'an empty text'} is no shape of a draft.",
-            flag=flag,
-            remedy=f"Give siblings by depth (4,2,1), {_DYNAMIC}:N for the N most probable, or {CHAIN}.",
-        )
+        remedy = f"Give siblings by depth (4,2,1), {_DYNAMIC}:N for the N most probable, or {CHAIN}."
+        raise UsageError(f"{text or 'an empty text'} is no shape of a draft.", flag=flag, remedy=remedy)
     shape = Shape(dynamic=numbers[0]) if found[1] else Shape(numbers)
     if shape.nodes > MOST_NODES:
-        raise UsageError(
-            f"{text} has {shape.nodes} nodes; one forward takes {MOST_NODES}.",
-            flag=flag,
-            remedy="Give fewer siblings or less depth.",
-        )
+        why = f"{text} has {shape.nodes} nodes; one forward takes {MOST_NODES}."
+        raise UsageError(why, flag=flag, remedy="Give fewer siblings or less depth.")
     return shape

@@ -93,11 +93,8 @@ def task_and_arms(config: RunConfig) -> tuple[Task, tuple[Arm, ...]]:
         searches = [(Spec(MODEL), Spec(MODIFIED_REJECTION), Spec(FIXED), k) for k in sorted(config.ks) if k]
         arms += _under(config, EAGER, searches, f"{BEAM}({params.width})", SamplingParams(beam=params))
     if not arms:
-        raise UsageError(
-            "no arm remains: K = 0 needs the method ars, and each engine runs certain methods only.",
-            flag="--arms",
-            remedy="Add ars or the engine eager, or give a K above 0.",
-        )
+        why = "no arm remains: K = 0 needs the method ars, and each engine runs certain methods only."
+        raise UsageError(why, flag="--arms", remedy="Add ars or the engine eager, or give a K above 0.")
     _require_drafting(config, arms)
     _require_trees(config, arms)
     _require_baselines(config, arms)
@@ -164,22 +161,16 @@ def _require_trees(config: RunConfig, arms: Sequence[Arm]) -> None:
     """Refuse trees that no arm drafts, and siblings that cannot differ."""
     drafters = {arm.drafter: shape for arm in arms if (shape := shape_in(arm.drafter)) is not None}
     if not drafters and any(shape_of(text, "--tree") for text in config.trees):
-        raise UsageError(
-            f"no arm drafts {'+'.join(config.trees)}.",
-            flag="--tree",
-            remedy=f"Trees take the method sps, the engine {EAGER} and the policy {FIXED}.",
-        )
+        remedy = f"Trees take the method sps, the engine {EAGER} and the policy {FIXED}."
+        raise UsageError(f"no arm drafts {'+'.join(config.trees)}.", flag="--tree", remedy=remedy)
     for arm in arms:
         if arm.drafter not in drafters:
             continue
         support = 1 if arm.sampling.greedy else arm.sampling.top_k or inf
         named, drawn = dict(arm.drafter.options).get("siblings"), siblings_of(arm.drafter) == "without"
         if drafters[arm.drafter].dynamic and named not in (None, "top"):
-            raise UsageError(
-                f"{arm.drafter}: siblings of a dynamic tree are the most probable ones.",
-                flag="--drafter",
-                remedy="Leave siblings out.",
-            )
+            why = f"{arm.drafter}: siblings of a dynamic tree are the most probable ones."
+            raise UsageError(why, flag="--drafter", remedy="Leave siblings out.")
         if drawn and max(drafters[arm.drafter].branching, default=0) > support:
             raise UsageError(
                 f"{arm.drafter} needs more siblings than a row under {arm.sampling_name} has, {support}.",
@@ -233,11 +224,8 @@ def _require_searched(config: RunConfig, drafters: Sequence[Spec]) -> None:
     """Refuse a search with beams where all that is drafted is trees, and trees where nothing is sampled."""
     samplings, trees = config.samplings or (), [drafter for drafter in drafters if shape_in(drafter)]
     if BEAM in samplings and trees and (len(trees) == len(drafters) or set(samplings) == {BEAM}):
-        raise UsageError(
-            f"a search with beams drafts no {shape_in(trees[0])}: its draft searches with beams, too.",
-            flag="--tree",
-            remedy=f"Leave the tree or the sampling {BEAM} out.",
-        )
+        why = f"a search with beams drafts no {shape_in(trees[0])}: its draft searches with beams, too."
+        raise UsageError(why, flag="--tree", remedy=f"Leave the tree or the sampling {BEAM} out.")
 
 
 def _shaped(drafter: Spec, shape: Shape | None) -> Spec:
@@ -246,17 +234,11 @@ def _shaped(drafter: Spec, shape: Shape | None) -> Spec:
         return drafter
     if TREE not in drafter_kind(drafter.name).options:
         able = [name for name, kind in DRAFTERS.items() if TREE in kind.options]
-        raise UsageError(
-            f"{drafter} drafts chains, and {shape} is a tree.",
-            flag="--tree",
-            remedy=f"Draft with {', '.join(able)}, or leave --tree out.",
-        )
+        remedy = f"Draft with {', '.join(able)}, or leave --tree out."
+        raise UsageError(f"{drafter} drafts chains, and {shape} is a tree.", flag="--tree", remedy=remedy)
     if shape_in(drafter) is not None:
-        raise UsageError(
-            f"{drafter} has a tree of its own, and {shape} is another.",
-            flag="--tree",
-            remedy="Leave one of the two out.",
-        )
+        why = f"{drafter} has a tree of its own, and {shape} is another."
+        raise UsageError(why, flag="--tree", remedy="Leave one of the two out.")
     options = {TREE: str(shape), **dict(drafter.options)}
     return replace(drafter, options=tuple(sorted(options.items())))
 
@@ -360,19 +342,13 @@ def _beam_params(config: RunConfig) -> BeamParams:
     )
     for flag, given, name in needed:
         if name not in [Spec.parse(text).name for text in given]:
-            raise UsageError(
-                f"{', '.join(given)} cannot search with beams.",
-                flag=flag,
-                remedy=f"Add {name}, or leave the sampling {BEAM} out.",
-            )
+            remedy = f"Add {name}, or leave the sampling {BEAM} out."
+            raise UsageError(f"{', '.join(given)} cannot search with beams.", flag=flag, remedy=remedy)
     width = config.beams or USUAL_BEAMS
     draft_width = config.draft_beams or width + 2  # unless a run says otherwise
     if draft_width < width:
-        raise UsageError(
-            f"{draft_width} beams of the draft cannot hold the target's {width}.",
-            flag="--draft-beams",
-            remedy=f"Give {width} or more.",
-        )
+        why = f"{draft_width} beams of the draft cannot hold the target's {width}."
+        raise UsageError(why, flag="--draft-beams", remedy=f"Give {width} or more.")
     penalty = 1.0 if config.length_penalty is None else config.length_penalty
     return BeamParams(width, draft_width, penalty, config.early_stopping)
 

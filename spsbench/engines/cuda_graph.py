@@ -59,7 +59,6 @@ class Graphs:
 
 
 def uncaptured(stage: Stage) -> Stage:
-    """The stage itself, on any device."""
     return stage
 
 

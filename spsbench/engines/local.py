@@ -14,19 +14,9 @@ from typing import Protocol
 import torch
 
 from spsbench.axes import EAGER
-from spsbench.decode import algorithms
+from spsbench.decode import algorithms, beam
 from spsbench.decode.algorithms import DecodedLoop, Loops
 from spsbench.decode.batch import Batch
-from spsbench.decode.beam import (
-    BeamLoop,
-    BeamSearch,
-    DraftSearch,
-    Ends,
-    Node,
-    TreeModel,
-    beam_search,
-    beam_speculative,
-)
 from spsbench.decode.clock import Clock, Stopwatch, device_now
 from spsbench.decode.processors import bound
 from spsbench.decode.protocols import Drafter, LanguageModel
@@ -166,7 +156,7 @@ class EagerEngine(LocalEngine):
         make_drafter: MakeDrafter | None = None,
         *,
         keep_drafts: bool = False,
-        tree: TreeModel | None = None,
+        tree: beam.TreeModel | None = None,
         nodes: int = 0,
     ) -> None:
         super().__init__(decoder, device, clock, rule, keep_drafts=keep_drafts)
@@ -244,7 +234,6 @@ class BatchedEngine:
 
     @property
     def size(self) -> int:
-        """B."""
         return self._batch.size
 
     def generate(self, request: Request) -> Generation:
@@ -353,8 +342,8 @@ class BeamEngine:
 
     def __init__(
         self,
-        target: TreeModel,
-        draft: TreeModel | None,
+        target: beam.TreeModel,
+        draft: beam.TreeModel | None,
         k: int,
         decoder: TextDecoder,
         device: torch.device,
@@ -369,7 +358,9 @@ class BeamEngine:
         assert params is not None, "asked for beam search"
         stop = StopRule.of(request, self._decoder)
         ends, end_tokens = ends_of(stop), len(stop.end_ids)
-        search = BeamSearch(Node(request.prompt_ids[-1]), params, ends, end_tokens, request.max_new_tokens)
+        search = beam.BeamSearch(
+            beam.Node(request.prompt_ids[-1]), params, ends, end_tokens, request.max_new_tokens
+        )
         with torch.inference_mode():
             started = device_now(self._device, self._clock)
             for model in (self._target, self._draft):
@@ -378,10 +369,10 @@ class BeamEngine:
             prefilled = device_now(self._device, self._clock)
             watch = Stopwatch(self._clock)
             if self._draft is None:
-                found = beam_search(self._target, search, watch)
+                found = beam.beam_search(self._target, search, watch)
             else:
-                grow = DraftSearch(params.draft_width, ends, end_tokens)
-                found = beam_speculative(self._target, self._draft, search, self._k, watch, grow)
+                grow = beam.DraftSearch(params.draft_width, ends, end_tokens)
+                found = beam.beam_speculative(self._target, self._draft, search, self._k, watch, grow)
             loops = [_record(loop, watch.take(), phases=self._device.type == "cpu") for loop in found]
             ended = device_now(self._device, self._clock)
         best = search.hypotheses[0]
@@ -398,10 +389,10 @@ class BeamEngine:
         )
 
 
-def ends_of(stop: StopRule) -> Ends:
+def ends_of(stop: StopRule) -> beam.Ends:
     """The stop rule of all arms, applied to one token after a node."""
 
-    def ends(parent: Node, token: int) -> FinishReason | None:
+    def ends(parent: beam.Node, token: int) -> FinishReason | None:
         # Without stop strings the rule looks at the number of tokens alone.
         before = parent.tokens() if stop.stop else range(parent.depth)
         return stop.cut(before, [token])[1]
@@ -409,7 +400,7 @@ def ends_of(stop: StopRule) -> Ends:
     return ends
 
 
-def _record(loop: BeamLoop, seconds: dict[str, float], *, phases: bool) -> Loop:
+def _record(loop: beam.BeamLoop, seconds: dict[str, float], *, phases: bool) -> Loop:
     return Loop(
         drafted=loop.drafted,
         accepted=loop.accepted,

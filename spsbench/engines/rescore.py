@@ -118,11 +118,8 @@ def decided_again(
     draft: DraftRows | None = None,
     draft_dtype: torch.dtype | None = None,
 ) -> Sums:
-    """Every decision of the loops derived once more, under modified rejection.
-
-    Args:
-        draft: the drafter's rows; those of the reading unless given.
-    """
+    """Every decision of the loops derived once more, under modified rejection; ``draft``: the drafter's rows,
+    those of the reading unless given."""
     if generation.proposed is None or generation.loops is None:
         return {}
     loops, proposed = generation.loops, generation.proposed

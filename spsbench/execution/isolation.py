@@ -37,11 +37,8 @@ class ProblemFailure(Exception):
 
 
 class WorkerProcess:
-    """One ``spsbench.execution.worker`` process, asked one job at a time.
-
-    Attributes:
-        hello: what the sandbox says of itself: ``uid``, ``landlock_abi``.
-    """
+    """One ``spsbench.execution.worker`` process, asked one job at a time. In ``hello`` the sandbox says its
+    ``uid`` and ``landlock_abi``."""
 
     def __init__(self, layers: Collection[str], number: int | None = None) -> None:
         self._layers, self._number = layers, number
@@ -224,11 +221,8 @@ _NONE = len(LEVELS) + 2  # 5 is a container of the user's own, whose isolation i
 
 @dataclass(frozen=True)
 class IsolationLevel:
-    """What isolates a generated program from this machine.
-
-    Attributes:
-        name: its layers, as ``bubblewrap+landlock+seccomp``; ``unsafe (...)`` without a sandbox.
-        layers: of each program's sandbox, in the names of ``sandbox``.
+    """What isolates a generated program from this machine; ``layers`` of each program's sandbox are named as
+    in ``sandbox``, and ``name`` is, e.g., ``bubblewrap+landlock+seccomp``, or ``unsafe (...)`` without one.
     """
 
     number: int

@@ -69,11 +69,7 @@ class _Job(NamedTuple):
 
 @dataclass
 class _Work:
-    """What the workers share.
-
-    Attributes:
-        starved: jobs that timed out without a fair share of a CPU.
-    """
+    """What the workers share; jobs are ``starved`` that timed out without a fair share of a CPU."""
 
     jobs: Iterator[_Job]
     keys: list[bytes] = field(default_factory=list)
@@ -144,9 +140,8 @@ def _started(level: IsolationLevel, number: int | None) -> WorkerProcess:
         try:
             return WorkerProcess(level.layers, number)
         except WorkerFailure as failure:
-            raise SpsbenchError(
-                f"the sandbox failed to start twice: {failure}.", remedy="No score was recorded."
-            ) from failure
+            remedy = "No score was recorded."
+            raise SpsbenchError(f"the sandbox failed to start twice: {failure}.", remedy=remedy) from failure
 
 
 def _ask_twice(job: dict[str, Any], worker: WorkerProcess) -> dict[str, Any]:
@@ -163,7 +158,5 @@ def _ask_twice(job: dict[str, Any], worker: WorkerProcess) -> dict[str, Any]:
             remedy="No score was recorded; look at the program, or generate with --no-score.",
         ) from failure
     except ProblemFailure as failure:
-        raise SpsbenchError(
-            f"the problem {name} cannot be judged: {failure}.",
-            remedy="Its test must define check(candidate) and call it with plain data.",
-        ) from failure
+        remedy = "Its test must define check(candidate) and call it with plain data."
+        raise SpsbenchError(f"the problem {name} cannot be judged: {failure}.", remedy=remedy) from failure

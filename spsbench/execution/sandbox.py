@@ -46,11 +46,7 @@ class SandboxFailure(Exception):
 
 
 class Sandbox:
-    """One zygote and at most one program at a time.
-
-    Attributes:
-        hello: what it says of itself: ``uid``, ``landlock_abi``.
-    """
+    """One zygote and at most one program at a time. In ``hello`` it says its ``uid`` and ``landlock_abi``."""
 
     def __init__(self, layers: Collection[str]) -> None:
         self._control, theirs = socket.socketpair()
@@ -73,11 +69,8 @@ class Sandbox:
             raise
 
     def begin(self, cpu_s: float) -> tuple[int, int]:
-        """Fork a locked process; (descriptor of requests to it, of replies), for the caller to close.
-
-        Args:
-            cpu_s: limit of its CPU time, rounded up to whole seconds.
-        """
+        """Fork a locked process with ``cpu_s`` of CPU time, rounded up to whole seconds; (descriptor of
+        requests to it, of replies), for the caller to close."""
         their_requests, requests = os.pipe()
         replies, their_replies = os.pipe()
         job = {"cpu_s": math.ceil(cpu_s)}

@@ -81,7 +81,6 @@ class Session:
         raise SandboxFailure("a process did not lock itself up")
 
     def start(self, program: str, entry_point: str, seed: str) -> None:
-        """Run the program's text."""
         match self._exchange(wire.dumps([program, entry_point, seed])):
             case ["ready"]:
                 return
@@ -173,14 +172,8 @@ def _error(name: str, message: str) -> Exception:
 def judge_program(
     sandbox: Sandbox, problem: dict[str, str], completion: str, timeout_s: float, seeds: Seeds
 ) -> dict[str, Any]:
-    """Run ``check(candidate)`` of a problem on a program.
-
-    Args:
-        timeout_s: wall seconds for the program and its check together.
-
-    Returns:
-        ``result``, the label; ``cpu_s``, the seconds of CPU that the program's process used.
-    """
+    """Run ``check(candidate)`` of a problem on a program, for ``timeout_s`` wall seconds in all: ``result``,
+    the label; ``cpu_s``, the seconds of CPU that the program's process used."""
     descriptors = sandbox.begin(timeout_s + 1)
     try:
         session = Session(*descriptors)
@@ -292,7 +285,7 @@ def main(layers: list[str], number: int | None = None) -> None:
     jobs, answers = _private_streams()
     with contextlib.suppress(OSError):  # if memory runs out, this is killed before the benchmark is
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
-    limits.lower_soft("AS", _MEMORY_BYTES)
+    limits.lower("AS", _MEMORY_BYTES, hard=False)
     if number is not None and hasattr(os, "sched_setaffinity"):
         allowed = sorted(os.sched_getaffinity(0))
         with contextlib.suppress(OSError):

@@ -32,7 +32,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker."""
     text = "lossless(engine=..., **options): what lossless_engine audits, with options of `spsbench audit`"
     config.addinivalue_line("markers", text)
 

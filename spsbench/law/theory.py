@@ -104,14 +104,11 @@ def chen_speedup(r_prime: float, k: int, target_s: float, draft_s: float) -> flo
     """
     _check(k=k)
     if not 0.0 < r_prime <= 1.0:
-        raise UsageError(
-            f"r' must be above 0 and at most 1, got {r_prime}.", remedy="Give a number above 0, at most 1."
-        )
+        remedy = "Give a number above 0, at most 1."
+        raise UsageError(f"r' must be above 0 and at most 1, got {r_prime}.", remedy=remedy)
     if not (target_s > 0.0 and draft_s >= 0.0):
-        raise UsageError(
-            f"the times of a target and a draft step must be positive, got {target_s} and {draft_s}.",
-            remedy="Give positive numbers in the same unit.",
-        )
+        why = f"the times of a target and a draft step must be positive, got {target_s} and {draft_s}."
+        raise UsageError(why, remedy="Give positive numbers in the same unit.")
     return r_prime * (k + 1) * target_s / (k * draft_s + target_s)
 
 
@@ -131,10 +128,8 @@ def alpha_iid(mean_length: float, k: int) -> float:
     if k < 1:
         raise UsageError(f"K = {k} says nothing about alpha.", flag="--k", remedy="Give a K of at least 1.")
     if not 1.0 - 1e-9 <= mean_length <= k + 1.0 + 1e-9:
-        raise UsageError(
-            f"a mean length of {mean_length} does not fit K = {k}.",
-            remedy=f"It lies between 1 and K+1 = {k + 1}.",
-        )
+        remedy = f"It lies between 1 and K+1 = {k + 1}."
+        raise UsageError(f"a mean length of {mean_length} does not fit K = {k}.", remedy=remedy)
     if mean_length >= k + 1.0:
         return 1.0
     low, high = 0.0, 1.0

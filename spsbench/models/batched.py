@@ -82,10 +82,7 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
 
 class StaticLM:
     """See ``decode.batch.BatchModel``; without a host synchronization where positions are tensors.
-
-    Attributes:
-        wide: dtype of probabilities, at least float32.
-    """
+    Probabilities are in ``wide``, at least float32."""
 
     def __init__(self, model: TorchLM, slots: int, batch: int = 1) -> None:
         if model.config._attn_implementation != "sdpa":

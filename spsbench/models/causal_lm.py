@@ -205,11 +205,8 @@ class CausalLM(ABC):
 
     def _require_layers(self, layers: int, flag: str) -> None:
         if not 1 <= layers <= self.layers:
-            raise UsageError(
-                f"{layers} layers cannot be taken of {self.layers}.",
-                flag=flag,
-                remedy=f"Give layers=1 to {self.layers}.",
-            )
+            remedy = f"Give layers=1 to {self.layers}."
+            raise UsageError(f"{layers} layers cannot be taken of {self.layers}.", flag=flag, remedy=remedy)
 
 
 def text_config(config: Any) -> Any:
@@ -351,10 +348,8 @@ def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
             f"logits differ by {result.worst:.2g} of their scale (cached block {result.cached:.3g}, "
             f"after rollback {result.rolled_back:.3g})"
         )
-    raise UsageError(
-        f"the cache of {name} cannot be rolled back exactly: {reason}.",
-        remedy="Its architecture is not supported for speculative sampling.",
-    ) from cause
+    why = f"the cache of {name} cannot be rolled back exactly: {reason}."
+    raise UsageError(why, remedy="Its architecture is not supported for speculative sampling.") from cause
 
 
 def tolerance(dtype: torch.dtype) -> float:

@@ -88,12 +88,7 @@ class StoredWeights(ABC):
 
     @abstractmethod
     def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
-        """Rows of a matrix [m, n] in float32.
-
-        Args:
-            ids: [k] which rows.
-            out: [k, n], written.
-        """
+        """Write rows ``ids`` [k] of a matrix [m, n] into ``out`` [k, n], in float32."""
 
 
 class LoadedWeights(StoredWeights):

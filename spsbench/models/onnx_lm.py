@@ -49,11 +49,8 @@ def session_options(threads: int) -> SessionOptions:
         onnxruntime.set_global_thread_pool_sizes(threads, 1)
         _pool.append(threads)
     if _pool[0] != threads:
-        raise UsageError(
-            f"ONNX Runtime keeps one thread pool a process, and here it has {_pool[0]}, not {threads}.",
-            flag="--threads",
-            remedy=f"Give {_pool[0]}, or begin a new process.",
-        )
+        why = f"ONNX Runtime keeps one thread pool a process, and here it has {_pool[0]}, not {threads}."
+        raise UsageError(why, flag="--threads", remedy=f"Give {_pool[0]}, or begin a new process.")
     options.use_per_session_threads = False
     return options
 

@@ -127,9 +127,8 @@ def resolve_device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
-        raise UsageError(
-            f"device {name} cannot be used here: {reason}.", flag="--device", remedy="Use cpu, or auto."
-        ) from error
+        why = f"device {name} cannot be used here: {reason}."
+        raise UsageError(why, flag="--device", remedy="Use cpu, or auto.") from error
     return device
 
 
@@ -158,7 +157,6 @@ def load_pair(
     placement: Placement | None = None,
     ranks: Ranks | None = None,
 ) -> Pair:
-    """Load both models and run the self-test of each."""
     split = 1 if ranks is None else ranks.size
     require_pair_fits(source, dtypes, device, backend, placement, split=split)
     told = None

@@ -52,39 +52,27 @@ class Placement:
     def read(cls, asked: str) -> Placement:
         """A strategy by name, or a map in a JSON file."""
         if find_spec("accelerate") is None:
-            raise UnavailableError(
-                f"{asked} needs accelerate, which is not installed.",
-                flag=FLAG,
-                remedy=f"pip install '{EXTRA}'.",
-            )
+            why = f"{asked} needs accelerate, which is not installed."
+            raise UnavailableError(why, flag=FLAG, remedy=f"pip install '{EXTRA}'.")
         return cls(asked) if asked in STRATEGIES else cls(asked, _read_map(Path(asked)))
 
     def backend(self, asked: str) -> str:
         """torch, which alone can be spread over devices."""
         if asked == ONNXRUNTIME:
-            raise UsageError(
-                f"{self.asked} spreads a model over devices, and onnxruntime computes on one CPU.",
-                flag=FLAG,
-                remedy="Leave it out, or use --backend torch.",
-            )
+            why = f"{self.asked} spreads a model over devices, and onnxruntime computes on one CPU."
+            raise UsageError(why, flag=FLAG, remedy="Leave it out, or use --backend torch.")
         return TORCH
 
     def require(self, target: ModelSource, dtype: str) -> None:
         """Refuse a target that cannot be placed so, and a map that does not fit it; nothing is loaded."""
         if target.is_encoder_decoder:
-            raise UsageError(
-                f"{target.name} is an encoder-decoder, and only decoders are spread over devices.",
-                flag=FLAG,
-                remedy="Leave it out.",
-            )
+            why = f"{target.name} is an encoder-decoder, and only decoders are spread over devices."
+            raise UsageError(why, flag=FLAG, remedy="Leave it out.")
         if self.modules is None:
             return
         if Precision.read(dtype).quantise is not None and {"cpu", DISK} & {*self.modules.values()}:
-            raise UsageError(
-                f"{self.asked} puts modules on cpu or disk, where quantised weights cannot be left.",
-                flag=FLAG,
-                remedy="Use GPUs only, or leave --quantise out.",
-            )
+            why = f"{self.asked} puts modules on cpu or disk, where quantised weights cannot be left."
+            raise UsageError(why, flag=FLAG, remedy="Use GPUs only, or leave --quantise out.")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         for name, where in self.modules.items():
             if isinstance(where, int) and where >= count:
@@ -134,11 +122,8 @@ class Placement:
     def settings(
         self, target: ModelSource, dtype: str, reserved_bytes: int, device: torch.device, folder: str
     ) -> dict[str, Any]:
-        """Arguments of ``from_pretrained``.
-
-        Args:
-            reserved_bytes: that a strategy leaves free on ``device``, for the draft.
-        """
+        """Arguments of ``from_pretrained``; a strategy leaves ``reserved_bytes`` free on ``device``, for the
+        draft."""
         if self.modules is not None:
             plain = _disjoint(self.modules, skeleton(target.config))
             return {"device_map": plain, "offload_folder": folder}
@@ -184,7 +169,6 @@ class PlacedLM(TorchLM):
 
 
 def _read_map(path: Path) -> Modules:
-    """The device map in a file."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -207,16 +191,12 @@ def _require_modules(modules: Modules, model: Any) -> None:
     known = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
     for name in modules:
         if name not in known:
-            raise UsageError(
-                f"{type(model).__name__} has no module {name}.",
-                flag=FLAG,
-                remedy=f"It has {', '.join(sorted(name for name in known if name)[:4])}, ...",
-            )
+            remedy = f"It has {', '.join(sorted(name for name in known if name)[:4])}, ..."
+            raise UsageError(f"{type(model).__name__} has no module {name}.", flag=FLAG, remedy=remedy)
     for name, _ in [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]:
         if _device_of(name, modules) is None:
-            raise UsageError(
-                f"no device is given for {name}.", flag=FLAG, remedy='Add it, or "" for all others.'
-            )
+            remedy = 'Add it, or "" for all others.'
+            raise UsageError(f"no device is given for {name}.", flag=FLAG, remedy=remedy)
     for one, other in model.all_tied_weights_keys.items():
         if _device_of(one, modules) != _device_of(other, modules):
             raise UsageError(

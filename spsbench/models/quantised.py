@@ -74,11 +74,8 @@ def require_quantisable(
     if precision.quantise is None:
         return
     if prequantised is not None:
-        raise UsageError(
-            f"{name} is quantised by {prequantised} already.",
-            flag=flag,
-            remedy="Leave it out, or choose a checkpoint that is not quantised.",
-        )
+        remedy = "Leave it out, or choose a checkpoint that is not quantised."
+        raise UsageError(f"{name} is quantised by {prequantised} already.", flag=flag, remedy=remedy)
     needed = [LIBRARY] if device.type == "cpu" else [LIBRARY, "accelerate"]
     missing = [package for package in needed if find_spec(package) is None]
     if missing:
@@ -88,18 +85,12 @@ def require_quantisable(
             remedy=f"pip install '{EXTRA}', or on a CPU use a model that onnxruntime computes in float32.",
         )
     if device.type not in ("cpu", "cuda"):
-        raise UsageError(
-            f"{precision.quantise} over torch runs on cpu and cuda, not on {device.type}.",
-            flag=flag,
-            remedy="Leave it out, or use another --device.",
-        )
+        why = f"{precision.quantise} over torch runs on cpu and cuda, not on {device.type}."
+        raise UsageError(why, flag=flag, remedy="Leave it out, or use another --device.")
     dtype = getattr(torch, precision.dtype, None) or getattr(config, "dtype", None)
     if precision.quantise == "int4" and device.type == "cuda" and dtype is not torch.bfloat16:
-        raise UsageError(
-            f"int4 over CUDA computes in bfloat16 alone, not in {str(dtype).removeprefix('torch.')}.",
-            flag=flag,
-            remedy="Add --dtype bfloat16, or use int8.",
-        )
+        why = f"int4 over CUDA computes in bfloat16 alone, not in {str(dtype).removeprefix('torch.')}."
+        raise UsageError(why, flag=flag, remedy="Add --dtype bfloat16, or use int8.")
     if not _layers(skeleton(config), precision.quantise, device):
         raise UsageError(
             f"{name} ({config.model_type}) has no linear layer that torchao can quantise to "
@@ -136,7 +127,6 @@ def quantise_built(model: Any, precision: Precision, device: torch.device) -> No
 
 
 def mark(model: Any, quantise: str) -> None:
-    """Note on a model that was quantised how it was."""
     packed = [part for part in model.parameters() if hasattr(type(part), "__tensor_flatten__")]
     if not packed:
         raise RuntimeError(f"torchao left every weight as it was, asked for {quantise}")

@@ -80,11 +80,8 @@ class EncoderDecoder(CausalLM):
         raise ValueError("the source is read as a whole")
 
     def with_features(self, flag: str) -> NoReturn:
-        raise UsageError(
-            "layers and states of an encoder-decoder cannot be used by a drafter.",
-            flag=flag,
-            remedy="Draft with a model, lookup, suffix or ngram.",
-        )
+        why = "layers and states of an encoder-decoder cannot be used by a drafter."
+        raise UsageError(why, flag=flag, remedy="Draft with a model, lookup, suffix or ngram.")
 
     def truncated(self, layers: int, flag: str) -> NoReturn:
         self.with_features(flag)

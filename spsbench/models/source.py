@@ -151,11 +151,8 @@ def require_generative(config: Any, name: str, flag: str) -> None:
         model_class = found[0] if isinstance(found, (list, tuple)) else found
     sizes = (getattr(config, size, None) for size in ("vocab_size", "num_hidden_layers"))
     if config.is_encoder_decoder and not all(isinstance(size, int) for size in sizes):
-        raise UsageError(
-            f"{name} ({config.model_type}) keeps encoder and decoder in their own configurations.",
-            flag=flag,
-            remedy="Choose a model like T5 or BART.",
-        )
+        why = f"{name} ({config.model_type}) keeps encoder and decoder in their own configurations."
+        raise UsageError(why, flag=flag, remedy="Choose a model like T5 or BART.")
     reason = _state(config, model_class)
     if reason is not None:
         raise UsageError(
@@ -291,9 +288,8 @@ def _location(name: str, flag: str) -> str:
         return str(folder_of_package(name, flag))
     inside = embedded_dir(name)
     if inside is not None and not inside.is_dir():
-        raise UnavailableError(
-            f"{name} is not in this package.", flag=flag, remedy="Check the name, or install spsbench again."
-        )
+        remedy = "Check the name, or install spsbench again."
+        raise UnavailableError(f"{name} is not in this package.", flag=flag, remedy=remedy)
     path = inside or Path(name).expanduser()
     if path.suffix == GGUF and path.is_file():
         return str(folder_of_gguf(path, name, flag))
@@ -307,11 +303,8 @@ def _location(name: str, flag: str) -> str:
             )
         return str(path)
     if looks_local or path.exists():
-        raise UnavailableError(
-            f"{name} is {'no file' if path.suffix == GGUF else 'not a model folder'}.",
-            flag=flag,
-            remedy="Check the path, or give a hub id like org/name.",
-        )
+        why = f"{name} is {'no file' if path.suffix == GGUF else 'not a model folder'}."
+        raise UnavailableError(why, flag=flag, remedy="Check the path, or give a hub id like org/name.")
     return name
 
 
@@ -325,11 +318,8 @@ def _find_trained(name: str, location: str, flag: str, target: ModelSource | Non
         )
     draft = read_trained(Path(location), flag)
     if draft.kind != MODEL:
-        raise UsageError(
-            f"{name} is a head of the kind {draft.kind}, not a model.",
-            flag=flag,
-            remedy=f"Use --drafter heads:from={name}.",
-        )
+        remedy = f"Use --drafter heads:from={name}."
+        raise UsageError(f"{name} is a head of the kind {draft.kind}, not a model.", flag=flag, remedy=remedy)
     over = text_config(target.config)
     embedding = embedding_of(target, "--target") or draft.target.embedding  # else it is asked at loading
     draft.require_target(over.hidden_size, over.vocab_size, embedding, flag)
@@ -339,11 +329,8 @@ def _find_trained(name: str, location: str, flag: str, target: ModelSource | Non
         if config.hidden_size != draft.target.hidden:
             raise ValueError(f"its layers are {config.hidden_size} wide, its target {draft.target.hidden}")
     if config.model_type != over.model_type:
-        raise UsageError(
-            f"{name} has layers of {config.model_type}, its target is a {over.model_type}.",
-            flag=flag,
-            remedy="Train a draft for this target.",
-        )
+        why = f"{name} has layers of {config.model_type}, its target is a {over.model_type}."
+        raise UsageError(why, flag=flag, remedy="Train a draft for this target.")
     config.vocab_size, config.pad_token_id = over.vocab_size, None
     config.dtype = getattr(target.config, "dtype", None)
     require_generative(config, name, flag)
@@ -366,11 +353,8 @@ def _read_tokenizer(location: str, revision: str | None, name: str, flag: str, c
 
     folder = Path(location)
     if folder.is_dir() and not any(folder.glob("*token*")) and not (folder / "vocab.json").is_file():
-        raise UnavailableError(
-            f"{name} has no tokenizer: tokenizer.json or a similar file is missing next to config.json.",
-            flag=flag,
-            remedy="Save the tokenizer into the same folder.",
-        )
+        why = f"{name} has no tokenizer: tokenizer.json or a similar file is missing next to config.json."
+        raise UnavailableError(why, flag=flag, remedy="Save the tokenizer into the same folder.")
     with typed_errors(name, flag), little_memory():
         tokenizer = AutoTokenizer.from_pretrained(location, revision=revision, trust_remote_code=False)
         try:
@@ -399,11 +383,8 @@ def decoder_start(config: Any, asked: Any, name: str, flag: str) -> tuple[int, .
             remedy="Write the language's token as forced_bos_token_id into its generation_config.json.",
         )
     if not isinstance(start, int):
-        raise UnavailableError(
-            f"{name} does not say which token its decoder starts with.",
-            flag=flag,
-            remedy="Add decoder_start_token_id to its config.json.",
-        )
+        why = f"{name} does not say which token its decoder starts with."
+        raise UnavailableError(why, flag=flag, remedy="Add decoder_start_token_id to its config.json.")
     return (start,) if forced is None else (start, int(forced))
 
 

@@ -144,9 +144,8 @@ class Ranks:
             reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
             failed = f"{what} failed in process {self.rank} of {self.size}"
             if any(sign in reason.lower() for sign in _GONE):
-                raise RankGone(
-                    f"{failed}: another process has ended.", flag=TENSOR_PARALLEL, remedy=_GO_ON
-                ) from error
+                why = f"{failed}: another process has ended."
+                raise RankGone(why, flag=TENSOR_PARALLEL, remedy=_GO_ON) from error
             raise RanksFault(f"{failed} ({reason}).", flag=TENSOR_PARALLEL, remedy=_GO_ON) from error
         self._busy = before
 
@@ -270,11 +269,8 @@ def require_splittable(source: ModelSource, size: int) -> None:
         reason = f"has {kv_heads} heads of keys and values, which {size} does not divide"
     else:
         return
-    raise UsageError(
-        f"{source.name} {reason}: it cannot be split over {size} processes.",
-        flag=TENSOR_PARALLEL,
-        remedy="Choose another N or another target, or leave it out.",
-    )
+    why = f"{source.name} {reason}: it cannot be split over {size} processes."
+    raise UsageError(why, flag=TENSOR_PARALLEL, remedy="Choose another N or another target, or leave it out.")
 
 
 def load_split(

@@ -34,11 +34,8 @@ class Border:
 
 
 class Tokenizer:
-    """A Hugging Face tokenizer, with the few methods that are used here.
-
-    Attributes:
-        has_chat_template: whether ``chat`` can be used.
-    """
+    """A Hugging Face tokenizer, with the few methods that are used here; ``chat`` needs
+    ``has_chat_template``."""
 
     def __init__(self, tokenizer: Any, eos_ids: frozenset[int], start: tuple[int, ...] = ()) -> None:
         self._tokenizer = self.hugging_face = tokenizer
@@ -88,9 +85,8 @@ class Tokenizer:
         is scored.
         """
         if not self.has_chat_template:
-            raise UsageError(
-                "the tokenizer has no chat template.", flag="--chat-template", remedy="Use none."
-            )
+            remedy = "Use none."
+            raise UsageError("the tokenizer has no chat template.", flag="--chat-template", remedy=remedy)
         with little_memory():
             return self._conversation([{"role": "user", "content": text}])
 

@@ -48,11 +48,8 @@ def _layer_list(model: nn.Module, layers: int, flag: str) -> tuple[str, nn.Modul
     outer = [item for item in lists if not any(item[0].startswith(f"{path}.") for path, _ in lists)]
     if len(outer) == 1:
         return outer[0]
-    raise UsageError(
-        f"{type(model).__name__} keeps its {layers} layers in {len(outer)} lists, not in one.",
-        flag=flag,
-        remedy="Choose another drafter.",
-    )
+    why = f"{type(model).__name__} keeps its {layers} layers in {len(outer)} lists, not in one."
+    raise UsageError(why, flag=flag, remedy="Choose another drafter.")
 
 
 def _shorten_configs(model: nn.Module, path: str, layers: int) -> None:
@@ -293,8 +290,5 @@ def _require_states(model: Any, flag: str) -> None:
             hook.remove()
         if len(seen) == len(heard) == 1 and torch.equal(seen[0], heard[0]):
             return
-    raise UsageError(
-        f"the input of the head of {type(model).__name__} is not accessible.",
-        flag=flag,
-        remedy="Choose another drafter.",
-    )
+    why = f"the input of the head of {type(model).__name__} is not accessible."
+    raise UsageError(why, flag=flag, remedy="Choose another drafter.")

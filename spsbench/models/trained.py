@@ -149,17 +149,11 @@ def _described(folder: Path, flag: str) -> Mapping[str, Any]:
     if not isinstance(told, dict):
         _refuse(folder, f"its {DESCRIPTION} cannot be read", flag)
     if told.get("format") != FORMAT:
-        raise UsageError(
-            f"{folder} is of format {told.get('format')}; this version reads format {FORMAT}.",
-            flag=flag,
-            remedy="Train it again with this version.",
-        )
+        why = f"{folder} is of format {told.get('format')}; this version reads format {FORMAT}."
+        raise UsageError(why, flag=flag, remedy="Train it again with this version.")
     if told.get("kind") not in KINDS:
-        raise UsageError(
-            f"{folder} is of the kind {as_typed(told.get('kind'))}.",
-            flag=flag,
-            remedy=f"Known kinds are {', '.join(KINDS)}.",
-        )
+        remedy = f"Known kinds are {', '.join(KINDS)}."
+        raise UsageError(f"{folder} is of the kind {as_typed(told.get('kind'))}.", flag=flag, remedy=remedy)
     return told
 
 
@@ -173,17 +167,13 @@ def _require_vocabulary(folder: Path, ids: npt.NDArray[np.int64], vocab_size: in
         fault = "is not ascending"
     else:
         return
-    raise UsageError(
-        f"the vocabulary of {folder} {fault}.", flag=flag, remedy="Train it again, or choose another."
-    )
+    remedy = "Train it again, or choose another."
+    raise UsageError(f"the vocabulary of {folder} {fault}.", flag=flag, remedy=remedy)
 
 
 def _refuse(folder: Path, reason: str, flag: str) -> NoReturn:
-    raise UnavailableError(
-        f"{folder} is not a trained draft: {reason}.",
-        flag=flag,
-        remedy=f"Name a folder with {DESCRIPTION} and {WEIGHTS}.",
-    )
+    remedy = f"Name a folder with {DESCRIPTION} and {WEIGHTS}."
+    raise UnavailableError(f"{folder} is not a trained draft: {reason}.", flag=flag, remedy=remedy)
 
 
 _HEAD, _BIAS = "lm_head.weight", "lm_head.bias"

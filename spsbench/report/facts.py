@@ -54,7 +54,6 @@ def facts(summary: Summary, run: Run) -> list[tuple[str, str]]:
 
 
 def setup(summary: Summary, run: Run) -> list[str]:
-    """The facts as lines of report.md."""
     return [f"{escape(name)}: {escape(text)}  " for name, text in facts(summary, run)]
 
 
@@ -72,7 +71,6 @@ def distinct(values: Iterable[object]) -> list[str]:
 
 
 def prompts(summary: Summary) -> int:
-    """How many prompts the run is of."""
     return max((row["prompts"] for row in summary["rows"]), default=0)
 
 

@@ -22,11 +22,8 @@ _KEY = ["arm", "example_id", "sample_index"]
 
 @dataclass(frozen=True)
 class Series:
-    """The arms that one line of a plot connects: those that differ in K alone, with their ArS.
-
-    Attributes:
-        label: e.g. ``nucleus`` or ``nucleus, lookup @graphed``.
-    """
+    """The arms that one line of a plot connects: those that differ in K alone, with their ArS. Its ``label``
+    is, e.g., ``nucleus, lookup @graphed``."""
 
     label: str
     rows: tuple[ArmRow, ...]
@@ -52,11 +49,7 @@ def _title(group: list[ArmRow]) -> str:
 
 @dataclass(frozen=True)
 class Measured:
-    """A run as the figures, the trace and the pages see it.
-
-    Attributes:
-        samples, loops, tokens: the tables, see ``spsbench.store.Frames``.
-    """
+    """A run as figures, trace and pages see it, with its tables, see ``spsbench.store.Frames``."""
 
     name: str
     summary: Summary

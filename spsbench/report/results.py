@@ -98,7 +98,6 @@ CONDITION = (right("sequences", entry("sequences")), *TIMES)
 
 
 def conditions(summary: Summary, run: Run) -> list[str]:
-    """The times of a run of several conditions, under each."""
     parts: list[str | Table] = []
     for found, title in zip(summary.get("conditions") or [], condition_titles(summary), strict=True):
         parts += [f"### {escape(title)}", IN_FULL.table(CONDITION, found["rows"])]
@@ -128,7 +127,6 @@ def by_category(
 
 
 def categories(summary: Summary, run: Run) -> list[str]:
-    """The table of a run with several categories."""
     parts = summary.get("by_category") or []
     if not parts:
         return []
@@ -260,7 +258,6 @@ def surface_title(surface: Surface) -> str:
 
 
 def batch_sizes(surface: Surface) -> list[int]:
-    """The batch sizes, ascending."""
     return sorted({cell["batch"] for cell in surface["cells"]})
 
 

@@ -65,7 +65,6 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """The title with its note."""
         return f"{self.title} [{self.note}]" if self.note else self.title
 
 
@@ -75,7 +74,6 @@ def left(title: str = "", cell: Callable[[Any], Cell] = str, **more: Any) -> Col
 
 
 def right(title: str, cell: Callable[[Any], Cell] = str, **more: Any) -> Column:
-    """A column of numbers."""
     return Column(title, cell, numeric=True, whole=True, **more)
 
 
@@ -219,7 +217,6 @@ class Table:
 
 
 def plain(cell: Cell) -> str:
-    """The text of a cell."""
     return cell.text if isinstance(cell, Styled) else cell
 
 

@@ -69,7 +69,6 @@ class Trace:
 
     @property
     def emitted(self) -> int:
-        """Tokens of the output."""
         return sum(token.fate != "rejected" for loop in self.loops for token in loop.tokens)
 
 
@@ -160,12 +159,8 @@ _MARKS = {"rejected": ("[-", "-]"), "correction": ("[+", "+]"), "bonus": ("[*", 
 
 
 class TraceWriter:
-    """Writes tokens as they come, breaking lines between them at the console's width.
-
-    Args:
-        console: of the results. Without colours fates are marked: ``[-rejected-]``,
-            ``[+correction+]``, ``[*bonus*]``.
-    """
+    """Writes tokens as they come, breaking lines between them at the width of the console of results. Without
+    colours fates are marked: ``[-rejected-]``, ``[+correction+]``, ``[*bonus*]``."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -263,7 +263,6 @@ def theory(summary: Summary, run: Run) -> list[str]:
 
 
 def cause(found: Residual | None) -> str:
-    """A factor by its title, or a dash."""
     return NOTHING if found is None else f"{found['title']} (x{found['factor']:.2f})"
 
 

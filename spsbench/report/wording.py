@@ -79,7 +79,6 @@ times = partial(dashed, "{:.2f}x".format)
 
 
 def mebibytes(size_bytes: float | None) -> str:
-    """Memory in MiB."""
     return NOTHING if size_bytes is None else f"{size_bytes / 2**20:,.0f} MiB"
 
 
@@ -171,7 +170,6 @@ def quality(name: str | None, row: Row) -> str:
 
 
 def metric_ends(name: str | None, row: Row) -> Mapping[str, float | None] | None:
-    """The interval of an arm's figure, if it has one."""
     found: Mapping[str, float | None] | None = (row.get("metric_intervals") or {}).get(name or "")
     return found
 

@@ -135,11 +135,8 @@ def require_distributable(plan: Plan) -> None:
             )
     for flag, limit in (("--until", config.until), ("--budget", config.budget_s)):
         if limit is not None:
-            raise UsageError(
-                f"{limit} ends a run after a prompt, and with {FLAG} several are measured at once.",
-                flag=flag,
-                remedy=f"Give --limit in its place, or leave {FLAG} out.",
-            )
+            why = f"{limit} ends a run after a prompt, and with {FLAG} several are measured at once."
+            raise UsageError(why, flag=flag, remedy=f"Give --limit in its place, or leave {FLAG} out.")
     for arm in plan.arms:
         if is_peer(arm):
             raise UsageError(
@@ -169,11 +166,8 @@ def _threads(plan: Plan, directory: Path, *, resume: bool) -> int:
     folder = files_of(target.location, target.commit)
     weights = 0 if folder is None else Checkpoint(folder).parameters
     if not weights:
-        raise UsageError(
-            f"{AUTO} goes by the size of {target.name}, which is not known here before it is loaded.",
-            flag="--threads",
-            remedy="Give a number.",
-        )
+        why = f"{AUTO} goes by the size of {target.name}, which is not known here before it is loaded."
+        raise UsageError(why, flag="--threads", remedy="Give a number.")
     return suitable_threads(weights)
 
 
@@ -234,11 +228,8 @@ def require_same_software(here: Conditions, workers: Iterable[Introduction]) -> 
         other = {name: (theirs.get(name), ours) for name, ours in here.items() if theirs.get(name) != ours}
         if other:
             told = ", ".join(f"{name} {his} where the run has {ours}" for name, (his, ours) in other.items())
-            raise UsageError(
-                f"the worker {worker.name} has {told}.",
-                flag=FLAG,
-                remedy="Install the same versions on every machine: tokens and times depend on them.",
-            )
+            remedy = "Install the same versions on every machine: tokens and times depend on them."
+            raise UsageError(f"the worker {worker.name} has {told}.", flag=FLAG, remedy=remedy)
 
 
 def _generate(plan: Plan, store: RunStore, missing: list[Turn], workers: WorkerSet, watcher: Watcher) -> None:

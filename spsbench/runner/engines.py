@@ -115,31 +115,19 @@ def require_placeable(arms: Sequence[Arm]) -> None:
     """Refuse arms whose engine cannot use a target on several devices."""
     for arm in arms:
         if arm.batch > 1:
-            raise UsageError(
-                f"a batch of {arm.batch} is decoded on one device.",
-                flag="--device-map",
-                remedy="Leave it out, or give --batch 1.",
-            )
+            why = f"a batch of {arm.batch} is decoded on one device."
+            raise UsageError(why, flag="--device-map", remedy="Leave it out, or give --batch 1.")
         if shape_in(arm.drafter) is not None:
-            raise UsageError(
-                f"{arm.drafter} is a tree, which a target on one device scores.",
-                flag="--device-map",
-                remedy="Leave it out, or leave --tree out.",
-            )
+            why = f"{arm.drafter} is a tree, which a target on one device scores."
+            raise UsageError(why, flag="--device-map", remedy="Leave it out, or leave --tree out.")
         if arm.engine not in (EAGER, GRAPHED, GENERATE):  # a graphed arm falls back to the engine eager
-            raise UsageError(
-                f"{arm.engine} knows one device.",
-                flag="--device-map",
-                remedy=f"Leave it out, or use the engines {EAGER} and {GENERATE}.",
-            )
+            remedy = f"Leave it out, or use the engines {EAGER} and {GENERATE}."
+            raise UsageError(f"{arm.engine} knows one device.", flag="--device-map", remedy=remedy)
 
 
 class EngineFactory:
-    """Builds engines over one pair; models and caches are shared between arms, which take turns.
-
-    Args:
-        slots: the longest sequence that a fixed shape must hold: prompt, output and K more, in tokens.
-    """
+    """Builds engines over one pair; models and caches are shared between arms, which take turns. A fixed
+    shape holds ``slots`` tokens: prompt, output and K more."""
 
     def __init__(
         self,
@@ -250,7 +238,6 @@ class EngineFactory:
         return build_drafter(arm.drafter, context)
 
     def all(self, arms: Sequence[Arm]) -> dict[Arm, Engine]:
-        """The engines of several arms."""
         self._blocks = any(arm.method == "sps" for arm in arms)
         return {arm: self.build(arm) for arm in arms}
 

@@ -21,34 +21,13 @@ from spsbench.models.memory import cache_bytes, cache_shared, measured_bandwidth
 from spsbench.models.pair import Pair, load_pair
 from spsbench.paths import results_dir
 from spsbench.records import ELAPSED, Arm, Request, Sample
-from spsbench.runner.conditions import (
-    AUTO,
-    conditions_of,
-    meter_of,
-    metered,
-    noted,
-    recorded_threads,
-    require_same_engines,
-    require_unchanged,
-    settle,
-    with_engines,
-)
+from spsbench.runner import conditions, stopping
 from spsbench.runner.engines import Answer, answers
 from spsbench.runner.finalize import Scorer, finalize, peak_memory_bytes, score, score_here
 from spsbench.runner.peers import LOGS, PeerArms, require_any
 from spsbench.runner.plan import Plan, Watcher
 from spsbench.runner.proof import checked, prove
 from spsbench.runner.ranks import engine_factory, ranks_of
-from spsbench.runner.stopping import (
-    SPENT,
-    StoppingRule,
-    Turn,
-    due_turns,
-    duration,
-    of_earlier_run,
-    stopping_rule,
-    together,
-)
 from spsbench.stats.anytime import EXPECTABLE
 from spsbench.store import RunStore, differences
 from spsbench.store.opening import RUN_FILE, check_identity
@@ -59,13 +38,8 @@ _WARM_UP_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run came to.
-
-    Attributes:
-        summary: the content of ``summary.json``.
-        complete: whether every sequence is there and none failed: of all prompts, or of those up to where
-            ``until`` or ``budget_s`` ended the run.
-    """
+    """What a run came to: its summary, and whether every sequence is there and none failed, of all prompts or
+    of those up to where ``until`` or ``budget_s`` ended the run."""
 
     directory: Path
     summary: Summary
@@ -80,16 +54,16 @@ def execute(
     watcher: Watcher,
     allow_mixed: bool = False,
     pair: Pair | None = None,
-    rule_of: Callable[[Plan, RunStore], StoppingRule | None] = stopping_rule,
+    rule_of: Callable[[Plan, RunStore], stopping.StoppingRule | None] = stopping.stopping_rule,
 ) -> Outcome:
     """Measure what is still missing of a plan in a run directory."""
     info = plan.info()
-    now = conditions_of(plan, info["environment"])
+    now = conditions.conditions_of(plan, info["environment"])
     if resume and not allow_mixed:
-        require_unchanged(directory, plan, [now], latest=True)
+        conditions.require_unchanged(directory, plan, [now], latest=True)
     with opened(plan, directory, info, resume=resume) as store:
         rule = rule_of(plan, store)
-        missing = due_turns(plan, store, rule)
+        missing = stopping.due_turns(plan, store, rule)
         if missing or proof_is_due(store):
             _generate(plan, store, missing, watcher, now, rule, pair, allow_mixed=allow_mixed)
         if rule is not None:
@@ -116,8 +90,8 @@ def require_continuable(plan: Plan, directory: Path) -> None:
     """Refuse a run directory that ``execute`` with ``resume`` would refuse; nothing is written or loaded."""
     if (directory / RUN_FILE).is_file():
         check_identity(directory, plan.identity())
-        now = conditions_of(plan, plan.info()["environment"])
-        require_unchanged(directory, plan, [now], latest=True)
+        now = conditions.conditions_of(plan, plan.info()["environment"])
+        conditions.require_unchanged(directory, plan, [now], latest=True)
 
 
 def proof_is_due(store: RunStore) -> bool:
@@ -128,10 +102,10 @@ def proof_is_due(store: RunStore) -> bool:
 def _generate(
     plan: Plan,
     store: RunStore,
-    missing: list[Turn],
+    missing: list[stopping.Turn],
     watcher: Watcher,
     now: Conditions,
-    rule: StoppingRule | None,
+    rule: stopping.StoppingRule | None,
     pair: Pair | None = None,
     *,
     allow_mixed: bool,
@@ -154,9 +128,9 @@ def _generate(
             require_any(set(plan.arms), peers.left_out)
             for arm, reason in peers.left_out.items():
                 watcher.warned(f"{arm.name} is left out: {reason}.")
-            now = with_engines(store, now, peers.versions())
+            now = conditions.with_engines(store, now, peers.versions())
             if not allow_mixed:
-                require_same_engines(store, now)
+                conditions.require_same_engines(store, now)
             _note_peers(store, peers)
         due = [turn for turn in missing if turn.arm not in peers.left_out]
         arms -= peers.left_out.keys()
@@ -165,7 +139,7 @@ def _generate(
         engines = backends.all([arm for arm in plan.arms if arm in arms or not is_peer(arm)])
         note_facts(store, facts_of(plan, engines, pair, backends.fallbacks), watcher)
         if due:
-            condition = settle(store, [now])[0]
+            condition = conditions.settle(store, [now])[0]
             watcher.started(plan.total, plan.total - len(due), plan.arms)
             warm_up(plan, engines, due[0])
             store.note(proof=None)
@@ -173,9 +147,11 @@ def _generate(
                 rule.leave_out(len(peers.left_out))
                 rule.note(store, ended=False)
                 _foretell(plan, store, rule, watcher)
-            groups = together(due)
-            found = meter_of(plan.device, plan.config.tensor_parallel, placed=plan.placement is not None)
-            store.note(energy=noted(found, store.run_info()))
+            groups = stopping.together(due)
+            found = conditions.meter_of(
+                plan.device, plan.config.tensor_parallel, placed=plan.placement is not None
+            )
+            store.note(energy=conditions.noted(found, store.run_info()))
             wanted = groups if rule is None else rule.until_over(groups)
             for sample in measure(plan, engines, wanted, pair, found.meter):
                 sample.condition = condition
@@ -195,13 +171,13 @@ def _loaded(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:
     watcher.loading(" and ".join(dict.fromkeys([plan.source.target.name, plan.source.draft.name])))
     if plan.fallback:
         watcher.warned(f"The forwards run over torch, not ONNX Runtime: {plan.fallback}.")
-    return load(plan, threads=recorded_threads(plan, store))
+    return load(plan, threads=conditions.recorded_threads(plan, store))
 
 
 def load(plan: Plan, *, threads: int | None = None) -> Pair:
     """Load the pair of a plan, and set the number of CPU threads."""
     asked = plan.config.threads
-    threads = threads or (None if asked == AUTO else int(asked))
+    threads = threads or (None if asked == conditions.AUTO else int(asked))
     given = (plan.source, plan.dtypes, plan.device, plan.backend, threads)
     return load_pair(*given, placement=plan.placement, ranks=ranks_of(plan.config))
 
@@ -266,22 +242,22 @@ def _computing_otherwise(store: RunStore, pair: Pair, now: Conditions) -> list[s
     return [role for role, (then, here) in told.items() if then.get("bits") not in (None, here["bits"])]
 
 
-def _foretell(plan: Plan, store: RunStore, rule: StoppingRule, watcher: Watcher) -> None:
+def _foretell(plan: Plan, store: RunStore, rule: stopping.StoppingRule, watcher: Watcher) -> None:
     """Say at the start what is known of how many prompts a run will take."""
     sequences = plan.samples * len(plan.arms)
     if (own := rule.expectation()) is not None:
         watcher.expecting(own.prompts * sequences, own.sentence())
-    elif (earlier := of_earlier_run(plan, results_dir(), store.directory)) is not None:
+    elif (earlier := stopping.of_earlier_run(plan, results_dir(), store.directory)) is not None:
         found, directory = earlier
         said = f"{found.sentence()} This is by {directory}." if found.sentence() else ""
         watcher.expecting(found.prompts * sequences, said)
     elif plan.config.until is not None:
         watcher.expecting(None, f"How many prompts it takes is known after {EXPECTABLE} prompts.")
     elif plan.config.budget_s is not None:
-        watcher.expecting(None, f"Measuring ends after {duration(plan.config.budget_s)}.")
+        watcher.expecting(None, f"Measuring ends after {stopping.duration(plan.config.budget_s)}.")
 
 
-def _follow(plan: Plan, rule: StoppingRule, sample: Sample, watcher: Watcher) -> None:
+def _follow(plan: Plan, rule: stopping.StoppingRule, sample: Sample, watcher: Watcher) -> None:
     """Count a sequence, and after a whole prompt say how many are expected by now."""
     before = rule.prompts
     rule.add(sample)
@@ -293,7 +269,7 @@ def _follow(plan: Plan, rule: StoppingRule, sample: Sample, watcher: Watcher) ->
 def measure(
     plan: Plan,
     engines: dict[Arm, Engine],
-    groups: Iterable[list[Turn]],
+    groups: Iterable[list[stopping.Turn]],
     pair: Pair,
     meter: EnergyMeter | None = None,
 ) -> Iterator[Sample]:
@@ -313,7 +289,7 @@ def measure(
         for _ in group:
             worker, began_s = _worker(engine), perf_counter()
             before = taken(worker)
-            with metered(counted) as joules:
+            with conditions.metered(counted) as joules:
                 place, answer = next(found)
             # What a restarted worker waited for belongs to its start.
             lost = taken_since(before, worker if worker == _worker(engine) else None) | joules
@@ -321,7 +297,7 @@ def measure(
                 lost[ELAPSED] = perf_counter() - began_s
             sample = _read(group[place], answer, pair)
             # What a sequence took as a whole is for --budget; no table of times has it.
-            sample.conditions |= lost | {SPENT: perf_counter() - began_s}
+            sample.conditions |= lost | {stopping.SPENT: perf_counter() - began_s}
             yield sample
 
 
@@ -330,8 +306,7 @@ def _worker(engine: Engine) -> int | None:
     return engine.pid if isinstance(engine, PeerEngine) else None
 
 
-def request_of(plan: Plan, turn: Turn, trace: bool = False) -> Request:
-    """What an engine is asked in a turn."""
+def request_of(plan: Plan, turn: stopping.Turn, trace: bool = False) -> Request:
     return Request(
         prompt_ids=turn.prompt.ids,
         max_new_tokens=plan.max_new_tokens,
@@ -343,7 +318,7 @@ def request_of(plan: Plan, turn: Turn, trace: bool = False) -> Request:
     )
 
 
-def _read(turn: Turn, answer: Answer, pair: Pair) -> Sample:
+def _read(turn: stopping.Turn, answer: Answer, pair: Pair) -> Sample:
     """The sample of an answer, read again by an uncached forward; a failed one where either failed."""
     generation, error = checked(turn.arm, turn.prompt, turn.seed, answer, pair)
     return Sample(
@@ -360,11 +335,11 @@ def _read(turn: Turn, answer: Answer, pair: Pair) -> Sample:
     )
 
 
-def warm_up(plan: Plan, engines: dict[Arm, Engine], first: Turn) -> None:
+def warm_up(plan: Plan, engines: dict[Arm, Engine], first: stopping.Turn) -> None:
     """Some tokens of every arm, thrown away: the first of a shape is slow and no arm should pay it."""
     if plan.config.warmup:
         for arm, engine in engines.items():
-            request = request_of(plan, Turn(first.prompt, first.sample_index, arm, 0, first.seed))
+            request = request_of(plan, stopping.Turn(first.prompt, first.sample_index, arm, 0, first.seed))
             # What breaks an arm here breaks it again where it is recorded, and the other arms go on.
             with suppress(DrafterFault, PeerError):
                 engine.generate(replace(request, max_new_tokens=min(plan.max_new_tokens, _WARM_UP_TOKENS)))

@@ -96,7 +96,6 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """Number of sequences."""
         return len(self.prompts) * self.samples * len(self.arms)
 
     def identity(self) -> dict[str, Any]:
@@ -154,7 +153,6 @@ class Plan:
         return ", ".join([label, *about_weights(self.source, self.dtypes, self.backend), *split])
 
     def info(self) -> dict[str, Any]:
-        """What ``run.json`` records besides the identity."""
         return {
             "task": self.task.name,
             "task_label": self.label(),
@@ -210,7 +208,6 @@ def _arm_record(arm: Arm) -> dict[str, Any]:
 
 
 def _drafters(arms: Sequence[Arm]) -> list[Spec]:
-    """Each drafter of the speculative arms, once."""
     return list(dict.fromkeys(arm.drafter for arm in arms if arm.method == "sps"))
 
 
@@ -296,11 +293,8 @@ def _uses_template(config: RunConfig, source: PairSource, task: Task) -> bool:
 def require_decoder(source: PairSource, engine: str) -> None:
     """Refuse an encoder-decoder for an engine that would read its prompt as one text."""
     if source.target.is_encoder_decoder:
-        raise UsageError(
-            f"{engine} runs decoders alone; {source.target.name} is an encoder-decoder.",
-            flag="--engine",
-            remedy=f"Use --engine {EAGER}.",
-        )
+        why = f"{engine} runs decoders alone; {source.target.name} is an encoder-decoder."
+        raise UsageError(why, flag="--engine", remedy=f"Use --engine {EAGER}.")
 
 
 def _unfit(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> Iterator[tuple[str, str, str]]:

@@ -58,7 +58,11 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     """Add to an output what an independent forward says of it; draft-only has the draft as its target."""
     target = pair.draft if arm.method == "draft" else pair.target
     if arm.sampling.beam is not None:
-        _add_up_again(target, prompt, generation)
+        # Of the search's best hypothesis the log-probability; nothing was sampled.
+        best = rescore.teacher_force(target, None, prompt.ids, generation.tokens, PROOF_SAMPLING)
+        own = best.logits.float().log_softmax(-1).gather(-1, best.tokens.unsqueeze(-1))
+        added = {RESCORED_BEAM_LOG_PROB: float(own.sum())}
+        generation.losslessness = (generation.losslessness or {}) | added
         return
     # A target that is its own draft is read once, unless it drafts.
     drafts = arm.method == "sps" and arm.drafter.name == MODEL
@@ -85,13 +89,6 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     generation.draft_rows = None
     generation.losslessness = (generation.losslessness or {}) | sums
     generation.token_evidence = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
-
-
-def _add_up_again(target: CausalLM, prompt: Prompt, generation: Generation) -> None:
-    """Add the log-probability of a search's best hypothesis by an uncached forward; nothing was sampled."""
-    reading = rescore.teacher_force(target, None, prompt.ids, generation.tokens, PROOF_SAMPLING)
-    own = reading.logits.float().log_softmax(-1).gather(-1, reading.tokens.unsqueeze(-1))
-    generation.losslessness = (generation.losslessness or {}) | {RESCORED_BEAM_LOG_PROB: float(own.sum())}
 
 
 def _with_own_draft(
@@ -142,7 +139,6 @@ def prove(plan: Plan, store: RunStore, pair: Pair, backends: EngineFactory, watc
 
 
 def announce_proof(plan: Plan, watcher: Watcher) -> None:
-    """Announce how many sequences are to be drawn, if any."""
     if due := len(proof_prompts(plan)) * len(proof_arms(plan.arms)):
         watcher.proving(due)
 
@@ -164,11 +160,8 @@ def note_proof(store: RunStore, found: Proof, watcher: Watcher) -> None:
 
 
 def draw_proof(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
-    """Write sequences at temperature 1 and judge them.
-
-    Returns:
-        ``sampling``, ``arms`` (see ``_judged``) and ``seconds``; nothing where there is nothing to prove.
-    """
+    """Write sequences at temperature 1 and judge them: ``sampling``, ``arms`` (see ``_judged``) and
+    ``seconds``; nothing where there is nothing to prove."""
     prompts = proof_prompts(plan)
     if not prompts:
         return {}

@@ -19,23 +19,11 @@ from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
 from spsbench.drafters.registry import HIDDEN, WEIGHTS, drafter_kind, shape_in
 from spsbench.engines.local import Engine
 from spsbench.errors import SpsbenchError, UsageError
+from spsbench.models import tensor_parallel
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.loading import load_torch
 from spsbench.models.memory import suitable_threads
 from spsbench.models.pair import Pair, PairSource, find_pair, resolve_device
-from spsbench.models.tensor_parallel import (
-    FIRST,
-    REPLICATED,
-    Order,
-    OutOfStep,
-    RankGone,
-    Ranks,
-    SplitLM,
-    join,
-    joined,
-    load_split,
-    require_splittable,
-)
 from spsbench.records import Arm, Generation, Request
 from spsbench.runner.engines import EngineFactory
 
@@ -65,14 +53,11 @@ def require_split_arms(config: RunConfig, source: PairSource, arms: Sequence[Arm
     """Refuse what needs a split target whole, before a weight is loaded."""
     if config.tensor_parallel == 1:
         return
-    require_splittable(source.target, config.tensor_parallel)
+    tensor_parallel.require_splittable(source.target, config.tensor_parallel)
     ranks_of(config)
     for flag, reason in _needing_it_whole(config, source, arms):
-        raise UsageError(
-            f"{reason}, and {TENSOR_PARALLEL} splits the target over processes.",
-            flag=flag,
-            remedy="Leave one of the two out.",
-        )
+        why = f"{reason}, and {TENSOR_PARALLEL} splits the target over processes."
+        raise UsageError(why, flag=flag, remedy="Leave one of the two out.")
 
 
 def _needing_it_whole(
@@ -98,11 +83,11 @@ def _needing_it_whole(
         yield from ((flag, reason) for applies, flag, reason in reasons if applies)
 
 
-def ranks_of(config: RunConfig) -> Ranks | None:
+def ranks_of(config: RunConfig) -> tensor_parallel.Ranks | None:
     """This process among those that a run's target is split over; None for a target in one process."""
     if config.tensor_parallel == 1:
         return None
-    ranks = joined()
+    ranks = tensor_parallel.joined()
     if ranks is None:
         raise UsageError(
             f"{config.tensor_parallel} processes are asked for, and this one stands alone.",
@@ -113,7 +98,7 @@ def ranks_of(config: RunConfig) -> Ranks | None:
 
 
 @contextmanager
-def among_ranks(config: RunConfig) -> Iterator[Ranks | None]:
+def among_ranks(config: RunConfig) -> Iterator[tensor_parallel.Ranks | None]:
     """Join the processes of a split target, and when the block ends in the first one, end the others."""
     count, there = config.tensor_parallel, started()
     if there != count:
@@ -128,7 +113,7 @@ def among_ranks(config: RunConfig) -> Iterator[Ranks | None]:
     if count == 1:
         yield None
         return
-    ranks = join(_device(config.device), config.draft_placement)
+    ranks = tensor_parallel.join(_device(config.device), config.draft_placement)
     try:
         yield ranks
     finally:
@@ -144,9 +129,8 @@ def launch_command(count: int, arguments: Sequence[str]) -> str:
 def _device(name: str) -> torch.device:
     """The device of a split target: GPUs, one a process, or the CPU where there are none."""
     if name not in ("auto", "cpu", "cuda"):
-        raise UsageError(
-            f"{name} is one device, and each process has its own.", flag="--device", remedy="Use auto."
-        )
+        why = f"{name} is one device, and each process has its own."
+        raise UsageError(why, flag="--device", remedy="Use auto.")
     device = resolve_device(name)
     found = torch.accelerator.current_accelerator()
     if found is not None and found.type != device.type:
@@ -157,15 +141,12 @@ def _device(name: str) -> torch.device:
         )
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     if device.type == "cuda" and here > torch.cuda.device_count():
-        raise UsageError(
-            f"{here} processes were started on a machine with {torch.cuda.device_count()} GPUs.",
-            flag=TENSOR_PARALLEL,
-            remedy="Start as many as there are GPUs.",
-        )
+        why = f"{here} processes were started on a machine with {torch.cuda.device_count()} GPUs."
+        raise UsageError(why, flag=TENSOR_PARALLEL, remedy="Start as many as there are GPUs.")
     return device
 
 
-def follow(config: RunConfig, ranks: Ranks) -> int:
+def follow(config: RunConfig, ranks: tensor_parallel.Ranks) -> int:
     """What a process does that does not lead: it answers to the first one until that ends.
 
     It prints nothing but what went wrong here alone. It leaves Ctrl-C to the first process and dies of
@@ -178,29 +159,29 @@ def follow(config: RunConfig, ranks: Ranks) -> int:
     try:
         _answer(config, ranks)
         return 0
-    except (OutOfStep, RankGone):
+    except (tensor_parallel.OutOfStep, tensor_parallel.RankGone):
         return 0  # the first process says it, or has exited
     except SpsbenchError as error:
         print(f"error: process {ranks.rank}: {error}", file=sys.stderr, flush=True)
         return error.exit_code
 
 
-def _answer(config: RunConfig, ranks: Ranks) -> None:
+def _answer(config: RunConfig, ranks: tensor_parallel.Ranks) -> None:
     """One order after another until there are no more."""
     pair: Pair | None = None
     backends: EngineFactory | None = None
     while True:
         with ranks.together("waiting"):
             message = ranks.hear()
-        if message.order == Order.END:
+        if message.order == tensor_parallel.Order.END:
             return
-        if message.order == Order.LOAD:
+        if message.order == tensor_parallel.Order.LOAD:
             pair = _load(config, ranks, message.number or None)
             continue
         assert pair is not None, "loaded first"
-        if message.order == Order.PREPARE:
+        if message.order == tensor_parallel.Order.PREPARE:
             backends = EngineFactory(pair, 0, corpus=ranks.share())
-        elif message.order == Order.GENERATE:
+        elif message.order == tensor_parallel.Order.GENERATE:
             assert backends is not None, "prepared first"
             arm, request = ranks.share()
             generate_alike(backends.build(arm), request, _split(pair))
@@ -208,21 +189,21 @@ def _answer(config: RunConfig, ranks: Ranks) -> None:
             _split(pair).obey(message)
 
 
-def _load(config: RunConfig, ranks: Ranks, threads: int | None) -> Pair:
+def _load(config: RunConfig, ranks: tensor_parallel.Ranks, threads: int | None) -> Pair:
     """This process's slices of the target, and where each process drafts the draft; as ``load_pair``."""
     source, device = find_pair(config.pair), ranks.device
     size = source.vocab_size
-    target = load_split(source.target, config.model_dtype, size, "--target", ranks, threads)
+    target = tensor_parallel.load_split(source.target, config.model_dtype, size, "--target", ranks, threads)
     if device.type == "cpu":
         torch.set_num_threads(threads or suitable_threads(target.parameters))
     draft: CausalLM = target
-    if config.draft_placement == REPLICATED:
+    if config.draft_placement == tensor_parallel.REPLICATED:
         draft = load_torch(source.draft, config.draft_model_dtype, device, size, "--draft")
     return Pair(target, draft, source.tokenizer, device, {"threads": torch.get_num_threads()})
 
 
-def _split(pair: Pair) -> SplitLM:
-    assert isinstance(pair.target, SplitLM)
+def _split(pair: Pair) -> tensor_parallel.SplitLM:
+    assert isinstance(pair.target, tensor_parallel.SplitLM)
     return pair.target
 
 
@@ -230,10 +211,10 @@ def engine_factory(
     pair: Pair, slots: int, corpus: Sequence[Sequence[int]], peer: Callable[[Arm], Engine]
 ) -> EngineFactory:
     """What builds a run's engines; see ``EngineFactory``."""
-    if not isinstance(pair.target, SplitLM):
+    if not isinstance(pair.target, tensor_parallel.SplitLM):
         return EngineFactory(pair, slots, corpus=corpus, peer=peer)
     ranks = pair.target.ranks
-    if ranks.placement == FIRST:
+    if ranks.placement == tensor_parallel.FIRST:
         return EngineFactory(pair, slots, ranks.clock, corpus=corpus)
     return AlikeEngineFactory(pair, slots, corpus)
 
@@ -245,7 +226,7 @@ class AlikeEngineFactory(EngineFactory):
         self._target = _split(pair)
         super().__init__(pair, slots, self._target.ranks.clock, corpus=corpus)
         with self._target.ranks.together("the beginning"):
-            self._target.ranks.tell(Order.PREPARE)
+            self._target.ranks.tell(tensor_parallel.Order.PREPARE)
             self._target.ranks.share(tuple(corpus))
 
     def build(self, arm: Arm) -> Engine:
@@ -255,19 +236,19 @@ class AlikeEngineFactory(EngineFactory):
 class AlikeEngine:
     """The leading process's side: it has the others run each sequence with it."""
 
-    def __init__(self, engine: Engine, arm: Arm, target: SplitLM) -> None:
+    def __init__(self, engine: Engine, arm: Arm, target: tensor_parallel.SplitLM) -> None:
         self.name = engine.name
         self._engine, self._arm, self._target = engine, arm, target
 
     def generate(self, request: Request) -> Generation:
         ranks = self._target.ranks
         with ranks.together("a sequence"):
-            ranks.tell(Order.GENERATE)
+            ranks.tell(tensor_parallel.Order.GENERATE)
             ranks.share((self._arm, request))
             return generate_alike(self._engine, request, self._target)
 
 
-def generate_alike(engine: Engine, request: Request, target: SplitLM) -> Generation:
+def generate_alike(engine: Engine, request: Request, target: tensor_parallel.SplitLM) -> Generation:
     """A sequence, checked loop by loop (``SplitLM``) and once more as a whole against the other processes."""
     with target.ranks.together("a sequence"), target.alike():
         made = engine.generate(request)

@@ -28,11 +28,7 @@ _FILLS = 2
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One sequence to generate.
-
-    Attributes:
-        wave: see ``Sample.wave``.
-    """
+    """One sequence to generate; ``wave``: see ``Sample.wave``."""
 
     prompt: Prompt
     sample_index: int
@@ -43,7 +39,6 @@ class Turn:
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """The sample's key in the store."""
         return self.prompt.example_id, self.sample_index, self.arm.name
 
     @property
@@ -78,12 +73,10 @@ def turns(prompts: Sequence[Prompt], samples: int, arms: Sequence[Arm], root_see
 
 
 def all_turns(plan: Plan) -> Iterator[Turn]:
-    """Every turn of a run, in its order."""
     return turns(plan.prompts, plan.samples, plan.arms, plan.config.seed)
 
 
 def due_turns(plan: Plan, store: RunStore, rule: StoppingRule | None = None) -> list[Turn]:
-    """The turns that a run still lacks."""
     done = store.done()
     missing = [turn for turn in all_turns(plan) if turn.key not in done]
     rule = rule or stopping_rule(plan, store)
@@ -120,12 +113,8 @@ _Compared = tuple[str, str, PairedTimes]
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a run will take, as far as it is known.
-
-    Attributes:
-        precision: half-width that was asked for; None without ``until``.
-        prompt_s: seconds of a prompt.
-    """
+    """What a run will take, as far as it is known: ``prompt_s`` a prompt; ``precision`` is the half-width
+    that was asked for, None without ``until``."""
 
     precision: float | None
     needed: int | None

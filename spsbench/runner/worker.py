@@ -127,9 +127,8 @@ class _Hands:
                 self._at_work[worker] = due
                 self._pool.give(worker, due)
         if self._waiting and not self._at_work:
-            raise SpsbenchError(
-                "every worker was lost.", flag=FLAG, remedy=f"{_KEPT} continue it with --resume."
-            )
+            remedy = f"{_KEPT} continue it with --resume."
+            raise SpsbenchError("every worker was lost.", flag=FLAG, remedy=remedy)
         return bool(self._at_work)
 
     def lost(self, event: Lost) -> None:
@@ -163,11 +162,7 @@ class _Hands:
 
 @dataclass(frozen=True, slots=True)
 class Introduction:
-    """Who a worker is.
-
-    Attributes:
-        environment: of ``describe_environment``.
-    """
+    """Who a worker is; ``environment`` is that of ``describe_environment``."""
 
     machine: str
     process: int
@@ -175,7 +170,6 @@ class Introduction:
 
     @property
     def name(self) -> str:
-        """Machine and process."""
         return f"{self.machine}:{self.process}"
 
 
@@ -263,7 +257,6 @@ class RayPool:
 
     @property
     def workers(self) -> list[int]:
-        """The numbers of those that are there."""
         return list(self._actors)
 
     def give(self, worker: int, block: Block) -> None:
@@ -310,7 +303,6 @@ class RayPool:
         return found
 
     def close(self) -> None:
-        """End all workers."""
         for worker in self.workers:
             self._drop(worker)
 
@@ -370,17 +362,13 @@ def _start_actors(config: RunConfig, threads: int, most: int, *, gpu: bool) -> l
     places = sum(_places(node.get("Resources", {}), threads, gpu) for node in ray.nodes() if node["Alive"])
     if not places:
         wanted = f"{threads} CPUs" + (" and a GPU" if gpu else "")
-        raise UsageError(
-            f"no machine has the {wanted} that a worker takes.",
-            flag="--threads",
-            remedy="Give fewer, or add machines.",
-        )
+        remedy = "Give fewer, or add machines."
+        raise UsageError(f"no machine has the {wanted} that a worker takes.", flag="--threads", remedy=remedy)
     actor = ray.remote(Worker).options(num_cpus=threads, num_gpus=int(gpu), max_restarts=0)
     return [actor.remote(config, Path.cwd()) for _ in range(min(places, most))]
 
 
 def _places(resources: dict[str, float], threads: int, gpu: bool) -> int:
-    """How many workers fit on a machine."""
     by_cpu = int(resources.get("CPU", 0) // threads)
     return min(by_cpu, int(resources.get("GPU", 0))) if gpu else by_cpu
 

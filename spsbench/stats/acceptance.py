@@ -124,9 +124,8 @@ def _count(loops: pd.DataFrame, k: int) -> dict[str, Floats]:
         if np.isnan(values).any():
             return np.full((n, k + 1), np.nan)
         if values.max() > k or values.min() < 0:
-            raise SpsbenchError(
-                f"A loop record does not fit K = {k}.", remedy="The run directory is damaged."
-            )
+            remedy = "The run directory is damaged."
+            raise SpsbenchError(f"A loop record does not fit K = {k}.", remedy=remedy)
         cells = groups * (k + 1) + values.astype(np.int64)
         return np.bincount(cells, minlength=n * (k + 1)).reshape(n, k + 1).astype(np.float64)
 

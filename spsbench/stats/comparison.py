@@ -267,7 +267,6 @@ def undecided(compared: RunComparison, allowed: float) -> list[str]:
 
 
 def _prompt_reasons(a: Side, b: Side, shared: int, any_arm: bool) -> tuple[list[str], list[str]]:
-    """Refusals and warnings."""
     both = sum(example in b.prompts for example in a.prompts)
     refusals, warnings = [] if any_arm else ["no arm is in both runs"], []
     if not shared:

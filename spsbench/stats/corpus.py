@@ -94,7 +94,6 @@ class CorpusMetric:
         return found.get(outputs_sha256(_keys(samples))) if found else None
 
     def figure(self, samples: pd.DataFrame, table: pd.DataFrame, arm: str | None = None) -> float | None:
-        """The figure of outputs."""
         counted = self.counted(table)
         if not len(counted):
             return None
@@ -115,7 +114,6 @@ class CorpusMetric:
         return {"low": found["low"], "high": found["high"]} if found is not None and self.summed else None
 
     def on_common(self, by_arm: Mapping[str, pd.DataFrame]) -> CommonFigures:
-        """What is recorded of the prompts that all arms have."""
         shared, prompts = self._shared(by_arm)
         kept = {arm: samples for arm, samples in _on(by_arm, shared).items() if arm in prompts}
         found = {arm: self.of_record(samples, arm) for arm, samples in kept.items()}

@@ -119,7 +119,6 @@ def losslessness(
     dtype: str | None = None,
     proof: Proof | None = None,
 ) -> Losslessness | None:
-    """Judge every arm of a run."""
     if not rows:
         return None
     proofs = {_drafting(arm): arm for arm in (proof or {}).get("arms", ())}
@@ -249,11 +248,7 @@ def leakage_bound(facts: Mapping[str, Any] | None) -> float | None:
 def evidence_of(
     samples: pd.DataFrame, prefix: str = "", *, exact: bool = True, log_e: float | None = None
 ) -> Evidence | None:
-    """What one kind of evidence says about an arm.
-
-    Args:
-        exact: whether the rows are so precise that a token of probability 0 proves a fault.
-    """
+    """What one kind of evidence says about an arm; ``exact``: a token of probability 0 proves a fault."""
     done = finished(samples)
     carried, prompts = evidence_stats.per_prompt(done, prefix)
     if carried.empty:
@@ -371,7 +366,6 @@ def _verdict(arm: ArmLosslessness) -> tuple[Verdict, list[str]]:
 
 
 def beam_facts(baseline: pd.DataFrame | None, arm: pd.DataFrame, *, precise: bool) -> BeamFacts:
-    """What is known of an arm of beam search."""
     return {
         "identity": None if baseline is None else _beam_identity(baseline, arm, precise=precise),
         "scores": _beam_scores(arm, precise=precise),

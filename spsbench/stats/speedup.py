@@ -228,7 +228,6 @@ class ArmSums:
 
     @property
     def length(self) -> float:
-        """``mean_acceptance_length``."""
         return 1.0 + self.accepted / self.loops
 
 
@@ -243,7 +242,6 @@ def in_both(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[pd.DataFrame, pd
 
 
 def loops_of(loops: pd.DataFrame, samples: pd.DataFrame, everything: int) -> pd.DataFrame:
-    """The loops of some samples of an arm."""
     if len(samples) == everything:
         return loops
     key = matched_by(loops, samples)

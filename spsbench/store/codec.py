@@ -44,7 +44,6 @@ class Field(NamedTuple):
     sparse: bool = False
 
     def of(self, row: Row, name: str) -> Any:
-        """The field's value in a row."""
         return row.get(name, self.without) if self.later else row[name]
 
 
@@ -85,7 +84,6 @@ _KNOWN_KINDS = {
 
 
 def _kinds(record: type) -> dict[str, str]:
-    """The type of each field's column."""
     return {field.name: _KNOWN_KINDS.get(str(field.type), "float64") for field in fields(record)}
 
 
@@ -156,7 +154,6 @@ def encode_sample(sample: Sample) -> Row:
 
 
 def decode_sample(row: Row) -> Sample:
-    """The sample of a checked row."""
     values = {name: field.of(row, name) for name, field in FIELDS.items()}
     for name, field in FIELDS.items():
         if values[name] is not None and field.kind in _DECODED:
@@ -195,11 +192,6 @@ def _hypotheses(rows: list[Row]) -> list[Hypothesis]:
         Hypothesis(tuple(row["tokens"]), float(row["score"]), float(row["log_prob"]), row["reason"])
         for row in rows
     ]
-
-
-def _storable(text: str) -> str:
-    """Text without lone surrogates, which neither UTF-8 nor Parquet can hold."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _columns(records: list[Any], names: Mapping[str, str]) -> dict[str, list[Any] | None]:
@@ -247,7 +239,8 @@ _HOLDS: dict[str, Any] = {
 """The types of JSON; text may hold what cannot be stored, names never do."""
 
 _ENCODED: dict[str, Callable[[Any], Any]] = {
-    "text": _storable,
+    # Without lone surrogates, which neither UTF-8 nor Parquet can hold.
+    "text": lambda text: text.encode("utf-8", "replace").decode(),
     "float64": lambda seconds: round(float(seconds), _DIGITS),
     "loops": lambda loops: _columns(loops, LOOP_KINDS),
     "trace": lambda tokens: _columns(tokens, TRACE_KINDS),
@@ -295,20 +288,15 @@ def write_prompts(path: Path, prompts: Sequence[Prompt]) -> None:
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """All prompts in the file."""
     try:
         with open(path, "rb", opener=ordinary) as file:
             return [decode_prompt(json.loads(line)) for line in file]
     except OSError as problem:
-        raise UsageError(
-            f"{path} cannot be read ({problem.strerror}).", flag="RUN", remedy="Restore the file."
-        ) from problem
+        why = f"{path} cannot be read ({problem.strerror})."
+        raise UsageError(why, flag="RUN", remedy="Restore the file.") from problem
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
-        raise UsageError(
-            f"{path} is damaged ({problem}).",
-            flag="RUN",
-            remedy="Restore the file, or remove it and resume the run, which writes it again.",
-        ) from problem
+        remedy = "Restore the file, or remove it and resume the run, which writes it again."
+        raise UsageError(f"{path} is damaged ({problem}).", flag="RUN", remedy=remedy) from problem
 
 
 def merge_prompts(path: Path, old: Sequence[Prompt], new: Sequence[Prompt]) -> list[Prompt]:
@@ -317,9 +305,6 @@ def merge_prompts(path: Path, old: Sequence[Prompt], new: Sequence[Prompt]) -> l
     for prompt in new:
         before = known.setdefault(prompt.example_id, prompt)
         if before != prompt:
-            raise UsageError(
-                f"example {prompt.example_id!r} has another prompt or reference than in {path}.",
-                flag="--out",
-                remedy="The data has changed: name another directory.",
-            )
+            why = f"example {prompt.example_id!r} has another prompt or reference than in {path}."
+            raise UsageError(why, flag="--out", remedy="The data has changed: name another directory.")
     return list(known.values())

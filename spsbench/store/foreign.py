@@ -397,11 +397,8 @@ def recognised(path: Path, flag: str) -> Form | None:
 
 
 def read(path: Path, form: Form, flag: str) -> Found:
-    """All that a file holds but its texts.
-
-    Raises:
-        UnavailableError: a field is missing, numbers contradict each other, or several models are in it.
-    """
+    """All that a file holds but its texts; UnavailableError if a field is missing, numbers contradict each
+    other, or several models are in it."""
     found = Found(form)
     if form is PUBLISHED:
         from spsbench.config.files import read_yaml
@@ -412,17 +409,15 @@ def read(path: Path, form: Form, flag: str) -> Found:
         return found
     for number, row in documents(path, flag):
         if form_of(row) is not form:
-            raise UnavailableError(
-                f"line {number} of {path} is not of {form.name}, as its first is.", flag=flag
-            )
+            why = f"line {number} of {path} is not of {form.name}, as its first is."
+            raise UnavailableError(why, flag=flag)
         try:
             form.take(row, found)
         except (_Missing, AttributeError, TypeError, ValueError) as problem:
             raise _unreadable(path, number, form, problem, flag) from problem
         if len(models := [name for name in found.models if name]) > 1:
-            raise UnavailableError(
-                f"{path} is of several models: {', '.join(models)}.", flag=flag, remedy="Split it by model."
-            )
+            why = f"{path} is of several models: {', '.join(models)}."
+            raise UnavailableError(why, flag=flag, remedy="Split it by model.")
     if not (found.counts or found.places or form is GUIDELLM):
         why = "; ".join(f"{count} requests {what}" for what, count in found.skipped.items())
         why = f"{path}, {form.name}, says nothing of acceptance: {why or 'nothing is in it'}."
@@ -442,20 +437,14 @@ def samples_in(row: Row) -> Sequence[Row]:
 
 
 def samples(path: Path, flag: str) -> Iterator[tuple[int, Row]]:
-    """(line number, line of ``audit``) of every text of another tool's file.
-
-    Raises:
-        UnavailableError: it has no texts, or lacks a field.
-    """
+    """(line number, line of ``audit``) of every text of another tool's file; UnavailableError if it has no
+    texts, or lacks a field."""
     for number, row in documents(path, flag):
         form = form_of(row)
         if form is None or form.samples is None:
             what = "of no known format" if form is None else f"{form.name}: {form.textless}"
-            raise UnavailableError(
-                f"line {number} of {path} is {what}.",
-                flag=flag,
-                remedy="A text needs its prompt and its completion.",
-            )
+            remedy = "A text needs its prompt and its completion."
+            raise UnavailableError(f"line {number} of {path} is {what}.", flag=flag, remedy=remedy)
         try:
             yield from ((number, sample) for sample in form.samples(row))
         except (_Missing, AttributeError, KeyError, TypeError) as problem:

@@ -28,11 +28,8 @@ class _Line(NamedTuple):
 
 
 class Journal:
-    """Append-only rows, each durable when ``append`` returns.
-
-    Attributes:
-        digests: what ``digest`` made of each row in the file when it was opened, by offset.
-    """
+    """Append-only rows, each durable when ``append`` returns; ``digests`` are what ``digest`` made of the
+    rows in the file when it was opened, by offset."""
 
     def __init__(self, path: Path, digest: Digest, *, writable: bool) -> None:
         self.path = path
@@ -102,10 +99,8 @@ class Journal:
     def _refuse(self, damaged: list[_Line]) -> None:
         """Raise for damage that is not just a last line still being written."""
         if damaged and (len(damaged) > 1 or damaged[0].text.endswith(b"\n")):
-            raise SpsbenchError(
-                f"{self.path} is damaged at byte {damaged[0].offset}.",
-                remedy=f"--resume {self.path.parent} sets such lines aside and makes their samples again.",
-            )
+            remedy = f"--resume {self.path.parent} sets such lines aside and makes their samples again."
+            raise SpsbenchError(f"{self.path} is damaged at byte {damaged[0].offset}.", remedy=remedy)
 
     def _set_aside(self, damaged: list[_Line]) -> None:
         """Move damaged lines to a file beside the journal."""

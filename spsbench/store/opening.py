@@ -55,11 +55,8 @@ def latest(results: Path) -> Path:
             begun[path.parent] = str(files.read_json(path, "RUN").get("created_utc", ""))
     runs = [directory for directory, when in begun.items() if when]
     if not runs:
-        raise UsageError(
-            f"{results} holds no run.",
-            flag="RUN",
-            remedy="Start one with `spsbench run`, or name a directory.",
-        )
+        remedy = "Start one with `spsbench run`, or name a directory."
+        raise UsageError(f"{results} holds no run.", flag="RUN", remedy=remedy)
     return max(runs, key=lambda directory: (begun[directory], directory.name))
 
 
@@ -220,11 +217,8 @@ def take(directory: Path) -> int:
         if files.LOCK_NAME in entries
         else entries
     ):
-        raise UsageError(
-            f"{directory} is not empty and holds no run ({', '.join(foreign[:3])}).",
-            flag="--out",
-            remedy="Name a directory that is empty or does not exist.",
-        )
+        why = f"{directory} is not empty and holds no run ({', '.join(foreign[:3])})."
+        raise UsageError(why, flag="--out", remedy="Name a directory that is empty or does not exist.")
     return files.acquire_lock(directory, "--out")
 
 
@@ -232,22 +226,16 @@ def read_run(directory: Path, flag: str = "RUN") -> Row:
     """What ``run.json`` says; UsageError if there is none, it is damaged or its schema is another."""
     path = directory / RUN_FILE
     if not path.exists():
-        raise UsageError(
-            f"{directory} is not a run directory.",
-            flag=flag,
-            remedy=f"Name a directory with a {RUN_FILE} in it.",
-        )
+        remedy = f"Name a directory with a {RUN_FILE} in it."
+        raise UsageError(f"{directory} is not a run directory.", flag=flag, remedy=remedy)
     content = checked_schema(path)
     try:
         _Run.model_validate(content)
     except ValidationError as problem:
         first = problem.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise UsageError(
-            f"{path} is damaged ({place}: {first['msg']}).",
-            flag="RUN",
-            remedy="Restore the file or start a new run.",
-        ) from problem
+        why = f"{path} is damaged ({place}: {first['msg']})."
+        raise UsageError(why, flag="RUN", remedy="Restore the file or start a new run.") from problem
     return content
 
 
@@ -257,11 +245,8 @@ def checked_schema(path: Path) -> Row:
     version = content.get("schema_version")
     if version not in READABLE_SCHEMAS:
         known = " and ".join(map(str, READABLE_SCHEMAS))
-        raise UsageError(
-            f"{path} has schema version {as_typed(version)}, this spsbench reads {known}.",
-            flag="RUN",
-            remedy="Use the version of spsbench that wrote it.",
-        )
+        why = f"{path} has schema version {as_typed(version)}, this spsbench reads {known}."
+        raise UsageError(why, flag="RUN", remedy="Use the version of spsbench that wrote it.")
     return content
 
 

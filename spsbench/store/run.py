@@ -95,11 +95,8 @@ class RunStore:
         with _released(held):
             there = (directory / RUN_FILE).exists()
             if there and not again:
-                raise UsageError(
-                    f"{directory} already holds a run.",
-                    flag="--out",
-                    remedy=f"Continue it with --resume {directory}, or name another directory.",
-                )
+                remedy = f"Continue it with --resume {directory}, or name another directory."
+                raise UsageError(f"{directory} already holds a run.", flag="--out", remedy=remedy)
             run = opening.prepare(directory, identity, config, info, prompts, again=there)
             return cls(directory, run, held)
 
@@ -165,7 +162,6 @@ class RunStore:
         tables.write_tables(self.directory, tables.build_tables(self._rows()), self.arms(), stamp)
 
     def write_report(self, text: str) -> None:
-        """Write ``report.md``."""
         files.write_text(self.directory / REPORT_FILE, text)
 
     def note(self, **facts: object) -> None:
@@ -174,7 +170,6 @@ class RunStore:
         files.write_json(self.directory / RUN_FILE, self._run)
 
     def run_info(self) -> Row:
-        """What ``run.json`` says."""
         return dict(self._run)
 
     def arms(self) -> list[Row]:
@@ -182,7 +177,6 @@ class RunStore:
         return list(self._run.get("arms") or [])
 
     def prompts(self) -> list[Prompt]:
-        """Every prompt of the run."""
         return codec.read_prompts(self.directory / PROMPTS_FILE)
 
     def _rows(self) -> Iterator[Row]:
@@ -204,7 +198,6 @@ def _released(lock_descriptor: int | None) -> Iterator[None]:
 
 
 def read_frames(directory: Path) -> tables.Frames:
-    """The tables of a run, see ``RunStore.frames``."""
     with RunStore.open(directory) as store:
         return store.frames()
 
@@ -278,11 +271,8 @@ def _in_order(shards: list[RunStore]) -> list[RunStore]:
     counts = {name.rpartition("/")[2] for name in names}
     if len(counts) != 1 or "None" in counts:
         listed = ", ".join(f"{shard.directory} is {name}" for shard, name in zip(shards, names, strict=True))
-        raise UsageError(
-            f"these are not the shards of one run: {listed}.",
-            flag="SHARD",
-            remedy="Name the directories of `run --shard 1/N` to `--shard N/N`.",
-        )
+        remedy = "Name the directories of `run --shard 1/N` to `--shard N/N`."
+        raise UsageError(f"these are not the shards of one run: {listed}.", flag="SHARD", remedy=remedy)
     count = int(counts.pop())
     found = Counter(int(name.partition("/")[0]) for name in names)
     twice = [index for index, times in found.items() if times > 1]
@@ -299,9 +289,8 @@ def _same_identity(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]
     for shard, identity in zip(shards, bare, strict=True):
         if lines := differences(bare[0], identity):
             head = f"{shard.directory} is of another run than {shards[0].directory} (its value last):"
-            raise UsageError(
-                "\n".join([head, *lines, ""]), flag="SHARD", remedy="Merge shards of the same settings."
-            )
+            remedy = "Merge shards of the same settings."
+            raise UsageError("\n".join([head, *lines, ""]), flag="SHARD", remedy=remedy)
     return bare[0]
 
 
@@ -311,11 +300,8 @@ def _dealt_back(hands: Sequence[Sequence[Prompt]]) -> list[Prompt]:
     for number, hand in enumerate(hands, start=1):
         due = len(range(number - 1, total, len(hands)))
         if len(hand) != due:
-            raise UsageError(
-                f"shard {number}/{len(hands)} has {len(hand)} prompts where {due} are due.",
-                flag="SHARD",
-                remedy="All shards need the same --limit.",
-            )
+            why = f"shard {number}/{len(hands)} has {len(hand)} prompts where {due} are due."
+            raise UsageError(why, flag="SHARD", remedy="All shards need the same --limit.")
     prompts = [prompt for prompt in chain.from_iterable(zip_longest(*hands)) if prompt is not None]
     repeated = [name for name, times in Counter(p.example_id for p in prompts).items() if times > 1]
     if repeated:

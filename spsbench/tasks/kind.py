@@ -83,15 +83,11 @@ class PythonTask(Task):
         if path is None:
             examples = self._called("no examples", lambda: list(self.kind.examples()))
         elif read is None:
-            raise UsageError(
-                f"the task {self.name} reads no file.",
-                flag="--data",
-                remedy="Leave it out: it has its own examples.",
-            )
+            remedy = "Leave it out: it has its own examples."
+            raise UsageError(f"the task {self.name} reads no file.", flag="--data", remedy=remedy)
         elif not path.exists():
-            raise UnavailableError(
-                f"{path} does not exist.", flag="--data", remedy="Give the path of a data file."
-            )
+            remedy = "Give the path of a data file."
+            raise UnavailableError(f"{path} does not exist.", flag="--data", remedy=remedy)
         else:
             examples = self._called(f"no examples from {path}", lambda: list(read(path)))
         if not examples:

@@ -102,11 +102,8 @@ def layout_of(path: Path) -> Layout:
         if fields.issuperset(needed) and not set(prompts).difference(needed):
             return Layout(task, needed)
     if prompts and path.suffix == ".csv":
-        raise UsageError(
-            f"{path} holds prompts as CSV, which is not read.",
-            flag="TASK",
-            remedy=f"Give {', '.join(ENDINGS)}.",
-        )
+        remedy = f"Give {', '.join(ENDINGS)}."
+        raise UsageError(f"{path} holds prompts as CSV, which is not read.", flag="TASK", remedy=remedy)
     if prompts:
         return Layout(None, prompts)
     expected = "; ".join(f"data of {task}: {', '.join(needed)}" for task, needed in DATA_FIELDS.items())
@@ -134,13 +131,9 @@ def _first_record(path: Path) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class PromptsFile:
-    """What a file holds.
-
-    Attributes:
-        examples: one per sequence, in the file's order. Its ``fields`` hold a ``prompt`` (continued as it
-            stands), a ``turn`` (a user's only message) or ``messages``, and where the file has them
-            ``category`` and ``references``, of which the best counts.
-    """
+    """What a file holds: one example per sequence, in the file's order. Its ``fields`` hold a ``prompt``
+    (continued as it stands), a ``turn`` (a user's only message) or ``messages``, and where the file has them
+    ``category`` and ``references``, of which the best counts."""
 
     examples: list[Example]
     later_turns: int
@@ -355,11 +348,8 @@ class PromptsTask(Task):
     def _load(self, data: str, limit: int | None, seed: int) -> TaskData:
         """The file is all there is: ``official`` and ``mini`` both mean it."""
         if data not in ("official", "mini"):
-            raise UsageError(
-                f"{data} is given together with the prompts file {self.path}.",
-                flag="--data",
-                remedy="Leave one of the two out.",
-            )
+            why = f"{data} is given together with the prompts file {self.path}."
+            raise UsageError(why, flag="--data", remedy="Leave one of the two out.")
         examples = self.content.examples
         shared = sha256_of(f"{example.example_id}\0{example.fields}" for example in examples)
         origin = {

@@ -30,7 +30,6 @@ class Row:
 
 
 def bad_data(message: str, remedy: str) -> UnavailableError:
-    """The error for data that cannot be used."""
     return UnavailableError(message, flag="--data", remedy=remedy)
 
 
@@ -109,9 +108,8 @@ _FORMS = ".jsonl, .jsonl.gz, .csv, .parquet or a directory saved by datasets"
 def read_rows(path: Path, split: str) -> list[Row]:
     """All rows of a file, or of one split of a saved directory."""
     if not path.exists():
-        raise UnavailableError(
-            f"{path} does not exist.", flag="--data", remedy="Give official, mini or the path of a data file."
-        )
+        remedy = "Give official, mini or the path of a data file."
+        raise UnavailableError(f"{path} does not exist.", flag="--data", remedy=remedy)
     if path.is_dir():
         rows = list(_saved_rows(path, split))
     elif path.name.endswith((".jsonl", ".jsonl.gz")):

@@ -177,7 +177,6 @@ class TaskSpec(_Strict):
 
 
 def read_spec(path: Path) -> TaskSpec:
-    """The task in a YAML file."""
     content = read_yaml(path, "TASK")
     try:
         return TaskSpec.model_validate(content)

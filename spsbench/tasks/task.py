@@ -65,12 +65,8 @@ def task_data(
     preset: str | None = None,
     exemplar: Example | None = None,
 ) -> TaskData:
-    """The chosen examples with their provenance.
-
-    Args:
-        described: (label, synthetic).
-        shared: hash of what their prompts share.
-    """
+    """The chosen examples with their provenance; ``described`` is (label, synthetic), ``shared`` the hash of
+    what their prompts share."""
     provenance = {**fingerprint(examples), **origin, "seed": seed}
     if exemplar is not None:
         provenance["exemplar_id"] = exemplar.example_id
@@ -133,11 +129,8 @@ class Frame:
         self, example: Example, document: str, text_with: Callable[[str], str], around: str, what: str
     ) -> Prompt:
         """The prompt with as much of the document's beginning as fits; ``truncated_tokens`` counts the rest.
-
-        Args:
-            around: subject and verb of what surrounds the document, e.g. ``exemplar and instruction take``.
-            what: what the document is, e.g. ``article``.
-        """
+        ``around``: subject and verb of what surrounds the document, e.g. ``exemplar and instruction take``;
+        ``what`` it is, e.g. ``article``."""
         room = self.context_window - self.max_new_tokens
         text, cut = text_with(document), 0
         ids = self._ids(text)
@@ -198,9 +191,8 @@ class Task(ABC):
     def load(self, data: str, limit: int | None, seed: int) -> TaskData:
         """Load examples."""
         if limit is not None and limit < 1:
-            raise UsageError(
-                f"{limit} leaves no example.", flag="--limit", remedy="Give at least 1, or leave it out."
-            )
+            remedy = "Give at least 1, or leave it out."
+            raise UsageError(f"{limit} leaves no example.", flag="--limit", remedy=remedy)
         return self._load(data, limit, seed)
 
     @abstractmethod
@@ -274,11 +266,8 @@ def mini_path(spec: TaskSpec, part: str = "examples") -> Path:
     """The file of a task's synthetic examples, or of its exemplars."""
     mini = spec.data.mini
     if mini is None:
-        raise UsageError(
-            f"the task {spec.name} has no synthetic data.",
-            flag="--data mini",
-            remedy="Give official or a path.",
-        )
+        remedy = "Give official or a path."
+        raise UsageError(f"the task {spec.name} has no synthetic data.", flag="--data mini", remedy=remedy)
     path = mini_dir(mini.folder) / "data" / str(getattr(mini, part))
     if not path.is_file():
         raise UnavailableError(

@@ -49,11 +49,9 @@ class Text(YamlTask):
         return frame.cut(example, example.fields[column], text_with, "the rest of the prompt takes", column)
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
-        """See ``Task.score``."""
         return super().score(*self._by_sentences(prompts, texts))
 
     def corpus_figure(self, kind: MetricKind, prompts: Sequence[Prompt], texts: Sequence[str]) -> float:
-        """See ``Task.corpus_figure``."""
         return super().corpus_figure(kind, *self._by_sentences(prompts, texts))
 
     def _by_sentences(
@@ -80,7 +78,6 @@ class Text(YamlTask):
         return names_in("+".join(own) if data in ("official", "mini") else data)
 
     def _rows(self, data: str, packages: tuple[str, ...] | None) -> tuple[list[Row], dict[str, Any]]:
-        """(rows, provenance)."""
         if packages is not None:
             rows, versions = read_docstrings(packages)
             source = f"docstrings of {'+'.join(packages)}"

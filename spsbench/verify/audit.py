@@ -134,11 +134,7 @@ _EXACT = (torch.float32, torch.float64)
 
 
 class Audit:
-    """Reads text after text; of each only sums are kept.
-
-    Attributes:
-        first_impossible: where a token of probability 0 stands first; None if nowhere.
-    """
+    """Reads text after text; of each only sums are kept, and where a token of probability 0 stands first."""
 
     def __init__(
         self, target: CausalLM, draft: CausalLM | None, dtype: torch.dtype | None = None, seed: int = 0
@@ -158,7 +154,6 @@ class Audit:
         return reading
 
     def add(self, text: Foreign, reading: Reading) -> None:
-        """Add a text that was scored already."""
         key = hashlib.sha256(repr(text.prompt).encode()).hexdigest()
         sums = score_stats(reading, self._seed + text.line)
         self._sums[key] = added(self._sums.get(key, {}), sums)

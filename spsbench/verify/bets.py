@@ -409,12 +409,9 @@ def _align(numbers: Numbers, v: View, slots: list[tuple[int, int]], earlier: _Ea
 def _head(
     ids: tuple[Ints, Ints], every: tuple[Floats, Floats, Floats]
 ) -> tuple[Iterator[Ints], Iterator[Floats]]:
-    """Rows of their most probable tokens, in the order of ids, and one column for all others.
-
-    Args:
-        ids: two of [n] tokens, -1 for none.
-        every: rows of the target and the draft, and the draft's without cuts; the latter may have no columns.
-    """
+    """Rows of their most probable tokens, in the order of ids, and one column for all others; ``ids`` are two
+    of [n] tokens, -1 for none, ``every`` rows of target, draft and draft without cuts, whose columns may be
+    missing."""
     q, p, _ = every
     weight = np.maximum(q, p) if p.size else q
     columns = np.sort(np.argpartition(-weight, _WIDEST, axis=-1)[:, :_WIDEST], axis=-1)

@@ -9,40 +9,32 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spsbench.engines.external.protocol import (
-    SETTINGS,
-    STOP,
-    Answer,
-    Ask,
-    Peer,
-    PeerError,
-    PeerGone,
-    Sampling,
-    checked,
-)
+from spsbench.engines.external import protocol
 from spsbench.engines.rescore import teacher_force
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import SamplingParams
 from spsbench.verify.effort import Finding, skipped
 
-_GREEDY = Sampling(greedy=True)
+_GREEDY = protocol.Sampling(greedy=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """An engine with what it is asked."""
 
-    peer: Peer
+    peer: protocol.Peer
     target: CausalLM
     prompts: Sequence[tuple[int, ...]]
     stop_ids: Sequence[int]
     k: int
 
-    def answer(self, prompt: int, sampling: Sampling, seed: int = 0, tokens: int = 24, **more: Any) -> Answer:
+    def answer(
+        self, prompt: int, sampling: protocol.Sampling, seed: int = 0, tokens: int = 24, **more: Any
+    ) -> protocol.Answer:
         """The answer to one request, if it is valid."""
-        ask = Ask(list(self.prompts[prompt]), tokens, list(self.stop_ids), [], sampling, seed)
+        ask = protocol.Ask(list(self.prompts[prompt]), tokens, list(self.stop_ids), [], sampling, seed)
         ask = replace(ask, **more)
-        return checked(self.peer.generate(ask), ask, self.target.vocab_size)
+        return protocol.checked(self.peer.generate(ask), ask, self.target.vocab_size)
 
 
 Found = tuple[bool | None, str]
@@ -53,10 +45,10 @@ def conformance(asked: Asked) -> Iterator[Finding]:
     """Every test, each whatever the others found; none after an engine that does not start."""
     try:
         told = asked.peer.describe()
-    except PeerGone as error:
+    except protocol.PeerGone as error:
         yield Finding("describe", False, str(error), "")
         return
-    silent = [name for name in SETTINGS if told.settings.get(name) is None]
+    silent = [name for name in protocol.SETTINGS if told.settings.get(name) is None]
     found = f"{told.engine} {told.version}"
     if silent:
         found += f"; does not report {', '.join(silent)}"
@@ -68,20 +60,20 @@ def conformance(asked: Asked) -> Iterator[Finding]:
     for name, (test, bounds) in TESTS.items():
         try:
             passed, found = test(asked)
-        except PeerError as error:
+        except protocol.PeerError as error:
             yield Finding(name, False, str(error), "")
             continue
         yield skipped(name, found) if passed is None else Finding(name, passed, found, bounds)
 
 
 def _valid(asked: Asked) -> Found:
-    answers = [asked.answer(i, Sampling(), seed=i) for i in range(len(asked.prompts))]
+    answers = [asked.answer(i, protocol.Sampling(), seed=i) for i in range(len(asked.prompts))]
     tokens = sum(len(answer.output_ids) for answer in answers)
     return tokens > 0, f"{len(answers)} sampled texts of {tokens} tokens"
 
 
 def _length(asked: Asked) -> Found:
-    lengths = [len(asked.answer(0, Sampling(), tokens=n).output_ids) for n in (1, 2, 7)]
+    lengths = [len(asked.answer(0, protocol.Sampling(), tokens=n).output_ids) for n in (1, 2, 7)]
     fits = all(length <= most for length, most in zip(lengths, (1, 2, 7), strict=True))
     return fits, f"{lengths} tokens where 1, 2 and 7 were asked for"
 
@@ -93,7 +85,7 @@ def _stop(asked: Asked) -> Found:
     if place is None:
         return None, "the greedy text repeats one token"
     answer = asked.answer(0, _GREEDY, stop_ids=[ids[place]])
-    fits = answer.finish == STOP and answer.output_ids == ids[: place + 1]
+    fits = answer.finish == protocol.STOP and answer.output_ids == ids[: place + 1]
     returned = f"{len(answer.output_ids)} ({answer.finish})"
     return fits, f"asked to stop at token {place + 1}, it returned {returned}"
 
@@ -111,7 +103,7 @@ def _greedy(asked: Asked) -> Found:
 
 def _seeds(asked: Asked) -> Found:
     """Texts of several seeds at a high temperature, where equal ones would be a miracle."""
-    drawn = [asked.answer(0, Sampling(temperature=2.0), seed).output_ids for seed in (1, 2, 3, 1)]
+    drawn = [asked.answer(0, protocol.Sampling(temperature=2.0), seed).output_ids for seed in (1, 2, 3, 1)]
     apart = len({tuple(ids) for ids in drawn[:3]}) > 1
     again = "the same" if drawn[0] == drawn[3] else "another text"
     return apart, f"three seeds {'differ' if apart else 'are the same'}; one seed twice: {again}"
@@ -119,14 +111,14 @@ def _seeds(asked: Asked) -> Found:
 
 def _statistics(asked: Asked) -> Found:
     """What is reported must add up."""
-    answer = asked.answer(0, Sampling(), seed=7)
+    answer = asked.answer(0, protocol.Sampling(), seed=7)
     names = ("loops", "drafted", "accepted", "accepted_per_loop")
     said = ", ".join(name for name in names if getattr(answer, name) is not None)
     problems = list(_contradictions(answer, asked.k))
     return not problems, "; ".join(problems) or f"reports {said or 'nothing about its loops'}"
 
 
-def _contradictions(answer: Answer, k: int) -> Iterator[str]:
+def _contradictions(answer: protocol.Answer, k: int) -> Iterator[str]:
     per_loop, loops, emitted = answer.accepted_per_loop, answer.loops, len(answer.output_ids)
     if answer.accepted is not None and answer.drafted is not None and answer.accepted > answer.drafted:
         yield f"{answer.accepted} tokens accepted of {answer.drafted} drafted"

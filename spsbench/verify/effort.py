@@ -49,11 +49,8 @@ SKIPPED, LOSSY = "skipped", "lossy by design"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The verdict of one test, with what it rests on.
-
-    Attributes:
-        unjudged: why there is no judgement, ``SKIPPED`` or ``LOSSY``; empty where there is one.
-    """
+    """The verdict of one test, with what it rests on; ``unjudged`` says why there is none: ``SKIPPED`` or
+    ``LOSSY``."""
 
     test: str
     passed: bool
@@ -69,5 +66,4 @@ class Finding:
 
 
 def skipped(test: str, reason: str) -> Finding:
-    """A test that does not apply, and why."""
     return Finding(test, True, reason, "nothing", unjudged=SKIPPED)

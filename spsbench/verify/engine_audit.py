@@ -25,22 +25,8 @@ from typing import Any, Literal, cast
 
 import torch
 
+from spsbench.engines.external import protocol
 from spsbench.engines.external.engine import sampling_of, spelled
-from spsbench.engines.external.protocol import (
-    FLOAT32,
-    Answer,
-    Ask,
-    Batching,
-    Described,
-    Load,
-    Peer,
-    PeerError,
-    PeerGone,
-    Wave,
-    checked,
-    request_seed,
-    shortened,
-)
 from spsbench.engines.external.registry import PeerKind
 from spsbench.engines.external.server import require_same_model
 from spsbench.engines.external.serving import lacking
@@ -121,7 +107,7 @@ class Found:
 class EngineAudit:
     def __init__(
         self,
-        peer: Peer,
+        peer: protocol.Peer,
         models: tuple[CausalLM, CausalLM | None],
         prompts: Sequence[tuple[int, ...]],
         sampling: SamplingParams,
@@ -210,10 +196,10 @@ class EngineAudit:
             number = numbers.stop
             try:
                 answered = self._one(number - 1) if many == 1 else self._wave(numbers)
-            except PeerGone as error:
+            except protocol.PeerGone as error:
                 self._gone = str(error)
                 return
-            except PeerError as error:
+            except protocol.PeerError as error:
                 self._failures.append(str(error))
                 continue
             for line, ask, told in answered:
@@ -240,7 +226,7 @@ class EngineAudit:
         order = dice.sample(range(len(asks)), len(asks))
         tokens = sum(ask.max_new_tokens for ask in asks) // 2  # about half are there when the last arrives
         late = sorted(dice.randint(1, max(1, tokens)) for _ in asks[self._in_flight :])
-        wave = Wave(
+        wave = protocol.Wave(
             [asks[n] for n in order],
             [0] * (len(asks) - len(late)) + late,
             [dice.randint(1, max(1, longest // 2)) if lines[n] is None else None for n in order],
@@ -250,14 +236,16 @@ class EngineAudit:
         given = [(lines[n] or 0, asks[n], answer) for n, answer in answers if answer is not None]
         return sorted((each for each in given if each[0]), key=lambda each: each[0])
 
-    def _together(self, wave: Wave) -> list[Answer | None]:
-        found = cast(Batching, self._peer).together(wave)
-        self._failures += [f"it says {shortened(str(why), 200)}" for why in found.errors.values()]
+    def _together(self, wave: protocol.Wave) -> list[protocol.Answer | None]:
+        found = cast(protocol.Batching, self._peer).together(wave)
+        self._failures += [f"it says {protocol.shortened(str(why), 200)}" for why in found.errors.values()]
         return found.answers
 
-    def _ask(self, number: int, what: str, most: int) -> Ask:
-        seed = request_seed(derive_seed(self._seed, "audit", number, what))
-        return Ask(list(self._prompt(number)), most, self._stop_ids, [], sampling_of(self._sampling), seed)
+    def _ask(self, number: int, what: str, most: int) -> protocol.Ask:
+        seed = protocol.request_seed(derive_seed(self._seed, "audit", number, what))
+        return protocol.Ask(
+            list(self._prompt(number)), most, self._stop_ids, [], sampling_of(self._sampling), seed
+        )
 
     def _prompt(self, number: int) -> tuple[int, ...]:
         if not self._effort.shared_prefixes:
@@ -266,10 +254,10 @@ class EngineAudit:
         dice = random.Random(derive_seed(self._seed, "audit", number, "prompt"))
         return shared_prompt(number, self._prompts, self._drawn, most, dice)
 
-    def _drawn_of(self, line: int, ask: Ask, told: Answer) -> Foreign | None:
+    def _drawn_of(self, line: int, ask: protocol.Ask, told: protocol.Answer) -> Foreign | None:
         try:
-            answer = checked(told, ask, self._models[0].vocab_size)
-        except PeerError as error:
+            answer = protocol.checked(told, ask, self._models[0].vocab_size)
+        except protocol.PeerError as error:
             self._failures.append(str(error))
             return None
         if not answer.output_ids:
@@ -284,7 +272,7 @@ class EngineAudit:
         for each in kept:
             self._beside(each, self._read(each))
         longest, count = self._effort.max_new_tokens, self._effort.probes
-        first = Ask(list(self._prompts[0]), longest, self._stop_ids, [], sampling_of(self._sampling))
+        first = protocol.Ask(list(self._prompts[0]), longest, self._stop_ids, [], sampling_of(self._sampling))
         asks = probes(self._prompts, first, count) if self._gone is None else []
         parts = [[ask for ask in asks if (ask.seed is None) is free] for free in (False, True)]
         for part in (parts[0][len(kept) :], parts[1][max(0, len(kept) - len(parts[0])) :]):
@@ -294,17 +282,17 @@ class EngineAudit:
                     if drawn is not None:
                         keep(drawn)
                         self._beside(drawn, self._read(drawn))
-            except PeerError as error:
+            except protocol.PeerError as error:
                 self._failures.append(str(error))
-                if isinstance(error, PeerGone):
+                if isinstance(error, protocol.PeerGone):
                     return
 
-    def _asked(self, asks: Sequence[Ask]) -> Iterator[tuple[Ask, Answer]]:
+    def _asked(self, asks: Sequence[protocol.Ask]) -> Iterator[tuple[protocol.Ask, protocol.Answer]]:
         """One by one, or as many at once as the setting says."""
         if self._in_flight == 1:
             yield from ((ask, self._peer.generate(ask)) for ask in asks)
         elif asks:
-            wave = Wave([*asks], [0] * len(asks), [None] * len(asks), self._in_flight)
+            wave = protocol.Wave([*asks], [0] * len(asks), [None] * len(asks), self._in_flight)
             told = zip(asks, self._together(wave), strict=True)
             yield from ((ask, answer) for ask, answer in told if answer is not None)
 
@@ -346,7 +334,7 @@ class EngineAudit:
 _ROUNDS = 2  # texts of a wave for each that may be in flight
 _BLOCKS = (16, 32)  # tokens of a block in most prefix caches
 
-_Answered = tuple[int, Ask, Answer]
+_Answered = tuple[int, protocol.Ask, protocol.Answer]
 """A text's number from 1, what was asked and what was answered."""
 
 
@@ -414,7 +402,11 @@ def drawn_of(row: Mapping[str, Any], sampling: SamplingParams) -> Foreign:
     ids = tuple(row["prompt_ids"]), tuple(row["completion_ids"])
     told = told_in(row, ids[1], retokenised=row["retokenised"])
     most = row.get("max_new_tokens")
-    ask = None if most is None else Ask([*ids[0]], most, sampling=sampling_of(sampling), seed=row.get("seed"))
+    ask = (
+        None
+        if most is None
+        else protocol.Ask([*ids[0]], most, sampling=sampling_of(sampling), seed=row.get("seed"))
+    )
     return Foreign(row["request"], *ids, sampling, row["retokenised"], told, ask, row.get("free"))
 
 
@@ -434,7 +426,7 @@ class Setting:
     k: int | None
     in_flight: int = 1
     prefix_cache: bool = False
-    weights: str = FLOAT32
+    weights: str = protocol.FLOAT32
 
     @property
     def name(self) -> str:
@@ -465,7 +457,7 @@ class Setting:
         """How it is run, where that is not alone, without a prefix cache and in float32."""
         told = [f"{self.in_flight} in flight"] if self.in_flight > 1 else []
         told += ["cache on"] if self.prefix_cache else []
-        return told + ([self.weights] if self.weights != FLOAT32 else [])
+        return told + ([self.weights] if self.weights != protocol.FLOAT32 else [])
 
     @property
     def alone(self) -> bool:
@@ -495,7 +487,7 @@ class Subject:
     prompts: Sequence[tuple[int, ...]]
     stop_ids: Sequence[int]
     threads: int | None
-    dtype: str = FLOAT32
+    dtype: str = protocol.FLOAT32
 
     def load(
         self,
@@ -503,17 +495,17 @@ class Subject:
         max_new_tokens: int,
         in_flight: int = 1,
         prefix_cache: bool = False,
-        weights: str = FLOAT32,
+        weights: str = protocol.FLOAT32,
         *,
         turns: bool = False,
-    ) -> Load:
+    ) -> protocol.Load:
         """What the engine is to load for a lookahead; 0 for none, None for what is there already."""
         target, draft = (self.kind.converted(folder) for folder in self.folders)
         text = max(map(len, self.prompts)) + max_new_tokens
         longest = (turns_of(self.prompts, max_new_tokens) if turns else text) + (k or 0) + 1
         context = -(-longest // _CONTEXT) * _CONTEXT
         given = target, draft if k else None, k or 0, self.threads, context, self.dtype
-        return Load(*given, in_flight=in_flight, prefix_cache=prefix_cache, weights=weights)
+        return protocol.Load(*given, in_flight=in_flight, prefix_cache=prefix_cache, weights=weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -521,7 +513,7 @@ class Row:
     """One setting of an engine, audited."""
 
     setting: Setting
-    described: Described
+    described: protocol.Described
     found: Found
     against: Law | None  # held against this law; None for the one that was asked for
     located: Located | None
@@ -593,7 +585,7 @@ def audit_engine(
     """
     laws: dict[SamplingParams, Law] = {}
     plain: dict[Setting, Row] = {}
-    alone: dict[Setting, Described] = {}
+    alone: dict[Setting, protocol.Described] = {}
     any_alone = any(each.alone for each in settings)
     folder.mkdir(parents=True, exist_ok=True)
     for setting in sorted(settings, key=lambda each: (not each.is_plain, each.prefix_cache, each.in_flight)):
@@ -605,7 +597,7 @@ def audit_engine(
             continue
         row = _audited(subject, setting, effort, seed, folder, laws.get(setting.sampling), watch)
         alone |= {} if row.found.cannot or setting.in_flight > 1 else {setting: row.described}
-        if setting.weights != FLOAT32:
+        if setting.weights != protocol.FLOAT32:
             row = _beside_plain(row, plain.get(replace(setting, k=0)), subject, effort)
             plain |= {setting: row} if setting.is_plain else {}
         elif setting.is_plain and (setting.alone or not any_alone):
@@ -624,16 +616,16 @@ def _audited(
     try:
         try:
             told = peer.describe()
-        except PeerGone as error:
+        except protocol.PeerGone as error:
             if not setting.conditions:
                 raise
-            return _without(setting, Described(subject.kind.name, "unknown"), str(error))
+            return _without(setting, protocol.Described(subject.kind.name, "unknown"), str(error))
         if (why := cannot(setting, told, cached=effort.shared_prefixes)) is not None:
             return _without(setting, told, why)
         if subject.kind.served:
             require_same_model(peer, _first_tokens(subject), subject.kind.name)
         effort = replace(effort, bound=None, fewest=0) if setting.is_plain else effort
-        effort = replace(effort, all_texts=setting.weights != FLOAT32)
+        effort = replace(effort, all_texts=setting.weights != protocol.FLOAT32)
         audit = EngineAudit(
             peer,
             subject.models,
@@ -647,7 +639,7 @@ def _audited(
             told.rule,
             setting.in_flight,
             # A server in 16 bits returns logprobs of 16 bits.
-            exact=spelled(told.settings.get("dtype")) == FLOAT32,
+            exact=spelled(told.settings.get("dtype")) == protocol.FLOAT32,
         )
         # A last line that was cut off is gone.
         kept = [_kept(folder / name, setting.sampling) for name in setting.files]
@@ -663,11 +655,11 @@ def _audited(
                 file.flush()
 
             found = audit.run(keep, [*chain(*kept)], partial(watch, setting))
-        away = audit.variation() if setting.is_plain and setting.weights != FLOAT32 else None
+        away = audit.variation() if setting.is_plain and setting.weights != protocol.FLOAT32 else None
     finally:
         peer.close()
     if found.gone is not None and not found.drawn:
-        raise PeerGone(found.gone)
+        raise protocol.PeerGone(found.gone)
     located = None
     if found.decision == ALARM and not setting.sampling.greedy:
         k = setting.k if "modified rejection" in (told.rule or "modified rejection") else None
@@ -702,7 +694,7 @@ def _beside_plain(row: Row, plain: Row | None, subject: Subject, effort: Effort)
     return replace(row, found=found, rounding=facts, located=None, by_activations=by_activations)
 
 
-def cannot(setting: Setting, told: Described, *, cached: bool) -> str | None:
+def cannot(setting: Setting, told: protocol.Described, *, cached: bool) -> str | None:
     """Why an engine cannot be audited with a setting, if so; ``cached`` where a cache is asked for or not."""
     if setting.in_flight > (told.in_flight or 1):
         most = "one request" if (told.in_flight or 1) == 1 else f"{told.in_flight} requests"
@@ -717,7 +709,7 @@ def cannot(setting: Setting, told: Described, *, cached: bool) -> str | None:
     return "its prefix cache cannot be switched " + ("on" if setting.prefix_cache else "off")
 
 
-def _without(setting: Setting, told: Described, why: str) -> Row:
+def _without(setting: Setting, told: protocol.Described, why: str) -> Row:
     return Row(setting, told, Found(CANNOT, None, 0, None, [], [], 0.0, None, cannot=why), None, None)
 
 

@@ -41,11 +41,8 @@ _APART = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A setting, and what was said of it.
-
-    Attributes:
-        path: log10 of the e-value after each text; None where nothing could be said yet.
-    """
+    """A setting, and what was said of it; ``path`` is log10 of the e-value after each text, None where
+    nothing could be said yet."""
 
     setting: Setting
     engine: Described

@@ -81,11 +81,8 @@ class FreeEvidence:
         self._streams, self._ends, self._drawn = _Streams(), _Ends(k), drawn
 
     def add(self, ask: Ask, answer: Answer, reading: Reading, free: int | None = None) -> None:
-        """Add an answer, with the token that ended it.
-
-        Args:
-            free: tokens before the first loop; None where that is not known.
-        """
+        """Add an answer, with the token that ended it; ``free`` tokens came before the first loop, None: not
+        known."""
         if answer.retokenised or not answer.output_ids:
             return
         text = _Text.of(ask, answer, reading)
@@ -96,7 +93,6 @@ class FreeEvidence:
             self._ends.add(text)
 
     def findings(self) -> list[Finding]:
-        """Of each kind of evidence one."""
         parts = (self._logprobs, self._counters, self._lengths, self._streams, self._ends)
         return [*(part.finding() for part in parts), self._streams.seeds()]
 

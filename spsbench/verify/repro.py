@@ -157,7 +157,6 @@ def reproduce(
 
 
 def _title(row: Row, shown: Shown, names: tuple[str, str]) -> str:
-    """Paragraphs of the script's docstring."""
     told, spot = row.described, shown.spot
     behind = f", among outputs that begin with {list(spot.prefix)}" if spot.prefix else ""
     total = sum(shown.counts.values())
@@ -270,11 +269,8 @@ def _is_firm(logits: Tensor, sampling: SamplingParams) -> bool:
 def expected(
     logits: Tensor, sampling: SamplingParams, law: Law | None, observed: Iterable[int] = ()
 ) -> repro_parts.Row:
-    """The target's row. All of its tokens where they are few, else the most probable and the observed ones.
-
-    Args:
-        logits: [1, V].
-    """
+    """The target's row, from logits [1, V]. All of its tokens where they are few, else the most probable and
+    the observed ones."""
     row = (warp(logits, sampling) if law is None or law.share else law.warped(logits))[0].double()
     possible = int((row > 0).sum())
     few = possible <= _MOST_CELLS

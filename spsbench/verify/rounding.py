@@ -107,12 +107,9 @@ def log10_e(differences: Sequence[Sequence[float]]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What activations in 8 bits take alone, on texts and with the reference forward.
-
-    Attributes:
-        nats: a token, of the measure that ``alarms`` compares.
-        stray_most: the most that the best token of such a row is below the largest logit of the exact one.
-    """
+    """What activations in 8 bits take alone, on texts and with the reference forward: ``nats`` a token, of
+    the measure that ``alarms`` compares; the best token is at most ``stray_most`` below the largest logit of
+    the exact row."""
 
     nats: float = 0.0
     stray_most: float = 0.0

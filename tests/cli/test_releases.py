@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_engine import InProcess, kind_with
 
-from spsbench.cli.releases import Ratio, Release, changes, chosen, search
+from spsbench.cli.releases import Release, changes, chosen, search
 from spsbench.engines.external import install as installing
 from spsbench.engines.external import registry
 from spsbench.engines.external.install import Environment, install, load_entry
@@ -28,7 +28,7 @@ from spsbench.engines.external.protocol import Answer, Ask, Described, Load, Pee
 from spsbench.engines.external.registry import Named, PeerKind
 from spsbench.errors import UsageError
 from spsbench.models.fetch.http import Http, PipSettings, find_versions
-from spsbench.records import Spec
+from spsbench.records import Interval, Spec
 
 PROMPTS = Path(__file__).resolve().parents[1] / "short_prompts.txt"
 ASKED = (
@@ -41,7 +41,7 @@ LEAK, BROKEN = "inverted-ratio", "broken"
 # --- the search -----------------------------------------------------------------------------------
 
 
-def release(version: str, alarmed: bool = False, speed: Ratio | None = None) -> Release:
+def release(version: str, alarmed: bool = False, speed: Interval | None = None) -> Release:
     law = "ALARM after 5 texts" if alarmed else "quiet"
     return Release(version, law, alarmed, 80, 4 if alarmed else 0, "", speed=speed)
 
@@ -127,10 +127,10 @@ def test_a_release_that_was_not_asked_is_named_beside_the_one_that_differs() -> 
 
 @pytest.mark.parametrize(
     ("ratio", "differs"),
-    [(Ratio(0.8, 0.7, 0.9), True), (Ratio(1.2, 1.1, 1.3), True), (Ratio(0.9, 0.8, 0.97), False)],
+    [(Interval(0.8, 0.7, 0.9), True), (Interval(1.2, 1.1, 1.3), True), (Interval(0.9, 0.8, 0.97), False)],
 )
-def test_speed_differs_where_the_whole_interval_is_away_from_1(ratio: Ratio, *, differs: bool) -> None:
-    same = Ratio(1.0, 0.99, 1.01)
+def test_speed_differs_where_the_whole_interval_is_away_from_1(ratio: Interval, *, differs: bool) -> None:
+    same = Interval(1.0, 0.99, 1.01)
     found = changes(["2", "1"], {"2": release("2", speed=same), "1": release("1", speed=ratio)})
     assert [each.quantity for each in found] == (["speed"] if differs else [])
     assert changes(["2", "1"], {"2": release("2"), "1": release("1", speed=ratio)}) == []

@@ -115,5 +115,5 @@ def test_a_lower_hard_limit_stays() -> None:
         "assert r.getrlimit(r.RLIMIT_FSIZE) == (0, 0)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    limits.lower_soft("NOFILE", before[0])
+    limits.lower("NOFILE", before[0], hard=False)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before

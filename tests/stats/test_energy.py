@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -164,8 +163,9 @@ class Counting:
 
 def test_a_run_records_the_joules_of_every_sequence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     meter = Counting()
-    execute = import_module("spsbench.runner.execute")
-    monkeypatch.setattr(execute, "meter_of", lambda *given, **named: FoundMeter(meter, 0.001, ""))
+    monkeypatch.setattr(
+        "spsbench.runner.conditions.meter_of", lambda *given, **named: FoundMeter(meter, 0.001, "")
+    )
     done = call("run", "xsum", "--k", "2", *SMALL, "--no-score", "--no-proof", "--out", tmp_path / "run")
     assert done.code == 0, done.err
     assert meter.read == 4

@@ -190,7 +190,6 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def head_width(config: Mapping[str, Any]) -> int:
-    """Of an attention head."""
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 

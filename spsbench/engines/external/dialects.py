@@ -8,20 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from spsbench.engines.external.protocol import (
-    LARGEST,
-    LENGTH,
-    MOST_IN_FLIGHT,
-    SAMPLER_ORDER,
-    STOP,
-    Answer,
-    Ask,
-    Described,
-    PeerError,
-    Sampling,
-    seed_field,
-    shortened,
-)
+from spsbench.engines.external import protocol
 from spsbench.engines.external.serving import PENALTIES, require_processors, until_stop
 from spsbench.engines.external.workers import llama_cpp
 
@@ -81,22 +68,21 @@ def part(found: Any, *names: str | int) -> Any:
 
 def whole(value: Any) -> int | None:
     """A count, or None for anything else."""
-    return value if type(value) is int and 0 <= value < LARGEST else None
+    return value if type(value) is int and 0 <= value < protocol.LARGEST else None
 
 
 def decimal(value: Any) -> float | None:
     """A number, or None for anything else."""
-    return float(value) if type(value) in (int, float) and abs(value) < LARGEST else None
+    return float(value) if type(value) in (int, float) and abs(value) < protocol.LARGEST else None
 
 
 def token_ids(value: Any, where: str) -> list[int]:
-    """A list of token ids."""
     if isinstance(value, list) and all(type(each) is int for each in value):
         return value
-    raise PeerError(f"{where} is {shortened(repr(value))} and no list of token ids")
+    raise protocol.PeerError(f"{where} is {protocol.shortened(repr(value))} and no list of token ids")
 
 
-def logprobs(value: Any, ids: list[int], ask: Ask) -> list[float] | None:
+def logprobs(value: Any, ids: list[int], ask: protocol.Ask) -> list[float] | None:
     """Those of the output, one a token; None where they were not asked for or are no numbers."""
     told = [decimal(each) for each in value[: len(ids)]] if ask.logprobs and isinstance(value, list) else []
     known = [each for each in told if each is not None]
@@ -111,7 +97,7 @@ class Dialect:
     event of a stream holds the tokens so far.
     """
 
-    described: Described
+    described: protocol.Described
     prefix_cache = False
     path = "/v1/completions"
     counters: tuple[str, ...] = ()
@@ -125,16 +111,15 @@ class Dialect:
             self.prefix_cache = keep
             self.described = replace(told, settings=told.settings | {"prefix_cache": keep})
 
-    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+    def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
         """The request; everything that would bend the distribution is set, and off."""
         raise NotImplementedError
 
-    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
         """The answer in a response."""
         raise NotImplementedError
 
     def has_text(self, event: dict[str, Any]) -> bool:
-        """Whether an event of a stream brings text."""
         return bool(part(event, "choices", 0, "text"))
 
     def heard(self, event: dict[str, Any]) -> Heard:
@@ -160,10 +145,10 @@ COMMON = ("min_p", *PENALTIES)
 """Processors of vLLM and SGLang that both take by these names."""
 
 
-def sampler_fields(sampling: Sampling) -> dict[str, float]:
+def sampler_fields(sampling: protocol.Sampling) -> dict[str, float]:
     """Of a request, as vLLM and SGLang name them: greedy is temperature 0, and everything else is off."""
     require_processors(sampling, COMMON)
-    drawn = Sampling(temperature=0.0) if sampling.greedy else sampling
+    drawn = protocol.Sampling(temperature=0.0) if sampling.greedy else sampling
     return {
         "temperature": drawn.temperature,
         "top_p": drawn.top_p,
@@ -198,11 +183,11 @@ class LlamaCpp(Dialect):
     written = ("tokens_predicted",)  # tokens that end within a character bring no separate event
 
     def __init__(self, props: dict[str, Any], vocab_size: int | None) -> None:
-        self.described = Described(
+        self.described = protocol.Described(
             engine="llama.cpp",
             version=str(props.get("build_info", "unknown")),
             vocab_size=vocab_size,
-            settings={"prefix_cache": False, "sampler_order": SAMPLER_ORDER},
+            settings={"prefix_cache": False, "sampler_order": protocol.SAMPLER_ORDER},
             in_flight=whole(props.get("total_slots")),
             limits=[
                 "It does not say by which rule it keeps drafted tokens, nor in what precision its keys and "
@@ -214,7 +199,7 @@ class LlamaCpp(Dialect):
             processors=list(llama_cpp.PROCESSORS),
         )
 
-    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+    def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
         """Samplers that are not listed do not run, and they run in this order."""
         off = ("min_p", "xtc_probability", "dynatemp_range", "mirostat", "dry_multiplier", "min_keep")
         return {
@@ -223,20 +208,20 @@ class LlamaCpp(Dialect):
             **llama_cpp.body(ask),
             "cache_prompt": self.prefix_cache,
             "ignore_eos": not ask.stop_ids,
-            **seed_field("seed", ask.seed, _SEEDS),
+            **protocol.seed_field("seed", ask.seed, _SEEDS),
             "stream": stream,
         }
 
-    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
         """The token that ended the output is among ``tokens``, or counted alone."""
         written = token_ids(found.get("tokens"), "tokens")
         if found.get("truncated"):
-            raise PeerError("its context is too short for the request: start it with a larger -c")
+            raise protocol.PeerError("its context is too short for the request: start it with a larger -c")
         predicted = whole(part(found, "timings", "predicted_n"))
         ids, finish, hidden = llama_cpp.output(found, ask)
         if hidden and (predicted is None or predicted <= len(written)):
-            finish, hidden = LENGTH, False
-        return Answer(
+            finish, hidden = protocol.LENGTH, False
+        return protocol.Answer(
             ids,
             finish,
             hidden,
@@ -254,10 +239,10 @@ class OpenAi(Dialect):
 
     def __init__(self, model: str, engine: str, version: str, texts: Texts | None, *, ids_in: bool) -> None:
         self._model, self._texts, self._ids_in = model, texts, ids_in
-        self.described = Described(
+        self.described = protocol.Described(
             engine=engine,
             version=version,
-            in_flight=MOST_IN_FLIGHT,
+            in_flight=protocol.MOST_IN_FLIGHT,
             limits=[
                 "It answers with text, which is tokenized again: its ids may differ from those drawn.",
                 *([] if ids_in else ["It takes text, and reads a prompt with its own tokenizer."]),
@@ -269,11 +254,11 @@ class OpenAi(Dialect):
 
     _processors = ("presence_penalty", "frequency_penalty", "logit_bias")
 
-    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+    def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
         drawn = ask.sampling
         require_processors(drawn, self._processors)
         if drawn.top_k and not drawn.greedy:
-            raise PeerError(f"its API has no top-k, and top-k {drawn.top_k} is asked for")
+            raise protocol.PeerError(f"its API has no top-k, and top-k {drawn.top_k} is asked for")
         prompt: str | list[int] = ask.prompt_ids
         if not self._ids_in:
             prompt = self._tokenizer.text(ask.prompt_ids)
@@ -286,29 +271,33 @@ class OpenAi(Dialect):
             "presence_penalty": drawn.presence_penalty,
             "frequency_penalty": drawn.frequency_penalty,
             **({"logit_bias": drawn.logit_bias} if drawn.logit_bias else {}),
-            **seed_field("seed", ask.seed),
+            **protocol.seed_field("seed", ask.seed),
             **({"stop": ask.stop} if ask.stop else {}),
             "stream": stream,
             **({"stream_options": {"include_usage": True}} if stream else {}),
         }
 
-    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
         """Where it counts the prompt's tokens, that must be as many as were meant."""
         text = part(found, "choices", 0, "text")
         if not isinstance(text, str):
-            raise PeerError("its answer holds no choices[0].text")
+            raise protocol.PeerError("its answer holds no choices[0].text")
         read = whole(part(found, "usage", "prompt_tokens"))
         if read not in (None, len(ask.prompt_ids)):
-            raise PeerError(f"it read a prompt of {read} tokens where {len(ask.prompt_ids)} were sent")
-        stopped = part(found, "choices", 0, "finish_reason") == STOP
-        return Answer(
-            self._tokenizer.ids(text), STOP if stopped else LENGTH, hidden_stop=stopped, retokenised=True
+            why = f"it read a prompt of {read} tokens where {len(ask.prompt_ids)} were sent"
+            raise protocol.PeerError(why)
+        stopped = part(found, "choices", 0, "finish_reason") == protocol.STOP
+        return protocol.Answer(
+            self._tokenizer.ids(text),
+            protocol.STOP if stopped else protocol.LENGTH,
+            hidden_stop=stopped,
+            retokenised=True,
         )
 
     @property
     def _tokenizer(self) -> Texts:
         if self._texts is None:
-            raise PeerError("it answers with text, and there is no tokenizer to make ids of it")
+            raise protocol.PeerError("it answers with text, and there is no tokenizer to make ids of it")
         return self._texts
 
 
@@ -325,10 +314,10 @@ class Sglang(Dialect):
     def __init__(self, info: dict[str, Any]) -> None:
         disabled = info.get("disable_radix_cache")
         prefix_cache = None if disabled is None else not disabled
-        self.described = Described(
+        self.described = protocol.Described(
             engine="SGLang",
             version=str(info.get("version", "unknown")),
-            in_flight=MOST_IN_FLIGHT,
+            in_flight=protocol.MOST_IN_FLIGHT,
             settings={
                 "dtype": info.get("dtype"),
                 "kv_dtype": info.get("kv_cache_dtype"),
@@ -345,14 +334,14 @@ class Sglang(Dialect):
             processors=list(COMMON),
         )
 
-    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+    def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
         """With ``ignore_eos`` nothing but ``stop_token_ids`` ends the output."""
         return {
             "input_ids": ask.prompt_ids,
             "sampling_params": {
                 "max_new_tokens": ask.max_new_tokens,
                 **sampler_fields(ask.sampling),
-                **seed_field("sampling_seed", ask.seed),
+                **protocol.seed_field("sampling_seed", ask.seed),
                 "stop_token_ids": ask.stop_ids,
                 "ignore_eos": True,
                 "no_stop_trim": True,
@@ -362,17 +351,20 @@ class Sglang(Dialect):
             "stream": stream,
         }
 
-    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
         reason = part(found, "meta_info", "finish_reason")
         if part(found, "meta_info", "finish_reason", "type") == "abort":
-            raise PeerError(f"it aborted the request: {shortened(str(reason.get('message')), 200)}")
+            why = f"it aborted the request: {protocol.shortened(str(reason.get('message')), 200)}"
+            raise protocol.PeerError(why)
         ids = token_ids(found.get("output_ids"), "output_ids")
         matched = whole(part(found, "meta_info", "finish_reason", "matched"))
         ids, finish = until_stop(_ended(ids, matched), ask)
         loops = whole(part(found, "meta_info", "spec_verify_ct")) or None
         told = part(found, "meta_info", "output_token_logprobs")  # [log-probability, id, text] a token
         values = [part(each, 0) for each in told] if isinstance(told, list) else None
-        return Answer(ids, finish, loops=loops, logprobs=logprobs(values, ids, ask), **self.reported(found))
+        return protocol.Answer(
+            ids, finish, loops=loops, logprobs=logprobs(values, ids, ask), **self.reported(found)
+        )
 
     def has_text(self, event: dict[str, Any]) -> bool:
         return bool(whole(part(event, *self.written)))
@@ -399,16 +391,16 @@ class Vllm(Dialect):
 
     def __init__(self, model: str, version: str) -> None:
         self._model, self._salt = model, uuid.uuid4().hex
-        self.described = Described(
+        self.described = protocol.Described(
             engine="vLLM",
             version=version,
-            in_flight=MOST_IN_FLIGHT,
-            settings={"prefix_cache": False, "sampler_order": SAMPLER_ORDER},
+            in_flight=protocol.MOST_IN_FLIGHT,
+            settings={"prefix_cache": False, "sampler_order": protocol.SAMPLER_ORDER},
             limits=["It does not say by which rule it keeps drafted tokens, nor in what precision it runs."],
             processors=list(COMMON),
         )
 
-    def body(self, ask: Ask, *, stream: bool) -> dict[str, Any]:
+    def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
         """Its own salt keeps each request out of the prefix cache; with
         ``ignore_eos`` nothing but ``stop_token_ids`` ends the output."""
         return {
@@ -416,7 +408,7 @@ class Vllm(Dialect):
             "prompt": ask.prompt_ids,
             "max_tokens": ask.max_new_tokens,
             **sampler_fields(ask.sampling),
-            **seed_field("seed", ask.seed, _MOST_SEED),
+            **protocol.seed_field("seed", ask.seed, _MOST_SEED),
             "stop_token_ids": ask.stop_ids,
             "ignore_eos": True,
             "skip_special_tokens": False,
@@ -428,14 +420,14 @@ class Vllm(Dialect):
             **({"stream_options": {"include_usage": True}} if stream else {}),
         }
 
-    def answer(self, found: dict[str, Any], ask: Ask) -> Answer:
+    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
         """Times are there with ``--enable-per-request-metrics``."""
         ids = token_ids(part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
         stopped_by = whole(part(found, "choices", 0, "stop_reason"))
         ids, finish = until_stop(_ended(ids, stopped_by), ask)
         told, reported = part(found, *self.steps), self.reported(found)
         steps = None if told is None else token_ids(told, "per_step_accepted")
-        return Answer(
+        return protocol.Answer(
             ids,
             finish,
             decoded=None if reported["decode_ms"] is None else len(ids) - 1,

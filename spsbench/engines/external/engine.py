@@ -20,22 +20,11 @@ from typing import Any
 
 from spsbench.axes import shown_engine
 from spsbench.decode.stopping import StopRule, TextDecoder
-from spsbench.engines.external.protocol import (
-    SETTINGS,
-    Answer,
-    Ask,
-    Described,
-    Peer,
-    PeerError,
-    PeerGone,
-    Sampling,
-    checked,
-    request_seed,
-)
+from spsbench.engines.external import protocol
 from spsbench.records import Generation, Loop, Request, SamplingParams
 
 
-def sampling_of(params: SamplingParams) -> Sampling:
+def sampling_of(params: SamplingParams) -> protocol.Sampling:
     """The same sampling, as an engine is asked for it."""
     own = params.record()
     process: dict[str, Any] = own.pop("process", None) or {}
@@ -43,7 +32,7 @@ def sampling_of(params: SamplingParams) -> Sampling:
     if process:
         process["logit_bias"] = {str(token): bias for token, bias in process["logit_bias"]}
         process["bad_words"] = [list(word) for word in process["bad_words"]]
-    return Sampling(**own, **process)
+    return protocol.Sampling(**own, **process)
 
 
 _WHOLE = "it does not separate prefill from decoding: the whole request counts as decoding"
@@ -61,7 +50,7 @@ class PeerEngine:
     def __init__(
         self,
         name: str,
-        peer: Peer,
+        peer: protocol.Peer,
         decoder: TextDecoder,
         vocab_size: int,
         k: int = 0,
@@ -72,29 +61,29 @@ class PeerEngine:
         self._gone: str | None = None
         self.unseen: dict[str, None] = {}
 
-    def describe(self) -> Described:
+    def describe(self) -> protocol.Described:
         """Start it, if need be, and ask what it is."""
         found = self._peer.describe()
         if found.vocab_size is not None and found.vocab_size < self._vocab_size:
             self.close()
-            raise PeerGone(
+            raise protocol.PeerGone(
                 f"it has logits of {found.vocab_size} tokens and the models {self._vocab_size}: another model"
             )
         return found
 
     def generate(self, request: Request) -> Generation:
         if self._gone is not None:
-            raise PeerGone(self._gone)
+            raise protocol.PeerGone(self._gone)
         ask = self._ask(request)
         try:
             self._peer.describe()  # restarting it is not part of the request
             began_s = self._clock()
             answer = self._peer.generate(ask)
-        except PeerGone as error:
+        except protocol.PeerGone as error:
             self._gone = f"it was given up: {error}"
             raise
         took_s = self._clock() - began_s
-        return self._generation(request, checked(answer, ask, self._vocab_size), took_s)
+        return self._generation(request, protocol.checked(answer, ask, self._vocab_size), took_s)
 
     @property
     def pid(self) -> int | None:
@@ -102,26 +91,25 @@ class PeerEngine:
         return getattr(self._peer, "pid", None)
 
     def close(self) -> None:
-        """End it."""
         self._peer.close()
 
-    def _ask(self, request: Request) -> Ask:
+    def _ask(self, request: Request) -> protocol.Ask:
         stop = () if request.fixed_length else request.stop
         ends = [] if request.fixed_length else ids_that_end(stop, self._decoder, self._vocab_size)
-        return Ask(
+        return protocol.Ask(
             prompt_ids=list(request.prompt_ids),
             max_new_tokens=request.max_new_tokens,
             stop_ids=ends,
             stop=list(stop_characters(stop)),
             sampling=sampling_of(request.sampling),
-            seed=request_seed(request.seed),
+            seed=protocol.request_seed(request.seed),
         )
 
-    def _generation(self, request: Request, answer: Answer, took_s: float) -> Generation:
+    def _generation(self, request: Request, answer: protocol.Answer, took_s: float) -> Generation:
         stop = StopRule.of(request, self._decoder)
         kept, reason = stop.cut([], answer.output_ids)
         if reason is None:
-            raise PeerError("its output ended where it should have gone on")
+            raise protocol.PeerError("its output ended where it should have gone on")
         tokens = answer.output_ids[:kept]
         if answer.decode_ms is None:
             self.unseen[_WHOLE] = None
@@ -132,7 +120,7 @@ class PeerEngine:
         return Generation(tokens, stop.text(tokens), loops, prefill_s, decode_s, reason)
 
 
-def spent(answer: Answer, kept: int, took_s: float) -> tuple[float, float]:
+def spent(answer: protocol.Answer, kept: int, took_s: float) -> tuple[float, float]:
     """Seconds of prefill and of decoding that the kept tokens cost, as the module says."""
     emitted = len(answer.output_ids)
     _require_possible(answer, took_s)
@@ -149,23 +137,23 @@ def spent(answer: Answer, kept: int, took_s: float) -> tuple[float, float]:
     return max(0.0, prefill_s - (emitted - paid) * each_s), kept * each_s
 
 
-def _require_possible(answer: Answer, took_s: float) -> None:
+def _require_possible(answer: protocol.Answer, took_s: float) -> None:
     """Refuse times that are none, or that are longer than the request was."""
     for name in ("prefill_ms", "decode_ms", "wall_ms"):
         if (getattr(answer, name) or 0) < 0:
-            raise PeerError(f"its {name} is {getattr(answer, name):g}")
+            raise protocol.PeerError(f"its {name} is {getattr(answer, name):g}")
     if answer.decode_ms == 0 and answer.decoded != 0 and len(answer.output_ids) > 1:
-        raise PeerError("its decode_ms is 0")
+        raise protocol.PeerError("its decode_ms is 0")
     parts_s = ((answer.prefill_ms or 0.0) + (answer.decode_ms or 0.0)) / 1e3
     longest_s = max(parts_s, (answer.wall_ms or 0.0) / 1e3)
     if longest_s > took_s * _SLACK + _SLACK_S:
-        raise PeerError(f"it reports {longest_s:.3g} s for a request that took {took_s:.3g} s")
+        raise protocol.PeerError(f"it reports {longest_s:.3g} s for a request that took {took_s:.3g} s")
 
 
 _UNSEEN = float("nan")
 
 
-def loops_of(answer: Answer, kept: int, k: int) -> list[Loop] | None:
+def loops_of(answer: protocol.Answer, kept: int, k: int) -> list[Loop] | None:
     """One record a loop that went into the output; None unless all of them follow from what was reported.
 
     A record needs what each loop drafted, accepted and emitted. ``accepted_per_loop`` gives the second; the
@@ -266,14 +254,14 @@ class Ran:
 
 def unequal(arms: Sequence[Ran], *, sampled: bool = True) -> list[str]:
     """A sentence for each setting of ``SETTINGS`` that is not the same everywhere, or not reported."""
-    names = [name for name in SETTINGS if sampled or name not in OF_SAMPLING]
+    names = [name for name in protocol.SETTINGS if sampled or name not in OF_SAMPLING]
     groups = {name: _by_value(name, arms) for name in names}
     found = []
     for name, values in groups.items():
         told = {value: who for value, who in values.items() if value}
         if len(told) > 1:
             parts = "; ".join(f"{value} with {who}" for value, who in told.items())
-            found.append(f"{name} ({SETTINGS[name]}) differs: {parts}.")
+            found.append(f"{name} ({protocol.SETTINGS[name]}) differs: {parts}.")
     untold = {name: values[None] for name, values in groups.items() if None in values}
     for who in dict.fromkeys(untold.values()):
         silent = ", ".join(name for name, other in untold.items() if other == who)

@@ -22,19 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from spsbench.config.files import read_yaml, validate
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.models.fetch.cache import (
-    Stored,
-    cache_dir,
-    locked,
-    megabytes,
-    part_of,
-    remove,
-    remove_part,
-    require_room,
-    watcher,
-    writable,
-    written_whole,
-)
+from spsbench.models.fetch import cache
 from spsbench.paths import data_dir
 from spsbench.plugins import unknown
 
@@ -45,7 +33,7 @@ class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Source(Stored):
+class Source(cache.Stored):
     """A source distribution on the package index; ``folder`` inside of it is what is compiled."""
 
     folder: str
@@ -106,7 +94,6 @@ class Entry(_Settings):
         return [f"{self.package}=={self.version}", *(w for w in words if w.partition("==")[0] in self.pins)]
 
     def at(self, version: str) -> Entry:
-        """Another release of it."""
         if version == self.version:
             return self
         source = self.source
@@ -119,12 +106,10 @@ class Entry(_Settings):
 
 
 def engines_dir() -> Path:
-    """Where all engines are installed."""
-    return cache_dir() / "engines"
+    return cache.cache_dir() / "engines"
 
 
 def list_entries() -> list[str]:
-    """Names of all engines that can be installed."""
     return sorted(path.stem for path in _folder().glob("*.yaml"))
 
 
@@ -189,10 +174,8 @@ def run(
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if code:
-        raise UnavailableError(
-            f"`{' '.join(Path(part).name for part in argv[:4])} ...` failed: {_reason(log, before, code)}.",
-            remedy=f"All that it said is in {log}.",
-        )
+        why = f"`{' '.join(Path(part).name for part in argv[:4])} ...` failed: {_reason(log, before, code)}."
+        raise UnavailableError(why, remedy=f"All that it said is in {log}.")
 
 
 def clean_environment() -> dict[str, str]:
@@ -246,7 +229,6 @@ class Environment:
 
     @property
     def packages(self) -> Path:
-        """Its packages."""
         found = next(self.folder.glob("lib/python3*/site-packages"), None)
         if found is None:
             raise FileNotFoundError(f"{self.folder} has no packages")
@@ -271,7 +253,7 @@ def install(entry: Entry, execute: Run = run, *, passing: bool = False) -> Envir
     there to stay.
     """
     environment = entry.environment
-    with locked(environment.folder, entry.title):
+    with cache.locked(environment.folder, entry.title):
         if not environment.is_here:
             _install(entry, execute, passing)
         elif not passing:
@@ -283,9 +265,9 @@ def discard(entry: Entry) -> None:
     """Remove an environment that was made in passing; any other stays."""
     environment = entry.environment
     if environment.mark.exists():
-        with locked(environment.folder, entry.title):
+        with cache.locked(environment.folder, entry.title):
             # Half of one, were this interrupted, must not look like a whole one.
-            remove(
+            cache.remove(
                 environment.folder.rename(environment.folder.with_name(f"{environment.folder.name}.partial"))
             )
 
@@ -293,14 +275,14 @@ def discard(entry: Entry) -> None:
 def uninstall(entry: Entry) -> int:
     """Remove an engine, other versions of it too, or a release alone; the bytes that this frees."""
     environment = entry.environment
-    with locked(environment.folder, entry.title):
+    with cache.locked(environment.folder, entry.title):
         # Environments of any version, whole or partial.
         pattern = f"{entry.name}[-{RELEASE}]*-py*" if entry.locked else f"{environment.folder.name}*"
         others = (path for path in engines_dir().glob(pattern) if path.is_dir())
         found = {path.with_name(path.name.removesuffix(".partial")) for path in others}
-        freed = sum(remove(folder) for folder in found | {environment.folder})
+        freed = sum(cache.remove(folder) for folder in found | {environment.folder})
         if entry.source is not None:
-            freed += remove_part(entry.source.file)
+            freed += cache.remove_part(entry.source.file)
         _log(entry).unlink(missing_ok=True)
         return freed
 
@@ -310,21 +292,20 @@ def _install(entry: Entry, execute: Run, passing: bool) -> None:
         named = os.environ.get("CXX")
         if not any(shutil.which(name) for name in ((named,) if named else _COMPILERS)):
             what = f"CXX={named} is not there" if named else "there is no C++ compiler on this machine"
-            raise UnavailableError(
-                f"{entry.title} is compiled here, and {what}.", remedy="Install g++ or clang++, or set CXX."
-            )
-    fetched, kept = megabytes(entry.fetch_bytes), megabytes(entry.kept_bytes)
-    watcher().said(
+            remedy = "Install g++ or clang++, or set CXX."
+            raise UnavailableError(f"{entry.title} is compiled here, and {what}.", remedy=remedy)
+    fetched, kept = cache.megabytes(entry.fetch_bytes), cache.megabytes(entry.kept_bytes)
+    cache.watcher().said(
         f"{entry.title} {entry.version}: {fetched} to fetch, {kept} to keep, about {entry.duration}"
     )
     most = entry.fetch_bytes + entry.kept_bytes + entry.spare_bytes
-    require_room(most, entry.title)
+    cache.require_room(most, entry.title)
     folder = entry.environment.folder
-    with writable():
+    with cache.writable():
         shutil.rmtree(folder, ignore_errors=True)  # one whose interpreter is gone
         _log(entry).unlink(missing_ok=True)
     archive = None if entry.source is None else _fetched(entry, entry.source)
-    with written_whole(folder) as partial, watcher().transfer(entry.title, most, 0) as came:
+    with cache.written_whole(folder) as partial, cache.watcher().transfer(entry.title, most, 0) as came:
         _fill(entry, Environment(partial), execute, _meter(partial, came), archive)
         if not Environment(partial).is_here:
             raise UnavailableError(f"{entry.title} was not installed.", remedy=f"See {_log(entry)}.")
@@ -399,24 +380,25 @@ def _compile(entry: Entry, environment: Environment, archive: Path, scratch: Pat
 def _fetched(entry: Entry, source: Source) -> Path:
     """The sources of an engine, a package on the index; its hash is right."""
     # Not at the top: requests takes 0.1 s to import, and most commands fetch nothing.
-    from spsbench.models.fetch.cache import download
+    from spsbench.models.fetch import cache
     from spsbench.models.fetch.http import Http, find_file, pip_settings
 
-    http, part = Http(pip_settings()), part_of(source.file)
+    http, part = Http(pip_settings()), cache.part_of(source.file)
     if entry.locked and part.is_file() and part.stat().st_size >= source.bytes:
-        return download("", source, http)
+        return cache.download("", source, http)
     found, problems = find_file(entry.package, source.file, http)
     if found is None:
         why = f" ({'; '.join(problems)})" if problems else ""
         raise UnavailableError(
             f"no package index that pip is set up for has {source.file}{why}.",
-            remedy=f"Connect and type `spsbench get {entry.called}`; or copy a full cache to {cache_dir()}.",
+            remedy=f"Connect and type `spsbench get {entry.called}`; or copy a full cache to "
+            f"{cache.cache_dir()}.",
         )
     if not entry.locked:
         if not found.sha256 or not found.bytes:
             raise UnavailableError(f"its index does not say how large {source.file} is, or its hash.")
         source = source.model_copy(update={"sha256": found.sha256, "bytes": found.bytes})
-    return download(found.url, source, http)
+    return cache.download(found.url, source, http)
 
 
 def _meter(folder: Path, came: Callable[[int], None]) -> Callable[[], None]:

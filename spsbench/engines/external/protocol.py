@@ -224,12 +224,10 @@ def seed_field(name: str, seed: int | None, below: int = 1 << 31) -> dict[str, i
 
 
 def request(id: int, method: str, params: Params = None) -> str:
-    """The line of a request."""
     return _line(id=id, method=method, params=None if params is None else asdict(params))
 
 
 def result(id: int, found: Result) -> str:
-    """The line that answers a request."""
     return _line(id=id, result=None if found is None else asdict(found))
 
 

@@ -38,15 +38,11 @@ class Named:
     weights: tuple[str, ...] = ()  # beside float32
 
     def settled(self, spec: Spec, flag: str) -> Options:
-        """Every option, as given or by default."""
         options = settled(spec.name, self.options, spec, flag)
         for name, choices in self.choices.items():
             if options[name] not in choices:
-                raise UsageError(
-                    f"{spec.name}:{name}={options[name]} is not valid.",
-                    flag=flag,
-                    remedy=f"Choose from {', '.join(choices)}.",
-                )
+                why = f"{spec.name}:{name}={options[name]} is not valid."
+                raise UsageError(why, flag=flag, remedy=f"Choose from {', '.join(choices)}.")
         return options
 
 
@@ -154,9 +150,8 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
     entry = load_entry(spec.name, flag)
     NAMED[name].settled(spec, flag)
     if not entry.environment.is_here:
-        raise UnavailableError(
-            f"{spec.name} is not installed.", flag=flag, remedy=f"Type `spsbench get {spec.name}`."
-        )
+        remedy = f"Type `spsbench get {spec.name}`."
+        raise UnavailableError(f"{spec.name} is not installed.", flag=flag, remedy=remedy)
     # A release reads the models that the installed engine has converted.
     newest = entry.environment if entry.locked else load_entry(name, flag).environment
     return peer_in(entry.environment, spec, flag, newest if newest.is_here else None)
@@ -197,11 +192,8 @@ def server_address(text: str, flag: str) -> tuple[str, str | None]:
     url, named, model = text.removeprefix(OPENAI).partition(_MODEL)
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UsageError(
-            f"{url.rpartition('@')[2] or 'an empty text'} is not the URL of a server.",
-            flag=flag,
-            remedy=f"E.g. {OPENAI}http://127.0.0.1:8000/v1.",
-        )
+        why = f"{url.rpartition('@')[2] or 'an empty text'} is not the URL of a server."
+        raise UsageError(why, flag=flag, remedy=f"E.g. {OPENAI}http://127.0.0.1:8000/v1.")
     if named and not model:
         raise UsageError(f"a name is missing after {_MODEL}.", flag=flag)
     return url, model or None

@@ -16,32 +16,7 @@ import requests
 from urllib3.exceptions import HTTPError, MaxRetryError, ReadTimeoutError
 
 from spsbench.config.addresses import withheld
-from spsbench.engines.external.dialects import (
-    Dialect,
-    Heard,
-    LlamaCpp,
-    OpenAi,
-    Sglang,
-    Texts,
-    Vllm,
-    part,
-    token_ids,
-    whole,
-)
-from spsbench.engines.external.protocol import (
-    Answer,
-    Ask,
-    Described,
-    Peer,
-    PeerError,
-    PeerGone,
-    ProtocolError,
-    Sampling,
-    Together,
-    Wave,
-    loaded,
-    shortened,
-)
+from spsbench.engines.external import dialects, protocol
 from spsbench.engines.external.waves import Hear, threaded
 from spsbench.engines.external.worker import MOST_BYTES, Failures
 from spsbench.errors import UnavailableError
@@ -83,8 +58,8 @@ class Http:
             if response.status_code in (401, 403):
                 self._require_ok(response, path)
             try:
-                found = loaded(response.content) if _is_ok(response) else None
-            except ProtocolError:
+                found = protocol.loaded(response.content) if _is_ok(response) else None
+            except protocol.ProtocolError:
                 return None
             return found if isinstance(found, dict) else None
 
@@ -115,11 +90,12 @@ class Http:
                 if text == b"[DONE]":
                     return
                 try:
-                    event = self._object(loaded(text), path)
-                except ProtocolError as error:
-                    raise PeerError(f"{path} streams {error}") from None
+                    event = self._object(protocol.loaded(text), path)
+                except protocol.ProtocolError as error:
+                    raise protocol.PeerError(f"{path} streams {error}") from None
                 if "error" in event:
-                    raise PeerError(f"{path} says {shortened(json.dumps(event['error']), 200)}")
+                    why = f"{path} says {protocol.shortened(json.dumps(event['error']), 200)}"
+                    raise protocol.PeerError(why)
                 yield event
 
     @contextmanager
@@ -129,8 +105,8 @@ class Http:
         """The response, whose errors are ours, also while it is read."""
         url = self.root + path
         limits = (min(_CONNECT_S, self._answer_s), self._answer_s)
-        late = PeerError(f"no answer from {url} within {self._answer_s:g} s")
-        long = PeerError(f"{url} answers more than {MOST_BYTES >> 20} MB")
+        late = protocol.PeerError(f"no answer from {url} within {self._answer_s:g} s")
+        long = protocol.PeerError(f"{url} answers more than {MOST_BYTES >> 20} MB")
         try:
             with requests.Session() as session:
                 for scheme in ("http://", "https://"):
@@ -140,21 +116,21 @@ class Http:
                 given |= {"params": self._query, "auth": self._login}
                 with session.request(method, url, json=body, timeout=limits, **given) as response:
                     if "Content-Encoding" in response.headers:  # a small answer may be a large one then
-                        raise PeerError(f"{url} compresses its answers, which was not asked for")
+                        raise protocol.PeerError(f"{url} compresses its answers, which was not asked for")
                     yield response
         except (requests.RequestException, HTTPError) as error:
             raise self._explained(error, url) from error
 
-    def _explained(self, error: Exception, url: str) -> PeerError:
+    def _explained(self, error: Exception, url: str) -> protocol.PeerError:
         """Why there is no response. A stream that falls silent is a ``ConnectionError`` for requests."""
         cause = error if isinstance(error, HTTPError) else error.args[0] if error.args else None
         if isinstance(error, requests.Timeout) or isinstance(cause, ReadTimeoutError):
-            return PeerError(f"no answer from {url} within {self._answer_s:g} s")
+            return protocol.PeerError(f"no answer from {url} within {self._answer_s:g} s")
         if isinstance(cause, MaxRetryError):
-            return PeerGone(f"no server answers at {self.root}")
+            return protocol.PeerGone(f"no server answers at {self.root}")
         if isinstance(error, (requests.ConnectionError, HTTPError)):
-            return PeerError(f"{url} closed the connection early")
-        return PeerError(f"{url} cannot be asked ({type(error).__name__})")
+            return protocol.PeerError(f"{url} closed the connection early")
+        return protocol.PeerError(f"{url} cannot be asked ({type(error).__name__})")
 
     def _require_ok(self, response: requests.Response, path: str) -> None:
         status = response.status_code
@@ -163,26 +139,25 @@ class Http:
         if status in (401, 403):
             why = f"; set its key in {KEY}"
         elif response.is_redirect:
-            why = f", to be found at {shortened(response.headers['Location'])}: give that URL"
+            why = f", to be found at {protocol.shortened(response.headers['Location'])}: give that URL"
         elif status in _ABSENT:
             why = "; give the URL of the server's root or of /v1"
         else:
-            why = f": {shortened(_reason(response))}"
-        raise PeerError(f"{self.root}{path} answers {status}{why}")
+            why = f": {protocol.shortened(_reason(response))}"
+        raise protocol.PeerError(f"{self.root}{path} answers {status}{why}")
 
     def _json(self, response: requests.Response, path: str) -> Any:
         self._require_ok(response, path)
         try:
-            return loaded(response.content)
-        except ProtocolError as error:
+            return protocol.loaded(response.content)
+        except protocol.ProtocolError as error:
             kind = response.headers.get("Content-Type", "nothing")
-            raise PeerError(f"{self.root}{path} answers {kind}, {error}") from None
+            raise protocol.PeerError(f"{self.root}{path} answers {kind}, {error}") from None
 
     def _object(self, found: Any, path: str) -> dict[str, Any]:
         if not isinstance(found, dict):
-            raise PeerError(
-                f"{self.root}{path} answers something other than an object: {shortened(json.dumps(found))}"
-            )
+            shown = protocol.shortened(json.dumps(found))
+            raise protocol.PeerError(f"{self.root}{path} answers something other than an object: {shown}")
         return found
 
 
@@ -196,15 +171,15 @@ def _lines(response: requests.Response, path: str) -> Iterator[bytes]:
         *lines, held = (held + part).split(b"\n")
         yield from lines
         if len(held) > MOST_BYTES:
-            raise PeerError(f"{path} streams a line of more than {MOST_BYTES >> 20} MB")
+            raise protocol.PeerError(f"{path} streams a line of more than {MOST_BYTES >> 20} MB")
     yield held
 
 
 def _reason(response: requests.Response) -> str:
     """What the server says of its error, or the beginning of its page."""
     try:
-        found = loaded(response.content)
-    except ProtocolError:
+        found = protocol.loaded(response.content)
+    except protocol.ProtocolError:
         return str(response.content[:1000], errors="replace")
     error = found.get("error", found) if isinstance(found, dict) else found
     return str(error.get("message", error)) if isinstance(error, dict) else str(error)
@@ -226,7 +201,7 @@ class Server:
         self,
         url: str,
         model: str | None = None,
-        texts: Texts | None = None,
+        texts: dialects.Texts | None = None,
         *,
         answer_s: float = ANSWER_S,
         alone: bool = True,
@@ -236,18 +211,18 @@ class Server:
         self._http = Http(url.rstrip("/").removesuffix("/v1"), answer_s)
         self._model, self._texts, self._alone = model, texts, alone
         self._prefix_cache = prefix_cache
-        self._dialect: Dialect | None = None
+        self._dialect: dialects.Dialect | None = None
         self._failures = Failures()
         self._lock = threading.Lock()
 
-    def describe(self) -> Described:
+    def describe(self) -> protocol.Described:
         return self._spoken().described
 
-    def together(self, wave: Wave) -> Together:
+    def together(self, wave: protocol.Wave) -> protocol.Together:
         """See ``Batching.together``: a thread a request, and streams are closed to abort."""
         dialect = self._spoken()
 
-        def asked(ask: Ask, hear: Hear | None) -> Answer | None:
+        def asked(ask: protocol.Ask, hear: Hear | None) -> protocol.Answer | None:
             if hear is None:
                 return dialect.answer(self._http.post(dialect.path, dialect.body(ask, stream=False)), ask)
             with closing(self._heard(ask)) as events:
@@ -258,19 +233,19 @@ class Server:
 
         return self._failures.wave(lambda: threaded(wave, asked))
 
-    def generate(self, ask: Ask) -> Answer:
+    def generate(self, ask: protocol.Ask) -> protocol.Answer:
         """See ``Peer.generate``; the answer is not ``checked`` yet."""
         dialect = self._spoken()
         with self._failures.counted():
             return self._generated(dialect, ask)
 
-    def stream(self, ask: Ask) -> Generator[Heard]:
+    def stream(self, ask: protocol.Ask) -> Generator[dialects.Heard]:
         """What is heard of one output, as it is written; ``tokens`` counts up wherever that is known."""
         self._spoken()
         with self._failures.counted():
             yield from self._heard(ask)
 
-    def _heard(self, ask: Ask) -> Generator[Heard]:
+    def _heard(self, ask: protocol.Ask) -> Generator[dialects.Heard]:
         dialect = self._spoken()
         written: int | None = 0
         for event in self._http.events(dialect.path, dialect.body(ask, stream=True)):
@@ -284,19 +259,19 @@ class Server:
     def close(self) -> None:
         """See ``Peer.close``: the server is not ours to end."""
 
-    def _spoken(self) -> Dialect:
+    def _spoken(self) -> dialects.Dialect:
         with self._lock:
             if self._dialect is None:
                 try:
                     self._dialect = detected(self._http, self._model, self._texts)
                     self._dialect.keep_prompts(self._prefix_cache)
-                except PeerGone:
+                except protocol.PeerGone:
                     raise
-                except PeerError as error:
-                    raise PeerGone(str(error)) from error
+                except protocol.PeerError as error:
+                    raise protocol.PeerGone(str(error)) from error
             return self._dialect
 
-    def _generated(self, dialect: Dialect, ask: Ask) -> Answer:
+    def _generated(self, dialect: dialects.Dialect, ask: protocol.Ask) -> protocol.Answer:
         counted = self.counting() if self._alone else None
         started = time.perf_counter()
         found = self._http.post(dialect.path, dialect.body(ask, stream=False))
@@ -319,11 +294,22 @@ class Server:
             return lambda tokens: (None, None)
         return lambda tokens: counted_between(before, lambda: self._tally(dialect), tokens)
 
-    def _tally(self, dialect: Dialect) -> Tally | None:
-        return read_tally(self._http.text("/metrics"), dialect.counters) if dialect.counters else None
+    def _tally(self, dialect: dialects.Dialect) -> Tally | None:
+        """The sums of ``counters`` in a page of Prometheus' text format; None where one is missing."""
+        sums: dict[str, float] = {}
+        page = self._http.text("/metrics") if dialect.counters else None
+        for line in (page or "").splitlines():
+            sample, _, value = line.rpartition(" ")
+            name = sample.partition("{")[0]
+            with suppress(ValueError):
+                sums[name] = sums.get(name, 0.0) + float(value)
+        if not dialect.counters or any(name not in sums for name in dialect.counters):
+            return None
+        written, drafted, accepted = (int(sums[name]) for name in dialect.counters)
+        return written, drafted, accepted
 
 
-def require_same_model(peer: Peer, rows: Sequence[tuple[list[int], int, float]], url: str) -> None:
+def require_same_model(peer: protocol.Peer, rows: Sequence[tuple[list[int], int, float]], url: str) -> None:
     """Refuse a server whose greedy tokens are not the target's.
 
     Rows are prompts, the target's best next token, and how far its logit exceeds the second; of rows nearer
@@ -331,11 +317,8 @@ def require_same_model(peer: Peer, rows: Sequence[tuple[list[int], int, float]],
     """
     judged = [(prompt, best) for prompt, best, gap in rows if gap >= NEAR_TIE]
     if not judged:
-        raise UnavailableError(
-            f"no prompt of {len(rows)} distinguishes the target from another model.",
-            flag="--engine",
-            remedy="Give more prompts.",
-        )
+        why = f"no prompt of {len(rows)} distinguishes the target from another model."
+        raise UnavailableError(why, flag="--engine", remedy="Give more prompts.")
     wrong = sum(first_token(peer, prompt, [best], url) != best for prompt, best in judged)
     if wrong:
         raise UnavailableError(
@@ -346,11 +329,13 @@ def require_same_model(peer: Peer, rows: Sequence[tuple[list[int], int, float]],
         )
 
 
-def first_token(peer: Peer, prompt: list[int], stop_ids: list[int], url: str) -> int | None:
+def first_token(peer: protocol.Peer, prompt: list[int], stop_ids: list[int], url: str) -> int | None:
     """The most probable next token, as a server sees it; None for a stop token that it keeps back."""
     try:
-        ids = peer.generate(Ask(prompt, 1, stop_ids, sampling=Sampling(greedy=True))).output_ids
-    except PeerError as error:
+        ids = peer.generate(
+            protocol.Ask(prompt, 1, stop_ids, sampling=protocol.Sampling(greedy=True))
+        ).output_ids
+    except protocol.PeerError as error:
         raise UnavailableError(f"{url}: {error}.", flag="--engine") from error
     return ids[0] if ids else None
 
@@ -363,20 +348,6 @@ Tally = tuple[int, int, int]
 """Sums of a dialect's ``counters`` since the server's start, over all of their labels."""
 
 Counted = tuple[int, int] | tuple[None, None]
-
-
-def read_tally(metrics: str | None, counters: Sequence[str]) -> Tally | None:
-    """The sums in a page of Prometheus' text format; None where one is missing."""
-    sums: dict[str, float] = {}
-    for line in (metrics or "").splitlines():
-        sample, _, value = line.rpartition(" ")
-        name = sample.partition("{")[0]
-        with suppress(ValueError):
-            sums[name] = sums.get(name, 0.0) + float(value)
-    if any(name not in sums for name in counters):
-        return None
-    written, drafted, accepted = (int(sums[name]) for name in counters)
-    return written, drafted, accepted
 
 
 def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int) -> Counted:
@@ -395,22 +366,22 @@ def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int)
     return None, None
 
 
-def detected(http: Http, model: str | None, texts: Texts | None) -> Dialect:
+def detected(http: Http, model: str | None, texts: dialects.Texts | None) -> dialects.Dialect:
     """The dialect of a server and of one model that it serves."""
     props = http.find("/props")
     found = http.get("/v1/models")
     cards = found.get("data") if isinstance(found, dict) else None
     if not (isinstance(cards, list) and cards and all(isinstance(each, dict) for each in cards)):
-        raise PeerError(f"{http.root}/v1/models lists no model: {shortened(repr(found))}")
+        raise protocol.PeerError(f"{http.root}/v1/models lists no model: {protocol.shortened(repr(found))}")
     if props is not None and "default_generation_settings" in props:
-        return LlamaCpp(props, whole(part(cards[0], "meta", "n_vocab")))
+        return dialects.LlamaCpp(props, dialects.whole(dialects.part(cards[0], "meta", "n_vocab")))
     info = http.find("/get_server_info") or http.find("/server_info")
     if info is not None and "version" in info:
-        return Sglang(info)
+        return dialects.Sglang(info)
     name = _chosen(cards, model)
     version = str((http.find("/version") or {}).get("version", "unknown"))
     if cards[0].get("owned_by") == "vllm":
-        return Vllm(name, version)
+        return dialects.Vllm(name, version)
     return _openai(http, name, version, texts)
 
 
@@ -422,17 +393,17 @@ def _chosen(cards: list[dict[str, Any]], model: str | None) -> str:
     if model is None and len([card for card in cards if not card.get("parent")]) == 1:
         return names[0]
     asked = "no model is named" if model is None else f"{model!r} is not served"
-    raise PeerGone(f"{asked}; it serves {', '.join(names)}: choose with :model=NAME")
+    raise protocol.PeerGone(f"{asked}; it serves {', '.join(names)}: choose with :model=NAME")
 
 
-def _openai(http: Http, model: str, version: str, texts: Texts | None) -> Dialect:
+def _openai(http: Http, model: str, version: str, texts: dialects.Texts | None) -> dialects.Dialect:
     """A server that is known by its answer to one token: which fields it takes and gives."""
     probe = {"model": model, "prompt": [0], "max_tokens": 1, "temperature": 0.0, "return_token_ids": True}
     found = http.accepts("/v1/completions", probe)
-    if found is not None and isinstance(part(found, "choices", 0, "token_ids"), list):
-        token_ids(part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
-        return Vllm(model, version)
-    ids_in = found is not None and part(found, "usage", "prompt_tokens") in (None, 1)
+    if found is not None and isinstance(dialects.part(found, "choices", 0, "token_ids"), list):
+        dialects.token_ids(dialects.part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
+        return dialects.Vllm(model, version)
+    ids_in = found is not None and dialects.part(found, "usage", "prompt_tokens") in (None, 1)
     info = http.find("/info") or {}
     engine = "TGI" if "model_id" in info and "max_total_tokens" in info else "OpenAI API"
-    return OpenAi(model, engine, str(info.get("version", version)), texts, ids_in=ids_in)
+    return dialects.OpenAi(model, engine, str(info.get("version", version)), texts, ids_in=ids_in)

@@ -92,7 +92,6 @@ def _answered(
 
 
 def float32_only(load: Load) -> None:
-    """Refuse another dtype."""
     if load.dtype != FLOAT32:
         raise ValueError(f"dtype {load.dtype} is not supported, only float32")
 

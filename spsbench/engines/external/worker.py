@@ -15,27 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from spsbench.engines.external.protocol import (
-    BYE,
-    DESCRIBE,
-    GENERATE,
-    TOGETHER,
-    Answer,
-    Ask,
-    Described,
-    Kind,
-    Load,
-    Params,
-    PeerError,
-    PeerGone,
-    ProtocolError,
-    Together,
-    Wave,
-    parsed,
-    read,
-    request,
-    shortened,
-)
+from spsbench.engines.external import protocol
 from spsbench.files import ordinary
 
 MOST_BYTES = 8 << 20
@@ -78,7 +58,7 @@ class Lines:
                 raise NoLine(f"a line of more than {MOST_BYTES >> 20} MB")
         if not held.endswith(b"\n") or held.count(b"\n") > 1:
             first, _, _ = held.decode(errors="replace").partition("\n")
-            raise NoLine(f"it wrote more than one line, the first {shortened(first)}")
+            raise NoLine(f"it wrote more than one line, the first {protocol.shortened(first)}")
         return held.decode(errors="replace")
 
     def _ready(self, descriptor: int, event: int, limit_s: float) -> bool:
@@ -101,20 +81,22 @@ class Failures:
     def counted(self) -> Iterator[None]:
         try:
             yield
-        except PeerGone:
+        except protocol.PeerGone:
             raise
-        except PeerError as error:
+        except protocol.PeerError as error:
             self._in_a_row += 1
             if self._in_a_row < MOST_FAILURES:
                 raise
-            raise PeerGone(f"{self._in_a_row} requests in a row failed, the last: {error}") from error
+            why = f"{self._in_a_row} requests in a row failed, the last: {error}"
+            raise protocol.PeerGone(why) from error
         self._in_a_row = 0
 
-    def wave(self, ask: Callable[[], Together]) -> Together:
+    def wave(self, ask: Callable[[], protocol.Together]) -> protocol.Together:
         with self.counted():
             found = ask()
             if found.errors and not any(found.answers):
-                raise PeerError(f"of a wave nothing is answered: {next(iter(found.errors.values()))}")
+                why = f"of a wave nothing is answered: {next(iter(found.errors.values()))}"
+                raise protocol.PeerError(why)
         return found
 
 
@@ -134,11 +116,7 @@ gone.
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How a worker is started.
-
-    Attributes:
-        load_s, answer_s: how long ``describe`` and ``generate`` may take, in seconds.
-    """
+    """How a worker is started; ``describe`` may take ``load_s`` and ``generate`` ``answer_s`` seconds."""
 
     argv: Sequence[str]
     log: Path
@@ -154,12 +132,12 @@ class Worker:
     ended, and restarted for the next. After ``MOST_FAILURES`` in a row it is given up.
     """
 
-    def __init__(self, command: Command, load: Load, *, paused: bool = False) -> None:
+    def __init__(self, command: Command, load: protocol.Load, *, paused: bool = False) -> None:
         self._command, self._load, self._paused = command, load, paused
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._lines: Lines | None = None
-        self._described: Described | None = None
+        self._described: protocol.Described | None = None
         self._asked = 0
         self._failures = Failures()
 
@@ -176,25 +154,25 @@ class Worker:
         """Of the process, and of its group; None while there is none."""
         return None if self._process is None else self._process.pid
 
-    def describe(self) -> Described:
+    def describe(self) -> protocol.Described:
         if self._process is None:
             self._start()
         assert self._described is not None
         return self._described
 
-    def generate(self, ask: Ask) -> Answer:
+    def generate(self, ask: protocol.Ask) -> protocol.Answer:
         """See ``Peer.generate``; the answer is not ``checked`` yet."""
         self.describe()
         with self._failures.counted():
-            return self._answer(GENERATE, ask, Answer, self._command.answer_s)
+            return self._answer(protocol.GENERATE, ask, protocol.Answer, self._command.answer_s)
 
-    def together(self, wave: Wave) -> Together:
+    def together(self, wave: protocol.Wave) -> protocol.Together:
         """See ``Batching.together``; the answers are not ``checked`` yet."""
         self.describe()
         limit_s = self._command.answer_s * -(-len(wave.asks) // wave.at_once)
-        found = self._failures.wave(lambda: self._answer(TOGETHER, wave, Together, limit_s))
+        found = self._failures.wave(lambda: self._answer(protocol.TOGETHER, wave, protocol.Together, limit_s))
         if len(found.answers) != len(wave.asks):
-            raise PeerError(f"it gave {len(found.answers)} answers to {len(wave.asks)} requests")
+            raise protocol.PeerError(f"it gave {len(found.answers)} answers to {len(wave.asks)} requests")
         return found
 
     def close(self) -> None:
@@ -205,7 +183,7 @@ class Worker:
         try:
             self._signal(signal.SIGCONT)
             with suppress(OSError):
-                self._process.stdin.write(request(self._asked + 1, BYE).encode())
+                self._process.stdin.write(protocol.request(self._asked + 1, protocol.BYE).encode())
                 self._process.stdin.flush()
             with suppress(OSError):
                 self._process.stdin.close()
@@ -227,7 +205,7 @@ class Worker:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise PeerGone(f"it does not start: {error.strerror or error}") from error
+            raise protocol.PeerGone(f"it does not start: {error.strerror or error}") from error
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._guard = subprocess.Popen(
@@ -239,33 +217,38 @@ class Worker:
         )
         self._lines = Lines(self._process.stdin.fileno(), self._process.stdout.fileno())
         try:
-            found = self._answer(DESCRIBE, self._load, Described, self._command.load_s)
-        except PeerError as error:
+            found = self._answer(protocol.DESCRIBE, self._load, protocol.Described, self._command.load_s)
+        except protocol.PeerError as error:
             self._end()
-            raise PeerGone(f"it does not load the models: {error}") from error
+            raise protocol.PeerGone(f"it does not load the models: {error}") from error
         if self._described not in (None, found):
             self._end()
-            raise PeerGone("after a restart it describes itself differently")
+            raise protocol.PeerGone("after a restart it describes itself differently")
         self._described = found
 
-    def _answer(self, method: str, params: Params, kind: type[Kind], limit_s: float) -> Kind:
+    def _answer(
+        self, method: str, params: protocol.Params, kind: type[protocol.Kind], limit_s: float
+    ) -> protocol.Kind:
         self._asked += 1
         try:
             assert self._lines is not None
             with self._awake():
-                found = parsed(self._lines.answer(request(self._asked, method, params), limit_s))
+                found = protocol.parsed(
+                    self._lines.answer(protocol.request(self._asked, method, params), limit_s)
+                )
             if found["id"] != self._asked:
-                raise ProtocolError(f"it answered request {found['id']} where {self._asked} was asked")
+                why = f"it answered request {found['id']} where {self._asked} was asked"
+                raise protocol.ProtocolError(why)
             if "error" not in found:
-                return read(kind, found.get("result"))
-        except (ProtocolError, NoLine, BrokenPipeError) as error:
+                return protocol.read(kind, found.get("result"))
+        except (protocol.ProtocolError, NoLine, BrokenPipeError) as error:
             told = "it ended" if isinstance(error, BrokenPipeError) else str(error)
             self._end()
-            raise PeerError(f"{told}; see {self._command.log}") from error
+            raise protocol.PeerError(f"{told}; see {self._command.log}") from error
         except BaseException:  # interrupted: its answer would go to the next request
             self._end()
             raise
-        raise PeerError(f"it says {shortened(str(found['error']), 200)}")
+        raise protocol.PeerError(f"it says {protocol.shortened(str(found['error']), 200)}")
 
     @contextmanager
     def _awake(self) -> Iterator[None]:

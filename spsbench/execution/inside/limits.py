@@ -30,21 +30,11 @@ def lower_common(memory_bytes: int) -> None:
     """
     hard = {"AS": memory_bytes, "FSIZE": 0, "CORE": 0, "NOFILE": 64, "MEMLOCK": 0, "MSGQUEUE": 0}
     for name, value in hard.items():
-        _lower(name, value, hard=True)
+        lower(name, value, hard=True)
 
 
-def lower_own(cpu_s: int) -> None:
-    """Limit this process alone: CPU time, no further process."""
-    _lower("CPU", cpu_s, hard=True)
-    _lower("NPROC", 0, hard=True)  # root is exempt from it; seccomp is not
-
-
-def lower_soft(name: str, value: int) -> None:
-    """Set a soft limit alone, where the hard one allows it."""
-    _lower(name, value, hard=False)
-
-
-def _lower(name: str, value: int, *, hard: bool) -> None:
+def lower(name: str, value: int, *, hard: bool) -> None:
+    """Set a limit, or the soft one alone, as far as the hard one allows it."""
     number = getattr(resource, f"RLIMIT_{name}", None)  # not every system has every limit
     if number is None:
         return

@@ -20,12 +20,8 @@ from spsbench.execution.inside import kernel
 
 @dataclass(frozen=True)
 class Table:
-    """One architecture: how the kernel names it, and its numbers.
-
-    Attributes:
-        audit_arch: ``AUDIT_ARCH_*`` of ``linux/audit.h``.
-        judged: calls allowed with some arguments; see ``_RULES``.
-    """
+    """One architecture: how the kernel names it (``AUDIT_ARCH_*`` of ``linux/audit.h``), and its numbers;
+    ``judged`` are calls allowed with some arguments, see ``_RULES``."""
 
     audit_arch: int
     allowed: dict[str, int]
@@ -88,7 +84,6 @@ TABLES = {"x86_64": _X86_64, "aarch64": _AARCH64}
 
 
 def table() -> Table:
-    """The table of this machine."""
     machine = platform.machine()
     if machine not in TABLES:
         raise OSError(f"no table of system calls for {machine}")

@@ -52,7 +52,6 @@ class Foreign:
 
 
 def dumps(value: Any, strict: bool = False) -> bytes:
-    """Encode plain data."""
     return json.dumps(_Encoder(strict).encode(value, 0), separators=(",", ":")).encode()
 
 
@@ -240,7 +239,6 @@ class DeadlinePassed(BaseException):
 
 
 def send(descriptor: int, message: bytes, deadline: float | None = None) -> None:
-    """Write one message."""
     left = memoryview(len(message).to_bytes(4, "big") + message)
     while left:
         try:

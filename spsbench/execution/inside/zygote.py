@@ -82,17 +82,15 @@ class _Locks:
     def put_on(self, cpu_s: int) -> None:
         """The others."""
         if self._limits:
-            limits.lower_own(cpu_s)
+            limits.lower("CPU", cpu_s, hard=True)
+            limits.lower("NPROC", 0, hard=True)  # root is exempt from it; seccomp is not
         if self._filter is not None:
             self._filter.install(os.getpid())
 
 
 def serve(control: socket.socket, settings: dict[str, Any]) -> None:
-    """Lock this process up, say so, and serve until the judge hangs up.
-
-    Args:
-        settings: ``layers``, ``packages`` (name to folder), ``memory_bytes``.
-    """
+    """Lock this process up, say so, and serve until the judge hangs up. ``settings``: ``layers``,
+    ``packages`` (name to folder), ``memory_bytes``."""
     try:
         hello = _lock_up(settings)
         locks = _Locks(settings["layers"], settings["memory_bytes"])

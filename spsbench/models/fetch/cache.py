@@ -132,10 +132,8 @@ def require_room(needed: int, what: str) -> None:
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if free < needed:
-        raise UnavailableError(
-            f"{what} needs {megabytes(needed)} in {folder}, which has {megabytes(free)} free.",
-            remedy=f"Make room, or name another folder by {VARIABLE}.",
-        )
+        why = f"{what} needs {megabytes(needed)} in {folder}, which has {megabytes(free)} free."
+        raise UnavailableError(why, remedy=f"Make room, or name another folder by {VARIABLE}.")
 
 
 def remove(folder: Path) -> int:
@@ -175,9 +173,8 @@ def writable() -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise UnavailableError(
-            f"{cache_dir()} cannot be written ({reason}).", remedy=f"Name another folder by {VARIABLE}."
-        ) from error
+        remedy = f"Name another folder by {VARIABLE}."
+        raise UnavailableError(f"{cache_dir()} cannot be written ({reason}).", remedy=remedy) from error
 
 
 PREFIX = "package:"
@@ -271,10 +268,8 @@ def _receive(url: str, wanted: Stored, part: Path, http: Http) -> None:
                     remedy="Try again later, or another index (pip's index-url).",
                 ) from None
     if _size(part) < wanted.bytes:
-        raise UnavailableError(
-            f"{what} broke off at {megabytes(_size(part))} of {megabytes(wanted.bytes)} ({reason}).",
-            remedy="What came is kept: the same command goes on there.",
-        )
+        why = f"{what} broke off at {megabytes(_size(part))} of {megabytes(wanted.bytes)} ({reason})."
+        raise UnavailableError(why, remedy="What came is kept: the same command goes on there.")
 
 
 def _append(url: str, total: int, part: Path, http: Http, came: Callable[[int], None]) -> None:
@@ -295,7 +290,6 @@ def _append(url: str, total: int, part: Path, http: Http, came: Callable[[int], 
 
 
 def sha256_of(path: Path) -> str:
-    """The hash of a file's content, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

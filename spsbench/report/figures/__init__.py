@@ -311,7 +311,9 @@ def _loop_time(axes: Axes, measured: Measured) -> list[str]:
         draft = line["drafting_ms_per_token"]
         if line["draft_alone_ms_per_token"] is not None:  # run alone, rather than within the loops
             draft = line["draft_alone_ms_per_token"]
-        sentences.append(_slope(series.label, line["slope_ms"], draft))
+        slope = line["slope_ms"]
+        text = f"{series.label} {milliseconds(slope) if slope >= 0 else f'{slope:.3f}'} ms per drafted token"
+        sentences.append(text if draft is None else f"{text} (a draft step: {milliseconds(draft)} ms)")
         if len(measured.series) <= _MOST_NOTES:
             _note(axes, index, line["slope_ms"], draft)
         if draft is not None and line["ars_ms"] is not None:
@@ -336,11 +338,6 @@ def _note(axes: Axes, index: int, slope: float, draft: float | None) -> None:
     box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.0}
     small: dict[str, Any] = {"fontsize": style.SMALL_PT, "color": style.look(index)["color"], "bbox": box}
     axes.text(0.04, 0.04 + 0.085 * index, text, transform=axes.transAxes, **small)
-
-
-def _slope(label: str, slope: float, draft: float | None) -> str:
-    text = f"{label} {milliseconds(slope) if slope >= 0 else f'{slope:.3f}'} ms per drafted token"
-    return text if draft is None else f"{text} (a draft step: {milliseconds(draft)} ms)"
 
 
 # --- loops ---
@@ -531,9 +528,8 @@ def replayed(measured: Measured) -> Drawing:
     """One panel per series; skipped where no ArS text was read with the draft."""
     shown = [(series, arms) for series in measured.series if len(arms := _replayed(measured, series)) > 1]
     if not shown:
-        raise FigureSkipped(
-            "fewer than two lookaheads are replayed: that takes ArS texts read with the draft"
-        )
+        why = "fewer than two lookaheads are replayed: that takes ArS texts read with the draft"
+        raise FigureSkipped(why)
 
     def panel(axes: Axes, found: tuple[Series, list[ArmPrediction]]) -> None:
         series, arms = found

@@ -228,14 +228,12 @@ def legend(figure: Figure, handles: Sequence[Any]) -> None:
 
 
 def key(label: str, **line: Any) -> Any:
-    """A legend entry drawn as a line."""
     from matplotlib.lines import Line2D
 
     return Line2D([], [], label=label, **line)
 
 
 def patch(label: str, **look: Any) -> Any:
-    """A legend entry drawn as a patch."""
     from matplotlib.patches import Patch
 
     return Patch(label=label, **look)

@@ -38,11 +38,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoopCost:
-    """Milliseconds of a loop against K: a line for K from 1 on, and the ArS step at K = 0.
-
-    Attributes:
-        r_squared: share of the variance between the arms that the line explains; None with two Ks.
-    """
+    """Milliseconds of a loop against K: a line for K from 1 on, and the ArS step at K = 0. ``r_squared`` is
+    the share of the arms' variance that the line explains; None with two Ks."""
 
     intercept_ms: float
     slope_ms: float

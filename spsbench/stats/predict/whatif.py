@@ -42,11 +42,8 @@ class WhatIf:
 
 
 def independent(alpha: float, kept: float = 1.0) -> AgainstK:
-    """Tokens per loop if tests are independent (Leviathan et al. 2022, equation 1).
-
-    Args:
-        kept: the share of that length which is measured: correlation of the tests, and ends of outputs.
-    """
+    """Tokens per loop if tests are independent (Leviathan et al. 2022, equation 1), times ``kept``, the share
+    of that length which is measured: correlation of the tests, and ends of outputs."""
     return lambda k: kept * expected_tokens(alpha, k)
 
 

@@ -29,7 +29,6 @@ def rouge(prediction: str, reference: str) -> dict[str, float]:
 
 
 def mean_rouge(per_example: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Plain mean of each ROUGE type over examples."""
     if not per_example:
         raise ValueError("mean_rouge needs at least one example")
     return {name: sum(scores[name] for scores in per_example) / len(per_example) for name in ROUGE_TYPES}

@@ -103,10 +103,7 @@ def scores(
     kinds: Sequence[MetricKind], prompts: Texts, outputs: Texts, references: Texts
 ) -> list[dict[str, float]]:
     """What is kept of each output: its scores by the metrics' names, or what is summed for a corpus.
-
-    Raises:
-        MetricFault: a metric raised, or answered something else than finite numbers for each output.
-    """
+    MetricFault: a metric raised, or answered something else than finite numbers for each output."""
     columns: dict[str, list[float]] = {}
     for kind in kinds:
         columns |= _columns(kind, prompts, outputs, references)
@@ -114,11 +111,8 @@ def scores(
 
 
 def corpus_figure(kind: MetricKind, prompts: Texts, outputs: Texts, references: Texts) -> float:
-    """The figure of a corpus by a metric with ``corpus``.
-
-    Raises:
-        MetricFault: it raised, or answered something else than a finite number.
-    """
+    """The figure of a corpus by a metric with ``corpus``; MetricFault: it raised, or answered something else
+    than a finite number."""
     assert kind.corpus is not None
     return _number(kind, _called(kind, partial(kind.corpus, prompts, outputs, references)))
 

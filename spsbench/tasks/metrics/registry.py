@@ -49,9 +49,8 @@ def metric_kinds(
                 f"{kind!r:.60} is not a metric.", flag=flag, remedy="Give a name or a MetricKind."
             )
         if kind.name in kinds or kind.name in RESERVED:
-            raise UsageError(
-                f"the name {kind.name!r} is taken.", flag=flag, remedy="Give every metric its own name."
-            )
+            remedy = "Give every metric its own name."
+            raise UsageError(f"the name {kind.name!r} is taken.", flag=flag, remedy=remedy)
         kinds[kind.name] = kind
     return tuple(kinds.values())
 
@@ -135,9 +134,8 @@ def _evaluated(name: str, flag: str, folder: Path | None) -> MetricKind:
 
 def _loaded(where: str, flag: str) -> Any:
     if where.endswith(".py") and not Path(where).is_file():
-        raise UnavailableError(
-            f"{where} is not there.", flag=flag, remedy="Name a metric script of the evaluate library."
-        )
+        remedy = "Name a metric script of the evaluate library."
+        raise UnavailableError(f"{where} is not there.", flag=flag, remedy=remedy)
     import evaluate  # which costs seconds
 
     try:
@@ -167,11 +165,8 @@ def _key_of(answer: Mapping[str, Any], title: str, wanted: str | None, name: str
         if key in keys:
             return key
     what = f"has no {wanted!r}" if wanted is not None else "does not say which of its numbers counts"
-    raise UsageError(
-        f"the answer of {name} {what}: it has {', '.join(keys) or 'no number'}.",
-        flag=flag,
-        remedy=f"Name one as {PREFIX}NAME:KEY.",
-    )
+    why = f"the answer of {name} {what}: it has {', '.join(keys) or 'no number'}."
+    raise UsageError(why, flag=flag, remedy=f"Name one as {PREFIX}NAME:KEY.")
 
 
 def _is_figure(value: Any) -> bool:

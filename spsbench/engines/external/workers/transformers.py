@@ -90,11 +90,8 @@ class Transformers:
         return draft
 
     def _head(self) -> Any:
-        """A DFlash head; it drafts as many tokens as it was made for.
-
-        Raises:
-            ValueError: those are not K.
-        """
+        """A DFlash head; it drafts as many tokens as it was made for, and ValueError says that those are not
+        K."""
         module = importlib.import_module("transformers.models.muse_glimmer_assistant")
         head = module.MuseGlimmerAssistantModel.from_pretrained(self._head_folder, dtype=self._torch.float32)
         if head.config.block_size != self._load.k + 1:
