@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.cli import values
-from spsbench.cli.console import present
+from spsbench.cli.console import out, present
 from spsbench.config.together import refuse_together
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.plugins import unknown
@@ -19,8 +19,7 @@ from spsbench.records import Interval
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from spsbench.whatif.hardware.decoder import Decoder
-    from spsbench.whatif.hardware.roofline import Accelerator
+    from spsbench.whatif.hardware.roofline import Accelerator, Models
 
 _ACCEPTANCE = "Give --curve FILE, which `spsbench replay --curve --out DIR` writes, or --alpha A."
 
@@ -55,8 +54,10 @@ def show(params: Mapping[str, Any]) -> None:
     }
     if params["format"]:
         facts["vllm"] = _vllm(machine, tables[0], str(params["draft_config"]))
-    screen = facts.get("vllm") or _screen(machine, tables)
-    present(lambda: facts, lambda: screen, json=params["json"], quiet=params["quiet"])
+        if not params["json"]:
+            out(quiet=params["quiet"]).print(facts["vllm"], soft_wrap=True, markup=False)
+            return
+    present(lambda: facts, lambda: _screen(machine, tables), json=params["json"], quiet=params["quiet"])
 
 
 def _tokens(params: Mapping[str, Any]) -> dict[int, Interval]:
@@ -100,17 +101,13 @@ def _curve(path: Path, drafter: str | None) -> dict[int, Interval]:
 
 
 def _table(
-    machine: Accelerator,
-    models: tuple[Decoder, Decoder],
-    tokens: Mapping[int, Interval],
-    asked: Sequence[int],
-    context: int,
+    machine: Accelerator, models: Models, tokens: Mapping[int, Interval], asked: Sequence[int], context: int
 ) -> dict[str, Any]:
     """All that is predicted at one length of the context, by K and batch size."""
     import numpy as np
 
     from spsbench.config.models import MAX_BATCH
-    from spsbench.whatif.hardware.roofline import best, fitting, slower_from, speedups
+    from spsbench.whatif.hardware.roofline import Band, fitting, speedups
 
     most = min(fitting(machine, models, context), MAX_BATCH)
     if most < 1:
@@ -120,37 +117,30 @@ def _table(
         )
     batch = np.arange(1.0, most + 1)
     bands = speedups(machine, models, tokens, batch, context)
-    every = {"best": best(bands)} | {str(k): band for k, band in bands.items()}
+    ends = ([getattr(band, end) for band in bands.values()] for end in ("estimate", "low", "high"))
+    every = {**bands, "best": Band(*(np.max(end, axis=0) for end in ends))}
     top = np.argmax([np.ones(most), *(band.estimate for band in bands.values())], axis=0)
-    chosen = [(0, *bands)[int(place)] for place in top]
-    runs = [
-        (k, [size for _, size in own]) for k, own in groupby(zip(chosen, batch, strict=True), lambda x: x[0])
-    ]
+    runs = [[*own] for _, own in groupby(range(most), lambda place: top[place])]
     return {
         "context": context,
-        "most_sequences": most,
+        "sequences": most,
         "predicted_speedup": {
-            name: {str(size): asdict(band.at(size - 1)) for size in asked if size <= most}
-            for name, band in every.items()
+            str(k): {
+                size: [float(each[size - 1]) for each in astuple(band)] for size in asked if size <= most
+            }
+            for k, band in every.items()
         },
-        "predicted_slower_from_batch": {
-            name: {end: slower_from(getattr(band, end), batch) for end in ("estimate", "low", "high")}
-            for name, band in every.items()
-        },
-        "predicted_k_by_batch": [[int(sizes[0]), int(sizes[-1]), k] for k, sizes in runs],
+        "slower_than_ars_from": {str(k): band.slower_from(batch) for k, band in every.items()},
+        "k_by_batch": [[run[0] + 1, run[-1] + 1, (0, *bands)[top[run[0]]]] for run in runs],
     }
 
 
 def _vllm(machine: Accelerator, table: Mapping[str, Any], draft: str) -> str:
-    by_batch = table["predicted_k_by_batch"]
-    config = {
-        "method": "draft_model",
-        "model": draft,
-        "num_speculative_tokens": max(k for *_, k in by_batch),
-        "num_speculative_tokens_per_batch_size": by_batch,
-    }
+    by_batch = table["k_by_batch"]
+    config = {"method": "draft_model", "model": draft, "num_speculative_tokens": max(k for *_, k in by_batch)}
     if not config["num_speculative_tokens"]:
         return f"# vllm: no speculation; none is PREDICTED to be faster on {machine.title}."
+    config["num_speculative_tokens_per_batch_size"] = by_batch
     told = f"# K by batch size PREDICTED for {machine.title}, context {table['context']:,}: not measured."
     return f"{told}\n--speculative-config '{json.dumps(config)}'"
 
@@ -161,34 +151,31 @@ def _screen(machine: Accelerator, tables: Sequence[Mapping[str, Any]]) -> Render
     from spsbench.report.tables import Table, left, right
     from spsbench.report.wording import interval
 
-    parts: list[RenderableType] = [f"PREDICTED, not measured: {machine.title}, 16-bit weights, one device."]
+    parts: list[RenderableType] = [f"PREDICTED, not measured: {machine.title}, 16-bit weights."]
     for table in tables:
-        gains = table["predicted_speedup"]
-
-        def slower(name: str, table: Mapping[str, Any] = table) -> str:
-            ends = [
-                each or f">{table['most_sequences']}"
-                for each in table["predicted_slower_from_batch"][name].values()
-            ]
-            return f"{ends[0]} [{ends[1]}, {ends[2]}]"
-
+        most = table["sequences"]
+        ends = {
+            k: [each or f">{most}" for each in own.values()]
+            for k, own in table["slower_than_ars_from"].items()
+        }
+        slower = {
+            k: f"{own[0]} [{own[1]}, {own[2]}]" if len({*own}) > 1 else own[0] for k, own in ends.items()
+        }
+        sizes = table["predicted_speedup"]["best"]
         rows = [
-            [name, *(interval(Interval(**each), "x") for each in own.values()), slower(name)]
-            for name, own in gains.items()
+            [k, *(interval(Interval(*each)) for each in own.values()), slower[k]]
+            for k, own in table["predicted_speedup"].items()
         ]
-        columns = [right(f"batch {size}") for size in gains["best"]]
+        columns = [left("K"), *(right(f"batch {size}") for size in sizes), right("ArS from")]
         parts += [
             "",
-            f"Context {table['context']:,}. SpS is slower than ArS from batch {slower('best')} at the best K, of "
-            f"{table['most_sequences']:,} sequences that fit or are predicted.",
-            "",
-            Table([left("K"), *columns, right("slower from")], rows).as_rich(),
+            f"Context {table['context']:,}, up to {most:,} sequences: SpS is slower than ArS from batch",
         ]
-    if machine.borrowed:
-        lent = ", ".join(f"{figure} of {lender}" for figure, lender in machine.borrowed.items())
-        parts += ["", f"Not measured on it, so borrowed with a wider band: {lent}."]
-    parts += [
-        "",
-        "Band: all ends of the published figures (--json has their sources). Not in it: host, scheduling.",
-    ]
+        parts += [f"batch {slower['best']} at the best K.", "", Table(columns, rows).as_rich()]
+    lent = ", ".join(
+        f"{name} of {figure.borrowed}" for name, figure in machine if getattr(figure, "borrowed", "")
+    )
+    if lent:
+        parts += ["", f"Not measured on it, borrowed with a wider band: {lent}."]
+    parts += ["", "[]: all ends of the published figures, not 95%; their sources are in --json."]
     return Group(*parts)

@@ -1,26 +1,25 @@
-"""Seconds of a forward, and the speedup of SpS, from a data sheet and published measurements."""
+"""Seconds of a forward and the speedup of SpS, PREDICTED from data sheets and published measurements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from spsbench.records import Interval
 from spsbench.whatif.hardware.decoder import Decoder
 
 Floats = npt.NDArray[np.float64]
-
-OVERLAP = (2.0, 1.5, 3.0)
-"""Typical, low, high: reading takes x, computing y, both together (x^p + y^p)^(1/p). See docs/hardware.md."""
+Models = tuple[Decoder, Decoder]
+"""Target and draft."""
 
 
 class _Row(BaseModel):
@@ -28,8 +27,6 @@ class _Row(BaseModel):
 
 
 class Peak(_Row):
-    """Of the data sheet: bytes/s, dense FLOP/s, bytes."""
-
     bandwidth: PositiveFloat
     flops: PositiveFloat
     memory: PositiveFloat
@@ -37,12 +34,10 @@ class Peak(_Row):
 
 
 class Figure(_Row):
-    """Measured; ``borrowed`` names the accelerator on which, where it was not on this one."""
-
-    low: PositiveFloat
+    low: NonNegativeFloat
     typical: PositiveFloat
     high: PositiveFloat
-    width_us: float = Field(0.0, ge=0)
+    width_us: NonNegativeFloat = 0.0
     source: str | list[str] = Field(min_length=1)
     borrowed: str = ""
 
@@ -52,9 +47,10 @@ class Figure(_Row):
             raise ValueError("low, typical and high are not in order")
         return self
 
-    @property
-    def values(self) -> tuple[float, float, float]:
-        return self.typical, self.low, self.high
+
+class Engine(_Row):
+    overlap: Figure
+    host_ms: Figure
 
 
 class Accelerator(_Row):
@@ -65,66 +61,67 @@ class Accelerator(_Row):
     bandwidth: Figure
     compute: Figure
     floor: Figure
+    engine: Engine
 
-    @property
-    def borrowed(self) -> Mapping[str, str]:
-        """The lender by figure."""
-        figures = {"bandwidth": self.bandwidth, "compute": self.compute, "floor": self.floor}
-        return {name: figure.borrowed for name, figure in figures.items() if figure.borrowed}
-
-    def corners(self) -> Iterator[Corner]:
+    def corners(self) -> list[Corner]:
         """The typical machine, then every combination of low and high figures."""
-        figures = self.bandwidth.values, self.compute.values, self.floor.values, OVERLAP
-        for read, compute, floor, overlap in [
-            tuple(each[0] for each in figures),
-            *product(*(each[1:] for each in figures)),
-        ]:
-            speeds = read * self.peak.bandwidth, compute * self.peak.flops
-            yield Corner(*speeds, floor * 1e-6, self.floor.width_us * 1e-6 / 1024, overlap)
+        figures = (self.bandwidth, self.compute, self.floor, self.engine.overlap, self.engine.host_ms)
+        ends = product(*((figure.low, figure.high) for figure in figures))
+        return [
+            Corner(
+                read * self.peak.bandwidth,
+                compute * self.peak.flops,
+                floor_us * 1e-6,
+                self.floor.width_us * 1e-6 / 1024,
+                overlap,
+                host_ms * 1e-3,
+            )
+            for read, compute, floor_us, overlap, host_ms in [tuple(each.typical for each in figures), *ends]
+        ]
 
 
 @cache
 def accelerators() -> Mapping[str, Accelerator]:
-    """By name."""
+    """By name; a figure that is borrowed has the lender's ends, twice as far from typical."""
     with Path(__file__).with_name("accelerators.yaml").open(encoding="utf-8") as file:
-        table: dict[str, Any] = yaml.safe_load(file)
-    rows = {name: row for name, row in table.items() if not name.startswith(".")}
-    return {name: Accelerator.model_validate(_lent(row, rows)) for name, row in rows.items()}
-
-
-def _lent(row: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with the figures that it borrows, whose ends are as far again from typical."""
-    found = dict(row)
-    for name, figure in row.items():
-        if isinstance(figure, Mapping) and (lender := figure.get("borrowed")):
-            own = rows[lender][name]
-            ends = {end: own[end] ** 2 / own["typical"] for end in ("low", "high")}
-            found[name] = {**own, **ends, "borrowed": lender}
+        rows: dict[str, Any] = {name: row for name, row in yaml.safe_load(file).items() if name[0] != "."}
+    engine, found = rows.pop("engine"), {}
+    for name, row in rows.items():
+        own = {"engine": engine, **row}
+        for figure in ("bandwidth", "compute", "floor"):
+            if lender := row[figure].get("borrowed"):
+                lent = rows[lender][figure]
+                ends = {end: lent[end] ** 2 / lent["typical"] for end in ("low", "high")}
+                own[figure] = {**lent, **ends, "borrowed": lender}
+        found[name] = Accelerator.model_validate(own)
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Corner:
-    """A machine: bytes/s, FLOP/s, seconds of a layer and of its width, exponent of the overlap."""
+class Corner(NamedTuple):
+    """A machine: bytes/s, FLOP/s, seconds of a layer and of a layer's width, overlap, seconds of a loop."""
 
     bandwidth: float
     flops: float
     layer_s: float
     width_s: float
     overlap: float
+    host_s: float
 
     def forward_s(self, model: Decoder, batch: Floats, tokens: int, context: int) -> Floats:
         """[n] seconds of a forward of so many tokens of each of ``batch`` [n] sequences."""
         reading = (model.read_bytes + batch * context * model.cache_bytes) / self.bandwidth
         computing = batch * tokens * model.flops(context) / self.flops
-        floor = model.layers * (self.layer_s + self.width_s * model.hidden)
+        floor = model.num_hidden_layers * (self.layer_s + self.width_s * model.hidden_size)
         found: Floats = floor + (reading**self.overlap + computing**self.overlap) ** (1 / self.overlap)
         return found
 
-    def loop_s(self, target: Decoder, draft: Decoder, batch: Floats, k: int, context: int) -> Floats:
-        """[n] seconds of a loop: K forwards of the draft, one of K + 1 tokens of the target."""
+    def gain(self, models: Models, k: int, batch: Floats, context: int) -> Floats:
+        """[n] tokens of ArS in the time of a loop: K forwards of the draft, one of K + 1 tokens."""
+        target, draft = models
         drafting = k * self.forward_s(draft, batch, 1, context)
-        return drafting + self.forward_s(target, batch, k + 1, context)
+        loop = drafting + self.forward_s(target, batch, k + 1, context) + self.host_s
+        found: Floats = self.forward_s(target, batch, 1, context) / loop
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,49 +132,27 @@ class Band:
     low: Floats
     high: Floats
 
-    def at(self, place: int) -> Interval:
-        return Interval(*(float(each[place]) for each in (self.estimate, self.low, self.high)))
+    def slower_from(self, batch: Floats) -> dict[str, int | None]:
+        """The first batch size at which SpS is slower than ArS, by each; None where it is not."""
+        below = {end: np.flatnonzero(getattr(self, end) < 1) for end in ("estimate", "low", "high")}
+        return {end: int(batch[found[0]]) if len(found) else None for end, found in below.items()}
 
 
 def speedups(
-    machine: Accelerator,
-    models: tuple[Decoder, Decoder],
-    tokens: Mapping[int, Interval],
-    batch: Floats,
-    context: int,
+    machine: Accelerator, models: Models, tokens: Mapping[int, Interval], batch: Floats, context: int
 ) -> dict[int, Band]:
-    """PREDICTED speedup over ArS by K, for target and draft, from tokens per loop by K."""
+    """Over ArS by K, from tokens per loop by K, whose interval enters the band."""
     typical, *ends = machine.corners()
-
-    def gain(corner: Corner, k: int) -> Floats:
-        found: Floats = corner.forward_s(models[0], batch, 1, context) / corner.loop_s(
-            *models, batch, k, context
-        )
-        return found
-
     found = {}
     for k, length in tokens.items():
-        gains = np.array([gain(corner, k) for corner in ends])
+        gains = np.array([corner.gain(models, k, batch, context) for corner in ends])
         low, high = (length.estimate if end is None else end for end in (length.low, length.high))
-        band = gains.min(0) * low, gains.max(0) * high
-        found[k] = Band(length.estimate * gain(typical, k), *band)
+        estimate = length.estimate * typical.gain(models, k, batch, context)
+        found[k] = Band(estimate, low * gains.min(0), high * gains.max(0))
     return found
 
 
-def best(bands: Mapping[int, Band]) -> Band:
-    """Of the K that is best at each batch size."""
-    each = list(bands.values())
-    ends = ([band.estimate for band in each], [band.low for band in each], [band.high for band in each])
-    return Band(*(np.max(end, axis=0) for end in ends))
-
-
-def slower_from(gain: Floats, batch: Floats) -> int | None:
-    """The first batch size at which SpS is slower than ArS; None where it is not."""
-    below = np.flatnonzero(gain < 1)
-    return int(batch[below[0]]) if len(below) else None
-
-
-def fitting(machine: Accelerator, models: tuple[Decoder, Decoder], context: int) -> int:
+def fitting(machine: Accelerator, models: Models, context: int) -> int:
     """How many sequences of this length fit into memory beside the weights."""
     free = machine.peak.memory - sum(model.weight_bytes for model in models)
     return max(0, int(free // (context * sum(model.cache_bytes for model in models))))
