@@ -31,6 +31,10 @@ def show(params: Mapping[str, Any]) -> None:
     from spsbench.whatif.hardware.roofline import accelerators
 
     refuse_together("advise", params)
+    for name, other in (("times", "hardware"), ("alpha", "curve")):
+        if params[name] is not None and params[other] is not None:
+            why = f"{params[name]} is given together with --{other}."
+            raise UsageError(why, flag=f"--{name}", remedy="Leave one of the two out.")
     if params["format"] not in (None, "vllm"):
         raise UsageError("only vllm takes K by batch size.", flag="--format", remedy="Give vllm.")
     if params["dtype"] not in (None, "auto", "bfloat16", "float16"):
@@ -69,7 +73,8 @@ def _tokens(params: Mapping[str, Any]) -> dict[int, Interval]:
     if params["curve"] is None:
         raise UsageError("no prompts are read, so acceptance is unknown.", flag="--curve", remedy=_ACCEPTANCE)
     own = _curve(params["curve"], params["drafter"])
-    if missing := [str(k) for k in ks if k not in own and params["k"]]:
+    missing = [str(k) for k in ks if k not in own]
+    if len(missing) == len(ks) or (missing and params["k"]):
         raise UsageError(f"{params['curve']} has no K = {', '.join(missing)}.", flag="--k")
     return {k: own[k] for k in ks if k in own}
 
@@ -118,7 +123,7 @@ def _table(
     batch = np.arange(1.0, most + 1)
     bands = speedups(machine, models, tokens, batch, context)
     ends = ([getattr(band, end) for band in bands.values()] for end in ("estimate", "low", "high"))
-    every = {**bands, "best": Band(*(np.max(end, axis=0) for end in ends))}
+    every: dict[int | str, Band] = {**bands, "best": Band(*(np.max(end, axis=0) for end in ends))}
     top = np.argmax([np.ones(most), *(band.estimate for band in bands.values())], axis=0)
     runs = [[*own] for _, own in groupby(range(most), lambda place: top[place])]
     return {

@@ -116,7 +116,8 @@ def test_files_that_are_cut_off(cli: Cli, tmp_path: Path) -> None:
     for text, code in ((curve.read_text()[:-20], 3), ("{}", 3), ('{"curves": []}', 3)):
         curve.write_text(text)
         result = cli(*H100, "--curve", curve)
-        assert result.code == code and result.err.startswith("error: --curve"), result.err
+        assert result.code == code, result.err
+        assert result.err.startswith("error: --curve"), result.err
     impossible = a_curve(tmp_path)
     impossible.write_text(impossible.read_text().replace("2.9", "9.2"))
     assert cli(*H100, "--curve", impossible).code == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ def test_break_even_is_the_first_batch_size_below_one() -> None:
         return float(corner.gain(MODELS, k, size * ONE, context)[0])
 
     ends = range(1, 33)
-    by_hand = {
+    by_hand: dict[str, Callable[[float], float]] = {
         "estimate": lambda size: 3.1 * gain(0, size),
         "low": lambda size: 2.9 * min(gain(place, size) for place in ends),
         "high": lambda size: 3.3 * max(gain(place, size) for place in ends),
