@@ -172,9 +172,7 @@ def _screen(machine: Accelerator, tables: Sequence[Mapping[str, Any]]) -> Render
             for k, own in table["predicted_speedup"].items()
         ]
         columns = [left("K"), *(right(f"batch {size}") for size in sizes), right("ArS from")]
-        told = (
-            f"Context {table['context']:,}, of {most:,} sequences at most: SpS is slower than ArS from batch"
-        )
+        told = f"Context {table['context']:,}, up to {most:,} sequences: SpS is slower than ArS from batch"
         parts += ["", f"{told} {slower['best']} at the best K.", "", Table(columns, rows).as_rich()]
     lent = ", ".join(
         f"{name} of {figure.borrowed}" for name, figure in machine if getattr(figure, "borrowed", "")
