@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.cli import values
 from spsbench.cli.console import out, present
-from spsbench.config.together import refuse_together
+from spsbench.config.together import is_given
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.plugins import unknown
 from spsbench.records import Interval
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from spsbench.whatif.hardware.roofline import Accelerator, Models
 
+_TAKEN = "hardware target_config draft_config curve alpha batch context k drafter format dtype json quiet"
 _ACCEPTANCE = "Give --curve FILE, which `spsbench replay --curve --out DIR` writes, or --alpha A."
 
 
@@ -30,11 +31,11 @@ def show(params: Mapping[str, Any]) -> None:
     from spsbench.whatif.hardware.decoder import Decoder, read_decoder
     from spsbench.whatif.hardware.roofline import accelerators
 
-    refuse_together("advise", params)
-    for name, other in (("times", "hardware"), ("alpha", "curve")):
-        if params[name] is not None and params[other] is not None:
-            why = f"{params[name]} is given together with --{other}."
-            raise UsageError(why, flag=f"--{name}", remedy="Leave one of the two out.")
+    if other := next(
+        (name for name in params if name not in _TAKEN.split() and is_given(params[name])), None
+    ):
+        why = f"{params[other]}: nothing is run or read for hardware that is not here."
+        raise UsageError(why, flag=f"--{other.replace('_', '-')}", remedy="Leave it out.")
     if params["format"] not in (None, "vllm"):
         raise UsageError("only vllm takes K by batch size.", flag="--format", remedy="Give vllm.")
     if params["dtype"] not in (None, "auto", "bfloat16", "float16"):
@@ -68,6 +69,8 @@ def _tokens(params: Mapping[str, Any]) -> dict[int, Interval]:
     """Tokens per loop by K, of a curve or of one alpha at every place."""
     ks = values.lookaheads(params["k"] or "1..8")
     if params["alpha"] is not None:
+        if params["curve"] is not None:
+            raise UsageError("--curve is given too.", flag="--alpha", remedy="Leave one of the two out.")
         alpha = values.between(params["alpha"], "--alpha", 0, 1, 0.8)
         return {k: Interval(sum(alpha**place for place in range(k + 1)), None, None) for k in ks}
     if params["curve"] is None:
@@ -117,26 +120,24 @@ def _table(
     most = min(fitting(machine, models, context), MAX_BATCH)
     if most < 1:
         why = f"{machine.title} does not hold both models and {context:,} tokens."
-        raise UsageError(
-            why, flag="--hardware", remedy="One device is modelled: choose one with more memory."
-        )
+        raise UsageError(why, flag="--hardware", remedy="Choose one with more memory.")
     batch = np.arange(1.0, most + 1)
     bands = speedups(machine, models, tokens, batch, context)
-    ends = ([getattr(band, end) for band in bands.values()] for end in ("estimate", "low", "high"))
-    every: dict[int | str, Band] = {**bands, "best": Band(*(np.max(end, axis=0) for end in ends))}
-    top = np.argmax([np.ones(most), *(band.estimate for band in bands.values())], axis=0)
-    runs = [[*own] for _, own in groupby(range(most), lambda place: top[place])]
+    gains = [np.ones(most), *(band.estimate for band in bands.values())]
+    chosen = [(0, *bands)[place] for place in np.argmax(gains, axis=0)]
+    runs = [[size + 1 for size in own] for _, own in groupby(range(most), chosen.__getitem__)]
+    ends = (np.max(each, axis=0) for each in zip(*map(astuple, bands.values()), strict=True))
+    every = {str(k): band for k, band in bands.items()} | {"best": Band(*ends)}
+    shown = [size for size in asked if size <= most]
     return {
         "context": context,
         "sequences": most,
         "predicted_speedup": {
-            str(k): {
-                size: [float(each[size - 1]) for each in astuple(band)] for size in asked if size <= most
-            }
+            k: {size: [float(end[size - 1]) for end in astuple(band)] for size in shown}
             for k, band in every.items()
         },
-        "slower_than_ars_from": {str(k): band.slower_from(batch) for k, band in every.items()},
-        "k_by_batch": [[run[0] + 1, run[-1] + 1, (0, *bands)[top[run[0]]]] for run in runs],
+        "slower_than_ars_from": {k: band.slower_from(batch) for k, band in every.items()},
+        "k_by_batch": [[run[0], run[-1], chosen[run[0] - 1]] for run in runs],
     }
 
 
@@ -158,25 +159,16 @@ def _screen(machine: Accelerator, tables: Sequence[Mapping[str, Any]]) -> Render
 
     parts: list[RenderableType] = [f"PREDICTED, not measured: {machine.title}, 16-bit weights."]
     for table in tables:
-        most = table["sequences"]
-        ends = {
-            k: [each or f">{most}" for each in own.values()]
-            for k, own in table["slower_than_ars_from"].items()
-        }
-        slower = {
-            k: f"{own[0]} [{own[1]}, {own[2]}]" if len({*own}) > 1 else own[0] for k, own in ends.items()
-        }
-        sizes = table["predicted_speedup"]["best"]
-        rows = [
-            [k, *(interval(Interval(*each)) for each in own.values()), slower[k]]
-            for k, own in table["predicted_speedup"].items()
-        ]
-        columns = [left("K"), *(right(f"batch {size}") for size in sizes), right("ArS from")]
+        most, slower, rows = table["sequences"], "", []
+        for k, own in table["predicted_speedup"].items():  # the best K is the last row
+            first, low, high = (each or f">{most}" for each in table["slower_than_ars_from"][k].values())
+            slower = f"{first}" if first == low == high else f"{first} [{low}, {high}]"
+            rows.append([k, *(interval(Interval(*each)) for each in own.values()), slower])
+        columns = [left("K"), *(right(f"batch {size}") for size in own), right("ArS from")]
         told = f"Context {table['context']:,}, up to {most:,} sequences: SpS is slower than ArS from batch"
-        parts += ["", f"{told} {slower['best']} at the best K.", "", Table(columns, rows).as_rich()]
-    lent = ", ".join(
-        f"{name} of {figure.borrowed}" for name, figure in machine if getattr(figure, "borrowed", "")
-    )
+        parts += ["", f"{told} {slower} at the best K.", "", Table(columns, rows).as_rich()]
+    figures = ("bandwidth", machine.bandwidth), ("compute", machine.compute), ("floor", machine.floor)
+    lent = ", ".join(f"{name} of {figure.borrowed}" for name, figure in figures if figure.borrowed)
     if lent:
         parts += ["", f"Not measured on it, borrowed with a wider band: {lent}."]
     parts += ["", "[]: all ends of the published figures, not 95%; their sources are in --json."]

@@ -219,7 +219,10 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("advise --hardware a40 --alpha 1 --curve x", "--alpha"),
     ("advise --hardware a40 --dtype float32", "--dtype: float32 is not modelled."),
     ("advise --hardware a40 --format sglang", "--format: only vllm takes K by batch size."),
-    ("advise --hardware a40 --target x", "--target: nothing is run or read for hardware that is not here."),
+    (
+        "advise --hardware a40 --target x",
+        "--target: x: nothing is run or read for hardware that is not here.",
+    ),
     ("advise --curve x", "--curve: x is for hardware that is not here. Give --hardware."),
     ("advise --limit 4", "--limit: 4 prompts are too few to choose on and to judge on"),
     ("advise --objective median", "--objective: median is unknown. ... Choose from mean, p99"),

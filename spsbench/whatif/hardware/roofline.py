@@ -48,11 +48,6 @@ class Figure(_Row):
         return self
 
 
-class Engine(_Row):
-    overlap: Figure
-    host_ms: Figure
-
-
 class Accelerator(_Row):
     """One row of accelerators.yaml, which says what its figures are."""
 
@@ -61,22 +56,16 @@ class Accelerator(_Row):
     bandwidth: Figure
     compute: Figure
     floor: Figure
-    engine: Engine
+    engine: dict[str, Figure]
 
     def corners(self) -> list[Corner]:
         """The typical machine, then every combination of low and high figures."""
-        figures = (self.bandwidth, self.compute, self.floor, self.engine.overlap, self.engine.host_ms)
+        figures = self.bandwidth, self.compute, self.floor, self.engine["overlap"], self.engine["host_ms"]
         ends = product(*((figure.low, figure.high) for figure in figures))
+        peak, width_s = self.peak, self.floor.width_us * 1e-6 / 1024
         return [
-            Corner(
-                read * self.peak.bandwidth,
-                compute * self.peak.flops,
-                floor_us * 1e-6,
-                self.floor.width_us * 1e-6 / 1024,
-                overlap,
-                host_ms * 1e-3,
-            )
-            for read, compute, floor_us, overlap, host_ms in [tuple(each.typical for each in figures), *ends]
+            Corner(read * peak.bandwidth, compute * peak.flops, us * 1e-6, width_s, overlap, ms * 1e-3)
+            for read, compute, us, overlap, ms in [tuple(each.typical for each in figures), *ends]
         ]
 
 
@@ -118,9 +107,8 @@ class Corner(NamedTuple):
     def gain(self, models: Models, k: int, batch: Floats, context: int) -> Floats:
         """[n] tokens of ArS in the time of a loop: K forwards of the draft, one of K + 1 tokens."""
         target, draft = models
-        drafting = k * self.forward_s(draft, batch, 1, context)
-        loop = drafting + self.forward_s(target, batch, k + 1, context) + self.host_s
-        found: Floats = self.forward_s(target, batch, 1, context) / loop
+        loop = k * self.forward_s(draft, batch, 1, context) + self.forward_s(target, batch, k + 1, context)
+        found: Floats = self.forward_s(target, batch, 1, context) / (loop + self.host_s)
         return found
 
 
