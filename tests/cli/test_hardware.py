@@ -71,7 +71,9 @@ def test_without_prompts_acceptance_must_be_given(cli: Cli) -> None:
     assert "--curve: no prompts are read, so acceptance is unknown. Give --curve FILE" in result.err
 
 
-def test_alpha_stands_for_a_curve(cli: Cli) -> None:
+def test_alpha_stands_for_a_curve(cli: Cli, tmp_path: Path) -> None:
+    both = cli(*H100, "--alpha", "0.5", "--curve", a_curve(tmp_path))
+    assert (both.code, "--alpha: --curve is given too." in both.err) == (2, True)
     facts = json.loads(cli(*H100, "--alpha", "0.5", "--k", "2", "--json").out)
     assert facts["tokens_per_loop"] == {"2": {"estimate": 1.75, "low": None, "high": None}}
 

@@ -216,7 +216,6 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("advise no-such-task", "TASK"),
     ("advise --hardware h100", "--hardware: h100 is unknown. Did you mean h100-sxm?"),
     ("advise --hardware a40 --alpha 1", "--target-config is missing"),
-    ("advise --hardware a40 --alpha 1 --curve x", "--alpha"),
     ("advise --hardware a40 --dtype float32", "--dtype: float32 is not modelled."),
     ("advise --hardware a40 --format sglang", "--format: only vllm takes K by batch size."),
     (
