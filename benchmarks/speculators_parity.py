@@ -1,11 +1,11 @@
-"""A head of ``spsbench distill --kind eagle3`` as the speculators package computes it, against our own forward.
+"""A head of ``spsbench distill --kind eagle3``: the speculators package's own forward against ours.
 
     python -m benchmarks.speculators_parity HEAD --python ENVIRONMENT/bin/python
 
-``ENVIRONMENT`` has ``pip install speculators``. Its model is loaded from the folder by ``from_pretrained`` and is
-given the target's states and tokens of a text; what its output head gives at two depths, the first on the target's
-states and the second on its own, is compared with ``heads:from=HEAD``. A second forward with two norms exchanged
-shows that a difference would be seen.
+``ENVIRONMENT`` has ``pip install speculators``. Its ``from_pretrained`` loads the folder, and its model is
+given the target's states and the tokens of a text. The logits at two depths, the first on the target's
+states and the second on the head's own, are compared with those of ``heads:from=HEAD``. A forward with two
+norms exchanged shows that a difference would be seen.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-TEXT = "def is_prime(n):\n    if n < 2:\n        return False\n    for i in range(2, n):\n        if n % i == 0:\n"
+TEXT = "def is_prime(n):\n    for i in range(2, n):\n        if n % i == 0:\n            return False\n"
 
 
 def expected(folder: Path) -> dict[str, Tensor]:
@@ -36,7 +36,7 @@ def expected(folder: Path) -> dict[str, Tensor]:
     assert draft is not None, "HEAD has no config.json in the format of speculators"
     source = find(draft.target.name, None, "--target")
     target: Any = load(source, "float32", torch.device("cpu"), source.tokenizer.size, "--target", "torch")
-    ids = torch.tensor(source.tokenizer.encode(TEXT))
+    ids = torch.tensor(source.tokenizer.encode(TEXT, special=False))
     seen: list[Tensor] = []
     hook = target.model.get_decoder().norm.register_forward_hook(
         lambda part, args, output: seen.extend((args[0][0], output[0]))
