@@ -9,13 +9,26 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaModel
 
 from spsbench.models.causal_lm import CausalLM
 
 SMALL = 0.02
 """A head whose weights are this small follows the feature, and is often right."""
+
+VOCABULARY = torch.arange(0, 256, 2)
+TOKENS = torch.randint(258, (1, 12), generator=torch.Generator().manual_seed(3))
+
+
+def stirred(student: nn.Module) -> Any:
+    """With weights that bfloat16 holds exactly and no training would give."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in student.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+            parameter.copy_(parameter.bfloat16().float())
+    return student.eval()
 
 
 def save_head(

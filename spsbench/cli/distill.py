@@ -32,7 +32,7 @@ _FORECAST_CONTEXT, _FORECAST_S = 256, 10.0
     {
         options.FIRST: {
             "--out FOLDER": "Folder of the draft; training resumes if it was begun there.",
-            "--kind KIND": "model, eagle or medusa. Default: model.",
+            "--kind KIND": "model, eagle, eagle3 or medusa. Default: model.",
             "--layers N": "Layers of a draft model. Default: 2.",
             "--vocabulary N": "Tokens that the draft can propose, 0 for all. Default: 8000.",
             "--data LIST": "own (the target's text), python, or prompts files. Default: own,python.",

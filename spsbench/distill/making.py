@@ -18,15 +18,17 @@ from spsbench.distill.evaluation import Forecast, HeldOut, held_out
 from spsbench.distill.own_text import OwnText
 from spsbench.distill.recipe import DEPTHS, Recipe
 from spsbench.distill.sampler import Writer
-from spsbench.distill.students import EagleHead, MedusaHeads, SmallModel, Teacher, shortened
+from spsbench.distill.students import Eagle3Head, EagleHead, MedusaHeads, SmallModel, Teacher, shortened
 from spsbench.distill.training import Batch, Progress, Training, batches_of, has_fast_bfloat16
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.files import make_folder
-from spsbench.models import EAGLE, MEDUSA, MODEL
+from spsbench.models import EAGLE, EAGLE3, MEDUSA, MODEL
 from spsbench.models.blueprint import NotCovered, blueprint_of
+from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.loading import weights_folder
 from spsbench.models.source import ModelSource
+from spsbench.models.speculators import CONFIG, D2T, FINGERPRINT, HEAD, INPUT_NORMS, LAYER, READS, T2D
 from spsbench.models.trained import DESCRIPTION, FORMAT, VOCABULARY, WEIGHTS, MadeFor, embedding_fingerprint
 
 # Of the minutes: what is left is for learning.
@@ -36,6 +38,8 @@ _GLANCED_AT, _MEASURED = 3_000, 20_000
 """Held-out positions of a kind, as it goes and at the end: rows of the whole vocabulary take half a
 millisecond each."""
 _LEAST_UPDATES = 8
+SERVED_TOKENS = 3
+"""K that an engine takes from a checkpoint unless it is given another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ def make_draft(
     watch: Watch,
 ) -> Made:
     """Make a draft, or go on where an earlier call was stopped."""
-    _require_plain(source)
+    _require_plain(source, recipe.kind)
     made_for = _made_for(source)
     model = _load(source, device)
     recipe.require_fitting(model.config.num_hidden_layers, source.tokenizer.size)
@@ -109,16 +113,21 @@ def make_draft(
     students: dict[str, Callable[[], SmallModel | EagleHead | MedusaHeads]] = {
         MODEL: lambda: SmallModel(teacher, recipe.layers),
         EAGLE: lambda: EagleHead(teacher, DEPTHS),
+        EAGLE3: lambda: Eagle3Head(teacher, DEPTHS),
         MEDUSA: lambda: MedusaHeads(teacher, recipe.heads),
     }
     student = students[recipe.kind]().to(device)
     progress, found = _train(teacher, student, lessons, recipe, out, began, watch)
     parameters = sum(parameter.numel() for parameter in student.parameters())
-    config = None
-    if not isinstance(student, MedusaHeads):
-        config = shortened(teacher.config.to_dict(), student.numbers)
-    heads = recipe.heads if recipe.kind == MEDUSA else 0
-    write_draft(out, recipe.kind, made_for, config, heads, student.weights(), vocabulary)
+    if isinstance(student, Eagle3Head):
+        location = str(Path(source.location).resolve()) if source.is_local else source.location
+        write_speculators(out, made_for, location, teacher, student)
+    else:
+        config = None
+        if not isinstance(student, MedusaHeads):
+            config = shortened(teacher.config.to_dict(), student.numbers)
+        heads = recipe.heads if recipe.kind == MEDUSA else 0
+        write_draft(out, recipe.kind, made_for, config, heads, student.weights(), vocabulary)
     record = _record(recipe, made_for, lessons, progress, found, parameters, device)
     (out / "training.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     own = parameters + len(vocabulary) * teacher.hidden
@@ -136,7 +145,7 @@ def _load(source: ModelSource, device: torch.device) -> Any:
     return model.to(device).eval().requires_grad_(False)
 
 
-def _require_plain(source: ModelSource) -> None:
+def _require_plain(source: ModelSource, kind: str) -> None:
     """Refuse a target that scales what a student shares with it: embeddings, blocks or logits."""
     try:
         plan = blueprint_of(source.config)
@@ -144,6 +153,8 @@ def _require_plain(source: ModelSource) -> None:
         reason = None if factors == (1.0, 1.0, 1.0) else "it scales its embeddings, blocks or logits"
     except NotCovered as refused:
         reason = str(refused)
+    if kind == EAGLE3 and not hasattr(text_config(source.config), "rms_norm_eps"):
+        reason = "its final norm is none of the root mean square, which eagle3 takes over"
     if reason is not None:
         raise UsageError(
             f"no draft can be trained for {source.name}: {reason}.",
@@ -267,25 +278,70 @@ def write_draft(
     Args:
         vocabulary: [m] the ids that it proposes, ascending.
     """
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True, exist_ok=True)
     described = {"format": FORMAT, "kind": kind, "target": asdict(target), "config": config} | (
         {"heads": heads} if heads else {}
     )
-    tensors = {name: value.detach().to("cpu", torch.bfloat16).contiguous() for name, value in weights.items()}
+    tensors = {name: value.bfloat16() for name, value in weights.items()}
     if len(vocabulary) < target.vocab_size:
-        tensors[VOCABULARY] = vocabulary.to("cpu", torch.int32)
-    weights_part, description_part = (folder / f"{name}.part" for name in (WEIGHTS, DESCRIPTION))
-    save_file(tensors, weights_part)
+        tensors[VOCABULARY] = vocabulary.int()
+    _write(folder, tensors, described, DESCRIPTION)
+
+
+def write_speculators(
+    folder: Path, target: MadeFor, location: str, teacher: Teacher, student: Eagle3Head
+) -> None:
+    """Write a head as ``write_draft`` does, in the format that the ``speculators`` package and vLLM read.
+
+    Args:
+        location: of the target, as ``from_pretrained`` takes it.
+    """
+    vocabulary, dtype = teacher.vocabulary, teacher.model.dtype
+    proposal = {"proposal_type": "greedy", "speculative_tokens": SERVED_TOKENS}
+    described = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": EAGLE3,
+        "speculators_config": {
+            "algorithm": EAGLE3,
+            "proposal_methods": [proposal],
+            "default_proposal_method": "greedy",
+            "verifier": {"name_or_path": location, "architectures": teacher.model.config.architectures},
+        },
+        LAYER: student.model.config.to_dict()
+        # vLLM counts the states here, and three unless it is told.
+        | {"vocab_size": target.vocab_size, "num_aux_hidden_states": 1},
+        READS: [teacher.config.num_hidden_layers],
+        "draft_vocab_size": len(vocabulary),
+        "norm_before_fc": True,
+        "norm_before_residual": False,
+        "tie_word_embeddings": False,
+        FINGERPRINT: target.embedding,
+    }
+    tensors = {name: value.bfloat16() for name, value in student.weights().items()}
+    tensors[HEAD] = teacher.head_rows(dtype)
+    tensors[INPUT_NORMS[0]] = teacher.model.get_decoder().norm.weight
+    if len(vocabulary) < target.vocab_size:
+        tensors[D2T] = vocabulary - torch.arange(len(vocabulary), device=vocabulary.device)
+        proposed = torch.zeros(target.vocab_size, dtype=torch.bool, device=vocabulary.device)
+        tensors[T2D] = proposed.index_fill(0, vocabulary, True)
+    _write(folder, tensors, described, CONFIG)
+
+
+def _write(folder: Path, tensors: dict[str, Tensor], described: dict[str, Any], name: str) -> None:
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    weights_part, description_part = (folder / f"{each}.part" for each in (WEIGHTS, name))
+    kept = {each: value.detach().cpu().contiguous() for each, value in tensors.items()}
+    save_file(kept, weights_part, {"format": "pt"})
     weights_part.replace(folder / WEIGHTS)
     description_part.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
-    description_part.replace(folder / DESCRIPTION)
+    description_part.replace(folder / name)
 
 
 _WHAT = {
     MODEL: "A draft model: {layers} of the target's layers, trained further.",
     EAGLE: "An EAGLE-style head: one layer over the target's last hidden states (Li et al. 2024).",
+    EAGLE3: "An EAGLE-3 layer over the target's last hidden states, in the format of `speculators`.",
     MEDUSA: "Medusa-style heads: {heads} tokens from the target's last hidden state (Cai et al. 2024).",
 }
 

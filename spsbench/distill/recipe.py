@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from spsbench.errors import UsageError
-from spsbench.models import EAGLE, KINDS, MEDUSA, MODEL
+from spsbench.models import EAGLE, EAGLE3, KINDS, MEDUSA, MODEL
 from spsbench.tasks.prompts import is_prompts_file
 
 OWN, PYTHON = SOURCES = ("own", "python")
@@ -20,7 +20,7 @@ class Recipe:
     """How a draft is made.
 
     Attributes:
-        kind: ``model``, ``eagle`` or ``medusa``.
+        kind: ``model``, ``eagle``, ``eagle3`` or ``medusa``.
         vocabulary: how many tokens it proposes, those that are written most often; 0 for all.
         data: where text comes from: ``own``, ``python``, and files of prompts.
     """
@@ -38,8 +38,8 @@ class Recipe:
 
     def require_possible(self) -> None:
         """Refuse what fits no target."""
-        if self.kind not in KINDS:
-            _refuse("--kind", self.kind, f"Choose from {MODEL}, {EAGLE} and {MEDUSA}.")
+        if self.kind not in (*KINDS, EAGLE3):
+            _refuse("--kind", self.kind, f"Choose from {MODEL}, {EAGLE}, {EAGLE3} and {MEDUSA}.")
         for source in self.data:
             if source not in SOURCES and not is_prompts_file(source):
                 _refuse("--data", source or "''", "Name own, python, or prompts files.")
@@ -53,7 +53,7 @@ class Recipe:
 
     def settings(self) -> dict[str, Any]:
         """For the record, what has no effect on this kind left out."""
-        unused = {MODEL: ("heads",), EAGLE: ("heads", "layers"), MEDUSA: ("layers",)}[self.kind]
+        unused = {MODEL: ("heads",), MEDUSA: ("layers",)}.get(self.kind, ("heads", "layers"))
         return {name: value for name, value in asdict(self).items() if name not in unused}
 
 

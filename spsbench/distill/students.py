@@ -15,6 +15,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spsbench.models.causal_lm import text_config
+from spsbench.models.speculators import WideLayer
+
+_SIZES = (
+    *(
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "hidden_act",
+    ),
+    *("rms_norm_eps", "max_position_embeddings", "rope_parameters"),
+)
 
 
 @dataclass(frozen=True)
@@ -133,28 +146,68 @@ class EagleHead(nn.Module):
         self.fc = nn.Linear(2 * width, width, bias=False)
         with torch.no_grad():
             self.fc.weight.copy_(torch.cat([torch.eye(width), torch.eye(width)], 1))
+        self.norm: nn.Module = nn.Identity()
+
+    def combined(self, features: Tensor) -> Tensor:
+        """What the first depth reads of the target's features."""
+        return features
+
+    def inputs(self, embedded: Tensor, read: Tensor) -> Tensor:
+        found: Tensor = self.fc(torch.cat([embedded, read], -1))
+        return found
 
     def predict(self, tokens: Tensor, features: Tensor) -> Iterator[Depth]:
         from transformers import DynamicCache
 
         embedded = self._embedding[0](tokens[:, 1:]).to(features.dtype)
-        cache, read = DynamicCache(), features
+        first = read = self.combined(features)
+        cache = DynamicCache()
         count = tokens.shape[1] - 1
         positions = torch.arange(count, device=tokens.device)
         for depth in range(self.depths):
             states = self.model(
-                inputs_embeds=self.fc(torch.cat([embedded, read], -1)),
+                inputs_embeds=self.inputs(embedded, read),
                 position_ids=positions.unsqueeze(0),
                 past_key_values=cache,
                 attention_mask=_mask(count, depth, embedded),
                 use_cache=True,
             ).last_hidden_state
-            yield Depth(states, 2)
-            read = torch.cat([features[:, :1], states[:, :-1]], 1)
+            yield Depth(self.norm(states), 2)
+            read = torch.cat([first[:, :1], states[:, :-1]], 1)
 
     def weights(self) -> dict[str, Tensor]:
         layer = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         return {"fc.weight": self.fc.weight} | layer
+
+
+class Eagle3Head(EagleHead):
+    """EAGLE-3's layer (Li et al. 2025) over the last feature alone, as ``speculators`` has it."""
+
+    def __init__(self, teacher: Teacher, depths: int) -> None:
+        from transformers import AutoModel, LlamaConfig
+
+        super().__init__(teacher, depths)
+        sizes = {name: getattr(teacher.config, name, None) for name in _SIZES}
+        config = LlamaConfig(**{name: size for name, size in sizes.items() if size}, num_hidden_layers=1)
+        config.vocab_size = 1
+        last, norm = self.model.layers[0], self.model.norm
+        self.model = AutoModel.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+        self.model.layers[0].load_state_dict(last.state_dict(), strict=False)
+        self.model.layers[0] = WideLayer(self.model.layers[0], before_residual=False)
+        self.model.set_input_embeddings(nn.Identity())
+        self.norm, self.model.norm = norm, nn.Identity()
+        self.fc = nn.Linear(teacher.hidden, teacher.hidden, bias=False)
+        nn.init.eye_(self.fc.weight)
+
+    def combined(self, features: Tensor) -> Tensor:
+        found: Tensor = self.fc(features)
+        return found
+
+    def inputs(self, embedded: Tensor, read: Tensor) -> Tensor:
+        return torch.cat([embedded, read], -1)
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name.removeprefix("model."): value for name, value in self.state_dict().items()}
 
 
 def _mask(count: int, depth: int, like: Tensor) -> Tensor:

@@ -20,11 +20,12 @@ from spsbench.drafters.registry import TREE, Context
 from spsbench.drafters.shape import Shape, shape_of
 from spsbench.drafters.tree import ModelTreeDrafter
 from spsbench.errors import UsageError
-from spsbench.models import EAGLE, MODEL
+from spsbench.models import EAGLE3, MEDUSA, MODEL
 from spsbench.models.causal_lm import CausalLM, HiddenStates, text_config
 from spsbench.models.heads import Chain, Heads, load_chain, load_heads
 from spsbench.models.live_tree import Branches, LiveTree
 from spsbench.models.source import ModelSource, embedding_of, fingerprint
+from spsbench.models.speculators import read_speculators, require_last_layer
 from spsbench.models.trained import TrainedDraft, read_trained
 from spsbench.paths import embedded_dir
 from spsbench.plugins import Options
@@ -87,7 +88,7 @@ class EagleModel:
         start, end = self._chain.length, self._chain.length + len(new)
         own = self._hidden.length < end
         assert not own or len(new) == 1, "several tokens that the target has not read"
-        features = self._predicted if own else self._hidden.features(start, end)
+        features = self._predicted if own else self._chain.combined(self._hidden.features(start, end))
         logits, self._predicted = self._chain.extend(new, features)
         if not own:
             self._true = end
@@ -259,10 +260,10 @@ def _nothing(u: Tensor) -> Draft:
 
 
 def _described(options: Options) -> TrainedDraft:
-    """What lies in the folder that was named; see ``read_trained`` for what else is raised."""
+    """What lies in the folder that was named; see its readers for what else is raised."""
     name = str(options["from"])
     folder = embedded_dir(name) or Path(name)
-    draft = read_trained(folder, _FLAG)
+    draft = read_speculators(folder, _FLAG) or read_trained(folder, _FLAG)
     if draft.kind == MODEL:
         raise UsageError(
             f"{name} is a draft model, not a head.", flag=_FLAG, remedy=f"Give it as --draft {name}."
@@ -278,6 +279,8 @@ def suits(options: Options, target: ModelSource) -> None:
     config, draft = text_config(target.config), _described(options)
     embedding = embedding_of(target, "--target") or draft.target.embedding  # else it is asked at loading
     draft.require_target(config.hidden_size, config.vocab_size, embedding, _FLAG)
+    if draft.kind == EAGLE3:
+        require_last_layer(draft, config, _FLAG)
 
 
 def build(options: Options, context: Context) -> EagleDrafter | MedusaDrafter | HeadTreeDrafter:
@@ -289,7 +292,7 @@ def build(options: Options, context: Context) -> EagleDrafter | MedusaDrafter | 
             remedy="It takes a loaded model, in a run.",
         )
     bits, shape = int(options["bits"]), shape_of(str(options[TREE]), "--tree")
-    if draft.kind != EAGLE:
+    if draft.kind == MEDUSA:
         heads = load_heads(draft, target, bits, _FLAG)
         if shape is None:
             return MedusaDrafter(heads, hidden, context.sampling)

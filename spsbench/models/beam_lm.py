@@ -253,7 +253,7 @@ def _relative(decoder: Any, positions: Tensor, distances: Tensor) -> AbstractCon
     return patch.object(attention, "compute_bias", compute_bias)
 
 
-def additive(branches: Branches, prefix: int, lm: TorchLM) -> Tensor:
+def additive(branches: Branches, prefix: int, lm: CausalLM) -> Tensor:
     """[1, 1, n, m] 0 where a column is seen, else the dtype's least number: what eager attention adds."""
     hidden = torch.from_numpy(~branches.sees).to(lm.device)
     tree = torch.zeros(hidden.shape, dtype=lm.dtype, device=lm.device)

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from onnx import TensorProto, helper
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.models import EAGLE, MEDUSA
+from spsbench.models import EAGLE, EAGLE3, MEDUSA
 from spsbench.models.beam_lm import additive
 from spsbench.models.blueprint import Blueprint, NotCovered, blueprint_of
 from spsbench.models.causal_lm import CausalLM, VocabularyRows, text_config
@@ -23,6 +23,7 @@ from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights
 from spsbench.models.live_tree import Branches
 from spsbench.models.onnx_graph import Builder, Graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, session_of
+from spsbench.models.speculators import HEAD, INPUT_NORMS, NORM, OWN_EMBEDDING, WideLayer
 from spsbench.models.torch_lm import RewindCache, TorchLM
 from spsbench.models.trained import SharedWeights, TrainedDraft, layer_config
 
@@ -55,6 +56,10 @@ class Chain(ABC):
     @abstractmethod
     def branch(self, tokens: Tensor, features: Tensor, branches: Branches) -> tuple[Tensor, Tensor]:
         """As ``extend``, of nodes of a tree: [n, V] logits and [n, hidden] features, of every one."""
+
+    def combined(self, features: Tensor) -> Tensor:
+        """[n, hidden] what entries read of the target's features; later ones read what entries predict."""
+        return features
 
     @abstractmethod
     def rollback(self, length: int) -> None:
@@ -91,6 +96,8 @@ class Heads(Protocol):
 
 
 class TorchChain(Chain):
+    _norm: nn.Module = nn.Identity()  # between a predicted feature and the output head
+
     def __init__(self, draft: TrainedDraft, target: TorchLM, bits: int) -> None:
         self._table = target.model.get_input_embeddings().weight
         width = self._table.shape[1]
@@ -108,18 +115,18 @@ class TorchChain(Chain):
         return self._cache.length
 
     def extend(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        feature = self._states(tokens, features)[-1:]
-        return self._score(feature), feature
+        feature = self._states(self._inputs(tokens, features))[-1:]
+        return self._score(self._norm(feature)), feature
 
     def branch(self, tokens: Tensor, features: Tensor, branches: Branches) -> tuple[Tensor, Tensor]:
         positions = torch.from_numpy(branches.positions[-len(tokens) :]).to(tokens.device)
         prefix = self.length + len(tokens) - len(branches.positions)
         mask = additive(branches, prefix, self._target)
-        predicted = self._states(tokens, features, position_ids=positions.unsqueeze(0), attention_mask=mask)
-        return self._score(predicted), predicted
+        inputs = self._inputs(tokens, features)
+        predicted = self._states(inputs, position_ids=positions.unsqueeze(0), attention_mask=mask)
+        return self._score(self._norm(predicted)), predicted
 
-    def _states(self, tokens: Tensor, features: Tensor, **placed: Tensor) -> Tensor:
-        states = linear(torch.cat([self._table[tokens], features], dim=-1), self._fc)
+    def _states(self, states: Tensor, **placed: Tensor) -> Tensor:
         given = {"inputs_embeds": states.unsqueeze(0), "past_key_values": self._cache, "use_cache": True}
         found: Tensor = self._body(**given, **placed).last_hidden_state[0]
         return found
@@ -127,9 +134,48 @@ class TorchChain(Chain):
     def rollback(self, length: int) -> None:
         self._cache.rollback(length)
 
+    def _inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
+        return linear(torch.cat([self._table[tokens], features], dim=-1), self._fc)
+
     def forward_bytes(self) -> int:
         layers = sum(part.nbytes for name, part in self._body.named_parameters() if "embed" not in name)
         return int(self._fc.nbytes + layers + self._score.nbytes)
+
+
+class Eagle3Chain(TorchChain):
+    """A head in the format of ``speculators``, by torch over either backend: see ``WideLayer``."""
+
+    def __init__(self, draft: TrainedDraft, target: TorchLM | OnnxLM, bits: int) -> None:
+        count, width = target.embedding_shape
+        self._stored: StoredWeights | None = None
+        if isinstance(target, OnnxLM):
+            self._stored = target.stored
+            weight = torch.from_numpy(target.stored.read(f"model.{NORM}").copy())
+        else:
+            weight = target.model.get_decoder().norm.weight.to(target.device)
+            self._table = target.model.get_input_embeddings().weight
+        if OWN_EMBEDDING in draft.stored:
+            self._stored, self._table = None, _read(draft, OWN_EMBEDDING, (count, width), target)
+        # Features carry the weight of the target's norm, not of the head's.
+        name = next((name for name in INPUT_NORMS if name in draft.stored), INPUT_NORMS[0])
+        norm = _read(draft, name, (width,), target)
+        self._fc = _read(draft, "fc.weight", (width, width), target) * (norm / weight)
+        self._body = _body(draft, target)
+        if not self._body.config.norm_output:
+            self._norm, self._body.norm = self._body.norm, nn.Identity()
+        self._score = _OutputHead(draft, target)
+        self._target = target
+        self._empty()
+
+    def combined(self, features: Tensor) -> Tensor:
+        return linear(features, self._fc)
+
+    def _inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
+        if self._stored is None:
+            return torch.cat([self._table[tokens], features], dim=-1)
+        embedded = np.zeros(features.shape, np.float32)
+        self._stored.rows(EMBEDDING, tokens.numpy(), embedded)
+        return torch.cat([torch.from_numpy(embedded), features], dim=-1)
 
 
 class TorchHeads:
@@ -151,17 +197,23 @@ class TorchHeads:
 
 
 class _OutputHead:
-    """Some rows of the target's output head, and its logits among those of all tokens."""
+    """Some rows of an output head, the target's or its own, and their logits among those of all tokens."""
 
-    def __init__(self, draft: TrainedDraft, target: TorchLM) -> None:
-        head = target.model.get_output_embeddings()
+    def __init__(self, draft: TrainedDraft, target: Any) -> None:
         size = target.vocab_size
         ids = torch.from_numpy(draft.ids_below(size)).to(target.device)
+        self._spread = VocabularyRows(ids, size)
+        if draft.kind == EAGLE3:
+            count, width = target.embedding_shape
+            rows = count if draft.vocabulary is None else len(draft.vocabulary)
+            self._weight = _read(draft, HEAD, (rows, width), target)[: len(ids)]
+            self._bias, self._scale = None, 1.0
+            return
+        head = target.model.get_output_embeddings()
         whole = len(ids) == size
         self._weight = head.weight[:size] if whole else head.weight[ids]
         self._bias = None if getattr(head, "bias", None) is None else head.bias[ids]
         self._scale = 1.0 / float(getattr(text_config(target.config), "logits_scaling", 1.0))
-        self._spread = VocabularyRows(ids, size)
 
     @property
     def nbytes(self) -> int:
@@ -172,14 +224,14 @@ class _OutputHead:
         return self._spread(logits if self._scale == 1.0 else logits * self._scale)
 
 
-def _read(draft: TrainedDraft, name: str, shape: tuple[int, ...], target: TorchLM) -> Tensor:
+def _read(draft: TrainedDraft, name: str, shape: tuple[int, ...], target: CausalLM) -> Tensor:
     found = draft.stored.read(name)
     if found.shape != shape:
         raise ValueError(f"{name} has the shape {found.shape}, not {shape}")
     return torch.from_numpy(found.copy()).to(target.device, target.dtype)
 
 
-def _body(draft: TrainedDraft, target: TorchLM) -> Any:
+def _body(draft: TrainedDraft, target: CausalLM) -> Any:
     """The decoder layers and the final norm, as transformers computes them; they get states, not tokens."""
     from transformers import AutoModel
 
@@ -189,9 +241,11 @@ def _body(draft: TrainedDraft, target: TorchLM) -> Any:
         raise ValueError(
             f"its layer is {config.hidden_size} wide, the target's states are {target.embedding_shape[1]}"
         )
-    body = AutoModel.from_config(config, dtype=target.dtype)
+    body, prefix = AutoModel.from_config(config, dtype=target.dtype), "model."
+    if draft.kind == EAGLE3:
+        body.layers[0], prefix = WideLayer(body.layers[0], config.norm_before_residual), ""
     state = {
-        name: _read(draft, f"model.{name}", tuple(part.shape), target)
+        name: _read(draft, f"{prefix}{name}", tuple(part.shape), target)
         for name, part in body.state_dict().items()
         if not name.startswith("embed_tokens")
     }
@@ -322,12 +376,16 @@ class _MedusaBuilder(Builder):
         )
 
 
-_CLASSES: dict[str, tuple[Any, Any]] = {EAGLE: (OnnxChain, TorchChain), MEDUSA: (OnnxHeads, TorchHeads)}
+_CLASSES: dict[str, tuple[Any, Any]] = {
+    EAGLE: (OnnxChain, TorchChain),
+    EAGLE3: (Eagle3Chain, Eagle3Chain),
+    MEDUSA: (OnnxHeads, TorchHeads),
+}
 
 
 def load_chain(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> Chain:
     """An EAGLE head over its target's backend; its weights are in memory once a target."""
-    assert draft.kind == EAGLE
+    assert draft.kind in (EAGLE, EAGLE3)
     chain: Chain = _attached(draft, target, bits, flag)
     return chain.fresh()
 
@@ -348,9 +406,10 @@ def _attached(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> An
     if key in target.attached:
         return target.attached[key]
     over_onnx, over_torch = _CLASSES[draft.kind]
-    if bits and not isinstance(target, OnnxLM):
+    if bits and (over_onnx is over_torch or not isinstance(target, OnnxLM)):
         raise UsageError(
-            f"bits={bits} needs a target over onnxruntime; this one runs over {target.backend}.",
+            f"bits={bits} rounds eagle and medusa heads over onnxruntime; this is {draft.kind} over"
+            f" {target.backend}.",
             flag=flag,
             remedy="Leave it out.",
         )

@@ -35,7 +35,7 @@ class MadeFor:
     name: str
     hidden: int
     vocab_size: int
-    embedding: str  # ``embedding_fingerprint`` of that table
+    embedding: str  # ``embedding_fingerprint`` of that table; empty if it was not kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class TrainedDraft:
             ("the embedding", made.embedding, embedding),
         )
         for what, wanted, found in pairs:
-            if wanted != found:
+            if wanted and wanted != found:
                 raise UsageError(
                     f"{self.folder} was made for {made.name}, with {what} {wanted}; this target has {found}.",
                     flag=flag,
@@ -121,7 +121,7 @@ def read_trained(folder: Path, flag: str) -> TrainedDraft:
     if not all(stored.reads(name) for name in stored.tensors if name != VOCABULARY):
         _refuse(folder, f"its {WEIGHTS} has tensors that are not floats of 16 or 32 bits", flag)
     if vocabulary is not None:
-        _require_vocabulary(folder, vocabulary, target.vocab_size, flag)
+        require_vocabulary(folder, vocabulary, target.vocab_size, flag)
     return TrainedDraft(folder, told["kind"], target, config, heads, vocabulary, stored)
 
 
@@ -157,7 +157,7 @@ def _described(folder: Path, flag: str) -> Mapping[str, Any]:
     return told
 
 
-def _require_vocabulary(folder: Path, ids: npt.NDArray[np.int64], vocab_size: int, flag: str) -> None:
+def require_vocabulary(folder: Path, ids: npt.NDArray[np.int64], vocab_size: int, flag: str) -> None:
     """Refuse ids that are not an ascending list of the target's tokens."""
     if ids.ndim != 1 or not len(ids):
         fault = "is not a list of token ids"

@@ -28,7 +28,7 @@ def distil(target: Path, out: Path, *more: object) -> Any:
 
 
 @pytest.mark.thorough_but("medusa")
-@pytest.mark.parametrize("kind", ["eagle", "medusa"])
+@pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa"])
 def test_a_head_is_made_and_runs(target: Path, tmp_path: Path, kind: str) -> None:
     made = distil(target, tmp_path / "head", "--kind", kind)
     assert made.code == 0, made.err

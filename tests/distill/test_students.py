@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_heads import TOKENS, VOCABULARY, stirred
 from tiny_models import over_onnx
-from torch import Tensor, nn
+from torch import Tensor
 
 from spsbench.distill.making import write_draft
 from spsbench.distill.students import EagleHead, MedusaHeads, Teacher, log_probs, shortened, spread
@@ -16,9 +17,6 @@ from spsbench.distill.training import cross_entropy, rejected
 from spsbench.models.heads import load_chain, load_heads
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import MadeFor, TrainedDraft, read_trained
-
-VOCABULARY = torch.arange(0, 256, 2)
-TOKENS = torch.randint(258, (1, 12), generator=torch.Generator().manual_seed(3))
 
 
 @pytest.fixture
@@ -31,16 +29,6 @@ def features(model: Any) -> Tensor:
     with torch.inference_mode():
         states: Tensor = model.get_decoder()(input_ids=TOKENS[:, :-1]).last_hidden_state
     return states.clone()
-
-
-def stirred(student: nn.Module) -> Any:
-    """With weights that bfloat16 holds exactly and no training would give."""
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for parameter in student.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
-            parameter.copy_(parameter.bfloat16().float())
-    return student.eval()
 
 
 def saved(student: Any, model: Any, kind: str, folder: Path, config: Any, heads: int = 0) -> TrainedDraft:
