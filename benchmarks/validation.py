@@ -91,6 +91,14 @@ RULES = [
 ]
 
 
+ROOFLINE = [
+    "Another prediction of the same cells, blind as well: times by the roofline of h100-sxm, which knows no "
+    "measurement of the paper. Decoding alone; no host, no scheduling, no prompts.",
+    "The context is the mean at the loops of each cell; EAGLE's K drafts are K forwards of its head.",
+    "Bands: the ends of all figures of the accelerator; acceptance is taken as exact.",
+]
+
+
 class Request(NamedTuple):
     """A recorded request: ``ahead`` is what a loop would keep that begins before each token but the first."""
 
@@ -229,10 +237,64 @@ def predict(repository: Path, out: Path) -> None:
         "matched": MATCHED,
         "environment": describe_environment(["python", "-m", "benchmarks.validation", "predict"]),
     }
-    lines = ",\n  ".join(json.dumps(each) for each in found)
+    save(out, written, found)
+
+
+def save(out: Path, written: Mapping[str, Any], cells: Sequence[Mapping[str, Any]]) -> None:
+    """Write a document whose cells stand in one line each."""
+    lines = ",\n  ".join(json.dumps(each) for each in cells)
     body = json.dumps(written, indent=1)[:-2] + f',\n "cells": [\n  {lines}\n ]\n}}\n'
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(body)
+
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128_256,
+}
+"""Llama-3.1-8B. EAGLE's head is one layer of it with the whole output vocabulary, without its input layer."""
+
+
+def roofline(repository: Path, out: Path) -> None:
+    """Write what the roofline of an H100 predicts, from the same acceptance: decoding alone, no host."""
+    from spsbench.whatif.hardware.decoder import Decoder
+    from spsbench.whatif.hardware.roofline import accelerators
+
+    machine = accelerators()["h100-sxm"]
+    target, head = Decoder.model_validate(LLAMA), Decoder.model_validate(LLAMA | {"num_hidden_layers": 1})
+    batch, found = np.array(BATCHES, np.float64), []
+    for name in DATASETS:
+        requests = requests_in(content(repository, path_of(name)))
+        for drafter in DRAFTERS:
+            ahead = [request.ahead[drafter] for request in requests]
+            unmatched = MATCHED[name] if drafter == "ngram" else 1.0
+            for k in KS:
+                pairs = zip(requests, ahead, strict=True)
+                every = np.array([walk(request.prompt, own, k, unmatched) for request, own in pairs])
+                loops, drafting, context = every.sum(0).tolist()
+                mean, length = round(context / loops), sum(map(len, ahead)) / loops
+                tokens, drafts = 1 + k * drafting / loops, 0 if drafter == "ngram" else k
+                gains = [
+                    length
+                    * corner.forward_s(target, batch, 1, mean)
+                    / (
+                        corner.forward_s(target, batch, tokens, mean)
+                        + drafts * corner.forward_s(head, batch, 1, mean)
+                    )
+                    for corner in machine.corners()
+                ]
+                own = zip(BATCHES, gains[0], np.min(gains[1:], 0), np.max(gains[1:], 0), strict=True)
+                speedup = {str(size): [round(float(each), 4) for each in three] for size, *three in own}
+                cell = {"dataset": name, "drafter": drafter, "k": k, "context": mean, "decode": speedup}
+                found.append(cell)
+    written = {"rules": ROOFLINE, "hardware": machine.model_dump(), "target": LLAMA}
+    written["environment"] = describe_environment(["python", "-m", "benchmarks.validation", "roofline"])
+    save(out, written, found)
 
 
 class Golden(NamedTuple):
@@ -309,13 +371,15 @@ def golden(repository: Path, curves: Path) -> None:
 def main(arguments: list[str]) -> int:
     """Carry out one part."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("part", choices=["predict", "golden"])
+    parser.add_argument("part", choices=["predict", "roofline", "golden"])
     parser.add_argument("--repository", type=Path)
     parser.add_argument("--golden", type=Path, help="a clone of InferenceX")
-    parser.add_argument("--out", type=Path, default=FOLDER / "predictions.json")
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     if options.part == "predict":
-        predict(options.repository, options.out)
+        predict(options.repository, options.out or FOLDER / "predictions.json")
+    elif options.part == "roofline":
+        roofline(options.repository, options.out or FOLDER / "roofline.json")
     else:
         golden(options.repository, options.golden)
     return 0
