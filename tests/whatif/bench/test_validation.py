@@ -17,8 +17,12 @@ from benchmarks.validation import (
     PAPERS,
     Request,
     Walk,
+    beside,
     cells,
+    comparison,
+    errors,
     judged,
+    mended,
     requests_in,
     seconds,
     step_spreads,
@@ -122,3 +126,43 @@ def test_one_set_of_texts_shows_a_step_that_other_texts_for_each_k_do_not() -> N
     fresh, same = step_spreads(tokens, loops, rng, draws=500)
     assert (same < 1e-9).all()
     assert (fresh > 0.01).all()
+
+
+def published(speedups: dict[str, float], **other: object) -> dict[str, object]:
+    own = {"source": "Figure 0", "kind": "measured", "dataset": "gsm8k", "drafter": "eagle", "shown": "EAGLE"}
+    return own | {"k": 3, "speedup": speedups} | other
+
+
+def test_a_comparison_shows_an_error_that_is_there_and_none_that_is_not() -> None:
+    requests = read(recorded())
+    (cell,) = cells("gsm8k", requests, "eagle", PAPERS, ks=(3,))
+    (other,) = cells("gsm8k", requests, "ngram", PAPERS, ks=(3,))
+    right = {batch: cell["whole"][batch][0] for batch in ("1", "64")}
+    wrong = {batch: value / 1.2 for batch, value in right.items()}
+    roofs = [
+        {"dataset": "gsm8k", "drafter": each, "k": 3, "decode": cell["whole"]} for each in ("eagle", "ngram")
+    ]
+    series = [
+        published(right),
+        published(wrong, shown="EAGLE-3"),
+        published(right, drafter="ngram", kind="simulated"),
+    ]
+    rows = beside([*series, {"quartiles": [1, 2, 3]}], [cell, other], roofs, {"gsm8k": requests})
+    assert errors(rows[:1], "predicted") == [0.0, 0.0]
+    assert errors(rows[1:2], "predicted") == pytest.approx([0.2, 0.2])
+    assert errors(rows[2:], "roofline") == []
+    text = comparison(rows)
+    assert "| EAGLE | measured | predicted, frozen | 2 | 2 | 0.0% | 0.0% |" in text
+    assert "| EAGLE-3 | measured | predicted, frozen | 2 | 0 | 20.0% | 20.0% |" in text
+    assert len(text.splitlines()) == 2 + 8 + 1 + 2 + 6
+
+
+def test_a_mean_over_requests_is_not_the_pooled_speedup() -> None:
+    slow, fast = np.zeros(400, np.int64), np.full(10, 8)
+    requests = [Request(10, {"eagle": slow}), Request(10, {"eagle": fast})]
+    (cell,) = cells("gsm8k", requests, "eagle", PAPERS, ks=(3,))
+    after = mended(requests, "eagle", 3, [1], 1.0)
+    assert after["1"] > 1.3 > cell["whole"]["1"][0]
+    alike = mended([requests[0], requests[0]], "eagle", 3, [1], 1.0)
+    (cell,) = cells("gsm8k", [requests[0], requests[0]], "eagle", PAPERS, ks=(3,))
+    assert alike["1"] == pytest.approx(cell["whole"]["1"][0], abs=1e-4)
