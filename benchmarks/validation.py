@@ -8,6 +8,7 @@ both side by side. Nothing of the repository is kept here: it is read from a clo
     python -m benchmarks.validation predict --repository CLONE
     python -m benchmarks.validation roofline --repository CLONE
     python -m benchmarks.validation compare --repository CLONE
+    python -m benchmarks.validation figure
     python -m benchmarks.validation golden --repository CLONE --golden CLONE_OF_INFERENCEX
 """
 
@@ -478,10 +479,43 @@ def compare(repository: Path, out: Path) -> None:
     out.write_text(comparison(rows))
 
 
+def implied(cell: Mapping[str, Any], speedup: float) -> float:
+    """Tokens per loop that a speedup at batch 1 means by the paper's times: nearly in proportion to it."""
+    return float(cell["acceptance"][0] * speedup / cell["whole"]["1"][0])
+
+
+NAMES = {"eagle": "EAGLE-3", "ngram": "n-gram"}
+"""By what Figure 7 of the paper shows of each."""
+
+
+def draw(out: Path, dataset: str) -> None:
+    """Draw the replayed curves of a data set, and the lengths that published speedups at batch 1 mean."""
+    from spsbench.report.figures.curve import acceptance
+
+    predictions, published = (
+        json.loads((FOLDER / f"{name}.json").read_text()) for name in ("predictions", "published")
+    )
+    cells = {
+        (each["drafter"], each["k"]): each for each in predictions["cells"] if each["dataset"] == dataset
+    }
+    curves: dict[str, dict[int, Interval]] = {}
+    for (drafter, k), cell in cells.items():
+        curves.setdefault(f"{NAMES[drafter]}, replayed", {})[k] = Interval(*cell["acceptance"])
+    for each in published["series"]:
+        if each["dataset"] != dataset or "speedup" not in each:
+            continue
+        if (each["kind"], each["shown"]) != ("measured", "EAGLE"):  # what is recorded is EAGLE-3's
+            name = f"{NAMES[each['drafter']]}, {each['kind']} ({each['source'].partition(' (')[0]})"
+            length = implied(cells[each["drafter"], each["k"]], each["speedup"]["1"])
+            curves.setdefault(name, {})[each["k"]] = Interval(length, None, None)
+    stamp = f"Llama-3.1-8B, {dataset}: arXiv 2601.11580 and its recorded requests"
+    out.write_text(acceptance(curves, stamp, synthetic=False, caption="").svg)
+
+
 def main(arguments: list[str]) -> int:
     """Carry out one part."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("part", choices=["predict", "roofline", "compare", "golden"])
+    parser.add_argument("part", choices=["predict", "roofline", "compare", "figure", "golden"])
     parser.add_argument("--repository", type=Path)
     parser.add_argument("--golden", type=Path, help="a clone of InferenceX")
     parser.add_argument("--out", type=Path)
@@ -492,6 +526,8 @@ def main(arguments: list[str]) -> int:
         roofline(options.repository, options.out or FOLDER / "roofline.json")
     elif options.part == "compare":
         compare(options.repository, options.out or FOLDER / "comparison.md")
+    elif options.part == "figure":
+        draw(options.out or FOLDER.parents[2] / "docs/images/validation-gsm8k.svg", "gsm8k")
     else:
         golden(options.repository, options.golden)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import subprocess
 from pathlib import Path
@@ -166,3 +167,21 @@ def test_a_mean_over_requests_is_not_the_pooled_speedup() -> None:
     alike = mended([requests[0], requests[0]], "eagle", 3, [1], 1.0)
     (cell,) = cells("gsm8k", [requests[0], requests[0]], "eagle", PAPERS, ks=(3,))
     assert alike["1"] == pytest.approx(cell["whole"]["1"][0], abs=1e-4)
+
+
+def test_the_frozen_predictions_are_those_that_were_committed_before_looking() -> None:
+    frozen = {
+        "predictions.json": "b19fac6231e672f0959766f051c32a2d8c8d45c1ac3e8a8bb6d28b81a0205e68",
+        "roofline.json": "34a2c7a0fb31722934916aa477707bf7442e0a7ad0517de8528db4afcd1a0751",
+    }
+    for name, digest in frozen.items():
+        assert hashlib.sha256((validation.FOLDER / name).read_bytes()).hexdigest() == digest, name
+
+
+@pytest.mark.thorough
+def test_the_figure_shows_every_published_point(tmp_path: Path) -> None:
+    out = tmp_path / "figure.svg"
+    assert validation.main(["figure", "--out", str(out)]) == 0
+    text = out.read_text()
+    for name in ("EAGLE-3, replayed", "n-gram, measured (Figure 1)", "EAGLE-3, simulated (Figure 10)"):
+        assert name in text
