@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 FORMATS = ("vllm", "sglang", "llama-cpp", "tensorrt-llm")
 """Engines whose options are known: see ``whatif.replay.recipes``."""
 
+HARDWARE = "Hardware that is not here"
+
 _PROMPTS, _CHECKED = 24, 8
 _TEXTS, _TIMES, _LIVE = 0.5, 0.12, 0.2
 """Shares of the budget: of writing texts and reading them, of timing, and of the live run at least."""
@@ -46,7 +48,7 @@ _ENDING_S = 15.0
 @takes(
     "task pair target draft data limit k drafter tree sampling budget objective memory format times out "
     "prompts no_check revision draft_revision turns temperature top_p top_k max_new_tokens seed device dtype "
-    "quantise threads backend",
+    "quantise threads backend hardware target_config draft_config curve alpha batch context",
     {
         options.FIRST: {
             "--draft MODEL...": "Draft model; may be repeated, to choose among several.",
@@ -73,6 +75,15 @@ _ENDING_S = 15.0
             ),
             "--no-check": "Predict only; do not run the recommended setting.",
         },
+        HARDWARE: {
+            "--hardware NAME": "Predict for an accelerator that is not here, e.g. h100-sxm; runs nothing.",
+            "--target-config FILE": "The target's config.json, or its folder.",
+            "--draft-config FILE": "The same of the draft, or of a head of ordinary layers.",
+            "--curve FILE": "acceptance.json or .yaml of `spsbench replay --curve --out DIR`.",
+            "--alpha A": "In its place: each draft token is accepted with probability A.",
+            "--batch LIST": "Batch sizes to show. Default: 1,8,64.",
+            "--context LIST": "Tokens in the cache: 4k, or 1k,4k for a table of each. Default: 1k.",
+        },
     },
 )
 def advise(**params: Any) -> None:
@@ -80,7 +91,12 @@ def advise(**params: Any) -> None:
 
     Example: spsbench advise prompts.jsonl --target package:smollm2
     """
-    advise_on(params)
+    if params["hardware"] is None:
+        advise_on(params)
+    else:
+        from spsbench.cli.hardware import show
+
+        show(params)
 
 
 def advise_on(params: Mapping[str, Any]) -> None:
@@ -246,7 +262,8 @@ def _config(params: Mapping[str, Any]) -> RunConfig:
     given = dict(params) | {"limit": params["limit"] or str(_PROMPTS), "arms": "ars"}
     given |= {"no_score": True, "no_proof": True}
     given["draft"] = params["draft"][0] if params["draft"] else None
-    for name in ("k", "drafter", "tree", "budget", "objective", "memory", "format", "times", "no_check"):
+    own = "k drafter tree budget objective memory format times no_check"
+    for name in f"{own} hardware target_config draft_config curve alpha batch context".split():
         del given[name]
     config = read_settings(given)
     refuse_beams(config, "advise")

@@ -74,7 +74,7 @@ def lengths(text: str | None, default: int) -> tuple[int, ...]:
     return tuple(sorted(set(found)))
 
 
-def _sizes(text: str | None) -> tuple[int, ...]:
+def sizes(text: str | None) -> tuple[int, ...]:
     """``1,2,4,8`` ascending and each once; nothing where nothing was typed."""
     from spsbench.config.models import MAX_BATCH
 
@@ -150,7 +150,7 @@ def _asked(params: Mapping[str, Any], *, random_weights: bool) -> BenchConfig:
     seed = values.seed(params["seed"])
     values.float_dtype(params["dtype"], "--dtype")
     contexts = lengths(params["context"], 256)
-    batches = _sizes(params["batch"])
+    batches = sizes(params["batch"])
     if batches and len(contexts) > 1:
         raise UsageError("batches are measured at one context.", flag="--context", remedy="Give one number.")
     alpha, run = params["alpha"], params["acceptance_from"]

@@ -208,6 +208,23 @@ TABLE = (
         "a curve is of chains of a fixed K, and nothing is timed for it.",
     ),
     Clash(("replay",), ("curve",), ("explain",)),
+    Clash(
+        ("advise",),
+        ("target_config", "draft_config", "curve", "alpha", "batch", "context"),
+        why="{value} is for hardware that is not here.",
+        remedy="Give --hardware.",
+        without=("hardware",),
+    ),
+    Clash(
+        ("advise",),
+        (
+            *("task", "prompts", "pair", "target", "draft", "data", "limit", "tree", "budget", "objective"),
+            *("memory", "out", "no_check", "revision", "draft_revision", "sampling", "turns", "seed"),
+            *("temperature", "top_p", "top_k", "max_new_tokens", "device", "quantise", "threads", "backend"),
+        ),
+        ("hardware",),
+        "nothing is run or read for hardware that is not here.",
+    ),
     Clash(("advise",), ("times",), why="{value} has K by batch size for an engine.", without=("format",)),
     Clash(("replay",), ("out",), why="{value} is where a curve is written.", without=("curve",)),
     Clash(("replay",), ("budget",), ("times",), "with --times nothing is timed here."),
