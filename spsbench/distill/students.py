@@ -141,6 +141,7 @@ class EagleHead(nn.Module):
         super().__init__()
         self._embedding = [teacher.embedding]
         self.depths = depths
+        self.model: Any
         self.numbers, self.model = teacher.layers_of(1)
         width = teacher.hidden
         self.fc = nn.Linear(2 * width, width, bias=False)

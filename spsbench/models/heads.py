@@ -104,7 +104,7 @@ class TorchChain(Chain):
         self._fc = _read(draft, "fc.weight", (width, 2 * width), target)
         self._body = _body(draft, target)
         self._score = _OutputHead(draft, target)
-        self._target = target
+        self._target: CausalLM = target
         self._empty()
 
     def _empty(self) -> None:
