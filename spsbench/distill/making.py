@@ -22,13 +22,12 @@ from spsbench.distill.students import Eagle3Head, EagleHead, MedusaHeads, SmallM
 from spsbench.distill.training import Batch, Progress, Training, batches_of, has_fast_bfloat16
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.files import make_folder
-from spsbench.models import EAGLE, EAGLE3, MEDUSA, MODEL
+from spsbench.models import EAGLE, EAGLE3, MEDUSA, MODEL, speculators
 from spsbench.models.blueprint import NotCovered, blueprint_of
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.loading import weights_folder
 from spsbench.models.source import ModelSource
-from spsbench.models.speculators import CONFIG, D2T, FINGERPRINT, HEAD, INPUT_NORMS, LAYER, READS, T2D
 from spsbench.models.trained import DESCRIPTION, FORMAT, VOCABULARY, WEIGHTS, MadeFor, embedding_fingerprint
 
 # Of the minutes: what is left is for learning.
@@ -306,24 +305,26 @@ def write_speculators(
             "default_proposal_method": "greedy",
             "verifier": {"name_or_path": location, "architectures": teacher.model.config.architectures},
         },
-        LAYER: student.model.config.to_dict()
+        speculators.LAYER: student.model.config.to_dict()
         # vLLM counts the states here, and three unless it is told.
         | {"vocab_size": target.vocab_size, "num_aux_hidden_states": 1},
-        READS: [teacher.config.num_hidden_layers],
+        speculators.READS: [teacher.config.num_hidden_layers],
         "draft_vocab_size": len(vocabulary),
         "norm_before_fc": True,
         "norm_before_residual": False,
         "tie_word_embeddings": False,
-        FINGERPRINT: target.embedding,
+        speculators.FINGERPRINT: target.embedding,
     }
     tensors = {name: value.bfloat16() for name, value in student.weights().items()}
-    tensors[HEAD] = teacher.head_rows(dtype)
-    tensors[INPUT_NORMS[0]] = teacher.model.get_decoder().norm.weight
+    tensors[speculators.HEAD] = teacher.head_rows(dtype)
+    # The target's, which the package takes for itself only where torch leaves missing weights not a number.
+    tensors[speculators.OWN_EMBEDDING] = teacher.model.get_input_embeddings().weight
+    tensors[speculators.INPUT_NORMS[0]] = teacher.model.get_decoder().norm.weight
     if len(vocabulary) < target.vocab_size:
-        tensors[D2T] = vocabulary - torch.arange(len(vocabulary), device=vocabulary.device)
+        tensors[speculators.D2T] = vocabulary - torch.arange(len(vocabulary), device=vocabulary.device)
         proposed = torch.zeros(target.vocab_size, dtype=torch.bool, device=vocabulary.device)
-        tensors[T2D] = proposed.index_fill(0, vocabulary, True)
-    _write(folder, tensors, described, CONFIG)
+        tensors[speculators.T2D] = proposed.index_fill(0, vocabulary, True)
+    _write(folder, tensors, described, speculators.CONFIG)
 
 
 def _write(folder: Path, tensors: dict[str, Tensor], described: dict[str, Any], name: str) -> None:

@@ -195,7 +195,7 @@ def test_a_student_is_what_is_read_from_its_folder(model: Any, raw: Tensor, head
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_the_files_are_named_as_the_package_names_them(head: Path) -> None:
+def test_the_files_are_named_as_the_package_names_them(head: Path, model: Any) -> None:
     layer = {f"self_attn.{name}_proj" for name in "qkvo"} | {
         f"mlp.{name}_proj" for name in ("gate", "up", "down")
     }
@@ -207,9 +207,11 @@ def test_the_files_are_named_as_the_package_names_them(head: Path) -> None:
         "input_norm.weight",
         "norm.weight",
         "lm_head.weight",
+        "embed_tokens.weight",
         "d2t",
         "t2d",
     }
+    assert torch.equal(stored["embed_tokens.weight"], model.get_input_embeddings().weight)
     assert torch.equal(torch.arange(len(stored["d2t"])) + stored["d2t"], VOCABULARY)
     assert torch.equal(stored["t2d"].nonzero().flatten(), VOCABULARY)
 
