@@ -16,7 +16,7 @@ from commandline import Cli, Result
 from spsbench.errors import SpsbenchError
 from spsbench.models import memory
 
-execute = importlib.import_module("spsbench.runner.execute")
+conditions = importlib.import_module("spsbench.runner.conditions")
 FLAGS = ("--max-new-tokens", "6", "--set", "warmup=false", "--trace", "0", "--quiet")
 
 
@@ -120,9 +120,9 @@ def test_other_versions_are_refused(
     cli: Cli, short: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = shutil.copytree(short, tmp_path / "run")
-    whole = execute.conditions_of
+    whole = conditions.conditions_of
     monkeypatch.setattr(
-        execute, "conditions_of", lambda *given: whole(*given) | {"torch": "9.9", "cpu": "Z80"}
+        conditions, "conditions_of", lambda *given: whole(*given) | {"torch": "9.9", "cpu": "Z80"}
     )
     refused = further(cli, directory, "--threads", "1")
     assert refused.code == 2
