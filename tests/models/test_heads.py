@@ -252,7 +252,9 @@ def test_what_a_backend_cannot_do_is_refused_with_a_way_out(tmp_path: Path) -> N
     load_chain(read_trained(folder, FLAG), torch_lm, 0, FLAG)
     with pytest.raises(UsageError, match=r"cannot be built over onnxruntime: heads of 8.*--backend torch"):
         load_chain(read_trained(folder, FLAG), onnx, 0, FLAG)
-    with pytest.raises(UsageError, match=r"bits=8 needs a target over onnxruntime.*Leave it out"):
+    with pytest.raises(
+        UsageError, match=r"bits=8 rounds .* over onnxruntime; this is eagle over torch.*Leave it out"
+    ):
         load_chain(read_trained(folder, FLAG), torch_lm, 8, FLAG)
     with pytest.raises(SpsbenchError, match=r"bits=3 is not valid.*bits=8 or bits=4"):
         load_chain(read_trained(folder, FLAG), onnx, 3, FLAG)
