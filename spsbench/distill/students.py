@@ -154,8 +154,7 @@ class EagleHead(nn.Module):
         return features
 
     def inputs(self, embedded: Tensor, read: Tensor) -> Tensor:
-        found: Tensor = self.fc(torch.cat([embedded, read], -1))
-        return found
+        return F.linear(torch.cat([embedded, read], -1), self.fc.weight)
 
     def predict(self, tokens: Tensor, features: Tensor) -> Iterator[Depth]:
         from transformers import DynamicCache
@@ -201,8 +200,7 @@ class Eagle3Head(EagleHead):
         nn.init.eye_(self.fc.weight)
 
     def combined(self, features: Tensor) -> Tensor:
-        found: Tensor = self.fc(features)
-        return found
+        return F.linear(features, self.fc.weight)
 
     def inputs(self, embedded: Tensor, read: Tensor) -> Tensor:
         return torch.cat([embedded, read], -1)

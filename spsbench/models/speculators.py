@@ -30,21 +30,13 @@ FINGERPRINT = "verifier_embedding"
 
 
 class WideLayer(nn.Module):
-    """A decoder layer whose attention reads an embedding beside a state, and adds to the state.
-
-    Args:
-        layer: of transformers, llama or qwen3.
-        before_residual: the normed state is what attention is added to.
-    """
+    """A layer of transformers whose attention reads an embedding beside a state and adds to the state."""
 
     def __init__(self, layer: Any, before_residual: bool) -> None:
         super().__init__()
         self._before_residual = before_residual
-        self.self_attn, self.mlp = layer.self_attn, layer.mlp
-        self.input_layernorm, self.post_attention_layernorm = (
-            layer.input_layernorm,
-            layer.post_attention_layernorm,
-        )
+        self.self_attn, self.mlp, self.input_layernorm = layer.self_attn, layer.mlp, layer.input_layernorm
+        self.post_attention_layernorm = layer.post_attention_layernorm
         self.hidden_norm = copy.deepcopy(layer.input_layernorm)
         for name in ("q_proj", "k_proj", "v_proj"):
             product = getattr(self.self_attn, name)

@@ -15,10 +15,12 @@ from tiny_models import over_onnx
 from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 
+from spsbench.decode.beam import Node
 from spsbench.distill.making import write_speculators
 from spsbench.distill.students import Eagle3Head, Teacher
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models.heads import load_chain
+from spsbench.models.live_tree import LiveTree
 from spsbench.models.speculators import READS, read_speculators, require_last_layer
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import MadeFor
@@ -152,6 +154,34 @@ def test_it_drafts_what_the_definition_says(
         expected = by_hand(head, model, TOKENS[0, 1:], raw[:ENTRIES])
     torch.testing.assert_close(found[:, VOCABULARY], expected, rtol=1e-5, atol=1e-5)
     assert bool((found[:, 1::2] == float("-inf")).all())
+
+
+@pytest.mark.parametrize("backend", ["onnx", "torch"])
+def test_nodes_of_a_tree_are_chains_that_went_there(
+    head: Path, model: Any, raw: Tensor, backend: str
+) -> None:
+    """Two children and a grandchild, each against a chain of its own."""
+    draft = read_speculators(head, FLAG)
+    assert draft is not None
+    with torch.inference_mode():
+        chain = load_chain(draft, over_onnx(model) if backend == "onnx" else TorchLM(model), 0, FLAG)
+        states = chain.combined(model.get_decoder().norm(raw[:ENTRIES]))
+
+        def begun() -> Tensor:
+            chain.rollback(0)
+            return chain.extend(TOKENS[0, 1 : ENTRIES + 1], states)[1].clone()
+
+        below, tree, root = begun(), LiveTree(ENTRIES - 1, 1), Node(0)
+        children = [root.child(7), root.child(9)]
+        tree.add(children)
+        rows, own = chain.branch(torch.tensor([7, 9]), below.expand(2, -1), tree.last(2))
+        rows, below_second = rows.clone(), own[1:].clone()
+        tree.add([children[1].child(11)])
+        last = chain.branch(torch.tensor([11]), below_second, tree.last(1))[0].clone()
+        for token, row in zip((7, 9), rows, strict=True):
+            torch.testing.assert_close(chain.extend(torch.tensor([token]), begun())[0][0], row)
+        row, own = chain.extend(torch.tensor([9]), begun())
+        torch.testing.assert_close(chain.extend(torch.tensor([11]), own.clone())[0], last)
 
 
 NORMS = ("layers.0.input_layernorm.weight", "layers.0.hidden_norm.weight")
