@@ -53,10 +53,10 @@ RELEASES = (
         for version in ("2026.4.1.0", "2026.3.1.0", "2026.1.0.0", "2025.4.1.0", "2025.2.0.0")
     ),
     *(Release("transformers", version) for version in ("5.15.1", "5.15.0", "4.45.0", "4.44.2", "4.43.2")),
-    *(
-        Release("llama-cpp", version, f":draft_sampling={rule}")
-        for version in ("11434.0.0", "11205.0.0", "10930.0.0", "10502.0.0")
-        for rule in ("greedy", "probabilistic")
+    *(Release("llama-cpp", "11434.0.0", f":draft_sampling={rule}") for rule in ("greedy", "probabilistic")),
+    *(  # which know one rule alone
+        Release("llama-cpp", version, ":draft_sampling=greedy")
+        for version in ("11205.0.0", "10930.0.0", "10502.0.0")
     ),
     *(Release("vllm", version, ":draft_sample_method=probabilistic") for version in ("0.32.0", "0.31.0")),
     *(Release("mlx-lm", version) for version in ("0.32.2", "0.31.3", "0.30.7", "0.29.1")),

@@ -238,7 +238,9 @@ def flags(load: Load) -> list[str]:
     elif load.draft is not None:
         told += ["--spec-type", "draft-simple", "-md", load.draft, "--spec-draft-p-min", "0"]
         told += ["--spec-draft-n-max", str(load.k), "--spec-draft-n-min", str(load.k)]
-        told += ["-ctkd", "f32", "-ctvd", "f32", "--spec-draft-sampling", _how(load)]
+        told += ["-ctkd", "f32", "-ctvd", "f32"]
+        if _how(load) != "greedy":  # the only rule of older builds, which do not know the option
+            told += ["--spec-draft-sampling", _how(load)]
         pools += ["-td", "-tbd"]
     if load.threads is not None:
         told += [part for flag in pools for part in (flag, str(load.threads))]
