@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from spsbench.cli.explain import shape
 from spsbench.environment import describe_environment
 from spsbench.law.text_loops import loops_over
 from spsbench.records import Interval
@@ -330,22 +331,12 @@ def roofline(repository: Path, out: Path) -> None:
     save(out, written, found)
 
 
-class Golden(NamedTuple):
-    """A published curve: where it falls, where its steps grow by more than rounding, its smallest step."""
-
-    falls: list[int]
-    grows: list[int]
-    smallest: tuple[int, float]
-
-
-def judged(curve: Mapping[int, float]) -> Golden:
-    """A curve with two decimals, by hundredths: a difference of 0.01 is one, not 0.0099."""
-    hundredths = {0: 100} | {k: round(100 * length) for k, length in curve.items()}
-    steps = {k: hundredths[k] - hundredths[k - 1] for k in curve if k - 1 in hundredths}
-    falls = [k for k, step in steps.items() if step < 0]
-    grows = [k for k, step in steps.items() if k - 1 in steps and step > steps[k - 1] + 2]
-    at, least = min(((k, abs(step)) for k, step in steps.items() if step), key=lambda each: each[1])
-    return Golden(falls, grows, (at, least / 100))
+def smallest_step(curve: Mapping[int, float]) -> tuple[int, float]:
+    """Where a curve of two decimals changes least from K - 1 to K, and by how much."""
+    before = {1: 1.0} | {k + 1: length for k, length in curve.items()}
+    steps = {k: abs(round(100 * (length - before[k]))) for k, length in curve.items() if k in before}
+    at, least = min(((k, step) for k, step in steps.items() if step), key=lambda each: each[1])
+    return at, least / 100
 
 
 def step_spreads(
@@ -388,7 +379,7 @@ def golden(repository: Path, curves: Path) -> None:
             path = Path(folder, Path(name).name)
             path.write_bytes(content(curves, name))
             for curve_name, curve in foreign.read(path, foreign.PUBLISHED, "--golden").published.items():
-                falls, grows, (k, step) = judged(curve)
+                odd, (k, step) = shape(curve), smallest_step(curve)
                 needed = [
                     " to ".join(
                         f"{80 * (1.96 * own[way][k - 2] * curve[k] / step) ** 2:,.0f}"
@@ -396,7 +387,10 @@ def golden(repository: Path, curves: Path) -> None:
                     )
                     for way in (0, 1)
                 ]
-                marks = [", ".join(map(str, each)) for each in (falls, grows)]
+                marks = [
+                    ", ".join(str(k) for k, found in odd.items() if found == what)
+                    for what in ("falls", "step grows")
+                ]
                 about = [path.stem, curve_name, *marks, f"{step:.2f} (K={k})", *needed]
                 print(f"| {' | '.join(about)} |")
 

@@ -190,6 +190,8 @@ def test_a_published_curve_is_looked_at_for_its_shape(tmp_path: Path) -> None:
     (curve,) = found_in(path).published.values()
     assert shape(curve) == {3: "step grows", 4: "falls", 5: "step grows"}
     assert shape({1: 1.8, 2: 2.4, 3: 2.9, 4: 3.41}) == {}  # within rounding
+    falling = [shape({1: high, 2: low}) for high, low in ((3.52, 3.51), (2.55, 2.54), (1.81, 1.8))]
+    assert falling == [{2: "falls"}] * 3  # hundredths: as floats the first differ by more than 0.01
     path.write_text("model:\n  thinking_on: fast\n")
     with pytest.raises(UnavailableError, match="no mapping of K"):
         found_in(path)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _FEWEST = 8
 """Requests, for an interval."""
-_ROUNDED = 0.01
-"""Of published curves, which have two decimals."""
 
 
 class Definition(NamedTuple):
@@ -100,19 +98,16 @@ def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
 
 
 def shape(curve: Mapping[int, float]) -> dict[int, str]:
-    """Where a curve falls, or steps more than before, by more than rounding.
+    """Where a curve of two decimals falls, or steps more than before, by more than rounding.
 
     Over one set of texts it never falls, where what is accepted does not depend on where a loop began: a
     longer draft from an earlier place ends no earlier. Its steps may grow, which few texts make them do.
+    Rounding keeps an order, so that a fall of 0.01 is one; it can make a step that grows by 0.02.
     """
-    ks, found = [k for k in curve if k - 1 in {0, *curve}], {}
-    steps = {k: curve[k] - curve.get(k - 1, 1.0) for k in ks}
-    for k, step in steps.items():
-        if step < -_ROUNDED:
-            found[k] = "falls"
-        elif k - 1 in steps and step > steps[k - 1] + 2 * _ROUNDED:
-            found[k] = "step grows"
-    return found
+    hundredths = {0: 100} | {k: round(100 * length) for k, length in curve.items()}
+    steps = {k: hundredths[k] - hundredths[k - 1] for k in curve if k - 1 in hundredths}
+    grows = {k: "step grows" for k, step in steps.items() if k - 1 in steps and step > steps[k - 1] + 2}
+    return grows | {k: "falls" for k, step in steps.items() if step < 0}
 
 
 def explain(path: Path, found: Found, params: Mapping[str, Any]) -> None:
