@@ -49,7 +49,8 @@ class Rules(_Settings):
 class Entry(_Settings):
     """An engine that can be installed; ``spare_bytes`` are taken beyond the others while that goes on, and
     ``statistics`` are the fields of an answer that it fills, of ``loops``, ``drafted``, ``accepted``.
-    ``pins`` are packages that every release gets in this version: its results depend on them.
+    ``pins`` are packages that every release gets in this version: its results depend on them. ``without`` are
+    packages that a release asks for and does not need, and whose wheels do not fit the others.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Entry(_Settings):
     source: Source | None = None
     elsewhere: dict[str, str] = {}
     pins: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     locked: bool = True  # the lock file is of this release
     fetch_bytes: Count
     kept_bytes: Count
@@ -353,6 +355,8 @@ def _fill(
             if not more:
                 raise
             pip(*entry.requirements, *more)
+        if entry.without:
+            run_here(environment.python, "-m", "pip", "uninstall", "--yes", *entry.without)
     if archive is not None:
         _compile(entry, environment, archive, scratch, run_here)
         archive.unlink()

@@ -114,6 +114,19 @@ def test_a_release_is_in_a_place_of_its_own_with_the_pins_of_the_catalogue(
     assert (older.environment.is_here, newest.is_here) == (False, False)
 
 
+def test_what_a_release_does_not_need_is_removed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wheel beside the CPU build of PyTorch that is made for another: the engine would not load."""
+    write_catalogue(tmp_path, monkeypatch, "without: [vision]\n")
+    execute = FakeRun()
+    install(load_entry("tiny@0.9", "NAME"), execute)
+    assert [each[3:] for each in execute.ran[2:]] == [["uninstall", "--yes", "vision"]]
+    locked = FakeRun()
+    install(tiny(), locked)
+    assert not any("uninstall" in each for each in locked.ran)
+
+
 @pytest.mark.parametrize("version", ["", "../1", "1 2", "one"])
 def test_a_release_that_is_none_is_refused(
     version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
