@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import re
@@ -132,3 +133,74 @@ def in_this_process(command: list[str], **_: object) -> subprocess.CompletedProc
 def test_an_audit_without_a_url_says_how(capsys: pytest.CaptureFixture[str]) -> None:
     assert example("audit_server").main(["--pair", "mini"]) == 2
     assert "http://localhost:8000" in capsys.readouterr().err
+
+
+TEXT = {"prompt_token_ids": [5, 6], "token_ids": [7, 8, 0]}
+
+
+def served(*answers: object, **asked: object) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What a server behind the tap is asked, and what the client gets of its answer, a JSON or events."""
+    tap, got, sent = example("tap"), {}, []
+    body = json.dumps(asked).encode()
+    coming = [{"type": "http.request", "body": body[:9], "more_body": True}]
+    coming += [{"type": "http.request", "body": body[9:]}]
+    stream = bool(asked.get("stream"))
+
+    async def server(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        read = (await receive())["body"]
+        assert int(dict(scope["headers"])[b"content-length"]) == len(read)
+        got.update(json.loads(read))
+        await send({"type": "http.response.start", "status": 200})
+        for answer in answers:
+            data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+            await send({"type": "http.response.body", "body": b"data: %s\n\n" % data if stream else data})
+
+    async def receive() -> dict[str, Any]:
+        return coming.pop(0)
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "path": "/v1/completions", "headers": [(b"content-length", b"%d" % len(body))]}
+    asyncio.run(tap.Tap(server)(scope, receive, send))
+    return got, sent
+
+
+def test_the_tap_writes_what_a_server_answers_as_follow_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "requests.jsonl"
+    monkeypatch.setenv("SPSBENCH_TAP", str(log))
+    whole = {"id": "a", "choices": [{"index": 0, "finish_reason": "stop", **TEXT}]}
+    got, sent = served(whole, prompt="x", temperature=0.5, top_k=-1, presence_penalty=0.0, stop=None)
+    assert got == {"prompt": "x", "temperature": 0.5, "top_k": -1, "presence_penalty": 0, "stop": None} | {
+        "return_token_ids": True
+    }
+    assert [each.get("body") for each in sent] == [None, json.dumps(whole).encode()]
+    pieces = [
+        {"index": 0, "token_ids": ids, "finish_reason": end} for ids, end in (([7], None), ([8], "length"))
+    ]
+    events = [
+        {"id": "b", "prompt_token_ids": [5, 6], "choices": [pieces[0]]},
+        {"id": "b", "choices": [pieces[1]]},
+    ]
+    served(*events, b"[DONE]", messages=[], stream=True, temperature=0)
+    # neither what changes the law, nor what did not end, nor what is an error
+    for odd in ({"presence_penalty": 1}, {"tools": [{}]}, {"logit_bias": {"5": 1}}, {"n": 2}):
+        got, _ = served(whole, prompt="x", **odd)
+        assert "return_token_ids" not in got
+    served(events[0], prompt="x", stream=True)
+    served({"error": {"message": "no"}}, prompt="x")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(line["id"], line["prompt_ids"], line["completion_ids"]) for line in lines] == [
+        ("a-0", [5, 6], [7, 8, 0]),
+        ("b-0", [5, 6], [7, 8]),
+    ]
+    assert [line["sampling"] for line in lines] == [
+        {"temperature": 0.5, "top_p": 1.0, "top_k": 0},
+        {"greedy": True},
+    ]
+    result = call(
+        "audit", "--follow", log, "--pair", "mini", "--every", "1", "--budget", "2s", "--quiet", "--json"
+    )
+    assert result.code == 4, result.err  # tokens that nobody drew
