@@ -26,7 +26,7 @@ from spsbench.engines.external.protocol import (
 from spsbench.engines.external.serving import PENALTIES, require_processors, serve, until_stop, usual_settings
 from spsbench.engines.external.waves import stepped
 
-_DEFECT = "0.32.0 verifies sampled tokens with uninitialised temperature, top-k and top-p (vllm issue 55005)."
+_DEFECT = "Up to 0.32.0 drafts are verified with uninitialised temperature, top-k and top-p (vllm 55005)."
 _TOP_K = "in 0.32.0 top-k without top-p fails with a draft (max() of no rows in apply_top_k_only)"
 _PROCESSORS = (*PENALTIES, "min_new_tokens", "grammar")
 _ALONE = ("min_p", "logit_bias")
