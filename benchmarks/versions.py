@@ -89,7 +89,7 @@ COLUMNS = {
 }
 """Group, whether it is plain, and requests in flight of each column."""
 
-_LOOKUP = ("openvino",)
+_LOOKUP = ("openvino", "llama-cpp")
 
 
 @dataclass(frozen=True, slots=True)
