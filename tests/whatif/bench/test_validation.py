@@ -22,13 +22,14 @@ from benchmarks.validation import (
     cells,
     comparison,
     errors,
-    judged,
     mended,
     requests_in,
     seconds,
+    smallest_step,
     step_spreads,
     walk,
 )
+from spsbench.cli.explain import shape
 
 
 def recorded(seed: int = 0, requests: int = 12) -> list[dict[str, object]]:
@@ -114,9 +115,11 @@ def test_predictions_are_written_from_a_clone(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_shape_of_a_published_curve_is_read_by_hundredths() -> None:
-    assert judged({1: 1.8, 2: 2.55, 3: 2.54, 4: 2.54}) == ([3], [], (3, 0.01))
-    assert judged({1: 1.8, 2: 2.55, 3: 2.54, 4: 2.56}).grows == [4]
-    assert judged({1: 1.8, 2: 2.5, 3: 3.0, 4: 3.4}) == ([], [], (4, 0.4))
+    still = {1: 1.8, 2: 2.55, 3: 2.54, 4: 2.54}
+    assert (shape(still), smallest_step(still)) == ({3: "falls"}, (3, 0.01))
+    assert shape(still | {4: 2.56}) == {3: "falls", 4: "step grows"}
+    even = {1: 1.8, 2: 2.5, 3: 3.0, 4: 3.4}
+    assert (shape(even), smallest_step(even)) == ({}, (4, 0.4))
 
 
 def test_one_set_of_texts_shows_a_step_that_other_texts_for_each_k_do_not() -> None:
