@@ -88,7 +88,7 @@ class Tap:
         asked, why = self._asked(body)
         if why is None:
             body = json.dumps({**asked, "return_token_ids": True}).encode()
-        kept, pending = [b""], [{"type": "http.request", "body": body}]
+        kept, pending = list[bytes](), [{"type": "http.request", "body": body}]
 
         async def again() -> Message:
             return pending.pop() if pending else await receive()
@@ -102,7 +102,7 @@ class Tap:
         headers = [*rest, (b"content-length", str(len(body)).encode())]
         await self._app({**scope, "headers": headers}, again, seen)
         if why is None:
-            self._write(b"".join(kept), {"time": came_s, "sampling": sampling_of(asked)})
+            self._write(b"".join(kept), asked, came_s)
 
     def _asked(self, body: bytes) -> tuple[Message, str | None]:
         try:
@@ -114,10 +114,11 @@ class Tap:
             logging.getLogger("tap").warning("not written, it has %s", why)
         return asked, why
 
-    def _write(self, answer: bytes, about: dict[str, Any]) -> None:
+    def _write(self, answer: bytes, asked: Message, came_s: float) -> None:
         try:
+            about = {"time": came_s, "sampling": sampling_of(asked)}
             lines = [json.dumps(text | about) for text in texts_of(answer)]
-        except (ValueError, KeyError, TypeError):  # an error of the server: nothing was drawn
+        except (ValueError, KeyError, TypeError):  # an error of the server or the client: nothing was drawn
             return
         with open(self._path, "a", encoding="utf-8") as log:  # noqa: PTH123 -- one write, so that lines stay whole
             log.write("".join(f"{line}\n" for line in lines))

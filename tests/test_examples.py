@@ -190,7 +190,7 @@ def test_the_tap_writes_what_a_server_answers_as_follow_reads_it(
         got, _ = served(whole, prompt="x", **odd)
         assert "return_token_ids" not in got
     served(events[0], prompt="x", stream=True)
-    served({"error": {"message": "no"}}, prompt="x")
+    served({"error": {"message": "no"}}, prompt="x", top_k="five")
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert [(line["id"], line["prompt_ids"], line["completion_ids"]) for line in lines] == [
         ("a-0", [5, 6], [7, 8, 0]),
