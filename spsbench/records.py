@@ -410,9 +410,7 @@ class Generation:
     Attributes:
         prefill_s: seconds for the prompt but its last token through every model the arm uses.
         decode_s: seconds from the end of prefill to the last emitted token.
-        draft_rows: per loop the ``decode.rows.Rows`` that its drafted tokens were drawn from, as far as their
-            places are in the output; None of one whose tokens were certain. None if they were not kept. Not
-            stored.
+        kept_rows: the ``engines.derivation.KeptRows`` of its loops; None if they were not kept. Not stored.
         latency_s: seconds from the end of prefill to the last token, of a row in a batch, whose ``decode_s``
             is its share of them; None where the sequence had the machine to itself.
     """
@@ -426,7 +424,7 @@ class Generation:
     trace: list[TracedToken] | None = None
     losslessness: dict[str, float] | None = None
     proposed: list[list[int]] | None = None
-    draft_rows: list[Any] | None = None
+    kept_rows: Any = None
     token_evidence: TokenEvidence | None = None
     hypotheses: list[Hypothesis] | None = None
     latency_s: float | None = None

@@ -233,8 +233,27 @@ class Evidence(Judgement):
     log10_e_values: dict[str, float]
 
 
+class RowsApart(TypedDict):
+    """How far the rows that an arm's loops had lie from an independent forward, see ``spsbench.law.apart``.
+
+    ``apart``: mean distance. ``beyond``: rows farther away than rounding explains; null in 16 bits, where
+    ``rounding`` is what the independent forward itself differs by when it reads ``measured`` positions in
+    blocks; null where it did not.
+    """
+
+    rows: int
+    apart: float
+    beyond: int | None
+    measured: int
+    rounding: float | None
+
+
 class Decisions(Judgement):
-    """What came of deriving an arm's decisions again, see ``spsbench.stats.losslessness.decisions_of``."""
+    """What came of deriving an arm's decisions again, see ``spsbench.stats.losslessness.decisions_of``.
+
+    ``target`` and ``draft``: the rows that the loops had. Without ``target``, as in runs from before these
+    were kept, decisions were derived from the independent forward's rows.
+    """
 
     sequences: int
     share: float
@@ -246,6 +265,8 @@ class Decisions(Judgement):
     exact: bool
     recorded: NotRequired[int]
     open: NotRequired[int]
+    target: NotRequired[RowsApart]
+    draft: NotRequired[RowsApart]
 
 
 class Divergence(TypedDict):

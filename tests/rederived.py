@@ -9,8 +9,7 @@ from tiny_models import make_pair
 
 from spsbench.config import resolve
 from spsbench.config.models import TORCH
-from spsbench.drafters.registry import Policy
-from spsbench.engines.rescore import decided_again, teacher_force
+from spsbench.engines.rescore import rows_held_against, teacher_force
 from spsbench.law.evidence import Sums
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import find_pair, load_pair
@@ -35,11 +34,26 @@ def mini() -> tuple[Models, Tokenizer]:
     return (pair.target, pair.draft), pair.tokenizer
 
 
-def decisions(
-    models: Models, asked: Request, generation: Generation, k: int, policy: Policy | None = None
-) -> Sums:
-    """The sums over the decisions of an output, each derived once more from uncached forwards."""
+def decisions(models: Models, asked: Request, generation: Generation, k: int) -> Sums:
+    """The sums over the decisions of an output, each derived once more, and over the rows that they had.
+
+    In float32 a row that contradicts an independent forward counts as a decision that does.
+    """
     target, draft = models
-    reading = teacher_force(target, draft, asked.prompt_ids, generation.tokens, asked.sampling)
-    sums = decided_again(reading, generation, asked.sampling, k, asked.seed, target.model.dtype, policy)
-    return {name: value for name, value in sums.items() if name.startswith("decisions")}
+    prompt, sampling = asked.prompt_ids, asked.sampling
+    reading = teacher_force(target, draft, prompt, generation.tokens, sampling)
+    sums = generation.losslessness or {}
+    if kept := generation.kept_rows:
+        given = (prompt, k, asked.seed)
+        assert reading.draft_logits is not None
+        roles = (
+            ("target", target, kept.target, reading.logits),
+            ("draft", draft, kept.draft, reading.draft_logits),
+        )
+        for role, model, rows, logits in roles:
+            sums = sums | rows_held_against(role, model, rows, generation, logits, sampling, *given)
+    found = {name: value for name, value in sums.items() if name.startswith("decisions")}
+    if found:
+        beyond = sum(value for name, value in found.items() if name.endswith("_beyond"))
+        found["decisions_contradicted"] += beyond
+    return found

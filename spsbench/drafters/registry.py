@@ -140,6 +140,12 @@ RULES = Registry(
 rule_kind = RULES.find
 
 
+def is_derivable(rule: str) -> bool:
+    """Whether the decisions of a rule are derived again after each sequence: those of our lossless ones."""
+    kind = RULES.get(rule)
+    return kind is not None and kind.lossless
+
+
 def build_rule(spec: Spec) -> Rule:
     """A rule as its spec says."""
     kind = rule_kind(spec.name)

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.rejection import ROOT, Draft
-from spsbench.decode.rows import Rows, on_host
+from spsbench.decode.rows import Rows
 from spsbench.decode.rules import Expected, expected_acceptance
+from spsbench.engines.derivation import Derivation, KeptRows
 from spsbench.law.evidence import Sums, added, evidence
 from spsbench.law.optimum import most_of_certain, most_of_chain
 from spsbench.records import FinishReason, Generation, Loop, TracedToken
@@ -242,6 +243,15 @@ def own_evidence(loops: Sequence[TruncatedLoop], seed: int) -> Sums:
     return evidence(torch.tensor(tokens, device=q.device), q, p if bool(p.any()) else None, numbers)
 
 
+def _emitted_rows(loop: TruncatedLoop) -> tuple[Rows, Rows | None]:
+    """The target's rows at the emitted positions; the draft's where drafted tokens have their place there."""
+    draft = loop.decoded.draft
+    target = loop.decoded.target_rows.part(0, loop.kept)
+    if draft is None or not len(draft.tokens) or (own := draft.own_rows) is None:
+        return target, None
+    return target, own.part(0, min(loop.kept, len(draft.tokens)))
+
+
 def _draft_rows(loop: TruncatedLoop, q: Tensor) -> Tensor:
     """[kept, V] draft rows at the emitted positions, zeros after the last drafted one; q: the target's."""
     draft, rows = loop.decoded.draft, torch.zeros_like(q)
@@ -261,9 +271,6 @@ def transform_numbers(n: int, seed: int, like: Tensor) -> Tensor:
 MOST_BYTES = 256 << 20
 """Of rows that a sequence keeps before it is reduced to records."""
 
-_MOST_KEPT = 4
-"""Rows of a draft that are kept until the output is read again, in units of ``most_bytes``."""
-
 
 class LoopBuffer:
     """Keeps what is known of a sequence; what needs the rows is worked out in ``flush``.
@@ -273,7 +280,8 @@ class LoopBuffer:
     Args:
         end_ids: tokens that end the output whatever comes before them.
         most_bytes: rows that take more than this should be flushed. No more of them are made into tensors
-            at a time either.
+            at a time either, and no more are kept until the output is read again.
+        derivation: how decisions are derived again; None if they are not, and no rows are kept.
     """
 
     def __init__(
@@ -285,7 +293,7 @@ class LoopBuffer:
         expected: Expected = expected_acceptance,
         end_ids: Collection[int] = (),
         most_bytes: int = MOST_BYTES,
-        keep_drafts: bool = False,
+        derivation: Derivation | None = None,
     ) -> None:
         self._expected, self._end_ids = expected, end_ids
         self.tokens: list[int] = []
@@ -293,11 +301,11 @@ class LoopBuffer:
         self.trace: list[TracedToken] | None = [] if trace else None
         self.losslessness: Sums = {}
         self.proposed: list[list[int]] = []
-        # See ``Generation``; None if not kept, or too large.
-        self.draft_rows: list[Rows | None] | None = [] if keep_drafts else None
+        self.kept_rows = None if derivation is None else KeptRows(most_bytes)
+        self._derivation = derivation
         self._phases, self._seed, self._most_bytes = phases, seed, most_bytes
         self._open: list[TruncatedLoop] = []
-        self._open_bytes = self._kept_bytes = 0
+        self._open_bytes = 0
 
     @property
     def is_full(self) -> bool:
@@ -316,6 +324,9 @@ class LoopBuffer:
             for role, rows in loop.rows.items():
                 if not rows.is_finite():
                     raise FloatingPointError(f"the {role}'s logits are not finite numbers in loop {number}")
+        if self._derivation is not None:
+            decoded = [loop.decoded for loop in self._open]
+            self._add(self._derivation.of_rule(decoded, len(self.records), self._seed))
         self._open = [loop.along_its_path(self._end_ids) for loop in self._open]
         position = len(self.tokens) - sum(loop.kept for loop in self._open)
         for loops in self._portions():
@@ -327,6 +338,8 @@ class LoopBuffer:
         self, text: Callable[[Sequence[int]], str], reason: FinishReason, prefill_s: float, decode_s: float
     ) -> Generation:
         """The flushed sequence as an engine answers it."""
+        if self._derivation is not None:
+            self._add(self._derivation.of_lengths(self.records, self.proposed))
         return Generation(
             tokens=self.tokens,
             text=text(self.tokens),
@@ -337,7 +350,7 @@ class LoopBuffer:
             trace=self.trace,
             losslessness=self.losslessness,
             proposed=self.proposed,
-            draft_rows=self.draft_rows,
+            kept_rows=self.kept_rows,
         )
 
     def _settle(self, loops: list[TruncatedLoop], position: int) -> None:
@@ -345,24 +358,21 @@ class LoopBuffer:
         if self.trace is not None:
             self.trace += traced_tokens(loops, len(self.records), position)
         seed = self._seed + len(self.records)
-        self.losslessness = added(self.losslessness, own_evidence(loops, seed))
+        self._add(own_evidence(loops, seed))
         proposed = proposed_tokens(loops)
+        first = len(self.records)
         self.records += loop_records(loops, proposed, self._phases, self._expected, self._end_ids)
         self.proposed += proposed
-        for loop in loops:
-            self._keep_draft(loop)
-
-    def _keep_draft(self, loop: TruncatedLoop) -> None:
-        if self.draft_rows is None:
+        if self._derivation is None or self.kept_rows is None:
             return
-        told, rows = loop.decoded.draft, None
-        if told is not None and len(told.tokens) and told.own_rows is not None:
-            own = told.own_rows.part(0, min(loop.kept, len(told.tokens)))
-            rows = on_host(own)
-        self.draft_rows.append(rows)
-        self._kept_bytes += 0 if rows is None else rows.nbytes
-        if self._kept_bytes > _MOST_KEPT * self._most_bytes:
-            self.draft_rows = None
+        rows = [_emitted_rows(loop) for loop in loops]
+        tokens = self.tokens[position : position + sum(loop.kept for loop in loops)]
+        self._add(self._derivation.of_text(tokens, self.records, self.proposed, first, rows, self._seed))
+        for target, draft in rows:
+            self.kept_rows.keep(target, draft)
+
+    def _add(self, sums: Sums) -> None:
+        self.losslessness = added(self.losslessness, sums)
 
     def _portions(self) -> Iterator[list[TruncatedLoop]]:
         """The open loops in parts whose rows take little more than ``most_bytes`` as tensors."""

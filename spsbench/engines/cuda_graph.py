@@ -19,6 +19,7 @@ from spsbench.decode.rejection import Draft, Verdict, accept_drafts
 from spsbench.decode.rows import TensorRows
 from spsbench.decode.sampling import Uniforms, UniformStream, draw, warp
 from spsbench.decode.stopping import TextDecoder
+from spsbench.engines.derivation import Derivation
 from spsbench.engines.local import LocalEngine
 from spsbench.models.batched import StaticLM
 from spsbench.records import Request, SamplingParams
@@ -191,8 +192,10 @@ class GraphedEngine(LocalEngine):
 
     name = "graphed"
 
-    def __init__(self, batch: StagedBatch, decoder: TextDecoder, clock: Clock) -> None:
-        super().__init__(decoder, batch.target.device, clock)
+    def __init__(
+        self, batch: StagedBatch, decoder: TextDecoder, clock: Clock, *, derivation: Derivation | None = None
+    ) -> None:
+        super().__init__(decoder, batch.target.device, clock, derivation=derivation)
         self.batch = batch
 
     def start(self, request: Request) -> Loops:

@@ -25,6 +25,7 @@ from spsbench.decode.sampling import UniformStream
 from spsbench.decode.stopping import StopRule, TextDecoder
 from spsbench.drafters.model import ModelDrafter
 from spsbench.engines.buffer import MOST_BYTES, LoopBuffer, TruncatedLoop, phase_seconds
+from spsbench.engines.derivation import Derivation
 from spsbench.records import (
     BEAM_CLOSEST,
     BEAM_LOG_PROB,
@@ -83,10 +84,10 @@ class LocalEngine(ABC):
         clock: Clock,
         rule: Rule | None = None,
         *,
-        keep_drafts: bool = False,
+        derivation: Derivation | None = None,
     ) -> None:
         self._rule = rule
-        self._keep_drafts = keep_drafts
+        self._derivation = derivation
         self._decoder = decoder
         self._device = device
         self._clock = clock
@@ -110,7 +111,7 @@ class LocalEngine(ABC):
             seed=request.seed,
             expected=expected_acceptance if self._rule is None else self._rule.expected,
             end_ids=stop.end_ids,
-            keep_drafts=self._keep_drafts,
+            derivation=self._derivation,
         )
         with torch.inference_mode():
             started = device_now(self._device, self._clock)
@@ -155,11 +156,11 @@ class EagerEngine(LocalEngine):
         rule: Rule | None = None,
         make_drafter: MakeDrafter | None = None,
         *,
-        keep_drafts: bool = False,
+        derivation: Derivation | None = None,
         tree: beam.TreeModel | None = None,
         nodes: int = 0,
     ) -> None:
-        super().__init__(decoder, device, clock, rule, keep_drafts=keep_drafts)
+        super().__init__(decoder, device, clock, rule, derivation=derivation)
         self._target = target
         self._tree, self._nodes = tree, nodes
         self._k = k
@@ -224,9 +225,9 @@ class BatchedEngine:
         rule: Rule | None = None,
         name: str = EAGER,
         *,
-        keep_drafts: bool = False,
+        derivation: Derivation | None = None,
     ) -> None:
-        self.name, self._keep_drafts = name, keep_drafts
+        self.name, self._derivation = name, derivation
         self._batch, self._decoder, self._device, self._clock = batch, decoder, device, clock
         self._expected = expected_acceptance if rule is None else rule.expected
         self._live: dict[int, _Sequence] = {}
@@ -278,7 +279,7 @@ class BatchedEngine:
                 expected=self._expected,
                 end_ids=stop.end_ids,
                 most_bytes=MOST_BYTES // self.size,
-                keep_drafts=self._keep_drafts,
+                derivation=self._derivation,
             )
             self._live[row] = _Sequence(place, stop, buffer, prefill_s, self._elapsed_s)
 

@@ -1,15 +1,15 @@
 """Evidence of losslessness for one sequence, from an uncached forward after its clock has stopped.
 
-Two witnesses. The loops' own rows cost nothing, but they are the very rows that the tokens were
-accepted with: blind to a wrong row, a stale cache or a wrong position. A second reading of the
-finished text by one forward without any cache knows nothing of loops: only that may be called
-evidence of losslessness.
+Two witnesses. From the loops' own rows every decision is derived again (``engines.derivation``), but they are
+the very rows that the tokens were accepted with: blind to a wrong row, a stale cache or a wrong position. A
+second reading of the finished text by one forward without any cache knows nothing of loops: it gives evidence
+of its own, and says how far the loops' rows lie from the model's.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,11 +18,10 @@ from torch.nn.functional import one_hot
 
 from spsbench.decode import rows as loop_rows
 from spsbench.decode.processors import with_history
-from spsbench.drafters.policy import lookaheads
-from spsbench.drafters.registry import Policy
 from spsbench.engines.buffer import transform_numbers
+from spsbench.law.apart import rows_apart
 from spsbench.law.evidence import DECIDED, Sums, added, evidence
-from spsbench.law.rederive import DraftRows, decisions_of, lengths_rederived, rederive, rounding_slack
+from spsbench.law.rederive import own_law, rounding_slack
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import RESCORED, UNRANKED, Generation, SamplingParams, TokenEvidence
 
@@ -106,40 +105,96 @@ def rescored(reading: Reading, seed: int) -> Sums:
     return {RESCORED + name: value for name, value in score_stats(reading, seed).items()}
 
 
-def decided_again(
-    reading: Reading,
+@torch.inference_mode()
+def rows_held_against(
+    role: str,
+    model: CausalLM,
+    kept: Sequence[loop_rows.Rows | None],
     generation: Generation,
+    logits: Tensor,
     sampling: SamplingParams,
+    prompt: Sequence[int],
     k: int,
     seed: int,
-    dtype: torch.dtype,
-    policy: Policy | None = None,
-    *,
-    draft: DraftRows | None = None,
-    draft_dtype: torch.dtype | None = None,
 ) -> Sums:
-    """Every decision of the loops derived once more, under modified rejection; ``draft``: the drafter's rows,
-    those of the reading unless given."""
-    if generation.proposed is None or generation.loops is None:
-        return {}
-    loops, proposed = generation.loops, generation.proposed
-    slack = rounding_slack(dtype)
-    other = None if draft_dtype is None else rounding_slack(draft_dtype)
-    if policy is None or k == 0:
-        decided = decisions_of(generation.tokens, loops, proposed, k, seed)
-        drafts = None if k == 0 else draft or reading.draft_logits
-        given = (decided, reading.logits, drafts, sampling, slack)
-        found = rederive(*given, draft_slack=other)
-        if draft is not None and draft.shown and draft.own_way and bool(draft.rows.any()):
-            # What was drawn and withdrawn leaves no trace: shorter drafts are on the drafter's word.
-            short = float(sum(len(ids) != k for ids in proposed))
-            found = added(found, {DECIDED: short, f"{DECIDED}_open": short})
-        return found
-    verdicts = [(len(ids), loop.accepted) for ids, loop in zip(proposed, loops, strict=True)]
-    allowed, margin = lookaheads(policy, k, verdicts), policy.margin
-    decided = decisions_of(generation.tokens, loops, proposed, k, seed, allowed)
-    found = rederive(decided, reading.logits, draft or reading.draft_logits, sampling, slack, margin, other)
-    return added(found, lengths_rederived(proposed, allowed, early=margin is not None))
+    """How far the rows that the loops had lie from an independent forward of the finished text.
+
+    Args:
+        role: ``target`` or ``draft``; it stands in the names.
+        model: of the independent forward; in 16 bits it reads a part of the text again in blocks, which
+            shows what rounding alone does.
+        kept: per loop its rows at the positions of the output; None where there are none.
+        logits: [n, V] of the independent forward at every position.
+        k: lookahead.
+        seed: decides which part is read in blocks.
+
+    Returns:
+        ``decisions_rows_ROLE``, how many rows were compared; of these ``_apart``, the sum of their distances
+        (``law.apart``), and ``_beyond``, how many lie farther away than float32 explains. In 16 bits also of
+        the part that was read in blocks ``_measured``, rows; ``_own``, the sum of their distances; and
+        ``_blocks``, that of the forward in blocks, of 1 or K+1 whichever is farther away.
+    """
+    precise = model.dtype in _SLACK
+    slack = rounding_slack(model.dtype if precise else torch.float32)
+    first, end = _part_in_blocks(len(generation.tokens), seed)
+    sums: Sums = {}
+    for places, own in _portions_of(kept, generation, logits.shape[-1]):
+        found = rows_apart(own.to(logits.device), logits[places], sampling, slack)
+        inside = (places >= first) & (places < end)
+        portion = {
+            "": float(len(places)),
+            "_apart": float(found.distance.sum()),
+            "_beyond": float(found.beyond.sum()) if precise else 0.0,
+        }
+        if not precise:
+            portion["_own"] = float(found.distance[inside.to(found.distance.device)].sum())
+            portion["_measured"] = float(inside.sum())
+        sums = added(sums, portion)
+    if not precise and sums.get("_measured"):
+        sequence = torch.tensor([*prompt, *generation.tokens], device=model.device)
+        distances = []
+        for width in sorted({1, k + 1}):
+            blocks = model.score_in_blocks(sequence[: len(prompt) + end - 1], len(prompt) + first - 1, width)
+            if blocks is None:
+                break
+            blocks = with_history(
+                blocks, sampling.history, sequence[: len(prompt) + end - 1].tolist(), len(prompt)
+            )
+            law = own_law(blocks, sampling, slack).probs
+            apart = rows_apart(law, logits[first:end], sampling, slack)
+            distances.append(float(apart.distance.mean()))
+        if distances:
+            sums["_blocks"] = max(distances) * sums["_measured"]
+    return {f"{DECIDED}_rows_{role}{name}": value for name, value in sums.items()}
+
+
+_IN_BLOCKS = 16
+"""Tokens of each text that are read in blocks: a forward each at a width of 1."""
+
+
+def _part_in_blocks(n: int, seed: int) -> tuple[int, int]:
+    """First and end of the positions that are read again in blocks, of n."""
+    count = min(_IN_BLOCKS, n)
+    first = seed % (n - count + 1)
+    return first, first + count
+
+
+def _portions_of(
+    kept: Sequence[loop_rows.Rows | None], generation: Generation, vocab_size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Positions [m] of the output and the rows [m, V] that were kept of them, a few loops at a time."""
+    places, rows, taken, at = list[Tensor](), list[Tensor](), 0, 0
+    for loop, own in zip(generation.loops or (), kept, strict=True):
+        if own is not None and len(own):
+            places.append(torch.arange(at, at + len(own)))
+            rows.append(own.dense())
+            taken += len(own) * vocab_size
+        at += loop.emitted
+        if taken > _CHUNK_ELEMENTS:
+            yield torch.cat(places), torch.cat(rows)
+            places, rows, taken = [], [], 0
+    if rows:
+        yield torch.cat(places), torch.cat(rows)
 
 
 def spans(generation: Generation) -> list[tuple[int, int]]:
@@ -153,10 +208,10 @@ def spans(generation: Generation) -> list[tuple[int, int]]:
 
 def recorded_rows(generation: Generation, like: Tensor) -> Tensor | None:
     """[n, V] the rows that drafted tokens were drawn from, as the drafter showed them, shaped as ``like``."""
-    if generation.draft_rows is None:
+    if generation.kept_rows is None or generation.kept_rows.every > 1:
         return None
     rows = torch.zeros(like.shape, device=like.device)
-    for (start, count), told in zip(spans(generation), generation.draft_rows, strict=True):
+    for (start, count), told in zip(spans(generation), generation.kept_rows.draft, strict=True):
         if told is not None:
             rows[start : start + count] = told.dense()[:count]
     return rows

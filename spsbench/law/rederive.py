@@ -1,9 +1,10 @@
-"""Every decision of a sequence derived again, from rows and code that decoding did not use.
+"""Every decision of a sequence derived again, by code that decoding did not use.
 
 What a loop decided follows from its uniform numbers and the rows of both models: each draft pick, each
-acceptance test, and the draw after them. Given rows of an independent forward of the finished text,
-the decisions are derived again and compared. A sampler that is wrong in a formula, a row, a cache or a
-random number decides otherwise within a few sequences: there is nothing to estimate.
+acceptance test, and the draw after them. From the rows that it had and the numbers that its seed gives, the
+decisions are derived again and compared. A sampler that is wrong in a formula or a random number decides
+otherwise within a few sequences: there is nothing to estimate. Whether the rows were the models' own is for
+``law.apart`` to say, from an independent forward of the finished text.
 
 Nothing of ``decode.rejection``, ``decode.sampling`` or the engines is used, but for the names of a
 convention's steps. Each decision is judged after the tokens that were really emitted, so that one which
@@ -54,13 +55,11 @@ class Law(NamedTuple):
         probs: [n, V] float64, each row sums to 1.
         doubtful: [n, V] tokens that rounding could move into the row's support or out of it.
         tolerance: [n] how much probability mass rounding may move from any set of tokens to the rest.
-        lead: [n] the share of the best token in the mass of the two best, above 1/2: 0 for a tie.
     """
 
     probs: Tensor
     doubtful: Tensor
     tolerance: Tensor
-    lead: Tensor
 
 
 def own_law(logits: Tensor, sampling: SamplingParams, slack: float) -> Law:
@@ -78,15 +77,13 @@ def own_law(logits: Tensor, sampling: SamplingParams, slack: float) -> Law:
     never = logits.isneginf()
     unit = away.masked_fill(never, 0.0).sum(-1, keepdim=True) / (~never).sum(-1, keepdim=True)
     shift = slack * unit  # of a logit, up or down
-    ahead = logits.topk(2, dim=-1).values.diff(dim=-1).abs().squeeze(-1)
-    lead = (ahead / 2).tanh() / 2
     if sampling.greedy:
         first = torch.zeros_like(logits).scatter_(-1, logits.argmax(-1, keepdim=True), 1.0)
         near = logits >= best - 2 * shift
         tied = near & (near.sum(-1, keepdim=True) > 1)
-        return Law(first, tied, tied.any(-1).double(), lead)
+        return Law(first, tied, tied.any(-1).double())
     if processed:
-        return _cut_law(logits, sampling, slack, shift, lead)
+        return _cut_law(logits, sampling, slack, shift)
     outside, doubtful = _top_k(logits, sampling.top_k, shift)
     whole = logits.masked_fill(outside, float("-inf")).softmax(-1)
     uncut = logits.softmax(-1)
@@ -97,10 +94,10 @@ def own_law(logits: Tensor, sampling: SamplingParams, slack: float) -> Law:
     doubtful = doubtful | edge
     kept = (whole * (probs > 0)).sum(-1)
     tolerance = moved.squeeze(-1) + (whole * edge).sum(-1) / kept
-    return Law(probs, doubtful, tolerance, lead)
+    return Law(probs, doubtful, tolerance)
 
 
-def _cut_law(logits: Tensor, sampling: SamplingParams, slack: float, shift: Tensor, lead: Tensor) -> Law:
+def _cut_law(logits: Tensor, sampling: SamplingParams, slack: float, shift: Tensor) -> Law:
     """Cuts in the order of a convention; what rounding leaves open by moving them.
 
     A token is in doubt if looser or tighter cuts decide otherwise of it, or if it is as near as rounding to
@@ -133,7 +130,7 @@ def _cut_law(logits: Tensor, sampling: SamplingParams, slack: float, shift: Tens
         doubtful |= near & (near & cut).any(-1, keepdim=True)
     whole = whole.softmax(-1)
     open_mass = (whole * doubtful).sum(-1) / (whole * inside).sum(-1)
-    return Law(probs, doubtful, shift.squeeze(-1) / sampling.temperature + slack + open_mass, lead)
+    return Law(probs, doubtful, shift.squeeze(-1) / sampling.temperature + slack + open_mass)
 
 
 def _kept(logits: Tensor, sampling: SamplingParams) -> Tensor:
@@ -229,71 +226,45 @@ class Decided:
         return Decided(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
-class DraftRows(NamedTuple):
-    """What a drafter's decisions are derived from again; its kind says how.
-
-    Attributes:
-        rows: [n, V] logits of an independent forward.
-        shown: they are not logits but the rows that drafted tokens were drawn from, as the drafter showed
-            them; a row of zeros where it was certain of its token, or drafted none.
-        sampling: of the draft; None where it is the target's.
-        own_way: the drafter may make tokens of its numbers in a way of its own: a pick that does not follow
-            is ``decisions_open``, neither confirmed nor contradicted.
-    """
-
-    rows: Tensor
-    shown: bool = False
-    own_way: bool = False
-    sampling: SamplingParams | None = None
-
-
 def rederive(
     decided: Decided,
     target: Tensor,
-    draft: DraftRows | Tensor | None,
-    sampling: SamplingParams,
-    slack: float,
+    draft: Tensor | None,
+    *,
     margin: Margin | None = None,
-    draft_slack: float | None = None,
+    own_way: bool = False,
 ) -> Sums:
-    """Derive the decisions of a text again.
+    """Derive the decisions of a text under modified rejection again, from the rows that they were made by.
+
+    Whatever the dtype of the models: a loop warps and tests in float32, so that its rounding alone is left.
 
     Args:
         decided: what the loops did.
-        target: [n, V] the target's logits at the positions of the text, from an independent forward.
-        draft: [n, V] the draft's, or its rows in another form; None if nothing was drafted.
-        sampling: the warping of both.
-        slack: of the target, see ``rounding_slack``.
+        target: [n, V] the target's warped rows at the positions of the text.
+        draft: [n, V] the rows that drafted tokens were drawn from, zeros where one was certain or none was
+            drafted; None if all were certain.
         margin: what ended drafts early; None if nothing that reads rows did.
-        draft_slack: of the draft; as the target's if not given.
+        own_way: the drafter may make tokens of its numbers in a way of its own: a pick that does not follow
+            is ``decisions_open``, neither confirmed nor contradicted.
 
     Returns:
         ``decisions``, of these ``decisions_rounding``: other ones, but so close to the edge that rounding
         explains it, and ``decisions_contradicted``: other ones that nothing explains. ``decisions_closest``
         is the least distance, as a probability mass, from the edge of a decision that follows; 1 if none
-        has an edge. ``decisions_recorded`` are those of a text with rows that were shown.
+        has an edge.
     """
-    draft = DraftRows(draft) if isinstance(draft, Tensor) else draft
     decided = decided.to(target.device)
     rows = max(_CHUNK_ELEMENTS // target.shape[-1], 1)
     sums: Sums = {}
     for start in range(0, len(decided.tokens), rows):
         part = slice(start, start + rows)
-        q = own_law(target[part], sampling, slack)
-        some = decided.part(part)
-        picked = some.drafted >= 0
+        some, q = decided.part(part), _computed(target[part].double())
         if draft is None:
-            p = _certain(some.drafted, q.probs)
-            picked = torch.zeros_like(picked)  # a point mass is not drawn: there is no pick to derive
-        elif draft.shown:
-            picked &= draft.rows[part].sum(-1) > 0
-            p = _shown(draft.rows[part].double(), some.drafted)
+            p, picked = _certain(some.drafted, q.probs), torch.zeros_like(some.stood)
         else:
-            p = own_law(draft.rows[part], draft.sampling or sampling, draft_slack or slack)
-        own_way = draft is not None and draft.own_way
-        sums = added(sums, _chunk(some, q, p, picked, margin, greedy=sampling.greedy, own_way=own_way))
-    if sums and draft is not None and draft.shown and bool(draft.rows.any()):
-        sums[f"{DECIDED}_recorded"] = sums[DECIDED]
+            p, picked = _shown(draft[part].double(), some.drafted), some.drafted >= 0
+            picked &= draft[part].sum(-1) > 0
+        sums = added(sums, _chunk(some, q, p, picked, margin, own_way=own_way))
     return sums
 
 
@@ -304,6 +275,7 @@ def decisions_of(
     k: int,
     seed: int,
     allowed: Sequence[int] | None = None,
+    first: int = 0,
 ) -> Decided:
     """Lay out what the loops of a sequence decided, with the numbers that its seed gives.
 
@@ -314,8 +286,9 @@ def decisions_of(
         k: lookahead; 0 if nothing was drafted.
         seed: of the sequence's stream.
         allowed: per loop how many tokens a policy let it draft at most; none is asked if not given.
+        first: how many loops of the sequence came before these.
     """
-    u = _uniform_numbers(seed, len(loops), 2 * k + 1).tolist()
+    u = uniform_numbers(seed, first + len(loops), 2 * k + 1)[first:].tolist()
     most = [0] * len(loops) if allowed is None else allowed
     rows = [
         row
@@ -362,8 +335,8 @@ def lengths_rederived(proposed: Sequence[Sequence[int]], allowed: Sequence[int],
     return {DECIDED: float(len(lengths)), f"{DECIDED}_contradicted": float(wrong)}
 
 
-def _uniform_numbers(seed: int, loops: int, each: int) -> Tensor:
-    """[loops, each] the numbers of every loop: consecutive ones of blocks, a rest of a block unused."""
+def uniform_numbers(seed: int, loops: int, each: int) -> Tensor:
+    """Draw [loops, each] the numbers of every loop: consecutive ones of blocks, a rest of a block unused."""
     generator = torch.Generator().manual_seed(seed)
     fit = max(_BLOCK // each, 1)
     blocks = [
@@ -392,15 +365,13 @@ class _Compared:
         }
 
 
-def _chunk(
-    decided: Decided, q: Law, p: Law, picked: Tensor, margin: Margin | None, *, greedy: bool, own_way: bool
-) -> Sums:
+def _chunk(decided: Decided, q: Law, p: Law, picked: Tensor, margin: Margin | None, *, own_way: bool) -> Sums:
     looked = decided.drafted >= 0
-    picks = _draws(_at(p, picked), decided.drafted[picked], decided.pick_u[picked], greedy=greedy)
-    tests = _tests(decided, q, p, looked, greedy=greedy)
+    picks = _draws(_at(p, picked), decided.drafted[picked], decided.pick_u[picked])
+    tests = _tests(decided, q, p, looked)
     drawn = decided.drawn
     behind = _behind(_at(q, drawn), _at(p, drawn), looked[drawn])
-    draws = _draws(behind, decided.tokens[drawn], decided.draw_u[drawn], greedy=greedy)
+    draws = _draws(behind, decided.tokens[drawn], decided.draw_u[drawn])
     ends = [] if margin is None else [_ends(decided, p, decided.asked & looked, margin)]
     sums = picks.sums()
     if own_way:
@@ -415,7 +386,15 @@ def _certain(drafted: Tensor, like: Tensor) -> Law:
     looked = (drafted >= 0).unsqueeze(-1)
     probs = torch.zeros_like(like).scatter_(-1, drafted.clamp(min=0).unsqueeze(-1), 1.0)
     nothing = torch.zeros_like(probs[:, 0])
-    return Law(probs * looked, torch.zeros_like(probs, dtype=torch.bool), nothing, nothing + 0.5)
+    return Law(probs * looked, torch.zeros_like(probs, dtype=torch.bool), nothing)
+
+
+def _computed(rows: Tensor) -> Law:
+    """Rows as a loop had them: rounding has left nothing open but their sums."""
+    total = rows.sum(-1, keepdim=True)
+    sums = torch.full_like(total[:, 0], _SUMMED)
+    nowhere = torch.zeros_like(rows, dtype=torch.bool)
+    return Law(rows / total, nowhere, sums)
 
 
 def _shown(told: Tensor, drafted: Tensor) -> Law:
@@ -453,11 +432,10 @@ def _behind(q: Law, p: Law, rejected: Tensor) -> Law:
     level = (q.probs - p.probs).abs() <= tolerance.unsqueeze(-1)
     open_ = q.doubtful | (rejected.unsqueeze(-1) & (p.doubtful | level))
     possible = (q.probs > 0) | q.doubtful
-    lead = torch.where(rejected, torch.minimum(q.lead, p.lead), q.lead)
-    return Law(torch.where(takes, rest, q.probs), open_ & possible, tolerance, lead)
+    return Law(torch.where(takes, rest, q.probs), open_ & possible, tolerance)
 
 
-def _draws(law: Law, tokens: Tensor, u: Tensor, *, greedy: bool) -> _Compared:
+def _draws(law: Law, tokens: Tensor, u: Tensor) -> _Compared:
     """Whether each token is where its number falls in the cumulative weights of its row."""
     cumulative = law.probs.cumsum(-1)
     total = cumulative[:, -1]
@@ -472,11 +450,10 @@ def _draws(law: Law, tokens: Tensor, u: Tensor, *, greedy: bool) -> _Compared:
     # The two ends of the unit interval are not edges: no number lies beyond them.
     below = torch.where(lower > _NOTHING, point - lower, torch.inf)
     above = torch.where(total - upper > _NOTHING, upper - point, torch.inf)
-    margin = law.lead if greedy else torch.minimum(below, above)
-    return _Compared(follows, possible & (outside <= law.tolerance), margin)
+    return _Compared(follows, possible & (outside <= law.tolerance), torch.minimum(below, above))
 
 
-def _tests(decided: Decided, q: Law, p: Law, looked: Tensor, *, greedy: bool) -> _Compared:
+def _tests(decided: Decided, q: Law, p: Law, looked: Tensor) -> _Compared:
     """Whether each drafted token stood or fell as u < q/p says, and was emitted if it stood."""
     column = decided.drafted[looked].unsqueeze(-1)
     q, p, u, stood = _at(q, looked), _at(p, looked), decided.test_u[looked], decided.stood[looked]
@@ -488,6 +465,5 @@ def _tests(decided: Decided, q: Law, p: Law, looked: Tensor, *, greedy: bool) ->
     margin = (level - u).abs()
     near = margin <= 2 * (q.tolerance + p.tolerance)
     certain = (of_q <= 0) | ((of_q >= 1) & (of_p >= 1))
-    lead = torch.minimum(q.lead, p.lead)
-    margin = lead if greedy else torch.where(certain, torch.inf, margin)
+    margin = torch.where(certain, torch.inf, margin)
     return _Compared((says == stood) & emitted, emitted & (doubtful | (near & ~certain)), margin)

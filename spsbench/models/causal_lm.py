@@ -158,6 +158,22 @@ class CausalLM(ABC):
             last: return the last rows only, [last, V]; 0 for all.
         """
 
+    def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
+        """Logits [n - first, V] of the tokens from ``first`` on, read so many at a time.
+
+        By transformers' own cache, behind one forward of all tokens before: it shows how far rounding alone
+        moves a row, and shares nothing with the cache that is rolled back.
+
+        Args:
+            tokens: [n]; of an encoder-decoder from the source on.
+            first: where blocks begin.
+            width: tokens in a block.
+
+        Returns:
+            None where there is no such cache.
+        """
+        return None
+
     def room_behind(self, prompt: Sequence[int]) -> int:
         return self.context_window - len(prompt)
 

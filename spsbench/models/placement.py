@@ -154,6 +154,10 @@ class PlacedLM(TorchLM):
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         return super().score_uncached(tokens, last).to(self.device)
 
+    def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
+        rows = super().score_in_blocks(tokens, first, width)
+        return None if rows is None else rows.to(self.device)
+
     def with_features(self, flag: str) -> NoReturn:
         raise UsageError(
             "a drafter that reads layers, states or the embedding of its target needs it on one device.",

@@ -136,6 +136,25 @@ class Seq2SeqLM(EncoderDecoder, TorchLM):
         logits: Tensor = output.logits[0, -last:, : self.vocab_size]
         return logits
 
+    def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
+        cut = self.border.source_length(tokens.tolist())
+        source = tokens[:cut].unsqueeze(0)
+        states = self.model.get_encoder()(input_ids=source)
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        before, after = tokens[cut:first], tokens[first:]
+        rows = [
+            self.model(
+                encoder_outputs=states,
+                decoder_input_ids=block.unsqueeze(0),
+                past_key_values=cache,
+                use_cache=True,
+            ).logits[0]
+            for block in (*torch.split(before, max(len(before), 1)), *torch.split(after, width))
+            if len(block)
+        ]
+        logits: Tensor = torch.cat(rows[1 if len(before) else 0 :])[:, : self.vocab_size]
+        return logits
+
     def twin(self) -> Self:
         other = super().twin()
         other._encoded, other._read = None, 0

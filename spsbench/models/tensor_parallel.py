@@ -327,6 +327,9 @@ class SplitLM(TorchLM):
             return super().score_uncached(tokens, last)
 
     @torch.inference_mode()
+    def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> None:
+        """Nothing: the other ranks know no cache but their own."""
+
     def obey(self, message: Message) -> None:
         """Take part in a forward that the leader has begun."""
         with self.ranks.together("a forward"):

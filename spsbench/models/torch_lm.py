@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from spsbench.config.models import TORCH
 from spsbench.errors import UsageError
@@ -232,6 +232,16 @@ class TorchLM(CausalLM):
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         output = self.model(input_ids=tokens.unsqueeze(0), use_cache=False, logits_to_keep=last)
         logits: Tensor = output.logits[0, -last:, : self.vocab_size]
+        return logits
+
+    def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
+        cache = DynamicCache(config=self.model.config)
+        blocks = [*torch.split(tokens[:first], max(first, 1)), *torch.split(tokens[first:], width)]
+        rows = [
+            self.model(input_ids=block.unsqueeze(0), past_key_values=cache, use_cache=True).logits[0]
+            for block in blocks
+        ]
+        logits: Tensor = torch.cat(rows[1 if first else 0 :])[:, : self.vocab_size]
         return logits
 
     def twin(self) -> Self:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from spsbench.summary_types import (
     Leakage,
     ParityComparison,
     ReproFacts,
+    RowsApart,
     Summary,
 )
 
@@ -93,7 +94,9 @@ def share(value: float | None) -> str:
 
 
 def bound(value: float) -> str:
-    """A share as a percentage, rounded up to two digits: an upper bound must stay one."""
+    """A share as a percentage, rounded up to two digits: an upper bound must stay one. All is no bound."""
+    if value >= 1:
+        return NOTHING
     percent = 100 * value
     if percent <= 0:
         return "0%"
@@ -111,7 +114,13 @@ def worded(name: str, leakage_bound: float | None) -> str:
     """A verdict on losslessness; "ok" never stands without the bound that it rests on, if there is one."""
     if name != "ok" or leakage_bound is None:
         return name
+    if leakage_bound >= 1:
+        return f"ok: no alarm; {UNBOUNDED}"
     return f"ok: no sign of a leak above {bound(leakage_bound)}"
+
+
+UNBOUNDED = "too few positions to bound a leak"
+"""What a bound of everything says."""
 
 
 def judged_arms(summary: Summary) -> list[ArmLosslessness]:
@@ -135,8 +144,9 @@ def losslessness(summary: Summary) -> list[str]:
     arms = [arm for arm in speculative if arm.get("lossless", True) and arm not in searched]
     confirmed = [arm for arm in arms if is_confirmed(arm)]
     others = [arm for arm in arms if arm not in confirmed]
-    found = (_confirmed(confirmed, of=len(arms)), _leakage(others), _identity(arms))
-    sentences = [text for text in (*found, _decisions(others), _proof(others)) if text]
+    plain = [arm for arm in judged_arms(summary) if arm["method"] == "ars"]
+    found = (_confirmed(confirmed, plain, of=len(arms)), _leakage(others), _identity(arms))
+    sentences = [text for text in (*found, _decisions(others, plain), _proof(others)) if text]
     if arms and not sentences:
         sentences = ["Losslessness: no evidence was recorded."]
     for arm in speculative:
@@ -172,7 +182,7 @@ def is_confirmed(arm: ArmLosslessness) -> bool:
     return arm["verdict"] == "ok" and decided is not None and decided["exact"]
 
 
-def _confirmed(arms: list[ArmLosslessness], of: int) -> str:
+def _confirmed(arms: list[ArmLosslessness], plain: list[ArmLosslessness], of: int) -> str:
     """The verdict on arms of which every decision is confirmed, and which drafts showed their own rows."""
     found = [(arm, one) for arm in arms if (one := arm.get("decisions")) is not None]
     if not found:
@@ -181,16 +191,47 @@ def _confirmed(arms: list[ArmLosslessness], of: int) -> str:
     shown = list(dict.fromkeys(str(arm.get("drafter", MODEL)) for arm, one in found if one.get("recorded")))
     whose = "" if all(one.get("recorded") for _, one in found) else f" of {', '.join(shown)}"
     drafts = f"; the draft's rows{whose} as recorded" if shown else ""
-    return f"Lossless{some}: {_followed([one for _, one in found], drafts)}."
+    return f"Lossless{some}: {_followed([one for _, one in found], plain, drafts)}."
 
 
-def _followed(found: list[Decisions], more: str = "") -> str:
+def _followed(found: list[Decisions], plain: list[ArmLosslessness], more: str = "") -> str:
+    """How many decisions follow, and how far the rows that they follow from lie from an independent forward.
+
+    Args:
+        plain: the ArS arms, whose rows are beside these.
+        more: of the draft's rows.
+    """
     total, rounding = (sum(one[name] for one in found) for name in ("decisions", "rounding"))
     open_ = sum(one.get("open", 0) for one in found)
-    text = f"{total - rounding - open_:,} of {total:,} decisions follow from the target's own rows"
+    rows = [one["target"] for one in found if "target" in one]
+    whose = "the rows as computed" if len(rows) == len(found) else "the target's own rows"
+    text = f"{total - rounding - open_:,} of {total:,} decisions follow from {whose}"
     text += f", {rounding:,} more within rounding" if rounding else ""
     text += f", {open_:,} were made in the drafter's own way" if open_ else ""
-    return f"{text} (independent forward, {found[0]['dtype']}{more})"
+    if len(rows) < len(found):  # of a run from before rows were kept
+        return f"{text} (independent forward, {found[0]['dtype']}{more})"
+    return f"{text}; {_apart(rows, plain)} ({found[0]['dtype']}{more})"
+
+
+def _apart(rows: list[RowsApart], plain: list[ArmLosslessness]) -> str:
+    """How far rows lie from an independent forward, beside those of ArS and what rounding alone does."""
+    beside = []
+    known = [decided["target"] for arm in plain if (decided := arm["decisions"]) and "target" in decided]
+    if known:
+        beside.append(f"ArS {_distance(max(one['apart'] for one in known))}")
+    alone = [one["rounding"] for one in rows if one["rounding"] is not None]
+    if alone:
+        beside.append(f"rounding alone {_distance(max(alone))}")
+    far = _distance(max(one["apart"] for one in rows))
+    brackets = f" ({', '.join(beside)})" if beside else ""
+    text = f"these lie {far}{brackets} from an independent forward"
+    unmeasured = any(one["beyond"] is None and one["rounding"] is None for one in rows)
+    return f"{text}, and what rounding alone does was not measured" if unmeasured else text
+
+
+def _distance(value: float) -> str:
+    """A mean total variation as a percentage."""
+    return "below 0.001%" if value < 1e-5 else share(value)
 
 
 def _leakage(arms: list[ArmLosslessness]) -> str:
@@ -228,18 +269,21 @@ def _identity(arms: list[ArmLosslessness]) -> str:
     return f"Greedy: {alike} SpS outputs are identical to those of ArS, token for token."
 
 
-def _decisions(arms: list[ArmLosslessness]) -> str:
+def _decisions(arms: list[ArmLosslessness], plain: list[ArmLosslessness]) -> str:
     """How many decisions an independent forward confirms or contradicts, where it is not all of them."""
     found = [one for arm in arms if (one := arm.get("decisions")) is not None]
     if not found:
         return ""
     total, contradicted = (sum(one[name] for one in found) for name in ("decisions", "contradicted"))
+    reasons = [reason for one in found if "target" in one for reason in one["reasons"]]
+    if reasons:
+        return f"Decisions: {'; '.join(dict.fromkeys(reasons))} ({found[0]['dtype']})."
     if contradicted:
         rows = f"(independent forward, {found[0]['dtype']})"
         return f"Decisions: {contradicted:,} of {total:,} contradict the target's own rows {rows}."
     whole = all(one["share"] == 1 for one in found) and len(found) == len(arms)
     sequences = "" if whole else f" in {counted(sum(one['sequences'] for one in found), 'sequence')}"
-    return f"Decisions{sequences}: {_followed(found)}."
+    return f"Decisions{sequences}: {_followed(found, plain)}."
 
 
 def _proof(arms: list[ArmLosslessness]) -> str:
@@ -251,6 +295,8 @@ def _proof(arms: list[ArmLosslessness]) -> str:
     worst, most = max(found, key=lambda one: one[1])
     several = " per arm" if len(found) > 1 else ""
     more = f"{counted(worst['sequences'], 'more sequence')}{several}"
+    if most >= 1:
+        return f"At temperature 1 without nucleus, from {more}: {UNBOUNDED}."
     return f"At temperature 1 without nucleus, from {more}: leakage at most {bound(most)} (95% bound)."
 
 
@@ -342,6 +388,16 @@ DECISIONS_LEGEND = (
     "decision that follows, as a probability. Draft's rows: from a forward of its own, or as the drafter "
     "recorded them, the rows that it drew from. Exact: every sequence, and nothing contradicted."
 )
+ROWS_LEGEND = (
+    "Every draft pick, acceptance test and draw was derived again, in float64, from the seed and the rows "
+    "that the loop had. Only by rounding: decided otherwise, with a uniform number so close to the edge that "
+    "the rounding of float32 explains it. Closest: the least distance from the edge of a decision that "
+    "follows, as a probability. Apart: mean total variation of these rows from an uncached forward over the "
+    "finished text; of greedy rows the probability by which the best token exceeds theirs. Rounding: how far "
+    "that forward is from itself when it reads a part of the text again in blocks of 1 or K+1. In float32 a "
+    "single row beyond rounding is an alarm, in 16 bits a mean of 4 times it. Exact: every sequence, nothing "
+    "contradicted, and the rows are the model's."
+)
 PARITY_LEGEND = (
     "Paired by prompt. Equivalent: two one-sided tests put the difference within the margin (p < .05). "
     "Different: the interval leaves out 0. Normalised: (ArS - SpS) / (ArS - draft alone)."
@@ -365,7 +421,23 @@ EVIDENCE = (
     right("impossible", entry("impossible")),
     left("verdict", lambda kind: worded(kind["verdict"], leakage_bound(kind))),
 )
-DECISIONS = (
+
+
+def _rows_of(
+    role: Literal["target", "draft"], name: Literal["apart", "rounding"]
+) -> Callable[[Decisions], str]:
+    """The distance of an arm's rows, or of rounding alone; nothing where none were compared."""
+
+    def cell(found: Decisions) -> str:
+        rows = found.get(role)
+        value = None if rows is None else rows[name]
+        return NOTHING if value is None else _distance(value)
+
+    return cell
+
+
+_DRAFT_APART = _rows_of("draft", "apart")
+_COUNTS = (
     left("arm", entry("name")),
     right("sequences", _of_sequences),
     right("decisions", entry("decisions", "{:,}".format)),
@@ -373,8 +445,21 @@ DECISIONS = (
     right("contradicted", entry("contradicted", "{:,}".format)),
     right("closest", entry("closest", "{:.1e}".format)),
     left("dtype", entry("dtype")),
+)
+_EXACT = left("verdict", lambda notes: "exact" if notes["exact"] else notes["verdict"])
+DECISIONS = (
+    *_COUNTS,
     left("draft's rows", lambda notes: "as recorded" if notes.get("recorded") else "independent"),
-    left("verdict", lambda notes: "exact" if notes["exact"] else notes["verdict"]),
+    _EXACT,
+)
+"""Of runs from before the rows of loops were kept."""
+
+ROWS = (
+    *_COUNTS,
+    right("apart", _rows_of("target", "apart")),
+    right("rounding", _rows_of("target", "rounding")),
+    right("draft apart", lambda notes: "as recorded" if notes.get("recorded") else _DRAFT_APART(notes)),
+    _EXACT,
 )
 
 
@@ -405,10 +490,17 @@ def losslessness_section(summary: Summary, run: Run) -> list[str]:
         "## Losslessness",
         table_of(EVIDENCE, evidence) if evidence else "",
         bullets(verdicts),
-        *((table_of(DECISIONS, decisions), DECISIONS_LEGEND) if decisions else ()),
+        *(_decisions_table(decisions) if decisions else ()),
         bullets(drawn),
         LOSSLESSNESS_LEGEND if evidence else "",
     )
+
+
+def _decisions_table(decisions: Sequence[Mapping[str, Any]]) -> tuple[Table, str]:
+    """The table of decisions with its legend."""
+    if all("target" in found for found in decisions):
+        return table_of(ROWS, decisions), ROWS_LEGEND
+    return table_of(DECISIONS, decisions), DECISIONS_LEGEND
 
 
 def parity_section(summary: Summary, run: Run) -> list[str]:

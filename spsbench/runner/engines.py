@@ -29,10 +29,13 @@ from spsbench.drafters.registry import (
     build_policy,
     build_rule,
     drafter_kind,
+    is_derivable,
+    is_ours,
     shape_in,
 )
 from spsbench.engines.arms import GRAPHED, is_peer
 from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs, StagedBatch
+from spsbench.engines.derivation import Derivation
 from spsbench.engines.external.protocol import PeerError
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine, Engine, ThreadedEngine
@@ -125,6 +128,23 @@ def require_placeable(arms: Sequence[Arm]) -> None:
             raise UsageError(f"{arm.engine} knows one device.", flag="--device-map", remedy=remedy)
 
 
+def derivation_of(arm: Arm) -> Derivation | None:
+    """How the decisions of an arm of ours are derived again; None under a rule for which they are not."""
+    if arm.method != "sps":
+        return Derivation()
+    if not is_derivable(arm.rule.name):
+        return None
+    shape = shape_in(arm.drafter)
+    # Trees and other drafters are as long as they go.
+    adaptive = shape is None and arm.drafter.name == MODEL
+    return Derivation(
+        arm.rule.name,
+        arm.k if shape is None else shape.nodes,
+        own_way=not is_ours(arm.drafter),
+        policy=build_policy(arm.policy) if adaptive else None,
+    )
+
+
 class EngineFactory:
     """Builds engines over one pair; models and caches are shared between arms, which take turns. A fixed
     shape holds ``slots`` tokens: prompt, output and K more."""
@@ -171,17 +191,17 @@ class EngineFactory:
             except (NotStatic, CaptureFailed) as error:
                 self.fallbacks[arm.name] = str(error)
         make = partial(self._drafter, arm) if arm.method == "sps" else None
-        keep = make is not None and arm.drafter.name != MODEL  # the draft model itself is read again
+        derivation = derivation_of(arm)
         rule = None if arm.rule.name == MODIFIED_REJECTION else build_rule(arm.rule)
         tokenizer, device = self._pair.tokenizer, self._pair.device
         if arm.batch > 1:
             batch = self._batch(arm, target, draft, rule)
-            return BatchedEngine(batch, tokenizer, device, self._clock, rule, keep_drafts=keep)
+            return BatchedEngine(batch, tokenizer, device, self._clock, rule, derivation=derivation)
         shape = shape_in(arm.drafter) if arm.method == "sps" else None
         given = (target, draft, arm.k, tokenizer, device, self._clock, rule, make)
         if shape is None:
-            return EagerEngine(*given, keep_drafts=keep)
-        return EagerEngine(*given, keep_drafts=keep, tree=tree_of(target), nodes=shape.nodes)
+            return EagerEngine(*given, derivation=derivation)
+        return EagerEngine(*given, derivation=derivation, tree=tree_of(target), nodes=shape.nodes)
 
     def _batch(self, arm: Arm, target: CausalLM, draft: CausalLM | None, rule: Rule | None) -> Batch:
         """How the rows of an arm with a batch decode; models are shared by arms of one batch size."""
@@ -247,8 +267,10 @@ class EngineFactory:
         batch = StagedBatch(self._fixed(target, arm.batch), drafting, arm.k, arm.sampling, capture)
         tokenizer, clock = self._pair.tokenizer, self._clock
         if arm.batch == 1:
-            return GraphedEngine(batch, tokenizer, clock)
-        return BatchedEngine(batch, tokenizer, self._pair.device, clock, name=GRAPHED)
+            return GraphedEngine(batch, tokenizer, clock, derivation=derivation_of(arm))
+        return BatchedEngine(
+            batch, tokenizer, self._pair.device, clock, name=GRAPHED, derivation=derivation_of(arm)
+        )
 
     def _fixed(self, model: CausalLM, batch: int) -> StaticLM:
         if isinstance(model, PlacedLM):

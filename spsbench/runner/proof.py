@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION
+from spsbench.axes import EAGER, MODEL
 from spsbench.decode.processors import bound
-from spsbench.drafters.registry import PROCESSED, build_policy, drafter_kind, is_ours, rule_kind
+from spsbench.drafters.registry import PROCESSED, drafter_kind, rule_kind
 from spsbench.engines import rescore
-from spsbench.engines.arms import GRAPHED, is_peer
+from spsbench.engines.arms import GRAPHED
 from spsbench.engines.rescore import Reading, token_evidence
-from spsbench.law.rederive import DraftRows
+from spsbench.law.evidence import DECIDED
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair
 from spsbench.records import (
@@ -73,20 +73,20 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     reading = rescore.teacher_force(
         target, draft, prompt.ids, generation.tokens, sampling, draft_sampling=told_sampling
     )
-    judged, shown = _with_own_draft(arm, prompt, generation, target, reading)
+    judged, again = (reading, None) if drafts else _with_own_draft(arm, prompt, generation, target, reading)
     sums = rescore.rescored(judged, seed)
-    # Whether its decisions follow from rows of target and draft.
-    follow = not is_peer(arm) and (arm.method != "sps" or arm.rule.name == MODIFIED_REJECTION)
-    if follow and (drafts or arm.method != "sps" or shown is not None or judged is not reading):
-        # Its own policy, to be asked once more; other drafters are as long as they go.
-        policy = build_policy(arm.policy) if drafts else None
-        given = (sampling, arm.k, seed, target.dtype, policy)
-        other = pair.draft.dtype if drafts else target.dtype
-        rows = judged.draft_logits if shown is None else shown
-        own_way = arm.method == "sps" and not is_ours(arm.drafter)
-        told = None if rows is None else DraftRows(rows, shown is not None, own_way, told_sampling)
-        sums |= rescore.decided_again(judged, generation, *given, draft=told, draft_dtype=other)
-    generation.draft_rows = None
+    if kept := generation.kept_rows:
+        about = (prompt.ids, arm.k, seed)
+        sums |= rescore.rows_held_against(
+            "target", target, kept.target, generation, reading.logits, sampling, *about
+        )
+        other = reading.draft_logits if drafts else again
+        if other is not None:
+            model, law = (pair.draft, told_sampling) if drafts else (target, sampling)
+            sums |= rescore.rows_held_against("draft", model, kept.draft, generation, other, law, *about)
+        elif any(rows is not None for rows in kept.draft):
+            sums[f"{DECIDED}_recorded"] = (generation.losslessness or {}).get(DECIDED, 0.0)
+    generation.kept_rows = None
     generation.losslessness = (generation.losslessness or {}) | sums
     generation.token_evidence = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
 
@@ -94,12 +94,12 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
 def _with_own_draft(
     arm: Arm, prompt: Prompt, generation: Generation, target: CausalLM, reading: Reading
 ) -> tuple[Reading, Tensor | None]:
-    """A reading with the rows of the drafter that an output had, and those that it showed if they must do.
+    """A reading with the rows of the drafter that an output had, and its logits by an independent forward.
 
-    Of the draft model, and where no rows were kept, the reading as it is.
+    Where no rows were kept, the reading as it is.
     """
     shown = rescore.recorded_rows(generation, reading.logits)
-    if shown is None:
+    if shown is None or arm.method != "sps":
         return reading, None
     again = None
     if is_precise(str(target.dtype).removeprefix("torch.")):  # else a head's own forwards add up its rounding
@@ -107,7 +107,7 @@ def _with_own_draft(
         loops = [(len(prompt.ids) + start, count) for start, count in rescore.spans(generation)]
         with torch.inference_mode():
             again = drafter_kind(arm.drafter.name).read_again(arm.drafter, target, ids, loops)
-    return rescore.with_draft(reading, generation, shown, again), shown if again is None else None
+    return rescore.with_draft(reading, generation, shown, again), again
 
 
 def proof_arms(arms: Sequence[Arm]) -> list[Arm]:

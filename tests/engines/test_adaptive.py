@@ -14,9 +14,10 @@ from spsbench.decode.clock import FakeClock
 from spsbench.decode.stopping import TextDecoder
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import build_policy
+from spsbench.engines.derivation import Derivation
 from spsbench.engines.local import EagerEngine
 from spsbench.law.evidence import Sums, added
-from spsbench.records import Generation, Request, SamplingParams, Spec
+from spsbench.records import Request, SamplingParams, Spec
 from spsbench.testing import Letters
 
 CPU = torch.device("cpu")
@@ -32,7 +33,7 @@ MINI = ("stop-below", "entropy", "entropy:h=0.5", "momentum")
 
 
 class Adaptive(EagerEngine):
-    """The production engine with a policy."""
+    """The production engine with a policy; decisions are derived by the one that it is said to have."""
 
     def __init__(
         self,
@@ -40,11 +41,15 @@ class Adaptive(EagerEngine):
         policy: str,
         made_by: type[ModelDrafter] = ModelDrafter,
         decoder: TextDecoder = LETTERS,
+        said: str | None = "",
     ) -> None:
         def make(sampling: SamplingParams) -> ModelDrafter:
             return made_by(models[1], sampling, CPU, build_policy(Spec.parse(policy)))
 
-        super().__init__(models[0], None, K, decoder, CPU, FakeClock(0.001), make_drafter=make)
+        judge = None if said is None else build_policy(Spec.parse(said or policy))
+        how = Derivation(k=K, policy=judge)
+        clock = FakeClock(0.001)
+        super().__init__(models[0], None, K, decoder, CPU, clock, make_drafter=make, derivation=how)
         self.models = models
 
 
@@ -54,19 +59,14 @@ def request(index: int, sampling: SamplingParams) -> Request:
     return Request(prompt, NEW, (), sampling, seed=index, trace=True)
 
 
-def read(models: Models, asked: Request, generation: Generation, policy: str | None) -> Sums:
-    judge = None if policy is None else build_policy(Spec.parse(policy))
-    return decisions(models, asked, generation, K, judge)
-
-
-def judged(engine: Adaptive, sampling: SamplingParams, policy: str | None) -> tuple[Sums, set[int]]:
+def judged(engine: Adaptive, sampling: SamplingParams) -> tuple[Sums, set[int]]:
     """The sums of some sequences, and the lengths of their drafts."""
     total: Sums = {}
     lengths: set[int] = set()
     for asked in (request(index, sampling) for index in range(SEQUENCES)):
         generation = engine.generate(asked)
         lengths |= {len(ids) for ids in generation.proposed or []}
-        total = added(total, read(engine.models, asked, generation, policy))
+        total = added(total, decisions(engine.models, asked, generation, K))
     return total, lengths
 
 
@@ -77,7 +77,7 @@ def judged(engine: Adaptive, sampling: SamplingParams, policy: str | None) -> tu
 def test_every_decision_of_the_honest_sampler_follows(
     architecture: str, policy: str, sampling: SamplingParams
 ) -> None:
-    sums, lengths = judged(Adaptive(tiny(architecture), policy), sampling, policy)
+    sums, lengths = judged(Adaptive(tiny(architecture), policy), sampling)
     assert sums["decisions_contradicted"] == 0
     assert sums["decisions_rounding"] <= 2
     assert sums["decisions"] > 3 * NEW
@@ -90,7 +90,7 @@ def test_every_decision_of_the_honest_sampler_follows(
 @pytest.mark.parametrize("policy", POLICIES)
 def test_rounding_of_half_precision_is_allowed_for(policy: str) -> None:
     engine = Adaptive(tiny("llama", torch.bfloat16), policy)
-    assert judged(engine, NUCLEUS, policy)[0]["decisions_contradicted"] == 0
+    assert judged(engine, NUCLEUS)[0]["decisions_contradicted"] == 0
 
 
 @pytest.mark.thorough_but(1)
@@ -98,9 +98,9 @@ def test_rounding_of_half_precision_is_allowed_for(policy: str) -> None:
 def test_a_withdrawn_token_is_found_out_by_the_policy_alone(sampling: SamplingParams) -> None:
     """Everything else fits: only a draft that ended without a reason tells of what is no longer there."""
     policy = "stop-below:tau=0.15"
-    engine = Adaptive(tiny(), policy, Withdrawing)
-    assert judged(engine, sampling, policy)[0]["decisions_contradicted"] > SEQUENCES
-    assert judged(engine, sampling, None)[0]["decisions_contradicted"] == 0
+    engine, unasked = (Adaptive(tiny(), policy, Withdrawing, said=said) for said in (policy, None))
+    assert judged(engine, sampling)[0]["decisions_contradicted"] > SEQUENCES
+    assert judged(unasked, sampling)[0]["decisions_contradicted"] == 0
 
 
 @pytest.mark.thorough_but("each")
@@ -116,7 +116,7 @@ def test_a_withdrawn_token_is_found_out_by_the_policy_alone(sampling: SamplingPa
     ],
 )
 def test_another_policy_contradicts(policy: str, said: str) -> None:
-    assert judged(Adaptive(tiny(), policy), NUCLEUS, said)[0]["decisions_contradicted"] > 5
+    assert judged(Adaptive(tiny(), policy, said=said), NUCLEUS)[0]["decisions_contradicted"] > 5
 
 
 @pytest.mark.thorough_but(2)
@@ -128,7 +128,7 @@ def test_the_mini_pair_follows(policy: str, sampling: SamplingParams) -> None:
     asked = replace(request(0, sampling), prompt_ids=prompt, max_new_tokens=64, fixed_length=True)
     engine = Adaptive(models, policy, decoder=tokenizer)
     generation = engine.generate(asked)
-    sums = read(models, asked, generation, policy)
+    sums = decisions(models, asked, generation, K)
     assert sums["decisions_contradicted"] == 0 < sums["decisions"]
     if not sampling.greedy:
         assert len({len(ids) for ids in generation.proposed or []}) > 1
@@ -141,7 +141,7 @@ def test_a_withdrawn_token_is_found_out_on_the_mini_pair() -> None:
         request(0, SamplingParams(top_p=0.95)), prompt_ids=prompt, max_new_tokens=64, fixed_length=True
     )
     generation = Adaptive(models, "stop-below", Withdrawing, tokenizer).generate(asked)
-    assert read(models, asked, generation, "stop-below")["decisions_contradicted"] > 0
+    assert decisions(models, asked, generation, K)["decisions_contradicted"] > 0
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -113,8 +113,10 @@ def decided(spec: Spec, sampling: SamplingParams, sequences: int, fault: str = "
             output = engine.generate(Request(ids, NEW, (), sampling, seed=seed))
         read_again(arm, Prompt("p", "", ids, ""), output, seed, pair())
         assert output.losslessness is not None
-        assert output.draft_rows is None
+        assert output.kept_rows is None
         total = added(total, output.losslessness)
+        for role in ("target", "draft"):
+            total["decisions_contradicted"] += output.losslessness.get(f"decisions_rows_{role}_beyond", 0)
         if total["decisions_contradicted"]:
             break
     return total

@@ -1,0 +1,155 @@
+"""What an arm's loops decided, derived again from their rows, and the rows kept for a second look.
+
+The rows are at hand when a sequence is flushed, after its clock has stopped. Deriving decisions from them
+needs no forward, and no dtype's rounding plays a part; whether they were the target's own is for an
+independent forward of the finished text to say (``law.apart``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spsbench.axes import MODIFIED_REJECTION
+from spsbench.decode.algorithms import DecodedLoop
+from spsbench.decode.rows import Rows, on_host
+from spsbench.drafters.policy import lookaheads
+from spsbench.drafters.registry import Policy
+from spsbench.law.evidence import DECIDED, Sums, added
+from spsbench.law.rederive import decisions_of, lengths_rederived, rederive, uniform_numbers
+from spsbench.law.rules_again import RuledLoop, derived
+from spsbench.records import Loop
+
+
+class KeptRows:
+    """Rows of a sequence's loops at the positions of its output, until these are read again.
+
+    Where they take too much memory every second loop's are let go, then every second of the rest.
+
+    Args:
+        most_bytes: what they may take.
+
+    Attributes:
+        target: per loop the target's rows; None where they were let go.
+        draft: per loop the rows that drafted tokens were drawn from, as far as their places are in the
+            output; None of one whose tokens were certain.
+        every: of so many loops one was kept.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.target: list[Rows | None] = []
+        self.draft: list[Rows | None] = []
+        self.every = 1
+        self._most_bytes, self._bytes = most_bytes, 0
+
+    def keep(self, target: Rows, draft: Rows | None) -> None:
+        """Take the rows of the next loop, on the host."""
+        whole = len(self.target) % self.every == 0
+        self.target.append(on_host(target) if whole else None)
+        self.draft.append(on_host(draft) if whole and draft is not None else None)
+        self._bytes += sum(rows.nbytes for rows in (self.target[-1], self.draft[-1]) if rows is not None)
+        while self._bytes > self._most_bytes and self.every < len(self.target):
+            self._thin()
+
+    def _thin(self) -> None:
+        self.every *= 2
+        for rows in (self.target, self.draft):
+            rows[:] = [one if number % self.every == 0 else None for number, one in enumerate(rows)]
+        self._bytes = sum(one.nbytes for rows in (self.target, self.draft) for one in rows if one is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """How the decisions of an arm's loops are derived again.
+
+    Attributes:
+        rule: its name; modified rejection, also of ArS, or one of ``law.rules_again.RULES``.
+        k: lookahead, of trees the most nodes: a loop has 2k + 1 uniform numbers.
+        own_way: the drafter may make tokens of its numbers in a way of its own: what does not follow is open.
+        policy: of a draft model, how many tokens a loop drafts; None if always K.
+    """
+
+    rule: str = MODIFIED_REJECTION
+    k: int = 0
+    own_way: bool = False
+    policy: Policy | None = None
+
+    def of_rule(self, loops: Sequence[DecodedLoop], first: int, seed: int) -> Sums:
+        """Decisions of loops under another rule than modified rejection, of which ``first`` came before."""
+        sums: Sums = {}
+        if self.rule == MODIFIED_REJECTION:
+            return sums
+        numbers = uniform_numbers(seed, first + len(loops), 2 * self.k + 1)[first:].tolist()
+        for loop, own in zip(loops, numbers, strict=True):
+            sums = added(sums, derived(self.rule, _ruled(loop, own), own_way=self.own_way))
+        return sums
+
+    def of_text(
+        self,
+        tokens: Sequence[int],
+        records: Sequence[Loop],
+        proposed: Sequence[Sequence[int]],
+        first: int,
+        rows: Sequence[tuple[Rows, Rows | None]],
+        seed: int,
+    ) -> Sums:
+        """Decisions of modified rejection at some consecutive positions of the output.
+
+        Args:
+            tokens: emitted there.
+            records: of all loops of the sequence so far.
+            proposed: their drafted ids.
+            first: the loop that emitted the first of the tokens.
+            rows: per loop from there on the target's rows at its positions, and the draft's.
+        """
+        if self.rule != MODIFIED_REJECTION or not tokens:
+            return {}
+        allowed = None
+        if self.policy is not None and self.k:
+            allowed = lookaheads(self.policy, self.k, _verdicts(records, proposed))[first:]
+        decided = decisions_of(tokens, records[first:], proposed[first:], self.k, seed, allowed, first)
+        target = torch.cat([own.dense() for own, _ in rows])
+        draft = None if all(own is None for _, own in rows) else _draft_rows(rows, target)
+        margin = None if self.policy is None else self.policy.margin
+        return rederive(decided, target, draft, margin=margin, own_way=self.own_way)
+
+    def of_lengths(self, records: Sequence[Loop], proposed: Sequence[Sequence[int]]) -> Sums:
+        """Whether drafts were as long as the policy says; on a drafter's word where it is not ours."""
+        if self.k == 0:
+            return {}
+        if self.policy is not None:
+            allowed = lookaheads(self.policy, self.k, _verdicts(records, proposed))
+            return lengths_rederived(proposed, allowed, early=self.policy.margin is not None)
+        if not self.own_way:
+            return {}
+        # What was drawn and withdrawn leaves no trace.
+        short = float(sum(len(ids) != self.k for ids in proposed))
+        return {DECIDED: short, f"{DECIDED}_open": short}
+
+
+def _verdicts(records: Sequence[Loop], proposed: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    return [(len(ids), loop.accepted) for ids, loop in zip(proposed, records, strict=True)]
+
+
+def _ruled(loop: DecodedLoop, numbers: Sequence[float]) -> RuledLoop:
+    draft = loop.draft
+    target = loop.target_rows.dense().cpu().numpy()
+    if draft is None:
+        return RuledLoop((), (), target, None, (), loop.tokens[-1], numbers)
+    path = tuple(range(loop.accepted)) if loop.path is None else loop.path
+    probs = None if draft.probs is None else draft.probs.cpu().numpy()
+    return RuledLoop(draft.tokens.tolist(), draft.above, target, probs, path, loop.tokens[-1], numbers)
+
+
+def _draft_rows(rows: Sequence[tuple[Rows, Rows | None]], like: Tensor) -> Tensor:
+    """[n, V] the draft's rows, zeros where there are none."""
+    found = torch.zeros_like(like)
+    start = 0
+    for target, draft in rows:
+        if draft is not None:
+            found[start : start + len(draft)] = draft.dense()
+        start += len(target)
+    return found
