@@ -32,6 +32,9 @@ RESCORED = "rescored_"
 RESCORED_BEAM_LOG_PROB = RESCORED + BEAM_LOG_PROB
 """The same log-probability by an uncached forward."""
 
+UNREAD = "unread"
+"""1 in the sums of a sequence that could not be read again."""
+
 VERIFICATION_RULE = "modified rejection (Chen et al. 2023), both distributions warped"
 
 
@@ -473,7 +476,8 @@ class Sample:
     ``energy_j`` where it counts joules; ``spent_s`` are the seconds until it had been read again.
     ``condition`` is the index of the settings, versions and hardware it was measured under in
     ``run.json``'s list ``conditions``. ``error`` is a sentence if the sequence failed; its
-    ``finish_reason`` is then ``error``. ``category`` is the prompt's. ``wave`` names the prompts that a run
+    ``finish_reason`` is then ``error``. ``unread`` says why its output could not be read again, if so; its
+    times and tokens stand. ``category`` is the prompt's. ``wave`` names the prompts that a run
     with
     batches measures together, arm after arm, by the first of them: seconds are compared wave by wave. None
     where each prompt is measured by itself.
@@ -491,6 +495,7 @@ class Sample:
     error: str | None = None
     category: str | None = None
     wave: str | None = None
+    unread: str | None = None
 
     @property
     def key(self) -> tuple[str, int, str]:

@@ -348,7 +348,8 @@ class Proof(TypedDict, total=False):
 class ArmLosslessness(ArmIdentity, Judgement):
     """The judgement on one arm; ``bound`` is of its leakage, ``identity`` with greedy ArS.
 
-    A beam search has ``beams``, and none of the evidence on samples.
+    A beam search has ``beams``, and none of the evidence on samples. ``unread``: sequences that could not be
+    read again; not in runs from before these were counted.
     """
 
     lossless: bool
@@ -360,6 +361,7 @@ class ArmLosslessness(ArmIdentity, Judgement):
     decisions: Decisions | None
     proof: ArmProof | None
     beams: BeamFacts | None
+    unread: NotRequired[int]
 
 
 class Losslessness(TypedDict):

@@ -243,6 +243,16 @@ def _verdicts(tested: _Tested) -> RenderableType:
     return Group(Text(f"{asked} ({arm.sampling_name})", style="italic"), Table(columns, rows).as_rich())
 
 
+_HYPHENATED = {
+    "uniforms": "uni-\nforms",
+    "analytic": "ana-\nlytic",
+    "sampling": "samp-\nling",
+    "end to end": "end\nto end",
+    "outputs": "out-\nputs",
+    "decisions": "deci-\nsions",
+}
+
+
 def _matrix(name: str, matrix: dict[str, dict[str, bool]]) -> RenderableType:
     """Marks fit on a screen of 80 characters where words would be cut."""
     from spsbench.report.tables import Table, left
@@ -250,6 +260,6 @@ def _matrix(name: str, matrix: dict[str, dict[str, bool]]) -> RenderableType:
 
     tests = [test for test in TESTS if any(test in row for row in matrix.values())]
     rows = [[control, *("x" if row.get(test) else "-" for test in tests)] for control, row in matrix.items()]
-    table = Table([left("planted", whole=True), *map(left, tests)], rows)
+    table = Table([left("planted", whole=True), *(left(_HYPHENATED.get(test, test)) for test in tests)], rows)
     title = f"Controls ({name}): x where a test caught what was planted"
     return Group(Text(title, style="italic"), table.as_rich(gap=1))

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spsbench.axes import MODIFIED_REJECTION
+from spsbench.axes import MODEL, MODIFIED_REJECTION
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.rows import Rows, on_host
 from spsbench.drafters.policy import lookaheads
-from spsbench.drafters.registry import Policy
+from spsbench.drafters.registry import Policy, build_policy, is_derivable, is_ours, shape_in
 from spsbench.law.evidence import DECIDED, Sums, added
 from spsbench.law.rederive import decisions_of, lengths_rederived, rederive, uniform_numbers
 from spsbench.law.rules_again import RuledLoop, derived
-from spsbench.records import Loop
+from spsbench.records import Loop, Spec
 
 
 class KeptRows:
@@ -128,6 +128,24 @@ class Derivation:
         # What was drawn and withdrawn leaves no trace.
         short = float(sum(len(ids) != self.k for ids in proposed))
         return {DECIDED: short, f"{DECIDED}_open": short}
+
+
+def derivation_of(k: int, drafter: Spec, rule: Spec, policy: Spec) -> Derivation | None:
+    """How the decisions of a way of drafting and accepting are derived again.
+
+    None under a rule whose decisions are not: one that is lossy, or not ours.
+    """
+    if not is_derivable(rule.name):
+        return None
+    shape = shape_in(drafter)
+    # Trees and other drafters are as long as they go.
+    adaptive = shape is None and drafter.name == MODEL
+    return Derivation(
+        rule.name,
+        k if shape is None else shape.nodes,
+        own_way=not is_ours(drafter),
+        policy=build_policy(policy) if adaptive else None,
+    )
 
 
 def _verdicts(records: Sequence[Loop], proposed: Sequence[Sequence[int]]) -> list[tuple[int, int]]:

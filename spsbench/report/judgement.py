@@ -149,6 +149,9 @@ def losslessness(summary: Summary) -> list[str]:
     sentences = [text for text in (*found, _decisions(others, plain), _proof(others)) if text]
     if arms and not sentences:
         sentences = ["Losslessness: no evidence was recorded."]
+    if unread := sum(arm.get("unread", 0) for arm in judged_arms(summary)):
+        counts = counted(unread, "sequence")
+        sentences.append(f"{counts} could not be read again: the times stand, the journal says why.")
     for arm in speculative:
         if not arm.get("lossless", True):  # lossy by design, with what it costs in distribution
             evidence = arm["rescored"] or arm["self_consistency"]
@@ -477,7 +480,8 @@ def losslessness_section(summary: Summary, run: Run) -> list[str]:
     for arm in arms:
         least = None if is_confirmed(arm) else arm.get("bound")
         reasons = f": {'; '.join(arm['reasons'])}" if arm["reasons"] else ""
-        verdicts.append(f"{full_name(arm)}: {worded(arm['verdict'], least)}{reasons}.")
+        unread = f"; {arm['unread']} not read again" if arm.get("unread") else ""
+        verdicts.append(f"{full_name(arm)}: {worded(arm['verdict'], least)}{reasons}{unread}.")
     # One arm of each way of drafting for which sequences were drawn: they do not depend on the sampling.
     proved = {place(arm, "sampling"): arm for arm in arms if arm.get("proof")}.values()
     made = [(full_name(arm), arm.get("decisions")) for arm in arms]

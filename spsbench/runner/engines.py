@@ -29,13 +29,11 @@ from spsbench.drafters.registry import (
     build_policy,
     build_rule,
     drafter_kind,
-    is_derivable,
-    is_ours,
     shape_in,
 )
 from spsbench.engines.arms import GRAPHED, is_peer
 from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs, StagedBatch
-from spsbench.engines.derivation import Derivation
+from spsbench.engines.derivation import Derivation, derivation_of
 from spsbench.engines.external.protocol import PeerError
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine, Engine, ThreadedEngine
@@ -128,21 +126,9 @@ def require_placeable(arms: Sequence[Arm]) -> None:
             raise UsageError(f"{arm.engine} knows one device.", flag="--device-map", remedy=remedy)
 
 
-def derivation_of(arm: Arm) -> Derivation | None:
-    """How the decisions of an arm of ours are derived again; None under a rule for which they are not."""
-    if arm.method != "sps":
-        return Derivation()
-    if not is_derivable(arm.rule.name):
-        return None
-    shape = shape_in(arm.drafter)
-    # Trees and other drafters are as long as they go.
-    adaptive = shape is None and arm.drafter.name == MODEL
-    return Derivation(
-        arm.rule.name,
-        arm.k if shape is None else shape.nodes,
-        own_way=not is_ours(arm.drafter),
-        policy=build_policy(arm.policy) if adaptive else None,
-    )
+def _derivation(arm: Arm) -> Derivation | None:
+    """How the decisions of an arm of ours are derived again."""
+    return derivation_of(arm.k, arm.drafter, arm.rule, arm.policy) if arm.method == "sps" else Derivation()
 
 
 class EngineFactory:
@@ -191,7 +177,7 @@ class EngineFactory:
             except (NotStatic, CaptureFailed) as error:
                 self.fallbacks[arm.name] = str(error)
         make = partial(self._drafter, arm) if arm.method == "sps" else None
-        derivation = derivation_of(arm)
+        derivation = _derivation(arm)
         rule = None if arm.rule.name == MODIFIED_REJECTION else build_rule(arm.rule)
         tokenizer, device = self._pair.tokenizer, self._pair.device
         if arm.batch > 1:
@@ -267,9 +253,9 @@ class EngineFactory:
         batch = StagedBatch(self._fixed(target, arm.batch), drafting, arm.k, arm.sampling, capture)
         tokenizer, clock = self._pair.tokenizer, self._clock
         if arm.batch == 1:
-            return GraphedEngine(batch, tokenizer, clock, derivation=derivation_of(arm))
+            return GraphedEngine(batch, tokenizer, clock, derivation=_derivation(arm))
         return BatchedEngine(
-            batch, tokenizer, self._pair.device, clock, name=GRAPHED, derivation=derivation_of(arm)
+            batch, tokenizer, self._pair.device, clock, name=GRAPHED, derivation=_derivation(arm)
         )
 
     def _fixed(self, model: CausalLM, batch: int) -> StaticLM:

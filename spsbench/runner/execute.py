@@ -319,8 +319,8 @@ def request_of(plan: Plan, turn: stopping.Turn, trace: bool = False) -> Request:
 
 
 def _read(turn: stopping.Turn, answer: Answer, pair: Pair) -> Sample:
-    """The sample of an answer, read again by an uncached forward; a failed one where either failed."""
-    generation, error = checked(turn.arm, turn.prompt, turn.seed, answer, pair)
+    """The sample of an answer, read again by an uncached forward."""
+    generation, error, unread = checked(turn.arm, turn.prompt, turn.seed, answer, pair)
     return Sample(
         example_id=turn.prompt.example_id,
         sample_index=turn.sample_index,
@@ -332,6 +332,7 @@ def _read(turn: stopping.Turn, answer: Answer, pair: Pair) -> Sample:
         error=error,
         category=turn.prompt.category,
         wave=turn.wave,
+        unread=unread,
     )
 
 

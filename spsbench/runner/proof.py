@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from spsbench.models.pair import Pair
 from spsbench.records import (
     RESCORED,
     RESCORED_BEAM_LOG_PROB,
+    UNREAD,
     Arm,
     Generation,
     Prompt,
@@ -173,7 +174,8 @@ def draw_proof(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
         rows = []
         requests = [_request(plan, prompt, arm) for prompt in prompts]
         for place, answer in answers(engines[arm], requests):
-            made, error = checked(arm, prompts[place], requests[place].seed, answer, pair)
+            made, *failed = checked(arm, prompts[place], requests[place].seed, answer, pair)
+            error = next(filter(None, failed), None)
             row = (prompts[place].example_id, error, len(made.tokens), made.finish_reason)
             rows.append((*row, made.losslessness))
         judged.append(_judged(arm, rows, engines[arm].name, str(pair.target.dtype).removeprefix("torch.")))
@@ -187,15 +189,31 @@ def _request(plan: Plan, prompt: Prompt, arm: Arm) -> Request:
     return Request(prompt.ids, *limits, seed, plan.config.fixed_length)
 
 
-def checked(arm: Arm, prompt: Prompt, seed: int, answer: Answer, pair: Pair) -> tuple[Generation, str | None]:
-    """An engine's answer after ``read_again``, and why it failed where either did."""
-    if isinstance(answer, Generation):
-        try:
-            read_again(arm, prompt, answer, seed, pair)
-            return answer, None
-        except FAILURES as error:
-            answer = error
-    return Generation([], "", None, 0.0, 0.0, "error"), reason_of(answer)
+class Checked(NamedTuple):
+    """An engine's answer after ``read_again``.
+
+    Attributes:
+        generation: an empty one where none was made.
+        error: why none was made.
+        unread: why it could not be read again; what was generated and timed stays.
+    """
+
+    generation: Generation
+    error: str | None = None
+    unread: str | None = None
+
+
+def checked(arm: Arm, prompt: Prompt, seed: int, answer: Answer, pair: Pair) -> Checked:
+    """Read an engine's answer again."""
+    if not isinstance(answer, Generation):
+        return Checked(Generation([], "", None, 0.0, 0.0, "error"), error=reason_of(answer))
+    try:
+        read_again(arm, prompt, answer, seed, pair)
+    except FAILURES as error:
+        answer.kept_rows = None
+        answer.losslessness = (answer.losslessness or {}) | {UNREAD: 1.0}
+        return Checked(answer, unread=reason_of(error))
+    return Checked(answer)
 
 
 def _judged(arm: Arm, rows: Sequence[tuple[Any, ...]], engine: str, dtype: str) -> ArmProof:

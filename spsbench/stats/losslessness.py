@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from spsbench import axes
-from spsbench.records import BEAM_CLOSEST, BEAM_LOG_PROB, RESCORED, RESCORED_BEAM_LOG_PROB, Interval
+from spsbench.records import BEAM_CLOSEST, BEAM_LOG_PROB, RESCORED, RESCORED_BEAM_LOG_PROB, UNREAD, Interval
 from spsbench.stats import evidence_stats
 from spsbench.stats.bootstrap import finite, pooled_ratio
 from spsbench.stats.speedup import finished, matched_by
@@ -193,6 +193,7 @@ def _judge_arm(
         "decisions": None,
         "proof": proof if row["method"] == "sps" else None,
         "beams": None,
+        "unread": 0 if samples is None else unread_of(samples),
     }
     if axes.is_beam(row):
         # It is held against exact beam search: nothing of what samples are judged by exists.
@@ -284,6 +285,13 @@ def evidence_of(
     return facts
 
 
+def unread_of(samples: pd.DataFrame) -> int:
+    """How many finished sequences could not be read again."""
+    if "losslessness" not in samples:
+        return 0
+    return sum(_fact(facts, UNREAD, 0.0) > 0 for facts in finished(samples)["losslessness"])
+
+
 def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
     """Results of deriving the decisions of an arm's sequences again."""
     done = finished(samples)
@@ -315,15 +323,14 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
     reasons = [f"{contradicted} of {total} decisions contradict the models' rows"] * (contradicted > allowed)
     if target is not None:
         facts["target"] = target
-        reasons += _wrong_rows("target", target)
+        reasons += wrong_rows("target", target)
     if draft is not None:
         facts["draft"] = draft
-        reasons += _wrong_rows("draft", draft)
+        reasons += wrong_rows("draft", draft)
     facts["verdict"], facts["reasons"] = (ALARM if reasons else OK), reasons
     known = precise or (target is not None and target["rounding"] is not None)
-    facts["exact"] = (
-        known and total > 0 and not contradicted + open_ and len(carried) == len(done) and not reasons
-    )
+    whole = len(carried) == len(done) and not unread_of(samples)
+    facts["exact"] = known and whole and total > 0 and not contradicted + open_ and not reasons
     return facts
 
 
@@ -350,7 +357,7 @@ def rows_apart(sums: Mapping[str, float], role: str, *, precise: bool) -> RowsAp
     }
 
 
-def _wrong_rows(role: str, found: RowsApart) -> list[str]:
+def wrong_rows(role: str, found: RowsApart) -> list[str]:
     """Why rows are not a model's own, if they are not."""
     if found["beyond"]:
         return [f"{found['beyond']} of {found['rows']} rows of the {role} contradict an independent forward"]

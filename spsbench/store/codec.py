@@ -58,6 +58,7 @@ OF_SAMPLE = {
     "condition": Field("int32", later=True, without=0),
     "category": Field("text", null=True, later=True, sparse=True),
     "wave": Field("string", null=True, later=True, sparse=True),
+    "unread": Field("text", null=True, later=True, sparse=True),
     "error": Field("text", null=True),
 }
 OF_GENERATION = {

@@ -17,16 +17,18 @@ from spsbench.decode.clock import FakeClock, Stopwatch, SystemClock
 from spsbench.decode.protocols import Drafter, LanguageModel, read_prompt
 from spsbench.decode.sampling import UniformStream
 from spsbench.decode.stopping import TextDecoder
+from spsbench.engines.derivation import derivation_of
 from spsbench.engines.local import EagerEngine
-from spsbench.engines.rescore import rescored, teacher_force
-from spsbench.law.evidence import MIXTURES, POWERS, Sums
+from spsbench.engines.rescore import rescored, rows_held_against, teacher_force
+from spsbench.law.evidence import DECIDED, MIXTURES, POWERS, Sums, added
 from spsbench.models.beam_lm import tree_of
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import RESCORED, Request, SamplingParams
+from spsbench.records import RESCORED, Generation, Request, SamplingParams
 from spsbench.stats.evidence_stats import FALSE_ALARM, g_statistic, survival
+from spsbench.stats.losslessness import TOO_FAR, is_precise, rows_apart, wrong_rows
 from spsbench.verify.controls import planted
-from spsbench.verify.effort import Finding
+from spsbench.verify.effort import Finding, skipped
 from spsbench.verify.subject import SamplerUnderTest
 
 Path = tuple[int, ...]
@@ -288,10 +290,20 @@ def _in_float32(model: CausalLM) -> CausalLM:
     return TorchLM(copy.deepcopy(model.reference().model).float(), model.vocab_size)
 
 
-def rescored_outputs(
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What the engine wrote after a prompt, with the seed that it had."""
+
+    prompt: tuple[int, ...]
+    seed: int
+    generation: Generation
+
+
+def engine_outputs(
     subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], decoder: TextDecoder
-) -> Finding:
-    """Measure leakage of the draft into outputs of the engine, and e-values against other distributions."""
+) -> list[Output]:
+    """Whole outputs of the engine, with the rows that decided them."""
+    shape = subject.shape
     engine = EagerEngine(
         subject.target,
         subject.draft,
@@ -301,19 +313,72 @@ def rescored_outputs(
         SystemClock(),
         subject.build_rule(),
         subject.build_drafter,
-        tree=None if subject.shape is None else tree_of(subject.target),
-        nodes=0 if subject.shape is None else subject.shape.nodes,
+        derivation=derivation_of(subject.k, subject.drafter, subject.rule, subject.policy),
+        tree=None if shape is None else tree_of(subject.target),
+        nodes=0 if shape is None else shape.nodes,
     )
-    total: Sums = {}
+    outputs = []
     for seed, prompt in enumerate(prompts, start=subject.seed):
         request = Request(tuple(prompt), TOKENS, (), subject.sampling, seed=seed, fixed_length=True)
         with planted(subject.control, subject.target):
-            tokens = engine.generate(request).tokens
-        sums = rescored(teacher_force(subject.target, subject.draft, prompt, tokens, subject.sampling), seed)
-        for name, value in sums.items():
+            outputs.append(Output(tuple(prompt), seed, engine.generate(request)))
+    return outputs
+
+
+def rescored_outputs(subject: SamplerUnderTest, outputs: Sequence[Output]) -> Finding:
+    """Measure leakage of the draft into outputs of the engine, and e-values against other distributions."""
+    total: Sums = {}
+    for output in outputs:
+        tokens = output.generation.tokens
+        reading = teacher_force(subject.target, subject.draft, output.prompt, tokens, subject.sampling)
+        for name, value in rescored(reading, output.seed).items():
             short = name.removeprefix(RESCORED)
             total[short] = total.get(short, 0.0) + value
-    return _judged(total, len(prompts))
+    return _judged(total, len(outputs))
+
+
+def decided_outputs(subject: SamplerUnderTest, outputs: Sequence[Output]) -> Finding:
+    """Derive every decision of the outputs again, and hold the rows that they had against the target's."""
+    total: Sums = {}
+    for output in outputs:
+        generation, sampling = output.generation, subject.sampling
+        kept, own = generation.kept_rows, generation.losslessness or {}
+        if kept is None:
+            return skipped("decisions", f"those of the rule {subject.rule} are not derived")
+        reading = teacher_force(subject.target, None, output.prompt, generation.tokens, sampling)
+        held = rows_held_against(
+            "target",
+            subject.target,
+            kept.target,
+            generation,
+            reading.logits,
+            sampling,
+            output.prompt,
+            subject.k,
+            output.seed,
+        )
+        total = added(total, {name: value for name, value in own.items() if name.startswith(DECIDED)} | held)
+    rows = rows_apart(total, "target", precise=is_precise(str(subject.target.dtype).removeprefix("torch.")))
+    assert rows is not None, "an output has rows"
+    decided, contradicted = (int(total[name]) for name in (DECIDED, f"{DECIDED}_contradicted"))
+    reasons = [f"{contradicted} of {decided} decisions contradict the rows"] * bool(contradicted)
+    reasons += wrong_rows("target", rows)
+    return Finding(
+        "decisions",
+        not reasons,
+        "; ".join(reasons) or f"all {decided} follow from the rows as computed, and these are the target's",
+        "any decision that rounding in float32 does not explain, any wrong row in float32, in 16 bits rows "
+        f"{TOO_FAR:g} times farther off than rounding",
+        {
+            "outputs": len(outputs),
+            "decisions": decided,
+            "contradicted": contradicted,
+            "rows": rows["rows"],
+            "apart": rows["apart"],
+            "beyond": rows["beyond"],
+            "rounding_apart": rows["rounding"],
+        },
+    )
 
 
 def _judged(total: Sums, outputs: int) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 import torch
 
@@ -17,7 +18,14 @@ from spsbench.testing import context_of
 from spsbench.verify.analytic import analytic
 from spsbench.verify.controls import SHARED, planted, planted_everywhere
 from spsbench.verify.effort import FAULTS, LOSSY, Effort, Finding, skipped
-from spsbench.verify.outputs import end_to_end_draws, greedy_identity, remembered_draws, rescored_outputs
+from spsbench.verify.outputs import (
+    decided_outputs,
+    end_to_end_draws,
+    engine_outputs,
+    greedy_identity,
+    remembered_draws,
+    rescored_outputs,
+)
 from spsbench.verify.parts import (
     SIZE,
     booked_time,
@@ -28,10 +36,23 @@ from spsbench.verify.parts import (
 )
 from spsbench.verify.subject import SamplerUnderTest, telling_contexts, written
 
-TESTS = ("rows", "warp", "uniforms", "clock", "analytic", "greedy", "sampling", "end to end", "outputs")
+TESTS = (
+    "rows",
+    "warp",
+    "uniforms",
+    "clock",
+    "analytic",
+    "greedy",
+    "sampling",
+    "end to end",
+    "outputs",
+    "decisions",
+)
 """What a planted fault is put to. ``contract`` and ``enumeration`` come before, where nothing is planted."""
 
-OF_THE_LAW = frozenset({"enumeration", "analytic", "greedy", "sampling", "end to end", "outputs"})
+OF_THE_LAW = frozenset(
+    {"enumeration", "analytic", "greedy", "sampling", "end to end", "outputs", "decisions"}
+)
 """What a rule that is lossy by design need not pass."""
 
 Contexts = list[tuple[int, ...]]
@@ -75,7 +96,9 @@ def findings(
             where = contexts or _contexts(subject, prompts, effort)
             yield "sampling", lambda: remembered_draws(subject, where, effort.draws)
             yield "end to end", lambda: end_to_end_draws(subject, where[:1], effort.end_to_end)
-        yield "outputs", lambda: rescored_outputs(subject, prompts[: effort.outputs], decoder)
+        outputs = cache(lambda: engine_outputs(subject, prompts[: effort.outputs], decoder))
+        yield "outputs", lambda: rescored_outputs(subject, outputs())
+        yield "decisions", lambda: decided_outputs(subject, outputs())
 
     with planted_everywhere(subject.control):
         for test, run in tests():

@@ -33,7 +33,7 @@ def test_the_real_sampler_passes_and_tells_what_was_tested(cli: Cli) -> None:
     assert answer["passed"] is True
     tests = [finding["test"] for finding in answer["findings"]["nucleus"]]
     parts = ["contract", "enumeration", "rows", "warp", "uniforms", "clock"]
-    assert tests == [*parts, "analytic", "sampling", "end to end", "outputs"]
+    assert tests == [*parts, "analytic", "sampling", "end to end", "outputs", "decisions"]
     assert all(finding["bounds"] for finding in answer["findings"]["nucleus"])
     assert {finding["verdict"] for finding in answer["findings"]["nucleus"]} == {"ok"}
     assert answer["arms"]["nucleus"]["drafter"] == "model"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -22,7 +23,9 @@ from spsbench.engines.local import EagerEngine, Engine
 from spsbench.law.evidence import Sums, added
 from spsbench.models.batched import StaticLM
 from spsbench.records import Request, SamplingParams
+from spsbench.stats.losslessness import rows_apart, wrong_rows
 from spsbench.testing import Letters
+from spsbench.verify.controls import CONTROLS
 
 CPU = torch.device("cpu")
 K = 4
@@ -127,6 +130,43 @@ def test_the_mini_pair_follows_and_a_row_off_by_one_does_not(sampling: SamplingP
     with fault("row-off-by-one", models[0]):
         wrong = engine.generate(asked)
     assert decisions(models, asked, wrong, K)["decisions_contradicted"] > 0
+
+
+COARSE = (torch.bfloat16, torch.float16)
+
+
+def alarms_of(models: Models, name: str | None, sampling: SamplingParams, texts: int = 8) -> list[str]:
+    """What is wrong with some texts in 16 bits: decisions that contradict, rows beyond rounding."""
+    engine, total = eager(models, K), Sums()
+    for asked in (replace(request(index, sampling), max_new_tokens=64) for index in range(texts)):
+        with fault(name, models[0]) if name else nullcontext():
+            generation = engine.generate(asked)
+        total = added(total, decisions(models, asked, generation, K))
+    rows = [(role, rows_apart(total, role, precise=False)) for role in ("target", "draft")]
+    contradicted = ["decisions contradict"] * bool(total["decisions_contradicted"])
+    return contradicted + [reason for role, own in rows if own for reason in wrong_rows(role, own)]
+
+
+@pytest.mark.thorough_but(4)
+@pytest.mark.parametrize("name", CONTROLS)
+@pytest.mark.parametrize("dtype", COARSE)
+@pytest.mark.parametrize("sampling", [NUCLEUS, SamplingParams()], ids=str)
+def test_every_control_is_an_alarm_in_16_bits(
+    dtype: torch.dtype, sampling: SamplingParams, name: str
+) -> None:
+    if name == "raw-draft" and sampling == SamplingParams():
+        pytest.skip("at temperature 1 without cuts the raw row is the warped one")
+    assert alarms_of(tiny("llama", dtype), name, sampling)
+
+
+@pytest.mark.thorough_but(2)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", COARSE)
+@pytest.mark.parametrize("sampling", [NUCLEUS, SamplingParams()], ids=str)
+def test_the_honest_sampler_raises_none_in_16_bits(
+    dtype: torch.dtype, sampling: SamplingParams, architecture: str
+) -> None:
+    assert alarms_of(tiny(architecture, dtype), None, sampling) == []
 
 
 def test_another_seed_or_text_contradicts() -> None:

@@ -21,7 +21,15 @@ def _judged(*arms: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0%"), (0.00281, "0.29%"), (0.003, "0.3%"), (0.052, "5.2%"), (0.0521, "5.3%"), (0.999, "100%"), (1.0, "-")],
+    [
+        (0.0, "0%"),
+        (0.00281, "0.29%"),
+        (0.003, "0.3%"),
+        (0.052, "5.2%"),
+        (0.0521, "5.3%"),
+        (0.999, "100%"),
+        (1.0, "-"),
+    ],
 )
 def test_a_bound_is_rounded_up(value: float, text: str) -> None:
     assert judgement.bound(value) == text

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from commandline import SMALL, call
 
+from spsbench.engines import rescore
 from spsbench.records import Arm, BeamParams, SamplingParams
 from spsbench.report import judgement
 from spsbench.runner import proof
@@ -144,3 +145,29 @@ def test_how_many_is_a_matter_of_prompts_and_arms_not_of_time(prompts: int, ks: 
     assert len(proof_prompts(plan)) == each
     plan.config.proof = False
     assert proof_prompts(plan) == ()
+
+
+def test_what_was_measured_stays_where_reading_again_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As out of memory would: the times stand, the sequence is counted, and nothing is called lossless."""
+    real, failed = rescore.teacher_force, list[str]()
+
+    def forgets_one(*arguments: Any, **options: Any) -> Any:
+        if len(failed) < 2:
+            failed.append("once")
+            raise RuntimeError("no room for 9 GB\nmore lines")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(rescore, "teacher_force", forgets_one)
+    directory = tmp_path / "run"
+    result = call("run", *SMALL, "--no-score", "--k", "2", "--out", str(directory))
+    assert result.code == 0, result.err
+    lines = journal(directory)
+    unread = [line for line in lines if line.get("unread")]
+    assert [line["unread"] for line in unread] == ["RuntimeError: no room for 9 GB"] * 2
+    assert all(line["token_ids"] and line["decode_s"] > 0 and line["error"] is None for line in unread)
+    arms = json.loads((directory / "summary.json").read_text())["losslessness"]["arms"]
+    assert sum(arm["unread"] for arm in arms) == 2
+    assert not all(arm["decisions"]["exact"] for arm in arms)
+    assert "2 sequences could not be read again: the times stand" in " ".join(result.out.split())

@@ -78,7 +78,7 @@ def test_the_real_sampler_passes(
     found = list(findings(replace(subject, sampling=sampling), prompts, DECODER, EFFORT))
     assert [f.test for f in found if not f.passed] == []
     assert [f.test for f in found if f.unjudged] == []
-    assert len(found) == (9 if sampling.greedy else 10)
+    assert len(found) == (10 if sampling.greedy else 11)
 
 
 @pytest.mark.thorough_but("one-hot")
