@@ -1,0 +1,135 @@
+"""What crosses the borders of the package: between its rooms, and between its core and its parts.
+
+    python -m benchmarks.borders            # the table
+    python -m benchmarks.borders --write    # what tests/test_borders.py lets no change exceed
+
+Counted by reading: ``from spsbench.X import name`` at any depth, each (file, name) once. A room is a folder of
+the package, or a module beside them. A part is what a user could do without; the core is the rest.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+RECORD = ROOT / "tests" / "borders.json"
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "judge": ("execution",),
+    "external": ("engines.external",),
+    "verify": (
+        *("verify.analytic", "verify.controls", "verify.effort", "verify.outputs", "verify.parts"),
+        *("verify.subject", "verify.tree_faults", "verify.verification", "verify.served", "cli.verify"),
+    ),
+    "audit": ("verify", "gate", "cli.audit", "cli.audit_texts", "cli.releases"),
+    "whatif": (
+        "whatif",
+        *("cli.bench", "cli.replay", "cli.advise", "cli.simulate", "cli.curve", "cli.whatif_screen"),
+        *("cli.explain", "cli.load", "cli.hardware"),
+    ),
+    "paper": ("cli.paper", "report.paper"),
+    "distill": ("distill", "cli.distill"),
+}
+"""The modules of each part, by the beginning of their names; the longest that fits counts."""
+
+CORE = "core"
+
+
+class Import(NamedTuple):
+    """A name that a module takes from another one."""
+
+    by: str
+    of: str
+    name: str
+
+
+def modules(package: Path) -> dict[str, Path]:
+    """Every module by its name without the package's, ``""`` for the package itself."""
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        name = ".".join(path.relative_to(package).with_suffix("").parts)
+        found[name.removesuffix("__init__").removesuffix(".")] = path
+    return found
+
+
+def imports(package: Path) -> Iterator[Import]:
+    """Every import of the package from itself."""
+    known, own = modules(package), package.name
+    for module, path in known.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or node.module is None:
+                continue
+            if node.module != own and not node.module.startswith(f"{own}."):
+                continue
+            base = node.module[len(own) + 1 :]
+            for alias in node.names:
+                inner = f"{base}.{alias.name}".lstrip(".")
+                yield Import(module, inner if inner in known else base, "" if inner in known else alias.name)
+
+
+def room(module: str) -> str:
+    """The folder of a module, or the module itself."""
+    return module.partition(".")[0]
+
+
+def part(module: str, parts: dict[str, tuple[str, ...]] | None = None) -> str:
+    """The part that a module belongs to; ``CORE`` for the rest."""
+    fits = [
+        (len(start), name)
+        for name, starts in (PARTS if parts is None else parts).items()
+        for start in starts
+        if module == start or module.startswith(f"{start}.")
+    ]
+    return max(fits)[1] if fits else CORE
+
+
+def circles(arrows: set[tuple[str, str]]) -> list[str]:
+    """Pairs of rooms that import each other."""
+    return sorted(f"{one} and {other}" for one, other in arrows if one < other and (other, one) in arrows)
+
+
+def counts(package: Path = ROOT / "spsbench") -> dict[str, int | list[str]]:
+    """Everything that is recorded."""
+    found = set(imports(package))
+    crossing = {each for each in found if room(each.by) != room(each.of)}
+    arrows = {(room(each.by), room(each.of)) for each in crossing}
+    sources = [path.read_text(encoding="utf-8") for path in modules(package).values()]
+    classes = Counter(
+        node.name
+        for source in sources
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    taken = {(each.of, each.name) for each in found if part(each.by) == CORE != part(each.of)}
+    record: dict[str, int | list[str]] = {
+        "names that the core takes from parts": len(taken),
+        "rooms that import each other": circles(arrows),
+        "arrows between rooms": len(arrows),
+        "names over borders": len({(each.of, each.name) for each in crossing}),
+        "options by string": sum(len(re.findall(r"\bparams\[", source)) for source in sources),
+        "classes defined twice": sum(count > 1 for count in classes.values()),
+    }
+    for name in PARTS:
+        used = {each.of for each in found if part(each.by) == name and part(each.of) == CORE}
+        record[f"files of the core that {name} takes from"] = len(used)
+    return record
+
+
+def main() -> None:
+    """Print the table, or write the record."""
+    found = counts()
+    if "--write" in sys.argv:
+        RECORD.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    for name, value in found.items():
+        print(f"{name:45} {value if isinstance(value, int) else ', '.join(value) or 'none'}")
+
+
+if __name__ == "__main__":
+    main()
