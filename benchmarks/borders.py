@@ -3,8 +3,8 @@
     python -m benchmarks.borders            # the table
     python -m benchmarks.borders --write    # what tests/test_borders.py lets no change exceed
 
-Counted by reading: ``from spsbench.X import name`` at any depth, each (file, name) once. A room is a folder of
-the package, or a module beside them. A part is what a user could do without; the core is the rest.
+Counted by reading: ``from spsbench.X import name`` at any depth, each (file, name) once. A room is a folder
+of the package, or a module beside them. A part is what a user could do without; the core is the rest.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def test_nothing_more_crosses_than_was_recorded(name: str) -> None:
 
 
 def test_what_is_counted(tmp_path: Path) -> None:
-    """A made-up package with a name over a border, a circle, a class defined twice and an option by string."""
+    """A made-up package: a name over a border, a circle, a class defined twice, an option by string."""
     package = tmp_path / "spsbench"
     files = {
         "__init__.py": "",

@@ -20,7 +20,15 @@ from spsbench.decode.batch import BatchModel
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, attention_window, text_config, tolerance
 from spsbench.models.onnx_graph import build_graph
-from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, rotary_tables, session_of, value_of
+from spsbench.models.onnx_lm import (
+    OnnxForward,
+    OnnxLM,
+    bind,
+    rotary_tables,
+    session_of,
+    taken_by,
+    value_of,
+)
 from spsbench.models.torch_lm import TorchLM
 
 
@@ -195,7 +203,8 @@ class OnnxBatchLM:
                 own |= {f"seen_{row}": self._seen[row : row + 1], f"total_{row}": self._total[row, ...]}
         hidden = np.zeros((*shape, plan.hidden), np.float32)
         logits = np.zeros((shape[0], batch * last // shape[0], plan.vocab_size), np.float32)
-        binding = bind(session, own | {"hidden": hidden}, memory, {"logits": logits})
+        own = taken_by(session, own | {"hidden": hidden}, plan)
+        binding = bind(session, own, memory, {"logits": logits})
         self._bound[n, last] = (
             partial(session.run_with_iobinding, binding),
             hidden.reshape(batch * n, plan.hidden),

@@ -20,13 +20,14 @@ from torch.nn.functional import linear
 from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of, t5_plan
-from spsbench.models.causal_lm import CausalLM, built, skeleton
+from spsbench.models.causal_lm import CausalLM, built, skeleton, text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, LoadedWeights, StoredWeights
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.memory import DTYPES, require_free, suitable_threads
 from spsbench.models.onnx_lm import OnnxLM, OnnxModel
 from spsbench.models.placement import PlacedLM, Placement
 from spsbench.models.quantised import loading_settings, mark, quantise_built
+from spsbench.models.same_logits import require_same_logits
 from spsbench.models.seq2seq_lm import SHARED, OnnxSeq2SeqLM, Seq2SeqLM
 from spsbench.models.source import ModelSource, Sharing, decoder_start, embedding_of, require_generative
 from spsbench.models.tokenizer import Border
@@ -278,7 +279,27 @@ def _load_onnx(source: ModelSource, dtype: str, vocab_size: int, flag: str, thre
     with typed_errors(source.name, flag):
         stored, border = Checkpoint(weights_folder(source)), source.tokenizer.border
         with _complete(source.name, flag):
-            return _over_onnx(source.config, border, stored, vocab_size, threads, reference, dtype)
+            require_head(source, stored, flag)
+            given = (source.config, border, stored, vocab_size, threads, reference)
+            model = _over_onnx(*given, dtype)
+            # Of rounded weights what they were rounded from is compared.
+            whole = model if model.bits is None else _over_onnx(*given, "float32")
+        require_same_logits(whole, source, lambda: load_torch(source, "float32", cpu, vocab_size, flag), flag)
+        return model
+
+
+HEAD = "lm_head.weight"
+
+
+def require_head(source: ModelSource, stored: StoredWeights, flag: str) -> None:
+    """Refuse a checkpoint without a head of its own whose configuration does not tie it to the embedding."""
+    if HEAD not in stored and not is_tied(source.config):
+        require_complete([HEAD], source.name, flag)
+
+
+def is_tied(config: Any) -> bool:
+    """Whether a configuration makes the embedding the head, too."""
+    return bool(getattr(text_config(config), "tie_word_embeddings", True))
 
 
 @contextmanager
@@ -320,8 +341,9 @@ def require_complete(missing: list[str], name: str, flag: str) -> None:
     """Refuse a checkpoint with missing weights: transformers would initialise them at random."""
     if missing:
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        untied = " and its configuration says tie_word_embeddings: false" if missing == [HEAD] else ""
         raise UnavailableError(
-            f"{name} is incomplete: {len(missing)} of its weights are missing ({shown}).",
+            f"{name} is incomplete: {len(missing)} of its weights are missing ({shown}){untied}.",
             flag=flag,
             remedy="Download the model again, or choose a checkpoint with a language-model head.",
         )

@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -201,21 +201,27 @@ class OnnxForward:
         session = self._session_of(dense)
         hidden, rows = np.zeros((1, n, self._width), np.float32), np.arange(n - last, n)
         placed = _Placed(self._plan, n, self._slots) if dense else None
-        # A graph of both ways takes the inputs of both.
-        spare = placed or _Placed(self._plan, 1, 1)
         own = {"hidden": hidden, "rows": rows, "seen": self._seen, "total": self._total}
-        own |= spare.arrays | {"dense": np.array(dense)}
-        taken = {each.name for each in session.get_inputs()}
+        own = taken_by(session, own, self._plan, placed)
         outputs = {"logits": np.zeros((1, last, self._plan.vocab_size), np.float32)}
         if self._keeps_features:
             outputs[FEATURES] = np.zeros((1, n, self._plan.hidden), np.float32)
-        own = {name: array for name, array in own.items() if name in taken}
         binding = bind(session, own, self.memory | self._crossed, outputs)
         logits, *features = (torch.from_numpy(array[0]) for array in outputs.values())
         bound = (binding, hidden[0], logits, features[0] if features else None, placed)
         if n <= _MOST_ROWS_KEPT:
             self._bound[n, last, dense] = bound
         return bound
+
+
+def taken_by(
+    session: InferenceSession, own: Mapping[str, Any], plan: Blueprint, placed: _Placed | None = None
+) -> dict[str, Any]:
+    """The arrays that a session takes: one of both ways of attention takes the inputs of both."""
+    spare = placed or _Placed(plan, 1, 1)
+    all_ = {**own, **spare.arrays, "dense": np.array(placed is not None)}
+    taken = {each.name for each in session.get_inputs()}
+    return {name: array for name, array in all_.items() if name in taken}
 
 
 def bind(
@@ -335,6 +341,20 @@ class OnnxModel(CausalLM):
 
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         return self._scored_by(OnnxForward(self.session, self.plan), tokens, last)
+
+    def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
+        return self._blocks_by(OnnxForward(self.session, self.plan), tokens, first, width)
+
+    def _blocks_by(self, fresh: OnnxForward, tokens: Tensor, first: int, width: int) -> Tensor:
+        """See ``score_in_blocks``; by a forward of its own, which is never rolled back."""
+        rows, start = list[Tensor](), 0
+        for block in (tokens[:first], *torch.split(tokens[first:], width)):
+            n = len(block)
+            if n:
+                last = n if start >= first else 1
+                rows.append(fresh(partial(self.embed, block), start, n, last).clone())
+                start += n
+        return self.all_logits(torch.cat(rows[1 if first else 0 :]), self.new_spread())
 
     def _scored_by(self, fresh: OnnxForward, tokens: Tensor, last: int) -> Tensor:
         n = tokens.shape[0]

@@ -386,6 +386,12 @@ class OnnxSeq2SeqLM(EncoderDecoder, OnnxModel):
         self._attend(fresh, tokens[:cut])
         return self._scored_by(fresh, tokens[cut:], last)
 
+    def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
+        cut = self.border.source_length(tokens.tolist())
+        fresh = OnnxForward(self.session, self.plan)
+        self._attend(fresh, tokens[:cut])
+        return self._blocks_by(fresh, tokens[cut:], first - cut, width)
+
     def twin(self) -> Self:
         other = super().twin()
         other._read = 0

@@ -11,6 +11,7 @@ from tiny_models import config_of, make, over_onnx
 from spsbench.decode.batch import BatchModel
 from spsbench.errors import UsageError
 from spsbench.models import batched as module
+from spsbench.models import onnx_lm
 from spsbench.models.batched import OnnxBatchLM, StaticLM, batched, difference
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
@@ -26,6 +27,17 @@ def test_over_onnx_a_row_is_what_it_is_alone(architecture: str, blocks: bool) ->
     sizes = WIDE | ({"head_dim": 16} if architecture in ("qwen3", "mistral") else {})
     model = over_onnx(make(config_of(architecture, **sizes)))
     found = batched(model, 5, SLOTS, blocks=blocks)
+    assert max(difference(model, found, n) for n in ((1, 3) if blocks else (1,))) < 1e-5
+
+
+@pytest.mark.parametrize("blocks", [True, False])
+def test_over_onnx_a_large_model_whose_session_knows_both_ways_of_attention(
+    blocks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_lm, "_LARGE", 0)
+    model = over_onnx(make(config_of("llama", **WIDE)))
+    assert model.large
+    found = batched(model, 3, SLOTS, blocks=blocks)
     assert max(difference(model, found, n) for n in ((1, 3) if blocks else (1,))) < 1e-5
 
 

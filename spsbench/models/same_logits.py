@@ -1,0 +1,116 @@
+"""Whether a model over ONNX Runtime computes what transformers does: once for each checkpoint.
+
+The proof of a run reads its outputs by a forward without a cache, and over ONNX Runtime that is the same
+graph: loops and proof would share a fault of the conversion. So a checkpoint is loaded by transformers itself
+the first time it is used, both read some hundred tokens, and the answer is kept in the cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from spsbench.errors import UnavailableError
+from spsbench.files import write_json
+from spsbench.models.causal_lm import CausalLM, tolerance
+from spsbench.models.fetch.cache import cache_dir, watcher
+from spsbench.models.memory import available_bytes
+from spsbench.models.source import ModelSource
+
+TOKENS = 192
+"""More than the attention windows of small models; some hundred, so that positions far apart are met."""
+
+_SOURCES = ("onnx_graph", "onnx_lm", "seq2seq_lm", "blueprint", "checkpoint")
+
+
+class Compared(NamedTuple):
+    """The largest difference of two models' logits, as a share of the largest logit."""
+
+    difference: float
+    tokens: int
+
+
+@torch.inference_mode()
+def compared(model: CausalLM, reference: CausalLM, seed: int = 0) -> Compared:
+    """Read drawn tokens by both models, without a cache.
+
+    Differences are those of logits that both have as a number: a draft may propose some tokens only.
+    """
+    n = min(TOKENS, model.context_window - 2)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(model.vocab_size, (n,), generator=generator)
+    tokens = torch.cat([model.as_prompt(drawn), drawn[:1]])
+    own, other = model.score_uncached(tokens).double(), reference.score_uncached(tokens).double()
+    both = own.isfinite() & other.isfinite()
+    scale = float(other[both].abs().max().clamp_min(1e-9))
+    if bool((own.isnan() | other.isnan()).any()) or bool((own.isfinite() != other.isfinite()).any()):
+        return Compared(float("inf"), n)
+    return Compared(float((own - other)[both].abs().max()) / scale, n)
+
+
+def require_same_logits(
+    model: CausalLM, source: ModelSource, load_reference: Callable[[], CausalLM], flag: str
+) -> None:
+    """Refuse a checkpoint whose logits over ONNX Runtime are not transformers' own.
+
+    Args:
+        model: over ONNX Runtime, with its weights unrounded.
+        source: where it comes from; what was found is kept by its content.
+        load_reference: loads it by transformers, in float32.
+
+    Raises:
+        UnavailableError: the largest difference is beyond rounding.
+    """
+    record = cache_dir() / "compared" / f"{_key(source)}.json"
+    found = _kept(record)
+    if found is None:
+        free_bytes = available_bytes(torch.device("cpu"))
+        if free_bytes is not None and 4 * model.parameters > free_bytes:
+            watcher().said(
+                f"{source.name} is not held against transformers: {4 * model.parameters / 2**30:.3g} GiB "
+                f"more are needed, {free_bytes / 2**30:.3g} GiB are free"
+            )
+            return
+        found = compared(model, load_reference())
+        with suppress(OSError):  # a cache that cannot be written is asked again next time
+            record.parent.mkdir(parents=True, exist_ok=True)
+            write_json(record, found._asdict())
+    most = tolerance(torch.float32)
+    if not found.difference <= most:
+        raise UnavailableError(
+            f"{source.name} over onnxruntime is not the model that transformers loads: logits differ by "
+            f"{found.difference:.2g} of the largest over {found.tokens} tokens, rounding explains {most:g}.",
+            flag=flag,
+            remedy="Use --backend torch, and report the architecture.",
+        )
+
+
+def _kept(record: Path) -> Compared | None:
+    """What was found before; None if nothing was, or it cannot be read."""
+    try:
+        kept: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
+        return Compared(float(kept["difference"]), int(kept["tokens"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _key(source: ModelSource) -> str:
+    """Names a checkpoint's content, its configuration and the code that builds the graph."""
+    parts = (source.location, source.fingerprint, source.config.to_json_string(), _version())
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+
+
+@cache
+def _version() -> str:
+    """A hash of the modules that build and run the graph."""
+    folder, digest = Path(__file__).parent, hashlib.sha256()
+    for name in _SOURCES:
+        digest.update((folder / f"{name}.py").read_bytes())
+    return digest.hexdigest()
