@@ -9,10 +9,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.axes import BLOCK, MODIFIED_REJECTION, ONE_HOT
+from spsbench.axes import BLOCK, MODEL, MODIFIED_REJECTION, ONE_HOT
 from spsbench.cli import options, values
 from spsbench.cli.console import out, present, say, say_if_busy
 from spsbench.cli.interruption import continued_by, typed
+from spsbench.cli.interruption import written as command_of
 from spsbench.cli.options import takes
 from spsbench.cli.values import sought_of
 from spsbench.config.together import refuse_together
@@ -24,7 +25,7 @@ from spsbench.whatif.replay.trees import shapes_of, trees_of
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
-    from spsbench.models.pair import Pair, PairSource
+    from spsbench.models.pair import Pair
     from spsbench.records import Spec
     from spsbench.runner import Plan
     from spsbench.whatif.replay.advice import Advice, Candidate, Check, Progress, Readings
@@ -130,7 +131,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
 
     ready = plan(config)
     _require_prompts(len(ready.prompts))
-    chains = _drafters(named, ready.source)
+    chains = _drafters(named, ready)
     drafters = {spec: _rules(spec) for spec in chains} | trees_of(chains, shapes, of_trees)
     directory: Path = params["out"] or fresh_directory(results_dir(), "advise", ready.config.pair.name)
     require_continuable(ready, directory)
@@ -149,12 +150,44 @@ def advise_on(params: Mapping[str, Any]) -> None:
     options = None if engine is None else _options(engine, study, advice, checks, params)
     present(
         lambda: advice_facts(directory, advice, checks) | ({} if options is None else {engine: options}),
-        lambda: advice_screen(written.label, written.sampling_name, advice, checks),
+        lambda: advice_screen(
+            written.label, written.sampling_name, advice, checks, _command(params, advice, checks)
+        ),
         json=params["json"],
         quiet=quiet or options is not None,
     )
     if options is not None and not params["json"] and not quiet:
         out().print(options, soft_wrap=True, markup=False)
+
+
+_CARRIED = (
+    *("pair", "target", "revision", "draft_revision", "data", "prompts", "turns", "sampling", "temperature"),
+    *("top_p", "top_k", "max_new_tokens", "seed", "device", "dtype", "quantise", "threads", "backend"),
+)
+"""Options that a run of what is advised takes as they were typed."""
+
+
+def _command(params: Mapping[str, Any], advice: Advice, checks: Sequence[Check]) -> str | None:
+    """What to type to measure what is advised; None where nothing pays."""
+    from spsbench.whatif.replay.advice import advised
+
+    found = advised(advice, checks).candidate.found
+    if found is None:
+        return None
+    cell = found.cell
+    draft = cell.draft or next(iter(params["draft"] or ()), None)
+    typed_options = {name: params[name] for name in _CARRIED} | {
+        "draft": draft,
+        "drafter": None if str(cell.drafter) == MODEL else str(cell.drafter),
+        "rule": None if cell.rule == MODIFIED_REJECTION else cell.rule,
+        "k": cell.k,
+    }
+    arguments = ["run", *([str(params["task"])] if params["task"] else [])]
+    for name, value in typed_options.items():
+        if value not in (None, False, ()):
+            flag = f"--{name.replace('_', '-')}"
+            arguments += [flag] if value is True else [flag, str(value)]
+    return command_of(*arguments)
 
 
 def _engine(params: Mapping[str, Any], ks: Sequence[int]) -> str | None:
@@ -278,14 +311,22 @@ def _rules(drafter: Spec) -> tuple[str, ...]:
     return (MODIFIED_REJECTION,) if certain else (MODIFIED_REJECTION, BLOCK)
 
 
-def _drafters(named: list[Spec] | None, source: PairSource) -> list[Spec]:
-    """Those that were named, or all that are available for this pair."""
+def _drafters(named: list[Spec] | None, ready: Plan) -> list[Spec]:
+    """Those that were named, or all that are available for this pair and its backend."""
     from spsbench.drafters.registry import drafter_kind
     from spsbench.records import Spec
 
+    source = ready.source
+
+    def require(spec: Spec) -> None:
+        kind = drafter_kind(spec.name)
+        kind.settled(spec)
+        kind.require_target(spec, source.target)
+        kind.require_backend(spec, ready.backend, ready.dtypes[0])
+
     if named is not None:
         for spec in named:
-            drafter_kind(spec.name).require_target(spec, source.target)
+            require(spec)
         return named
     names = ["lookup", "suffix"]
     if not source.is_one(("", "")):
@@ -294,8 +335,7 @@ def _drafters(named: list[Spec] | None, source: PairSource) -> list[Spec]:
     for name in ("heads", "heads:bits=8", "union:of=lookup+heads", "quantised", "quantised:bits=4"):
         spec = Spec.parse(name)
         try:
-            drafter_kind(spec.name).settled(spec)
-            drafter_kind(spec.name).require_target(spec, source.target)
+            require(spec)
         except SpsbenchError:
             continue
         found.append(spec)
@@ -312,6 +352,7 @@ def _check(
     from spsbench.cli.progress import watching
     from spsbench.records import Arm, Spec
     from spsbench.runner import execute
+    from spsbench.stats.conditions import distrust, untrusted_because
     from spsbench.whatif.replay.advice import Check
 
     if advice.best.found is None:
@@ -341,7 +382,12 @@ def _check(
         speedups = {row["arm"]: row["speedup"] for row in summary["rows"]}
         judged = (summary["losslessness"] or {"arms": []})["arms"]
         alarmed = {arm["arm"] for arm in judged if arm["verdict"] == "alarm"}
-        checks += [Check(each, speedups.get(arm.name), arm.name in alarmed) for arm, each in own.items()]
+        prompts = {row["arm"]: row["paired_prompts"] or 0 for row in summary["rows"]}
+        untrusted = " ".join(distrust(untrusted_because(summary)))
+        checks += [
+            Check(each, speedups.get(arm.name), arm.name in alarmed, prompts.get(arm.name, 0), untrusted)
+            for arm, each in own.items()
+        ]
     return checks
 
 

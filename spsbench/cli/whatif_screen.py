@@ -12,7 +12,15 @@ from rich.text import Text
 
 from spsbench.records import Interval
 from spsbench.report.tables import Cell, Column, Heading, Row, Styled, Table, left, right
-from spsbench.report.wording import NOTHING, interval, interval_percent, milliseconds, percent, speedup
+from spsbench.report.wording import (
+    NOTHING,
+    counted,
+    interval,
+    interval_percent,
+    milliseconds,
+    percent,
+    speedup,
+)
 from spsbench.whatif.bench.study import short
 from spsbench.whatif.replay.advice import Advice, Candidate, Check, advised
 from spsbench.whatif.replay.policies import Choice, Curve, PolicyCell
@@ -215,6 +223,8 @@ def advice_facts(directory: Path, advice: Advice, checks: Sequence[Check]) -> di
                 "live": check.live,
                 "within": check.within,
                 "alarm": check.alarm,
+                "prompts": check.prompts,
+                "untrusted": check.untrusted,
             }
             for check in checks
         ],
@@ -235,8 +245,10 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def advice_screen(label: str, sampling: str, advice: Advice, checks: Sequence[Check]) -> RenderableType:
-    """What to use, how sure that is, and what else there is."""
+def advice_screen(
+    label: str, sampling: str, advice: Advice, checks: Sequence[Check], command: str | None
+) -> RenderableType:
+    """What to use, how sure that is, what else there is, and the command that measures what is advised."""
     rows = []
     for each in (advice.best, *advice.others):
         slower = "" if each is advice.best else _longer(each.slower)
@@ -249,6 +261,7 @@ def advice_screen(label: str, sampling: str, advice: Advice, checks: Sequence[Ch
         *_sentences(advice, checks),
         "",
         Table([left(whole=True), *map(right, titles)], rows).as_rich(),
+        *(("", Text(command)) if command else ()),
     )
 
 
@@ -267,6 +280,7 @@ def _sentences(advice: Advice, checks: Sequence[Check]) -> Iterator[str]:
         yield f"Use {use.candidate.name}: {interval(use.candidate.speedup, 'x')} per token predicted."
     for check in checks:
         yield from _checked(check, use)
+    yield from dict.fromkeys(check.untrusted for check in checks if check.untrusted)
     found = [each.found for each in (advice.best, *advice.others)]
     ran = [id(check.candidate.found) for check in checks]
     if checks and any(one is not None and one.tree and id(one) not in ran for one in found):
@@ -294,7 +308,8 @@ def _checked(check: Check, use: Check) -> Iterator[str]:
     name = "Measured" if check is use else f"{check.candidate.name}, measured"
     agrees = {None: "", True: ", as predicted", False: ", which does NOT agree with the prediction"}
     told = "could not be measured" if check.live is None else f"{speedup(check.live)}{agrees[check.within]}"
-    yield f"{name} live beside ArS: {told}."
+    where = f" on {counted(check.prompts, 'prompt')}" if check.prompts else ""
+    yield f"{name} live beside ArS{where}: {told}."
     if check.alarm:
         yield f"ALARM: {check.candidate.name} does not follow the target's distribution."
 

@@ -311,6 +311,7 @@ class DrafterKind(OptionedKind):
         forwards: how many forwards of the draft model a loop costs, as a function of K; none by default.
         remembers: whether, by its options, what it proposes depends on earlier sequences: tokens are then
             those of one order of prompts, which several workers do not keep. By default it does not.
+        rounds: whether, by its options, it rounds weights, which ONNX Runtime alone does and to float32 ones.
         again: [n, V] its logits over an output by an independent forward, from the options, the target, the
             ids of prompt and output, and per loop where in the ids it began and how many places of its
             drafted tokens are in the output. None where there is none: the rows that it showed must do.
@@ -329,6 +330,7 @@ class DrafterKind(OptionedKind):
     forwards: Callable[[int], int] = lambda k: 0
     remembers: Callable[[Options], bool] = lambda options: False
     check: Check | None = None
+    rounds: Callable[[Options], bool] = lambda options: False
     again: Callable[[Options, CausalLM, Tensor, Sequence[tuple[int, int]]], Tensor | None] | None = None
 
     def settled(self, spec: Spec, flag: str | None = None) -> dict[str, OptionValue]:
@@ -373,6 +375,26 @@ class DrafterKind(OptionedKind):
             raise UsageError(why, flag=self.FLAG, remedy="Draft with a model, lookup, suffix or ngram.")
         if self.suits is not None:
             self.suits(self._options(spec), target)
+
+    def require_backend(self, spec: Spec, backend: str, dtype: str) -> None:
+        """Refuse a target's backend or weights that the drafter cannot work with, before a weight is loaded.
+
+        Raises:
+            UsageError: it rounds weights, and they are torch's or rounded already.
+        """
+        from spsbench.config.models import ONNXRUNTIME, Precision
+
+        if not self.rounds(self._options(spec)):
+            return
+        if backend != ONNXRUNTIME:
+            why = f"{spec} rounds weights over onnxruntime; the target runs over {backend} in {dtype}."
+            remedy = (
+                "Choose another drafter, or --dtype float32 on a CPU with a target that onnxruntime covers."
+            )
+            raise UsageError(why, flag=self.FLAG, remedy=remedy)
+        if self.name == "quantised" and Precision.read(dtype).quantise is not None:
+            why = f"{spec} rounds weights, and the target's are {dtype} already."
+            raise UsageError(why, flag=self.FLAG, remedy="Choose another drafter, or --dtype float32.")
 
     def _options(self, spec: Spec) -> dict[str, OptionValue]:
         """Of a spec that was checked before."""
@@ -489,6 +511,7 @@ DRAFTERS = Registry(
             deferred("spsbench.drafters.own_target:build_quantised"),
             {"bits": 8, **_DRAWN},
             check=one_of("quantised", "bits", 8, 4),
+            rounds=lambda options: True,
             needs=frozenset({WEIGHTS}),
         ),
         DrafterKind(
@@ -497,6 +520,7 @@ DRAFTERS = Registry(
             deferred("spsbench.drafters.heads:build"),
             {"from": SHIPPED, "bits": 0, **_DRAWN},
             check=one_of("heads", "bits", 0, 8, 4),
+            rounds=lambda options: bool(options["bits"]),
             needs=frozenset({WEIGHTS, HIDDEN}),
             content=deferred("spsbench.drafters.heads:content"),
             suits=deferred("spsbench.drafters.heads:suits"),
@@ -512,6 +536,7 @@ DRAFTERS = Registry(
             content=_content_of_members,
             suits=_suits_members,
             remembers=lambda options: any(kind.outlives(spec) for spec, kind in members(options)),
+            rounds=lambda options: any(kind.rounds(kind.settled(spec)) for spec, kind in members(options)),
             # At most: a loop in which an earlier member proposed costs none.
             forwards=lambda k: k,
         ),

@@ -20,15 +20,7 @@ from spsbench.decode.batch import BatchModel
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, attention_window, text_config, tolerance
 from spsbench.models.onnx_graph import build_graph
-from spsbench.models.onnx_lm import (
-    OnnxForward,
-    OnnxLM,
-    bind,
-    rotary_tables,
-    session_of,
-    taken_by,
-    value_of,
-)
+from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, rotary_tables, session_of, taken_by, value_of
 from spsbench.models.torch_lm import TorchLM
 
 

@@ -243,6 +243,8 @@ def plan(config: RunConfig) -> Plan:
     placement = None if config.device_map is None else Placement.read(config.device_map)
     asked = backend_asked(config) if placement is None else placement.backend(config.backend)
     backend, fallback = pair_backend(asked, source, dtypes, device)
+    for drafter in _drafters(arms):
+        drafter_kind(drafter.name).require_backend(drafter, backend, dtypes[0])
     if placement is not None:
         placement.require(source.target, dtypes[0])
         require_placeable(arms)

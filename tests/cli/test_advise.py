@@ -190,3 +190,33 @@ def test_what_earlier_prompts_decide_is_refused(cli: Cli, tmp_path: Path) -> Non
     )
     assert result.code == 2
     assert "cannot be replayed" in result.err
+
+
+def test_a_pair_in_16_bits_is_offered_what_its_backend_can_run(cli: Cli, tmp_path: Path) -> None:
+    """Rounded weights are ONNX Runtime's; nobody named a drafter, and none is in the way."""
+    asked = ("advise", "xsum", *BRIEF, *SHORT, "--k", "2", "--threads", "1", "--dtype", "bfloat16")
+    result = cli(*asked, "--no-check", "--out", tmp_path / "advice")
+    assert result.code == 0, result.err
+    assert "Use " in result.out or "Does not pay here" in result.out
+    assert "quantised" not in result.out
+    if "Use " in result.out:
+        command = " ".join(result.out.split("spsbench run ")[-1].split())
+        assert command.startswith("xsum --")
+        assert "--dtype bfloat16" in command
+        assert "--k 2" in command
+
+
+@pytest.mark.parametrize("command", ["advise", "run"])
+def test_a_drafter_that_the_backend_cannot_run_is_refused_before_a_weight_is_loaded(
+    cli: Cli, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*arguments: Any) -> Any:
+        raise AssertionError("a weight was loaded")
+
+    monkeypatch.setattr("spsbench.models.pair.load", never)
+    result = cli(command, "xsum", *BRIEF, "--dtype", "bfloat16", "--drafter", "quantised:bits=4")
+    assert result.code == 2
+    assert (
+        "--drafter: quantised:bits=4 rounds weights over onnxruntime; the target runs over torch"
+        in result.err
+    )

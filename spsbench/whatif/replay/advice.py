@@ -387,11 +387,20 @@ def _pays(one: Found, study: Study) -> bool:
 
 @dataclass(frozen=True)
 class Check:
-    """A candidate that was run beside ArS."""
+    """A candidate that was run beside ArS.
+
+    Attributes:
+        live: the speedup that was measured.
+        alarm: whether its output contradicts the target.
+        prompts: how many both wrote for.
+        untrusted: why these times are not to be trusted, one sentence; empty if they are.
+    """
 
     candidate: Candidate
     live: RatioInterval | None
     alarm: bool
+    prompts: int = 0
+    untrusted: str = ""
 
     @property
     def ratio(self) -> float:
