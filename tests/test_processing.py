@@ -21,6 +21,14 @@ def test_settings_are_read(tmp_path: Path) -> None:
     assert resolve({"repetition_penalty": 1.0}).processing is None
 
 
+def test_a_list_of_ids_may_be_longer_than_a_file_name() -> None:
+    ids = ",".join(str(token) for token in range(200))
+    found = resolve({"bad_words": ids}).processing
+    assert found is not None
+    assert found.bad_words == tuple((token,) for token in range(200))
+    assert resolve({"bad_words": ids}).bad_words == ids, "a resumed run reads its settings again"
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -34,6 +42,7 @@ def test_settings_are_read(tmp_path: Path) -> None:
         ("min_new_tokens", -1),
         ("bad_words", "1,,2"),
         ("bad_words", "no-such-file"),
+        ("bad_words", "x" * 300),
         ("grammar", "no-such-file.json"),
         ("grammar", "{broken"),
         ("convention", "mine"),

@@ -264,8 +264,12 @@ def _completer(spec: str, text: str) -> Callable[[typer.Context, str], list[str]
 
 def _runs(begun: str) -> list[str]:
     """Run directories: those in ``results/``, and those that the typed path leads to."""
-    found = [*results_dir().glob("*/run.json"), *(Path().glob(f"{begun}*/run.json") if begun else ())]
-    here = Path.cwd()
+    here, typed = Path.cwd(), Path(begun)
+    # Of an absolute path, too: a pattern is looked for below the folder that has been typed whole.
+    above = typed if begun.endswith("/") else typed.parent
+    prefix = "" if begun.endswith("/") else typed.name
+    led_to = [path for path in above.glob("*/run.json") if begun and path.parent.name.startswith(prefix)]
+    found = [*results_dir().glob("*/run.json"), *led_to]
     folders = (path.parent for path in found)
     return sorted({str(path.relative_to(here) if path.is_relative_to(here) else path) for path in folders})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,11 +22,19 @@ def _bias(text: str) -> str:
     return text
 
 
+_WRITTEN_OUT = re.compile(r"[\d\s,+-]*")
+"""Ids as they are typed; anything else is a path."""
+
+
 def _words(text: str) -> str:
     """Ids of a file by the way they are typed, so that the settings of a run hold them."""
-    path = Path(text)
-    if path.is_file():
-        text = ",".join(line for line in path.read_text().splitlines() if line.strip())
+    if not _WRITTEN_OUT.fullmatch(text):  # a file system takes no name as long as a list of ids may be
+        path = Path(text)
+        try:
+            lines = path.read_text().splitlines()
+        except OSError as error:
+            raise ValueError(str(error)) from error
+        text = ",".join(line for line in lines if line.strip())
     if not all(ids and min(ids) >= 0 for ids in _ids(text)):
         raise ValueError(text)
     return text

@@ -21,7 +21,7 @@ from spsbench.distill.sampler import Writer
 from spsbench.distill.students import Eagle3Head, EagleHead, MedusaHeads, SmallModel, Teacher, shortened
 from spsbench.distill.training import Batch, Progress, Training, batches_of, has_fast_bfloat16
 from spsbench.errors import UnavailableError, UsageError
-from spsbench.files import make_folder
+from spsbench.files import make_folder, write_json
 from spsbench.models import EAGLE, EAGLE3, MEDUSA, MODEL, speculators
 from spsbench.models.blueprint import NotCovered, blueprint_of
 from spsbench.models.causal_lm import text_config
@@ -128,7 +128,7 @@ def make_draft(
         heads = recipe.heads if recipe.kind == MEDUSA else 0
         write_draft(out, recipe.kind, made_for, config, heads, student.weights(), vocabulary)
     record = _record(recipe, made_for, lessons, progress, found, parameters, device)
-    (out / "training.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    write_json(out / "training.json", record)
     own = parameters + len(vocabulary) * teacher.hidden
     return Made(out, recipe, made_for, parameters, own, found, record)
 
@@ -182,7 +182,7 @@ def _claim(folder: Path, settings: dict[str, Any], flag: str) -> None:
     if not path.exists():
         if any(folder.iterdir()):
             raise UsageError(f"{folder} is not empty.", flag=flag, remedy="Give another folder.")
-        path.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        write_json(path, told)
     before = json.loads(path.read_text(encoding="utf-8"))
     free = {"tokens", "minutes"}  # may be raised later
     differing = sorted(name for name in told if name not in free and told[name] != before.get(name))
@@ -335,7 +335,7 @@ def _write(folder: Path, tensors: dict[str, Tensor], described: dict[str, Any], 
     kept = {each: value.detach().cpu().contiguous() for each, value in tensors.items()}
     save_file(kept, weights_part, {"format": "pt"})
     weights_part.replace(folder / WEIGHTS)
-    description_part.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+    write_json(description_part, described)
     description_part.replace(folder / name)
 
 

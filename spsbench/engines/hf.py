@@ -41,6 +41,8 @@ class HFGenerateEngine:
         self.name, self._k, self._decoder = name, k, decoder
         self._target, self._device = target.model, target.device
         self._models = [target.model] if draft is None else [target.model, draft.model]
+        # Target and draft may be padded unlike; the tokens that both have are the run's.
+        self._vocab_size = target.vocab_size
 
     def generate(self, request: Request) -> Generation:
         """See ``Engine.generate``. Loops are seen from outside: what was drafted and emitted, not betas."""
@@ -54,6 +56,8 @@ class HFGenerateEngine:
         torch.manual_seed(request.seed)
         with torch.inference_mode(), ExitStack() as stack:
             seen = [stack.enter_context(_timed(model)) for model in self._models]
+            for model in self._models:
+                stack.enter_context(_unpadded(model, self._vocab_size))
             started = device_now(prompt.device)
             self._target.generate(
                 prompt,
@@ -145,6 +149,28 @@ class _Watcher:
         self.seconds.append(now - self._last)
         self._last = now
         return torch.full((1,), self.reason is not None, device=ids.device)
+
+
+@contextmanager
+def _unpadded(model: Any, vocab_size: int) -> Iterator[None]:
+    """A model has so many tokens while the block lasts: its logits, and what its configuration says.
+
+    transformers takes two models for strangers whose configurations name unlike sizes, and would sample
+    tokens that only pad the embedding.
+    """
+
+    def cut(module: Any, positional: Any, output: Any) -> Any:
+        output.logits = output.logits[..., :vocab_size]
+        return output
+
+    config = model.config.get_text_config(decoder=True)
+    stored, config.vocab_size = config.vocab_size, vocab_size
+    handle = model.register_forward_hook(cut)
+    try:
+        yield
+    finally:
+        handle.remove()
+        config.vocab_size = stored
 
 
 @contextmanager

@@ -113,6 +113,12 @@ def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
             "Check its name; for a private one log in with `hf auth login`.",
         ),
         (
+            says("backend tokenizer from one of"),
+            UnavailableError,
+            f"{name} has no tokenizer.json, and no other file that a tokenizer can be made from.",
+            "Save the tokenizer into the same folder.",
+        ),
+        (
             True,
             UnavailableError,
             f"{name} cannot be read: {next(iter(text.splitlines()), type(error).__name__)}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -17,12 +16,13 @@ from spsbench.engines.external.engine import PeerEngine
 from spsbench.engines.external.protocol import PeerError
 from spsbench.engines.local import Engine, torch_threads
 from spsbench.environment import load_1m, taken, taken_since
+from spsbench.errors import UnavailableError
 from spsbench.models.memory import cache_bytes, cache_shared, measured_bandwidth
 from spsbench.models.pair import Pair, load_pair
 from spsbench.paths import results_dir
 from spsbench.records import ELAPSED, Arm, Request, Sample
 from spsbench.runner import conditions, stopping
-from spsbench.runner.engines import Answer, answers
+from spsbench.runner.engines import FAILURES, Answer, answers, reason_of
 from spsbench.runner.finalize import Scorer, finalize, peak_memory_bytes, score, score_here
 from spsbench.runner.peers import LOGS, PeerArms, require_any
 from spsbench.runner.plan import Plan, Watcher
@@ -141,10 +141,11 @@ def _generate(
         if due:
             condition = conditions.settle(store, [now])[0]
             watcher.started(plan.total, plan.total - len(due), plan.arms)
-            warm_up(plan, engines, due[0])
+            failed = warm_up(plan, engines, due[0])
+            due = _without(failed, due, store, watcher)
             store.note(proof=None)
             if rule is not None:
-                rule.leave_out(len(peers.left_out))
+                rule.leave_out(len(peers.left_out) + len(failed))
                 rule.note(store, ended=False)
                 _foretell(plan, store, rule, watcher)
             groups = stopping.together(due)
@@ -336,11 +337,45 @@ def _read(turn: stopping.Turn, answer: Answer, pair: Pair) -> Sample:
     )
 
 
-def warm_up(plan: Plan, engines: dict[Arm, Engine], first: stopping.Turn) -> None:
-    """Some tokens of every arm, thrown away: the first of a shape is slow and no arm should pay it."""
+def _without(
+    failed: Mapping[Arm, str], due: list[stopping.Turn], store: RunStore, watcher: Watcher
+) -> list[stopping.Turn]:
+    """The turns of the arms that did not fail while they were warmed up; the others are noted.
+
+    Raises:
+        UnavailableError: none is left.
+    """
+    for arm, reason in failed.items():
+        watcher.warned(f"{arm.name} is left out, it failed while it was warmed up: {reason}.")
+    if failed:
+        before = store.run_info().get("engines_left_out") or {}
+        store.note(engines_left_out=before | {arm.name: reason for arm, reason in failed.items()})
+    rest = [turn for turn in due if turn.arm not in failed]
+    if not rest:
+        reasons = "; ".join(dict.fromkeys(failed.values()))
+        raise UnavailableError(
+            f"every arm failed while it was warmed up: {reasons}.",
+            remedy="Choose a smaller pair or batch, another --dtype or --device; --debug shows where.",
+        )
+    return rest
+
+
+def warm_up(plan: Plan, engines: dict[Arm, Engine], first: stopping.Turn) -> dict[Arm, str]:
+    """Some tokens of every arm, thrown away: the first of a shape is slow and no arm should pay it.
+
+    Returns:
+        Arms that failed, each with the reason. What breaks a drafter from a file or an engine of others here
+        breaks it again where it is recorded.
+    """
+    failed: dict[Arm, str] = {}
     if plan.config.warmup:
         for arm, engine in engines.items():
             request = request_of(plan, stopping.Turn(first.prompt, first.sample_index, arm, 0, first.seed))
-            # What breaks an arm here breaks it again where it is recorded, and the other arms go on.
-            with suppress(DrafterFault, PeerError):
-                engine.generate(replace(request, max_new_tokens=min(plan.max_new_tokens, _WARM_UP_TOKENS)))
+            short = replace(request, max_new_tokens=min(plan.max_new_tokens, _WARM_UP_TOKENS))
+            try:
+                engine.generate(short)
+            except (DrafterFault, PeerError):
+                continue
+            except FAILURES as error:
+                failed[arm] = reason_of(error)
+    return failed

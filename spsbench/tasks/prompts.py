@@ -69,7 +69,8 @@ class Layout:
         """One sentence for the user."""
         by = f" ({', '.join(self.fields)})" if self.fields else ""
         if self.task is None:
-            return f"Reading {path} as prompts{by or ', one a line'}."
+            each = ", one a line" if path.endswith(".txt") else ""
+            return f"Reading {path} as prompts{by or each}."
         return f"Reading {path} as data of {self.task}{by}, like `{self.task} --data {path}`."
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from spsbench.cli import options
+
 LINES = {
     "spsbench r": ["replay", "report", "run"],
     "spsbench run x": ["xsum"],
@@ -75,6 +77,14 @@ def offered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 @pytest.mark.parametrize("line", LINES)
 def test_it_offers(line: str, offered: dict[str, list[str]]) -> None:
     assert sorted(offered[line]) == LINES[line]
+
+
+def test_a_run_is_offered_below_an_absolute_path(tmp_path: Path) -> None:
+    for name in ("three", "two", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    assert options._runs(f"{tmp_path}/t") == [f"{tmp_path}/three", f"{tmp_path}/two"]
+    assert options._runs(f"{tmp_path}/") == [f"{tmp_path}/{name}" for name in ("other", "three", "two")]
 
 
 def test_scripts_can_be_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from commandline import SMALL, Cli, Result
 from interrupting import Case
 
+from spsbench.__main__ import run
 from spsbench.cli.interruption import SIGNALS, listening
 
 pytestmark = pytest.mark.thorough_but("1.2-False")
@@ -263,3 +265,12 @@ def test_a_follower_of_a_split_target_dies_silently(monkeypatch: pytest.MonkeyPa
     finally:
         for signum, handler in heard.items():
             signal.signal(signum, handler)
+
+
+def test_ctrl_c_while_commands_are_imported_is_as_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "spsbench.cli.main", Slow("spsbench.cli.main"))
+    assert run() == 130

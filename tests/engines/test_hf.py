@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_models import TOKENS, make_pair
 
 from spsbench.config import resolve
 from spsbench.config.models import TORCH
@@ -14,7 +15,9 @@ from spsbench.decode.clock import SystemClock
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import EagerEngine
 from spsbench.models.pair import Pair, find_pair, load_pair
+from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Generation, Request, SamplingParams
+from spsbench.testing import Letters
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(greedy=True)
@@ -89,3 +92,21 @@ def test_engines_of_two_ks_on_one_draft_keep_theirs() -> None:
         loops = engines[k].generate(asked).loops
         assert loops is not None
         assert max(loop.drafted for loop in loops) == k
+
+
+@pytest.mark.parametrize("name", [GENERATE, ASSISTED])
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingParams()], ids=str)
+def test_vocabularies_that_are_padded_unlike_are_cut_to_what_both_have(
+    name: str, sampling: SamplingParams
+) -> None:
+    """As in Qwen2.5: transformers takes such models for strangers, and would sample what only pads."""
+    target, draft = make_pair("llama", vocab_sizes=(TOKENS + 40, TOKENS + 3))
+    letters = Letters("".join(chr(0x100 + i) for i in range(TOKENS)))
+    pair_ = TorchLM(target, TOKENS), TorchLM(draft, TOKENS)
+    engine = HFGenerateEngine(name, pair_[0], pair_[1] if name == ASSISTED else None, 3, letters)
+    for seed in range(3):
+        found = engine.generate(Request((5, 6, 7), 24, (), sampling, seed=seed, fixed_length=True))
+        assert len(found.tokens) == 24
+        assert max(found.tokens) < TOKENS
+    assert target.config.vocab_size == TOKENS + 40, "the models are as they were"
+    assert target(input_ids=torch.tensor([[5]])).logits.shape[-1] == TOKENS + 40

@@ -96,6 +96,12 @@ def test_no_tokenizer(llama: Any, tmp_path: Path) -> None:
         find(str(tmp_path), None, "--draft")
 
 
+def test_a_tokenizer_without_its_json(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(UnavailableError, match=r"has no tokenizer.json, and no other file"):
+        find(str(folder), None, "--target")
+
+
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c"])
 def test_no_such_folder(name: str) -> None:
     with pytest.raises(UnavailableError, match="is not a model folder") as caught:

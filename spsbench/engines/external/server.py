@@ -142,6 +142,9 @@ class Http:
             why = f", to be found at {protocol.shortened(response.headers['Location'])}: give that URL"
         elif status in _ABSENT:
             why = "; give the URL of the server's root or of /v1"
+            if path.endswith("/completions"):
+                why += ". A server that has chat alone (/v1/chat/completions) cannot be an arm: its template "
+                why += "changes the prompt"
         else:
             why = f": {protocol.shortened(_reason(response))}"
         raise protocol.PeerError(f"{self.root}{path} answers {status}{why}")
