@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,15 @@ if TYPE_CHECKING:
 
 
 @takes(
-    "a b gate force",
+    "a b arm gate force",
     {
         options.FIRST: {
             "A": "Run directory of the reference.",
             "B": "Run directory that is compared with it.",
+            "--arm A=B...": (
+                "An arm of A and the arm of B that it is held against; may be repeated. Default: arms of one "
+                "name, and where each run has one SpS arm these two."
+            ),
             "--gate SHARE": (
                 "Exit 4 if an arm of B is slower than in A by more than this, e.g. 2%, by the lower end of "
                 "the 95% interval."
@@ -34,7 +39,9 @@ if TYPE_CHECKING:
         }
     },
 )
-def compare(a: Path, b: Path, gate: str | None, force: bool, json: bool, quiet: bool) -> None:
+def compare(
+    a: Path, b: Path, arm: list[str] | None, gate: str | None, force: bool, json: bool, quiet: bool
+) -> None:
     """Compare two runs, paired by prompt: times, tokens, metrics.
 
     Example: spsbench compare results/A results/B --gate 2%
@@ -43,7 +50,7 @@ def compare(a: Path, b: Path, gate: str | None, force: bool, json: bool, quiet: 
     from spsbench.stats.comparison import slower, undecided
 
     allowed = None if gate is None else share(gate, "--gate", zero=True)
-    compared = compare_sides(_side(a), _side(b))
+    compared = compare_sides(_side(a), _side(b), _named(arm or ()))
     _require_comparable(compared, gated=allowed is not None, force=force)
     ask_again(compared, a, b)
     from spsbench.report.results import compared_screen
@@ -59,6 +66,18 @@ def compare(a: Path, b: Path, gate: str | None, force: bool, json: bool, quiet: 
             f"{', '.join(open_arms)}.",
             quiet=quiet,
         )
+
+
+def _named(arms: Sequence[str]) -> dict[str, str]:
+    """The arms of ``--arm A=B``."""
+    found = {}
+    for text in arms:
+        ours, equals, theirs = text.partition("=")
+        if not (ours and equals and theirs):
+            remedy = "Name an arm of each run, e.g. --arm sps-k2-nucleus=sps-k4-nucleus."
+            raise UsageError(f"{text} is not valid.", flag="--arm", remedy=remedy)
+        found[ours] = theirs
+    return found
 
 
 def ask_again(compared: RunComparison, a: Path, b: Path) -> None:
@@ -146,7 +165,8 @@ def _side(directory: Path) -> Side:
 
     with RunStore.open(directory) as store:
         prompts = {prompt.example_id: prompt.text for prompt in store.prompts()}
-        return Side(str(directory), store.run_info(), prompts, read_frames(directory).samples)
+        frames = read_frames(directory)
+        return Side(str(directory), store.run_info(), prompts, frames.samples, frames.loops)
 
 
 def _require_comparable(compared: RunComparison, *, gated: bool, force: bool) -> None:

@@ -327,7 +327,7 @@ def compared_screen(compared: Mapping[str, Any]) -> RenderableType:
     """Times, then metrics, then what may explain a difference."""
     arms = compared["arms"]
     columns = [
-        left("ms/token and speedup", full_name),
+        left("ms/token and speedup", _both_names),
         right("A", entry("a_ms_per_token", milliseconds)),
         right("B", entry("b_ms_per_token", milliseconds)),
         right("B/A time", entry("time_ratio", _ratio), note="95%"),
@@ -338,7 +338,7 @@ def compared_screen(compared: Mapping[str, Any]) -> RenderableType:
     names = [f"{side.upper()}  {wording.printable(str(compared[side]))}" for side in ("a", "b")]
     parts: list[RenderableType] = [Text(), Text(title, style="bold"), *map(Text, names), Text()]
     parts.append(table_of(columns, arms))
-    for sentences in ([*_metrics(arms)], [*_tokens(arms)]):
+    for sentences in ([*_speedups(arms)], [*_metrics(arms)], [*_tokens(arms)]):
         parts += [Text(), *map(Text, sentences)] if sentences else []
     notes = [*compared["refusals"], *compared["machine"], *compared["warnings"]]
     notes += [f"{arm} is in {side} only" for side in ("A", "B") for arm in compared[f"only_{side.lower()}"]]
@@ -348,6 +348,24 @@ def compared_screen(compared: Mapping[str, Any]) -> RenderableType:
     )
     parts += [Text(), *(Text(f"! {wording.printable(text)}.") for text in notes)]
     return Group(*parts, Text(caveat, style="dim"), Text())
+
+
+def _both_names(arm: Mapping[str, Any]) -> str:
+    """An arm's name, and that of the arm of B where it is another one."""
+    return full_name(arm) if arm["arm"] == arm["b_arm"] else f"{arm['arm']} | {arm['b_arm']}"
+
+
+def _speedups(arms: list[dict[str, Any]]) -> Iterator[str]:
+    """B's speedup over A's, and the tokens per loop of both."""
+    for arm in arms:
+        parts = []
+        if arm["speedup_ratio"] is not None:
+            parts.append(f"speedup of B over that of A {_ratio(arm['speedup_ratio'])}")
+        loops = [arm["a_tokens_per_loop"], arm["b_tokens_per_loop"]]
+        if arm["method"] == "sps" and None not in loops:
+            parts.append(f"tokens/loop {loops[0]:.2f} -> {loops[1]:.2f}")
+        if parts:
+            yield f"{_both_names(arm)}: {', '.join(parts)}"
 
 
 def _ratio(found: Row) -> str:

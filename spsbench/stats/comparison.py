@@ -11,14 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
+import numpy as np
+
 from spsbench import axes
 from spsbench.axes import ArmIdentity
-from spsbench.stats.bootstrap import plain
+from spsbench.errors import UsageError
+from spsbench.records import Speedup
+from spsbench.stats.bootstrap import Floats, plain, pooled_interval
 from spsbench.stats.conditions import contention
 from spsbench.stats.corpus import by_prompt, corpus_metrics, score_table
 from spsbench.stats.losslessness import identity
 from spsbench.stats.parity import PASSED, Units, Value, differences, figure, per_prompt
-from spsbench.stats.speedup import finished, pair, shown, speedup
+from spsbench.stats.speedup import finished, pair, paired_sums, ratio_of_sums, shown, speedup
 from spsbench.summary_types import MetricInterval, RatioInterval, TokenIdentity
 
 if TYPE_CHECKING:
@@ -151,8 +155,16 @@ class MetricDifference(MetricInterval):
 
 
 class ArmComparison(ArmIdentity):
-    """One arm that both runs have; ``time_ratio`` is B over A: above 1, B is slower."""
+    """One arm of A against one of B; ``time_ratio`` is B over A: above 1, B is slower.
 
+    ``b_arm``: the arm of B, where it has another name. ``speedup_ratio``: B's speedup over A's, each over
+    ArS of its own run, which takes out a drift of the machine between the runs; null without ArS.
+    """
+
+    b_arm: str
+    speedup_ratio: RatioInterval | None
+    a_tokens_per_loop: float | None
+    b_tokens_per_loop: float | None
     prompts: int
     a_ms_per_token: float
     b_ms_per_token: float
@@ -185,6 +197,7 @@ class Side:
     run: Run
     prompts: Mapping[str, str]
     samples: pd.DataFrame
+    loops: pd.DataFrame | None = None
 
     def arms(self) -> dict[str, ArmIdentity]:
         """What each arm is that has samples, by its name."""
@@ -194,38 +207,78 @@ class Side:
 
     def kept(self, examples: Sequence[str]) -> Side:
         """The same with the samples of some prompts."""
-        return Side(
-            self.name, self.run, self.prompts, self.samples[self.samples["example_id"].isin(examples)]
+        samples, loops = (
+            None if frame is None else frame[frame["example_id"].isin(examples)]
+            for frame in (self.samples, self.loops)
         )
+        assert samples is not None
+        return Side(self.name, self.run, self.prompts, samples, loops)
 
-    def speedup(self, arm: ArmIdentity, arms: Mapping[str, ArmIdentity]) -> float | None:
-        """Over the fastest ArS arm of the same sampling and batch, within one run; None for ArS itself."""
+    def of(self, arm: str) -> pd.DataFrame:
+        """The samples of one arm."""
+        return self.samples[self.samples["arm"] == arm]
+
+    def baseline(self, arm: ArmIdentity) -> str | None:
+        """The fastest ArS arm of the same sampling and batch; None for ArS itself, and without one."""
         if arm["method"] == "ars":
             return None
         ground = arm["sampling"], arm["batch"]
-        by_arm = dict(list(self.samples.groupby("arm", sort=False)))
-        ratios = [
-            pair(by_arm[name], by_arm[arm["arm"]]).ratio()
-            for name, other in arms.items()
-            if name in by_arm and other["method"] == "ars" and (other["sampling"], other["batch"]) == ground
-        ]
-        return min((ratio for ratio in ratios if ratio is not None), default=None)
+        ratios = {
+            name: pair(self.of(name), self.of(arm["arm"])).ratio()
+            for name, other in self.arms().items()
+            if other["method"] == "ars" and (other["sampling"], other["batch"]) == ground
+        }
+        known = {name: ratio for name, ratio in ratios.items() if ratio is not None}
+        return min(known, key=known.__getitem__, default=None)
+
+    def speedup(self, arm: ArmIdentity) -> float | None:
+        """Over ``baseline``, within one run."""
+        base = self.baseline(arm)
+        return None if base is None else pair(self.of(base), self.of(arm["arm"])).ratio()
+
+    def tokens_per_loop(self, arm: str) -> float | None:
+        """Emitted tokens over loops; None where loops were not seen."""
+        if self.loops is None or not len(own := self.loops[self.loops["arm"] == arm]):
+            return None
+        return float(own["emitted"].sum()) / len(own)
 
 
-def compare(a: Side, b: Side) -> RunComparison:
-    """B against A, on the prompts that both asked in the same words."""
+def matched(a: Side, b: Side, named: Mapping[str, str]) -> dict[str, str]:
+    """Which arm of B each arm of A is held against.
+
+    The one of the same name; those that were named; and where each run has one SpS arm, these.
+
+    Raises:
+        UsageError: a named arm is not there.
+    """
+    ours, theirs = a.arms(), b.arms()
+    for arms, side, asked in ((ours, "A", named.keys()), (theirs, "B", named.values())):
+        for arm in asked:
+            if arm not in arms:
+                remedy = f"{side} has {', '.join(arms)}."
+                raise UsageError(f"{arm} is no arm of {side}.", flag="--arm", remedy=remedy)
+    found = {arm: arm for arm in ours if arm in theirs and arm not in named} | dict(named)
+    drafting = [[name for name, arm in arms.items() if arm["method"] == "sps"] for arms in (ours, theirs)]
+    if not named and all(len(names) == 1 for names in drafting):
+        found |= {drafting[0][0]: drafting[1][0]}
+    return found
+
+
+def compare(a: Side, b: Side, named: Mapping[str, str] | None = None) -> RunComparison:
+    """B against A, on the prompts that both asked in the same words; ``named``: see ``matched``."""
     shared = [example for example in a.prompts if a.prompts[example] == b.prompts.get(example)]
     names = a.arms(), b.arms()
-    common = [arm for arm in names[0] if arm in names[1]]
+    pairs = matched(a, b, named or {})
+    common = [arm for arm, other in pairs.items() if arm == other]
     found = reasons(a.run, b.run, common)
-    refusals, warnings = _prompt_reasons(a, b, len(shared), bool(common))
+    refusals, warnings = _prompt_reasons(a, b, len(shared), bool(pairs))
     taken = [
         f"the times of {side.name} are not to be trusted: {'; '.join(disturbed)}"
         for side in (a, b)
         if (disturbed := contention(side.samples, side.run)["reasons"])
     ]
-    kept, known = (a.kept(shared), b.kept(shared)), names[0] | names[1]
-    arms = [_arm(known[arm], *kept, known, trusted=not taken) for arm in common]
+    kept = a.kept(shared), b.kept(shared)
+    arms = [_arm(names[0][arm], names[1][other], *kept, trusted=not taken) for arm, other in pairs.items()]
     result: RunComparison = {
         "a": a.name,
         "b": b.name,
@@ -233,8 +286,8 @@ def compare(a: Side, b: Side) -> RunComparison:
         "machine": [*found.machine, *taken],
         "warnings": [*found.warnings, *warnings],
         "prompts": len(shared),
-        "only_a": [arm for arm in names[0] if arm not in names[1]],
-        "only_b": [arm for arm in names[1] if arm not in names[0]],
+        "only_a": [arm for arm in names[0] if arm not in pairs],
+        "only_b": [arm for arm in names[1] if arm not in pairs.values()],
         "arms": sorted(filter(None, arms), key=lambda arm: (arm["sampling"], arm["engine"], arm["k"])),
     }
     return plain(result)
@@ -279,27 +332,52 @@ def _prompt_reasons(a: Side, b: Side, shared: int, any_arm: bool) -> tuple[list[
     return refusals, warnings
 
 
-def _arm(
-    entry: ArmIdentity, a: Side, b: Side, arms: Mapping[str, ArmIdentity], *, trusted: bool
-) -> ArmComparison | None:
-    """One arm that both runs have; None where no sequence was finished in both."""
-    name = entry["arm"]
-    ours, theirs = (side.samples[side.samples["arm"] == name] for side in (a, b))
+def speedup_ratio(a: Sequence[pd.DataFrame], b: Sequence[pd.DataFrame]) -> Speedup | None:
+    """B's speedup over A's with its 95% interval over prompts; the samples of ArS and of the arm, of each."""
+    import pandas as pd
+
+    sums = pd.concat([paired_sums(*a), paired_sums(*b)], axis=1, join="inner").to_numpy(np.float64).T
+    if not sums.size or not (sums.sum(1) > 0).all():
+        return None
+
+    def statistic(columns: Floats) -> Floats:
+        return np.asarray(ratio_of_sums(columns[4:]) / ratio_of_sums(columns[:4]))
+
+    point = float(statistic(sums.sum(1, keepdims=True))[0])
+    return Speedup(point, *pooled_interval([*sums], statistic, log=True))
+
+
+def _arm(entry: ArmIdentity, other: ArmIdentity, a: Side, b: Side, *, trusted: bool) -> ArmComparison | None:
+    """One arm of A against one of B; None where no sequence was finished in both."""
+    name, its = entry["arm"], other["arm"]
+    ours, theirs = a.of(name), b.of(its)
     times = pair(theirs, ours)
     found = shown(speedup(times), trusted=trusted)
     if found is None:
         return None
     return {
         **entry,
+        "b_arm": its,
+        "speedup_ratio": shown(_speedups(entry, other, a, b), trusted=trusted),
+        "a_tokens_per_loop": a.tokens_per_loop(name),
+        "b_tokens_per_loop": b.tokens_per_loop(its),
         "prompts": len(times),
         "a_ms_per_token": 1e3 * float(times.arm_s.sum() / times.arm_tokens.sum()),
         "b_ms_per_token": 1e3 * float(times.baseline_s.sum() / times.baseline_tokens.sum()),
         "time_ratio": found,
-        "a_speedup": a.speedup(entry, arms),
-        "b_speedup": b.speedup(entry, arms),
+        "a_speedup": a.speedup(entry),
+        "b_speedup": b.speedup(other),
         "metrics": list(_metrics(ours, theirs, a.run, b.run)),
-        "tokens": identity(ours, theirs) if _alike(a.run, b.run, name) else None,
+        "tokens": identity(ours, theirs) if name == its and _alike(a.run, b.run, name) else None,
     }
+
+
+def _speedups(entry: ArmIdentity, other: ArmIdentity, a: Side, b: Side) -> Speedup | None:
+    """``speedup_ratio`` of two arms; None where a run has no ArS beside them."""
+    bases = a.baseline(entry), b.baseline(other)
+    if bases[0] is None or bases[1] is None:
+        return None
+    return speedup_ratio((a.of(bases[0]), a.of(entry["arm"])), (b.of(bases[1]), b.of(other["arm"])))
 
 
 def _alike(a: Run, b: Run, arm: str) -> bool:

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
-from commandline import Cli, Result
+from commandline import ALONE, BRIEF, Cli, Result, call
 
 from spsbench.cli import compare
 from spsbench.cli.values import share
 from spsbench.config import resolve
 from spsbench.errors import UsageError
 from spsbench.records import SCHEMA_VERSION
+from spsbench.stats.comparison import speedup_ratio
 
 
 @pytest.fixture
@@ -149,3 +151,59 @@ def test_quantised_weights_are_those_of_the_runs_own_backend(
     (tmp_path / "run.json").write_text(json.dumps(told))
     monkeypatch.setattr("spsbench.models.pair.load_pair", lambda source, dtypes, device, asked: asked)
     assert compare._loaded(tmp_path) == backend
+
+
+@pytest.fixture(scope="module")
+def of_two_ks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Runs of K = 2 and K = 4 on the same prompts."""
+    base = tmp_path_factory.mktemp("ks")
+    for k in ("2", "4"):
+        flags = ("--limit", "4", "--max-new-tokens", "16", "--k", k, "--out", base / k)
+        done = call("run", "xsum", *BRIEF, *flags, *ALONE)
+        assert done.code == 0, done.err
+    return base / "2", base / "4"
+
+
+def test_the_only_sps_arm_of_each_run_is_compared(cli: Cli, of_two_ks: tuple[Path, Path]) -> None:
+    told = json.loads(cli("compare", *of_two_ks, "--json").out)
+    arms = {arm["arm"]: arm for arm in told["arms"]}
+    assert arms.keys() == {"ars-nucleus", "sps-k2-nucleus"}
+    found = arms["sps-k2-nucleus"]
+    assert (found["b_arm"], told["only_a"], told["only_b"]) == ("sps-k4-nucleus", [], [])
+    ratio = found["b_speedup"] / found["a_speedup"]
+    assert found["speedup_ratio"]["ratio"] == pytest.approx(ratio)
+    assert 1 < found["a_tokens_per_loop"] < found["b_tokens_per_loop"] <= 5
+    assert arms["ars-nucleus"]["speedup_ratio"] is None
+    assert found["tokens"] is None, "other draws are no difference of the same arm"
+    shown = " ".join(cli("compare", *of_two_ks).out.split())
+    assert "sps-k2-nucleus | sps-k4-nucleus: speedup of B over that of A" in shown
+
+
+def test_arms_are_matched_by_name(cli: Cli, of_two_ks: tuple[Path, Path]) -> None:
+    told = json.loads(cli("compare", *of_two_ks, "--arm", "ars-nucleus=sps-k4-nucleus", "--json").out)
+    assert [(arm["arm"], arm["b_arm"]) for arm in told["arms"]] == [("ars-nucleus", "sps-k4-nucleus")]
+    for asked, said in (
+        ("sps-k3=sps-k4-nucleus", "sps-k3 is no arm of A. A has ars-nucleus, sps-k2-nucleus"),
+        ("sps-k2-nucleus=sps-k2-nucleus", "sps-k2-nucleus is no arm of B. B has ars-nucleus, sps-k4-nucleus"),
+        ("sps-k2-nucleus", "sps-k2-nucleus is not valid. Name an arm of each run"),
+    ):
+        refused = cli("compare", *of_two_ks, "--arm", asked)
+        assert refused.code == 2
+        assert f"--arm: {said}" in refused.err
+
+
+def test_the_ratio_of_speedups_has_an_interval_over_prompts() -> None:
+    """Of four made-up prompts: A gains 2x, B 3x, with a little noise."""
+
+    def frame(seconds: list[float]) -> pd.DataFrame:
+        rows = [(f"e{i}", 0, 10, 0.0, s, None) for i, s in enumerate(seconds)]
+        columns = ["example_id", "sample_index", "new_tokens", "prefill_s", "decode_s", "error"]
+        return pd.DataFrame(rows, columns=columns).assign(finish_reason="length")
+
+    ars = frame([1.0, 1.1, 0.9, 1.0])
+    found = speedup_ratio((ars, frame([0.5, 0.56, 0.44, 0.5])), (ars, frame([0.33, 0.37, 0.3, 0.34])))
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert found.ratio == pytest.approx(2.0 / 1.34, rel=1e-3)
+    assert 1.3 < found.low < found.ratio < found.high < 1.7
