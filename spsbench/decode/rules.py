@@ -20,6 +20,11 @@ from spsbench.plugins import Options
 Expected = Callable[[Tensor, Draft], Tensor]
 
 
+def unknown_acceptance(q: Tensor, draft: Draft) -> Tensor:
+    """[K] NaN: nobody says how probable acceptance is."""
+    return torch.full((len(draft.tokens),), torch.nan, device=q.device)
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A rule with its options settled.
@@ -27,11 +32,12 @@ class Rule:
     Attributes:
         accept: judges a draft by the target's rows and uniform numbers.
         expected: from target rows [>= K, V] and a draft, [K] the probability that a token drawn from the
-            draft's row is accepted there if those before it were: what ``beta_sum`` adds up.
+            draft's row is accepted there if those before it were: what ``beta_sum`` adds up. Unknown unless
+            given, and then so is ``alpha_beta``.
     """
 
     accept: Accept
-    expected: Expected
+    expected: Expected = unknown_acceptance
 
 
 @takes_rows

@@ -114,6 +114,7 @@ def _generate(
 
     With a ``rule`` as many as it lets be run.
     """
+    _say_claims(plan, watcher)
     pair = pair or _loaded(plan, store, watcher)
     for role in _computing_otherwise(store, pair, now):
         watcher.warned(
@@ -165,6 +166,15 @@ def _generate(
             store.note(peak_memory_bytes=peak_memory_bytes())
             _note_peers(store, peers)
         prove(plan, store, pair, backends, watcher)
+
+
+def _say_claims(plan: Plan, watcher: Watcher) -> None:
+    """What became of the claims to be lossless that are not ours."""
+    for arm, claim in plan.claims.items():
+        if claim.refuted:
+            watcher.warned(f"{arm} claims to be lossless and is not, so it is called lossy: {claim.refuted}.")
+        elif claim.untested:
+            watcher.warned(f"{arm} claims to be lossless, and that was not tested: {claim.untested}.")
 
 
 def _loaded(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -25,6 +25,7 @@ from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pa
 from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Sample, Spec
+from spsbench.runner.claims import Claim, claims
 from spsbench.runner.engines import require_own_weights, require_placeable, stock_roles
 from spsbench.runner.ranks import backend_asked, require_split_arms, split_over
 from spsbench.tasks import answers
@@ -76,6 +77,7 @@ class Plan:
     fallback: str | None
     sandbox: str | None
     placement: Placement | None = None
+    claims: Mapping[str, Claim] = field(default_factory=dict)
 
     @property
     def dtypes(self) -> tuple[str, str]:
@@ -164,7 +166,7 @@ class Plan:
             "shard": self.config.shard,
             "data": self.data.provenance,
             "bos": self.source.tokenizer.bos,
-            "arms": [_arm_record(arm) for arm in self.arms],
+            "arms": [_arm_record(arm, self.claims.get(arm.name)) for arm in self.arms],
             "expected_sequences": len(self.prompts) * self.samples,
             "truncated_prompts": sum(prompt.truncated_tokens > 0 for prompt in self.prompts),
             "verification_rule": {
@@ -195,7 +197,7 @@ def about_weights(source: PairSource, dtypes: tuple[str, str], backend: str) -> 
     return said + [f"{role} quantised to {described(bits)}" for role, bits in roles_kept if bits]
 
 
-def _arm_record(arm: Arm) -> dict[str, Any]:
+def _arm_record(arm: Arm, claim: Claim | None) -> dict[str, Any]:
     """An arm as run.json has it: its axes, its warping, and how many draft forwards a loop costs."""
     speculative = arm.method == "sps"
     return {
@@ -203,7 +205,8 @@ def _arm_record(arm: Arm) -> dict[str, Any]:
         **arm.axes(),
         "params": arm.sampling.record(),
         "draft_forwards": drafter_kind(arm.drafter.name).forwards(arm.k) if speculative else 0,
-        "lossless": not speculative or is_lossless(arm),
+        "lossless": not speculative or (is_lossless(arm) and not (claim and claim.refuted)),
+        **({} if claim is None else {"enumerated": claim.refuted or claim.untested or "lossless"}),
     }
 
 
@@ -280,6 +283,7 @@ def plan(config: RunConfig) -> Plan:
         samples=samples,
         device=device,
         backend=backend,
+        claims=claims(arms),
         fallback=fallback,
         sandbox=sandbox,
         placement=placement,

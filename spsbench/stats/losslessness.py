@@ -211,7 +211,7 @@ def _judge_arm(
         found["self_consistency"], found["rescored"] = own, independent
         found["decisions"] = decisions_of(samples, dtype)
     if found["lossless"]:
-        found["verdict"], found["reasons"] = _verdict(found)
+        found["verdict"], found["reasons"] = _verdict(found, above_optimum(row, found["decisions"]))
     else:  # what a lossy rule's evidence measures stays, an alarm it is not
         for evidence in filter(None, (found["self_consistency"], found["rescored"])):
             evidence.update({"verdict": LOSSY, "reasons": []})
@@ -390,7 +390,19 @@ def _verdict_of_kind(facts: Evidence, exact: bool) -> tuple[Verdict, list[str]]:
     return OK, []
 
 
-def _verdict(arm: ArmLosslessness) -> tuple[Verdict, list[str]]:
+def above_optimum(row: ArmRow, decided: Decisions | None) -> list[str]:
+    """That an arm accepts more than any lossless rule can, beyond chance.
+
+    Where every decision was derived again there is nothing left to estimate: by chance one interval in forty
+    lies above.
+    """
+    share = row.get("share_of_optimum")
+    if decided is not None or share is None or share["low"] is None or share["low"] <= 1.0:
+        return []
+    return [f"accepts {share['ratio']:.1%} of what the best lossless rule can, at least {share['low']:.1%}"]
+
+
+def _verdict(arm: ArmLosslessness, beyond: Sequence[str] = ()) -> tuple[Verdict, list[str]]:
     """An arm's verdict: an alarm from anywhere counts, but only independent rows can clear it."""
     own, independent, decided, z = (
         arm["self_consistency"],
@@ -412,6 +424,7 @@ def _verdict(arm: ArmLosslessness) -> tuple[Verdict, list[str]]:
         if kind is not None and kind["verdict"] == ALARM
         for reason in kind["reasons"]
     ]
+    alarms += beyond
     if z is not None and abs(z) > ALARM_Z:
         alarms.append(f"alpha_tested and alpha_beta differ by {abs(z):.1f} standard errors")
     if alarms:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import pytest
@@ -13,12 +13,14 @@ from simulated_evidence import rescored, run, samples
 from spsbench.law.evidence import evidence
 from spsbench.stats.losslessness import (
     _verdict_of_kind,
+    above_optimum,
     alpha_leviathan,
     divergence,
     evidence_of,
     identity,
     losslessness,
 )
+from spsbench.summary_types import ArmRow, Decisions
 
 ARM = "sps-k4-nucleus"
 
@@ -278,3 +280,14 @@ def test_a_sequence_is_compared_within_its_process() -> None:
         [frame.assign(process=process, token_ids=[[process], [2]]) for process in (0, 1)], ignore_index=True
     )
     assert identity(both, both) == {"sequences": 4, "identical": 1.0, "first_divergence": None}
+
+
+@pytest.mark.parametrize(("low", "alarmed"), [(1.02, True), (0.97, False), (None, False)])
+def test_more_than_the_best_lossless_rule_accepts_is_an_alarm(low: float | None, alarmed: bool) -> None:
+    row = cast("ArmRow", {"share_of_optimum": {"ratio": 1.19, "low": low, "high": 1.4}})
+    assert bool(above_optimum(row, None)) == alarmed
+    assert above_optimum(row, cast("Decisions", {"exact": True})) == [], "nothing is left to estimate"
+    if alarmed:
+        assert above_optimum(row, None) == [
+            "accepts 119.0% of what the best lossless rule can, at least 102.0%"
+        ]
