@@ -62,7 +62,7 @@ def claims(arms: Sequence[Arm]) -> dict[str, Claim]:
 
 
 def _foreign(drafter: Spec, rule: Spec, policy: Spec) -> list[Spec]:
-    """Those that are neither ours nor built of ours."""
+    """Those that do not come with spsbench."""
     kinds: tuple[tuple[Registry[Any], object, Spec], ...] = (
         (DRAFTERS, drafter_kind(drafter.name), drafter),
         (RULES, rule_kind(rule.name), rule),

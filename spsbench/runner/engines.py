@@ -127,7 +127,7 @@ def require_placeable(arms: Sequence[Arm]) -> None:
 
 
 def _derivation(arm: Arm) -> Derivation | None:
-    """How the decisions of an arm of ours are derived again."""
+    """How the decisions of a built-in arm are derived again."""
     return derivation_of(arm.k, arm.drafter, arm.rule, arm.policy) if arm.method == "sps" else Derivation()
 
 

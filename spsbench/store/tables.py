@@ -66,7 +66,7 @@ class Frames:
             null). ``order`` is the place among the arms of the same prompt and sample. ``token_ids`` holds
             lists, ``scores`` and ``losslessness`` dictionaries (``losslessness`` None if not kept).
             ``hypotheses`` is what a beam search finished, as JSON (``Hypothesis``), best first. ``latency_s``
-            and ``wave`` are of batches, see ``Generation`` and ``Sample``.
+            and ``wave`` are of batches, see ``Generation`` and ``Sample``, as for ``unread``.
         loops: one row per loop, in order within each sample; NaN where an engine cannot see a phase, and in
             ``comm_s`` where the target was not split over processes.
         evidence: one row per emitted token that was read again, see ``TokenEvidence``; NaN where a row is
