@@ -19,12 +19,20 @@ from spsbench.files import ordinary
 from spsbench.paths import EMBEDDED, DataKind, data_dir
 from spsbench.plugins import unknown
 
+_MOST_YAML, _MOST_ALIASES = 16 << 20, 16
+
 
 def read_yaml(path: Path, flag: str) -> dict[str, Any]:
     of_run = path.with_name("run.json").exists()  # perhaps somebody else's; else it may be a pipe
     try:
         with open(path, encoding="utf-8", opener=ordinary if of_run else None) as file:
-            content = yaml.safe_load(file)
+            text = file.read(_MOST_YAML + 1)
+            if len(text) > _MOST_YAML:
+                raise ValueError(f"it has more than {_MOST_YAML >> 20} MiB")
+            # Each may double what a reader goes through.
+            if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)) > _MOST_ALIASES:
+                raise ValueError(f"it has more than {_MOST_ALIASES} aliases")
+            content = yaml.safe_load(text)
     except OSError as problem:
         reason = problem.strerror or type(problem).__name__
         remedy = "Give the path of a YAML file."

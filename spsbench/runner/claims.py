@@ -72,6 +72,7 @@ def _foreign(drafter: Spec, rule: Spec, policy: Spec) -> list[Spec]:
 
 
 def _enumerated(drafter: Spec, rule: Spec, policy: Spec) -> Claim:
+    from spsbench.drafters.checked import DrafterFault
     from spsbench.law.enumeration import NotAFunction
     from spsbench.testing import assert_lossless
 
@@ -85,6 +86,8 @@ def _enumerated(drafter: Spec, rule: Spec, policy: Spec) -> Claim:
         return Claim(refuted=str(found).rstrip("."))
     except SpsbenchError as found:
         return Claim(untested=found.message)
+    except DrafterFault as found:  # which fails its sequences, and no other arm
+        return Claim(untested=str(found))
     except Exception as error:
         raise _in_their_file(error, _foreign(drafter, rule, policy)) from error
     return Claim()

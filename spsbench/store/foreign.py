@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,8 +103,17 @@ class _Missing(ValueError):
     """A field that is not there, or not what it should be; the message says which."""
 
 
+MOST_K = 1_000
+"""The largest lookahead that is read of other tools' files."""
+
+_MOST = 10**15
+"""What a count may be: exact in float64."""
+
+
 def _number(row: Row, name: str) -> int:
     value = row.get(name)
+    if type(value) is int and value > _MOST:
+        raise _Missing(f"{name} has {len(str(value))} digits, at most {len(str(_MOST)) - 1} are read")
     if type(value) is not int or value < 0:
         raise _Missing(f"{name} {'is missing' if value is None else f'is {value!r}, not a count'}")
     return value
@@ -135,6 +145,10 @@ def _stats(stats: Row, tokens: int | None, category: str, found: Found) -> None:
     histogram = stats.get("acceptance_histogram")
     if isinstance(histogram, Mapping):  # aiperf's, and vLLM's first: by the number of drafts kept
         by_kept = {int(kept): int(count) for kept, count in histogram.items()}
+        if max(by_kept, default=0) > MOST_K:
+            raise _Missing(
+                f"acceptance_histogram counts up to {max(by_kept)} kept, at most {MOST_K:,} are read"
+            )
         histogram = [by_kept.get(kept, 0) for kept in range(max(by_kept, default=0) + 1)]
     if not isinstance(histogram, list) or not all(type(each) is int and each >= 0 for each in histogram):
         raise _Missing("acceptance_histogram is missing")
@@ -283,6 +297,11 @@ def _published(content: Mapping[Any, Any], found: Found, above: str = "") -> Non
     """Every mapping of K to a number, under the names that lead to it."""
     if content and all(type(k) is int for k in content):
         if all(isinstance(length, int | float) for length in content.values()):
+            for k, length in content.items():
+                if not (0 <= k <= MOST_K and math.isfinite(length)):
+                    raise _Missing(
+                        f"{above or 'the curve'} has {length} at K = {k}: a number at a K to {MOST_K:,}"
+                    )
             found.published[above] = {k: float(length) for k, length in sorted(content.items())}
         return
     for name, inner in content.items():
@@ -403,7 +422,10 @@ def read(path: Path, form: Form, flag: str) -> Found:
     if form is PUBLISHED:
         from spsbench.config.files import read_yaml
 
-        _published(read_yaml(path, flag), found)
+        try:
+            _published(read_yaml(path, flag), found)
+        except _Missing as problem:
+            raise UnavailableError(f"{path}: {problem}.", flag=flag) from problem
         if not found.published:
             raise UnavailableError(f"{path} has no mapping of K to tokens per loop.", flag=flag)
         return found

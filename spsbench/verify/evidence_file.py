@@ -7,9 +7,11 @@ are the texts with their seeds. Who has the weights scores the texts again and m
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import file_digest, sha256
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NoReturn
@@ -164,12 +166,94 @@ def read(path: Path, flag: str) -> tuple[Header, Texts] | None:
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         _refuse(path, flag, f"is not whole: {where}: {error.errors()[0]['msg']}")
+    if (place := _not_finite(first)) is not None:
+        _refuse(path, flag, f"is not whole: {place} is not a finite number")
     texts = [row for _, row in lines]
+    if (wrong := _ill_formed(header, texts)) is not None:
+        _refuse(path, flag, f"is not whole: {wrong}")
     if _digest(texts) != header.texts:
         _refuse(path, flag, "was changed: its texts are not those that it was written with")
     if (wrong := _unlike_asked(header, texts)) is not None:
         _refuse(path, flag, f"was changed: {wrong}")
     return header, texts
+
+
+def _not_finite(value: Any, where: str = "") -> str | None:
+    """The path of a number in JSON that is none, in the order of the file; JSON itself knows no NaN."""
+    if isinstance(value, float):
+        return None if math.isfinite(value) else where
+    inner: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        inner = value.items()
+    elif isinstance(value, list):
+        inner = enumerate(value)
+    found = (_not_finite(each, f"{where}.{name}".lstrip(".")) for name, each in inner)
+    return next(filter(None, found), None)
+
+
+_MOST_IDS, _MOST_TEXTS, _MOST_K = 1 << 24, 1_000_000, 1_000
+
+
+def _ids(value: Any) -> bool:
+    """Whether a value is a list of token ids, as far as that can be seen without the tokenizer."""
+    whole = isinstance(value, (list, tuple)) and len(value) <= _MOST_IDS
+    return whole and all(type(each) is int and 0 <= each < 1 << 31 for each in value)
+
+
+def _ill_formed(header: Header, texts: Texts) -> str | None:
+    """Which field no audit would have written; the first one."""
+    return next(chain(_wrong_in_header(header), _wrong_in_texts(header, texts)), None)
+
+
+def _wrong_in_header(header: Header) -> Iterator[str]:
+    if not header.rows:
+        yield "rows is empty"
+    if not header.prompts or not all(prompt and _ids(prompt) for prompt in header.prompts):
+        yield "prompts has to hold prompts of at least one token id"
+    if not _ids(header.stop_ids):
+        yield "stop_ids has to hold token ids"
+    if not (0 < header.effort.texts <= _MOST_TEXTS and 0 < header.effort.max_new_tokens <= _MOST_IDS):
+        yield "effort: texts and max_new_tokens have to be counts above 0"
+    for number, each in enumerate(header.rows):
+        sampling, how = each.setting.sampling, f"rows.{number}.setting"
+        if not (0 <= (each.setting.k or 0) <= _MOST_K and 1 <= each.setting.in_flight <= _MOST_TEXTS):
+            yield f"{how}: k lies from 0 to {_MOST_K:,}, in_flight from 1 on"
+        lawful = sampling.temperature > 0 and 0 < sampling.top_p <= 1 and sampling.top_k >= 0
+        if not (sampling.greedy or lawful):
+            yield f"{how}.sampling: a temperature above 0, top_p above 0 and at most 1, top_k from 0 on"
+
+
+def _wrong_in_texts(header: Header, texts: Texts) -> Iterator[str]:
+    seen = set[tuple[int, int]]()
+    for number, row in enumerate(texts, start=2):
+        setting, request = row.get("setting"), row.get("request")
+        if type(setting) is not int or not 0 <= setting < len(header.rows):
+            yield f"line {number}: setting is the number of a row"
+        elif type(request) is not int or request < 0:
+            yield f"line {number}: request is a count"
+        elif not (_ids(row.get("prompt_ids")) and row["prompt_ids"] and _ids(row.get("completion_ids"))):
+            yield f"line {number}: prompt_ids and completion_ids have to be token ids"
+        elif request and (setting, request) in seen:
+            yield f"line {number}: request {request} stands twice"
+        else:
+            seen.add((setting, request))
+
+
+def require_fits(header: Header, texts: Texts, target: CausalLM, flag: str) -> None:
+    """Refuse token ids that the weights at hand do not have, and texts beyond their window.
+
+    Raises:
+        UsageError: the evidence is of another model, or was changed.
+    """
+    every = [*header.prompts, *(row["prompt_ids"] + row["completion_ids"] for row in texts)]
+    longest, largest = max(map(len, every)), max(max(ids) for ids in every)
+    if largest >= target.vocab_size:
+        why = f"it holds token id {largest}, and the model has {target.vocab_size}"
+    elif longest > target.context_window:
+        why = f"it holds a text of {longest} tokens, and the model's window has {target.context_window}"
+    else:
+        return
+    raise UsageError(f"{why}.", flag=flag, remedy="Name the model that was audited.")
 
 
 def _refuse(path: Path, flag: str, why: str) -> NoReturn:
@@ -179,9 +263,7 @@ def _refuse(path: Path, flag: str, why: str) -> NoReturn:
 def _unlike_asked(header: Header, texts: Texts) -> str | None:
     """What an audit would not have asked for: seeds follow from its own, and so do prompts of whole texts."""
     for row in texts:
-        number = row.get("request")
-        if not isinstance(number, int) or not 0 <= row.get("setting", -1) < len(header.rows):
-            return "a text belongs to no request"
+        number = row["request"]
         if number == 0:
             continue
         if row.get("seed") != request_seed(derive_seed(header.seed, "audit", number - 1, "text")):
@@ -216,6 +298,7 @@ def scored_again(
     watch: Paths,
 ) -> Iterator[Row]:
     """The audit of the texts alone, setting by setting."""
+    require_fits(header, texts, models[0], "FILE")
     stops, tokenizer = frozenset(header.stop_ids), sources[0].tokenizer
     settings = [
         Setting(bound(each.setting.sampling, tokenizer, stops), **_how_run(each.setting))
@@ -265,5 +348,5 @@ def missing(texts: Texts) -> int:
     last: dict[int, int] = {}
     for row in texts:
         last[row["setting"]] = max(last.get(row["setting"], 0), row["request"])
-    whole = [row for row in texts if row["request"] > 0]
+    whole = {(row["setting"], row["request"]) for row in texts if row["request"] > 0}
     return sum(last.values()) - len(whole)

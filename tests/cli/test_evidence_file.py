@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,13 +126,57 @@ def _other_version(lines: Lines) -> None:
     lines[0][evidence_file.KEY] = 99
 
 
+def _twice(lines: Lines) -> None:
+    """A request is taken out, and another's line stands in its place."""
+    lines[2] = dict(lines[1])
+
+
+def _not_finite(place: int, value: float = math.nan) -> Callable[[Lines], None]:
+    def change(lines: Lines) -> None:
+        lines[0]["rows"][0]["path"][place] = value
+
+    return change
+
+
+def _of_header(name: str, value: Any) -> Callable[[Lines], None]:
+    return lambda lines: lines[0].update({name: value})
+
+
+def _of_text(name: str, value: Any) -> Callable[[Lines], None]:
+    return lambda lines: lines[1].update({name: value})
+
+
+def _no_temperature(lines: Lines) -> None:
+    lines[0]["rows"][0]["setting"]["sampling"]["temperature"] = 0.0
+
+
+def _long_lookahead(lines: Lines) -> None:
+    lines[0]["rows"][1]["setting"]["k"] = 10**9
+
+
 @pytest.mark.parametrize(
     ("change", "signed", "code", "said"),
     [
         (_other_token, False, 2, "its texts are not those that it was written with"),
         (_other_seed, True, 2, "request 1 has another seed than the audit's"),
         (_other_order, True, 2, "has another seed than the audit's"),
-        (_no_setting, True, 2, "a text belongs to no request"),
+        (_no_setting, True, 2, "line 2: setting is the number of a row"),
+        (_twice, True, 2, "request 1 stands twice"),
+        (_not_finite(0), True, 2, "rows.0.path.0 is not a finite number"),
+        (_not_finite(-1, math.inf), True, 2, "is not a finite number"),
+        (_of_header("prompts", []), True, 2, "prompts has to hold prompts of at least one token id"),
+        (_of_header("prompts", [[]]), True, 2, "prompts has to hold prompts of at least one token id"),
+        (_of_header("prompts", [[10**9]]), True, 2, "request 1 has another prompt than the audit's"),
+        (_of_header("rows", []), True, 2, "rows is empty"),
+        (_of_header("seed", "x"), True, 2, "is not whole: seed"),
+        (_of_text("setting", "x"), True, 2, "line 2: setting is the number of a row"),
+        (_of_text("request", True), True, 2, "line 2: request is a count"),
+        (_of_text("prompt_ids", []), True, 2, "line 2: prompt_ids and completion_ids have to be token ids"),
+        (_of_text("completion_ids", [10**9]), True, 2, "holds token id 1000000000, and the model has"),
+        (_of_text("completion_ids", [1] * 5000), True, 2, "holds a text of "),
+        (_of_text("completion_ids", "abc"), True, 2, "line 2: prompt_ids and completion_ids"),
+        (_no_temperature, True, 2, "rows.0.setting.sampling: a temperature above 0"),
+        (_long_lookahead, True, 2, "k lies from 0 to 1,000"),
         (_no_effort, True, 2, "is not whole: effort: Field required"),
         (_other_version, True, 2, "is evidence of version 99, and 1 is known"),
         (_other_token, True, 4, "other e-values on the way"),
@@ -145,6 +190,7 @@ def test_what_was_changed_is_refused(
     done = cli("audit", changed(right, tmp_path, change, signed=signed))
     assert done.code == code, done.err
     assert said in " ".join(done.err.split())
+    assert "fault of spsbench" not in done.err
 
 
 def test_texts_that_were_taken_out_are_counted(cli: Cli, right: Path, tmp_path: Path) -> None:
