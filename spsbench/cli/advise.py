@@ -184,7 +184,7 @@ def _command(params: Mapping[str, Any], advice: Advice, checks: Sequence[Check])
     }
     arguments = ["run", *([str(params["task"])] if params["task"] else [])]
     for name, value in typed_options.items():
-        if value not in (None, False, ()):
+        if value is not None and value is not False:  # 0 is a value
             flag = f"--{name.replace('_', '-')}"
             arguments += [flag] if value is True else [flag, str(value)]
     return command_of(*arguments)

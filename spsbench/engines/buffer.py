@@ -233,11 +233,14 @@ def _draft_prob(draft: Draft | None, j: int, token: int) -> float | None:
     return float(draft.tokens[j] == token) if rows is None else rows.probability(j, token)
 
 
-def own_evidence(loops: Sequence[TruncatedLoop], seed: int) -> Sums:
-    """Sums over the emitted tokens of a sequence, from the rows that decided them."""
+def own_evidence(loops: Sequence[TruncatedLoop], kept: Sequence[Tensor], seed: int) -> Sums:
+    """Sums over the emitted tokens of a sequence, from the rows that decided them.
+
+    Args:
+        kept: per loop [kept, V] the target's rows at its positions.
+    """
     tokens = [token for loop in loops for token in loop.decoded.tokens[: loop.kept]]
-    kept = [loop.decoded.target_probs[: loop.kept] for loop in loops]
-    q = torch.cat(kept)
+    q = torch.cat(list(kept))
     p = torch.cat([_draft_rows(loop, rows) for loop, rows in zip(loops, kept, strict=True)])
     numbers = transform_numbers(len(tokens), seed, q)
     return evidence(torch.tensor(tokens, device=q.device), q, p if bool(p.any()) else None, numbers)
@@ -358,16 +361,19 @@ class LoopBuffer:
         if self.trace is not None:
             self.trace += traced_tokens(loops, len(self.records), position)
         seed = self._seed + len(self.records)
-        self._add(own_evidence(loops, seed))
+        rows = [_emitted_rows(loop) for loop in loops]
+        dense = [target.dense() for target, _ in rows]
+        self._add(own_evidence(loops, dense, seed))
         proposed = proposed_tokens(loops)
         first = len(self.records)
         self.records += loop_records(loops, proposed, self._phases, self._expected, self._end_ids)
         self.proposed += proposed
         if self._derivation is None or self.kept_rows is None:
             return
-        rows = [_emitted_rows(loop) for loop in loops]
         tokens = self.tokens[position : position + sum(loop.kept for loop in loops)]
-        self._add(self._derivation.of_text(tokens, self.records, self.proposed, first, rows, self._seed))
+        drafts = [draft for _, draft in rows]
+        given = (tokens, self.records, self.proposed, first, dense, drafts, self._seed)
+        self._add(self._derivation.of_text(*given))
         for target, draft in rows:
             self.kept_rows.keep(target, draft)
 

@@ -93,7 +93,8 @@ class Derivation:
         records: Sequence[Loop],
         proposed: Sequence[Sequence[int]],
         first: int,
-        rows: Sequence[tuple[Rows, Rows | None]],
+        target: Sequence[Tensor],
+        draft: Sequence[Rows | None],
         seed: int,
     ) -> Sums:
         """Decisions of modified rejection at some consecutive positions of the output.
@@ -103,7 +104,8 @@ class Derivation:
             records: of all loops of the sequence so far.
             proposed: their drafted ids.
             first: the loop that emitted the first of the tokens.
-            rows: per loop from there on the target's rows at its positions, and the draft's.
+            target: per loop from there on [n, V] the target's rows at its positions.
+            draft: of each the rows that drafted tokens were drawn from, as far as they have a place there.
         """
         if self.rule != MODIFIED_REJECTION or not tokens:
             return {}
@@ -111,10 +113,9 @@ class Derivation:
         if self.policy is not None and self.k:
             allowed = lookaheads(self.policy, self.k, _verdicts(records, proposed))[first:]
         decided = decisions_of(tokens, records[first:], proposed[first:], self.k, seed, allowed, first)
-        target = torch.cat([own.dense() for own, _ in rows])
-        draft = None if all(own is None for _, own in rows) else _draft_rows(rows, target)
+        drawn_from = None if all(own is None for own in draft) else torch.cat(_beside(target, draft))
         margin = None if self.policy is None else self.policy.margin
-        return rederive(decided, target, draft, margin=margin, own_way=self.own_way)
+        return rederive(decided, torch.cat(list(target)), drawn_from, margin=margin, own_way=self.own_way)
 
     def of_lengths(self, records: Sequence[Loop], proposed: Sequence[Sequence[int]]) -> Sums:
         """Whether drafts were as long as the policy says; on a drafter's word where it is not ours."""
@@ -162,12 +163,10 @@ def _ruled(loop: DecodedLoop, numbers: Sequence[float]) -> RuledLoop:
     return RuledLoop(draft.tokens.tolist(), draft.above, target, probs, path, loop.tokens[-1], numbers)
 
 
-def _draft_rows(rows: Sequence[tuple[Rows, Rows | None]], like: Tensor) -> Tensor:
-    """[n, V] the draft's rows, zeros where there are none."""
-    found = torch.zeros_like(like)
-    start = 0
-    for target, draft in rows:
-        if draft is not None:
-            found[start : start + len(draft)] = draft.dense()
-        start += len(target)
+def _beside(target: Sequence[Tensor], draft: Sequence[Rows | None]) -> list[Tensor]:
+    """Per loop [n, V] the draft's rows beside the target's, zeros where there are none."""
+    found = [torch.zeros_like(rows) for rows in target]
+    for rows, own in zip(found, draft, strict=True):
+        if own is not None:
+            rows[: len(own)] = own.dense()
     return found

@@ -130,41 +130,34 @@ def rows_held_against(
 
     Returns:
         ``decisions_rows_ROLE``, how many rows were compared; of these ``_apart``, the sum of their distances
-        (``law.apart``), and ``_beyond``, how many lie farther away than float32 explains. In 16 bits also of
-        the part that was read in blocks ``_measured``, rows; ``_own``, the sum of their distances; and
-        ``_blocks``, that of the forward in blocks, of 1 or K+1 whichever is farther away.
+        (``law.apart``), and ``_beyond``, how many lie farther away than float32 explains. In 16 bits also
+        ``_measured``, how many positions were read in blocks, and ``_blocks``, the sum of the distances of
+        the forward in blocks, of 1 or K+1 whichever is farther away.
     """
     precise = model.dtype in _SLACK
     slack = rounding_slack(model.dtype if precise else torch.float32)
-    first, end = _part_in_blocks(len(generation.tokens), seed)
     sums: Sums = {}
     for places, own in _portions_of(kept, generation, logits.shape[-1]):
         found = rows_apart(own.to(logits.device), logits[places], sampling, slack)
-        inside = (places >= first) & (places < end)
-        portion = {
-            "": float(len(places)),
-            "_apart": float(found.distance.sum()),
-            "_beyond": float(found.beyond.sum()) if precise else 0.0,
-        }
-        if not precise:
-            portion["_own"] = float(found.distance[inside.to(found.distance.device)].sum())
-            portion["_measured"] = float(inside.sum())
+        beyond = float(found.beyond.sum()) if precise else 0.0
+        portion = {"": float(len(places)), "_apart": float(found.distance.sum()), "_beyond": beyond}
         sums = added(sums, portion)
-    if not precise and sums.get("_measured"):
-        sequence = torch.tensor([*prompt, *generation.tokens], device=model.device)
+    if sums and not precise:
+        first, end = _part_in_blocks(len(generation.tokens), seed)
+        sums["_measured"] = float(end - first)
+        ids = [*prompt, *generation.tokens][: len(prompt) + end - 1]
         distances = []
         for width in sorted({1, k + 1}):
-            blocks = model.score_in_blocks(sequence[: len(prompt) + end - 1], len(prompt) + first - 1, width)
+            blocks = model.score_in_blocks(
+                torch.tensor(ids, device=model.device), len(prompt) + first - 1, width
+            )
             if blocks is None:
                 break
-            blocks = with_history(
-                blocks, sampling.history, sequence[: len(prompt) + end - 1].tolist(), len(prompt)
-            )
-            law = own_law(blocks, sampling, slack).probs
-            apart = rows_apart(law, logits[first:end], sampling, slack)
-            distances.append(float(apart.distance.mean()))
+            law = own_law(with_history(blocks, sampling.history, ids, len(prompt)), sampling, slack)
+            apart = rows_apart(law.probs, logits[first:end], sampling, slack)
+            distances.append(float(apart.distance.sum()))
         if distances:
-            sums["_blocks"] = max(distances) * sums["_measured"]
+            sums["_blocks"] = max(distances)
     return {f"{DECIDED}_rows_{role}{name}": value for name, value in sums.items()}
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,8 +61,7 @@ class RuledLoop(NamedTuple):
 
     def row(self, node: int) -> _Left:
         """The target's row behind a node."""
-        probs = self.target[node + 1].astype(np.float64)
-        return _Left(probs, _RELATIVE * probs)
+        return _Left.of(self.target[node + 1])
 
     def drawn_from(self, node: int, *, certain: bool = False) -> Row:
         """The row that a node was drawn from; a point mass where it was certain."""
@@ -79,6 +78,12 @@ class _Left(NamedTuple):
 
     weights: Row
     error: Row
+
+    @classmethod
+    def of(cls, probs: NDArray[Any]) -> _Left:
+        """A row as the loop had it."""
+        wide = probs.astype(np.float64)
+        return cls(wide, _RELATIVE * wide)
 
     def without(self, taken: Row, share: float = 1.0, unsure: float = 0.0) -> tuple[_Left, float, float]:
         """(share * row - taken)+ normalised, its mass before, and that mass's error.
@@ -105,7 +110,7 @@ class _Tally:
     contradicted: int = 0
     unfounded: int = 0
     closest: float = 1.0
-    _open: bool = field(default=False)
+    _open: bool = False
 
     def count(self, *, follows: bool, near: bool, margin: float) -> None:
         self.decided += 1
@@ -143,8 +148,7 @@ class _Tally:
         self._open = own_way
         for node, token in enumerate(loop.drafted):
             if loop.draft is not None and loop.draft[node].any():
-                probs = loop.draft[node].astype(np.float64)
-                self.draw(_Left(probs, _RELATIVE * probs), loop.numbers[node], token)
+                self.draw(_Left.of(loop.draft[node]), loop.numbers[node], token)
         self._open = False
 
     def sums(self) -> Sums:
@@ -303,7 +307,7 @@ def derived(rule: str, loop: RuledLoop, *, own_way: bool = False) -> Sums:
 
     Args:
         rule: one of ``RULES``.
-        own_way: the drafter may pick in a way of its own, see ``rederive.DraftRows``.
+        own_way: the drafter may pick in a way of its own, see ``rederive.rederive``.
     """
     tally = _Tally()
     tally.picks(loop, own_way=own_way)

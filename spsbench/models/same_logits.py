@@ -8,24 +8,24 @@ the first time it is used, both read some hundred tokens, and the answer is kept
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from spsbench.errors import UnavailableError
-from spsbench.files import write_json
 from spsbench.models.causal_lm import CausalLM, tolerance
-from spsbench.models.fetch.cache import cache_dir, watcher
+from spsbench.models.fetch.cache import keep_answer, kept_answer, watcher
 from spsbench.models.memory import available_bytes
 from spsbench.models.source import ModelSource
 
 TOKENS = 192
 """More than the attention windows of small models; some hundred, so that positions far apart are met."""
+
+KIND = "compared"
+"""The folder of the answers in the cache."""
 
 _SOURCES = ("onnx_graph", "onnx_lm", "seq2seq_lm", "blueprint", "checkpoint")
 
@@ -68,9 +68,11 @@ def require_same_logits(
     Raises:
         UnavailableError: the largest difference is beyond rounding.
     """
-    record = cache_dir() / "compared" / f"{_key(source)}.json"
-    found = _kept(record)
-    if found is None:
+    key = _key(source)
+    kept = kept_answer(KIND, key) or {}
+    if isinstance(difference := kept.get("difference"), float) and isinstance(kept.get("tokens"), int):
+        found = Compared(difference, kept["tokens"])
+    else:
         free_bytes = available_bytes(torch.device("cpu"))
         if free_bytes is not None and 4 * model.parameters > free_bytes:
             watcher().said(
@@ -79,9 +81,7 @@ def require_same_logits(
             )
             return
         found = compared(model, load_reference())
-        with suppress(OSError):  # a cache that cannot be written is asked again next time
-            record.parent.mkdir(parents=True, exist_ok=True)
-            write_json(record, found._asdict())
+        keep_answer(KIND, key, found._asdict())
     most = tolerance(torch.float32)
     if not found.difference <= most:
         raise UnavailableError(
@@ -90,15 +90,6 @@ def require_same_logits(
             flag=flag,
             remedy="Use --backend torch, and report the architecture.",
         )
-
-
-def _kept(record: Path) -> Compared | None:
-    """What was found before; None if nothing was, or it cannot be read."""
-    try:
-        kept: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
-        return Compared(float(kept["difference"]), int(kept["tokens"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _key(source: ModelSource) -> str:

@@ -8,21 +8,20 @@ What is found is kept by the content of the files and the version of spsbench.
 from __future__ import annotations
 
 import hashlib
-import json
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import spsbench
-from spsbench.drafters.registry import DRAFTERS, POLICIES, RULES, drafter_kind, policy_kind, rule_kind
+from spsbench.drafters.registry import POLICIES, RULES, is_ours, policy_kind, rule_kind
 from spsbench.engines.arms import is_peer
 from spsbench.errors import SpsbenchError, UsageError
-from spsbench.files import write_json
-from spsbench.models.fetch.cache import cache_dir
-from spsbench.plugins import Registry
+from spsbench.models.fetch.cache import keep_answer, kept_answer
 from spsbench.records import Arm, Spec
+
+KIND = "claims"
+"""The folder of the answers in the cache."""
 
 VOCABULARY, LOOKAHEADS = 3, (1, 2)
 """V and K of the tables."""
@@ -55,20 +54,19 @@ def claims(arms: Sequence[Arm]) -> dict[str, Claim]:
         if not _foreign(*way) or not rule_kind(arm.rule.name).lossless:
             continue
         if way not in found:
-            found[way] = _known(*way) or _enumerated(*way)
-            _keep(found[way], *way)
+            found[way] = _known(*way)
         answers[arm.name] = found[way]
     return answers
 
 
 def _foreign(drafter: Spec, rule: Spec, policy: Spec) -> list[Spec]:
     """Those that do not come with spsbench."""
-    kinds: tuple[tuple[Registry[Any], object, Spec], ...] = (
-        (DRAFTERS, drafter_kind(drafter.name), drafter),
-        (RULES, rule_kind(rule.name), rule),
-        (POLICIES, policy_kind(policy.name), policy),
+    ours = (
+        (is_ours(drafter), drafter),
+        (RULES.get(rule.name) is rule_kind(rule.name), rule),
+        (POLICIES.get(policy.name) is policy_kind(policy.name), policy),
     )
-    return [spec for registry, kind, spec in kinds if registry.get(spec.name) is not kind]
+    return [spec for own, spec in ours if not own]
 
 
 def _enumerated(drafter: Spec, rule: Spec, policy: Spec) -> Claim:
@@ -95,10 +93,9 @@ def _enumerated(drafter: Spec, rule: Spec, policy: Spec) -> Claim:
 
 def _in_their_file(error: Exception, specs: Sequence[Spec]) -> Exception:
     """The error as one of the user's file, with its line; itself where it came from elsewhere."""
-    files = {str(Path(spec.name.rpartition(":")[0])): spec for spec in specs}
+    files = {_file(spec).resolve(): spec for spec in specs}
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        spec = next((each for file, each in files.items() if Path(frame.filename) == Path(file)), None)
-        if spec is not None:
+        if spec := files.get(Path(frame.filename).resolve()):
             why = f"{frame.filename}, line {frame.lineno}: {type(error).__name__}: {error}"
             return UsageError(f"{spec} failed on a small table: {why}.", remedy="Correct the file.")
     names = ", ".join(map(str, specs))
@@ -106,29 +103,22 @@ def _in_their_file(error: Exception, specs: Sequence[Spec]) -> Exception:
     return UsageError(why, remedy="Correct it, or ask its author.")
 
 
-def _record(drafter: Spec, rule: Spec, policy: Spec) -> Path | None:
-    """Where what was found is kept; None where a kind is in no file whose content is known."""
+def _file(spec: Spec) -> Path:
+    """Of ``path/to/file.py:attribute`` the file; of another name a path where nothing is."""
+    return Path(spec.name.rpartition(":")[0] or spec.name)
+
+
+def _known(drafter: Spec, rule: Spec, policy: Spec) -> Claim:
+    """What was found before, else what is found now; only of kinds in files, whose content is known."""
     digest = hashlib.sha256(f"{spsbench.__version__} {drafter} {rule} {policy}".encode())
-    for spec in _foreign(drafter, rule, policy):
-        file = Path(spec.name.rpartition(":")[0])
-        if not file.is_file():
-            return None
+    files = [_file(spec) for spec in _foreign(drafter, rule, policy)]
+    if not all(file.is_file() for file in files):
+        return _enumerated(drafter, rule, policy)
+    for file in files:
         digest.update(file.read_bytes())
-    return cache_dir() / "claims" / f"{digest.hexdigest()[:24]}.json"
-
-
-def _known(drafter: Spec, rule: Spec, policy: Spec) -> Claim | None:
-    record = _record(drafter, rule, policy)
-    with suppress(OSError, ValueError, TypeError):
-        if record is not None:
-            kept = json.loads(record.read_text(encoding="utf-8"))
-            return Claim(str(kept["refuted"]), str(kept["untested"]))
-    return None
-
-
-def _keep(claim: Claim, drafter: Spec, rule: Spec, policy: Spec) -> None:
-    record = _record(drafter, rule, policy)
-    if record is not None:
-        with suppress(OSError):  # a cache that cannot be written is asked again next time
-            record.parent.mkdir(parents=True, exist_ok=True)
-            write_json(record, claim._asdict())
+    key = digest.hexdigest()[:24]
+    if isinstance((kept := kept_answer(KIND, key) or {}).get("refuted"), str) and "untested" in kept:
+        return Claim(kept["refuted"], str(kept["untested"]))
+    found = _enumerated(drafter, rule, policy)
+    keep_answer(KIND, key, found._asdict())
+    return found

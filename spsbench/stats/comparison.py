@@ -246,7 +246,8 @@ class Side:
 def matched(a: Side, b: Side, named: Mapping[str, str]) -> dict[str, str]:
     """Which arm of B each arm of A is held against.
 
-    The one of the same name; those that were named; and where each run has one SpS arm, these.
+    The one of the same name; those that were named; and where each run has one SpS arm, these, if they have
+    one sampling and batch.
 
     Raises:
         UsageError: a named arm is not there.
@@ -258,9 +259,11 @@ def matched(a: Side, b: Side, named: Mapping[str, str]) -> dict[str, str]:
                 remedy = f"{side} has {', '.join(arms)}."
                 raise UsageError(f"{arm} is no arm of {side}.", flag="--arm", remedy=remedy)
     found = {arm: arm for arm in ours if arm in theirs and arm not in named} | dict(named)
-    drafting = [[name for name, arm in arms.items() if arm["method"] == "sps"] for arms in (ours, theirs)]
-    if not named and all(len(names) == 1 for names in drafting):
-        found |= {drafting[0][0]: drafting[1][0]}
+    drafting = [[arm for arm in arms.values() if arm["method"] == "sps"] for arms in (ours, theirs)]
+    if not named and all(len(each) == 1 for each in drafting):
+        (one,), (other,) = drafting
+        if (one["sampling"], one["batch"]) == (other["sampling"], other["batch"]):
+            found[one["arm"]] = other["arm"]
     return found
 
 

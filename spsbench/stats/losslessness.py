@@ -317,7 +317,7 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
         "verdict": OK,
         "reasons": [],
     }
-    target, draft = (rows_apart(told, role, precise=precise) for role in ("target", "draft"))
+    target, draft = (rows_apart(told, role) for role in ("target", "draft"))
     # Decisions derived from rows of 16 bits that the loop had not made itself: rounding turns a few.
     allowed = 0 if precise or target is not None else COARSE_TOLERANCE * total
     reasons = [f"{contradicted} of {total} decisions contradict the models' rows"] * (contradicted > allowed)
@@ -328,7 +328,7 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
         facts["draft"] = draft
         reasons += wrong_rows("draft", draft)
     facts["verdict"], facts["reasons"] = (ALARM if reasons else OK), reasons
-    known = precise or (target is not None and target["rounding"] is not None)
+    known = precise if target is None else target["beyond"] is not None or target["rounding"] is not None
     whole = len(carried) == len(done) and not unread_of(samples)
     facts["exact"] = known and whole and total > 0 and not contradicted + open_ and not reasons
     return facts
@@ -341,8 +341,11 @@ docs/losslessness.md has what correct samplers and planted faults come to.
 """
 
 
-def rows_apart(sums: Mapping[str, float], role: str, *, precise: bool) -> RowsApart | None:
-    """How far an arm's rows of one model lie from an independent forward; None where none were compared."""
+def rows_apart(sums: Mapping[str, float], role: str) -> RowsApart | None:
+    """How far an arm's rows of one model lie from an independent forward; None where none were compared.
+
+    In 16 bits alone something was to be measured: see ``engines.rescore.rows_held_against``.
+    """
     name = f"{evidence_stats.DECIDED}_rows_{role}"
     rows, measured = int(sums.get(name, 0)), int(sums.get(f"{name}_measured", 0))
     if not rows:
@@ -351,7 +354,7 @@ def rows_apart(sums: Mapping[str, float], role: str, *, precise: bool) -> RowsAp
     return {
         "rows": rows,
         "apart": sums[f"{name}_apart"] / rows,
-        "beyond": int(sums[f"{name}_beyond"]) if precise else None,
+        "beyond": None if measured else int(sums[f"{name}_beyond"]),
         "measured": measured,
         "rounding": None if blocks is None or not measured else blocks / measured,
     }

@@ -24,9 +24,9 @@ from spsbench.law.evidence import DECIDED, MIXTURES, POWERS, Sums, added
 from spsbench.models.beam_lm import tree_of
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import RESCORED, Generation, Request, SamplingParams
+from spsbench.records import RESCORED, Request, SamplingParams, Spec
 from spsbench.stats.evidence_stats import FALSE_ALARM, g_statistic, survival
-from spsbench.stats.losslessness import TOO_FAR, is_precise, rows_apart, wrong_rows
+from spsbench.stats.losslessness import TOO_FAR, rows_apart, wrong_rows
 from spsbench.verify.controls import planted
 from spsbench.verify.effort import Finding, skipped
 from spsbench.verify.subject import SamplerUnderTest
@@ -290,19 +290,14 @@ def _in_float32(model: CausalLM) -> CausalLM:
     return TorchLM(copy.deepcopy(model.reference().model).float(), model.vocab_size)
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What the engine wrote after a prompt, with the seed that it had."""
-
-    prompt: tuple[int, ...]
-    seed: int
-    generation: Generation
-
-
-def engine_outputs(
+def output_sums(
     subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], decoder: TextDecoder
-) -> list[Output]:
-    """Whole outputs of the engine, with the rows that decided them."""
+) -> tuple[Sums, Sums]:
+    """Of whole outputs of the engine the sums of their re-score, and those of their decisions and rows.
+
+    Each is read once, and its rows are let go before the next one. Decisions are none under a rule for which
+    they are not derived.
+    """
     shape = subject.shape
     engine = EagerEngine(
         subject.target,
@@ -317,50 +312,38 @@ def engine_outputs(
         tree=None if shape is None else tree_of(subject.target),
         nodes=0 if shape is None else shape.nodes,
     )
-    outputs = []
+    evidence, decisions = Sums(), Sums()
     for seed, prompt in enumerate(prompts, start=subject.seed):
         request = Request(tuple(prompt), TOKENS, (), subject.sampling, seed=seed, fixed_length=True)
         with planted(subject.control, subject.target):
-            outputs.append(Output(tuple(prompt), seed, engine.generate(request)))
-    return outputs
-
-
-def rescored_outputs(subject: SamplerUnderTest, outputs: Sequence[Output]) -> Finding:
-    """Measure leakage of the draft into outputs of the engine, and e-values against other distributions."""
-    total: Sums = {}
-    for output in outputs:
-        tokens = output.generation.tokens
-        reading = teacher_force(subject.target, subject.draft, output.prompt, tokens, subject.sampling)
-        for name, value in rescored(reading, output.seed).items():
-            short = name.removeprefix(RESCORED)
-            total[short] = total.get(short, 0.0) + value
-    return _judged(total, len(outputs))
-
-
-def decided_outputs(subject: SamplerUnderTest, outputs: Sequence[Output]) -> Finding:
-    """Derive every decision of the outputs again, and hold the rows that they had against the target's."""
-    total: Sums = {}
-    for output in outputs:
-        generation, sampling = output.generation, subject.sampling
-        kept, own = generation.kept_rows, generation.losslessness or {}
-        if kept is None:
-            return skipped("decisions", f"those of the rule {subject.rule} are not derived")
-        reading = teacher_force(subject.target, None, output.prompt, generation.tokens, sampling)
+            generation = engine.generate(request)
+        reading = teacher_force(subject.target, subject.draft, prompt, generation.tokens, subject.sampling)
+        again = rescored(reading, seed)
+        evidence = added(evidence, {name.removeprefix(RESCORED): value for name, value in again.items()})
+        if (kept := generation.kept_rows) is None:
+            continue
+        own = {n: value for n, value in (generation.losslessness or {}).items() if n.startswith(DECIDED)}
         held = rows_held_against(
             "target",
             subject.target,
             kept.target,
             generation,
             reading.logits,
-            sampling,
-            output.prompt,
+            subject.sampling,
+            prompt,
             subject.k,
-            output.seed,
+            seed,
         )
-        total = added(total, {name: value for name, value in own.items() if name.startswith(DECIDED)} | held)
-    rows = rows_apart(total, "target", precise=is_precise(str(subject.target.dtype).removeprefix("torch.")))
-    assert rows is not None, "an output has rows"
-    decided, contradicted = (int(total[name]) for name in (DECIDED, f"{DECIDED}_contradicted"))
+        decisions = added(decisions, own | held)
+    return evidence, decisions
+
+
+def decided_outputs(decisions: Sums, outputs: int, rule: Spec) -> Finding:
+    """Derive every decision of the outputs again, and hold the rows that they had against the target's."""
+    rows = rows_apart(decisions, "target")
+    if rows is None:
+        return skipped("decisions", f"those of the rule {rule} are not derived")
+    decided, contradicted = (int(decisions[name]) for name in (DECIDED, f"{DECIDED}_contradicted"))
     reasons = [f"{contradicted} of {decided} decisions contradict the rows"] * bool(contradicted)
     reasons += wrong_rows("target", rows)
     return Finding(
@@ -370,7 +353,7 @@ def decided_outputs(subject: SamplerUnderTest, outputs: Sequence[Output]) -> Fin
         "any decision that rounding in float32 does not explain, any wrong row in float32, in 16 bits rows "
         f"{TOO_FAR:g} times farther off than rounding",
         {
-            "outputs": len(outputs),
+            "outputs": outputs,
             "decisions": decided,
             "contradicted": contradicted,
             "rows": rows["rows"],
@@ -381,7 +364,8 @@ def decided_outputs(subject: SamplerUnderTest, outputs: Sequence[Output]) -> Fin
     )
 
 
-def _judged(total: Sums, outputs: int) -> Finding:
+def rescored_outputs(total: Sums, outputs: int) -> Finding:
+    """Measure leakage of the draft into outputs of the engine, and e-values against other distributions."""
     names = [f"log_e_mixture_{x}" for x in MIXTURES] + [f"log_e_power_{x}" for x in POWERS]
     e_value = sum(math.exp(min(total.get(name, 0.0), 700.0)) for name in names) / len(names)
     information, impossible = total.get("leak_information", 0.0), total["impossible"]

@@ -21,8 +21,8 @@ from spsbench.verify.effort import FAULTS, LOSSY, Effort, Finding, skipped
 from spsbench.verify.outputs import (
     decided_outputs,
     end_to_end_draws,
-    engine_outputs,
     greedy_identity,
+    output_sums,
     remembered_draws,
     rescored_outputs,
 )
@@ -96,9 +96,10 @@ def findings(
             where = contexts or _contexts(subject, prompts, effort)
             yield "sampling", lambda: remembered_draws(subject, where, effort.draws)
             yield "end to end", lambda: end_to_end_draws(subject, where[:1], effort.end_to_end)
-        outputs = cache(lambda: engine_outputs(subject, prompts[: effort.outputs], decoder))
-        yield "outputs", lambda: rescored_outputs(subject, outputs())
-        yield "decisions", lambda: decided_outputs(subject, outputs())
+        asked = prompts[: effort.outputs]
+        sums = cache(lambda: output_sums(subject, asked, decoder))
+        yield "outputs", lambda: rescored_outputs(sums()[0], len(asked))
+        yield "decisions", lambda: decided_outputs(sums()[1], len(asked), subject.rule)
 
     with planted_everywhere(subject.control):
         for test, run in tests():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import yaml
 from commandline import BRIEF, Cli, call
 
+from spsbench.cli import advise
 from spsbench.paths import mini_dir
 from spsbench.records import Spec
 from spsbench.whatif.replay.advice import Advice, Candidate, Check
@@ -220,3 +222,30 @@ def test_a_drafter_that_the_backend_cannot_run_is_refused_before_a_weight_is_loa
         "--drafter: quantised:bits=4 rounds weights over onnxruntime; the target runs over torch"
         in result.err
     )
+
+
+def test_the_command_keeps_a_zero_that_was_typed() -> None:
+    """0 is a value of --top-k and --seed, and not a flag that was left out."""
+    cell = SimpleNamespace(draft="", drafter=Spec("lookup"), rule="block", k=3)
+    best = SimpleNamespace(found=SimpleNamespace(cell=cell))
+    params = dict.fromkeys(advise._CARRIED) | {
+        "task": "xsum",
+        "draft": None,
+        "top_k": 0,
+        "seed": 0,
+        "turns": False,
+    }
+    words = str(advise._command(params, cast("Advice", SimpleNamespace(best=best)), [])).split()
+    assert words[-10:] == [
+        "--top-k",
+        "0",
+        "--seed",
+        "0",
+        "--drafter",
+        "lookup",
+        "--rule",
+        "block",
+        "--k",
+        "3",
+    ]
+    assert "--turns" not in words

@@ -100,9 +100,9 @@ def test_rows_that_take_little_are_made_into_tensors_in_portions(monkeypatch: py
     size, portions = 2000, []
     weigh = buffer.own_evidence
 
-    def noted(loops: Any, seed: int) -> Any:
+    def noted(loops: Any, *rest: Any) -> Any:
         portions.append(len(loops))
-        return weigh(loops, seed)
+        return weigh(loops, *rest)
 
     def row(context: tuple[int, ...]) -> list[float]:
         likely = context[-1] % 7

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from unittest.mock import patch
@@ -142,15 +142,20 @@ def alarms_of(models: Models, name: str | None, sampling: SamplingParams, texts:
         with fault(name, models[0]) if name else nullcontext():
             generation = engine.generate(asked)
         total = added(total, decisions(models, asked, generation, K))
-    rows = [(role, rows_apart(total, role, precise=False)) for role in ("target", "draft")]
+    rows = [(role, rows_apart(total, role)) for role in ("target", "draft")]
     contradicted = ["decisions contradict"] * bool(total["decisions_contradicted"])
     return contradicted + [reason for role, own in rows if own for reason in wrong_rows(role, own)]
 
 
+def in_16_bits(test: Callable[..., None]) -> Callable[..., None]:
+    """In both dtypes, under a nucleus and at temperature 1."""
+    test = pytest.mark.parametrize("dtype", COARSE)(test)
+    return pytest.mark.parametrize("sampling", [NUCLEUS, SamplingParams()], ids=str)(test)
+
+
 @pytest.mark.thorough_but(4)
 @pytest.mark.parametrize("name", CONTROLS)
-@pytest.mark.parametrize("dtype", COARSE)
-@pytest.mark.parametrize("sampling", [NUCLEUS, SamplingParams()], ids=str)
+@in_16_bits
 def test_every_control_is_an_alarm_in_16_bits(
     dtype: torch.dtype, sampling: SamplingParams, name: str
 ) -> None:
@@ -161,8 +166,7 @@ def test_every_control_is_an_alarm_in_16_bits(
 
 @pytest.mark.thorough_but(2)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("dtype", COARSE)
-@pytest.mark.parametrize("sampling", [NUCLEUS, SamplingParams()], ids=str)
+@in_16_bits
 def test_the_honest_sampler_raises_none_in_16_bits(
     dtype: torch.dtype, sampling: SamplingParams, architecture: str
 ) -> None:

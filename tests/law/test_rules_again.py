@@ -13,6 +13,8 @@ from spsbench.decode import trees
 from spsbench.decode.rejection import Draft, Verdict, decided
 from spsbench.decode.rules import sample_and_compare
 from spsbench.decode.sampling import draw
+from spsbench.drafters import registry
+from spsbench.drafters.registry import is_derivable
 from spsbench.law.evidence import Sums, added
 from spsbench.law.rules_again import RULES, RuledLoop, derived
 
@@ -131,6 +133,11 @@ def _without_residual(accept: Accept) -> Accept:
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule != "sample-and-compare"])
 def test_a_rule_without_its_residual_contradicts(rule: str) -> None:
     assert judged(rule, _without_residual(ACCEPT[rule]))["decisions_contradicted"] > 10
+
+
+def test_every_lossless_rule_is_derived() -> None:
+    ours = {name for name in registry.RULES.names() if is_derivable(name)}
+    assert ours == {*RULES, "modified-rejection"}
 
 
 def test_a_pick_of_its_own_way_is_open() -> None:

@@ -17,6 +17,7 @@ from tiny_models import config_of, make, over_onnx, pair_of, save, save_seq2seq
 from spsbench.errors import UnavailableError
 from spsbench.models import same_logits
 from spsbench.models.causal_lm import tolerance
+from spsbench.models.fetch.cache import cache_dir
 from spsbench.models.loading import load, load_torch
 from spsbench.models.onnx_graph import Builder
 from spsbench.models.same_logits import compared, require_same_logits
@@ -96,7 +97,7 @@ def test_it_is_compared_once_and_again_where_the_code_is_another(
 
 def test_a_refusal_is_kept_too(untied: Path) -> None:
     loaded(untied)
-    (record,) = (same_logits.cache_dir() / "compared").glob("*.json")
+    (record,) = (cache_dir() / "compared").glob("*.json")
     record.write_text(json.dumps({"difference": 0.5, "tokens": 192}))
     with pytest.raises(UnavailableError, match=r"logits differ by 0\.5 of the largest over 192 tokens"):
         loaded(untied)

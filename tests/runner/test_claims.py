@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from commandline import ALONE, BRIEF, Result, call
 
+from spsbench.errors import UsageError
 from spsbench.records import Arm, SamplingParams, Spec
 from spsbench.runner import claims as module
 from spsbench.runner.claims import claims
@@ -84,6 +85,28 @@ def test_what_a_file_raises_is_named_with_its_line(file: Path) -> None:
     assert done.code == 2
     assert f"{file}, line 16: AttributeError" in done.err
     assert "fault of spsbench" not in done.err
+
+
+def test_a_relative_path_is_the_same_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    with pytest.raises(UsageError, match=r"rules\.py, line 16: AttributeError"):
+        claims([arm("rules.py:RAISES")])
+
+
+def test_a_cache_that_cannot_be_written_is_asked_again(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file in the way")
+    mine = arm(f"{file}:RIGHT")
+    for _ in range(2):
+        assert claims([mine]) == {mine.name: module.Claim()}
+
+
+def test_a_damaged_answer_is_asked_again(file: Path, tmp_path: Path) -> None:
+    mine = arm(f"{file}:RIGHT")
+    claims([mine])
+    (record,) = (tmp_path / "cache" / "claims").glob("*.json")
+    for text in ("{}", "[]", "no JSON"):
+        record.write_text(text)
+        assert claims([mine]) == {mine.name: module.Claim()}
 
 
 def test_it_is_enumerated_once_and_again_where_the_file_changed(

@@ -10,7 +10,7 @@ from simulated_sweep import sweep
 from summarised import arms_in
 
 from spsbench.stats import comparison
-from spsbench.stats.comparison import Side, compare, slower, undecided
+from spsbench.stats.comparison import Side, compare, matched, slower, undecided
 from spsbench.stats.corpus import CorpusMetric
 from spsbench.tasks.metrics.builtin import BLEU, bleu_counts
 
@@ -207,3 +207,16 @@ def test_a_difference_of_rounding_has_no_interval(corpus: bool, monkeypatch: pyt
 def _with_scores(samples: pd.DataFrame, shift: float) -> pd.DataFrame:
     scores = [{"rouge2": 0.2 + 0.001 * int(name[1:]) + shift} for name in samples["example_id"]]
     return samples.assign(scores=scores)
+
+
+def test_the_only_sps_arms_of_two_samplings_are_not_matched_by_themselves() -> None:
+    def side(k: int, sampling: str) -> Side:
+        whole = _side()
+        samples = whole.samples[whole.samples["arm"].isin({"ars-nucleus", f"sps-k{k}-nucleus"})]
+        entries = [entry | {"sampling": sampling} for entry in whole.run["arms"]]
+        return Side("x", {**whole.run, "arms": entries}, whole.prompts, samples)
+
+    ks = sorted(arm["k"] for arm in _side().arms().values() if arm["method"] == "sps")
+    one, other = side(ks[0], "nucleus"), side(ks[1], "nucleus")
+    assert matched(one, other, {})[f"sps-k{ks[0]}-nucleus"] == f"sps-k{ks[1]}-nucleus"
+    assert f"sps-k{ks[0]}-nucleus" not in matched(one, side(ks[1], "top-k"), {})

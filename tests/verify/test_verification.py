@@ -185,7 +185,7 @@ def test_the_names_that_are_checked_first_are_those_of_the_faults() -> None:
 @pytest.mark.parametrize("impossible", [0.0, 2.0])
 def test_outputs_that_pass_show_what_would_have_been_seen_and_no_estimate(impossible: float) -> None:
     sums = {"leak_information": 40.0, "leak_score": 4.0, "leak_var": 30.0, "impossible": impossible}
-    found = outputs._judged(sums, 8)
+    found = outputs.rescored_outputs(sums, 8)
     assert found.passed == (impossible == 0)
     assert ("leakage 10.00%" in found.found) == bool(impossible)
     assert ("no sign of a leak; one above" in found.found) == found.passed

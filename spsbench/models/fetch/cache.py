@@ -8,22 +8,24 @@ downloads/FILE.part            what has come of a file so far
 from __future__ import annotations
 
 import hashlib
+import json
 import lzma
 import os
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from spsbench.config.addresses import NotThere, Unreachable, host_of
 from spsbench.config.files import read_yaml, validate
-from spsbench.errors import UnavailableError
+from spsbench.errors import SpsbenchError, UnavailableError
+from spsbench.files import write_json
 from spsbench.paths import data_dir
 from spsbench.plugins import unknown
 
@@ -83,6 +85,26 @@ def cache_dir() -> Path:
 def model_folder(sha256: str) -> Path:
     """Where the model made from a file with this hash is, or will be; if it exists, it is whole."""
     return cache_dir() / "models" / f"{sha256[:16]}-{CONVERSION}"
+
+
+def kept_answer(kind: str, key: str) -> dict[str, Any] | None:
+    """What was found out before and kept by ``keep_answer``; None if nothing was, or it is damaged."""
+    with suppress(OSError, ValueError, RecursionError):
+        found = json.loads(_answer(kind, key).read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def keep_answer(kind: str, key: str, answer: Mapping[str, Any]) -> None:
+    """Keep what was found out; where the cache cannot be written it is asked again next time."""
+    path = _answer(kind, key)
+    with suppress(OSError, SpsbenchError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, answer)
+
+
+def _answer(kind: str, key: str) -> Path:
+    return cache_dir() / kind / f"{key}.json"
 
 
 def part_of(file: str) -> Path:
