@@ -93,9 +93,14 @@ def share(value: float | None) -> str:
     return NOTHING if value is None else f"{float(f'{100 * value:.2g}'):g}%"
 
 
+def bounds(value: float) -> bool:
+    """Whether an upper bound of a share says anything: rounded up to two digits it is below all."""
+    return value <= 0.99
+
+
 def bound(value: float) -> str:
     """A share as a percentage, rounded up to two digits: an upper bound must stay one. All is no bound."""
-    if value >= 1:
+    if not bounds(value):
         return NOTHING
     percent = 100 * value
     if percent <= 0:
@@ -114,7 +119,7 @@ def worded(name: str, leakage_bound: float | None) -> str:
     """A verdict on losslessness; "ok" never stands without the bound that it rests on, if there is one."""
     if name != "ok" or leakage_bound is None:
         return name
-    if leakage_bound >= 1:
+    if not bounds(leakage_bound):
         return f"ok: no alarm; {UNBOUNDED}"
     return f"ok: no sign of a leak above {bound(leakage_bound)}"
 
@@ -259,7 +264,7 @@ def _sign(kind: Evidence, leakage: Leakage) -> str:
         return f"leakage {_leak(leakage)}, {LEAKAGE}"
     few = f"too few informative positions ({kind['positions']}); " if kind["verdict"] == "no evidence" else ""
     seen = f"one above {bound(leakage['bound'])} of the tokens would have been seen (95% bound)"
-    return f"{few}no leak found, {seen if leakage['bound'] < 1 else 'but none can be excluded'}"
+    return f"{few}no leak found, {seen if bounds(leakage['bound']) else 'but none can be excluded'}"
 
 
 def _identity(arms: list[ArmLosslessness]) -> str:
@@ -298,7 +303,7 @@ def _proof(arms: list[ArmLosslessness]) -> str:
     worst, most = max(found, key=lambda one: one[1])
     several = " per arm" if len(found) > 1 else ""
     more = f"{counted(worst['sequences'], 'more sequence')}{several}"
-    if most >= 1:
+    if not bounds(most):
         return f"At temperature 1 without nucleus, from {more}: {UNBOUNDED}."
     return f"At temperature 1 without nucleus, from {more}: leakage at most {bound(most)} (95% bound)."
 
