@@ -9,6 +9,7 @@ SpsbenchError               1  failure while running
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -78,3 +79,8 @@ def as_typed(value: Any) -> str:
         text = "nothing" if value is None else str(value).strip() or "an empty text"
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def printable(text: str) -> str:
+    """The text without control and formatting characters, which could drive a terminal."""
+    return "".join(" " if unicodedata.category(char).startswith("C") else char for char in text)

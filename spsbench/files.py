@@ -85,16 +85,52 @@ def _irregular(path: Path) -> UsageError:
     )
 
 
+LONGEST_LINE_BYTES = 16 << 20
+"""Of a file that others wrote: as JSON in memory a line takes up to 20 times as much."""
+_UNPACKED_BYTES, _UNPACKED_TIMES = 64 << 20, 100
+
+
+class _Bounded(io.RawIOBase):
+    """Refuses lines that are too long, and what unpacks to far more than any text does."""
+
+    def __init__(self, file: BinaryIO, most_bytes: float) -> None:
+        self._file, self._left, self._line = file, most_bytes, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, into: Any) -> int:
+        part = self._file.read(len(into))
+        into[: len(part)] = part
+        self._left -= len(part)
+        if self._left < 0:
+            raise OSError(errno.EFBIG, f"it unpacks to more than {_UNPACKED_TIMES} times its size")
+        ends = [place + 1 for place in (part.find(b"\n"), part.rfind(b"\n")) if place >= 0]
+        if self._line + (ends[0] if ends else len(part)) > LONGEST_LINE_BYTES:
+            raise OSError(errno.EFBIG, f"it has a line of more than {LONGEST_LINE_BYTES >> 20} MB")
+        self._line = len(part) - ends[-1] if ends else self._line + len(part)
+        return len(part)
+
+
+def opened(path: Path) -> BinaryIO:
+    """Open a file of lines that a user names, unpacked if it ends in .gz; OSError where a bound is passed."""
+    import gzip  # not at the top: every command imports this file
+
+    if path.suffix != ".gz":
+        return io.BufferedReader(_Bounded(path.open("rb"), math.inf))
+    most = max(_UNPACKED_BYTES, _UNPACKED_TIMES * path.stat().st_size)
+    return io.BufferedReader(_Bounded(gzip.open(path), most))  # type: ignore[arg-type]
+
+
 @contextlib.contextmanager
 def lines_of(path: Path, flag: str) -> Iterator[io.TextIOWrapper]:
     """Open a file of text that a user names, unpacked if it ends in .gz; ``flag`` is for the errors."""
-    import gzip  # not at the top: every command imports this file
-
     try:
-        with (
-            gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
-            io.TextIOWrapper(file, encoding="utf-8") as lines,
-        ):
+        with opened(path) as file, io.TextIOWrapper(file, encoding="utf-8") as lines:
             yield lines
     except (OSError, EOFError, UnicodeDecodeError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,10 @@ import pytest
 
 from spsbench.config.files import read_yaml
 from spsbench.errors import UnavailableError, UsageError
+from spsbench.execution import samples
+from spsbench.files import LONGEST_LINE_BYTES
 from spsbench.store import foreign
+from spsbench.tasks.sources import read_rows
 
 
 def counts(**changes: Any) -> foreign.Found:
@@ -59,3 +64,34 @@ def test_yaml_that_grows_by_aliases_is_refused(tmp_path: Path) -> None:
     path.write_text("a: &a [1]\nb: *a\n")
     assert read_yaml(path, "--config") == {"a": [1], "b": [1]}
     assert json.dumps(read_yaml(path, "--config"))
+
+
+Reader = Callable[[Path], object]
+READERS: dict[str, Reader] = {
+    "samples": lambda path: list(samples.rows(path, "SAMPLES")),
+    "outputs of an engine": lambda path: list(foreign.documents(path, "FILE")),
+    "data of a task": lambda path: read_rows(path, "test"),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_what_unpacks_without_end_is_refused(read: Reader, tmp_path: Path) -> None:
+    path = tmp_path / "bomb.jsonl.gz"
+    path.write_bytes(gzip.compress((b" " * 1000 + b"\n") * (1 << 17)))
+    with pytest.raises(UnavailableError, match="it unpacks to more than 100 times its size"):
+        read(path)
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_line_without_end_is_refused(read: Reader, tmp_path: Path) -> None:
+    path = tmp_path / "line.jsonl"
+    path.write_bytes(b'{"id": 1}\n' + b" " * (LONGEST_LINE_BYTES + 1))
+    with pytest.raises(UnavailableError, match="it has a line of more than 16 MB"):
+        read(path)
+
+
+def test_long_lines_and_dense_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl.gz"
+    long = json.dumps({"text": "x" * (LONGEST_LINE_BYTES - 100)})
+    path.write_bytes(gzip.compress(f"{long}\n".encode() * 3))
+    assert [number for number, _ in samples.rows(path, "SAMPLES")] == [1, 2, 3]

@@ -6,6 +6,8 @@ Every command keeps the same contract:
     --json            the result as JSON alone on stdout; progress and messages on stderr
     --quiet           nothing but errors on stderr, nothing on stdout; the exit code says what happened
     --quiet --json    JSON alone on stdout, nothing but errors on stderr
+
+Names come from models, folders and files of others: whatever would drive a terminal is left out here, once.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
+
+from spsbench.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -74,22 +78,44 @@ def present(
 
 def out(*, quiet: bool = False) -> Console:
     """The console of results for people; with ``quiet`` nothing appears."""
-    from rich.console import Console
-
-    return Console(file=sys.stdout, highlight=False, quiet=quiet)
+    return _console(sys.stdout, quiet)
 
 
 def err(*, quiet: bool = False) -> Console:
     """The console of progress and messages; with ``quiet`` nothing appears."""
-    from rich.console import Console
+    return _console(sys.stderr, quiet)
 
-    return Console(file=sys.stderr, highlight=False, quiet=quiet)
+
+def _console(file: TextIO, quiet: bool) -> Console:
+    from collections.abc import Iterable
+
+    from rich.console import Console, ConsoleOptions
+    from rich.segment import Segment
+
+    class Harmless(Console):
+        """Prints no control character but its own."""
+
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                if segment.control or segment.text.isprintable():
+                    yield segment
+                else:
+                    yield Segment(harmless(segment.text), segment.style)
+
+    return Harmless(file=file, highlight=False, quiet=quiet)
+
+
+def harmless(text: str) -> str:
+    """Lines of text without what would drive a terminal."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def say(message: str, *, quiet: bool = False) -> None:
     """A message on stderr, as it is: neither markup nor wrapping, so that commands can be copied."""
     if not quiet:
-        print(message, file=sys.stderr, flush=True)
+        print(harmless(message), file=sys.stderr, flush=True)
 
 
 def say_if_busy(*, quiet: bool = False) -> None:
@@ -103,7 +129,7 @@ def say_if_busy(*, quiet: bool = False) -> None:
 def complain(message: str) -> None:
     """An error on stderr, without the passwords of URLs in it."""
     shown = re.sub(r"(:/{1,2})[^/\s@]+@", r"\1", message)  # a path has one slash
-    print(f"error: {shown}", file=sys.stderr, flush=True)
+    print(f"error: {harmless(shown)}", file=sys.stderr, flush=True)
 
 
 def print_json(content: Any) -> None:

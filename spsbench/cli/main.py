@@ -20,7 +20,7 @@ from spsbench.cli.advise import advise
 from spsbench.cli.audit import audit
 from spsbench.cli.bench import bench
 from spsbench.cli.compare import compare
-from spsbench.cli.console import Transfers, broken_pipe, complain
+from spsbench.cli.console import Transfers, broken_pipe, complain, harmless
 from spsbench.cli.distill import distill
 from spsbench.cli.doctor import doctor, get
 from spsbench.cli.interruption import INTERRUPTED, Interruption, listening
@@ -191,7 +191,7 @@ def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -
     if broken_pipe(error):
         return BROKEN_PIPE
     if debug and isinstance(error, Exception):
-        traceback.print_exception(error)
+        sys.stderr.write(harmless("".join(traceback.format_exception(error))))
     match error:
         case SpsbenchError():
             complain(str(error))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from spsbench.axes import Row, label
+from spsbench.errors import printable as printable
 from spsbench.records import Interval
 from spsbench.summary_types import Estimate, LoopTime, RatioInterval, Summary
 
@@ -208,8 +208,3 @@ def title(summary: Summary) -> str:
     """The task as it is labelled everywhere; synthetic data is always called so."""
     name = printable(str(summary.get("task_label") or summary.get("task") or "run"))
     return f"{name} (synthetic)" if summary.get("synthetic") and "synthetic" not in name else name
-
-
-def printable(text: str) -> str:
-    """The text without control and formatting characters, which could drive a terminal."""
-    return "".join(" " if unicodedata.category(char).startswith("C") else char for char in text)

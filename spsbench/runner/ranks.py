@@ -18,7 +18,7 @@ from spsbench.config import RunConfig
 from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
 from spsbench.drafters.registry import HIDDEN, WEIGHTS, drafter_kind, shape_in
 from spsbench.engines.local import Engine
-from spsbench.errors import SpsbenchError, UsageError
+from spsbench.errors import SpsbenchError, UsageError, printable
 from spsbench.models import tensor_parallel
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.loading import load_torch
@@ -162,7 +162,7 @@ def follow(config: RunConfig, ranks: tensor_parallel.Ranks) -> int:
     except (tensor_parallel.OutOfStep, tensor_parallel.RankGone):
         return 0  # the first process says it, or has exited
     except SpsbenchError as error:
-        print(f"error: process {ranks.rank}: {error}", file=sys.stderr, flush=True)
+        print(printable(f"error: process {ranks.rank}: {error}"), file=sys.stderr, flush=True)
         return error.exit_code
 
 

@@ -16,7 +16,6 @@ pair. Where the file has no answer, the turns after it are left out and counted.
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from typing import Any
 
 from spsbench.config.files import file_name
 from spsbench.errors import UnavailableError, UsageError
+from spsbench.files import opened
 from spsbench.records import Example, Prompt, SamplingParams
 from spsbench.tasks.metrics.builtin import ROUGE
 from spsbench.tasks.metrics.kind import scores
@@ -122,7 +122,7 @@ def _first_record(path: Path) -> Any:
         from pyarrow import parquet
 
         return parquet.read_schema(path).names
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+    with opened(path) as file:
         if path.suffix == ".json":  # a list, of which only the beginning may be there
             start = file.read(1 << 20).decode(errors="ignore").lstrip("\ufeff \t\r\n")
             return json.JSONDecoder().raw_decode(start[1:].lstrip())[0] if start.startswith("[") else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 import re
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 
 from spsbench.environment import little_memory
 from spsbench.errors import UnavailableError, UsageError
+from spsbench.files import opened
 from spsbench.tasks.spec import HubSource
 
 T = TypeVar("T")
@@ -216,10 +216,11 @@ def read_aligned(paths: Sequence[Path], columns: Sequence[str]) -> list[Row]:
 
 def _lines(path: Path) -> Iterator[bytes]:
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with opened(path) as file:
             yield from file
     except (OSError, EOFError, zlib.error) as error:
-        raise bad_data(f"{path} is unreadable ({error}).", "Check the file and its permissions.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise bad_data(f"{path} is unreadable ({reason}).", "Check the file and its permissions.") from error
 
 
 def parquet_rows(path: Path, row_group: int | None = None) -> Iterator[Row]:

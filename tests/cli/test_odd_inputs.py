@@ -345,3 +345,53 @@ def test_a_reader_that_leaves_ends_a_pipe_silently(tmp_path: Path) -> None:
     )
     assert done.stderr == ""
     assert done.stdout.endswith("141\n")
+
+
+DRIVING = "a\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp"
+"""Sets a window's title, clears the screen, colours, and turns the direction of reading."""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", f"{DRIVING}.jsonl"),
+        ("run", f"./{DRIVING}/"),
+        ("run", "--target", DRIVING),
+        ("run", "--config", f"{DRIVING}.yaml"),
+        ("run", "--config", "keys.yaml"),
+        ("run", "--set", f"{DRIVING}=1"),
+        ("--debug", "run", "--set", f"{DRIVING}=1"),
+        ("report", DRIVING),
+        ("compare", DRIVING, DRIVING),
+        ("score", "samples.jsonl"),
+        ("replay", "requests.jsonl"),
+        ("audit", "evidence.jsonl", "--target", "embedded:mini/target"),
+        ("get", DRIVING),
+        (DRIVING,),
+        ("run", f"--{DRIVING}"),
+    ],
+    ids=lambda command: " ".join(command).encode("unicode_escape").decode(),
+)
+def test_names_do_not_drive_a_terminal(command: tuple[str, ...], cli: Cli) -> None:
+    Path("keys.yaml").write_text(json.dumps({DRIVING: 1}))
+    Path("samples.jsonl").write_text(json.dumps({"task_id": DRIVING, "completion": "x"}) + "\n")
+    Path("requests.jsonl").write_text(json.dumps({DRIVING: 1}) + "\n")
+    Path("evidence.jsonl").write_text(json.dumps({"spsbench": DRIVING, "engine": DRIVING}) + "\n")
+    result = cli(*command)
+    assert result.code in (2, 3)
+    assert not any(ord(char) < 32 and char != "\n" or char in "\x7f\x9b\u202e" for char in result.err)
+    assert result.out == ""
+
+
+def test_neither_do_those_in_a_table_nor_those_of_a_run(whole: Path, cli: Cli, tmp_path: Path) -> None:
+    run = shutil.copytree(whole, tmp_path / DRIVING.replace("/", ""))
+    for name in ("run.json", "summary.json"):
+        path = run / name
+        path.write_text(path.read_text().replace("embedded:mini/target", json.dumps(DRIVING)[1:-1]))
+    for command in (("report", run), ("report", run, run), ("trace", run), ("report", "--csv", run)):
+        result = cli(*command)
+        assert result.code == 0, result.err
+        shown = result.out + result.err
+        assert not any(char in "\x07\x9b\u202e" for char in shown), command
+        assert "\x1b]" not in shown
+        assert "\x1b[2J" not in shown
