@@ -4,7 +4,7 @@
 
 It counts upwards from the prompt's last token. Kinds: right, rubbish, dies, hangs, other-request,
 outside-the-vocabulary, behind-the-stop, too-long, ends-early, counts, fails, fails-each and fails-one (of a
-wave), no-object, chatty, changes, deaf, never-starts and those of LINES.
+wave), no-object, chatty, changes, deaf, loud, never-starts and those of LINES.
 """
 
 from __future__ import annotations
@@ -75,6 +75,9 @@ for line in sys.stdin:
     elif method == "bye":
         answer["result"] = None
     else:
+        if kind == "loud" and first_time():
+            while True:
+                sys.stderr.write("x" * (1 << 20))
         if kind in LINES and first_time():
             sys.stdout.buffer.write(LINES[kind])
             sys.stdout.buffer.flush()

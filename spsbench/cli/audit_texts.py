@@ -147,16 +147,14 @@ def audit_log(path: Path, params: Mapping[str, Any]) -> None:
         alarms[:] = [finding["why"]]  # the last: there may be many
         say(f"ALARM at line {finding['line']}: {finding['why']}.", quiet=quiet)
         if url is not None:
-            import requests
-
-            try:
-                requests.post(url, json=finding, timeout=_WEBHOOK_S).raise_for_status()
-            except requests.RequestException as error:
-                say(f"The webhook failed ({type(error).__name__}).", quiet=quiet)
+            why = _posted(url, finding, min(_WEBHOOK_S, until_s - time.monotonic()))
+            if why is not None:
+                say(f"The webhook failed ({why}).", quiet=quiet)
         return url is not None
 
+    until_s = time.monotonic() + budget_s
     try:
-        Follower(path, kept, state, reader, models, every, theirs).run(time.monotonic() + budget_s, tell)
+        Follower(path, kept, state, reader, models, every, theirs).run(until_s, tell)
     finally:  # an interruption, too, says what is known
         table = Table([left(whole=True), left()], _followed(state))
         present(lambda: asdict(state) | {"kept": str(kept)}, table.as_rich, json=params["json"], quiet=quiet)
@@ -170,12 +168,36 @@ _FALSE_ALARMS = (
 _WEBHOOK_S = 10.0
 
 
+def _posted(url: str, finding: Mapping[str, Any], limit_s: float) -> str | None:
+    """Why a finding did not arrive, if it did not; whatever the other end does, this takes no longer."""
+    import threading
+
+    import requests
+
+    failed: list[str | None] = [f"no answer in {limit_s:.0f} s"]
+
+    def post() -> None:
+        try:
+            with requests.post(
+                url, json=finding, timeout=_WEBHOOK_S, allow_redirects=False, stream=True
+            ) as answer:
+                failed[0] = None if 200 <= answer.status_code < 300 else f"it answered {answer.status_code}"
+        except requests.RequestException as error:
+            failed[0] = type(error).__name__
+
+    # A limit of requests holds for each part of an answer, and one that drips has many.
+    thread = threading.Thread(target=post, daemon=True)
+    thread.start()
+    thread.join(max(limit_s, 0.0))
+    return failed[0]
+
+
 def _followed(state: State) -> list[tuple[str, str]]:
     rate, lead, unread = state.texts_a_day, state.detector.leading, state.garbage
     warning = f"{state.retokenised} texts came without ids: the rate of false alarms does not hold for them"
     lines = {
         "lines": f"{state.lines} in {state.files} files, {state.skipped} not chosen or empty",
-        "not readable": f"{unread}, the last: {state.last_garbage}" if unread else None,
+        "not judged": f"{unread}, the last: {state.last_garbage}" if unread else None,
         "re-scored": f"{state.texts} texts, {state.tokens} tokens" + (f", {rate:.0f} a day" if rate else ""),
         "warning": warning if state.retokenised else None,
         "impossible": f"{state.impossible} tokens of probability 0",

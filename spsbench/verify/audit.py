@@ -77,6 +77,10 @@ def reading_of(text: Foreign, models: tuple[CausalLM, CausalLM | None]) -> Readi
     return teacher_force(*models, text.prompt, text.completion, text.sampling)
 
 
+COLDEST = 0.01
+"""Temperature that vLLM samples at where a lower one is asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     tokenizer: Tokenizer
@@ -108,6 +112,9 @@ class Reader:
                 raise ValueError(f"{length} tokens do not fit the target's window of {self.context_window}")
         said = row.get("sampling")
         sampling = self.sampling if said is None else sampling_of(said)
+        if not sampling.greedy and sampling.temperature < COLDEST:
+            why = f"below {COLDEST} rounding decides, and engines take another"
+            raise ValueError(f"a temperature of {sampling.temperature:g} cannot be judged: {why}")
         told = told_in(row, completion, retokenised=ours)
         category = str(row.get("category") or "")
         drawn = bound(sampling, self.tokenizer)

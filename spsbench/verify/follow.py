@@ -29,6 +29,7 @@ import hashlib
 import json
 import math
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -41,7 +42,7 @@ import torch
 
 from spsbench.engines.rescore import score_stats, teacher_force
 from spsbench.errors import UsageError
-from spsbench.files import read_json, write_json
+from spsbench.files import LONGEST_LINE_BYTES, read_json, write_json
 from spsbench.law.evidence import BINS, Sums
 from spsbench.models.causal_lm import CausalLM
 from spsbench.stats.evidence_stats import SLOPES, directions
@@ -59,7 +60,6 @@ _MOST = 1e200
 
 POLL_S = 0.5
 _EVERY_S = 1.0
-_LONGEST_LINE = 64 << 20
 
 STAKES = {
     "mixture": "tokens of the draft mixed in",
@@ -235,8 +235,8 @@ class Follower:
             self._file.seek(self.state.offset)
             # Asked before reading: what came between the last line and a rotation is read, too.
             gone = self._is_rotated()
-            while line := self._file.readline(_LONGEST_LINE):
-                if not line.endswith(b"\n") and len(line) < _LONGEST_LINE and not gone:
+            while line := self._file.readline(LONGEST_LINE_BYTES):
+                if not line.endswith(b"\n") and len(line) < LONGEST_LINE_BYTES and not gone:
                     return
                 self.state.offset += len(line)
                 yield line
@@ -263,13 +263,13 @@ class Follower:
         others = [] if self.state.inode is None else sorted(self.path.parent.glob(f"{self.path.name}?*"))
         for path in (self.path, *others):
             with suppress(OSError):
-                file = path.open("rb")
-                inode = os.fstat(file.fileno()).st_ino
-                if self.state.inode in (None, inode):
-                    self.state.inode, self._file = inode, file
+                file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115
+                found = os.fstat(file.fileno())
+                if stat.S_ISREG(found.st_mode) and self.state.inode in (None, found.st_ino):
+                    self.state.inode, self._file = found.st_ino, file
                     return True
                 file.close()
-        if self.state.inode is not None and self.path.exists():  # the old file is gone
+        if self.state.inode is not None and self.path.is_file():  # the old file is gone
             self._leave()
             return self._open()
         return False
@@ -310,6 +310,11 @@ class Follower:
             found = {"stake": "impossible", "why": why, "log10_e": None, "since_text": state.texts}
         where = {"file": str(self.path), "line": state.lines, "id": row.get("id"), "time": at_s}
         return None if found is None else {**found, **where, "text": state.texts, "years": detector.years}
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Opens a pipe that has taken a log's name without waiting for who writes to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def is_chosen(name: object, line: bytes, every: int) -> bool:

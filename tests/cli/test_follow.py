@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -134,9 +134,8 @@ class Hook(BaseHTTPRequestHandler):
 
 def test_a_webhook_is_told_and_its_failures_end_nothing(cli: Cli) -> None:
     Hook.seen = []
-    rows = [row | {"sampling": {"temperature": 0}} for row in written(temperature=0)[:4]]
-    for row in rows[1:]:  # each an alarm of its own: a token that is not the best one
-        row["completion_ids"] = [*row["completion_ids"][:5], 7, *row["completion_ids"][6:]]
+    right = written(temperature=0)[3] | {"sampling": {"temperature": 0}}
+    rows = [right, *alarming()]
     Path(LOG).write_text("".join(logged(rows)))
     server = HTTPServer(("127.0.0.1", 0), Hook)
     thread = threading.Thread(target=server.serve_forever)
@@ -152,10 +151,92 @@ def test_a_webhook_is_told_and_its_failures_end_nothing(cli: Cli) -> None:
     assert [(each["line"], each["id"], each["stake"]) for each in Hook.seen] == [
         (n, f"r{n - 1}", "impossible") for n in (2, 3, 4)
     ]
-    assert found.err.count("The webhook failed (HTTPError)") >= 1
+    assert found.err.count("The webhook failed (it answered 500)") >= 1
     assert "token 5 of a completion (id 7) has probability 0" in " ".join(found.err.split())
     assert "re-scored" in found.out  # Ctrl-C says what is known
     assert "Continue with" in found.err
+
+
+def alarming() -> list[Row]:
+    """Greedy texts, each an alarm of its own: a token that is not the best one."""
+    rows = [row | {"sampling": {"temperature": 0}} for row in written(temperature=0)[:3]]
+    for row in rows:
+        row["completion_ids"] = [*row["completion_ids"][:5], 7, *row["completion_ids"][6:]]
+    return rows
+
+
+class Dripping(BaseHTTPRequestHandler):
+    """Answers a byte of a header every 20 ms, without end."""
+
+    def do_POST(self) -> None:
+        with suppress(OSError):
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
+            while True:
+                self.wfile.write(b"x")
+                time.sleep(0.02)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+class Redirecting(Dripping):
+    """Sends every finding somewhere else."""
+
+    asked: list[str]
+
+    def do_POST(self) -> None:
+        self.asked.append(self.path)
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(307)
+        self.send_header("Location", "/elsewhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+@pytest.mark.parametrize(("handler", "said"), [(Dripping, "no answer in"), (Redirecting, "it answered 307")])
+def test_no_webhook_keeps_a_following_beyond_its_time(
+    handler: type[BaseHTTPRequestHandler], said: str, cli: Cli
+) -> None:
+    Redirecting.asked = []
+    Path(LOG).write_text("".join(logged(alarming())))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}/alarm"
+        found = cli("audit", "--follow", LOG, "--webhook", url, "--budget", "2s")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert found.code == 4, found.err
+    assert f"The webhook failed ({said}" in found.err
+    assert set(Redirecting.asked) <= {"/alarm"}
+
+
+def test_a_pipe_that_takes_the_log_s_name_is_not_waited_for(cli: Cli) -> None:
+    Path(LOG).write_text("".join(logged(written()[:2])))
+
+    def swap() -> None:
+        while not KEPT.exists():
+            time.sleep(0.01)
+        Path(LOG).rename(f"{LOG}.1")
+        os.mkfifo(LOG)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    found = cli("audit", "--follow", LOG, "--budget", "2s", "--json")
+    thread.join()
+    assert found.code == 0, found.err
+    assert json.loads(found.out)["texts"] == 2
+
+
+def test_temperatures_that_engines_do_not_sample_at_are_not_judged(cli: Cli) -> None:
+    rows = [row | {"sampling": {"temperature": 1e-4}} for row in written(temperature=0.01)[:6]]
+    Path(LOG).write_text("".join(logged(rows)))
+    found = cli("audit", "--follow", LOG, "--budget", "2s")
+    assert found.code == 0, found.err
+    assert state()["garbage"] == 6
+    assert "a temperature of 0.0001 cannot be judged" in " ".join(found.out.split())
 
 
 def test_one_in_n_texts_without_ids_and_another_state(cli: Cli) -> None:

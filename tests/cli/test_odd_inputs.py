@@ -379,7 +379,7 @@ def test_names_do_not_drive_a_terminal(command: tuple[str, ...], cli: Cli) -> No
     Path("evidence.jsonl").write_text(json.dumps({"spsbench": DRIVING, "engine": DRIVING}) + "\n")
     result = cli(*command)
     assert result.code in (2, 3)
-    assert not any(ord(char) < 32 and char != "\n" or char in "\x7f\x9b\u202e" for char in result.err)
+    assert not any((ord(char) < 32 and char != "\n") or char in "\x7f\x9b\u202e" for char in result.err)
     assert result.out == ""
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tarfile
@@ -228,6 +229,22 @@ class Environment:
     def mark(self) -> Path:
         """A file in environments that will be thrown away by the command that made them."""
         return self.folder / "passing"
+
+    def require_own(self, flag: str) -> None:
+        """Refuse to run what another user owns or may write: programs, packages and what they are in."""
+        folders = [self.folder, self.python.parent, *self.folder.glob("lib/python3*/site-packages")]
+        inside = (each for folder in folders for each in folder.glob("*"))
+        for path in (self.folder.parent, self.folder, *inside):
+            found = path.lstat()
+            open_to_all = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
+            open_to_some = found.st_mode & stat.S_IWGRP and found.st_gid != os.getgid()
+            changeable = not stat.S_ISLNK(found.st_mode) and (open_to_all or open_to_some)
+            if found.st_uid not in (os.getuid(), 0) or changeable:
+                why = f"{path} belongs to another user, or others may write to it, so it is not run."
+                remedy = (
+                    f"Take it over (chown, chmod go-w), or name another {cache.VARIABLE} and install anew."
+                )
+                raise UsageError(why, flag=flag, remedy=remedy)
 
     @property
     def packages(self) -> Path:

@@ -168,6 +168,9 @@ def peer_in(
     """A named engine that is installed in a certain place; its models are converted by ``converter``."""
     named = NAMED[name_of(spec)]
     options = named.settled(spec, flag)
+    for each in (environment, converter):
+        if each is not None:
+            each.require_own(flag)
     argv = [str(named.python(environment)), str(LAUNCH), f"spsbench.engines.external.workers.{named.module}"]
 
     def opened(load: Load, log: Path, paused: bool) -> Peer:

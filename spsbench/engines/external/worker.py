@@ -102,12 +102,50 @@ class Failures:
 
 _END_S = 10.0
 
+MOST_LOG_BYTES = 64 << 20
+"""Of what one process of a worker may write on stderr."""
+
+_LOUD = 3
 _GUARD = """
-import os, signal, sys
-if not os.read(0, 1):
-    os.killpg(int(sys.argv[1]), signal.SIGKILL)
-"""
-"""Ends a worker's processes when spsbench is killed; a stopped process would keep its memory for good.
+import os, select, signal, sys
+group, said, left = map(int, sys.argv[1:])
+
+def end():
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+def keep():
+    global left
+    part = os.read(said, 65536)
+    left -= len(part)
+    if left < 0:
+        end()
+        sys.exit(LOUD)
+    try:
+        os.write(1, part)
+    except OSError:
+        pass
+    return part
+
+both = select.poll()
+for descriptor in (0, said):
+    both.register(descriptor, select.POLLIN)
+while True:
+    ready = dict(both.poll())
+    if 0 in ready:
+        if not os.read(0, 1):
+            end()
+        while dict(both.poll(0)).get(said, 0) & select.POLLIN and keep():
+            pass
+        break
+    if not keep():
+        both.unregister(said)
+""".replace("LOUD", str(_LOUD))
+"""Writes a worker's stderr to its log, and ends its processes when it writes too much or spsbench is killed.
+
+A stopped process would keep its memory for good. One in a session of its own is not among them.
 
 A byte on the pipe that spsbench holds says that the worker was ended, its end without one that spsbench is
 gone.
@@ -194,27 +232,33 @@ class Worker:
 
     def _start(self) -> None:
         self._command.log.parent.mkdir(parents=True, exist_ok=True)
+        said, says = os.pipe()
         try:
             with open(self._command.log, "ab", opener=ordinary) as log:
                 self._process = subprocess.Popen(
                     self._command.argv,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    stderr=log,
+                    stderr=says,
                     env=os.environ | dict(self._command.environment),
+                    start_new_session=True,
+                )
+                self._guard = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _GUARD]
+                    + [str(number) for number in (self._process.pid, said, MOST_LOG_BYTES)],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=[said],
                     start_new_session=True,
                 )
         except OSError as error:
             raise protocol.PeerGone(f"it does not start: {error.strerror or error}") from error
+        finally:
+            os.close(said)
+            os.close(says)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _GUARD, str(self._process.pid)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
         self._lines = Lines(self._process.stdin.fileno(), self._process.stdout.fileno())
         try:
             found = self._answer(protocol.DESCRIBE, self._load, protocol.Described, self._command.load_s)
@@ -243,7 +287,8 @@ class Worker:
                 return protocol.read(kind, found.get("result"))
         except (protocol.ProtocolError, NoLine, BrokenPipeError) as error:
             told = "it ended" if isinstance(error, BrokenPipeError) else str(error)
-            self._end()
+            if self._end():
+                told = f"it wrote more than {MOST_LOG_BYTES >> 20} MB on stderr"
             raise protocol.PeerError(f"{told}; see {self._command.log}") from error
         except BaseException:  # interrupted: its answer would go to the next request
             self._end()
@@ -261,10 +306,10 @@ class Worker:
         finally:
             self._signal(signal.SIGSTOP)
 
-    def _end(self) -> None:
-        """End it and whatever it started, at once; nothing happens where it has ended."""
+    def _end(self) -> bool:
+        """End it and its process group, at once; whether it had been ended for what it wrote on stderr."""
         if self._process is None:
-            return
+            return False
         self._signal(signal.SIGCONT)
         self._signal(signal.SIGKILL)
         self._process.wait()
@@ -273,10 +318,12 @@ class Worker:
                 assert pipe is not None
                 pipe.close()
         self._process = self._lines = None
-        if self._guard is not None:
-            with suppress(OSError):
-                self._guard.communicate(b"!")
-            self._guard = None
+        guard, self._guard = self._guard, None
+        if guard is None:
+            return False
+        with suppress(OSError):
+            guard.communicate(b"!")
+        return guard.returncode == _LOUD
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from spsbench.engines.external.protocol import Answer, Ask, Load, PeerError, PeerGone, Wave, checked
-from spsbench.engines.external.worker import MOST_FAILURES, Command, Lines, NoLine, Worker
+from spsbench.engines.external.worker import MOST_FAILURES, MOST_LOG_BYTES, Command, Lines, NoLine, Worker
 
 WRONG = Path(__file__).resolve().parents[2] / "wrong_worker.py"
 ASK = Ask([5, 6, 7], 4, stop_ids=[50])
@@ -59,6 +59,7 @@ def test_what_a_library_prints_goes_to_the_log(tmp_path: Path) -> None:
         ("huge", "decode_ms is '10+.* and not a number"),
         ("ahead", "it wrote more than one line"),
         ("deaf", "no answer after 2 s"),
+        ("loud", "it wrote more than 64 MB on stderr"),
     ],
 )
 def test_one_sequence_is_lost_and_the_next_is_answered(kind: str, said: str, tmp_path: Path) -> None:
@@ -70,6 +71,7 @@ def test_one_sequence_is_lost_and_the_next_is_answered(kind: str, said: str, tmp
             peer.generate(replace(ASK, prompt_ids=[7] * 100_000) if kind == "deaf" else ASK)
         assert not isinstance(caught.value, PeerGone)
         assert not Path(f"/proc/{first}").exists()
+        assert (tmp_path / "log").stat().st_size <= MOST_LOG_BYTES
         assert peer.generate(ASK).output_ids == COUNTED
 
 

@@ -7,6 +7,7 @@ them what is assumed was tried by hand.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -464,6 +465,24 @@ def llama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Environment,
     environment.server.chmod(0o755)
     monkeypatch.setenv("FAKE_LLAMA_LOG", str(log))
     return environment, log
+
+
+@pytest.mark.parametrize("place", [".", "bin", "bin/llama-server"])
+@pytest.mark.parametrize("spoil", ["mode", "owner"])
+def test_what_others_may_write_is_not_run(
+    llama: tuple[Environment, Path], place: str, spoil: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = llama[0].folder / place
+    if spoil == "mode":
+        path.chmod(0o777)
+    else:
+        whole = Path.lstat
+        stranger = (*path.lstat()[:4], os.getuid() + 1, *path.lstat()[5:])
+        monkeypatch.setattr(
+            Path, "lstat", lambda self: os.stat_result(stranger) if self == path else whole(self)
+        )
+    with pytest.raises(UsageError, match=f"{path} belongs to another user, or others may write to it"):
+        peer_in(llama[0], Spec("llama-cpp"))
 
 
 def test_llama_cpp_says_its_whole_chain_of_samplers(llama: tuple[Environment, Path], tmp_path: Path) -> None:
