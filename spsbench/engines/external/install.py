@@ -242,7 +242,7 @@ class Environment:
             if found.st_uid not in (os.getuid(), 0) or changeable:
                 why = f"{path} belongs to another user, or others may write to it, so it is not run."
                 remedy = (
-                    f"Take it over (chown, chmod go-w), or name another {cache.VARIABLE} and install anew."
+                    f"Take it over (chown, chmod go-w), or install it into another {cache.VARIABLE}."
                 )
                 raise UsageError(why, flag=flag, remedy=remedy)
 
