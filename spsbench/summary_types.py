@@ -753,7 +753,8 @@ class Surface(TypedDict):
 
 
 class Labels(TypedDict):
-    """What was run; ``data`` is its provenance, as in run.json.
+    """What was run; ``data`` is its provenance, as in run.json, ``fixed_length`` the tokens of each output
+    where EOS is ignored.
 
     ``metric_signatures`` are sacrebleu's and other metrics' own words on how exactly they were computed.
     """
@@ -766,6 +767,7 @@ class Labels(TypedDict):
     headline_metric: str | None
     metric_signatures: NotRequired[dict[str, str]]
     extract: NotRequired[str]
+    fixed_length: NotRequired[int]
     stopping: NotRequired[Stopping]
     engines: NotRequired[Engines]
     energy: NotRequired[Energy]

@@ -75,7 +75,8 @@ def judge_samples(samples: Path, params: Mapping[str, Any], limits: Mapping[str,
     if extract not in ("none", "fence"):
         remedy = "Give none or fence."
         raise UsageError(f"{extract} is not valid for samples.", flag="--extract", remedy=remedy)
-    parts = dict.fromkeys((params["k"] or "1,10,100").split(","))
+    asked = params["k"]
+    parts = dict.fromkeys((asked or "1,10,100").split(","))
     ks = [int(number(part.strip(), "--k", 1, 1, _MOST, whole=True)) for part in parts]
     target = _target(params["out"], samples)
     problems = read_problems(params["problem_file"])
@@ -89,6 +90,11 @@ def judge_samples(samples: Path, params: Mapping[str, Any], limits: Mapping[str,
 
     sampled = Counter(str(row["task_id"]) for row in read_samples(samples, problems))
     _complain_of_missing(problems, sampled, params["ignore_missing"], samples)
+    fewest, most_k = min(sampled.values()), max(ks)
+    if asked is not None and most_k > fewest:
+        name = min(sampled, key=sampled.__getitem__)
+        why = f"pass@{most_k} needs {most_k} samples of each problem, {name} has {fewest}."
+        raise UsageError(why, flag="--k", remedy=f"Name none above {fewest}.")
     sandbox = sandbox_level(unsafe_exec)
     counts = {"samples": sampled.total(), "problems": len(sampled)}
     say(

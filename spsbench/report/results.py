@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from spsbench.axes import EAGER, Row, unusual
+from spsbench.axes import EAGER, Row, label, unusual
 from spsbench.report import wording
 from spsbench.report.facts import condition_titles, conditions_sentence, value
 from spsbench.report.tables import (
@@ -71,6 +71,21 @@ def arm_columns(
         *both.get(end_to_end or "", []),
         TOKENS,
     ]
+
+
+def further_passes(summary: Summary) -> list[str]:
+    """pass@10 and pass@100 of every arm that has enough samples; the table has pass@1."""
+    rows, several = summary["rows"], len({row["sampling"] for row in summary["rows"]}) > 1
+    found = []
+    for name in ("pass@10", "pass@100"):
+        known = [row for row in rows if row["metrics"].get(name) is not None]
+        cells = (
+            f"{wording.full_name(row) if several else label(row)} "
+            f"{wording.metric(name, row['metrics'][name])}"
+            for row in known
+        )
+        found += [f"{name}: {'; '.join(cells)}."] if known else []
+    return found
 
 
 def _time(arm: Row) -> str:

@@ -246,6 +246,8 @@ def _title(summary: Summary, common: str) -> RenderableType:
     details = [f"pair {wording.printable(str(summary['pair']))}"] if summary.get("pair") else []
     details.append(wording.counted(facts.prompts(summary), "prompt"))
     details += [wording.printable(common)] if common else []
+    if length := summary.get("fixed_length"):
+        details.append(f"each output {length} tokens, EOS ignored")
     return text.append(", " + ", ".join(details), style="not bold dim")
 
 
@@ -259,7 +261,14 @@ def _table(summary: Summary, room: int) -> tuple[Table, Naming]:
 
 
 def _results_screen(summary: Summary, room: int) -> Iterator[Block]:
-    yield [_table(summary, room)[0]]
+    table, _ = _table(summary, room)
+    yield [table]
+    whole = results.arm_columns(summary["rows"], wording.headline_metric(summary), "ratio")
+    gone = {column.title for column in whole} - {column.title for column in table.columns}
+    yield _dim(f"Too narrow for the column {name}: it is in report.md." for name in sorted(gone))
+    yield _dim(results.further_passes(summary))
+    if all(row["method"] == "ars" for row in summary["rows"]):
+        yield _dim(["No arm speculates: ArS (K = 0) is timed alone, against nothing."])
     if conditions := summary.get("conditions") or []:
         yield [_text(facts.conditions_sentence(summary), "bold")]
     for found, title in zip(conditions, facts.condition_titles(summary), strict=True):

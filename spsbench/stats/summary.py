@@ -438,6 +438,9 @@ def _labels(run: _Measured) -> Labels:
         labels["metric_signatures"] = signatures
     if info.get("extract"):
         labels["extract"] = info["extract"]
+    identity = info.get("identity") or {}
+    if identity.get("fixed_length") and (length := identity.get("max_new_tokens")):
+        labels["fixed_length"] = length
     if info.get("stopping"):
         labels["stopping"] = info["stopping"]
     if info.get("engines"):

@@ -48,6 +48,11 @@ def load_task(
         task = PromptsTask(read_prompts_file(Path(name), every_turn=every_turn), Path(name))
     elif path is not None:
         task = _from_yaml(path, unsafe_exec, extract, judging)
+    elif Path(name).is_dir():
+        is_run = (Path(name) / "run.json").is_file()
+        why = f"{name} is {'the directory of a run' if is_run else 'a directory'}, and not a task."
+        remedy = f"Type `spsbench report {name}`." if is_run else "Name a file of prompts in it, or a task."
+        raise UsageError(why, flag="TASK", remedy=remedy)
     else:
         kind = task_kind(name)
         if not kind.samplings:

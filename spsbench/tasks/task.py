@@ -101,7 +101,10 @@ def sha256_of(texts: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a prompt has to fit into, in tokens, and whether it goes through the chat template."""
+    """What a prompt has to fit into, in tokens, and whether it goes through the chat template.
+
+    ``max_new_tokens`` includes the draft of the last loop, which the target scores beyond the output's end.
+    """
 
     tokenizer: TextTokenizer
     context_window: int
@@ -118,8 +121,8 @@ class Frame:
         room = self.context_window - self.max_new_tokens
         if len(prompt.ids) > room:
             raise UsageError(
-                f"the prompt of {prompt.example_id} has {len(prompt.ids)} tokens; {self.max_new_tokens} new "
-                f"ones leave room for {max(room, 0)}.",
+                f"the prompt of {prompt.example_id} has {len(prompt.ids)} tokens; an output of up to "
+                f"{self.max_new_tokens}, its last draft included, leaves room for {max(room, 0)}.",
                 flag="--max-new-tokens",
                 remedy="Shorten it, choose models with a larger window or, with decoders, fewer new tokens.",
             )
@@ -141,8 +144,8 @@ class Frame:
                 if cut >= len(tokens):
                     raise UsageError(
                         f"a context window of {self.context_window} tokens is too small: {around} "
-                        f"{len(self._ids(text_with('')))} and the output up to {self.max_new_tokens}, which "
-                        f"leaves nothing for the {what}.",
+                        f"{len(self._ids(text_with('')))} and the output, its last draft included, up to "
+                        f"{self.max_new_tokens}, which leaves nothing for the {what}.",
                         flag="--max-new-tokens",
                         remedy="Choose fewer new tokens or models with a larger window.",
                     )

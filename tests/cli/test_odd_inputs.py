@@ -395,3 +395,24 @@ def test_neither_do_those_in_a_table_nor_those_of_a_run(whole: Path, cli: Cli, t
         assert not any(char in "\x07\x9b\u202e" for char in shown), command
         assert "\x1b]" not in shown
         assert "\x1b[2J" not in shown
+
+
+def test_a_directory_is_no_task(whole: Path, cli: Cli) -> None:
+    refused(cli("run", "."), 2, "TASK: . is a directory, and not a task. Name a file of prompts in it")
+    refused(
+        cli("run", whole), 2, f"is the directory of a run, and not a task. Type `spsbench report {whole}`."
+    )
+
+
+def test_what_leaves_no_room_is_counted_in_tokens_of_the_output_and_its_draft(cli: Cli) -> None:
+    given = prompts("word " * 9000)
+    told = cli("run", given, *ALONE, "--max-new-tokens", "8", "--k", "4")
+    assert told.code == 2
+    assert "an output of up to 12, its last draft included, leaves room for" in told.err
+
+
+def test_more_samples_than_there_are_are_not_asked_for(cli: Cli) -> None:
+    row = {"task_id": "HumanEval/0", "completion": "    return True\n"}
+    Path("two.jsonl").write_text(f"{json.dumps(row)}\n" * 2)
+    told = cli("score", "two.jsonl", "--k", "1,10", "--ignore-missing")
+    refused(told, 2, "--k: pass@10 needs 10 samples of each problem, HumanEval/0 has 2. Name none above 2.")

@@ -96,3 +96,27 @@ def test_a_terminal_that_knows_only_ascii_is_served(make_summary: Make) -> None:
     show(make_summary(warnings=["Careful."]), Console(file=file, width=80))
     file.flush()
     assert b"SpS (K=4)" in raw.getvalue()
+
+
+def test_a_column_that_finds_no_room_is_named(make_summary: Make) -> None:
+    text = _screen(make_summary(), width=66)
+    assert "Too narrow for the column end to end: it is in report.md." in text
+    assert "Too narrow" not in _screen(make_summary())
+    assert "Too narrow" not in _screen(make_summary(), width=40)  # each row is a paragraph there
+
+
+def test_every_pass_at_k_that_the_samples_give_is_shown(make_row: Make, make_summary: Make) -> None:
+    rows = [
+        make_row("ars", 0, metrics={"pass@1": 0.1, "pass@10": 0.31, "pass@100": None}),
+        make_row(metrics={"pass@1": 0.12, "pass@10": 0.302, "pass@100": None}),
+    ]
+    text = _screen(make_summary(*rows))
+    assert " pass@10: ArS 31.0%; SpS (K=4) 30.2%.\n" in text
+    assert "pass@100" not in text
+
+
+def test_a_fixed_length_and_an_arm_alone_are_said(make_row: Make, make_summary: Make) -> None:
+    text = _screen(make_summary(make_row("ars", 0)) | {"fixed_length": 64})
+    assert "each output 64 tokens, EOS ignored" in " ".join(text.split())
+    assert "No arm speculates: ArS (K = 0) is timed alone, against nothing." in text
+    assert "No arm speculates" not in _screen(make_summary())

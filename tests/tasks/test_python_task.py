@@ -82,7 +82,7 @@ def test_a_prompt_fits_or_is_refused(tokenizer: TextTokenizer) -> None:
     found = mine.prompt(EXAMPLES[2], data, tokenizer, 20, 4)
     assert (found.text, found.reference, len(found.ids)) == ("2 + 1 =", "3", 8)
     assert mine.prompt(EXAMPLES[2], data, tokenizer, 20, 4, chat_template=True).chat
-    with pytest.raises(UsageError, match="leave room for 7"):
+    with pytest.raises(UsageError, match="leaves room for 7"):
         mine.prompt(EXAMPLES[2], data, tokenizer, 11, 4)
 
 

@@ -241,9 +241,7 @@ class Environment:
             changeable = not stat.S_ISLNK(found.st_mode) and (open_to_all or open_to_some)
             if found.st_uid not in (os.getuid(), 0) or changeable:
                 why = f"{path} belongs to another user, or others may write to it, so it is not run."
-                remedy = (
-                    f"Take it over (chown, chmod go-w), or install it into another {cache.VARIABLE}."
-                )
+                remedy = f"Take it over (chown, chmod go-w), or install it into another {cache.VARIABLE}."
                 raise UsageError(why, flag=flag, remedy=remedy)
 
     @property
