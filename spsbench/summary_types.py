@@ -753,8 +753,8 @@ class Surface(TypedDict):
 
 
 class Labels(TypedDict):
-    """What was run; ``data`` is its provenance, as in run.json, ``fixed_length`` the tokens of each output
-    where EOS is ignored.
+    """What was run; ``data`` is its provenance, as in run.json, ``model`` the target, ``fixed_length`` the
+    tokens of each output where EOS is ignored.
 
     ``metric_signatures`` are sacrebleu's and other metrics' own words on how exactly they were computed.
     """
@@ -766,6 +766,7 @@ class Labels(TypedDict):
     data: dict[str, Any] | None
     headline_metric: str | None
     metric_signatures: NotRequired[dict[str, str]]
+    model: NotRequired[str]
     extract: NotRequired[str]
     fixed_length: NotRequired[int]
     stopping: NotRequired[Stopping]

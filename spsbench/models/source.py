@@ -204,7 +204,17 @@ class ModelSource:
     config: Any
     tokenizer: Tokenizer
     dequantised: str | None = None  # how weights were quantised before they became float32, e.g. ``Q4_1``
+    file: str | None = None  # that it was converted from
     sharing: Sharing | None = None
+
+    @property
+    def title(self) -> str:
+        """The model as a title names it: ``Qwen3-8B``, of a converted file its name."""
+        if self.file is not None:
+            return (
+                Path(self.file).stem.removesuffix(f".{self.dequantised}").removesuffix(f"-{self.dequantised}")
+            )
+        return self.name.rstrip("/").rpartition("/")[2]
 
     @property
     def is_encoder_decoder(self) -> bool:
@@ -253,7 +263,7 @@ def find(name: str, revision: str | None, flag: str, target: ModelSource | None 
         return ModelSource(name, location, revision, fingerprint(location, revision), config, tokenizer)
     # The converted files may differ from one version of transformers to the next; the model does not.
     content = f"gguf:{origin.sha256[:16]}"
-    return ModelSource(name, location, revision, content, config, tokenizer, origin.dequantised)
+    return ModelSource(name, location, revision, content, config, tokenizer, origin.dequantised, origin.file)
 
 
 _SETTINGS = (

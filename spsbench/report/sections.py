@@ -243,7 +243,7 @@ def _heading_screen(summary: Summary, room: int) -> Iterator[Block]:
 
 def _title(summary: Summary, common: str) -> RenderableType:
     text = Text(wording.title(summary), style="bold")
-    details = [f"pair {wording.printable(str(summary['pair']))}"] if summary.get("pair") else []
+    details = [models] if (models := wording.models(summary)) else []
     details.append(wording.counted(facts.prompts(summary), "prompt"))
     details += [wording.printable(common)] if common else []
     if length := summary.get("fixed_length"):

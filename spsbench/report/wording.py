@@ -204,6 +204,14 @@ def data_notes(summary: Summary) -> list[str]:
     return notes + [f"{metric_title(name)}: {printable(text)}" for name, text in signatures.items()]
 
 
+def models(summary: Summary) -> str | None:
+    """The pair and target: ``Qwen3-8B (pair qwen3)``; alone where that names the target or is embedded."""
+    pair, model = summary.get("pair"), summary.get("model")
+    if not pair or model is None or model in pair or summary.get("synthetic"):
+        return f"pair {printable(pair)}" if pair else None
+    return f"{printable(model)} (pair {printable(pair)})"
+
+
 def title(summary: Summary) -> str:
     """The task as it is labelled everywhere; synthetic data is always called so."""
     name = printable(str(summary.get("task_label") or summary.get("task") or "run"))

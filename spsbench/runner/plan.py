@@ -162,6 +162,7 @@ class Plan:
             "metrics": records(self.task.metrics),
             "synthetic": self.data.synthetic or self.config.pair.synthetic,
             "pair": self.config.pair.name,
+            "model": self.source.target.title,
             **split_over(self.config),
             "shard": self.config.shard,
             "data": self.data.provenance,
@@ -182,7 +183,7 @@ def about_weights(source: PairSource, dtypes: tuple[str, str], backend: str) -> 
     """What the weights of target and draft went through; said once where it holds for the same model."""
     undone = [part.dequantised for part in (source.target, source.draft)]
     same = source.target.location == source.draft.location
-    roles = ["target and draft"] if same else ["target", "draft"]
+    roles = ["weights"] if same else ["target", "draft"]
     said = [
         f"{role} {kind} dequantised to float32" for role, kind in zip(roles, undone, strict=False) if kind
     ]
@@ -192,7 +193,7 @@ def about_weights(source: PairSource, dtypes: tuple[str, str], backend: str) -> 
             f"{role} rounded to {bits}" for role, bits in zip(("target", "draft"), kept, strict=True) if bits
         ]
     if kept[0] == kept[1]:
-        return said + [f"target and draft quantised to {described(bits)}" for bits in kept[:1] if bits]
+        return said + [f"weights quantised to {described(bits)}" for bits in kept[:1] if bits]
     roles_kept = zip(("target", "draft"), kept, strict=True)
     return said + [f"{role} quantised to {described(bits)}" for role, bits in roles_kept if bits]
 

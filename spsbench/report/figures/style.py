@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from spsbench.files import replacing
 from spsbench.report.facts import prompts
 from spsbench.report.measured import Measured
-from spsbench.report.wording import counted, title
+from spsbench.report.wording import counted, models, title
 from spsbench.stats.conditions import untrusted_because
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ _STACKED: ContextVar[bool] = ContextVar("stacked", default=False)
 _MOST_BESIDE = 3
 _STACKED_HEIGHT, _STACKED_LEGEND_IN = 0.78, 0.55
 _LINE_IN = 0.17
-_STAMP_CHARACTERS = 34
+_STAMP_CHARACTERS_PER_INCH, _SYNTHETIC_IN = 13.0, 0.85
 _TITLE_CHARACTERS_PER_INCH = 11.5
 
 INK, FAINT, RULE, PAPER = "#24292f", "#6e7781", "#d8dee4", "#ffffff"
@@ -73,6 +73,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (7, 2, 1.5, 2)), (0, (1, 1)), (0, (9, 3)))
 TONES = ("#1e4d78", "#5b8db8", "#e8b46a", "#dfdfd8")
 """Of the parts of a loop, dark to light."""
+
+NO_INTERVAL = "////"
+"""Hatch of a bar whose value has no interval."""
 
 _SIZED = ("font.size", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
 _RC = {
@@ -130,9 +133,9 @@ def sheet(
 ) -> tuple[Figure, list[Axes]]:
     """A figure with one panel per given width, side by side, stamped with what it shows."""
     summary = measured.summary
-    pair = f"pair {summary['pair']}, " if summary.get("pair") else ""
-    doubt = ", DO NOT TRUST THESE TIMES" if untrusted_because(summary) else ""
-    text = f"{title(summary)}, {pair}{counted(prompts(summary), 'prompt')}{doubt}"
+    of_whom = f"{found}, " if (found := models(summary)) else ""
+    doubt = "DO NOT TRUST THESE TIMES: " if untrusted_because(summary) else ""
+    text = f"{doubt}{title(summary)}, {of_whom}{counted(prompts(summary), 'prompt')}"
     return stamped_sheet(text, bool(summary.get("synthetic")), panels, height_in, most_beside)
 
 
@@ -149,11 +152,13 @@ def stamped_sheet(
 
     count = len(panels)
     if _STACKED.get():
-        rows, columns, lines = count, 1, textwrap.wrap(stamp, _STAMP_CHARACTERS)
+        rows, columns = count, 1
         width, height = NARROW_IN, _STACKED_LEGEND_IN + _STACKED_HEIGHT * height_in * count
     else:  # one size of text for all: the width of a page holds a whole figure
-        rows, lines = -(-count // most_beside), [stamp]
+        rows = -(-count // most_beside)
         columns, width, height = -(-count // rows), WIDTH_IN if count > 1 else SINGLE_IN, height_in * rows
+    room_in = width - (_SYNTHETIC_IN if synthetic else 0.0) - 0.1
+    lines = textwrap.wrap(stamp, int(_STAMP_CHARACTERS_PER_INCH * room_in))
     foot = (_LINE_IN * len(lines) + 0.03) / height
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.06, rect=(0, foot, 1, 1 - foot))
     figure = Figure(figsize=(width, height), layout=layout)
@@ -251,6 +256,8 @@ def printed(drawing: Drawing, narrow: Drawing | None = None) -> Plate:
     for figure in (each.figure for each in (drawing, narrow) if each is not None):
         _wrap_titles(figure)
         figure.draw_without_rendering()  # everything finds its place
+        _wrap_labels(figure)
+        figure.draw_without_rendering()
         figure.set_layout_engine("none")
         for axes in figure.axes:  # the last digits of the layout's solver differ between processes
             x, y, width, height = axes.get_position().bounds
@@ -274,6 +281,17 @@ def _wrap_titles(figure: Figure) -> None:
         columns = spec.get_gridspec().ncols if spec else 1
         room = int(_TITLE_CHARACTERS_PER_INCH * (figure.get_figwidth() / columns - 0.5))
         axes.set_title(textwrap.fill(axes.get_title(loc="left"), room))
+
+
+def _wrap_labels(figure: Figure) -> None:
+    """Break the labels of axes that, where they are drawn, are longer than their axis."""
+    for axes in figure.axes:
+        box = axes.get_window_extent()
+        for label, room in ((axes.xaxis.label, box.width), (axes.yaxis.label, box.height)):
+            drawn = label.get_window_extent()
+            length = drawn.width if label is axes.xaxis.label else drawn.height
+            if (text := label.get_text()) and length > room:
+                label.set_text(textwrap.fill(text, max(8, int(len(text) * room / length))))
 
 
 def save(plate: Plate, directory: Path, folder: str = ".") -> None:

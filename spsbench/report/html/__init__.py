@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
     from markupsafe import Markup
 
+    from spsbench.summary_types import Summary
+
 
 def render(lines: Sequence[str], prefix: str = "") -> tuple[str, str, Markup]:
     """(anchor, title, HTML) of Markdown; HTML within the Markdown is shown as text, never taken as such.
@@ -78,7 +80,7 @@ def page(runs: Sequence[tuple[Measured, Gallery]]) -> str:
     shown = [_run(f"r{number}-", *run) for number, run in enumerate(runs)]
     measured = [run for run, _ in runs]
     return environment.get_template("page.html").render(
-        title=shown[0]["title"] if len(shown) == 1 else f"{len(shown)} runs side by side",
+        title=f"{len(shown)} runs side by side" if len(shown) > 1 else _title(measured[0].summary),
         version=spsbench.__version__,
         style=Markup((_HERE / "style.css").read_text(encoding="utf-8")),
         script=Markup(script),
@@ -110,7 +112,7 @@ def _run(prefix: str, measured: Measured, gallery: Gallery) -> dict[str, Any]:
     return {
         "prefix": prefix,
         "name": measured.name,
-        "title": wording.title(summary).replace(" (synthetic)", ""),  # the badge says it
+        "title": _title(summary),
         "synthetic": bool(summary.get("synthetic")),
         "setup": facts.facts(summary, measured.run),
         "cards": _cards(measured),
@@ -130,6 +132,12 @@ def _run(prefix: str, measured: Measured, gallery: Gallery) -> dict[str, Any]:
         "traced": bool(traced),
         "details": [block for block in blocks if block[1] != "Results"],
     }
+
+
+def _title(summary: Summary) -> str:
+    """The task and the models; a badge beside it says what is synthetic."""
+    task = wording.title(summary).replace(" (synthetic)", "")
+    return ", ".join(filter(None, (task, wording.models(summary))))
 
 
 def _cards(measured: Measured) -> list[dict[str, str]]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from synthetic_run import gallery, measured
 
 from spsbench.report import figures
@@ -148,7 +151,44 @@ def test_every_arm_has_a_bar_with_its_interval_and_doubts_are_stamped_on_it() ->
     assert np.asarray([segment[:, 0] for segment in bars.get_segments()]) == pytest.approx(np.asarray(ends))
     busy = {**run.summary, "contention": {**run.summary["contention"], "reasons": ["others computed"]}}
     stamped = printed(figures.by_arm(dataclasses.replace(run, summary=busy)))
-    assert "12 prompts, DO NOT TRUST THESE TIMES" in stamped.svg
+    assert "DO NOT TRUST THESE TIMES: xsum" in stamped.svg
+
+
+def doubted(run: Measured) -> Measured:
+    """A run on a busy machine, of a model that has a long name."""
+    rows = [row | {"speedup": unsure(row["speedup"])} for row in run.summary["rows"]]
+    labels = {"synthetic": False, "pair": "large", "model": "SmolLM2-135M-Instruct-of-some-length"}
+    contention = {**run.summary["contention"], "reasons": ["others computed"]}
+    summary: Any = {**run.summary, **labels, "rows": rows, "contention": contention}
+    return dataclasses.replace(run, summary=summary)
+
+
+def unsure(found: Any) -> Any:
+    return found and {**found, "low": None, "high": None}
+
+
+def test_a_bar_without_an_interval_is_hatched() -> None:
+    assert not any(bar.get_hatch() for bar in figures.by_arm(measured()).figure.axes[0].patches)
+    drawing = figures.by_arm(doubted(measured()))
+    assert all(bar.get_hatch() == style.NO_INTERVAL for bar in drawing.figure.axes[0].patches)
+    assert "Hatched: no interval" in drawing.caption
+
+
+@pytest.mark.parametrize("is_narrow", [False, True])
+@pytest.mark.parametrize("figure", figures.FIGURES.values(), ids=figures.FIGURES)
+def test_no_text_is_cut_off(figure: Draw, is_narrow: bool) -> None:
+    """The warning, the model's name, titles and labels lie within the picture, on a page and on a phone."""
+    with style.stacked() if is_narrow else nullcontext():
+        drawing = figure(doubted(measured()))
+    plate = printed(drawing)
+    page = drawing.figure.bbox
+    for text in drawing.figure.findobj(Text):
+        box = text.get_window_extent()
+        if re.search("[A-Za-z]", text.get_text()):  # ticks beyond an axis have numbers that are not drawn
+            inside = page.x0 - 1 <= box.x0 and box.x1 <= page.x1 + 1 and box.y0 >= page.y0 - 1
+            assert inside, f"{text.get_text()!r} at {box}"
+    assert "DO NOT TRUST THESE TIMES" in plate.svg
+    assert "SmolLM2-135M-Instruct" in plate.svg
 
 
 @pytest.mark.thorough
