@@ -11,7 +11,7 @@ from spsbench.cli import options, values
 from spsbench.cli.audit import PLAIN, conclude, print_rows, watch
 from spsbench.cli.console import present, say
 from spsbench.config import resolve
-from spsbench.errors import GateFailed, UsageError
+from spsbench.errors import GateFailed, UsageError, as_typed
 from spsbench.files import make_folder
 from spsbench.plugins import unknown
 
@@ -88,14 +88,18 @@ def audit_evidence(path: Path, header: Header, texts: Texts, params: Mapping[str
     """Score the texts of evidence again, with weights that are not the auditor's word."""
     names, quiet = ("pair", "target", "draft", "revision", "draft_revision"), params["quiet"]
     given = {name: params[name] for name in names}
-    told = {name: header.asked.get(name) for name in names}
-    if told["target"] is not None:
-        del told["pair"]
     how = ("temperature", "top_p", "top_k", *options.PROCESSED.split())
     if any(params[name] is not None for name in how) or params["greedy"]:
         raise UsageError(f"{path} says how its texts were drawn.", flag="SAMPLES", remedy="Leave it out.")
-    models = given if any(given.values()) else told
-    config = resolve({**models, "arms": PLAIN, "dtype": "float32", "device": params["device"]})
+    if not any(given.values()):
+        told = {name: header.asked.get(name) for name in names}
+        shown = told["target"] if told["target"] is not None else told["pair"]
+        raise UsageError(
+            f"which models to score by is not taken from {path}, which says {as_typed(shown)}.",
+            flag="--target" if told["target"] is not None else "--pair",
+            remedy="Type it, and --draft where there is one; the weights have to be those of the file.",
+        )
+    config = resolve({**given, "arms": PLAIN, "dtype": "float32", "device": params["device"]})
     say(f"Checking {path} and the weights", quiet=quiet)
     from spsbench.verify import evidence_file
 

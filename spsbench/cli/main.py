@@ -37,7 +37,7 @@ from spsbench.cli.verify import verify
 from spsbench.cluster import require_alone
 from spsbench.config.addresses import withhold
 from spsbench.config.together import refuse_together
-from spsbench.errors import SpsbenchError, UsageError
+from spsbench.errors import SpsbenchError, UsageError, as_typed
 from spsbench.models.fetch.cache import watched_by
 
 LIST = "LIST"
@@ -205,16 +205,23 @@ def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -
         case MemoryError():
             complain("out of memory. Choose a smaller pair, --dtype bfloat16 or another device.")
             return 1
-        case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EROFS) if error.filename:
-            from spsbench.files import disk_error
-
-            complain(str(disk_error(Path(error.filename), error)))
-            return 1
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EROFS | errno.ENAMETOOLONG) if error.filename:
+            found = _of_a_file(error)
+            complain(str(found))
+            return found.exit_code
         case Exception():
             hint = "" if debug else " This is a fault of spsbench; --debug shows where."
             complain(f"{type(error).__name__}: {_first_line(error)}{hint}")
             return 1
     raise error
+
+
+def _of_a_file(error: OSError) -> SpsbenchError:
+    from spsbench.files import disk_error
+
+    if error.errno == errno.ENAMETOOLONG:
+        return UsageError(f"{as_typed(str(error.filename))} is longer than a file's name can be.")
+    return disk_error(Path(error.filename), error)
 
 
 def _sentence(message: str) -> str:

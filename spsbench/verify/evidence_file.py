@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import file_digest, sha256
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeGuard
 
 from pydantic import TypeAdapter, ValidationError
 
 import spsbench
 from spsbench.decode.processors import bound
+from spsbench.engines.external import protocol
 from spsbench.engines.external.protocol import Answer, Ask, Described, Load, PeerGone, request_seed
 from spsbench.engines.external.registry import PeerKind
 from spsbench.environment import describe_environment
@@ -29,6 +31,7 @@ from spsbench.models.causal_lm import CausalLM
 from spsbench.models.source import ModelSource, files_of
 from spsbench.runner.stopping import derive_seed
 from spsbench.summary_types import Evidence
+from spsbench.verify.audit import COLDEST
 from spsbench.verify.engine_audit import Decision, Effort, Row, Setting, Subject, Watch, audit_engine
 
 Texts = Sequence[dict[str, Any]]
@@ -159,16 +162,18 @@ def read(path: Path, flag: str) -> tuple[Header, Texts] | None:
     _, first = next(lines, (0, {}))
     if KEY not in first:
         return None
-    if first[KEY] != VERSION:
+    if type(first[KEY]) is not int or first[KEY] != VERSION:
         _refuse(path, flag, f"is evidence of version {first[KEY]}, and {VERSION} is known")
     try:
         header = TypeAdapter(Header).validate_python(first)
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         _refuse(path, flag, f"is not whole: {where}: {error.errors()[0]['msg']}")
-    if (place := _not_finite(first)) is not None:
-        _refuse(path, flag, f"is not whole: {place} is not a finite number")
+    if (wrong := next(_unbounded(first), None)) is not None:
+        _refuse(path, flag, f"is not whole: {wrong}")
     texts = [row for _, row in lines]
+    if (wrong := next(chain.from_iterable(map(_unbounded, texts)), None)) is not None:
+        _refuse(path, flag, f"is not whole: {wrong}")
     if (wrong := _ill_formed(header, texts)) is not None:
         _refuse(path, flag, f"is not whole: {wrong}")
     if _digest(texts) != header.texts:
@@ -178,26 +183,44 @@ def read(path: Path, flag: str) -> tuple[Header, Texts] | None:
     return header, texts
 
 
-def _not_finite(value: Any, where: str = "") -> str | None:
-    """The path of a number in JSON that is none, in the order of the file; JSON itself knows no NaN."""
-    if isinstance(value, float):
-        return None if math.isfinite(value) else where
-    inner: Iterable[tuple[Any, Any]] = ()
+_LONGEST_NAME, _LARGEST = 4_096, 1 << 63
+
+
+def _unbounded(value: Any, where: str = "") -> Iterator[str]:
+    """What in a line of JSON no audit writes, in the order of the file.
+
+    Numbers that are none (JSON itself knows no NaN) or that no machine counts to, and endless names.
+    """
     if isinstance(value, Mapping):
-        inner = value.items()
+        for name, each in value.items():
+            yield from _unbounded(name[: _LONGEST_NAME + 1], where)
+            yield from _unbounded(each, f"{where}.{name}".lstrip("."))
     elif isinstance(value, list):
-        inner = enumerate(value)
-    found = (_not_finite(each, f"{where}.{name}".lstrip(".")) for name, each in inner)
-    return next(filter(None, found), None)
+        for place, each in enumerate(value):
+            yield from _unbounded(each, f"{where}.{place}".lstrip("."))
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{where} is not a finite number"
+    elif isinstance(value, int) and abs(value) >= _LARGEST:
+        yield f"{where} is a number beyond 2^63"
+    elif isinstance(value, str) and len(value) > _LONGEST_NAME:
+        yield f"{where[:_LONGEST_NAME] or 'a name'} has more than {_LONGEST_NAME:,} characters"
 
 
 _MOST_IDS, _MOST_TEXTS, _MOST_K = 1 << 24, 1_000_000, 1_000
+_HOTTEST = 100
+_ROLES = ("target", "draft")
+_FORMAT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 
 
 def _ids(value: Any) -> bool:
     """Whether a value is a list of token ids, as far as that can be seen without the tokenizer."""
     whole = isinstance(value, (list, tuple)) and len(value) <= _MOST_IDS
     return whole and all(type(each) is int and 0 <= each < 1 << 31 for each in value)
+
+
+def _whole(value: object) -> TypeGuard[int]:
+    """Whether a value is a count."""
+    return type(value) is int and value >= 0
 
 
 def _ill_formed(header: Header, texts: Texts) -> str | None:
@@ -212,15 +235,21 @@ def _wrong_in_header(header: Header) -> Iterator[str]:
         yield "prompts has to hold prompts of at least one token id"
     if not _ids(header.stop_ids):
         yield "stop_ids has to hold token ids"
+    if len(header.weights) != len(_ROLES):
+        yield "weights has to hold the hashes of target and draft"
     if not (0 < header.effort.texts <= _MOST_TEXTS and 0 < header.effort.max_new_tokens <= _MOST_IDS):
         yield "effort: texts and max_new_tokens have to be counts above 0"
     for number, each in enumerate(header.rows):
         sampling, how = each.setting.sampling, f"rows.{number}.setting"
         if not (0 <= (each.setting.k or 0) <= _MOST_K and 1 <= each.setting.in_flight <= _MOST_TEXTS):
             yield f"{how}: k lies from 0 to {_MOST_K:,}, in_flight from 1 on"
-        lawful = sampling.temperature > 0 and 0 < sampling.top_p <= 1 and sampling.top_k >= 0
+        heat = COLDEST <= sampling.temperature <= _HOTTEST
+        lawful = heat and 0 < sampling.top_p <= 1 and 0 <= sampling.top_k < 1 << 31
         if not (sampling.greedy or lawful):
-            yield f"{how}.sampling: a temperature above 0, top_p above 0 and at most 1, top_k from 0 on"
+            law = f"a temperature from {COLDEST} to {_HOTTEST}, top_p above 0 and at most 1, top_k from 0 on"
+            yield f"{how}.sampling: {law}"
+        if each.setting.weights != protocol.FLOAT32 and not _FORMAT.fullmatch(each.setting.weights):
+            yield f"{how}.weights is the name of a format"
 
 
 def _wrong_in_texts(header: Header, texts: Texts) -> Iterator[str]:
@@ -229,10 +258,14 @@ def _wrong_in_texts(header: Header, texts: Texts) -> Iterator[str]:
         setting, request = row.get("setting"), row.get("request")
         if type(setting) is not int or not 0 <= setting < len(header.rows):
             yield f"line {number}: setting is the number of a row"
-        elif type(request) is not int or request < 0:
+        elif not _whole(request):
             yield f"line {number}: request is a count"
-        elif not (_ids(row.get("prompt_ids")) and row["prompt_ids"] and _ids(row.get("completion_ids"))):
+        elif not all(_ids(row.get(name)) and row[name] for name in ("prompt_ids", "completion_ids")):
             yield f"line {number}: prompt_ids and completion_ids have to be token ids"
+        elif not all(_whole(row.get(name, 0)) for name in ("free", "max_new_tokens")):
+            yield f"line {number}: free and max_new_tokens are counts"
+        elif type(row.get("retokenised")) is not bool:
+            yield f"line {number}: retokenised is true or false"
         elif request and (setting, request) in seen:
             yield f"line {number}: request {request} stands twice"
         else:
@@ -246,7 +279,7 @@ def require_fits(header: Header, texts: Texts, target: CausalLM, flag: str) -> N
         UsageError: the evidence is of another model, or was changed.
     """
     every = [*header.prompts, *(row["prompt_ids"] + row["completion_ids"] for row in texts)]
-    longest, largest = max(map(len, every)), max(max(ids) for ids in every)
+    longest, largest = max(map(len, every)), max(max(ids, default=0) for ids in [*every, header.stop_ids])
     if largest >= target.vocab_size:
         why = f"it holds token id {largest}, and the model has {target.vocab_size}"
     elif longest > target.context_window:

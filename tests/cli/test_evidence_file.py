@@ -21,6 +21,8 @@ pytestmark = pytest.mark.thorough
 PROMPTS = Path(__file__).resolve().parents[1] / "short_prompts.txt"
 FEW = ("--task", PROMPTS, "--limit", "8", "--max-new-tokens", "12", "--texts", "20", "--k", "3")
 
+MINI = ("--pair", "mini")
+
 Lines = list[dict[str, Any]]
 
 
@@ -75,7 +77,7 @@ def test_others_come_to_the_same_verdict_also_from_a_packed_file(
 ) -> None:
     packed = tmp_path / "file.jsonl.gz"
     packed.write_bytes(gzip.compress(right.read_bytes()))
-    done = cli("audit", packed, "--json")
+    done = cli("audit", packed, *MINI, "--json")
     assert done.code == 5, "plain sampling was undecided"
     facts = json.loads(done.out)
     assert [row["decision"] for row in facts["rows"]] == [
@@ -88,7 +90,7 @@ def test_others_come_to_the_same_verdict_also_from_a_packed_file(
 def test_an_alarm_is_found_again(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, "inverted-ratio", monkeypatch, "--arms", "sps")
     assert [row["decision"] for row in lines_of(path)[0]["rows"]] == ["alarm"]
-    done = cli("audit", path)
+    done = cli("audit", path, *MINI)
     assert done.code == 4
     assert "not the target's distribution: K=3, T=1" in done.err
     assert "Scored again: the same verdicts" in done.out
@@ -146,12 +148,12 @@ def _of_text(name: str, value: Any) -> Callable[[Lines], None]:
     return lambda lines: lines[1].update({name: value})
 
 
-def _no_temperature(lines: Lines) -> None:
-    lines[0]["rows"][0]["setting"]["sampling"]["temperature"] = 0.0
+def _of_setting(name: str, value: Any) -> Callable[[Lines], None]:
+    return lambda lines: lines[0]["rows"][0]["setting"].update({name: value})
 
 
-def _long_lookahead(lines: Lines) -> None:
-    lines[0]["rows"][1]["setting"]["k"] = 10**9
+def _of_sampling(name: str, value: Any) -> Callable[[Lines], None]:
+    return lambda lines: lines[0]["rows"][0]["setting"]["sampling"].update({name: value})
 
 
 @pytest.mark.parametrize(
@@ -175,8 +177,49 @@ def _long_lookahead(lines: Lines) -> None:
         (_of_text("completion_ids", [10**9]), True, 2, "holds token id 1000000000, and the model has"),
         (_of_text("completion_ids", [1] * 5000), True, 2, "holds a text of "),
         (_of_text("completion_ids", "abc"), True, 2, "line 2: prompt_ids and completion_ids"),
-        (_no_temperature, True, 2, "rows.0.setting.sampling: a temperature above 0"),
-        (_long_lookahead, True, 2, "k lies from 0 to 1,000"),
+        (
+            _of_sampling("temperature", 0.0),
+            True,
+            2,
+            "rows.0.setting.sampling: a temperature from 0.01 to 100",
+        ),
+        (
+            _of_sampling("temperature", 1e9),
+            True,
+            2,
+            "rows.0.setting.sampling: a temperature from 0.01 to 100",
+        ),
+        (_of_sampling("top_k", 10**10), True, 2, "top_k from 0 on"),
+        (_of_sampling("top_k", 10**400), True, 2, "sampling.top_k is a number beyond 2^63"),
+        (_of_sampling("top_p", 0.0), True, 2, "top_p above 0 and at most 1"),
+        (_of_setting("k", 10**9), True, 2, "k lies from 0 to 1,000"),
+        (_of_setting("in_flight", 0), True, 2, "in_flight from 1 on"),
+        (_of_setting("weights", "../../x"), True, 2, "rows.0.setting.weights is the name of a format"),
+        (_of_setting("weights", "x" * 5000), True, 2, "weights has more than 4,096 characters"),
+        (_of_header(evidence_file.KEY, True), True, 2, "is evidence of version True, and 1 is known"),
+        (_of_header("weights", []), True, 2, "weights has to hold the hashes of target and draft"),
+        (_of_header("weights", [{}, {}]), True, 2, "has other weights than"),
+        (_of_header("weights", "x"), True, 2, "is not whole: weights"),
+        (_of_header("stop_ids", [10**9]), True, 2, "holds token id 1000000000, and the model has"),
+        (_of_header("stop_ids", [-1]), True, 2, "stop_ids has to hold token ids"),
+        (_of_header("effort", []), True, 2, "is not whole: effort"),
+        (_of_header("asked", 3), True, 2, "is not whole: asked"),
+        (_of_header("texts", 3), False, 2, "is not whole: texts"),
+        (_of_header("rows", {"a": 1}), True, 2, "is not whole: rows"),
+        (_of_text("request", -1), True, 2, "line 2: request is a count"),
+        (
+            _of_text("completion_ids", []),
+            True,
+            2,
+            "line 2: prompt_ids and completion_ids have to be token ids",
+        ),
+        (_of_text("completion_ids", None), True, 2, "line 2: prompt_ids and completion_ids"),
+        (_of_text("free", "x"), True, 2, "line 2: free and max_new_tokens are counts"),
+        (_of_text("free", []), True, 2, "line 2: free and max_new_tokens are counts"),
+        (_of_text("max_new_tokens", 1.5), True, 2, "line 2: free and max_new_tokens are counts"),
+        (_of_text("retokenised", 1), True, 2, "line 2: retokenised is true or false"),
+        (_of_text("seed", math.nan), True, 2, "seed is not a finite number"),
+        (_of_text("seed", "0"), True, 2, "request 1 has another seed than the audit's"),
         (_no_effort, True, 2, "is not whole: effort: Field required"),
         (_other_version, True, 2, "is evidence of version 99, and 1 is known"),
         (_other_token, True, 4, "other e-values on the way"),
@@ -187,7 +230,7 @@ def _long_lookahead(lines: Lines) -> None:
 def test_what_was_changed_is_refused(
     cli: Cli, right: Path, tmp_path: Path, change: Callable[[Lines], None], signed: bool, code: int, said: str
 ) -> None:
-    done = cli("audit", changed(right, tmp_path, change, signed=signed))
+    done = cli("audit", changed(right, tmp_path, change, signed=signed), *MINI)
     assert done.code == code, done.err
     assert said in " ".join(done.err.split())
     assert "fault of spsbench" not in done.err
@@ -199,7 +242,7 @@ def test_texts_that_were_taken_out_are_counted(cli: Cli, right: Path, tmp_path: 
         del lines[3]
         del lines[0]["rows"][0]["path"][2:]
 
-    done = cli("audit", changed(right, tmp_path, without_one))
+    done = cli("audit", changed(right, tmp_path, without_one), *MINI)
     assert done.code == 4, "the e-values behind it are others"
     _, *texts = lines_of(tmp_path / "changed.jsonl")
     assert evidence_file.missing(texts) == 1
@@ -232,3 +275,10 @@ def test_short_requests_are_kept_and_not_asked_for_again(
     again = lines_of(written(tmp_path, None, monkeypatch, "--arms", "sps"))
     assert again[1:] == first[1:]
     assert again[0]["rows"] == first[0]["rows"]
+
+
+def test_the_models_are_typed_and_not_taken_from_the_file(cli: Cli, right: Path) -> None:
+    done = cli("audit", right)
+    assert done.code == 2
+    assert "--pair: which models to score by is not taken from" in done.err
+    assert "which says mini. Type it" in done.err

@@ -416,3 +416,12 @@ def test_more_samples_than_there_are_are_not_asked_for(cli: Cli) -> None:
     Path("two.jsonl").write_text(f"{json.dumps(row)}\n" * 2)
     told = cli("score", "two.jsonl", "--k", "1,10", "--ignore-missing")
     refused(told, 2, "--k: pass@10 needs 10 samples of each problem, HumanEval/0 has 2. Name none above 2.")
+
+
+@pytest.mark.parametrize("place", ["run", "report", "compare", "score", "replay", "audit"])
+def test_a_name_that_no_file_can_have_is_no_fault_of_ours(place: str, cli: Cli) -> None:
+    name = "x" * 5000
+    done = cli(place, name, *([name] if place == "compare" else []))
+    assert done.code in (2, 3)
+    assert "is longer than a file's name can be" in done.err
+    assert max(map(len, done.err.splitlines())) < 200
