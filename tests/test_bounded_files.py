@@ -36,13 +36,15 @@ def test_a_histogram_is_read() -> None:
     assert counts().counts[0].accepted == 3
 
 
-@pytest.mark.parametrize("key", ["30000000", "1001", str(10**400)])
+@pytest.mark.parametrize("key", ["30000000", "1001"])
 def test_no_lookahead_is_so_long(key: str) -> None:
     with pytest.raises(ValueError, match="kept, at most 1,000 are read"):
         counts(acceptance_histogram={"0": 1, key: 1})
 
 
 def test_no_count_has_so_many_digits() -> None:
+    with pytest.raises(ValueError, match="a count has 401 digits, at most 15 are read"):
+        counts(acceptance_histogram={"0": 1, str(10**400): 1})
     with pytest.raises(ValueError, match="num_spec_steps has 401 digits, at most 15 are read"):
         counts(num_spec_steps=10**400)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from foreign_files import BENCH, SPEED_BENCH, aiperf, guidellm, per_position, response, stats, written
 
 from spsbench.cli.explain import definitions, kept_shares, shape
-from spsbench.errors import UnavailableError
+from spsbench.errors import UnavailableError, UsageError
 from spsbench.store.foreign import Found, read, recognised, samples
 from spsbench.whatif.curve import by_category, of_counts, of_places
 
@@ -194,4 +196,60 @@ def test_a_published_curve_is_looked_at_for_its_shape(tmp_path: Path) -> None:
     assert falling == [{2: "falls"}] * 3  # hundredths: as floats the first differ by more than 0.01
     path.write_text("model:\n  thinking_on: fast\n")
     with pytest.raises(UnavailableError, match="no mapping of K"):
+        found_in(path)
+
+
+ODD: list[Any] = [None, math.nan, math.inf, -1, 0, 1.5, 10**9, 10**400, -1e308, "x", "9" * 400, "x" * 10_000]
+ODD += [[], {}, [[]], [10**9], [1] * 10_000, {"a": 1}, True]
+WHOLE: dict[str, Any] = {
+    "vllm bench": BENCH,
+    "response": response(KEPT),
+    "aiperf": aiperf(KEPT),
+    "guidellm": guidellm({"prompt": "Once", "temperature": 0}),
+    "SPEED-Bench": SPEED_BENCH,
+    "SpecDecode-Bench": per_position([2, 1]),
+}
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every value in JSON, of a list to the first."""
+    if at:
+        yield at
+    inner = (
+        value.items() if isinstance(value, dict) else enumerate(value[:1] if isinstance(value, list) else ())
+    )
+    for name, each in inner:
+        yield from places(each, (*at, name))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whatever_stands_in_a_field_is_read_or_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.jsonl"
+    for at in places(WHOLE[name]):
+        for odd in ODD:
+            row = copy.deepcopy(WHOLE[name])
+            inner = row
+            for part in at[:-1]:
+                inner = inner[part]
+            inner[at[-1]] = odd
+            written(path, row)
+            if (form := recognised(path, "RUN")) is not None:
+                assert len(refusal(read, path, form, "RUN")) < 500
+                assert len(refusal(lambda: list(texts(path)))) < 500
+
+
+def refusal(use: Callable[..., Any], *given: Any) -> str:
+    """The sentence by which a file is refused; none where it is read."""
+    try:
+        use(*given)
+    except (UnavailableError, UsageError) as refused:
+        return str(refused)
+    return ""
+
+
+@pytest.mark.parametrize("share", [math.nan, -0.1, 1.5, "x", 10**400])
+def test_a_share_of_loops_is_one(share: Any, tmp_path: Path) -> None:
+    row = BENCH | {"spec_decode_per_position_acceptance_rates": [0.8, share, 0.4]}
+    path = written(tmp_path / "file.jsonl", row)
+    with pytest.raises(UnavailableError, match="not a share"):
         found_in(path)

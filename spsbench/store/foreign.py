@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.errors import UnavailableError
+from spsbench.errors import UnavailableError, as_typed
 from spsbench.files import lines_of
 
 Row = Mapping[str, Any]
@@ -115,8 +115,30 @@ def _number(row: Row, name: str) -> int:
     if type(value) is int and value > _MOST:
         raise _Missing(f"{name} has {len(str(value))} digits, at most {len(str(_MOST)) - 1} are read")
     if type(value) is not int or value < 0:
-        raise _Missing(f"{name} {'is missing' if value is None else f'is {value!r}, not a count'}")
+        raise _Missing(f"{name} {'is missing' if value is None else f'is {as_typed(value)}, not a count'}")
     return value
+
+
+def _counted(value: Any) -> int:
+    """A count that a tool may have written as 3, 3.0 or "3"."""
+    try:
+        number = int(value)
+    except (ValueError, OverflowError, TypeError) as problem:
+        raise _Missing(f"{as_typed(value)} is not a count") from problem
+    if not 0 <= number <= _MOST:
+        raise _Missing(f"a count has {len(str(abs(number)))} digits, at most {len(str(_MOST)) - 1} are read")
+    return number
+
+
+def _shares(row: Row, name: str) -> tuple[float, ...]:
+    """Of loops; none where the field is not there."""
+    found = row.get(name) or ()
+    if not isinstance(found, list) or len(found) > MOST_K:
+        raise _Missing(f"{name} is no list of at most {MOST_K:,}")
+    for value in found:
+        if type(value) not in (int, float) or not 0 <= value <= 1:
+            raise _Missing(f"{name} holds {as_typed(value)}, not a share")
+    return tuple(map(float, found))
 
 
 def _inside(row: Row, *names: str) -> Row:
@@ -131,7 +153,7 @@ def _vllm_bench(row: Row, found: Found) -> None:
     if "spec_decode_num_drafts" not in row:
         raise _Missing("spec_decode_num_drafts is missing: the server did not speculate, or hid /metrics")
     loops, accepted = _number(row, "spec_decode_num_drafts"), _number(row, "spec_decode_accepted_tokens")
-    rates = tuple(map(float, row.get("spec_decode_per_position_acceptance_rates") or ()))
+    rates = _shares(row, "spec_decode_per_position_acceptance_rates")
     tokens = _number(row, "total_output_tokens")
     found.counts.append(
         _checked(Counts(loops, _number(row, "spec_decode_draft_tokens"), accepted, tokens, (), rates))
@@ -144,7 +166,7 @@ def _stats(stats: Row, tokens: int | None, category: str, found: Found) -> None:
     """The record of a request that vLLM writes and aiperf hands on."""
     histogram = stats.get("acceptance_histogram")
     if isinstance(histogram, Mapping):  # aiperf's, and vLLM's first: by the number of drafts kept
-        by_kept = {int(kept): int(count) for kept, count in histogram.items()}
+        by_kept = {_counted(kept): _counted(count) for kept, count in histogram.items()}
         if max(by_kept, default=0) > MOST_K:
             raise _Missing(
                 f"acceptance_histogram counts up to {max(by_kept)} kept, at most {MOST_K:,} are read"
@@ -217,13 +239,13 @@ def _aiperf(row: Row, found: Found) -> None:
     else:
         tokens = stats.get("completion_tokens", _inside(metrics, "output_sequence_length").get("value"))
         category = str(metadata.get("source_kind") or "")
-        _stats(stats, int(tokens) if isinstance(tokens, int | float) else None, category, found)
+        _stats(stats, None if tokens is None else _counted(tokens), category, found)
 
 
 def _guidellm(row: Row, found: Found) -> None:
     version = _inside(row, "metadata").get("version")
     if version not in (1, 2):
-        raise _Missing(f"metadata.version is {version!r}, not 1 or 2")
+        raise _Missing(f"metadata.version is {as_typed(version)}, not 1 or 2")
     for request, body in _guidellm_requests(row):
         found.models[str(body.get("model") or "")] = None
         if request.get("output") is None:
