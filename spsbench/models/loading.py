@@ -20,7 +20,7 @@ from torch.nn.functional import linear
 from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
 from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of, t5_plan
-from spsbench.models.causal_lm import CausalLM, built, skeleton, text_config
+from spsbench.models.causal_lm import CausalLM, built, skeleton
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, LoadedWeights, StoredWeights
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.memory import DTYPES, require_free, suitable_threads
@@ -29,10 +29,18 @@ from spsbench.models.placement import PlacedLM, Placement
 from spsbench.models.quantised import loading_settings, mark, quantise_built
 from spsbench.models.same_logits import require_same_logits
 from spsbench.models.seq2seq_lm import SHARED, OnnxSeq2SeqLM, Seq2SeqLM
-from spsbench.models.source import ModelSource, Sharing, decoder_start, embedding_of, require_generative
+from spsbench.models.source import (
+    ModelSource,
+    Sharing,
+    decoder_start,
+    embedding_of,
+    files_of,
+    require_generative,
+)
 from spsbench.models.tokenizer import Border
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import SharedWeights, TrainedDraft
+from spsbench.models.weights import note_unread, require_complete, require_head, require_one_head, say_unread
 
 COVERED = f"onnxruntime computes {', '.join(FAMILIES)} and t5 in float32, int8 or int4 on a CPU"
 
@@ -191,8 +199,11 @@ def load(
         assert target is not None, "a trained draft is loaded after its target"
         return _load_sharing(source, source.sharing, dtype, vocab_size, flag, target)
     if backend == ONNXRUNTIME:
-        return _load_onnx(source, dtype, vocab_size, flag, threads)
-    return load_torch(source, dtype, device, vocab_size, flag)
+        model: CausalLM = _load_onnx(source, dtype, vocab_size, flag, threads)
+    else:
+        model = load_torch(source, dtype, device, vocab_size, flag)
+    say_unread(source)
+    return model
 
 
 def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size: int, flag: str) -> TorchLM:
@@ -240,6 +251,9 @@ def from_pretrained(
     kind = AutoModelForSeq2SeqLM if source.is_encoder_decoder else AutoModelForCausalLM
     asked = Precision.read(dtype)
     with typed_errors(source.name, flag):
+        folder = files_of(source.location, source.commit)
+        if folder is not None:
+            require_one_head(source, Checkpoint(folder), flag)
         quantised = {} if asked.quantise is None else loading_settings(source.config, asked, device)
         model, report = kind.from_pretrained(
             source.location,
@@ -250,6 +264,7 @@ def from_pretrained(
             **quantised | placed,
         )
         require_complete(sorted(report["missing_keys"]), source.name, flag)
+        note_unread(source, sorted(report["unexpected_keys"]))
         if asked.quantise is not None:
             mark(model, asked.quantise)
     return model
@@ -280,26 +295,13 @@ def _load_onnx(source: ModelSource, dtype: str, vocab_size: int, flag: str, thre
         stored, border = Checkpoint(weights_folder(source)), source.tokenizer.border
         with _complete(source.name, flag):
             require_head(source, stored, flag)
+            require_one_head(source, stored, flag)
             given = (source.config, border, stored, vocab_size, threads, reference)
             model = _over_onnx(*given, dtype)
             # Of rounded weights what they were rounded from is compared.
             whole = model if model.bits is None else _over_onnx(*given, "float32")
         require_same_logits(whole, source, lambda: load_torch(source, "float32", cpu, vocab_size, flag), flag)
         return model
-
-
-HEAD = "lm_head.weight"
-
-
-def require_head(source: ModelSource, stored: StoredWeights, flag: str) -> None:
-    """Refuse a checkpoint without a head of its own whose configuration does not tie it to the embedding."""
-    if HEAD not in stored and not is_tied(source.config):
-        require_complete([HEAD], source.name, flag)
-
-
-def is_tied(config: Any) -> bool:
-    """Whether a configuration makes the embedding the head, too."""
-    return bool(getattr(text_config(config), "tie_word_embeddings", True))
 
 
 @contextmanager
@@ -335,18 +337,6 @@ def weights_folder(source: ModelSource) -> Path:
 
     wanted = ["*.safetensors", "*.safetensors.index.json"]
     return Path(snapshot_download(source.location, revision=source.commit, allow_patterns=wanted))
-
-
-def require_complete(missing: list[str], name: str, flag: str) -> None:
-    """Refuse a checkpoint with missing weights: transformers would initialise them at random."""
-    if missing:
-        shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-        untied = " and its configuration says tie_word_embeddings: false" if missing == [HEAD] else ""
-        raise UnavailableError(
-            f"{name} is incomplete: {len(missing)} of its weights are missing ({shown}){untied}.",
-            flag=flag,
-            remedy="Download the model again, or choose a checkpoint with a language-model head.",
-        )
 
 
 def read_config(name: str, flag: str) -> Any:

@@ -134,7 +134,7 @@ def _shares(row: Row, name: str) -> tuple[float, ...]:
     """Of loops; none where the field is not there."""
     found = row.get(name) or ()
     if not isinstance(found, list) or len(found) > MOST_K:
-        raise _Missing(f"{name} is no list of at most {MOST_K:,}")
+        raise _Missing(f"{name} is not a list of at most {MOST_K:,}")
     for value in found:
         if type(value) not in (int, float) or not 0 <= value <= 1:
             raise _Missing(f"{name} holds {as_typed(value)}, not a share")

@@ -1,0 +1,102 @@
+"""Whether a checkpoint's weights are those that its configuration asks for, alike on every backend."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from spsbench.errors import UnavailableError
+from spsbench.models.causal_lm import text_config
+from spsbench.models.checkpoint import EMBEDDING, Checkpoint, StoredWeights
+from spsbench.models.fetch.cache import keep_answer, kept_answer, watcher
+from spsbench.models.source import ModelSource
+
+HEAD = "lm_head.weight"
+_UNTIED = " and its configuration says tie_word_embeddings: false"
+
+
+def is_tied(config: Any) -> bool:
+    """Whether a configuration makes the embedding the head, too."""
+    return bool(getattr(text_config(config), "tie_word_embeddings", True))
+
+
+def require_complete(missing: Sequence[str], name: str, flag: str) -> None:
+    """Refuse a checkpoint with missing weights: transformers would initialise them at random."""
+    if missing:
+        raise UnavailableError(
+            f"{name} is incomplete: {len(missing)} of its weights are missing ({_shown(missing)})"
+            f"{_UNTIED if missing == [HEAD] else ''}.",
+            flag=flag,
+            remedy="Download the model again, or choose a checkpoint with a language-model head.",
+        )
+
+
+def require_head(source: ModelSource, stored: StoredWeights, flag: str) -> None:
+    """Refuse a checkpoint without a head of its own whose configuration does not tie it to the embedding."""
+    if HEAD not in stored and not is_tied(source.config):
+        require_complete([HEAD], source.name, flag)
+
+
+_ROWS = 4096
+_HEADS = (HEAD, "embed_out.weight")
+_EMBEDDINGS = (
+    *(EMBEDDING, "model.language_model.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
+    *("transformer.wte.weight", "transformer.word_embeddings.weight", "gpt_neox.embed_in.weight"),
+    "shared.weight",
+)
+"""As transformers' architectures call them."""
+
+
+def require_one_head(source: ModelSource, stored: Checkpoint, flag: str) -> None:
+    """Refuse a checkpoint that ties its head to the embedding and stores another head: which one is meant?"""
+    head = next(filter(stored.reads, _HEADS), None)
+    embedding = next(filter(stored.reads, _EMBEDDINGS), None)
+    if head is None or embedding is None or not is_tied(source.config):
+        return
+    shapes = stored.shape(head), stored.shape(embedding)
+    same, (count, width) = shapes[0] == shapes[1], shapes[1]
+    for first in range(0, count if same else 0, _ROWS):
+        ids = np.arange(first, min(first + _ROWS, count))
+        one, other = (np.zeros((len(ids), width), np.float32) for _ in range(2))
+        stored.rows(head, ids, one)
+        stored.rows(embedding, ids, other)
+        if not np.array_equal(one, other):
+            same = False
+            break
+    if not same:
+        raise UnavailableError(
+            f"{source.name} has two heads: its configuration says tie_word_embeddings: true, and it stores "
+            f"{head}, which is not {embedding}.",
+            flag=flag,
+            remedy="Write the configuration or the weights again, so that they agree.",
+        )
+
+
+_UNREAD = "unread"
+"""The folder of the answers in the cache."""
+
+
+def note_unread(source: ModelSource, names: Sequence[str]) -> None:
+    """Keep which weights transformers found in a checkpoint and does not read."""
+    if names:
+        keep_answer(_UNREAD, _key(source), {"names": [*names]})
+
+
+def say_unread(source: ModelSource) -> None:
+    """Say which stored weights are no part of the model that its configuration describes."""
+    names = (kept_answer(_UNREAD, _key(source)) or {}).get("names")
+    if isinstance(names, list) and names:
+        unread = f"{len(names)} {'is' if len(names) == 1 else 'are'} not read ({_shown([*map(str, names)])})"
+        watcher().said(f"{source.name} stores weights that its configuration does not ask for: {unread}")
+
+
+def _key(source: ModelSource) -> str:
+    parts = (source.location, source.fingerprint, source.config.to_json_string())
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+
+
+def _shown(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
