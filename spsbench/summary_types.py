@@ -11,7 +11,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from spsbench.axes import ArmIdentity, Axes, SeriesAxes
 
-Verdict = Literal["ok", "alarm", "no evidence", "lossy by design"]
+Verdict = Literal["ok", "alarm", "no evidence", "lossy by design", "refuted"]
 Regime = Literal["bandwidth-bound", "dispatch-bound", "unknown"]
 Numbers = dict[str, float | None]
 LoopTime = Numbers
@@ -80,7 +80,8 @@ class ArmRow(CategoryRow):
     ``paired_waves``, of runs with batches, is how many waves of prompts the speedup rests on. What an arm's
     loops say is null where its engine saw none; ``loop_time`` are mean milliseconds of a loop and its phases.
     ``share_of_optimum``: accepted tokens over those that the best lossless rule expects of the same drafts,
-    null of drawn trees. ``nodes_per_loop``, of trees: how many tokens a loop drafted. ``prediction`` is
+    null of drawn trees. ``refuted``: where enumeration found that a claim to be lossless is wrong.
+    ``nodes_per_loop``, of trees: how many tokens a loop drafted. ``prediction`` is
     after Leviathan et al. 2022 and Chen et al. 2023.
     """
 
@@ -99,6 +100,7 @@ class ArmRow(CategoryRow):
     acceptance: Acceptance | None
     acceptance_z: float | None
     share_of_optimum: RatioInterval | None
+    refuted: NotRequired[str]
     drafted_per_loop: float | None
     nodes_per_loop: NotRequired[float | None]
     loop_time: Numbers | None

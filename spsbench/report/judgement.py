@@ -158,11 +158,14 @@ def losslessness(summary: Summary) -> list[str]:
         counts = counted(unread, "sequence")
         sentences.append(f"{counts} could not be read again: the times stand, the journal says why.")
     for arm in speculative:
-        if not arm.get("lossless", True):  # lossy by design, with what it costs in distribution
+        if not arm.get("lossless", True):  # with what it costs in distribution
             evidence = arm["rescored"] or arm["self_consistency"]
             leak = None if evidence is None else evidence["leakage"]
             cost = "its leakage was not measured" if leak is None else f"leakage {_leak(leak)}"
-            sentences.append(f"{full_name(arm)}: lossy by design; {cost}.")
+            named = (
+                "lossy by design" if arm["verdict"] != "refuted" else "it claims to be lossless and is not"
+            )
+            sentences.append(f"{full_name(arm)}: {named}; {cost}.")
     return sentences + searches(searched)
 
 

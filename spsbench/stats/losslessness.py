@@ -112,6 +112,7 @@ OK: Final = "ok"
 ALARM: Final = "alarm"
 NO_EVIDENCE: Final = "no evidence"
 LOSSY: Final = "lossy by design"
+REFUTED: Final = "refuted"
 GREEDY = "greedy: token identity is checked by `spsbench verify`"
 
 
@@ -128,7 +129,7 @@ def losslessness(
         _judge_arm(row, _greedy_reference(row, rows), by_arm, dtype or "float32", proofs.get(_drafting(row)))
         for row in rows
     ]
-    judged = [arm for arm in arms if arm["method"] == "sps" and arm["verdict"] != LOSSY]
+    judged = [arm for arm in arms if arm["method"] == "sps" and arm["verdict"] not in (LOSSY, REFUTED)]
     overall: Verdict = NO_EVIDENCE
     if any(arm["verdict"] == ALARM for arm in arms):
         overall = ALARM
@@ -185,8 +186,8 @@ def _judge_arm(
         "lossless": row.get("lossless", True),
         "acceptance_z": row["acceptance_z"],
         "identity": None,
-        "verdict": LOSSY,
-        "reasons": [],
+        "verdict": REFUTED if row.get("refuted") else LOSSY,
+        "reasons": [row["refuted"]] if row.get("refuted") else [],
         "bound": None,
         "self_consistency": None,
         "rescored": None,
@@ -214,7 +215,7 @@ def _judge_arm(
         found["verdict"], found["reasons"] = _verdict(found, above_optimum(row, found["decisions"]))
     else:  # what a lossy rule's evidence measures stays, an alarm it is not
         for evidence in filter(None, (found["self_consistency"], found["rescored"])):
-            evidence.update({"verdict": LOSSY, "reasons": []})
+            evidence.update({"verdict": found["verdict"], "reasons": []})
     return found
 
 

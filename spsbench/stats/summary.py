@@ -247,8 +247,11 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
         "draft_mode": run.of_arm("draft_mode", name),
         "draft_forwards": recorded.get("draft_forwards", arm["k"]),
         "lossless": recorded.get("lossless", True),
+        "refuted": recorded.get("enumerated", ""),
         "prediction": None,
     }
+    if row["lossless"] or not row["refuted"]:
+        del row["refuted"]
     if row["nodes_per_loop"] is None:
         del row["nodes_per_loop"]
     if not run.corpora:

@@ -75,6 +75,8 @@ def test_it_is_called_lossy_and_measured_all_the_same(file: Path, tmp_path: Path
     assert done.code == 0, done.err
     assert "claims to be lossless and is not, so it is called lossy: Behind (0,) the loop emits" in done.err
     assert "SpS (K=2, forgets, lossy)" in done.out
+    assert "it claims to be lossless and is not; leakage" in " ".join(done.out.split())
+    assert "lossy by design" not in done.out
     record = json.loads((tmp_path / "run" / "run.json").read_text())["arms"][1]
     assert record["lossless"] is False
     assert record["enumerated"].startswith("Behind")
