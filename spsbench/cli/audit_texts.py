@@ -217,7 +217,7 @@ def _followed(state: State) -> list[tuple[str, str]]:
 def _show(found: Audit, free: FreeEvidence, names: list[str], params: Mapping[str, Any]) -> None:
     from spsbench.report.judgement import bound
     from spsbench.report.tables import Table, left
-    from spsbench.stats.losslessness import ALARM, NO_EVIDENCE, leakage_bound
+    from spsbench.stats.losslessness import ALARM, NO_EVIDENCE, bounds, leakage_bound
 
     facts = found.judged()
     beside = [each for each in free.findings() if not each.unjudged]
@@ -241,7 +241,7 @@ def _show(found: Audit, free: FreeEvidence, names: list[str], params: Mapping[st
         return
     tail = f" ({reasons})" if reasons else ""
     limit = leakage_bound(facts)
-    more = "" if limit is None else f": no sign of a leak above {bound(limit)}"
+    more = f": no sign of a leak above {bound(limit)}" if limit is not None and bounds(limit) else ""
     if len(names) == 1 and not facts["greedy"]:
         more = "; no bound on a leak without --draft"
     say(f"Consistent with {names[0]}{more}{tail}.", quiet=params["quiet"])
@@ -250,6 +250,7 @@ def _show(found: Audit, free: FreeEvidence, names: list[str], params: Mapping[st
 def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     from spsbench.report.judgement import worded
     from spsbench.stats.losslessness import leakage_bound
+    from spsbench.verify.outputs import at_most
 
     kinds = ", ".join(f"{name} ({count})" for name, count in facts["samplings"].items())
     leak, score, cells, unsure = (
@@ -263,7 +264,7 @@ def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         "warning": warning if unsure else None,
         "informative": f"{facts['positions']} positions with more than one possible token",
         "impossible": _impossible(facts),
-        "leakage": leak and f"{leak['estimate']:.2%} {interval}, at most {leak['bound']:.2%} (95%)",
+        "leakage": leak and f"{leak['estimate']:.2%} {interval}, {at_most(leak['bound'])}",
         "log-score": score
         and f"z {score['z']:+.2f}, p {score['p_value']:.2g}; above 0: sharper than the target",
         "transform": cells and f"p {cells['p_value']:.2g}",

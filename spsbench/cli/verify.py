@@ -136,6 +136,7 @@ def verify_sampler(params: Mapping[str, Any], effort: Effort) -> None:
 def _closing(results: Sequence[_Tested]) -> Iterator[str]:
     """What may be said where nothing failed; the leakage is by the re-score of whole outputs."""
     from spsbench.verify.effort import LOSSY
+    from spsbench.verify.outputs import at_most
 
     if any(tested.subject.is_lossless for tested in results):
         yield "No test found a difference from the target's distribution."
@@ -144,8 +145,7 @@ def _closing(results: Sequence[_Tested]) -> Iterator[str]:
             numbers: Mapping[str, Any] = next(f.numbers for f in tested.found if f.test == "outputs")
             leakage = "but nothing was left to chance"
             if "leakage" in numbers:
-                bound = f"at most {numbers['leakage_bound']:.1%} (95%)"
-                leakage = f"leakage {numbers['leakage']:.1%}, {bound}"
+                leakage = f"leakage {numbers['leakage']:.1%}, {at_most(numbers['leakage_bound'])}"
             yield f"{tested.label}, {tested.arm.sampling_name}: {LOSSY}, {leakage}."
 
 

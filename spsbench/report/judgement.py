@@ -11,7 +11,7 @@ from spsbench.axes import MODEL, label, place
 from spsbench.report import wording
 from spsbench.report.tables import Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, Run, brackets, counted, escape, full_name, number, speedup
-from spsbench.stats.losslessness import ALARM, leakage_bound
+from spsbench.stats.losslessness import ALARM, UNBOUNDED, bounds, leakage_bound
 from spsbench.stats.predict.roofline import DISPATCH_BOUND, weak_baseline
 from spsbench.summary_types import (
     AdaptiveGain,
@@ -93,11 +93,6 @@ def share(value: float | None) -> str:
     return NOTHING if value is None else f"{float(f'{100 * value:.2g}'):g}%"
 
 
-def bounds(value: float) -> bool:
-    """Whether an upper bound of a share says anything: rounded up to two digits it is below all."""
-    return value <= 0.99
-
-
 def bound(value: float) -> str:
     """A share as a percentage, rounded up to two digits: an upper bound must stay one. All is no bound."""
     if not bounds(value):
@@ -124,7 +119,6 @@ def worded(name: str, leakage_bound: float | None) -> str:
     return f"ok: no sign of a leak above {bound(leakage_bound)}"
 
 
-UNBOUNDED = "too few positions to bound a leak"
 """What a bound of everything says."""
 
 
@@ -614,7 +608,7 @@ def _conditions_of(row: EngineAuditRow) -> str:
 
 
 def _decided(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
-    known = None if row["bound"] is None else f"{row['bound']:.1%}"
+    known = f"{row['bound']:.1%}" if row["bound"] is not None and bounds(row["bound"]) else None
     if row["decision"] == ALARM:
         yield f"not the target's distribution, known after {counted(row['decided_after'], 'text')}."
         if row["place"] is not None:
@@ -703,7 +697,7 @@ def interim(setting: str, count: int, texts: int, evidence: Evidence | None, bou
         return line
     if evidence["verdict"] == ALARM:
         return f"{line}, ALARM: {evidence['reasons'][0]}; more texts show where"
-    known = "" if bound is None else f", leakage at most {bound:.1%}"
+    known = f", leakage at most {bound:.1%}" if bound is not None and bounds(bound) else ""
     return f"{line}, no alarm, e-value 10^{evidence['log10_e_value']:.1f} (alarm at 10^3){known}"
 
 

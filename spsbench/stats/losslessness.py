@@ -249,6 +249,14 @@ def leakage_bound(facts: Mapping[str, Any] | None) -> float | None:
     return None if leakage is None else float(leakage["bound"])
 
 
+UNBOUNDED = "too few positions to bound a leak"
+
+
+def bounds(value: float) -> bool:
+    """Whether an upper bound of a share says anything: rounded up to two digits it is below all."""
+    return value <= 0.99
+
+
 def evidence_of(
     samples: pd.DataFrame, prefix: str = "", *, exact: bool = True, log_e: float | None = None
 ) -> Evidence | None:

@@ -26,7 +26,7 @@ from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import RESCORED, Request, SamplingParams, Spec
 from spsbench.stats.evidence_stats import FALSE_ALARM, g_statistic, survival
-from spsbench.stats.losslessness import TOO_FAR, rows_apart, wrong_rows
+from spsbench.stats.losslessness import TOO_FAR, UNBOUNDED, bounds, rows_apart, wrong_rows
 from spsbench.verify.controls import planted
 from spsbench.verify.effort import Finding, skipped
 from spsbench.verify.subject import SamplerUnderTest
@@ -364,6 +364,11 @@ def decided_outputs(decisions: Sums, outputs: int, rule: Spec) -> Finding:
     )
 
 
+def at_most(bound: float) -> str:
+    """An upper bound of a leakage in words."""
+    return f"at most {bound:.2%} (95%)" if bounds(bound) else UNBOUNDED
+
+
 def rescored_outputs(total: Sums, outputs: int) -> Finding:
     """Measure leakage of the draft into outputs of the engine, and e-values against other distributions."""
     names = [f"log_e_mixture_{x}" for x in MIXTURES] + [f"log_e_power_{x}" for x in POWERS]
@@ -376,9 +381,10 @@ def rescored_outputs(total: Sums, outputs: int) -> Finding:
         error = math.sqrt(total["leak_var"]) / information
         bound = max(estimate, 0.0) + _ONE_SIDED_95 * error
         # An estimate beside an "ok" reads as a leak that was found; there its noise alone is known.
-        leakage = f"leakage {estimate:.2%}, at most {bound:.2%}"
+        leakage = f"leakage {estimate:.2%}, {at_most(bound)}"
         if passed:
-            leakage = f"no sign of a leak; one above {min(bound, 1.0):.1%} would have been seen (95%)"
+            seen = f"one above {bound:.1%} would have been seen (95%)" if bounds(bound) else UNBOUNDED
+            leakage = f"no sign of a leak; {seen}"
         numbers |= {"leakage": estimate, "leakage_error": error, "leakage_bound": bound}
     return Finding(
         "outputs",
