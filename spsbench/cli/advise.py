@@ -143,7 +143,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
         readings.time(written.texts, _TIMES * budget_s, config.seed)
         progress.stage("Choosing", 1)
         study = readings.study(written)
-        advice = advise(study, objective, memory)
+        advice = replace(advise(study, objective, memory), untrusted=readings.untrusted)
     spent_s = max(time.monotonic() - began_s, readings.spent_s) + _ENDING_S
     left_s = max(budget_s - spent_s, _LIVE * budget_s)
     checks = [] if params["no_check"] else _check(ready, advice, pairs, directory, left_s, quiet=quiet)

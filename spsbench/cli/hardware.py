@@ -58,7 +58,7 @@ def show(params: Mapping[str, Any]) -> None:
         "tables": tables,
     }
     if params["format"]:
-        facts["vllm"] = _vllm(machine, tables[0], str(params["draft_config"]))
+        facts["vllm"] = _vllm(machine, tables[0], params["draft_config"])
         if not params["json"]:
             out(quiet=params["quiet"]).print(facts["vllm"], soft_wrap=True, markup=False)
             return
@@ -132,6 +132,7 @@ def _table(
     return {
         "context": context,
         "sequences": most,
+        "too_large": [size for size in asked if size > most],
         "predicted_speedup": {
             k: {size: [float(end[size - 1]) for end in astuple(band)] for size in shown}
             for k, band in every.items()
@@ -141,14 +142,19 @@ def _table(
     }
 
 
-def _vllm(machine: Accelerator, table: Mapping[str, Any], draft: str) -> str:
-    by_batch = table["k_by_batch"]
-    config = {"method": "draft_model", "model": draft, "num_speculative_tokens": max(k for *_, k in by_batch)}
+def _vllm(machine: Accelerator, table: Mapping[str, Any], draft: Path) -> str:
+    by_batch, told = table["k_by_batch"], []
+    name = str(draft)
+    if draft.suffix == ".json":  # of a model that is somewhere else
+        name = "DRAFT_MODEL"
+        told = [f"# {name}: the model that {draft} is the configuration of."]
+    config = {"method": "draft_model", "model": name, "num_speculative_tokens": max(k for *_, k in by_batch)}
     if not config["num_speculative_tokens"]:
         return f"# vllm: no speculation; none is PREDICTED to be faster on {machine.title}."
     config["num_speculative_tokens_per_batch_size"] = by_batch
-    told = f"# K by batch size PREDICTED for {machine.title}, context {table['context']:,}: not measured."
-    return f"{told}\n--speculative-config '{json.dumps(config)}'"
+    what = f"{machine.title}, context {table['context']:,}, up to {table['sequences']:,} sequences"
+    told = [f"# K by batch size PREDICTED for {what}: not measured.", *told]
+    return "\n".join([*told, f"--speculative-config '{json.dumps(config)}'"])
 
 
 def _screen(machine: Accelerator, tables: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -167,6 +173,8 @@ def _screen(machine: Accelerator, tables: Sequence[Mapping[str, Any]]) -> Render
         columns = [left("K"), *(right(f"batch {size}") for size in own), right("ArS from")]
         told = f"Context {table['context']:,}, up to {most:,} sequences: SpS is slower than ArS from batch"
         parts += ["", f"{told} {slower} at the best K.", "", Table(columns, rows).as_rich()]
+        if gone := ", ".join(map(str, table["too_large"])):
+            parts.append(f"Not shown, they do not fit with their caches: batch {gone}.")
     figures = ("bandwidth", machine.bandwidth), ("compute", machine.compute), ("floor", machine.floor)
     lent = ", ".join(f"{name} of {figure.borrowed}" for name, figure in figures if figure.borrowed)
     if lent:

@@ -213,6 +213,7 @@ def advice_facts(directory: Path, advice: Advice, checks: Sequence[Check]) -> di
         "advised": _candidate(use.candidate),
         "close_k": list(advice.close) if use.candidate is advice.best else [],
         "too_large": list(advice.too_large),
+        "untrusted": advice.untrusted,
         "others": [_candidate(each) for each in (advice.best, *advice.others) if each is not use.candidate],
         "break_even": None if advice.even is None else asdict(advice.even),
         "live": use.live,
@@ -278,6 +279,7 @@ def _sentences(advice: Advice, checks: Sequence[Check]) -> Iterator[str]:
         yield f"Does not pay here: no drafter and K is {predicted}faster than ArS."
     else:
         yield f"Use {use.candidate.name}: {interval(use.candidate.speedup, 'x')} per token predicted."
+    yield from filter(None, [advice.untrusted])
     for check in checks:
         yield from _checked(check, use)
     yield from dict.fromkeys(check.untrusted for check in checks if check.untrusted)

@@ -186,6 +186,23 @@ def test_the_screen_fits_a_terminal_and_says_what_was_advised(cli: Cli, tmp_path
     assert max(map(len, result.out.splitlines())) <= 80
 
 
+@pytest.mark.thorough
+def test_a_prediction_from_disturbed_times_is_not_given_without_a_word(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "spsbench.whatif.replay.advice.taken_since", lambda before: {"waited_s": 60.0, "stolen_s": 0.0}
+    )
+    asked = ("advise", "xsum", *FEW, *ONE[:-1], "--no-check", "--out", tmp_path / "advice")
+    result = cli(*asked)
+    assert result.code == 0, result.err
+    shown = " ".join(result.out.split())
+    assert "DO NOT TRUST THIS PREDICTION: in each second measured all threads together waited" in shown
+    monkeypatch.setattr("spsbench.whatif.replay.advice.taken_since", lambda before: {"waited_s": 0.0})
+    again = cli(*asked, "--json")  # what the folder has was disturbed all the same
+    assert json.loads(again.out)["untrusted"].startswith("DO NOT TRUST THIS PREDICTION")
+
+
 def test_what_earlier_prompts_decide_is_refused(cli: Cli, tmp_path: Path) -> None:
     result = cli(
         "advise", "xsum", *FEW, *ONE, "--drafter", "suffix:across=true", "--out", tmp_path / "advice"

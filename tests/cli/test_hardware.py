@@ -50,6 +50,18 @@ def test_everything_says_that_it_is_predicted(cli: Cli, tmp_path: Path) -> None:
     assert first[0] == 1
     assert last[1] == table["sequences"]
 
+    assert config["model"] == "DRAFT_MODEL"
+    assert f"# DRAFT_MODEL: the model that {PAIR[3]} is the configuration of." in options
+    folder = PAIR[3].parent
+    named = cli(*H100[:-1], folder, "--curve", a_curve(tmp_path), "--format", "vllm").out
+    assert f'"model": "{folder}"' in named
+
+
+def test_batches_that_do_not_fit_are_named(cli: Cli) -> None:
+    out = cli(*H100, "--alpha", "0.8", "--context", "128k", "--batch", "8,1024").out
+    assert "Not shown, they do not fit with their caches: batch 1024." in out
+    assert "Not shown" not in cli(*H100, "--alpha", "0.8").out
+
 
 def test_an_interval_of_the_curve_widens_the_band(cli: Cli, tmp_path: Path) -> None:
     yaml = tmp_path / "acceptance.yaml"

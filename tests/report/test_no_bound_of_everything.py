@@ -16,7 +16,8 @@ from spsbench.verify.outputs import at_most, rescored_outputs
 ROOT = Path(__file__).parents[2]
 # Chance alone may give an arm more than all of what the best rule accepts, and that is said.
 NOTHING_SAID = re.compile(
-    r"(?<!bring it )(?:at most|above|bound of|within|exclude) (?:99\.[0-9]+|1[0-9]{2})(?:\.[0-9]+)?%(?! by chance)"
+    r"(?<!bring it )(?:at most|above|bound of|within|exclude) "
+    r"(?:99\.[0-9]+|1[0-9]{2})(?:\.[0-9]+)?%(?! by chance)"
 )
 EVERYTHING = (0.991, 0.999, 1.0, 1.7)
 PAGES = [

@@ -18,10 +18,12 @@ import numpy as np
 from spsbench.axes import BLOCK, MODIFIED_REJECTION
 from spsbench.drafters.forced import Forced
 from spsbench.drafters.registry import DRAFT, drafter_kind
+from spsbench.environment import TAKERS, taken, taken_since
 from spsbench.errors import UsageError
 from spsbench.records import Arm, Interval, Sample, Spec
 from spsbench.runner.plan import Plan, Watcher
 from spsbench.runner.stopping import Reason, StoppingRule
+from spsbench.stats.conditions import taken_too_much
 from spsbench.stats.predict import FEWEST_PROMPTS
 from spsbench.stats.predict.verdict import halves
 from spsbench.store import RunStore
@@ -94,6 +96,7 @@ class Readings:
         self._loops: dict[str, dict[int, float]] = {}
         self._rounds: list[Round] = []
         self.reading_s, self.timing_s = 0.0, 0.0
+        self._taken = dict.fromkeys(TAKERS, 0.0)
 
     def rule(self, plan: Plan, store: RunStore) -> TextsRule:
         """Take up what the folder has, which is this process's now; what is of other models stays unused."""
@@ -106,6 +109,17 @@ class Readings:
     def spent_s(self) -> float:
         """Seconds of all texts and times, in every process that wrote some."""
         return self._rule.measured_s + self.timing_s
+
+    @property
+    def untrusted(self) -> str:
+        """Why what the times say is not to be trusted, one sentence; empty if it is."""
+        if not self.timing_s:
+            return ""
+        reasons = taken_too_much({name: seconds / self.timing_s for name, seconds in self._taken.items()})
+        if not reasons:
+            return ""
+        told = "Its interval does not hold that. Repeat on a quiet machine."
+        return f"DO NOT TRUST THIS PREDICTION: {'; '.join(reasons)}. {told}"
 
     def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
         self._progress.stage(_WRITING, total, done)
@@ -187,7 +201,7 @@ class Readings:
         self._progress.stage("Timing drafts and forwards, seconds", round(budget_s))
         warm = bool(self._rounds)  # the first of a shape is slow
         while len(self._rounds) < LEAST_ROUNDS or self.timing_s < budget_s:
-            began_s, number = time.perf_counter(), len(self._rounds)
+            began_s, number, before = time.perf_counter(), len(self._rounds), taken()
             expected_s = max(budget_s, LEAST_ROUNDS * self.timing_s / max(number, 1))
 
             def tell(since_s: float = began_s, expected_s: float = expected_s) -> None:
@@ -203,6 +217,7 @@ class Readings:
                     verifying=found.verifying,
                     drafting=[found.drafting[part] for part in self._parts],
                     judged=[found.judged[each] for each in self._judged],
+                    taken=taken_since(before),
                 )
             warm = True
 
@@ -232,6 +247,8 @@ class Readings:
             judged = dict(zip(self._judged, map(float, row["judged"]), strict=True))
             self._rounds.append(Round(int(row["context"]), verifying.tolist(), found, judged))
             self.timing_s += seconds
+            for taker, lost_s in row.get("taken", {}).items():
+                self._taken[taker] += float(lost_s)
         else:
             draft, drafter, name, sample = row["key"]
             ratios, drafted = np.array(row["ratios"], np.float64), np.array(row["drafted"], np.int64)
@@ -291,7 +308,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to use; ``plain``: the same drafter under modified rejection, where block verification is best."""
+    """What to use.
+
+    Attributes:
+        plain: the same drafter under modified rejection, where block verification is best.
+        untrusted: why the times that it was predicted from are not to be trusted; empty if they are.
+    """
 
     best: Candidate
     others: tuple[Candidate, ...]
@@ -301,6 +323,7 @@ class Advice:
     even: Even | None
     too_large: tuple[str, ...]
     plain: Candidate | None = None
+    untrusted: str = ""
 
 
 def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) -> Advice:
