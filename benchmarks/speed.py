@@ -32,6 +32,7 @@ from spsbench.decode.algorithms import start
 from spsbench.decode.clock import Stopwatch, SystemClock
 from spsbench.decode.sampling import UniformStream
 from spsbench.drafters.model import ModelDrafter
+from spsbench.engines.derivation import Derivation
 from spsbench.engines.hf import ASSISTED, GENERATE, HFGenerateEngine
 from spsbench.engines.local import EagerEngine
 from spsbench.environment import describe_environment
@@ -142,11 +143,12 @@ def _arms(pair: _Watched, stock: tuple[TorchLM, TorchLM]) -> dict[str, Arm]:
         "ArS": EagerEngine(target, None, 0, text, cpu, clock),
         "SpS": EagerEngine(target, draft, K, text, cpu, clock),
     }
+    proving = {"SpS, rows kept": EagerEngine(target, draft, K, text, cpu, clock, derivation=Derivation(k=K))}
     theirs = {
         "generate": HFGenerateEngine(GENERATE, stock[0], None, 0, text),
         "assisted": HFGenerateEngine(ASSISTED, *stock, K, text),
     }
-    arms: dict[str, Arm] = {name: _decoding(engine) for name, engine in (own | theirs).items()}
+    arms: dict[str, Arm] = {name: _decoding(engine) for name, engine in (own | proving | theirs).items()}
     arms |= {f"{name} watched": _watching(pair, name, own[name]) for name in own}
     arms |= {"SpS bare": lambda r: (_bare(pair, r), None)}
     return arms
@@ -228,6 +230,7 @@ def _peers(times: Times) -> Iterator[tuple[str, str]]:
     yield "the same, ms/loop", _ratio(per_loop_s["assisted"], per_loop_s["SpS"])
     yield "speedup, ours: ArS / SpS", _ratio(seconds["ArS"], seconds["SpS"])
     yield "recorder on / off (SpS)", _ratio(seconds["SpS"], seconds["SpS bare"])
+    yield "own rows kept for the proof / not (SpS)", _ratio(seconds["SpS, rows kept"], seconds["SpS"])
 
 
 def _per_loop(found: Sequence[tuple[float, Generation | None]]) -> list[float]:
