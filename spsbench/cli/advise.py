@@ -37,7 +37,7 @@ FORMATS = ("vllm", "sglang", "llama-cpp", "tensorrt-llm")
 
 HARDWARE = "Hardware that is not here"
 
-_PROMPTS, _CHECKED = 24, 8
+_PROMPTS, _CHECKED, _FEWEST_CHECKED = 24, 8, 3
 _TEXTS, _TIMES, _LIVE = 0.5, 0.12, 0.2
 """Shares of the budget: of writing texts and reading them, of timing, and of the live run at least."""
 _LIVE_TOKENS = 96
@@ -146,7 +146,11 @@ def advise_on(params: Mapping[str, Any]) -> None:
         advice = replace(advise(study, objective, memory), untrusted=readings.untrusted)
     spent_s = max(time.monotonic() - began_s, readings.spent_s) + _ENDING_S
     left_s = max(budget_s - spent_s, _LIVE * budget_s)
-    checks = [] if params["no_check"] else _check(ready, advice, pairs, directory, left_s, quiet=quiet)
+    checks = (
+        []
+        if params["no_check"]
+        else _check(ready, advice, pairs, directory, left_s, readings.text_s, quiet=quiet)
+    )
     options = None if engine is None else _options(engine, study, advice, checks, params)
     present(
         lambda: advice_facts(directory, advice, checks) | ({} if options is None else {engine: options}),
@@ -343,21 +347,40 @@ def _drafters(named: list[Spec] | None, ready: Plan) -> list[Spec]:
 
 
 def _check(
-    ready: Plan, advice: Advice, pairs: Mapping[str, Pair], directory: Path, budget_s: float, *, quiet: bool
+    ready: Plan,
+    advice: Advice,
+    pairs: Mapping[str, Pair],
+    directory: Path,
+    budget_s: float,
+    reading_s: float,
+    *,
+    quiet: bool,
 ) -> list[Check]:
     """The two fastest drafters beside ArS, on a few of the judging prompts; none where ArS is the fastest.
 
-    A tree only where a run can draft one.
+    A tree only where a run can draft one. Every output is read again, ``reading_s`` each: where half of the
+    budget does not pay that for a few prompts, as with long ones, nothing is run.
     """
     from spsbench.cli.progress import watching
     from spsbench.records import Arm, Spec
     from spsbench.runner import execute
+    from spsbench.runner.stopping import duration
     from spsbench.stats.conditions import distrust, untrusted_because
     from spsbench.whatif.replay.advice import Check
 
     if advice.best.found is None:
         return []
     ranked = [each for each in (advice.best, *advice.others) if each.found is not None][:2]
+    prompt_s = reading_s * (1 + len(ranked))
+    count = _CHECKED if prompt_s <= 0 else min(_CHECKED, int(max(budget_s / 2, _ENDING_S) / prompt_s))
+    if count < _FEWEST_CHECKED:
+        say(
+            f"Not run: the proof of a prompt takes about {duration(prompt_s)}, and {duration(budget_s)} of "
+            "--budget are left. Give more, shorter prompts, or --no-check.",
+            quiet=quiet,
+        )
+        return []
+    budget_s -= max(0.0, count * prompt_s - _ENDING_S)  # what comes behind it is left out already
     say(f"Running {' and '.join(each.name for each in ranked)} beside ArS", quiet=quiet)
     together: dict[str, dict[Arm, Candidate]] = {}
     ars = ready.arms[0]
@@ -367,7 +390,7 @@ def _check(
         rest = ars.sampling_name, ars.sampling, cell.drafter, Spec(cell.rule)
         arm = Arm("sps", cell.k, ars.engine, *rest)
         together.setdefault(cell.draft or next(iter(together), ""), {})[arm] = each
-    chosen = tuple(prompt for prompt in ready.prompts if prompt.example_id in advice.judging)[:_CHECKED]
+    chosen = tuple(prompt for prompt in ready.prompts if prompt.example_id in advice.judging)[:count]
     short = min(ready.max_new_tokens, _LIVE_TOKENS)
     checks = []
     for draft, own in together.items():

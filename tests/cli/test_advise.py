@@ -16,7 +16,7 @@ from commandline import BRIEF, Cli, call
 from spsbench.cli import advise
 from spsbench.paths import mini_dir
 from spsbench.records import Spec
-from spsbench.whatif.replay.advice import Advice, Candidate, Check
+from spsbench.whatif.replay.advice import Advice, Candidate, Check, Readings
 from spsbench.whatif.replay.advice import advised as use_of
 from spsbench.whatif.replay.times import Part, Round, StepTimes
 
@@ -201,6 +201,18 @@ def test_a_prediction_from_disturbed_times_is_not_given_without_a_word(
     monkeypatch.setattr("spsbench.whatif.replay.advice.taken_since", lambda before: {"waited_s": 0.0})
     again = cli(*asked, "--json")  # what the folder has was disturbed all the same
     assert json.loads(again.out)["untrusted"].startswith("DO NOT TRUST THIS PREDICTION")
+
+
+@pytest.mark.thorough
+def test_a_proof_that_the_budget_does_not_pay_is_not_begun(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Readings, "text_s", 1000.0)
+    result = cli("advise", "xsum", *FEW, "--threads", "1", "--out", tmp_path / "advice")
+    assert result.code == 0, result.err
+    assert "Not run: the proof of a prompt takes about" in result.err
+    assert "of --budget are left" in result.err
+    assert "live beside ArS" not in result.out
 
 
 def test_what_earlier_prompts_decide_is_refused(cli: Cli, tmp_path: Path) -> None:

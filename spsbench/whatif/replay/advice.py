@@ -124,8 +124,13 @@ class Readings:
     def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
         self._progress.stage(_WRITING, total, done)
 
+    @property
+    def text_s(self) -> float:
+        """Seconds of reading one text again, with every drafter; 0 where none was read."""
+        return self.reading_s / len(self._read) if self._read else 0.0
+
     def expecting(self, total: int | None, sentence: str) -> None:
-        self._progress.expecting(total, "")
+        """The texts count up to all there are: the budget may end them earlier."""
 
     def finished(self, sample: Sample) -> None:
         if sample.error is None and sample.generation.tokens:
@@ -199,13 +204,15 @@ class Readings:
     def time(self, texts: Sequence[TargetText], budget_s: float, seed: int) -> None:
         """Time rounds until there are enough: ``LEAST_ROUNDS``, and more until the budget is used up."""
         self._progress.stage("Timing drafts and forwards, seconds", round(budget_s))
-        warm = bool(self._rounds)  # the first of a shape is slow
+        warm, expected_s = bool(self._rounds), budget_s  # the first of a shape is slow
         while len(self._rounds) < LEAST_ROUNDS or self.timing_s < budget_s:
             began_s, number, before = time.perf_counter(), len(self._rounds), taken()
-            expected_s = max(budget_s, LEAST_ROUNDS * self.timing_s / max(number, 1))
+            if number == 1:  # said once, and it stands: the first round tells what the least number takes
+                expected_s = max(budget_s, LEAST_ROUNDS * self.timing_s)
 
             def tell(since_s: float = began_s, expected_s: float = expected_s) -> None:
-                self._progress.reach(self.timing_s + time.perf_counter() - since_s, expected_s)
+                done_s = self.timing_s + time.perf_counter() - since_s
+                self._progress.reach(min(done_s, expected_s), expected_s)
 
             found = time_round(self._readers, texts, self._ends, seed + number, tell, self._judged)
             if warm:
