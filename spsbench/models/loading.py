@@ -235,6 +235,7 @@ def load_placed(
     try:
         settings = placement.settings(source, dtype, reserved_bytes, device, folder)
         model = from_pretrained(source, dtype, device, "--target", settings).eval()
+        say_unread(source)
         weakref.finalize(model, shutil.rmtree, folder, ignore_errors=True)
         return PlacedLM(model, vocab_size, device, source)
     except BaseException:
@@ -251,9 +252,8 @@ def from_pretrained(
     kind = AutoModelForSeq2SeqLM if source.is_encoder_decoder else AutoModelForCausalLM
     asked = Precision.read(dtype)
     with typed_errors(source.name, flag):
-        folder = files_of(source.location, source.commit)
-        if folder is not None:
-            require_one_head(source, Checkpoint(folder), flag)
+        if source.is_local:  # before anything is read; a hub model's files come with the next call
+            require_one_head(source, Checkpoint(Path(source.location)), flag)
         quantised = {} if asked.quantise is None else loading_settings(source.config, asked, device)
         model, report = kind.from_pretrained(
             source.location,
@@ -263,6 +263,8 @@ def from_pretrained(
             output_loading_info=True,
             **quantised | placed,
         )
+        if not source.is_local and (folder := files_of(source.location, source.commit)) is not None:
+            require_one_head(source, Checkpoint(folder), flag)
         require_complete(sorted(report["missing_keys"]), source.name, flag)
         note_unread(source, sorted(report["unexpected_keys"]))
         if asked.quantise is not None:

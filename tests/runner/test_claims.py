@@ -82,6 +82,12 @@ def test_it_is_called_lossy_and_measured_all_the_same(file: Path, tmp_path: Path
     assert record["enumerated"].startswith("Behind")
 
 
+def test_a_refuted_claim_fails_the_gate(file: Path, tmp_path: Path) -> None:
+    done = run(file, "FORGETS", "--fail-on", "lossless", "--out", str(tmp_path / "run"))
+    assert done.code == 4
+    assert "--fail-on: lossless: SpS (K=2, forgets, lossy), nucleus: refuted (Behind (0,)" in done.err
+
+
 def test_what_a_file_raises_is_named_with_its_line(file: Path) -> None:
     done = run(file, "RAISES")
     assert done.code == 2
