@@ -338,7 +338,7 @@ GATES = ("lossless", "parity", "incomplete", "untrusted")
 def failures(summary: Summary, gate: str) -> list[str]:
     """Sentences on why a gate of ``--fail-on`` fails; none if it passes.
 
-    * ``lossless``: an arm is alarmed, its claim is refuted, or an SpS arm has no independent evidence to show.
+    * ``lossless``: an arm is alarmed, its claim is refuted, or an SpS arm has no independent evidence.
     * ``parity``: an SpS arm scores differently from ArS. Inconclusive passes: it is not a finding.
     * ``incomplete``: sequences failed or are missing.
     * ``untrusted``: other processes used the CPU while it measured.
@@ -355,7 +355,8 @@ def failures(summary: Summary, gate: str) -> list[str]:
         return [
             f"{label(arm)}, {arm['sampling']}: {arm['verdict']} ({'; '.join(arm['reasons'])})"
             for arm in judged["arms"]
-            if arm["verdict"] in ("alarm", "refuted") or (arm["verdict"] == "no evidence" and arm["method"] == "sps")
+            if arm["verdict"] in ("alarm", "refuted")
+            or (arm["verdict"] == "no evidence" and arm["method"] == "sps")
         ]
     if parity is None:
         return ["nothing was scored, so there is no parity to judge"]
