@@ -86,7 +86,7 @@ OF_TEXTS = {
             "--out DIR": (
                 "Directory of texts and results. Default: a new one in results/; with --follow that of FILE."
             ),
-            "--evidence FILE": "Also write what others check the verdict with: spsbench audit FILE.",
+            "--evidence FILE": "Also write what others check the verdict by: spsbench audit FILE --target T.",
             "--repro": "After an alarm, write repro.py: one prompt that shows it, without spsbench.",
             "--releases LIST": (
                 "A..B or the newest N: audit each; the first whose law, acceptance or speed differs."
