@@ -22,7 +22,7 @@ from spsbench.verify.controls import CONTROLS, SHARED, planted, planted_everywhe
 from spsbench.verify.effort import FAULTS, Effort, Sizes
 from spsbench.verify.subject import SamplerUnderTest
 from spsbench.verify.tree_faults import FAULTS as FAULTS_OF_TREES
-from spsbench.verify.verification import control_matrix, findings
+from spsbench.verify.verification import control_matrix, decided_by_more, findings
 
 VOCAB = 24
 DECODER = Letters("x" * VOCAB)
@@ -125,6 +125,18 @@ def test_every_control_is_caught(subject: SamplerUnderTest, prompts: list[list[i
     assert not matrix["constant-uniform"]["analytic"]
     for name in ("constant-uniform", "repeated-block", "one-seed"):
         assert matrix[name]["uniforms"], name
+
+
+@pytest.mark.parametrize("control", ["lenience", None])
+def test_a_mild_fault_in_16_bits_takes_more_outputs_and_the_real_sampler_passes_them(
+    subject: SamplerUnderTest, prompts: list[list[int]], control: str | None
+) -> None:
+    coarse = [TorchLM(copy.deepcopy(m.reference().model).bfloat16()) for m in (subject.target, subject.draft)]
+    found = decided_by_more(
+        replace(subject, target=coarse[0], draft=coarse[1], control=control), prompts[:1], DECODER
+    )
+    assert found.passed == (control is None)
+    assert (found.numbers["outputs"] == 16) == (control is None)
 
 
 @pytest.mark.thorough_but("-uniforms", "-clock")
