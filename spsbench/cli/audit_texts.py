@@ -241,7 +241,7 @@ def _show(found: Audit, free: FreeEvidence, names: list[str], params: Mapping[st
         return
     tail = f" ({reasons})" if reasons else ""
     limit = leakage_bound(facts)
-    more = f": no sign of a leak above {bound(limit)}" if limit is not None and bounds(limit) else ""
+    more = f": no sign of a leak above {bound(limit)}" if bounds(limit) else ""
     if len(names) == 1 and not facts["greedy"]:
         more = "; no bound on a leak without --draft"
     say(f"Consistent with {names[0]}{more}{tail}.", quiet=params["quiet"])

@@ -240,6 +240,11 @@ class ModelSource:
         method = settings.get("quant_method") if isinstance(settings, dict) else settings.quant_method
         return str(getattr(method, "value", method))
 
+    def key(self, *more: str) -> str:
+        """Names its content, its configuration and whatever else an answer in the cache depends on."""
+        parts = (self.location, self.fingerprint, self.config.to_json_string(), *more)
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+
     def identity(self) -> dict[str, Any]:
         """What must match for results of this model to be comparable."""
         return {"name": self.name, "revision": self.revision, "fingerprint": self.fingerprint}

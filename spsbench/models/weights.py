@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,20 +81,15 @@ _UNREAD = "unread"
 def note_unread(source: ModelSource, names: Sequence[str]) -> None:
     """Keep which weights transformers found in a checkpoint and does not read."""
     if names:
-        keep_answer(_UNREAD, _key(source), {"names": [*names]})
+        keep_answer(_UNREAD, source.key(), {"names": [*names]})
 
 
 def say_unread(source: ModelSource) -> None:
     """Say which stored weights are no part of the model that its configuration describes."""
-    names = (kept_answer(_UNREAD, _key(source)) or {}).get("names")
+    names = (kept_answer(_UNREAD, source.key()) or {}).get("names")
     if isinstance(names, list) and names:
         unread = f"{len(names)} {'is' if len(names) == 1 else 'are'} not read ({_shown([*map(str, names)])})"
         watcher().said(f"{source.name} stores weights that its configuration does not ask for: {unread}")
-
-
-def _key(source: ModelSource) -> str:
-    parts = (source.location, source.fingerprint, source.config.to_json_string())
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
 
 def _shown(names: Sequence[str]) -> str:

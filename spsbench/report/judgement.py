@@ -119,9 +119,6 @@ def worded(name: str, leakage_bound: float | None) -> str:
     return f"ok: no sign of a leak above {bound(leakage_bound)}"
 
 
-"""What a bound of everything says."""
-
-
 def judged_arms(summary: Summary) -> list[ArmLosslessness]:
     """The arms that were judged; none in a run without evidence."""
     return (summary["losslessness"] or {"arms": []})["arms"]
@@ -608,7 +605,7 @@ def _conditions_of(row: EngineAuditRow) -> str:
 
 
 def _decided(row: EngineAuditRow, bound: float | None) -> Iterator[str]:
-    known = f"{row['bound']:.1%}" if row["bound"] is not None and bounds(row["bound"]) else None
+    known = f"{row['bound']:.1%}" if bounds(row["bound"]) else None
     if row["decision"] == ALARM:
         yield f"not the target's distribution, known after {counted(row['decided_after'], 'text')}."
         if row["place"] is not None:
@@ -697,7 +694,7 @@ def interim(setting: str, count: int, texts: int, evidence: Evidence | None, bou
         return line
     if evidence["verdict"] == ALARM:
         return f"{line}, ALARM: {evidence['reasons'][0]}; more texts show where"
-    known = f", leakage at most {bound:.1%}" if bound is not None and bounds(bound) else ""
+    known = f", leakage at most {bound:.1%}" if bounds(bound) else ""
     return f"{line}, no alarm, e-value 10^{evidence['log10_e_value']:.1f} (alarm at 10^3){known}"
 
 

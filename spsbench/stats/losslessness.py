@@ -31,7 +31,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import numpy as np
 
@@ -250,11 +250,12 @@ def leakage_bound(facts: Mapping[str, Any] | None) -> float | None:
 
 
 UNBOUNDED = "too few positions to bound a leak"
+"""What a bound of everything says."""
 
 
-def bounds(value: float) -> bool:
+def bounds(value: float | None) -> TypeGuard[float]:
     """Whether an upper bound of a share says anything: rounded up to two digits it is below all."""
-    return value <= 0.99
+    return value is not None and value <= 0.99
 
 
 def evidence_of(

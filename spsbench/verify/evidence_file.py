@@ -21,8 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 import spsbench
 from spsbench.decode.processors import bound
-from spsbench.engines.external import protocol
-from spsbench.engines.external.protocol import Answer, Ask, Described, Load, PeerGone, request_seed
+from spsbench.engines.external.protocol import FLOAT32, Answer, Ask, Described, Load, PeerGone, request_seed
 from spsbench.engines.external.registry import PeerKind
 from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
@@ -208,7 +207,6 @@ def _unbounded(value: Any, where: str = "") -> Iterator[str]:
 
 _MOST_IDS, _MOST_TEXTS, _MOST_K = 1 << 24, 1_000_000, 1_000
 _HOTTEST = 100
-_ROLES = ("target", "draft")
 _FORMAT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 
 
@@ -235,7 +233,7 @@ def _wrong_in_header(header: Header) -> Iterator[str]:
         yield "prompts has to hold prompts of at least one token id"
     if not _ids(header.stop_ids):
         yield "stop_ids has to hold token ids"
-    if len(header.weights) != len(_ROLES):
+    if len(header.weights) != 2:
         yield "weights has to hold the hashes of target and draft"
     if not (0 < header.effort.texts <= _MOST_TEXTS and 0 < header.effort.max_new_tokens <= _MOST_IDS):
         yield "effort: texts and max_new_tokens have to be counts above 0"
@@ -248,7 +246,7 @@ def _wrong_in_header(header: Header) -> Iterator[str]:
         if not (sampling.greedy or lawful):
             law = f"a temperature from {COLDEST} to {_HOTTEST}, top_p above 0 and at most 1, top_k from 0 on"
             yield f"{how}.sampling: {law}"
-        if each.setting.weights != protocol.FLOAT32 and not _FORMAT.fullmatch(each.setting.weights):
+        if each.setting.weights != FLOAT32 and not _FORMAT.fullmatch(each.setting.weights):
             yield f"{how}.weights is the name of a format"
 
 

@@ -253,6 +253,7 @@ class Worker:
                     start_new_session=True,
                 )
         except OSError as error:
+            self._end()  # without its guard it would outlive this process
             raise protocol.PeerGone(f"it does not start: {error.strerror or error}") from error
         finally:
             os.close(said)
