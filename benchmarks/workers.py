@@ -26,8 +26,7 @@ import ray
 from spsbench.api import Run
 from spsbench.cli.main import main as spsbench
 from spsbench.environment import describe_environment
-from spsbench.records import Sample
-from spsbench.runner.stopping import SPENT
+from spsbench.records import SPENT, Sample
 from spsbench.store import RunStore
 
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -67,9 +68,21 @@ def busy() -> str | None:
     if share <= 0.1:
         return None
     return (
-        f"Other processes use {share * cpus:.1f} of {cpus} CPUs now: times taken beside them are not to be "
-        "trusted. End them first, or measure on a quiet machine."
+        f"Other processes use {share * cpus:.1f} of {cpus} CPUs now. What they disturb is timed again, and "
+        "intervals hold what is left of it: a run takes longer and says less than on a quiet machine."
     )
+
+
+LOOK_S = 1.0
+"""How long ``cpus_left`` looks."""
+
+
+@cache
+def cpus_left() -> int:
+    """CPUs that others leave to this process, one at least, by a look of ``LOOK_S`` that is taken once."""
+    cpus = _usable_threads() or psutil.cpu_count() or 1
+    others = psutil.cpu_percent(LOOK_S) / 100 * (psutil.cpu_count() or 1)
+    return max(1, cpus - round(others))
 
 
 def stolen_s() -> float | None:

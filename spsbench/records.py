@@ -363,6 +363,9 @@ class TracedToken:
 ELAPSED = "elapsed_s"
 """Of ``Sample.conditions``, in a batch: seconds from the answer before to this one, of all rows together."""
 
+SPENT = "spent_s"
+"""Of ``Sample.conditions``: seconds from a sequence's start until it was read again."""
+
 UNRANKED = -1
 """The rank of a token where the draft's row is not known."""
 
@@ -480,7 +483,7 @@ class Sample:
     times and tokens stand. ``category`` is the prompt's. ``wave`` names the prompts that a run
     with
     batches measures together, arm after arm, by the first of them: seconds are compared wave by wave. None
-    where each prompt is measured by itself.
+    where each prompt is measured by itself. ``attempt`` is 2 and more where a sequence is timed again.
     """
 
     example_id: str
@@ -496,6 +499,7 @@ class Sample:
     category: str | None = None
     wave: str | None = None
     unread: str | None = None
+    attempt: int | None = None
 
     @property
     def key(self) -> tuple[str, int, str]:

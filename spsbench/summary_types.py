@@ -588,8 +588,10 @@ class SpeedVerdict(ArmIdentity):
 
     ``candidates`` counts the arms it was chosen from, ``prompts`` those that it and ArS finished; ``others``
     are the rest of the candidates. ``elsewhere`` is null where one arm was measured, or too few prompts for
-    halves. ``binding`` names the largest loss, null where a loop's phases were not seen. ``tail_s`` are the
-    ``p90`` and ``p99`` of a sequence's seconds.
+    halves. ``lost_share`` is what others took of the time of one of the two at most, where the interval
+    holds it; ``leaning`` what the outcome would be without that, where it is unclear. ``binding`` names the
+    largest loss, null where a loop's phases were not seen. ``tail_s`` are the ``p90`` and ``p99`` of a
+    sequence's seconds.
     """
 
     outcome: Outcome
@@ -602,6 +604,8 @@ class SpeedVerdict(ArmIdentity):
     binding: str | None
     break_even: BreakEven | None
     tail_s: dict[str, dict[str, float]]
+    lost_share: NotRequired[float]
+    leaning: NotRequired[Outcome]
 
 
 class ArmEnergy(ArmIdentity):
@@ -624,12 +628,36 @@ class Energy(TypedDict):
 
 
 class Contention(TypedDict):
-    """How much of the measured time others took; ``reasons`` not to trust it, empty if it is ``trusted``."""
+    """How much others took of the timings that count; ``reasons`` to widen intervals for it, none if it is
+    ``trusted``: then little enough to be let be. ``lost_by_arm`` is the share of each arm's own time."""
 
     waited_share: float | None
     stolen_share: float | None
     trusted: bool
     reasons: list[str]
+    lost_by_arm: NotRequired[dict[str, float]]
+    remeasured: NotRequired[Remeasured]
+
+
+RemeasuringEnd = Literal["clean", "budget", "hopeless"]
+
+
+class Remeasured(TypedDict):
+    """What was timed ``again``, beside the ``timings`` of the plan, for ``seconds`` of ``budget_s``.
+
+    ``replaced`` are those of the plan that do not count, since others disturbed them. ``disturbed`` rounds
+    are left of which no timing was clean; ``ended`` says why no more was tried: none was left, the time was
+    used up, or none of the last ones came out clean. ``differing`` names sequences that wrote other tokens.
+    """
+
+    timings: int
+    again: int
+    replaced: int
+    disturbed: int
+    seconds: float
+    budget_s: float
+    ended: RemeasuringEnd
+    differing: list[str]
 
 
 class Conditions(TypedDict, total=False):

@@ -297,7 +297,7 @@ def _config(params: Mapping[str, Any]) -> RunConfig:
     from spsbench.engines.arms import refuse_beams
 
     given = dict(params) | {"limit": params["limit"] or str(_PROMPTS), "arms": "ars"}
-    given |= {"no_score": True, "no_proof": True}
+    given |= {"no_score": True, "no_proof": True, "remeasure": "0"}
     given["draft"] = params["draft"][0] if params["draft"] else None
     own = "k drafter tree budget objective memory format times no_check"
     for name in f"{own} hardware target_config draft_config curve alpha batch context".split():
@@ -365,7 +365,7 @@ def _check(
     from spsbench.records import Arm, Spec
     from spsbench.runner import execute
     from spsbench.runner.stopping import duration
-    from spsbench.stats.conditions import distrust, untrusted_because
+    from spsbench.stats.conditions import disturbance
     from spsbench.whatif.replay.advice import Check
 
     if advice.best.found is None:
@@ -406,7 +406,7 @@ def _check(
         judged = (summary["losslessness"] or {"arms": []})["arms"]
         alarmed = {arm["arm"] for arm in judged if arm["verdict"] == "alarm"}
         prompts = {row["arm"]: row["paired_prompts"] or 0 for row in summary["rows"]}
-        untrusted = " ".join(distrust(untrusted_because(summary)))
+        untrusted = " ".join(disturbance(summary))
         checks += [
             Check(each, speedups.get(arm.name), arm.name in alarmed, prompts.get(arm.name, 0), untrusted)
             for arm, each in own.items()

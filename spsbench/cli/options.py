@@ -69,6 +69,10 @@ RUN: Panels = {
             "repeated looks."
         ),
         "--budget TIME": "Stop after this much measuring, at the end of a prompt: 300, 90s, 5min, 2h.",
+        "--remeasure TIME": (
+            "Time again what others disturbed (above 2% of a timing), for at most this long; 0: not at all. "
+            "Default: as long as the measuring took, 30s for a short run."
+        ),
         "--arms LIST": "Methods: ars, sps, draft. Default: ars,sps.",
         "--config FILE": "Settings from YAML, e.g. an earlier run's config.yaml.",
         "--set KEY=VALUE...": "A setting of config.yaml, e.g. warmup=false; may be repeated.",
@@ -138,7 +142,9 @@ RUN: Panels = {
             "A target larger than one device: auto, balanced, sequential, or a JSON file of modules and "
             "devices."
         ),
-        "--threads auto|N": "CPU threads. Default: auto, by the target's size.",
+        "--threads auto|N": (
+            "CPU threads. Default: auto, by the target's size and the CPUs that others leave."
+        ),
         "--backend NAME": (
             "auto, onnxruntime or torch. Default: onnxruntime on a CPU where it covers the models."
         ),

@@ -132,6 +132,18 @@ class LogProgress:
         arms = "; ".join(f"{name}: {text}" for name, text in self._tallies.rows())
         self._move(self._done + 1, self._total, f"  {arms}")
 
+    def remeasuring(self, rounds: int, *, short: bool) -> None:
+        noun = "prompt" if rounds == 1 else "prompts"
+        if short:
+            line = f"Timing {rounds} {noun} again: a run this short meets one state of the machine"
+        else:
+            line = f"Timing {rounds} {noun} again that others disturbed"
+        self._begin("Timing again", line, rounds, 0)
+
+    def remeasured(self, sample: Sample) -> None:
+        if sample.order == 0 and sample.sample_index == 0:
+            self._done += 1
+
     def proving(self, total: int) -> None:
         self.stop()
         self._line(f"Drawing up to {total} sequences at temperature 1 for the proof of losslessness")

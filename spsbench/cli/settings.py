@@ -30,8 +30,9 @@ def read_settings(params: Mapping[str, Any]) -> RunConfig:
         flags["task"] = _prompts_file(prompts)
     if "data" not in flags:
         flags |= task_file(flags.get("task"), quiet=params["quiet"])
-    if (budget := params.get("budget")) is not None:
-        flags["budget"] = seconds(budget, 0.0)
+    for name in ("budget", "remeasure"):
+        if (time := params.get(name)) is not None:
+            flags[name] = seconds(time, 0.0, f"--{name}")
     overrides = params.get("set") or ()
     if resume is None:
         config = resolve(flags, params.get("config"), overrides)

@@ -197,5 +197,5 @@ def _closing(facts: Mapping[str, Any]) -> list[str]:
         "  ".join(f"{name} {number(facts[name], 3)}" for name in names),
         f"{facts['emitted']} tokens in {facts['loops']} loops: SpS (K={facts['k']}) {sps} ms/token, "
         f"ArS {ars}: {facts['speedup']:.2f}x here.",
-        *([f"DO NOT TRUST THESE TIMES: {'; '.join(found)}."] if (found := facts["untrusted"]) else []),
+        *([f"These times do not count: {'; '.join(found)}."] if (found := facts["untrusted"]) else []),
     ]

@@ -170,15 +170,15 @@ def _float(text: str) -> float:
         return math.nan
 
 
-def seconds(text: str | None, default: float) -> float:
-    """What ``--budget`` gives: ``300``, ``90s``, ``5min``, ``1.5h``; a number alone is in seconds."""
+def seconds(text: str | None, default: float, flag: str = "--budget") -> float:
+    """What a time is given as: ``300``, ``90s``, ``5min``, ``1.5h``; a number alone is in seconds."""
     if text is None:
         return default
     match = _TIME.fullmatch(text.strip())
     found = _float(match["number"]) * _UNIT_S[match["unit"]] if match else _float(text)
     if not 0 <= found < math.inf:
         remedy = "Give 300, 90s, 5min or 2h."
-        raise UsageError(f"it must be a time, got {text}.", flag="--budget", remedy=remedy)
+        raise UsageError(f"it must be a time, got {text}.", flag=flag, remedy=remedy)
     return found
 
 

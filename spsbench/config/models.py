@@ -299,6 +299,7 @@ class RunConfig(ProcessingSettings, Limits):
             tells the others its tokens; ``replicated``, every process drafts and decides alike.
         until: ``ci=X%``: stop when every speedup is known to X% of its value.
         budget_s: stop after so many seconds of measuring.
+        remeasure_s: time again for so many seconds what others disturbed; None: as long as it took before.
     """
 
     @model_validator(mode="before")
@@ -390,6 +391,13 @@ class RunConfig(ProcessingSettings, Limits):
         gt=0,
         strict=True,
         description="a time above 0: seconds, or with a unit as in 5min",
+    )
+    remeasure_s: float | None = Field(
+        default=None,
+        title="remeasure",
+        ge=0,
+        strict=True,
+        description="a time, 0 for none: seconds, or with a unit as in 5min",
     )
 
     @property

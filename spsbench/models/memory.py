@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spsbench.config.models import ONNXRUNTIME, Precision
 from spsbench.decode.clock import device_now
-from spsbench.environment import is_virtual
+from spsbench.environment import cpus_left, is_virtual
 from spsbench.errors import UsageError
 from spsbench.law.theory import union_share
 from spsbench.models.causal_lm import text_config
@@ -142,7 +142,16 @@ _MOST = torch.get_num_threads()
 
 
 def suitable_threads(parameters: int) -> int:
-    """One thread per three million parameters, at most torch's default."""
+    """One thread per three million parameters, at most torch's default, and as many as others leave CPUs for.
+
+    A thread that shares a CPU is waited for by all others; tokens do not depend on their number.
+    """
+    most = threads_by_size(parameters)
+    return most if most == 1 else min(most, cpus_left())
+
+
+def threads_by_size(parameters: int) -> int:
+    """What ``suitable_threads`` is where nothing else runs."""
     return max(1, min(math.ceil(parameters / _PARAMETERS_PER_THREAD), _MOST))
 
 

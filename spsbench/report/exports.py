@@ -16,7 +16,7 @@ from spsbench.report.measured import Measured
 from spsbench.report.results import UNTIMED, arm_columns
 from spsbench.report.tables import Column, plain, right
 from spsbench.report.wording import NOTHING, measure, printable
-from spsbench.stats.conditions import untrusted_because
+from spsbench.stats.conditions import disturbed_because, step
 from spsbench.summary_types import ArmRow
 
 _SPECIAL = {
@@ -52,7 +52,7 @@ def to_latex(runs: Sequence[Measured]) -> str:
     """Two tables a run: results, in the shape of Table 1 of Chen et al. 2023, and acceptance.
 
     They need ``\\usepackage{booktabs}``. Comments say which run and version they come from, whether the
-    data is synthetic, and whether the times are to be trusted.
+    data is synthetic, and what others took of the times.
     """
     return "\n".join(_run(measured) for measured in runs)
 
@@ -201,14 +201,15 @@ def lines(measured: Measured) -> list[Line]:
     }
     params = {arm.get("sampling"): arm.get("params") or {} for arm in run.get("arms") or ()}
     judged = {arm["arm"]: arm["verdict"] for arm in judged_arms(summary)}
-    untrusted = "; ".join(untrusted_because(summary))
+    times = step(summary)
+    untrusted = "; ".join(disturbed_because(summary)) if times == "undecided" else ""
     found = []
     for row in summary["rows"]:
         axes: Mapping[str, Any] = row
         line = (
             settings | {name: axes.get(name) for name in _AXES} | _sampling(params.get(row["sampling"]) or {})
         )
-        line |= {"losslessness": judged.get(row["arm"]), "untrusted": untrusted}
+        line |= {"losslessness": judged.get(row["arm"]), "untrusted": untrusted, "times": times}
         for name, value in row.items():
             line |= {} if name in _AXES else dict(_cells(name, value))
         found.append(line)

@@ -12,7 +12,7 @@ from spsbench.report import judgement
 from spsbench.report.tables import Table, left, paragraphs, right
 from spsbench.report.wording import Run, escape, printable
 from spsbench.stats.anytime import FEWEST, relative_half_width
-from spsbench.stats.conditions import distrust, untrusted_because
+from spsbench.stats.conditions import disturbance
 from spsbench.summary_types import Summary
 
 _UNKNOWN = "unknown"
@@ -138,19 +138,28 @@ def _version(run: Run) -> str | None:
     return f"{version} (commit {str(commit)[:7]}{changed})"
 
 
-def untrusted(summary: Summary) -> list[str]:
-    """One sentence where others took the CPU while the run measured."""
-    return distrust(untrusted_because(summary))
-
-
-def further_warnings(summary: Summary) -> list[str]:
-    """The warnings without that of ``untrusted``, which stands at the top."""
-    return [text for text in summary["warnings"] if text not in untrusted(summary)]
-
-
 def doubts(summary: Summary) -> list[str]:
-    """What must stand beside the numbers wherever they go: alarms, and times that are not to be trusted."""
-    return [*judgement.alarms(summary), *untrusted(summary)]
+    """What must stand beside the numbers wherever they go: alarms, and what others took of the times."""
+    return [*judgement.alarms(summary), *disturbance(summary)]
+
+
+def taken_again(summary: Summary) -> list[str]:
+    """How many timings were disturbed and taken again, and how often a prompt was timed."""
+    found = summary["contention"].get("remeasured") if "contention" in summary else None
+    if found is None or not found["again"]:
+        return []
+    total, sentences = found["timings"], []
+    if found["replaced"]:
+        sentences.append(
+            f"{found['replaced']} of {total} timings were disturbed by others and were taken again."
+        )
+    if found["again"] >= total:
+        times = 1 + found["again"] / total
+        sentences.append(
+            f"Each prompt was timed {times:.2g} times over {found['seconds']:.0f} s more: a machine's speed "
+            "changes within tens of seconds."
+        )
+    return sentences
 
 
 def condition_titles(summary: Summary) -> list[str]:

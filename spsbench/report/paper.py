@@ -315,7 +315,7 @@ def _estimate(found: Interval | None) -> Estimate | None:
 def gather_leviathan(rows: Sequence[Row], alphas: Sequence[Row], runs: Runs, pair: str) -> dict[str, Any]:
     """What the page shows. A row of ``alphas`` is of Table 3: a draft's alpha over the target's text."""
     tables = {"table1": table1(), "table2": list(rows), "table3": list(alphas)}
-    return {"of": "leviathan", "pair": pair, **_gathered(runs, facts.further_warnings), **tables}
+    return {"of": "leviathan", "pair": pair, **_gathered(runs, lambda summary: summary["warnings"]), **tables}
 
 
 _NOTE_1 = (

@@ -32,6 +32,7 @@ from spsbench.report.tables import (
 )
 from spsbench.report.wording import Run, escape, fence, full_name
 from spsbench.stats.acceptance import LEGEND, PER_POSITION
+from spsbench.stats.conditions import disturbance, disturbed_because, step
 from spsbench.stats.summary import PHASES
 from spsbench.summary_types import Summary
 
@@ -75,7 +76,7 @@ def screen(summary: Summary, width: int = SCREEN_WIDTH) -> RenderableType:
 
 def _heading(summary: Summary, run: Run) -> list[str]:
     lines = [f"# {escape(wording.title(summary))}", ""]
-    alarming = [*facts.untrusted(summary), *judgement.alarms(summary)]
+    alarming = [*disturbance(summary), *judgement.alarms(summary)]
     notes = [*alarming, *judgement.weak(summary.get("ceiling"))]
     lines += [f"**{escape(text)}**  " for text in notes]
     for answer, beside in why.verdicts(summary):
@@ -181,7 +182,7 @@ def _caveats(summary: Summary, run: Run) -> list[str]:
     elif any(row.get("processes", 1) > 1 for row in summary["rows"]):
         interval = "a jackknife over processes and over prompts (Student's t)."
     lines = [
-        *map(escape, facts.further_warnings(summary)),
+        *map(escape, [*facts.taken_again(summary), *summary["warnings"], *_taken(summary)]),
         "Speedup is the ratio of pooled decoding time per token, prefill apart; end to end counts prefill "
         "too.",
         "Equal metrics are no proof of equal distributions; `spsbench verify` tests the sampler.",
@@ -190,6 +191,10 @@ def _caveats(summary: Summary, run: Run) -> list[str]:
     if any(found and found["low"] is not None for found in speedups):  # busy machines give none
         lines.append(f"The speedup's 95% interval is {interval}")
     return paragraphs("## Caveats", [f"* {line}" for line in lines])
+
+
+def _taken(summary: Summary) -> list[str]:
+    return [f"What others took: {reason}." for reason in disturbed_because(summary)]
 
 
 def _environment(summary: Summary, run: Run) -> list[str]:
@@ -232,8 +237,8 @@ def figures(summary: Summary, run: Run) -> list[str]:
 
 def _heading_screen(summary: Summary, room: int) -> Iterator[Block]:
     yield [_title(summary, _table(summary, room)[1].common)]
-    for line in facts.untrusted(summary):
-        yield [_text(line, "bold red")]
+    for line in disturbance(summary):
+        yield [_text(line, "bold red" if step(summary) == "undecided" else "yellow")]
     yield [_text(line, "bold red") for line in judgement.alarms(summary)]
     verdict: Block = []
     for sentence, beside in why.verdicts(summary):
@@ -330,7 +335,7 @@ def _caveats_screen(summary: Summary, room: int) -> Iterator[Block]:
         lines.append(f"{f'{len(own)} arms' if many else ', '.join(different)} {verify} by: {rule}")
     if len(lines) > 1:
         yield _dim(lines)
-    if warnings := facts.further_warnings(summary):
+    if warnings := [*facts.taken_again(summary), *summary["warnings"]]:
         marked = [(Styled("!", "yellow"), text) for text in warnings]
         yield [Table([left(whole=True), left()], marked, gap=1)]
     digest = summary.get("token_sha256")

@@ -10,6 +10,7 @@ from spsbench.axes import EAGER, MODIFIED_REJECTION, label, place
 from spsbench.report import judgement, wording
 from spsbench.report.tables import IN_FULL, Column, Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, Run, escape, milliseconds, number, percent, signed, speedup
+from spsbench.stats.conditions import percent as share
 from spsbench.stats.predict.factors import (
     ACCEPTANCE,
     CORRELATION,
@@ -55,12 +56,19 @@ def _scope(verdict: SpeedVerdict, verdicts: Sequence[SpeedVerdict]) -> str:
     return ", ".join([*words, f"B={verdict['batch']}"] if len(batches) > 1 else words)
 
 
+_LIKELY = {"pays": "Probably pays", "does not pay": "Probably does not pay"}
+
+
 def answer(verdict: SpeedVerdict, scope: str = "") -> str:
     """Whether to use speculative sampling, with which arm, and what it gains."""
     gain = f"{speedup(verdict['speedup'])} per token"
     if verdict["end_to_end"] is not None:
         gain += f", {speedup(verdict['end_to_end'])} end to end"
     name, where = _name(verdict), f", {scope}" if scope else ""
+    if (leaning := verdict.get("leaning")) is not None:
+        likely = _LIKELY.get(leaning, "No clear gain")
+        about = f"{name} ran about {wording.times(verdict['speedup']['ratio'])} per token"
+        return f"{likely}{where}: {about}; others took {share(verdict['lost_share'])} of the time."
     if verdict["outcome"] == "pays":
         return f"Use {name}{where}: {gain}." if verdict["others"] else f"{name}{where} pays: {gain}."
     fastest = f"{name}, the fastest of {verdict['candidates']}," if verdict["others"] else name
@@ -71,6 +79,8 @@ def answer(verdict: SpeedVerdict, scope: str = "") -> str:
 
 def details(verdict: SpeedVerdict) -> str:
     """Which arms are as good, the largest loss, and what choosing on other prompts gave."""
+    if "leaning" in verdict:
+        return ""
     parts = [_alike(verdict)]
     ks = [other["k"] for other in verdict["others"]]
     if verdict["outcome"] == "pays" and _only_k(verdict) and verdict["k"] >= max(ks):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -17,10 +18,10 @@ from spsbench.engines.external.protocol import PeerError
 from spsbench.engines.local import Engine, torch_threads
 from spsbench.environment import load_1m, taken, taken_since
 from spsbench.errors import UnavailableError
-from spsbench.models.memory import cache_bytes, cache_shared, measured_bandwidth
+from spsbench.models.memory import cache_bytes, cache_shared, measured_bandwidth, threads_by_size
 from spsbench.models.pair import Pair, load_pair
 from spsbench.paths import results_dir
-from spsbench.records import ELAPSED, Arm, Request, Sample
+from spsbench.records import ELAPSED, SPENT, Arm, Request, Sample
 from spsbench.runner import conditions, stopping
 from spsbench.runner.engines import FAILURES, Answer, answers, reason_of
 from spsbench.runner.finalize import Scorer, finalize, peak_memory_bytes, score, score_here
@@ -28,6 +29,7 @@ from spsbench.runner.peers import LOGS, PeerArms, require_any
 from spsbench.runner.plan import Plan, Watcher
 from spsbench.runner.proof import checked, prove
 from spsbench.runner.ranks import engine_factory, ranks_of
+from spsbench.runner.remeasure import Read, Remeasuring, is_due
 from spsbench.stats.anytime import EXPECTABLE
 from spsbench.store import RunStore, differences
 from spsbench.store.opening import RUN_FILE, check_identity
@@ -64,7 +66,7 @@ def execute(
     with opened(plan, directory, info, resume=resume) as store:
         rule = rule_of(plan, store)
         missing = stopping.due_turns(plan, store, rule)
-        if missing or proof_is_due(store):
+        if missing or proof_is_due(store) or is_due(plan, store):
             _generate(plan, store, missing, watcher, now, rule, pair, allow_mixed=allow_mixed)
         if rule is not None:
             rule.note(store, ended=True)
@@ -123,7 +125,8 @@ def _generate(
         )
     now = now | {"threads": pair.info["threads"]}
     with PeerArms(plan, pair, store.directory / LOGS) as peers:
-        arms = {turn.arm for turn in missing}
+        again = is_due(plan, store)
+        arms = {*plan.arms} if again else {turn.arm for turn in missing}
         if arms:  # external engines start before anything is measured, and say their versions
             peers.start(arms, watcher.loading)
             require_any(set(plan.arms), peers.left_out)
@@ -139,33 +142,66 @@ def _generate(
         backends = engine_factory(pair, plan.slots, corpus, peers.engine)
         engines = backends.all([arm for arm in plan.arms if arm in arms or not is_peer(arm)])
         note_facts(store, facts_of(plan, engines, pair, backends.fallbacks), watcher)
-        if due:
+        if due or again:
             condition = conditions.settle(store, [now])[0]
-            watcher.started(plan.total, plan.total - len(due), plan.arms)
-            failed = warm_up(plan, engines, due[0])
-            due = _without(failed, due, store, watcher)
-            store.note(proof=None)
-            if rule is not None:
-                rule.leave_out(len(peers.left_out) + len(failed))
-                rule.note(store, ended=False)
-                _foretell(plan, store, rule, watcher)
-            groups = stopping.together(due)
             found = conditions.meter_of(
                 plan.device, plan.config.tensor_parallel, placed=plan.placement is not None
             )
             store.note(energy=conditions.noted(found, store.run_info()))
-            wanted = groups if rule is None else rule.until_over(groups)
-            for sample in measure(plan, engines, wanted, pair, found.meter):
-                sample.condition = condition
-                store.append(sample)
-                watcher.finished(sample)
-                if rule is not None:
-                    _follow(plan, rule, sample, watcher)
-            if rule is not None:
-                rule.note(store, ended=True)
+            timer = _Timer(plan, store, engines, pair, found.meter, condition)
+            if due:
+                timer.measure(due, rule, len(peers.left_out), watcher)
+            else:
+                warm_up(plan, engines, next(stopping.all_turns(plan)))
+            timer.measure_again(watcher)
             store.note(peak_memory_bytes=peak_memory_bytes())
             _note_peers(store, peers)
         prove(plan, store, pair, backends, watcher)
+
+
+@dataclass(frozen=True, slots=True)
+class _Timer:
+    """Has sequences generated, and puts each into the store at once, under one ``condition``."""
+
+    plan: Plan
+    store: RunStore
+    engines: dict[Arm, Engine]
+    pair: Pair
+    meter: EnergyMeter | None
+    condition: int
+
+    def measure(
+        self, due: list[stopping.Turn], rule: stopping.StoppingRule | None, left_out: int, watcher: Watcher
+    ) -> None:
+        """The turns that are due, with a ``rule`` as many as it lets be run."""
+        plan, store = self.plan, self.store
+        watcher.started(plan.total, plan.total - len(due), plan.arms)
+        failed = warm_up(plan, self.engines, due[0])
+        due = _without(failed, due, store, watcher)
+        store.note(proof=None)
+        groups = stopping.together(due)
+        if rule is not None:
+            rule.leave_out(left_out + len(failed))
+            rule.note(store, ended=False)
+            _foretell(plan, store, rule, watcher)
+            groups = rule.until_over(groups)
+        for sample in measure(plan, self.engines, groups, self.pair, self.meter):
+            sample.condition = self.condition
+            store.append(sample)
+            watcher.finished(sample)
+            if rule is not None:
+                _follow(plan, rule, sample, watcher)
+        if rule is not None:
+            rule.note(store, ended=True)
+
+    def measure_again(self, watcher: Watcher) -> None:
+        """What others disturbed, and all of a short run."""
+        for sample in Remeasuring(self.plan, self.store, self.condition).carry_out(self._anew, watcher):
+            self.store.append(sample)
+            watcher.remeasured(sample)
+
+    def _anew(self, groups: Iterable[list[stopping.Turn]], read: Read) -> Iterator[Sample]:
+        return measure(self.plan, self.engines, groups, self.pair, self.meter, read)
 
 
 def _say_claims(plan: Plan, watcher: Watcher) -> None:
@@ -182,7 +218,17 @@ def _loaded(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:
     watcher.loading(" and ".join(dict.fromkeys([plan.source.target.name, plan.source.draft.name])))
     if plan.fallback:
         watcher.warned(f"The forwards run over torch, not ONNX Runtime: {plan.fallback}.")
-    return load(plan, threads=conditions.recorded_threads(plan, store))
+    recorded = conditions.recorded_threads(plan, store)
+    pair = load(plan, threads=recorded)
+    if plan.config.threads == conditions.AUTO and recorded is None and pair.device.type == "cpu":
+        by_size, threads = threads_by_size(pair.target.parameters), pair.info["threads"]
+        if threads < by_size:
+            noun = "thread" if threads == 1 else "threads"
+            watcher.warned(
+                f"{threads} {noun} where {by_size} would suit the target: others use the other CPUs now. "
+                "--threads N sets another number."
+            )
+    return pair
 
 
 def load(plan: Plan, *, threads: int | None = None) -> Pair:
@@ -283,11 +329,14 @@ def measure(
     groups: Iterable[list[stopping.Turn]],
     pair: Pair,
     meter: EnergyMeter | None = None,
+    read: Read | None = None,
 ) -> Iterator[Sample]:
     """Generate the missing sequences, one sample each; a failure is a recorded failure.
 
-    Each is read again by an uncached forward, between two sequences; in a batch as soon as it is done.
+    Each is read again by an uncached forward, between two sequences, in a batch as soon as it is done; or
+    what ``read`` makes of it.
     """
+    read = read or partial(_read, pair)
     traced = set(plan.everyone[: plan.config.trace])
     for group in groups:
         engine = engines[group[0].arm]
@@ -306,9 +355,9 @@ def measure(
             lost = taken_since(before, worker if worker == _worker(engine) else None) | joules
             if group[place].arm.batch > 1:  # a row is not charged with all that passed
                 lost[ELAPSED] = perf_counter() - began_s
-            sample = _read(group[place], answer, pair)
+            sample = read(group[place], answer)
             # What a sequence took as a whole is for --budget; no table of times has it.
-            sample.conditions |= lost | {stopping.SPENT: perf_counter() - began_s}
+            sample.conditions |= {"load_1m": load_1m()} | lost | {SPENT: perf_counter() - began_s}
             yield sample
 
 
@@ -329,7 +378,7 @@ def request_of(plan: Plan, turn: stopping.Turn, trace: bool = False) -> Request:
     )
 
 
-def _read(turn: stopping.Turn, answer: Answer, pair: Pair) -> Sample:
+def _read(pair: Pair, turn: stopping.Turn, answer: Answer) -> Sample:
     """The sample of an answer, read again by an uncached forward."""
     generation, error, unread = checked(turn.arm, turn.prompt, turn.seed, answer, pair)
     return Sample(
@@ -339,7 +388,6 @@ def _read(turn: stopping.Turn, answer: Answer, pair: Pair) -> Sample:
         prompt_tokens=len(turn.prompt.ids),
         generation=generation,
         order=turn.order,
-        conditions={"load_1m": load_1m()},
         error=error,
         category=turn.prompt.category,
         wave=turn.wave,

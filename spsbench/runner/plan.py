@@ -28,6 +28,7 @@ from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Sample, Spec
 from spsbench.runner.claims import Claim, claims
 from spsbench.runner.engines import require_own_weights, require_placeable, stock_roles
 from spsbench.runner.ranks import backend_asked, require_split_arms, split_over
+from spsbench.stats.certainty import OVER_TIME
 from spsbench.tasks import answers
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.metrics.registry import records
@@ -51,6 +52,12 @@ class Watcher(Protocol):
 
     def finished(self, sample: Sample) -> None:
         """A sequence is done and on the disk."""
+
+    def remeasuring(self, rounds: int, *, short: bool) -> None:
+        """So many prompts are timed again: others disturbed them, or the run is too short."""
+
+    def remeasured(self, sample: Sample) -> None:
+        """A sequence was timed again, which is on the disk."""
 
     def proving(self, total: int) -> None:
         """At most ``total`` sequences are drawn for the proof of losslessness alone."""
@@ -176,6 +183,7 @@ class Plan:
             "sandbox": self.sandbox,
             "extract": self.extract,
             "environment": describe_environment(),
+            "interval": OVER_TIME,
         }
 
 

@@ -16,11 +16,12 @@ from typing import Any, Literal
 
 from spsbench.config import RunConfig
 from spsbench.errors import SpsbenchError
-from spsbench.records import Arm, Prompt, Sample
+from spsbench.records import SPENT, Arm, Prompt, Sample
 from spsbench.runner.plan import Plan
 from spsbench.stats.anytime import EXPECTABLE, Timings, anytime_speedup, prompts_needed, relative_half_width
 from spsbench.stats.speedup import PairedTimes, finished
 from spsbench.store import RunStore, differences, plain
+from spsbench.store.timings import Round
 from spsbench.summary_types import StoppedArm, Stopping
 
 _FILLS = 2
@@ -40,6 +41,12 @@ class Turn:
     @property
     def key(self) -> tuple[str, int, str]:
         return self.prompt.example_id, self.sample_index, self.arm.name
+
+    @property
+    def round(self) -> Round:
+        """What is timed together."""
+        index = None if self.wave is not None else self.sample_index
+        return self.wave or self.prompt.example_id, index
 
     @property
     def unit(self) -> str:
@@ -98,9 +105,6 @@ def derive_seed(root_seed: int, example_id: str, sample_index: int, purpose: str
     text = f"{root_seed}\0{example_id}\0{sample_index}\0{purpose}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
-
-SPENT = "spent_s"
-"""Among a sample's conditions: seconds from its start until it was read again."""
 
 _OTHERWISE = ("seed", "prompt_sha256", "shard")
 """Keys of an identity that change tokens and not how much prompts differ; the seed also chooses the examples

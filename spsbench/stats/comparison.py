@@ -18,12 +18,13 @@ from spsbench.axes import ArmIdentity
 from spsbench.errors import UsageError
 from spsbench.records import Speedup
 from spsbench.stats.bootstrap import Floats, plain, pooled_interval
+from spsbench.stats.certainty import Certainty
 from spsbench.stats.conditions import contention
 from spsbench.stats.corpus import by_prompt, corpus_metrics, score_table
 from spsbench.stats.losslessness import identity
 from spsbench.stats.parity import PASSED, Units, Value, differences, figure, per_prompt
 from spsbench.stats.speedup import finished, pair, paired_sums, ratio_of_sums, shown, speedup
-from spsbench.summary_types import MetricInterval, RatioInterval, TokenIdentity
+from spsbench.summary_types import Contention, MetricInterval, RatioInterval, TokenIdentity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -275,13 +276,14 @@ def compare(a: Side, b: Side, named: Mapping[str, str] | None = None) -> RunComp
     common = [arm for arm, other in pairs.items() if arm == other]
     found = reasons(a.run, b.run, common)
     refusals, warnings = _prompt_reasons(a, b, len(shared), bool(pairs))
+    lost = [contention(side.samples, side.run) for side in (a, b)]
     taken = [
-        f"the times of {side.name} are not to be trusted: {'; '.join(disturbed)}"
-        for side in (a, b)
-        if (disturbed := contention(side.samples, side.run)["reasons"])
+        f"intervals hold what others took of {side.name}: {'; '.join(found['reasons'])}"
+        for side, found in zip((a, b), lost, strict=True)
+        if found["reasons"]
     ]
     kept = a.kept(shared), b.kept(shared)
-    arms = [_arm(names[0][arm], names[1][other], *kept, trusted=not taken) for arm, other in pairs.items()]
+    arms = [_arm(names[0][arm], names[1][other], *kept, lost) for arm, other in pairs.items()]
     result: RunComparison = {
         "a": a.name,
         "b": b.name,
@@ -350,24 +352,30 @@ def speedup_ratio(a: Sequence[pd.DataFrame], b: Sequence[pd.DataFrame]) -> Speed
     return Speedup(point, *pooled_interval([*sums], statistic, log=True))
 
 
-def _arm(entry: ArmIdentity, other: ArmIdentity, a: Side, b: Side, *, trusted: bool) -> ArmComparison | None:
+def _arm(
+    entry: ArmIdentity, other: ArmIdentity, a: Side, b: Side, lost: Sequence[Contention]
+) -> ArmComparison | None:
     """One arm of A against one of B; None where no sequence was finished in both."""
     name, its = entry["arm"], other["arm"]
     ours, theirs = a.of(name), b.of(its)
     times = pair(theirs, ours)
-    found = shown(speedup(times), trusted=trusted)
-    if found is None:
+    shares = [each.get("lost_by_arm", {}) for each in lost]
+    plain = speedup(times)
+    if plain is None:
         return None
+    # B's time over A's: what others took of B may hide that B is faster, and of A that A is.
+    known = Certainty(lost={"a": shares[0].get(name, 0.0), "b": shares[1].get(its, 0.0)})
+    found = known.widened(plain, "b", "a")
     return {
         **entry,
         "b_arm": its,
-        "speedup_ratio": shown(_speedups(entry, other, a, b), trusted=trusted),
+        "speedup_ratio": shown(_speedups(entry, other, a, b, shares)),
         "a_tokens_per_loop": a.tokens_per_loop(name),
         "b_tokens_per_loop": b.tokens_per_loop(its),
         "prompts": len(times),
         "a_ms_per_token": 1e3 * float(times.arm_s.sum() / times.arm_tokens.sum()),
         "b_ms_per_token": 1e3 * float(times.baseline_s.sum() / times.baseline_tokens.sum()),
-        "time_ratio": found,
+        "time_ratio": {"ratio": found.ratio, "low": found.low, "high": found.high},
         "a_speedup": a.speedup(entry),
         "b_speedup": b.speedup(other),
         "metrics": list(_metrics(ours, theirs, a.run, b.run)),
@@ -375,12 +383,23 @@ def _arm(entry: ArmIdentity, other: ArmIdentity, a: Side, b: Side, *, trusted: b
     }
 
 
-def _speedups(entry: ArmIdentity, other: ArmIdentity, a: Side, b: Side) -> Speedup | None:
+def _speedups(
+    entry: ArmIdentity, other: ArmIdentity, a: Side, b: Side, lost: Sequence[Mapping[str, float]]
+) -> Speedup | None:
     """``speedup_ratio`` of two arms; None where a run has no ArS beside them."""
     bases = a.baseline(entry), b.baseline(other)
     if bases[0] is None or bases[1] is None:
         return None
-    return speedup_ratio((a.of(bases[0]), a.of(entry["arm"])), (b.of(bases[1]), b.of(other["arm"])))
+    arms = (bases[0], entry["arm"]), (bases[1], other["arm"])
+    found = speedup_ratio((a.of(arms[0][0]), a.of(arms[0][1])), (b.of(arms[1][0]), b.of(arms[1][1])))
+    if found is None:
+        return None
+    # At worst others delayed A's ArS and B's arm alone, or the other two.
+    (base_a, arm_a), (base_b, arm_b) = (
+        [each.get(arm, 0.0) for arm in of] for each, of in zip(lost, arms, strict=True)
+    )
+    lower, upper = 1.0 - (1.0 - arm_a) * (1.0 - base_b), 1.0 - (1.0 - base_a) * (1.0 - arm_b)
+    return Certainty(lost={"low": lower, "high": upper}).widened(found, "low", "high")
 
 
 def _alike(a: Run, b: Run, arm: str) -> bool:

@@ -1,21 +1,20 @@
 """What to know before believing a table: warnings, gates, other load, mixed conditions and workers.
 
-An interval over prompts takes what happened to one prompt as independent of the next. Neighbours come
-in bursts that outlast a sequence: on a machine with them 32 of 40 intervals of 95% covered the truth.
-Short waits all along do no harm: with 5% of them 37 of 40 did (docs/log.md). So beyond a small share,
-which differs by kind, no interval is given.
+What others took of the timings that count is held by every interval (``certainty``), once it is more than a
+small share. Then a verdict stands where the wider interval decides, and nothing is judged where it does not.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from spsbench.axes import label
 from spsbench.records import ELAPSED
 from spsbench.stats.speedup import SEQUENCE, finished, matched_by
 from spsbench.store.opening import condition
+from spsbench.store.timings import CLEAN
 from spsbench.summary_types import (
     ArmLosslessness,
     ArmRow,
@@ -165,7 +164,8 @@ def _pace(samples: pd.DataFrame) -> pd.Series[float]:
 
 
 MOST = {"waited_s": 0.06, "stolen_s": 0.02}
-"""Seconds that a second of measuring may lose to others before its intervals are withheld."""
+"""Seconds that a second of measuring may lose to others before intervals of a run of earlier versions hold
+it. Those of later runs do from ``CLEAN`` on, in sum: there it was tried to measure without."""
 
 _TITLES = {
     "waited_s": "all threads together waited {:.2f} s for a CPU that other processes used",
@@ -178,6 +178,32 @@ def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> Contention:
 
     Measured are the seconds of the machine: in a batch not those that a sequence is charged with.
     """
+    shares = _shares(samples, info)
+    again = info.get("remeasured")
+    by_arm = {
+        str(arm): min(1.0, sum(filter(None, _shares(part, info).values())))
+        for arm, part in samples.groupby("arm", sort=False)
+    }
+    lost = max(by_arm.values(), default=0.0)
+    if info.get("interval") is None:
+        reasons = taken_too_much(shares)
+    else:
+        reasons = taken_too_much(shares, dict.fromkeys(MOST, 0.0)) if lost > CLEAN else []
+    found: Contention = {
+        "waited_share": shares["waited_s"],
+        "stolen_share": shares["stolen_s"],
+        "trusted": not reasons,
+        "reasons": reasons,
+    }
+    if reasons:
+        found["lost_by_arm"] = by_arm
+    if again:
+        found["remeasured"] = again
+    return found
+
+
+def _shares(samples: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, float | None]:
+    """Of each that takes time its share of all that was measured."""
     done = finished(samples)
     charged_s = [*(done["prefill_s"] + done["decode_s"])]
     recorded = [*done["conditions"]] if "conditions" in done else [None] * len(done)
@@ -189,39 +215,73 @@ def contention(samples: pd.DataFrame, info: Mapping[str, Any]) -> Contention:
         shares[name] = sum(taken) / measured_s if taken and measured_s > 0 else None
     if shares["stolen_s"] is None:
         shares["stolen_s"] = info.get("stolen_share")
-    reasons = taken_too_much(shares)
-    return {
-        "waited_share": shares["waited_s"],
-        "stolen_share": shares["stolen_s"],
-        "trusted": not reasons,
-        "reasons": reasons,
-    }
+    return shares
 
 
-def taken_too_much(shares: Mapping[str, float | None]) -> list[str]:
-    """Sentences on what others took of each second measured, where that is above ``MOST``."""
+def taken_too_much(shares: Mapping[str, float | None], most: Mapping[str, float] = MOST) -> list[str]:
+    """Sentences on what others took of each second measured, where that is above ``most``."""
     return [
         f"in each second measured {_TITLES[name].format(share)}"
         for name, share in shares.items()
-        if share is not None and share > MOST[name]
+        if share is not None and share > most[name]
     ]
 
 
-def untrusted_because(summary: Summary) -> list[str]:
-    """Why the times of a run, under any of its conditions, are not to be trusted; empty if they are."""
+def disturbed_because(summary: Summary) -> list[str]:
+    """What others took of a run, under any of its conditions, where its intervals hold that; else nothing."""
     entries = summary.get("conditions")
     parts = [entry.get("contention") for entry in entries] if entries else [summary.get("contention")]
     return list(dict.fromkeys(reason for part in parts if part for reason in part["reasons"]))
 
 
-def distrust(reasons: Sequence[str]) -> list[str]:
-    """The sentence that goes wherever such times go; none without a reason."""
-    if not reasons:
+def lost_share(summary: Summary) -> float:
+    """The largest share of an arm's time that others took, where intervals hold it; else 0."""
+    entries = summary.get("conditions")
+    parts = [entry.get("contention") for entry in entries] if entries else [summary.get("contention")]
+    shares = [_lost(part) for part in parts if part and part["reasons"]]
+    return max(shares, default=0.0)
+
+
+def _lost(found: Contention) -> float:
+    """Of summaries of earlier versions, which do not tell arms apart, the share of all that was measured."""
+    if "lost_by_arm" in found:
+        return max(found["lost_by_arm"].values(), default=0.0)
+    return min(1.0, (found.get("waited_share") or 0.0) + (found.get("stolen_share") or 0.0))
+
+
+Step = Literal["clean", "widened", "undecided"]
+
+
+def step(summary: Summary) -> Step:
+    """How far the times of a run can be used: as they are, widened for what others took, or not to decide."""
+    if not disturbed_because(summary):
+        return "clean"
+    judged = summary.get("verdict") or []
+    decided = bool(judged) and all(each["outcome"] != "unclear" for each in judged)
+    return "widened" if decided else "undecided"
+
+
+STANDS = "tokens per loop, alpha, quality, losslessness and the hash of all tokens"
+"""What does not depend on the load."""
+
+
+def disturbance(summary: Summary) -> list[str]:
+    """The sentence on what others took that goes wherever such times go; none for a clean run."""
+    how = step(summary)
+    if how == "clean":
         return []
+    taken = f"others took {percent(lost_share(summary))} of the time measured"
+    if how == "widened":
+        return [f"Widened: {taken}, and every interval holds all of it."]
     return [
-        f"DO NOT TRUST THESE TIMES: {'; '.join(reasons)}. No interval and no verdict is given: they would be "
-        "too sure. Repeat on a quiet machine."
+        f"UNDECIDED: {taken}, which may hide the answer. What does not depend on it stands: {STANDS}. To "
+        "settle it: spsbench run --resume RUN --remeasure 10min, when less else runs."
     ]
+
+
+def percent(share: float) -> str:
+    """Two digits: 4.2%, 30%."""
+    return f"{float(f'{100 * share:.2g}'):g}%"
 
 
 def unlike_workers(info: Mapping[str, Any]) -> list[str]:
@@ -272,9 +332,7 @@ def separated(
         for settings, part in zip(known, parts, strict=True)
     ]
     apart: Summary = {**_without_times(summary), "conditions": entries}
-    pooled = distrust(summary["contention"]["reasons"])
-    kept = [sentence for sentence in apart["warnings"] if sentence not in pooled]
-    return {**apart, "warnings": [*distrust(untrusted_because(apart)), *kept]}
+    return apart
 
 
 def _of(
@@ -341,10 +399,10 @@ def failures(summary: Summary, gate: str) -> list[str]:
     * ``lossless``: an arm is alarmed, its claim is refuted, or an SpS arm has no independent evidence.
     * ``parity``: an SpS arm scores differently from ArS. Inconclusive passes: it is not a finding.
     * ``incomplete``: sequences failed or are missing.
-    * ``untrusted``: other processes used the CPU while it measured.
+    * ``untrusted``: others took so much of the time measured that nothing is decided.
     """
     if gate == "untrusted":
-        return untrusted_because(summary)
+        return disturbed_because(summary) if step(summary) == "undecided" else []
     if gate == "incomplete":
         failed, missing = (sum(row[what] for row in summary["rows"]) for what in ("failed", "missing"))
         return [f"{failed} sequences failed and {missing} are missing"] if failed or missing else []

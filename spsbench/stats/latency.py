@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spsbench.axes import identity
+from spsbench.records import Speedup
 from spsbench.stats.anytime import paired_speedup
 from spsbench.stats.bootstrap import Floats, pooled_ratio, ratio
 from spsbench.stats.speedup import column, finished, shown, unit_of
@@ -214,6 +215,8 @@ def _of(row: ArmRow, counted: Mapping[str, pd.DataFrame], *, trusted: bool, anyt
     other = counted.get(baseline or "")
     # Joules per token of the arm over those of its baseline, paired by sequence.
     found = None if other is None else paired_speedup(own, other, anytime=anytime)
+    if found is not None and not trusted:  # others draw energy, too
+        found = Speedup(found.ratio, None, None)
     return {
         **identity(row),
         "sequences": len(own),
@@ -223,5 +226,5 @@ def _of(row: ArmRow, counted: Mapping[str, pd.DataFrame], *, trusted: bool, anyt
             "high": per_token.high if known else None,
         },
         "baseline": baseline,
-        "ratio": shown(found, trusted=trusted),
+        "ratio": shown(found),
     }

@@ -153,12 +153,9 @@ def speedup_over_processes(times: PairedTimes) -> Speedup | None:
     return Speedup(point, point * math.exp(-below * error), point * math.exp(above * error))
 
 
-def shown(found: Speedup | None, *, trusted: bool = True) -> RatioInterval | None:
-    """A speedup as ``summary.json`` has it; without its interval where times are not to be trusted."""
-    if found is None:
-        return None
-    low, high = (found.low, found.high) if trusted else (None, None)
-    return {"ratio": found.ratio, "low": low, "high": high}
+def shown(found: Speedup | None) -> RatioInterval | None:
+    """A speedup as ``summary.json`` has it."""
+    return None if found is None else {"ratio": found.ratio, "low": found.low, "high": found.high}
 
 
 def halves(times: PairedTimes) -> tuple[float | None, float | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +13,9 @@ from spsbench.axes import EAGER, ArmIdentity, identity, is_beam, label, own_ars,
 from spsbench.engines.external.engine import Ran, unequal
 from spsbench.records import SCHEMA_VERSION, Loop
 from spsbench.stats.acceptance import acceptance, disagreement, share_of_optimum
-from spsbench.stats.anytime import paired_speedup
 from spsbench.stats.bootstrap import finite, plain, ratio
-from spsbench.stats.conditions import (
-    contention,
-    distrust,
-    separated,
-    slow_sequences,
-    unlike_workers,
-    warnings,
-)
+from spsbench.stats.certainty import OVER_TIME, Certainty
+from spsbench.stats.conditions import contention, separated, slow_sequences, unlike_workers, warnings
 from spsbench.stats.corpus import CorpusMetric, corpus_metrics, intervals, without_figure
 from spsbench.stats.latency import energy, positions, tails
 from spsbench.stats.losslessness import alpha_leviathan, losslessness
@@ -31,8 +24,9 @@ from spsbench.stats.predict.costs import hindsight, prediction, replayed
 from spsbench.stats.predict.factors import why
 from spsbench.stats.predict.roofline import ceiling
 from spsbench.stats.predict.verdict import verdicts
-from spsbench.stats.speedup import drifted, finished, halves, in_both, loops_of, pair, share_slower, shown
+from spsbench.stats.speedup import SEQUENCE, drifted, finished, halves, in_both, loops_of, pair, share_slower
 from spsbench.stats.surface import surfaces
+from spsbench.store.timings import LOST
 from spsbench.summary_types import (
     Acceptance,
     ArmRow,
@@ -42,7 +36,6 @@ from spsbench.summary_types import (
     Engines,
     Labels,
     Numbers,
-    RatioInterval,
     Summary,
 )
 from spsbench.tasks.metrics.kind import MetricKind
@@ -92,17 +85,8 @@ class _Measured:
     loops: Mapping[str, pd.DataFrame]
     info: Mapping[str, Any]
     corpora: Mapping[str, CorpusMetric]
-    trusted: bool
-    anytime: bool
-
-    def speedup(
-        self, baseline: pd.DataFrame | None, arm: pd.DataFrame, *, prefill: bool = False
-    ) -> RatioInterval | None:
-        """Of an arm over its baseline, if it has one."""
-        if baseline is None:
-            return None
-        found = paired_speedup(baseline, arm, prefill=prefill, anytime=self.anytime)
-        return shown(found, trusted=self.trusted)
+    clean: bool
+    certainty: Certainty
 
     def of_arm(self, key: str, arm: str) -> Any:
         """What the runner recorded for all arms or by arm."""
@@ -119,14 +103,20 @@ def _summarise(
 ) -> Summary:
     """The same for sequences of one and the same conditions."""
     taken = contention(samples, info)
+    samples = _with_loop_counts(samples, loops)
     run = _Measured(
         samples={str(arm): part for arm, part in samples.groupby("arm", sort=False)},
         loops={str(arm): part for arm, part in loops.groupby("arm", sort=False)} if len(loops) else {},
         info=info,
         corpora=corpus_metrics(info, kinds),
-        trusted=taken["trusted"],
-        anytime=bool((info.get("stopping") or {}).get("anytime")),
+        clean=taken["trusted"],
+        certainty=Certainty(
+            anytime=bool((info.get("stopping") or {}).get("anytime")),
+            over_time=info.get("interval") == OVER_TIME,
+            lost={} if taken["trusted"] else taken["lost_by_arm"],
+        ),
     )
+    anytime = run.certainty.anytime
     arms = _arms(info)
     rows = [_row(run, arm, arms, run.samples.get(arm["arm"], samples.iloc[:0])) for arm in arms]
     _add_alpha_leviathan(rows, run.samples)
@@ -135,10 +125,10 @@ def _summarise(
     judged = plain(losslessness(run.samples, rows, None if dtype is None else str(dtype), info.get("proof")))
     quality = plain(parity(run.samples, rows, info.get("headline_metric"), info.get("metrics"), run.corpora))
     labels = _labels(run)
-    if joules := energy(run.samples, rows, info, trusted=run.trusted, anytime=run.anytime):
+    if joules := energy(run.samples, rows, info, trusted=run.clean, anytime=anytime):
         labels["energy"] = plain(joules)
     alarmed = {arm["arm"] for arm in judged["arms"] if arm["verdict"] == "alarm"} if judged else set()
-    sized = plain(surfaces(run.samples, rows, trusted=run.trusted))
+    sized = plain(surfaces(run.samples, rows, trusted=run.clean))
     found: Summary = {
         "schema_version": SCHEMA_VERSION,
         **labels,
@@ -152,12 +142,12 @@ def _summarise(
         "token_sha256": token_hash(samples),
         "complete": not any(row["failed"] or row["missing"] for row in rows),
         "warnings": [
-            *distrust(taken["reasons"]),
             *_of_the_run(info),
             *unlike_workers(info),
+            *_of_timings(samples, info),
             *_of_the_outputs(samples, info),
             *without_figure(finished(samples), run.corpora),
-            *warnings(rows, judged, quality, anytime=run.anytime),
+            *warnings(rows, judged, quality, anytime=anytime),
             *slow_sequences(run.samples, rows),
         ],
         "conditions": [],
@@ -165,6 +155,15 @@ def _summarise(
     if not sized:
         del found["surfaces"]
     return found
+
+
+def _with_loop_counts(samples: pd.DataFrame, loops: pd.DataFrame) -> pd.DataFrame:
+    """The samples with their number of loops, 0 where none were seen."""
+    if not len(loops) or "arm" not in loops:
+        return samples.assign(loop_count=0)
+    key = [name for name in (*SEQUENCE, "arm") if name in samples and name in loops]
+    counts = loops.groupby(key, sort=False, observed=True).size().rename("loop_count")
+    return samples.drop(columns="loop_count", errors="ignore").join(counts, on=key).fillna({"loop_count": 0})
 
 
 def _arms(info: Mapping[str, Any]) -> list[ArmIdentity]:
@@ -197,7 +196,7 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
     own_baseline = of_engine["arm"] if of_engine is not None and of_engine["arm"] in run.samples else None
     times = None if base is None else pair(base, own)
     # A half is held against the ordinary interval: that is what a half leaves in one case of twenty.
-    ordinary = None if base is None else paired_speedup(base, own)
+    ordinary = replace(run.certainty, anytime=False).undisturbed(base, own)
     tokens, decode_s = int(done["new_tokens"].sum()), float(done["decode_s"].sum())
     expected = run.of_arm("expected_sequences", name)
     loops = loops_of(run.loops[name], done, len(own)) if name in run.loops else None
@@ -207,7 +206,7 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
     )
     # The peak is of this process.
     separate = ((run.info.get("engines") or {}).get(name) or {}).get("separate", False)
-    speedup = run.speedup(base, own) if run.anytime else shown(ordinary, trusted=run.trusted)
+    speedup = run.certainty.speedup(base, own)
     row: ArmRow = {
         **arm,
         "sequences": len(done),
@@ -222,18 +221,18 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
         "metric_intervals": intervals(done, run.corpora, name),
         "baseline": baseline,
         "speedup": speedup,
-        "end_to_end_speedup": run.speedup(base, own, prefill=True),
+        "end_to_end_speedup": run.certainty.speedup(base, own, prefill=True),
         "speedup_halves": None if times is None else [*halves(times)],
         "share_slower": None
         if base is None
         else share_slower(pair(base.drop(columns="wave", errors="ignore"), own)),
         "paired_prompts": None if base is None else int(in_both(base, own)[1]["example_id"].nunique()),
         "paired_waves": 0 if times is None else len(times),
-        "drifted": run.trusted and times is not None and ordinary is not None and drifted(times, ordinary),
+        "drifted": run.clean and times is not None and ordinary is not None and drifted(times, ordinary),
         "own_baseline": own_baseline,
         "own_speedup": speedup
         if own_baseline == baseline
-        else run.speedup(run.samples.get(own_baseline or ""), own),
+        else run.certainty.speedup(run.samples.get(own_baseline or ""), own),
         "acceptance": _acceptance(loops, arm) if loops is not None and speculative else None,
         "acceptance_z": disagreement(loops) if loops is not None and speculative else None,
         "share_of_optimum": share_of_optimum(loops) if loops is not None and speculative else None,
@@ -342,7 +341,7 @@ def _category_row(run: _Measured, row: ArmRow, own: Mapping[str, pd.DataFrame]) 
         "tokens": tokens,
         "ms_per_token": _ms(float(done["decode_s"].sum()), tokens),
         "baseline": baseline,
-        "speedup": None if baseline is None else run.speedup(own[baseline], samples),
+        "speedup": None if baseline is None else run.certainty.speedup(own[baseline], samples),
         "tokens_per_loop": None if seen is None or seen.empty else _mean(seen, "emitted"),
         "metrics": metrics(done, run.corpora),
         "lossless": row["lossless"],
@@ -354,7 +353,7 @@ def _diagnostics(
 ) -> Diagnostics:
     """The parts that explain the rows; each null where it has nothing to say.
 
-    Times that are not to be trusted explain nothing and give no verdict. Each row also gets its own
+    Times that others disturbed so much that nothing is decided explain nothing. Each row also gets its own
     ``prediction``, null for arms that predict nothing.
     """
     # A loop of a beam search counts steps of the search: no model of tokens per loop is about them.
@@ -365,17 +364,17 @@ def _diagnostics(
         for arm, part in run.loops.items()
         if arm in arms
     }
-    explained = why(run.samples, run.loops, sampled) if run.trusted else None
+    explained = why(run.samples, run.loops, sampled)
+    judged = verdicts(run.samples, rows, explained, run.certainty, alarmed=alarmed)
+    decided = run.clean or (bool(judged) and all(each["outcome"] != "unclear" for each in judged or ()))
     found: Diagnostics = {
         "prediction": prediction(sampled, run.info, {} if evidence is None else replayed(evidence, sampled)),
-        "why": explained,
-        "ceiling": ceiling(run.samples, sampled, run.info),
+        "why": explained if decided else None,
+        "ceiling": ceiling(run.samples, sampled, run.info) if decided else None,
         "tails": tails(run.samples, loops, rows),
         "positions": positions(loops, rows),
-        "hindsight": hindsight(run.samples, loops, rows),
-        "verdict": verdicts(run.samples, rows, explained, anytime=run.anytime, alarmed=alarmed)
-        if run.trusted
-        else None,
+        "hindsight": hindsight(run.samples, loops, rows) if decided else None,
+        "verdict": judged,
     }
     found = plain(found)
     predicted = {arm["arm"]: arm for arm in found["prediction"]["arms"]} if found["prediction"] else {}
@@ -416,6 +415,22 @@ def _of_the_run(info: Mapping[str, Any]) -> Iterator[str]:
         )
     for arm, reason in (info.get("engines_left_out") or {}).items():
         yield f"{arm} was left out, its engine could not be started: {reason}."
+
+
+def _of_timings(samples: pd.DataFrame, info: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences on what was timed again, and on what could not be seen."""
+    if differing := (info.get("remeasured") or {}).get("differing"):
+        yield (
+            f"{len(differing)} timings taken again wrote other tokens from the same seed, e.g. "
+            f"{differing[0]}: what answered is not deterministic."
+        )
+    if info.get("interval") and not finished(samples).empty:
+        seen = [each for each in samples["conditions"] if isinstance(each, Mapping) and {*LOST} & each.keys()]
+        if not seen:
+            yield (
+                "This machine counts neither waiting for a CPU nor stolen time: whether others disturbed the "
+                "times is not known."
+            )
 
 
 def _of_the_outputs(samples: pd.DataFrame, info: Mapping[str, Any]) -> Iterator[str]:

@@ -59,6 +59,7 @@ OF_SAMPLE = {
     "category": Field("text", null=True, later=True, sparse=True),
     "wave": Field("string", null=True, later=True, sparse=True),
     "unread": Field("text", null=True, later=True, sparse=True),
+    "attempt": Field("int32", null=True, later=True, sparse=True),
     "error": Field("text", null=True),
 }
 OF_GENERATION = {

@@ -13,27 +13,21 @@ from functools import cached_property
 from itertools import chain, zip_longest
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import yaml
 
 from spsbench import files
 from spsbench.errors import IncompleteError, UsageError
 from spsbench.records import Prompt, Sample
-from spsbench.store import codec, opening, tables
+from spsbench.store import codec, opening, tables, timings
 from spsbench.store.journal import Journal, Row
 from spsbench.store.opening import CONFIG_FILE, PROMPTS_FILE, RUN_FILE, condition, differences, joined
-
-Key = tuple[str, int, str]
+from spsbench.store.timings import Key, Timing
 
 SAMPLES_FILE = "samples.jsonl"
 SCORES_FILE = "scores.jsonl"
 REPORT_FILE = "report.md"
-
-
-class _Entry(NamedTuple):
-    offset: int
-    failed: bool
 
 
 class RunStore:
@@ -45,22 +39,35 @@ class RunStore:
         self._lock = lock_descriptor
         if lock_descriptor is not None:
             # What a crash left is repaired now, not at the first sample.
-            _ = self._entries, self._scores
+            _ = self._timings, self._scores
 
     @cached_property
     def _journal(self) -> Journal:
         """Read whole when it is first needed: a report of a long run may never need it."""
-        return Journal(self.directory / SAMPLES_FILE, _entry, writable=self._lock is not None)
+        return Journal(self.directory / SAMPLES_FILE, _timing, writable=self._lock is not None)
 
     @cached_property
     def _score_journal(self) -> Journal:
         return Journal(self.directory / SCORES_FILE, _score, writable=self._lock is not None)
 
     @cached_property
-    def _entries(self) -> dict[Key, _Entry]:
-        """Where the last attempt at each sample stands."""
-        digests = self._journal.digests.items()
-        return {key: _Entry(offset, failed) for offset, (key, failed) in digests}
+    def _timings(self) -> dict[int, Timing]:
+        """Every line of the journal by its offset."""
+        return dict(self._journal.digests)
+
+    @cached_property
+    def _counted(self) -> dict[Key, list[int]]:
+        """The offsets of each sample's lines that count, in order of attempts; of a failed one the last."""
+        attempts = timings.rounds([*self._timings.values()])
+        found: dict[Key, dict[int, int]] = {}
+        for offset, timing in self._timings.items():
+            found.setdefault(timing.key, {})[timing.attempt] = offset
+        counted = {}
+        for key, offsets in found.items():
+            place = self._timings[next(iter(offsets.values()))].round
+            own = [number for number in timings.counting(attempts[place]) if number in offsets]
+            counted[key] = [offsets[number] for number in sorted(own or offsets)[: None if own else 1]]
+        return counted
 
     @cached_property
     def _scores(self) -> dict[Key, dict[str, float]]:
@@ -127,8 +134,9 @@ class RunStore:
 
     def append(self, sample: Sample) -> None:
         """Write a finished or failed sample; it is on the disk when this returns."""
-        offset = self._journal.append(codec.encode_sample(sample))
-        self._entries[sample.key] = _Entry(offset, sample.error is not None)
+        row = codec.encode_sample(sample)
+        self._timings[self._journal.append(row)] = Timing.of(row)
+        self.__dict__.pop("_counted", None)
 
     def append_scores(self, key: Key, scores: dict[str, float]) -> None:
         """Add scores to the sample under ``key``; a later value of the same metric wins."""
@@ -139,14 +147,26 @@ class RunStore:
 
     def done(self) -> set[Key]:
         """Keys of the samples that need not be generated again; failed ones are not among them."""
-        return {key for key, entry in self._entries.items() if not entry.failed}
+        return {key for key, (offset, *_) in self._counted.items() if not self._timings[offset].failed}
 
     def failed(self) -> set[Key]:
         """Keys of the samples whose last attempt failed."""
-        return {key for key, entry in self._entries.items() if entry.failed}
+        return {key for key, (offset, *_) in self._counted.items() if self._timings[offset].failed}
+
+    def timings(self) -> list[Timing]:
+        """Every timing of every sequence, in the order in which they were made."""
+        return [*self._timings.values()]
+
+    def replaced(self) -> int:
+        """How many first timings do not count, a later one having been disturbed less."""
+        return sum(self._timings[offset].attempt > 1 for offset, *_ in self._counted.values())
+
+    def sample(self, key: Key) -> Sample:
+        """The sample under ``key``, as ``samples`` has it."""
+        return codec.decode_sample(timings.averaged([*self._journal.read(self._counted[key])]))
 
     def samples(self) -> Iterator[Sample]:
-        """Every sample with its scores, in journal order; of several attempts the last."""
+        """Every sample with its scores, in journal order; see ``timings`` for which of its lines count."""
         return map(codec.decode_sample, self._rows())
 
     def frames(self) -> tables.Frames:
@@ -160,6 +180,10 @@ class RunStore:
         """Write ``arms``, ``samples``, ``loops``, ``tokens`` and ``evidence.parquet``, each atomically."""
         stamp = _stamp(self.directory)
         tables.write_tables(self.directory, tables.build_tables(self._rows()), self.arms(), stamp)
+        if any(timing.attempt > 1 for timing in self._timings.values()):
+            counted = {offset for offsets in self._counted.values() for offset in offsets}
+            rows = zip(self._timings, self._journal.read(self._timings), strict=True)
+            tables.write_timings(self.directory, ((row, offset in counted) for offset, row in rows))
 
     def write_report(self, text: str) -> None:
         files.write_text(self.directory / REPORT_FILE, text)
@@ -180,8 +204,9 @@ class RunStore:
         return codec.read_prompts(self.directory / PROMPTS_FILE)
 
     def _rows(self) -> Iterator[Row]:
-        """The row that counts of every sample, in journal order, with its scores."""
-        for row in self._journal.read(sorted(entry.offset for entry in self._entries.values())):
+        """The row of every sample, in journal order, with its scores."""
+        for offsets in sorted(self._counted.values()):
+            row = timings.averaged([*self._journal.read(offsets)])
             row["scores"] = row["scores"] | self._scores.get(_key(row), {})
             yield row
 
@@ -206,10 +231,9 @@ def _key(row: Row) -> Key:
     return row["example_id"], row["sample_index"], row["arm"]
 
 
-def _entry(row: Row) -> tuple[Key, bool]:
-    """Key of a sample's row, and whether it failed."""
+def _timing(row: Row) -> Timing:
     codec.check_sample(row)
-    return _key(row), row["error"] is not None
+    return Timing.of(row)
 
 
 def _score(row: Row) -> tuple[Key, dict[str, float]]:

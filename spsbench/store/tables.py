@@ -38,20 +38,21 @@ _SAMPLE_ORDER = (
     *("prefill_s", "decode_s", "token_ids", "text", "scores", "losslessness", "error", "condition"),
     *("conditions", "category", "hypotheses", "latency_s", "wave"),
 )
-_SAMPLE_KINDS = {"new_tokens": "int32"} | {
+_SAMPLE_KINDS = {"new_tokens": "int32", "timings": "map"} | {
     name: "string" if field.kind in ("text", "hypotheses") else field.kind
     for name, field in FIELDS.items()
     if name not in ("loops", "trace", "token_evidence")  # which have tables of their own
 }
 SAMPLE_COLUMNS = {name: _SAMPLE_KINDS[name] for name in dict.fromkeys((*_SAMPLE_ORDER, *_SAMPLE_KINDS))}
 # What runs of the first versions lack; a sample without it was measured under the only conditions there were.
-_LATER: dict[str, Any] = {"conditions": None} | {
+_LATER: dict[str, Any] = {"conditions": None, "timings": None} | {
     name: field.without for name, field in FIELDS.items() if field.later and name in SAMPLE_COLUMNS
 }
 _OPTIONAL = _LATER.keys() | LATER_LOOP_COLUMNS
 # What samples of the first schema repeat of their arm.
 _EARLIER = ["method", "engine", "sampling", "k"]
 _KEY = ("example_id", "sample_index", "arm")
+_TIMED = ("attempt", "order", "prefill_s", "decode_s", "new_tokens", "condition", "conditions", "error")
 _STAMP = b"spsbench_journal_bytes"
 
 
@@ -65,8 +66,10 @@ class Frames:
         samples: one row per sequence in order of measurement, failed ones included (``error`` is then not
             null). ``order`` is the place among the arms of the same prompt and sample. ``token_ids`` holds
             lists, ``scores`` and ``losslessness`` dictionaries (``losslessness`` None if not kept).
-            ``hypotheses`` is what a beam search finished, as JSON (``Hypothesis``), best first. ``latency_s``
-            and ``wave`` are of batches, see ``Generation`` and ``Sample``, as for ``unread``.
+            ``hypotheses`` is what a beam search finished, as JSON (``Hypothesis``), best first.
+            ``latency_s`` and ``wave`` are of batches, see ``Generation`` and ``Sample``, as for ``unread``.
+            ``timings`` are the decoding seconds by attempt of a sequence that was timed several times,
+            ``decode_s`` their mean; ``attempt`` the first of those that count.
         loops: one row per loop, in order within each sample; NaN where an engine cannot see a phase, and in
             ``comm_s`` where the target was not split over processes.
         evidence: one row per emitted token that was read again, see ``TokenEvidence``; NaN where a row is
@@ -152,6 +155,24 @@ def write_tables(directory: Path, tables: dict[str, Any], arms: Sequence[Row], s
                 compression="zstd",
                 write_page_checksum=True,
             )
+
+
+def write_timings(directory: Path, rows: Iterable[tuple[Row, bool]]) -> None:
+    """Write ``timings.parquet``: of every line of the journal its times, and whether it counts."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {name: SAMPLE_COLUMNS[name] for name in (*_KEY, *_TIMED)}
+    columns: dict[str, list[Any]] = {name: [] for name in (*kinds, "counts")}
+    for row, counts in rows:
+        for name in kinds:
+            value: Any = (row.get("attempt") or 1) if name == "attempt" else _cell(row, name)
+            columns[name].append([*value.items()] if kinds[name] == "map" and value is not None else value)
+        columns["counts"].append(counts)
+    types = {name: _arrow_type(kind) for name, kind in kinds.items()} | {"counts": pa.bool_()}
+    table = pa.table({name: pa.array(values, types[name]) for name, values in columns.items()})
+    with replacing(directory / "timings.parquet") as file:
+        pq.write_table(table, file, compression="zstd", write_page_checksum=True)
 
 
 def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:

@@ -28,7 +28,8 @@ def test_whichever_part_is_synthetic_the_page_and_that_part_say_so(make_summary:
     assert "synthetic" not in render_chen(gather_chen({"table1-a": ("A", real)}, {}))
 
 
-def test_times_that_are_not_to_be_trusted_are_called_so(make_summary: Any) -> None:
-    busy = make_summary(contention={"trusted": False, "reasons": ["others computed"]})
+def test_times_that_decide_nothing_are_called_so(make_summary: Any) -> None:
+    contention = {"trusted": False, "reasons": ["others computed"], "lost_by_arm": {"ars": 0.31}}
+    busy = make_summary(contention=contention, verdict=None)
     text = render_chen(gather_chen({"table1-a": ("A", busy)}, {}))
-    assert "DO NOT TRUST THESE TIMES: others computed" in text
+    assert "UNDECIDED: others took 31% of the time measured" in text

@@ -68,11 +68,15 @@ def test_a_category_of_failures_has_no_numbers() -> None:
     assert row["tokens_per_loop"] is None
 
 
-def test_untrusted_times_have_no_interval_and_mixed_conditions_no_times() -> None:
+def test_what_others_took_widens_intervals_and_mixed_conditions_have_no_times() -> None:
     samples, loops = sweep(ks=(0, 4), prompts=30)
     samples = samples.assign(category=["a" if int(name[1:]) % 2 else "b" for name in samples["example_id"]])
-    waited = summarise(samples.assign(conditions=[{"waited_s": 0.5}] * len(samples)), loops, {})
-    assert waited["by_category"][0]["rows"][1]["speedup"]["low"] is None
+    quiet, waited = (
+        summarise(samples.assign(conditions=[{"waited_s": lost}] * len(samples)), loops, {})
+        for lost in (0.0, 0.05)
+    )
+    ours, theirs = (found["by_category"][0]["rows"][1]["speedup"] for found in (quiet, waited))
+    assert theirs["low"] < ours["low"] < ours["high"] < theirs["high"]
     parted = samples.assign(condition=[int(int(name[1:]) > 14) for name in samples["example_id"]])
     mixed = summarise(parted, loops, {"conditions": [{"threads": 1}, {"threads": 2}]})
     rows = [row for part in mixed["by_category"] for row in part["rows"]]

@@ -1,4 +1,4 @@
-"""Others on the CPU: no interval, no recommendation, and the first thing that a reader sees."""
+"""Others on the CPU: what an interval holds of it, and where that hides the answer."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from simulated_sweep import sweep
 from summarised import summarise
 
-from spsbench.report.facts import untrusted
 from spsbench.report.sections import render
-from spsbench.stats.conditions import contention
+from spsbench.stats.certainty import OVER_TIME
+from spsbench.stats.conditions import contention, disturbance, step
 
 Make = Callable[..., pd.DataFrame]
+Summary = Any
 
 
 def measured(make_samples: Make, taken: dict[str, float] | None) -> pd.DataFrame:
@@ -47,25 +49,61 @@ def test_the_share_of_earlier_versions_counts(make_samples: Make, share: float |
     assert contention(samples, {"stolen_share": share})["trusted"] is trusted
 
 
-def test_untrusted_times_have_no_interval_and_the_reader_is_told_first(
-    make_samples: Make, make_loops: Make
-) -> None:
-    quiet, busy = (
-        summarise(measured(make_samples, {"waited_s": waited}), make_loops([4, 3] * 60), {})
-        for waited in (0.0, 0.3)
-    )
-    speedup: dict[str, Any] = quiet["rows"][1]["speedup"]
-    assert speedup["low"] < speedup["ratio"] < speedup["high"]
-    assert untrusted(quiet) == []
-    row = busy["rows"][1]
-    for name in ("speedup", "end_to_end_speedup"):
-        assert (row[name]["low"], row[name]["high"]) == (None, None)
-        assert row[name]["ratio"] == quiet["rows"][1][name]["ratio"]
-    assert busy["verdict"] is None
-    (sentence,) = untrusted(busy)
-    assert sentence.startswith("DO NOT TRUST THESE TIMES")
-    assert (busy["warnings"][0], sentence in quiet["warnings"]) == (sentence, False)
-    assert quiet["rows"][1]["speedup"]["low"] is not None
+def of(share: float, **info: Any) -> Summary:
+    """A simulated run whose threads all waited for so much of each sequence's time."""
+    samples, loops = sweep(ks=(0, 4), prompts=30)
+    seconds = samples["prefill_s"] + samples["decode_s"]
+    samples["conditions"] = [{"waited_s": share * each} for each in seconds]
+    return summarise(samples, loops, {"interval": OVER_TIME, **info})
+
+
+def test_a_share_is_held_by_the_end_that_it_may_hide() -> None:
+    """Seconds that others took of an arm delayed it by none or by all of them."""
+    quiet, busy = of(0.0), of(0.1)
+    assert busy["contention"]["lost_by_arm"] == pytest.approx({"ars-nucleus": 0.1, "sps-k4-nucleus": 0.1})
+    ours, theirs = (summary["rows"][1]["speedup"] for summary in (quiet, busy))
+    assert theirs["ratio"] == ours["ratio"]
+    assert theirs["low"] == pytest.approx(0.9 * ours["low"])
+    assert theirs["high"] == pytest.approx(ours["high"] / 0.9)
+    assert (step(quiet), disturbance(quiet)) == ("clean", [])
+    assert step(busy) == "widened"
+    (sentence,) = disturbance(busy)
+    assert sentence == "Widened: others took 10% of the time measured, and every interval holds all of it."
+    (verdict,) = busy["verdict"]
+    assert (verdict["outcome"], verdict["lost_share"]) == ("pays", pytest.approx(0.1))
+    assert busy["why"]
+
+
+def test_what_hides_the_answer_leaves_what_does_not_depend_on_it() -> None:
+    busy = of(0.7, models={"target": {"dtype": "float32"}})
+    assert step(busy) == "undecided"
+    (verdict,) = busy["verdict"]
+    assert (verdict["outcome"], verdict["leaning"]) == ("unclear", "pays")
+    assert busy["why"] is busy["ceiling"] is busy["hindsight"] is None
+    assert busy["rows"][1]["tokens_per_loop"] > 1
+    (sentence,) = disturbance(busy)
+    assert sentence.startswith("UNDECIDED: others took 70% of the time measured, which may hide the answer.")
+    assert "--remeasure" in sentence
     page = render(busy, {})
-    assert page.splitlines()[2].startswith("**DO NOT TRUST THESE TIMES")
-    assert page.count("DO NOT TRUST THESE TIMES") == 1
+    assert page.splitlines()[2].startswith("**UNDECIDED: ")
+    assert page.count("UNDECIDED") == 1
+    about = f"about {busy['rows'][1]['speedup']['ratio']:.2f}x per token"
+    assert f"Probably pays: SpS (K=4) ran {about}; others took 70% of the time." in page
+
+
+@pytest.mark.parametrize(("info", "kept"), [({}, True), ({"interval": OVER_TIME}, False)])
+def test_runs_of_earlier_versions_keep_their_intervals(info: dict[str, Any], kept: bool) -> None:
+    """They were called clean up to 6% of waiting; nothing was timed again then."""
+    samples, loops = sweep(ks=(0, 4), prompts=30)
+    seconds = samples["prefill_s"] + samples["decode_s"]
+    samples["conditions"] = [{"waited_s": 0.05 * each} for each in seconds]
+    found = summarise(samples, loops, info)
+    assert found["contention"]["trusted"] is kept
+    assert (step(found) == "clean") is kept
+
+
+def test_a_machine_that_counts_nothing_is_said_to() -> None:
+    samples, loops = sweep(ks=(0, 4), prompts=30)
+    unseen = summarise(samples.assign(conditions=None), loops, {"interval": OVER_TIME})
+    assert sum("is not known" in text for text in unseen["warnings"]) == 1
+    assert not any("is not known" in text for text in of(0.0)["warnings"])

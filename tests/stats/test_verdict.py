@@ -7,6 +7,7 @@ import pytest
 from simulated_sweep import TARGET_S, sweep
 from summarised import summarise
 
+from spsbench.stats.certainty import Certainty
 from spsbench.stats.predict.verdict import halves, verdicts
 
 
@@ -85,7 +86,7 @@ def test_few_prompts_choose_among_several_arms_nothing() -> None:
 
 def test_without_a_lossless_arm_that_has_a_speedup_there_is_no_verdict() -> None:
     assert summarise(*sweep(ks=(0,)), {})["verdict"] is None
-    assert verdicts({}, [], None, anytime=False) is None
+    assert verdicts({}, [], None, Certainty()) is None
 
 
 def test_a_broken_sampler_is_never_the_one_to_use() -> None:
@@ -93,7 +94,7 @@ def test_a_broken_sampler_is_never_the_one_to_use() -> None:
     summary = summarise(samples, loops, {})
     (sound,) = summary["verdict"]
     by_arm = {str(arm): part for arm, part in samples.groupby("arm")}
-    (found,) = verdicts(by_arm, summary["rows"], None, anytime=False, alarmed={sound["arm"]}) or []
+    (found,) = verdicts(by_arm, summary["rows"], None, Certainty(), alarmed={sound["arm"]}) or []
     assert found["arm"] != sound["arm"]
     assert sound["arm"] not in {other["arm"] for other in found["others"]}
 

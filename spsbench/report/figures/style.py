@@ -17,7 +17,7 @@ from spsbench.files import replacing
 from spsbench.report.facts import prompts
 from spsbench.report.measured import Measured
 from spsbench.report.wording import counted, models, title
-from spsbench.stats.conditions import untrusted_because
+from spsbench.stats.conditions import step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -134,7 +134,7 @@ def sheet(
     """A figure with one panel per given width, side by side, stamped with what it shows."""
     summary = measured.summary
     of_whom = f"{found}, " if (found := models(summary)) else ""
-    doubt = "DO NOT TRUST THESE TIMES: " if untrusted_because(summary) else ""
+    doubt = "UNDECIDED, others used the CPU: " if step(summary) == "undecided" else ""
     text = f"{doubt}{title(summary)}, {of_whom}{counted(prompts(summary), 'prompt')}"
     return stamped_sheet(text, bool(summary.get("synthetic")), panels, height_in, most_beside)
 

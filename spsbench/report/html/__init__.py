@@ -141,9 +141,11 @@ def _title(summary: Summary) -> str:
 
 
 def _cards(measured: Measured) -> list[dict[str, str]]:
-    """The arm of each verdict in large figures; none where the times are not to be trusted."""
+    """The arm of each verdict in large figures; none where others hid the answer."""
     rows, cards = {row["arm"]: row for row in measured.summary["rows"]}, []
     for found in measured.summary.get("verdict") or []:
+        if "leaning" in found:
+            continue
         row, speedup, whole = rows[found["arm"]], found["speedup"], found["end_to_end"]
         baseline = rows.get(row["baseline"] or "")
         before = wording.milliseconds(baseline["ms_per_token"] if baseline else None)

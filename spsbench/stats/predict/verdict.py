@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from spsbench.axes import axes, identity
-from spsbench.stats.anytime import paired_speedup
+from spsbench.stats.certainty import Certainty, time_half_width, with_error
 from spsbench.stats.predict import FEWEST_PROMPTS
 from spsbench.stats.speedup import PairedTimes, finished, shown, speedup
 from spsbench.summary_types import (
@@ -45,8 +45,8 @@ def verdicts(
     by_arm: Mapping[str, pd.DataFrame],
     rows: Sequence[ArmRow],
     why: Sequence[ArmFactors] | None,
+    certainty: Certainty,
     *,
-    anytime: bool,
     alarmed: Collection[str] = (),
 ) -> list[SpeedVerdict] | None:
     """The verdict of every sampling and batch size in which a lossless SpS arm has a speedup."""
@@ -62,7 +62,7 @@ def verdicts(
         rated = {row["arm"]: ratio for row, ratio in timed if ratio is not None}
         if rated:
             best = max(rated, key=lambda arm: rated[arm]["ratio"])
-            found.append(_verdict(best, rated, arms, by_arm, factors.get(best), anytime=anytime))
+            found.append(_verdict(best, rated, arms, by_arm, factors.get(best), certainty))
     return found or None
 
 
@@ -78,29 +78,35 @@ def _verdict(
     arms: Sequence[ArmRow],
     by_arm: Mapping[str, pd.DataFrame],
     factors: ArmFactors | None,
-    *,
-    anytime: bool,
+    certainty: Certainty,
 ) -> SpeedVerdict:
     best = next(row for row in arms if row["arm"] == name)
     ars = str(best["baseline"])
     others = [row for row in arms if row["arm"] in rated and row["arm"] != name]
-    elsewhere = None
+    elsewhere, anytime = None, certainty.anytime
     if others and not anytime and best.get("paired_waves") is None:  # waves are too few to be halved
-        elsewhere = _chosen_elsewhere(ars, {arm: by_arm[arm] for arm in (ars, *rated)})
+        elsewhere = _chosen_elsewhere(ars, {arm: by_arm[arm] for arm in (ars, *rated)}, certainty)
     few = bool(others) and not anytime and (best["paired_prompts"] or 0) < FEWEST_PROMPTS
-    return {
+    outcome = "unclear" if few else _outcome(rated[name], elsewhere)
+    found = {
         **identity(best),
-        "outcome": "unclear" if few else _outcome(rated[name], elsewhere),
+        "outcome": outcome,
         "candidates": len(rated),
         "prompts": int(best["paired_prompts"] or 0),
         "speedup": rated[name],
         "end_to_end": best["end_to_end_speedup"],
-        "others": [_against(row, by_arm[row["arm"]], by_arm[name], anytime=anytime) for row in others],
+        "others": [_against(row, by_arm[row["arm"]], by_arm[name], certainty) for row in others],
         "elsewhere": elsewhere,
         "binding": None if factors is None else factors["binding"],
         "break_even": None if factors is None else factors["break_even"],
         "tail_s": {"chosen": _tail(by_arm[name]), "ars": _tail(by_arm[ars])},
     }
+    if lost := max(certainty.lost.get(ars, 0.0), certainty.lost.get(name, 0.0)):
+        found["lost_share"] = lost
+        plain = shown(certainty.undisturbed(by_arm[ars], by_arm[name]))
+        if outcome == "unclear" and plain is not None and not few:
+            found["leaning"] = _outcome(plain, None)
+    return cast("SpeedVerdict", found)
 
 
 def _outcome(measured: RatioInterval, elsewhere: ChosenElsewhere | None) -> Outcome:
@@ -114,14 +120,18 @@ def _outcome(measured: RatioInterval, elsewhere: ChosenElsewhere | None) -> Outc
     return "pays" if low > 1.0 else "unclear"
 
 
-def _against(other: ArmRow, samples: pd.DataFrame, fastest: pd.DataFrame, *, anytime: bool) -> AgainstBest:
+def _against(
+    other: ArmRow, samples: pd.DataFrame, fastest: pd.DataFrame, certainty: Certainty
+) -> AgainstBest:
     """How much faster the fastest arm is than another, paired."""
-    gain = shown(paired_speedup(samples, fastest, anytime=anytime))
+    gain = certainty.speedup(samples, fastest)
     slower = gain is not None and gain["low"] is not None and gain["low"] > 1.0
     return {**identity(other), "gain": gain, "slower": slower}
 
 
-def _chosen_elsewhere(ars: str, samples: Mapping[str, pd.DataFrame]) -> ChosenElsewhere | None:
+def _chosen_elsewhere(
+    ars: str, samples: Mapping[str, pd.DataFrame], certainty: Certainty
+) -> ChosenElsewhere | None:
     """What choosing an arm on one half of the prompts gave on the other half, both ways, over ArS.
 
     ArS is one of the arms that may be chosen, first where it is as fast as another.
@@ -133,14 +143,21 @@ def _chosen_elsewhere(ars: str, samples: Mapping[str, pd.DataFrame]) -> ChosenEl
     common = set.intersection(*(set(table.index) for table in tables.values()))
     if len(common) < FEWEST_PROMPTS:
         return None
-    parts = []
+    parts, picked = [], set()
     one, other = halves(common)
     for choosing, judging in ((one, other), (other, one)):
         chosen = min(tables, key=lambda arm: _per_token(tables[arm].loc[choosing]))
+        picked.add(chosen)
         judged = (tables[arm].loc[judging].to_numpy(dtype=np.float64).T for arm in (ars, chosen))
         parts.append(np.concatenate([*judged]))
-    found = shown(speedup(PairedTimes(*np.concatenate(parts, axis=1))))
-    return None if found is None else {**found, "prompts": len(common)}
+    found = speedup(PairedTimes(*np.concatenate(parts, axis=1)))
+    if found is None:
+        return None
+    for arm in picked - {ars}:  # of two arms the wider error
+        wider = with_error(found, time_half_width(samples[ars], samples[arm]) if certainty.over_time else 0.0)
+        found = certainty.widened(wider, ars, arm)
+    shown_as = shown(found)
+    return None if shown_as is None else {**shown_as, "prompts": len(common)}
 
 
 def _per_token(table: pd.DataFrame) -> float:

@@ -129,6 +129,12 @@ class Readings:
         """Seconds of reading one text again, with every drafter; 0 where none was read."""
         return self.reading_s / len(self._read) if self._read else 0.0
 
+    def remeasuring(self, rounds: int, *, short: bool) -> None:
+        """Texts are written, not timed."""
+
+    def remeasured(self, sample: Sample) -> None:
+        """Texts are written, not timed."""
+
     def expecting(self, total: int | None, sentence: str) -> None:
         """The texts count up to all there are: the budget may end them earlier."""
 

@@ -1,0 +1,180 @@
+"""Time again what others disturbed, and a run that is shorter than what a machine's state lasts.
+
+A sequence is deterministic, so a further timing of it is a timing of the same work. What counts is decided
+by what others took meanwhile (``store.timings``). How fast a machine is also changes within tens of seconds
+by what no counter shows, its neighbours' memory traffic for one: a run of a few seconds meets one such
+state, and is timed until it has met several, which its interval then holds (``stats.certainty``; decision
+0048).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+
+from spsbench.drafters.registry import drafter_kind
+from spsbench.engines.arms import is_peer
+from spsbench.records import Arm, Generation, Sample
+from spsbench.runner.engines import Answer, reason_of
+from spsbench.runner.plan import Plan, Watcher
+from spsbench.runner.stopping import Turn, all_turns, derive_seed, together
+from spsbench.store import RunStore
+from spsbench.store.codec import encode_sample
+from spsbench.store.timings import CLEAN, Round, Timing, disturbed, shares_lost
+from spsbench.summary_types import Remeasured, RemeasuringEnd
+
+LEAST_S = 30.0
+"""A run that measured for fewer seconds is timed for so many more."""
+
+FEWEST_PROMPTS = 20
+"""Below, prompts decide how wide an interval is, and a longer look at the machine adds little."""
+
+_HOPELESS = 40
+"""After so many rounds in a row of which none came out clean the rest is left as it is."""
+
+Read = Callable[[Turn, Answer], Sample]
+Measure = Callable[[Iterable[list[Turn]], Read], Iterator[Sample]]
+"""Has turns generated, each group at once, and makes samples of the answers."""
+
+
+class Remeasuring:
+    """Which rounds of a run are timed again, until when, and what came of it."""
+
+    def __init__(self, plan: Plan, store: RunStore, condition: int) -> None:
+        self._plan, self._store, self._condition = plan, store, condition
+        self._differing = list((store.run_info().get("remeasured") or {}).get("differing", []))
+        self._rounds: dict[Round, list[Turn]] = {}
+        if not any(map(_remembers, plan.arms)):
+            for turn in all_turns(plan):
+                self._rounds.setdefault(turn.round, []).append(turn)
+        timings = store.timings()
+        self._measured_s = sum(timing.spent_s for timing in timings if timing.attempt == 1)
+        self._spent_s = sum(timing.spent_s for timing in timings if timing.attempt > 1)
+
+    @property
+    def budget_s(self) -> float:
+        """Seconds for all further timings; by default as many as the first took, ``LEAST_S`` for a short
+        run."""
+        asked = self._plan.config.remeasure_s
+        if asked is not None:
+            return asked
+        short = len(self._plan.prompts) >= FEWEST_PROMPTS and self._measured_s < LEAST_S
+        return LEAST_S if short else self._measured_s
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether the run has met few states of its machine so far."""
+        left = self.budget_s > max(self._spent_s, self._measured_s)
+        return left and self._plan.config.remeasure_s is None
+
+    def is_due(self) -> bool:
+        """Whether a run that has all of its sequences is to be timed further."""
+        info = self._store.run_info()
+        if info.get("interval") is None or not self._store.timings():
+            return False
+        if (before := info.get("remeasured")) is not None:
+            asked = self._plan.config.remeasure_s
+            if asked is None or asked <= before["seconds"]:
+                return False
+        return bool(self._wanted())
+
+    def carry_out(self, measure: Measure, watcher: Watcher) -> Iterator[Sample]:
+        """Time rounds again, one sample for each timing; each must be in the store before the next is
+        taken."""
+        ended: RemeasuringEnd | None = None
+        hopeless = 0
+        while ended is None:
+            wanted = self._wanted()
+            if not wanted:
+                ended = "budget"
+            else:
+                watcher.remeasuring(len(wanted), short=self._is_short)
+            for place, attempt in wanted:
+                if self._spent_s >= self.budget_s:
+                    ended = "budget"
+                    break
+                if hopeless >= _HOPELESS:
+                    ended = "hopeless"
+                    break
+                made = []
+                for sample in measure(self._groups(place, attempt), partial(self._made_of, attempt)):
+                    sample.condition = self._condition
+                    made.append(Timing.of(encode_sample(sample)))
+                    self._spent_s += made[-1].spent_s
+                    yield sample
+                clean = all(share is None or share <= CLEAN for share in shares_lost(made))
+                hopeless = 0 if clean else hopeless + 1
+        self._note(ended)
+
+    def _wanted(self) -> list[tuple[Round, int]]:
+        """The rounds of a pass with the number of their next attempt: disturbed ones, all of a short run."""
+        if self.budget_s <= self._spent_s:
+            return []
+        timings = [timing for timing in self._store.timings() if timing.condition == self._condition]
+        attempts: dict[Round, int] = {}
+        for timing in timings:
+            attempts[timing.round] = max(attempts.get(timing.round, 1), timing.attempt)
+        chosen = attempts if self._is_short else disturbed(timings)
+        return [(place, attempts[place] + 1) for place in chosen if place in self._rounds]
+
+    def _groups(self, place: Round, attempt: int) -> Iterator[list[Turn]]:
+        """The turns of a round, its arms in another order than before."""
+        done = self._store.done()
+        arms: dict[Arm, list[Turn]] = {}
+        for turn in self._rounds[place]:
+            if turn.key in done:
+                arms.setdefault(turn.arm, []).append(turn)
+        shuffled = [*arms]
+        purpose = f"order of attempt {attempt}"
+        random.Random(derive_seed(self._plan.config.seed, place[0], place[1] or 0, purpose)).shuffle(shuffled)
+        turns = (replace(turn, order=order) for order, arm in enumerate(shuffled) for turn in arms[arm])
+        return together(turns)
+
+    def _made_of(self, attempt: int, turn: Turn, answer: Answer) -> Sample:
+        """The sample that has the times of an answer, and all else of what was written before."""
+        before = self._store.sample(turn.key)
+        sample = replace(before, attempt=attempt, order=turn.order, error=None, conditions={}, scores={})
+        if not isinstance(answer, Generation):
+            empty = Generation([], "", None, 0.0, 0.0, "error")
+            return replace(sample, generation=empty, error=reason_of(answer))
+        kept = before.generation
+        if answer.tokens != kept.tokens:
+            self._differing.append(f"{turn.prompt.example_id} {turn.arm.name}")
+            if is_peer(turn.arm):  # its timings are of its own text
+                return replace(sample, generation=replace(answer, kept_rows=None))
+            sample.error = "timed again, it wrote other tokens from the same seed"
+        same = replace(kept, prefill_s=answer.prefill_s, decode_s=answer.decode_s)
+        same.latency_s, same.loops = answer.latency_s, answer.loops
+        return replace(sample, generation=same)
+
+    def _note(self, ended: RemeasuringEnd) -> None:
+        """Bring run.json up to date with what was timed again; nothing where nothing was."""
+        timings = self._store.timings()
+        again = [timing for timing in timings if timing.attempt > 1]
+        left = disturbed(timings)
+        if not again and not left:
+            return
+        record: Remeasured = {
+            "timings": len(timings) - len(again),
+            "again": len(again),
+            "replaced": len(again) and self._store.replaced(),
+            "disturbed": len(left),
+            "seconds": self._spent_s,
+            "budget_s": self.budget_s,
+            "ended": ended if left else "clean",
+            "differing": self._differing,
+        }
+        self._store.note(remeasured=record)
+
+
+def is_due(plan: Plan, store: RunStore) -> bool:
+    """Whether a run that has all of its sequences is to be timed further, under its latest conditions."""
+    latest = len(store.run_info().get("conditions") or [None]) - 1
+    return Remeasuring(plan, store, latest).is_due()
+
+
+def _remembers(arm: Arm) -> bool:
+    """Whether what an arm drafts depends on the sequences before, so that none can be repeated."""
+    return arm.method == "sps" and not is_peer(arm) and drafter_kind(arm.drafter.name).outlives(arm.drafter)

@@ -1,0 +1,192 @@
+"""What the interval of a speedup holds: prompts, stretches of time, and what others took.
+
+**Prompts** are one source of error, by the jackknife (``speedup``). **Time** is another: how fast a
+machine is for either arm changes within tens of seconds by what no counter shows, and the more slowly the
+more. Over eight minutes of one process the speedup of 8 seconds went from 1.44 to 1.90, with an Allan
+deviation of 4% at 8, 16, 32 and 64 seconds alike: 1/f noise, whose mean over a run is hardly better known
+than that of a fifth of it. So the spread of a run's own fifths goes into the interval undivided. Which
+process measured explains nothing beyond that (``benchmarks/processes.py``, decision 0048). **Others** took
+what ``waited_s`` and ``stolen_s`` count: where that is more than ``CLEAN`` of an arm's time, the end that it
+may hide is moved by all of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from spsbench.records import Speedup
+from spsbench.stats.anytime import paired_speedup
+from spsbench.stats.bootstrap import LEVEL, Floats
+from spsbench.stats.speedup import column, in_both, shown
+from spsbench.summary_types import RatioInterval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OVER_TIME = "prompts and time"
+"""In run.json: its intervals hold stretches of time, too. Runs of earlier versions keep theirs."""
+
+STRETCHES = 5
+"""Parts of a run by time. More of them are nearer to each other in time, and their noise is larger."""
+
+FEWEST_TIMES = 4
+"""Timings of a prompt from which each stretch has all prompts; there are as many stretches, five at most."""
+
+FEWEST_IN_STRETCH = 8
+"""Timings without which a stretch has no spread of its own to be held against."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certainty:
+    """How the intervals of a run's speedups are made.
+
+    Attributes:
+        anytime: they are those of a confidence sequence, see ``paired_speedup``; time is not in them.
+        over_time: time is in them.
+        lost: by arm the share of its time that others took, of arms for which that is to be held.
+    """
+
+    anytime: bool = False
+    over_time: bool = False
+    lost: Mapping[str, float] = field(default_factory=dict)
+
+    def speedup(
+        self, baseline: pd.DataFrame | None, arm: pd.DataFrame, *, prefill: bool = False
+    ) -> RatioInterval | None:
+        """Of an arm over its baseline, if it has one, with all that its interval holds."""
+        found = self.undisturbed(baseline, arm, prefill=prefill)
+        if found is None or baseline is None or not len(baseline) or not len(arm):
+            return shown(found)
+        return shown(self.widened(found, str(baseline["arm"].iloc[0]), str(arm["arm"].iloc[0])))
+
+    def undisturbed(
+        self, baseline: pd.DataFrame | None, arm: pd.DataFrame, *, prefill: bool = False
+    ) -> Speedup | None:
+        """As if what others took had cost nothing."""
+        if baseline is None:
+            return None
+        found = paired_speedup(baseline, arm, prefill=prefill, anytime=self.anytime)
+        several = "process" in arm and arm["process"].nunique() > 1  # whose spread is in it, and time with it
+        if found is None or not self.over_time or self.anytime or several:
+            return found
+        return with_error(found, time_half_width(baseline, arm))
+
+    def widened(self, found: Speedup, baseline: str, arm: str) -> Speedup:
+        """The interval with what others took: at worst all of it delayed one of the two and none the
+        other."""
+        if found.low is None or found.high is None:
+            return found
+        slower, faster = self.lost.get(arm, 0.0), self.lost.get(baseline, 0.0)
+        if slower >= 1.0 or faster >= 1.0:
+            return Speedup(found.ratio, None, None)
+        return Speedup(found.ratio, found.low * (1.0 - faster), found.high / (1.0 - slower))
+
+
+def with_error(found: Speedup, half_width: float) -> Speedup:
+    """An interval with a further half-width of the logarithm, of an error that is independent."""
+    if found.low is None or found.high is None or half_width == 0.0:
+        return found
+    below, above = math.log(found.ratio / found.low), math.log(found.high / found.ratio)
+    low, high = (
+        found.ratio * math.exp(sign * math.hypot(end, half_width)) for sign, end in ((-1, below), (1, above))
+    )
+    return Speedup(found.ratio, low, high)
+
+
+def time_half_width(baseline: pd.DataFrame, arm: pd.DataFrame) -> float:
+    """Half the width, of the logarithm of the ratio, that stretches of time add; 0 where too few say so.
+
+    A timing's part is the logarithm of the baseline's seconds a loop over the arm's: what prompts do shows
+    in tokens per loop. Where every prompt was timed in every stretch its own mean is taken off, and the
+    stretches' standard deviation counts whole, times Student's quantile: under 1/f noise of 0 to 7% that
+    holds the mean of an hour in 92 to 99% of runs (``tests/stats/test_certainty.py``). Where prompts were
+    timed once what they explain of it is taken off.
+    """
+    from scipy.special import stdtrit
+
+    table = _timings(baseline, arm)
+    if table is None:
+        return 0.0
+    costs, weights, rounds = table
+    times = len(rounds) / len(set(rounds.tolist()))
+    repeated = times >= FEWEST_TIMES
+    stretches = min(STRETCHES, int(times)) if repeated else STRETCHES
+    size = len(costs) // stretches
+    if size < FEWEST_IN_STRETCH:
+        return 0.0
+    rest = costs - _own_means(costs, weights, rounds)
+    place = np.minimum(np.arange(len(costs)) // size, stretches - 1)
+    weight = np.bincount(place, weights)
+    means = np.bincount(place, weights * rest) / weight
+    variance = float(means.var(ddof=1))
+    if not repeated:
+        counts = np.bincount(place)
+        within = np.bincount(place, (weights * (rest - means[place])) ** 2) / weight**2
+        variance -= float((within * counts / (counts - 1)).mean())
+    quantile = float(stdtrit(stretches - 1, (1.0 + LEVEL) / 2.0))
+    return quantile * math.sqrt(max(variance, 0.0))
+
+
+def _own_means(costs: Floats, weights: Floats, rounds: Floats) -> Floats:
+    """Of each timing the mean of its round's timings; of a round with one timing that of all such."""
+    _, code, counts = np.unique(rounds, return_inverse=True, return_counts=True)
+    means = np.bincount(code, weights * costs) / np.bincount(code, weights)
+    single = counts[code] == 1
+    if single.any():
+        common = np.average(costs[single], weights=weights[single])
+        return np.where(single, common, means[code])
+    return np.asarray(means[code])
+
+
+def _timings(baseline: pd.DataFrame, arm: pd.DataFrame) -> tuple[Floats, Floats, Floats] | None:
+    """Of every timing of both, in order of time: log cost ratio, weight, number of its round."""
+    left, right = in_both(baseline, arm)
+    keys = ["example_id", "sample_index"]
+    left, right = left.sort_values(keys, kind="stable"), right.sort_values(keys, kind="stable")
+    if not len(left) or len(left) != len(right):
+        return None
+    # Rows of a batch share their seconds: a wave is one timing.
+    waves = "wave" in left and left["wave"].notna().any()
+    if waves:
+        return None
+    order = np.argsort(np.argsort(np.asarray(left.index)))
+    found: list[tuple[int, int, int, float, float]] = []
+    works = [_work(frame) for frame in (left, right)]
+    for number, (base, own) in enumerate(zip(_by_attempt(left), _by_attempt(right), strict=True)):
+        for attempt in base.keys() & own.keys():
+            if base[attempt] > 0 and own[attempt] > 0:
+                found.append((int(attempt), int(order[number]), number, base[attempt], own[attempt]))
+    if not found:
+        return None
+    found.sort()
+    _, _, rounds, base_s, arm_s = (
+        np.asarray(values, dtype=np.float64) for values in zip(*found, strict=True)
+    )
+    work = [each[rounds.astype(np.int64)] for each in works]
+    costs = np.log(base_s / work[0] * work[1] / arm_s)
+    return costs, np.sqrt(base_s * arm_s), rounds
+
+
+def _by_attempt(samples: pd.DataFrame) -> list[dict[str, float]]:
+    """The decoding seconds of each sequence by attempt."""
+    seconds = column(samples, "decode_s").tolist()
+    if "timings" not in samples:
+        return [{"1": first} for first in seconds]
+    return [
+        found if isinstance(found, dict) else {"1": first}
+        for found, first in zip(samples["timings"], seconds, strict=True)
+    ]
+
+
+def _work(samples: pd.DataFrame) -> Floats:
+    """Loops of each sequence; its tokens where loops are not seen."""
+    tokens = column(samples, "new_tokens")
+    if "loop_count" not in samples:
+        return tokens
+    loops = column(samples, "loop_count")
+    return np.where(loops > 0, loops, tokens)

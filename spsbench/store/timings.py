@@ -1,0 +1,184 @@
+"""Which timings of a sequence count: those that others left alone, else the least disturbed.
+
+A sequence is deterministic, so it may be timed again. What decides is how much others took while it was
+timed, never how long it took: to keep the fastest would flatter the arm that varies more. All arms of a
+prompt, or of a wave, are timed again together and count together, since they are compared with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from spsbench.records import ELAPSED, SPENT
+
+Key = tuple[str, int, str]
+"""(example_id, sample_index, arm)."""
+
+Round = tuple[str, int | None]
+"""What is timed together, arm after arm: (example_id, sample_index), or (wave, None)."""
+
+CLEAN = 0.02
+"""Share of its time that others may take of a timing, and of all that count: below it nothing is corrected.
+On a quiet machine nine timings in ten lose less than 0.5%."""
+
+LOST = ("waited_s", "stolen_s")
+"""What others took, under the names by which a sequence keeps it among its conditions."""
+
+_STRETCH_S = 1.0
+"""Stolen time is counted in hundredths of a second over all CPUs: a share needs about a hundred of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A timing of a sequence, without what was generated.
+
+    Attributes:
+        attempt: 1 for the first; all timings of a round that were made together have the same.
+        elapsed_s: seconds that it lasted, prefill included.
+        waited_s, stolen_s: see ``environment.taken``; None where the machine does not count them.
+        spent_s: seconds until its output had been read again, if it was.
+    """
+
+    key: Key
+    round: Round
+    attempt: int
+    failed: bool
+    elapsed_s: float
+    waited_s: float | None
+    stolen_s: float | None
+    spent_s: float
+    condition: int
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Timing:
+        """Of a line of the journal."""
+        lost = row["conditions"] or {}
+        wave = row.get("wave")
+        elapsed_s = float(lost.get(ELAPSED, row["prefill_s"] + row["decode_s"]))
+        return cls(
+            key=(row["example_id"], row["sample_index"], row["arm"]),
+            round=(row["example_id"], row["sample_index"]) if wave is None else (wave, None),
+            attempt=row.get("attempt") or 1,
+            failed=row["error"] is not None,
+            elapsed_s=elapsed_s,
+            waited_s=lost.get("waited_s"),
+            stolen_s=lost.get("stolen_s"),
+            spent_s=float(lost.get(SPENT, elapsed_s)),
+            condition=row.get("condition") or 0,
+        )
+
+
+def shares_lost(timings: Sequence[Timing]) -> list[float | None]:
+    """Of each timing, in the order in which they were made, the share that others took; None if unknown.
+
+    Its own waiting, and what was stolen in its stretch of about a second.
+    """
+    found: list[float | None] = []
+    for stretch in _stretches(timings):
+        elapsed_s = sum(timing.elapsed_s for timing in stretch)
+        counted = [timing.stolen_s for timing in stretch if timing.stolen_s is not None]
+        stolen = sum(counted) / elapsed_s if counted and elapsed_s > 0 else None
+        for timing in stretch:
+            waited = None
+            if timing.waited_s is not None and timing.elapsed_s > 0:
+                waited = timing.waited_s / timing.elapsed_s
+            known = [share for share in (waited, stolen) if share is not None]
+            found.append(min(sum(known), 1.0) if known else None)
+    return found
+
+
+def _stretches(timings: Iterable[Timing]) -> Iterator[list[Timing]]:
+    stretch: list[Timing] = []
+    for timing in timings:
+        stretch.append(timing)
+        if sum(each.elapsed_s for each in stretch) >= _STRETCH_S:
+            yield stretch
+            stretch = []
+    if stretch:
+        yield stretch
+
+
+def rounds(timings: Sequence[Timing]) -> dict[Round, dict[int, float | None]]:
+    """Of every round its whole attempts, each with the largest share that others took of an arm.
+
+    An attempt is whole that has timed every sequence of the first, and none of them failed; the first is
+    there whatever became of it.
+    """
+    shares = dict(zip(map(id, timings), shares_lost(timings), strict=True))
+    found: dict[Round, dict[int, float | None]] = {}
+    ordered = sorted(timings, key=lambda timing: (timing.round[0], timing.round[1] or 0, timing.attempt))
+    for place, group in groupby(ordered, key=lambda timing: timing.round):
+        attempts = {number: list(own) for number, own in groupby(group, key=lambda timing: timing.attempt)}
+        due = {timing.key for timing in attempts.get(1, []) if not timing.failed}
+        for number, own in attempts.items():
+            last = {timing.key: timing for timing in own}  # one that failed may have been tried again
+            sound = {key for key, timing in last.items() if not timing.failed}
+            if number == 1 or sound >= due:
+                known = [share for timing in last.values() if (share := shares[id(timing)]) is not None]
+                found.setdefault(place, {})[number] = max(known, default=None)
+    return found
+
+
+def counting(attempts: Mapping[int, float | None]) -> list[int]:
+    """The attempts of a round that count: all that are clean, else the one that lost least, the earliest."""
+    clean = [number for number, share in attempts.items() if share is None or share <= CLEAN]
+    return clean or [min(attempts, key=lambda number: (attempts[number] or 0.0, number))]
+
+
+def disturbed(timings: Sequence[Timing]) -> list[Round]:
+    """The rounds of which no attempt is clean, in the order in which they were first made."""
+    found = rounds(timings)
+    first = dict.fromkeys(timing.round for timing in timings)
+    return [
+        each
+        for each in first
+        if each in found and not any(share is None or share <= CLEAN for share in found[each].values())
+    ]
+
+
+_SECONDS = ("prefill_s", "decode_s", "latency_s")
+
+
+def averaged(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The first of a sequence's lines that count, with the mean seconds of all that wrote the same tokens.
+
+    ``timings`` are their decoding seconds by attempt, where that is more than the first.
+    """
+    row = rows[0]
+    alike = [other for other in rows if other["token_ids"] == row["token_ids"]]
+    alike = [other for other in alike if _loops(other) == _loops(row)]
+    if [other.get("attempt") or 1 for other in alike] == [1]:
+        return row
+    row = row | {
+        name: _mean([other[name] for other in alike]) for name in _SECONDS if row.get(name) is not None
+    }
+    row["conditions"] = {
+        name: _mean([(other["conditions"] or {}).get(name) for other in alike])
+        for name in row["conditions"] or {}
+    }
+    if row["loops"] is not None:
+        loops = [other["loops"] for other in alike]
+        row["loops"] = {
+            name: [_mean(values) for values in zip(*(own[name] for own in loops), strict=True)]
+            if name.endswith("_s") and column is not None
+            else column
+            for name, column in row["loops"].items()
+        }
+    row["timings"] = {str(other.get("attempt") or 1): other["decode_s"] for other in alike}
+    return row
+
+
+def _loops(row: Mapping[str, Any]) -> Any:
+    """What loops drafted and accepted, and of which columns seconds are known."""
+    loops = row["loops"]
+    if loops is None:
+        return None
+    return loops["drafted"], loops["accepted"], [name for name, column in loops.items() if column is None]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) and known else None
