@@ -145,6 +145,11 @@ def taken_since(before: dict[str, float | None], worker: int | None = None) -> d
     return found
 
 
+def lost_share(before: dict[str, float | None], elapsed_s: float) -> float:
+    """The share of some seconds that others took since ``taken`` answered ``before``; 0 if unknown."""
+    return min(sum(taken_since(before).values()) / elapsed_s, 1.0) if elapsed_s > 0 else 0.0
+
+
 def cpu_frequency_mhz() -> float | None:
     """Current clock rate of the CPU; None where the machine does not report it."""
     try:

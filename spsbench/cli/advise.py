@@ -127,7 +127,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
     from spsbench.cli.whatif_screen import advice_facts, advice_screen
     from spsbench.runner import plan, require_continuable
     from spsbench.store import fresh_directory
-    from spsbench.whatif.replay.advice import Readings, advise
+    from spsbench.whatif.replay.advice import Readings, advise, disturbed
 
     ready = plan(config)
     _require_prompts(len(ready.prompts))
@@ -143,7 +143,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
         readings.time(written.texts, _TIMES * budget_s, config.seed)
         progress.stage("Choosing", 1)
         study = readings.study(written)
-        advice = replace(advise(study, objective, memory), untrusted=readings.untrusted)
+        advice = disturbed(advise(study, objective, memory), readings.lost_share)
     spent_s = max(time.monotonic() - began_s, readings.spent_s) + _ENDING_S
     left_s = max(budget_s - spent_s, _LIVE * budget_s)
     checks = (

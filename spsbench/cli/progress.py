@@ -140,9 +140,8 @@ class LogProgress:
             line = f"Timing {rounds} {noun} again that others disturbed"
         self._begin("Timing again", line, rounds, 0)
 
-    def remeasured(self, sample: Sample) -> None:
-        if sample.order == 0 and sample.sample_index == 0:
-            self._done += 1
+    def remeasured(self) -> None:
+        self._move(min(self._done + 1, self._total), self._total)
 
     def proving(self, total: int) -> None:
         self.stop()

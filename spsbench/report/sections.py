@@ -32,6 +32,7 @@ from spsbench.report.tables import (
 )
 from spsbench.report.wording import Run, escape, fence, full_name
 from spsbench.stats.acceptance import LEGEND, PER_POSITION
+from spsbench.stats.certainty import OVER_TIME
 from spsbench.stats.conditions import disturbance, disturbed_because, step
 from spsbench.stats.summary import PHASES
 from spsbench.summary_types import Summary
@@ -172,11 +173,13 @@ def _value(name: str, value: Any) -> str:
 
 def _caveats(summary: Summary, run: Run) -> list[str]:
     found = summary.get("stopping")
-    one_draw = (
-        " One process is one draw: memory layout, clocks and autotuning vary between processes, and the "
-        "interval does not contain that."
-    )
+    one_draw = " It does not hold how the machine's speed changes with time."
     interval = f"a jackknife over prompts, paired (Student's t).{one_draw}"
+    if run.get("interval") == OVER_TIME:
+        interval = (
+            "a jackknife over prompts, paired (Student's t), with the spread of the run's fifths by time; "
+            "what changes over hours is not in it."
+        )
     if found and found["anytime"]:
         interval = f"that of a confidence sequence over prompts, paired.{one_draw}"
     elif any(row.get("processes", 1) > 1 for row in summary["rows"]):

@@ -198,7 +198,6 @@ class _Timer:
         """What others disturbed, and all of a short run."""
         for sample in Remeasuring(self.plan, self.store, self.condition).carry_out(self._anew, watcher):
             self.store.append(sample)
-            watcher.remeasured(sample)
 
     def _anew(self, groups: Iterable[list[stopping.Turn]], read: Read) -> Iterator[Sample]:
         return measure(self.plan, self.engines, groups, self.pair, self.meter, read)

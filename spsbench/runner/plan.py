@@ -56,8 +56,8 @@ class Watcher(Protocol):
     def remeasuring(self, rounds: int, *, short: bool) -> None:
         """So many prompts are timed again: others disturbed them, or the run is too short."""
 
-    def remeasured(self, sample: Sample) -> None:
-        """A sequence was timed again, which is on the disk."""
+    def remeasured(self) -> None:
+        """A prompt was timed again."""
 
     def proving(self, total: int) -> None:
         """At most ``total`` sequences are drawn for the proof of losslessness alone."""

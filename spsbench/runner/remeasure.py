@@ -84,12 +84,13 @@ class Remeasuring:
         """Time rounds again, one sample for each timing; each must be in the store before the next is
         taken."""
         ended: RemeasuringEnd | None = None
-        hopeless = 0
+        hopeless, said = 0, set[bool]()
         while ended is None:
             wanted = self._wanted()
             if not wanted:
                 ended = "budget"
-            else:
+            elif self._is_short not in said:
+                said.add(self._is_short)
                 watcher.remeasuring(len(wanted), short=self._is_short)
             for place, attempt in wanted:
                 if self._spent_s >= self.budget_s:
@@ -106,6 +107,7 @@ class Remeasuring:
                     yield sample
                 clean = all(share is None or share <= CLEAN for share in shares_lost(made))
                 hopeless = 0 if clean else hopeless + 1
+                watcher.remeasured()
         self._note(ended)
 
     def _wanted(self) -> list[tuple[Round, int]]:

@@ -7,6 +7,7 @@ meaningless, and every record says that acceptance is synthetic.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,10 +22,12 @@ from spsbench.decode.rejection import Draft, Verdict
 from spsbench.decode.rows import Rows, rows_of
 from spsbench.decode.rules import Rule, expected_acceptance
 from spsbench.engines.local import EagerEngine, Engine
+from spsbench.environment import lost_share, taken
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import Request, SamplingParams, Speedup
 from spsbench.stats.acceptance import acceptance
 from spsbench.stats.speedup import PairedTimes, speedup
+from spsbench.store.timings import least_disturbed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,16 +102,24 @@ Made = TypeVar("Made")
 def in_turns(
     arms: Mapping[Arm, Callable[[int], Made]], rounds: Iterable[int], seed: int
 ) -> dict[Arm, list[Made]]:
-    """What every arm makes in each round; the order is shuffled, and -1 is the number of a warm-up."""
+    """What every arm makes in each round; the order is shuffled, and -1 is the number of a warm-up.
+
+    Rounds that others disturbed are left out, as far as enough are left.
+    """
     shuffler, order = random.Random(seed), list(arms)
     found: dict[Arm, list[Made]] = {arm: [] for arm in arms}
+    lost: list[float] = []
     for number in rounds:
+        began_s, before = time.perf_counter(), taken()
         shuffler.shuffle(order)
         for arm in order:
             made = arms[arm](number)
             if number >= 0:
                 found[arm].append(made)
-    return found
+        if number >= 0:
+            lost.append(lost_share(before, time.perf_counter() - began_s))
+    kept = least_disturbed(lost)
+    return {arm: [made[number] for number in kept] for arm, made in found.items()}
 
 
 def measure_forced(

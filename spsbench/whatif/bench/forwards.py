@@ -13,8 +13,10 @@ import numpy.typing as npt
 import torch
 
 from spsbench.decode.clock import device_now
+from spsbench.environment import lost_share, taken
 from spsbench.models.causal_lm import CausalLM, text_config
 from spsbench.stats.predict.whatif import WhatIf, alpha_needed, independent
+from spsbench.store.timings import least_disturbed
 
 Floats = npt.NDArray[np.float64]
 
@@ -85,17 +87,20 @@ def time_in_turns(
     places = [(probe, context) for probe in range(len(probes)) for context in contexts]
     rounds: dict[tuple[int, int], list[list[float]]] = {place: [] for place in places}
     turns, shuffler = list(places), random.Random(seed)
+    lost: list[float] = []
     for _ in budgeted_rounds(budget_s):
+        began_s, before = time.perf_counter(), taken()
         shuffler.shuffle(turns)
         for probe, context in turns:
             if len(places) > 1:
                 probes[probe].settle(context)
             rounds[probe, context].append(probes[probe].round(context, shuffler))
+        lost.append(lost_share(before, time.perf_counter() - began_s))
     for own in probes:
         own.model.rollback(0)
-    # The first of a shape is slow.
+    kept = 1 + np.array(least_disturbed(lost[1:]), dtype=np.int64)  # the first of a shape is slow
     return [
-        {context: Forwards(own.counts, np.array(rounds[probe, context][1:])) for context in contexts}
+        {context: Forwards(own.counts, np.array(rounds[probe, context])[kept]) for context in contexts}
         for probe, own in enumerate(probes)
     ]
 

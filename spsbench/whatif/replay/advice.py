@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,16 +18,17 @@ import numpy as np
 from spsbench.axes import BLOCK, MODIFIED_REJECTION
 from spsbench.drafters.forced import Forced
 from spsbench.drafters.registry import DRAFT, drafter_kind
-from spsbench.environment import TAKERS, taken, taken_since
+from spsbench.environment import taken, taken_since
 from spsbench.errors import UsageError
 from spsbench.records import Arm, Interval, Sample, Spec
 from spsbench.runner.plan import Plan, Watcher
 from spsbench.runner.stopping import Reason, StoppingRule
-from spsbench.stats.conditions import taken_too_much
+from spsbench.stats.conditions import percent
 from spsbench.stats.predict import FEWEST_PROMPTS
 from spsbench.stats.predict.verdict import halves
 from spsbench.store import RunStore
 from spsbench.store.journal import Journal
+from spsbench.store.timings import CLEAN, least_disturbed
 from spsbench.summary_types import RatioInterval
 from spsbench.whatif.replay import MEAN
 from spsbench.whatif.replay.prediction import Even, Timed, faster
@@ -94,9 +95,8 @@ class Readings:
         self._read: set[tuple[str, int]] = set()
         self._tokens = 0
         self._loops: dict[str, dict[int, float]] = {}
-        self._rounds: list[Round] = []
+        self._timed: list[tuple[float, float, Round]] = []  # share that others took, seconds, and the round
         self.reading_s, self.timing_s = 0.0, 0.0
-        self._taken = dict.fromkeys(TAKERS, 0.0)
 
     def rule(self, plan: Plan, store: RunStore) -> TextsRule:
         """Take up what the folder has, which is this process's now; what is of other models stays unused."""
@@ -111,15 +111,16 @@ class Readings:
         return self._rule.measured_s + self.timing_s
 
     @property
-    def untrusted(self) -> str:
-        """Why what the times say is not to be trusted, one sentence; empty if it is."""
-        if not self.timing_s:
-            return ""
-        reasons = taken_too_much({name: seconds / self.timing_s for name, seconds in self._taken.items()})
-        if not reasons:
-            return ""
-        told = "Its interval does not hold that. Repeat on a quiet machine."
-        return f"DO NOT TRUST THIS PREDICTION: {'; '.join(reasons)}. {told}"
+    def lost_share(self) -> float:
+        """What others took of the rounds that count, where that is more than ``CLEAN``; else 0."""
+        counting = self._counting()
+        lost = sum(share * seconds for share, seconds, _ in counting)
+        share = lost / total if (total := sum(seconds for _, seconds, _ in counting)) else 0.0
+        return share if share > CLEAN else 0.0
+
+    def _counting(self) -> list[tuple[float, float, Round]]:
+        kept = least_disturbed([share for share, _, _ in self._timed], LEAST_ROUNDS)
+        return [self._timed[number] for number in kept]
 
     def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
         self._progress.stage(_WRITING, total, done)
@@ -132,7 +133,7 @@ class Readings:
     def remeasuring(self, rounds: int, *, short: bool) -> None:
         """Texts are written, not timed."""
 
-    def remeasured(self, sample: Sample) -> None:
+    def remeasured(self) -> None:
         """Texts are written, not timed."""
 
     def expecting(self, total: int | None, sentence: str) -> None:
@@ -208,11 +209,14 @@ class Readings:
         return found
 
     def time(self, texts: Sequence[TargetText], budget_s: float, seed: int) -> None:
-        """Time rounds until there are enough: ``LEAST_ROUNDS``, and more until the budget is used up."""
+        """Time rounds until there are enough: ``LEAST_ROUNDS``, and more until the budget is used up.
+
+        Where others disturbed rounds more are timed, for as long again, until enough are clean.
+        """
         self._progress.stage("Timing drafts and forwards, seconds", round(budget_s))
-        warm, expected_s = bool(self._rounds), budget_s  # the first of a shape is slow
-        while len(self._rounds) < LEAST_ROUNDS or self.timing_s < budget_s:
-            began_s, number, before = time.perf_counter(), len(self._rounds), taken()
+        warm, expected_s = bool(self._timed), budget_s  # the first of a shape is slow
+        while self._lacks_rounds(budget_s):
+            began_s, number, before = time.perf_counter(), len(self._timed), taken()
             if number == 1:  # said once, and it stands: the first round tells what the least number takes
                 expected_s = max(budget_s, LEAST_ROUNDS * self.timing_s)
 
@@ -234,9 +238,15 @@ class Readings:
                 )
             warm = True
 
+    def _lacks_rounds(self, budget_s: float) -> bool:
+        if len(self._timed) < LEAST_ROUNDS or self.timing_s < budget_s:
+            return True
+        clean = sum(share <= CLEAN for share, _, _ in self._timed)
+        return clean < LEAST_ROUNDS and self.timing_s < 2 * budget_s
+
     def study(self, written: Written) -> Study:
         """What was read and timed, of texts that were all read."""
-        steps = StepTimes(self._rounds, self._ends)
+        steps = StepTimes([found for _, _, found in self._counting()], self._ends)
 
         def parts_of(sought: Sought) -> list[Part]:
             parts = self._readers[sought.draft].parts[sought.drafter]
@@ -258,10 +268,11 @@ class Readings:
                 raise ValueError("a round of other drafters or K")
             found = dict(zip(self._parts, drafting.tolist(), strict=True))
             judged = dict(zip(self._judged, map(float, row["judged"]), strict=True))
-            self._rounds.append(Round(int(row["context"]), verifying.tolist(), found, judged))
+            lost_s = sum(float(each) for each in row.get("taken", {}).values())
+            share = min(lost_s / seconds, 1.0) if seconds > 0 else 0.0
+            timed = Round(int(row["context"]), verifying.tolist(), found, judged)
+            self._timed.append((share, seconds, timed))
             self.timing_s += seconds
-            for taker, lost_s in row.get("taken", {}).items():
-                self._taken[taker] += float(lost_s)
         else:
             draft, drafter, name, sample = row["key"]
             ratios, drafted = np.array(row["ratios"], np.float64), np.array(row["drafted"], np.int64)
@@ -325,7 +336,7 @@ class Advice:
 
     Attributes:
         plain: the same drafter under modified rejection, where block verification is best.
-        untrusted: why the times that it was predicted from are not to be trusted; empty if they are.
+        untrusted: what others took of the times that it was predicted from, where its intervals hold that.
     """
 
     best: Candidate
@@ -402,6 +413,31 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
         tuple(dict.fromkeys(one.name for one in study.found if one.bytes > memory_bytes)),
         plain,
     )
+
+
+def disturbed(advice: Advice, lost: float) -> Advice:
+    """The advice with intervals that hold what others took: at worst all of it hit one side; 0 for none."""
+    if not lost:
+        return advice
+
+    def wider(found: Interval) -> Interval:
+        low, high = found.low, found.high
+        if low is None or high is None or lost >= 1.0:
+            return Interval(found.estimate, None, None)
+        return Interval(found.estimate, low * (1.0 - lost), high / (1.0 - lost))
+
+    def widened(one: Candidate) -> Candidate:
+        return replace(one, speedup=wider(one.speedup), slower=wider(one.slower))
+
+    best = widened(advice.best)
+    taken = f"others took {percent(lost)} of the time in which loops were timed"
+    hides = best.found is not None and (best.speedup.low is None or best.speedup.low <= 1.0)
+    told = f"Widened: {taken}, and every predicted interval holds all of it."
+    if hides:
+        told = f"UNDECIDED: {taken}, which may hide the answer. Repeat when less else runs."
+    plain = None if advice.plain is None else widened(advice.plain)
+    others = tuple(map(widened, advice.others))
+    return replace(advice, best=best, others=others, plain=plain, untrusted=told)
 
 
 def _name(found: Found | None) -> tuple[str, str]:
