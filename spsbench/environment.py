@@ -69,7 +69,7 @@ def busy() -> str | None:
         return None
     return (
         f"Other processes use {share * cpus:.1f} of {cpus} CPUs now. What they disturb is timed again, and "
-        "intervals hold what is left of it: a run takes longer and says less than on a quiet machine."
+        "intervals hold the rest: a run takes longer and says less than on a quiet machine."
     )
 
 

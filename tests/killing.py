@@ -60,9 +60,9 @@ def attempt(directory: Path, kill_after_s: float | None) -> bool:
 
 
 def journal(directory: Path) -> list[dict[str, Any]]:
-    """What the run's outputs are, without their timings."""
-    lines = (directory / "samples.jsonl").read_text().splitlines()
-    return [{name: row.get(name) for name in SHOWN} for row in map(json.loads, lines)]
+    """What the run's outputs are, without their timings; how often others disturbed one is its own affair."""
+    rows = map(json.loads, (directory / "samples.jsonl").read_text().splitlines())
+    return [{name: row.get(name) for name in SHOWN} for row in rows if "attempt" not in row]
 
 
 def scores(directory: Path) -> Any:

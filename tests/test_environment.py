@@ -38,7 +38,21 @@ def test_others_on_the_cpu_are_named(
 ) -> None:
     monkeypatch.setattr(psutil, "cpu_percent", lambda interval: percent)
     monkeypatch.setattr(psutil, "cpu_count", lambda: 2)
-    assert (busy() or "").split(":")[0] == (said or "")
+    assert (busy() or "").split(". What")[0] == (said or "")
+
+
+@pytest.mark.parametrize(
+    ("percent", "cpus", "left"), [(3.0, 2, 2), (50.0, 2, 1), (100.0, 2, 1), (30.0, 16, 11), (60.0, 1, 1)]
+)
+def test_cpus_that_others_leave(
+    percent: float, cpus: int, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "cpu_percent", lambda interval: percent)
+    monkeypatch.setattr(psutil, "cpu_count", lambda: cpus)
+    monkeypatch.setattr(environment, "_usable_threads", lambda: cpus)
+    environment.cpus_left.cache_clear()
+    assert environment.cpus_left() == left
+    environment.cpus_left.cache_clear()
 
 
 def test_an_absent_library_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

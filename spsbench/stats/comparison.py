@@ -277,19 +277,20 @@ def compare(a: Side, b: Side, named: Mapping[str, str] | None = None) -> RunComp
     found = reasons(a.run, b.run, common)
     refusals, warnings = _prompt_reasons(a, b, len(shared), bool(pairs))
     lost = [contention(side.samples, side.run) for side in (a, b)]
-    taken = [
+    held = [
         f"intervals hold what others took of {side.name}: {'; '.join(found['reasons'])}"
         for side, found in zip((a, b), lost, strict=True)
         if found["reasons"]
     ]
+    hides = any(share >= 1.0 for found in lost for share in found.get("lost_by_arm", {}).values())
     kept = a.kept(shared), b.kept(shared)
     arms = [_arm(names[0][arm], names[1][other], *kept, lost) for arm, other in pairs.items()]
     result: RunComparison = {
         "a": a.name,
         "b": b.name,
         "refusals": [*found.refusals, *refusals],
-        "machine": [*found.machine, *taken],
-        "warnings": [*found.warnings, *warnings],
+        "machine": [*found.machine, *(held if hides else [])],
+        "warnings": [*found.warnings, *warnings, *([] if hides else held)],
         "prompts": len(shared),
         "only_a": [arm for arm in names[0] if arm not in pairs],
         "only_b": [arm for arm in names[1] if arm not in pairs.values()],

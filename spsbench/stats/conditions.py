@@ -243,7 +243,7 @@ def lost_share(summary: Summary) -> float:
 
 
 def _lost(found: Contention) -> float:
-    """Of summaries of earlier versions, which do not tell arms apart, the share of all that was measured."""
+    """Of summaries of earlier versions, which have no shares by arm, the share of all that was measured."""
     if "lost_by_arm" in found:
         return max(found["lost_by_arm"].values(), default=0.0)
     return min(1.0, (found.get("waited_share") or 0.0) + (found.get("stolen_share") or 0.0))

@@ -123,7 +123,10 @@ def test_threads_follow_from_the_size_and_the_cores_alone(
     monkeypatch: pytest.MonkeyPatch, parameters: int, most: int, expected: int
 ) -> None:
     monkeypatch.setattr(memory, "_MOST", most)
-    assert memory.suitable_threads(parameters) == expected
+    monkeypatch.setattr(memory, "cpus_left", lambda: most)
+    assert memory.suitable_threads(parameters) == memory.threads_by_size(parameters) == expected
+    monkeypatch.setattr(memory, "cpus_left", lambda: 1)
+    assert memory.suitable_threads(parameters) == 1
 
 
 @pytest.mark.thorough
