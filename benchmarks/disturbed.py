@@ -27,6 +27,7 @@ import json
 import math
 import os
 import random
+import statistics
 import subprocess
 import sys
 import time
@@ -143,9 +144,11 @@ def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _table(found: dict[str, list[dict[str, Any]]], truths: dict[int, dict[str, float]]) -> Iterator[str]:
-    quiet = [math.log(one["speedup"]["ratio"]) for one in found.get("quiet", [])]
-    mean = math.exp(sum(quiet) / len(quiet)) if quiet else math.nan
-    yield "\n| others | runs | verdicts | hold the truth | hold the quiet mean | wrong | half-width | time |"
+    by_threads: dict[int, list[float]] = {}
+    for one in (one for runs in found.values() for one in runs):
+        by_threads.setdefault(one["threads"], []).append(math.log(one["speedup"]["ratio"]))
+    means = {count: math.exp(sum(own) / len(own)) for count, own in by_threads.items()}
+    yield "\n| others | runs | verdicts | hold the truth | hold the common mean | wrong | half-width | time |"
     yield "| :-- | --: | --: | --: | --: | --: | --: | --: |"
     for kind, runs in found.items():
         bounded = [one for one in runs if one["speedup"]["low"] is not None]
@@ -160,13 +163,20 @@ def _table(found: dict[str, list[dict[str, Any]]], truths: dict[int, dict[str, f
         cells = [
             *(kind, len(runs), decided),
             f"{sum(hold)} of {len(hold)}",
-            f"{sum(_holds(one, mean) for one in bounded)} of {len(bounded)}",
+            f"{sum(_holds(one, means[one['threads']]) for one in bounded)} of {len(bounded)}",
             len(wrong),
             f"{100 * sum(widths) / max(len(widths), 1):.1f}%",
             f"{sum(one['seconds'] for one in runs) / max(len(runs), 1):.0f} s",
         ]
         yield f"| {' | '.join(map(str, cells))} |"
-    yield f"\nThe quiet runs' mean: {mean:.3f}."
+    yield "\n" + ", ".join(
+        f"{count} threads: {len(own)} runs, mean {means[count]:.3f}, standard deviation {_spread(own):.1%}"
+        for count, own in sorted(by_threads.items())
+    )
+
+
+def _spread(logs: Sequence[float]) -> float:
+    return statistics.stdev(logs) if len(logs) > 1 else math.nan
 
 
 def _holds(one: dict[str, Any], truth: float) -> bool:

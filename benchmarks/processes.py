@@ -1,14 +1,19 @@
 """Is it the process or the minute: several processes measure the same run, in turns prompt by prompt.
 
 Each group starts so many processes anew; every one loads the pair and warms up for itself, then they take
-each prompt in turn, in shuffled order, so that what the machine does within a minute meets all of them
-alike. A process's speedup is the pooled ratio over its prompts, as a run has it. Given are, of its
-logarithm, the standard deviation between the processes of a group beyond what prompts explain (it is the
-process), and between the groups' means beyond what their processes explain (it is the minute).
+each prompt in turn, in shuffled order, so that what the machine does within a minute meets all of them alike.
+A process's speedup is the pooled ratio over its prompts, as a run has it. Given are, of its logarithm, the
+standard deviation between the processes of a group beyond what prompts explain (it is the process), and
+between the groups' means beyond what their processes explain (it is the minute).
 
-Run by hand on a quiet machine; by default some five minutes:
+With ``--minutes`` one process measures all prompts again and again. Given are the speedup of every pass, the
+Allan deviation of its logarithm by the number of passes that are averaged (flat: 1/f noise), and the
+autocorrelation.
 
-    python -m benchmarks.processes [--groups 6] [--processes 4] [--prompts 40] [--k 4] [--threads auto]
+Run by hand on a quiet machine; by default some eight minutes:
+
+    python -m benchmarks.processes [--groups 8] [--processes 4] [--prompts 40] [--k 4] [--threads auto]
+    python -m benchmarks.processes --minutes 8
 """
 
 from __future__ import annotations
@@ -19,6 +24,7 @@ import math
 import multiprocessing
 import random
 import sys
+import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -29,7 +35,7 @@ from spsbench.config import resolve
 from spsbench.environment import describe_environment
 from spsbench.runner import plan
 from spsbench.runner.engines import EngineFactory
-from spsbench.runner.execute import load, measure, warm_up
+from spsbench.runner.execute import load, measure, request_of, warm_up
 from spsbench.runner.stopping import all_turns, together
 
 
@@ -38,6 +44,9 @@ def main(arguments: list[str]) -> int:
     options = _options(arguments)
     facts = describe_environment()
     print(f"{facts['cpu']['model']}, {facts['cpu']['usable_threads']} threads, load {facts['load_1m']:.1f}")
+    if options.minutes:
+        print(_of_one_process(options))
+        return 0
     groups = []
     for number in range(options.groups):
         found = _group(options, number)
@@ -53,7 +62,8 @@ def main(arguments: list[str]) -> int:
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--groups", type=int, default=6)
+    parser.add_argument("--groups", type=int, default=8)
+    parser.add_argument("--minutes", type=float, default=0.0)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--k", type=int, default=4)
@@ -63,11 +73,43 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def _of_one_process(options: argparse.Namespace) -> str:
+    """Passes over all prompts for so many minutes, and how their speedups hang together."""
+    ready = plan(resolve(_settings(options)))
+    models = load(ready)
+    engines = EngineFactory(models, ready.slots).all(ready.arms)
+    turns = list(all_turns(ready))
+    warm_up(ready, engines, turns[0])
+    passes, ends_s = [], time.monotonic() + 60 * options.minutes
+    while time.monotonic() < ends_s:
+        sums = {arm: [0.0, 0.0] for arm in ready.arms}
+        for turn in turns:
+            made = engines[turn.arm].generate(request_of(ready, turn))
+            sums[turn.arm][0] += made.decode_s
+            sums[turn.arm][1] += len(made.tokens)
+        passes.append(_log_ratio([value for arm in ready.arms for value in sums[arm]]))
+        print(f"{math.exp(passes[-1]):.3f}", end=" ", flush=True)
+    found = np.array(passes)
+    lines = [f"\n{len(found)} passes, standard deviation {found.std(ddof=1):.4f}"]
+    for size in (2**power for power in range(8)):
+        if (count := len(found) // size) < 3:
+            break
+        means = found[: count * size].reshape(count, size).mean(1)
+        lines.append(f"  Allan deviation over {size}: {math.sqrt(np.square(np.diff(means)).mean() / 2):.4f}")
+    rest = found - found.mean()
+    shares = [float((rest[lag:] * rest[: len(rest) - lag]).sum() / (rest**2).sum()) for lag in range(1, 6)]
+    return "\n".join([*lines, f"  autocorrelation {' '.join(f'{share:.2f}' for share in shares)}"])
+
+
+def _settings(options: argparse.Namespace) -> dict[str, Any]:
+    own = {"k": options.k, "score": False, "limit": options.prompts, "threads": options.threads}
+    return own | {"pair": options.pair}
+
+
 def _group(options: argparse.Namespace, number: int) -> Any:
     """[processes, prompts, 4] seconds and tokens of ArS, then of SpS."""
     context = multiprocessing.get_context("spawn")
-    settings = {"k": options.k, "score": False, "limit": options.prompts, "threads": options.threads}
-    settings |= {"pair": options.pair}
+    settings = _settings(options)
     links, members = [], []
     for _ in range(options.processes):
         here, there = context.Pipe()

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from spsbench.records import Generation, Loop, Prompt, Sample
 from spsbench.store import RunStore
-from spsbench.store.timings import CLEAN, Timing, counting, disturbed, rounds, shares_lost
+from spsbench.store.timings import CLEAN, Timing, counting, disturbed, least_disturbed, rounds, shares_lost
+from spsbench.whatif.bench import forced
 
 ARMS = ("ars", "sps")
 
@@ -60,11 +61,11 @@ def test_an_attempt_that_lacks_a_sequence_or_failed_does_not_count() -> None:
 
 def test_stolen_time_is_shared_by_its_second() -> None:
     """It is counted in hundredths of a second: one says nothing of a sequence of 50 ms."""
-    short = [timing(elapsed_s=0.05, stolen_s=0.01 if number == 3 else 0.0) for number in range(40)]
+    short = [timing(elapsed_s=0.05, sampled_s=0.01 if number == 3 else 0.0) for number in range(40)]
     assert shares_lost(short) == pytest.approx([0.01] * 20 + [0.0] * 20)
-    long = [timing(elapsed_s=2.0, stolen_s=0.5), timing(elapsed_s=2.0)]
+    long = [timing(elapsed_s=2.0, sampled_s=0.5), timing(elapsed_s=2.0)]
     assert shares_lost(long) == pytest.approx([0.25, 0.0])
-    assert shares_lost([timing(waited_s=None, stolen_s=None)]) == [None]
+    assert shares_lost([timing(exact_s=None, sampled_s=None)]) == [None]
 
 
 def sample(arm: str, seconds: float, waited: float, attempt: int | None = None, **changes: Any) -> Sample:
@@ -134,3 +135,28 @@ def test_a_run_without_further_timings_has_no_table_of_them(tmp_path: Path) -> N
         store.write_parquet()
         assert not (store.directory / "timings.parquet").exists()
         assert store.frames().samples["timings"].tolist() == [None]
+
+
+@pytest.mark.parametrize(
+    ("lost", "expected"),
+    [
+        ([0.5, 0.0, 0.01, 0.0, 0.02, 0.0, 0.3], [1, 2, 3, 4, 5]),
+        ([0.5, 0.3, 0.4, 0.2, 0.6, 0.1, 0.0], [1, 2, 3, 5, 6]),
+        ([0.5, 0.3], [0, 1]),
+        ([], []),
+    ],
+)
+def test_of_rounds_the_clean_ones_count_or_the_least_disturbed(
+    lost: list[float], expected: list[int]
+) -> None:
+    assert least_disturbed(lost) == expected
+
+
+def test_bench_leaves_disturbed_rounds_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All arms of a round, so that they stay paired; the warm-up is of no round."""
+    shares = iter([0.9, 0.0, 0.5, 0.0, 0.0, 0.0, 0.01])
+    monkeypatch.setattr(forced, "lost_share", lambda before, elapsed_s: next(shares))
+    monkeypatch.setattr(forced, "taken", dict)
+    arms: dict[str, Any] = {"one": lambda number: number, "other": lambda number: 10 * number}
+    next(shares)
+    assert forced.in_turns(arms, range(-1, 6), 0) == {"one": [0, 2, 3, 4, 5], "other": [0, 20, 30, 40, 50]}

@@ -395,7 +395,8 @@ def _check(
     checks = []
     for draft, own in together.items():
         with_draft = _with_draft(ready, draft)
-        config = with_draft.config.model_copy(update={"budget_s": budget_s / len(together)})
+        own_s = budget_s / len(together)
+        config = with_draft.config.model_copy(update={"budget_s": own_s, "remeasure_s": own_s / 2})
         again = replace(with_draft, config=config, arms=(ars, *own), prompts=chosen, max_new_tokens=short)
         named = sha256(" ".join([draft, *(arm.name for arm in own)]).encode()).hexdigest()[:8]
         pair = pairs.get(draft) or next(iter(pairs.values()))

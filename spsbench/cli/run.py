@@ -111,6 +111,7 @@ def measure(params: Mapping[str, Any]) -> None:
         say_if_busy(quiet=quiet)
         say("Checking task, data and models", quiet=quiet)
         from spsbench.runner import execute, execute_on, plan
+        from spsbench.stats.conditions import is_undecided
 
         ready = plan(config)
         carry_out = execute if address is None else partial(execute_on, address)
@@ -124,6 +125,9 @@ def measure(params: Mapping[str, Any]) -> None:
             )
         show_summary(outcome.summary, as_json=params["json"], quiet=quiet)
         say(f"Everything is in {outcome.directory}", quiet=quiet)
+        if is_undecided(outcome.summary):
+            settle = resume_command(outcome.directory, "--remeasure", "10min")
+            say(f"To settle it, when less else runs: {settle}", quiet=quiet)
         report = shlex.join(["spsbench", "report", str(outcome.directory), "--html"])
         say(f"Figures and a page with every token: {report}", quiet=quiet)
         if not outcome.complete:

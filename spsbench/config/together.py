@@ -44,6 +44,12 @@ _RUN = ("run", "sweep-k")
 TABLE = (
     Clash(_RUN, ("tensor_parallel",), ("processes", "concurrency", "on")),
     Clash(_RUN, ("on",), ("processes", "concurrency")),
+    Clash(
+        _RUN,
+        *(("remeasure",), ("on",)),
+        "{value} is given together with --on {beside}, whose workers time every sequence once.",
+        "Leave it out, or measure without --on.",
+    ),
     Clash(_RUN, ("concurrency",), ("processes",)),
     Clash(
         _RUN,
@@ -72,7 +78,7 @@ TABLE = (
                 "threads",
             ),
             *("quantise", "draft_quantise", "device_map", "draft_placement", "batch"),
-            *("resume", "trace", "fail_on", "expect", "until", "budget", "shard", "allow_mixed"),
+            *("resume", "trace", "fail_on", "expect", "until", "budget", "remeasure", "shard", "allow_mixed"),
         ),
         ("concurrency",),
         "{value} has no effect on a server that is running already.",

@@ -156,7 +156,7 @@ def taken_again(summary: Summary) -> list[str]:
     if found["again"] >= total:
         times = 1 + found["again"] / total
         sentences.append(
-            f"Each prompt was timed {times:.2g} times over {found['seconds']:.0f} s more: a machine's speed "
+            f"Each prompt was timed {times:.2g} times, for {found['seconds']:.0f} s more: a machine's speed "
             "changes within tens of seconds."
         )
     return sentences

@@ -33,7 +33,7 @@ from spsbench.report.tables import (
 from spsbench.report.wording import Run, escape, fence, full_name
 from spsbench.stats.acceptance import LEGEND, PER_POSITION
 from spsbench.stats.certainty import OVER_TIME
-from spsbench.stats.conditions import disturbance, disturbed_because, step
+from spsbench.stats.conditions import disturbance, disturbed_because, is_undecided
 from spsbench.stats.summary import PHASES
 from spsbench.summary_types import Summary
 
@@ -77,11 +77,11 @@ def screen(summary: Summary, width: int = SCREEN_WIDTH) -> RenderableType:
 
 def _heading(summary: Summary, run: Run) -> list[str]:
     lines = [f"# {escape(wording.title(summary))}", ""]
-    alarming = [*disturbance(summary), *judgement.alarms(summary)]
-    notes = [*alarming, *judgement.weak(summary.get("ceiling"))]
+    notes = [*judgement.alarms(summary), *judgement.weak(summary.get("ceiling"))]
     lines += [f"**{escape(text)}**  " for text in notes]
     for answer, beside in why.verdicts(summary):
         lines.append(f"**{escape(answer)}** {escape(beside)}".rstrip() + "  ")
+    lines += [f"**{escape(text)}**  " for text in disturbance(summary)]
     lines += [f"{escape(text)}  " for text in judgement.losslessness(summary)]
     return [*lines, "", wording.SYNTHETIC] if summary.get("synthetic") else lines
 
@@ -240,12 +240,12 @@ def figures(summary: Summary, run: Run) -> list[str]:
 
 def _heading_screen(summary: Summary, room: int) -> Iterator[Block]:
     yield [_title(summary, _table(summary, room)[1].common)]
-    for line in disturbance(summary):
-        yield [_text(line, "bold red" if step(summary) == "undecided" else "yellow")]
     yield [_text(line, "bold red") for line in judgement.alarms(summary)]
     verdict: Block = []
     for sentence, beside in why.verdicts(summary):
         verdict += [_text(sentence, "bold"), *([_text(beside)] if beside else [])]
+    hidden = "bold red" if is_undecided(summary) else "yellow"
+    verdict += [_text(line, hidden) for line in disturbance(summary)]
     yield [*verdict, *(_text(line, "bold") for line in judgement.weak(summary.get("ceiling")))]
 
 
@@ -338,7 +338,8 @@ def _caveats_screen(summary: Summary, room: int) -> Iterator[Block]:
         lines.append(f"{f'{len(own)} arms' if many else ', '.join(different)} {verify} by: {rule}")
     if len(lines) > 1:
         yield _dim(lines)
-    if warnings := [*facts.taken_again(summary), *summary["warnings"]]:
+    yield _dim(facts.taken_again(summary))
+    if warnings := summary["warnings"]:
         marked = [(Styled("!", "yellow"), text) for text in warnings]
         yield [Table([left(whole=True), left()], marked, gap=1)]
     digest = summary.get("token_sha256")

@@ -168,8 +168,15 @@ def meter_of(device: torch.device, processes: int = 1, *, placed: bool = False) 
         return FoundMeter(None, None, f"the target is split over {processes} boards; one alone is counted")
     if device.type != "cuda":
         return FoundMeter(None, None, f"nothing counts for a device of the kind {device.type}")
-    uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    return find_nvml(None if uuid is None else f"GPU-{uuid}")
+    return find_nvml(board_of(device))
+
+
+def board_of(device: torch.device) -> str | None:
+    """What NVML calls a CUDA device by; None for any other, and where torch does not say it."""
+    uuid = None
+    if device.type == "cuda":
+        uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return None if uuid is None else f"GPU-{uuid}"
 
 
 def noted(found: FoundMeter, info: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from spsbench.engines.external.protocol import PeerError
 from spsbench.engines.local import Engine, torch_threads
 from spsbench.environment import load_1m, taken, taken_since
 from spsbench.errors import UnavailableError
+from spsbench.gpu_takers import gpu_watched
 from spsbench.models.memory import cache_bytes, cache_shared, measured_bandwidth, threads_by_size
 from spsbench.models.pair import Pair, load_pair
 from spsbench.paths import results_dir
@@ -149,11 +150,12 @@ def _generate(
             )
             store.note(energy=conditions.noted(found, store.run_info()))
             timer = _Timer(plan, store, engines, pair, found.meter, condition)
-            if due:
-                timer.measure(due, rule, len(peers.left_out), watcher)
-            else:
-                warm_up(plan, engines, next(stopping.all_turns(plan)))
-            timer.measure_again(watcher)
+            with gpu_watched(conditions.board_of(plan.device)):
+                if due:
+                    timer.measure(due, rule, len(peers.left_out), watcher)
+                else:
+                    warm_up(plan, engines, next(stopping.all_turns(plan)))
+                timer.measure_again(watcher)
             store.note(peak_memory_bytes=peak_memory_bytes())
             _note_peers(store, peers)
         prove(plan, store, pair, backends, watcher)

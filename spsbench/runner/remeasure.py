@@ -46,8 +46,9 @@ class Remeasuring:
         self._plan, self._store, self._condition = plan, store, condition
         self._differing = list((store.run_info().get("remeasured") or {}).get("differing", []))
         self._rounds: dict[Round, list[Turn]] = {}
-        if not any(map(_remembers, plan.arms)):
-            for turn in all_turns(plan):
+        done = set() if any(map(_remembers, plan.arms)) else store.done()
+        for turn in all_turns(plan):
+            if turn.key in done:
                 self._rounds.setdefault(turn.round, []).append(turn)
         timings = store.timings()
         self._measured_s = sum(timing.spent_s for timing in timings if timing.attempt == 1)
@@ -99,7 +100,7 @@ class Remeasuring:
                 if hopeless >= _HOPELESS:
                     ended = "hopeless"
                     break
-                made = []
+                made: list[Timing] = []
                 for sample in measure(self._groups(place, attempt), partial(self._made_of, attempt)):
                     sample.condition = self._condition
                     made.append(Timing.of(encode_sample(sample)))
@@ -123,11 +124,9 @@ class Remeasuring:
 
     def _groups(self, place: Round, attempt: int) -> Iterator[list[Turn]]:
         """The turns of a round, its arms in another order than before."""
-        done = self._store.done()
         arms: dict[Arm, list[Turn]] = {}
         for turn in self._rounds[place]:
-            if turn.key in done:
-                arms.setdefault(turn.arm, []).append(turn)
+            arms.setdefault(turn.arm, []).append(turn)
         shuffled = [*arms]
         purpose = f"order of attempt {attempt}"
         random.Random(derive_seed(self._plan.config.seed, place[0], place[1] or 0, purpose)).shuffle(shuffled)
@@ -136,7 +135,7 @@ class Remeasuring:
 
     def _made_of(self, attempt: int, turn: Turn, answer: Answer) -> Sample:
         """The sample that has the times of an answer, and all else of what was written before."""
-        before = self._store.sample(turn.key)
+        before = self._store.first(turn.key)
         sample = replace(before, attempt=attempt, order=turn.order, error=None, conditions={}, scores={})
         if not isinstance(answer, Generation):
             empty = Generation([], "", None, 0.0, 0.0, "error")
@@ -147,6 +146,7 @@ class Remeasuring:
             if is_peer(turn.arm):  # its timings are of its own text
                 return replace(sample, generation=replace(answer, kept_rows=None))
             sample.error = "timed again, it wrote other tokens from the same seed"
+            self._rounds.pop(turn.round, None)  # once is enough
         same = replace(kept, prefill_s=answer.prefill_s, decode_s=answer.decode_s)
         same.latency_s, same.loops = answer.latency_s, answer.loops
         return replace(sample, generation=same)

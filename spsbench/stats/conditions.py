@@ -170,6 +170,8 @@ it. Those of later runs do from ``CLEAN`` on, in sum: there it was tried to meas
 _TITLES = {
     "waited_s": "all threads together waited {:.2f} s for a CPU that other processes used",
     "stolen_s": "other virtual machines on this host used the CPU for {:.2f} s",
+    "throttled_s": "heat or the board's limits held the GPU's clocks down for {:.2f} s",
+    "shared_s": "other processes computed on the GPU for {:.2f} s",
 }
 
 
@@ -223,7 +225,7 @@ def taken_too_much(shares: Mapping[str, float | None], most: Mapping[str, float]
     return [
         f"in each second measured {_TITLES[name].format(share)}"
         for name, share in shares.items()
-        if share is not None and share > most[name]
+        if share is not None and share > most.get(name, 0.0)
     ]
 
 
@@ -261,6 +263,11 @@ def step(summary: Summary) -> Step:
     return "widened" if decided else "undecided"
 
 
+def is_undecided(summary: Summary) -> bool:
+    """Whether what others took may hide the answer."""
+    return step(summary) == "undecided"
+
+
 STANDS = "tokens per loop, alpha, quality, losslessness and the hash of all tokens"
 """What does not depend on the load."""
 
@@ -272,7 +279,7 @@ def disturbance(summary: Summary) -> list[str]:
         return []
     taken = f"others took {percent(lost_share(summary))} of the time measured"
     if how == "widened":
-        return [f"Widened: {taken}, and every interval holds all of it."]
+        return [f"Widened for others: they took {percent(lost_share(summary))} of the time measured."]
     return [
         f"UNDECIDED: {taken}, which may hide the answer. What does not depend on it stands: {STANDS}. To "
         "settle it: spsbench run --resume RUN --remeasure 10min, when less else runs."
@@ -402,7 +409,7 @@ def failures(summary: Summary, gate: str) -> list[str]:
     * ``untrusted``: others took so much of the time measured that nothing is decided.
     """
     if gate == "untrusted":
-        return disturbed_because(summary) if step(summary) == "undecided" else []
+        return disturbed_because(summary) if is_undecided(summary) else []
     if gate == "incomplete":
         failed, missing = (sum(row[what] for row in summary["rows"]) for what in ("failed", "missing"))
         return [f"{failed} sequences failed and {missing} are missing"] if failed or missing else []

@@ -56,6 +56,11 @@ class RunStore:
         return dict(self._journal.digests)
 
     @cached_property
+    def _first(self) -> dict[Key, int]:
+        """The offset of each sample's last line of the first attempt."""
+        return {timing.key: offset for offset, timing in self._timings.items() if timing.attempt == 1}
+
+    @cached_property
     def _counted(self) -> dict[Key, list[int]]:
         """The offsets of each sample's lines that count, in order of attempts; of a failed one the last."""
         attempts = timings.rounds([*self._timings.values()])
@@ -136,7 +141,8 @@ class RunStore:
         """Write a finished or failed sample; it is on the disk when this returns."""
         row = codec.encode_sample(sample)
         self._timings[self._journal.append(row)] = Timing.of(row)
-        self.__dict__.pop("_counted", None)
+        for name in ("_counted", *(["_first"] if sample.attempt is None else [])):
+            self.__dict__.pop(name, None)
 
     def append_scores(self, key: Key, scores: dict[str, float]) -> None:
         """Add scores to the sample under ``key``; a later value of the same metric wins."""
@@ -161,9 +167,10 @@ class RunStore:
         """How many first timings do not count, a later one having been disturbed less."""
         return sum(self._timings[offset].attempt > 1 for offset, *_ in self._counted.values())
 
-    def sample(self, key: Key) -> Sample:
-        """The sample under ``key``, as ``samples`` has it."""
-        return codec.decode_sample(timings.averaged([*self._journal.read(self._counted[key])]))
+    def first(self, key: Key) -> Sample:
+        """The sample under ``key`` as it was written before any was timed again."""
+        (row,) = self._journal.read([self._first[key]])
+        return codec.decode_sample(row)
 
     def samples(self) -> Iterator[Sample]:
         """Every sample with its scores, in journal order; see ``timings`` for which of its lines count."""
@@ -345,6 +352,7 @@ def _samples(
     for shard, info in zip(shards, infos, strict=True):
         for sample in shard.samples():
             sample.condition = conditions.index(condition(info, sample.condition))
+            sample.attempt = None
             found.append(sample)
     return sorted(found, key=lambda sample: place[sample.example_id])
 
@@ -363,7 +371,17 @@ _OF_ONE_SHARD = (
 
 def _combined(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What ``run.json`` records besides the identity: what adds up, what is common, and each shard's own."""
-    own = ("schema_version", "created_utc", "identity", "resumed", "proof", "corpus_figures", "workers")
+    # What was timed again is of one shard: the merged run has the timings that count alone.
+    own = (
+        "schema_version",
+        "created_utc",
+        "identity",
+        "resumed",
+        "proof",
+        "corpus_figures",
+        "workers",
+        "remeasured",
+    )
     found = {key: value for key, value in infos[0].items() if key not in own}
     found |= {key: sum(info[key] for info in infos) for key in ("expected_sequences", "truncated_prompts")}
     texts: dict[str, str] = {}

@@ -24,8 +24,10 @@ CLEAN = 0.02
 """Share of its time that others may take of a timing, and of all that count: below it nothing is corrected.
 On a quiet machine nine timings in ten lose less than 0.5%."""
 
-LOST = ("waited_s", "stolen_s")
-"""What others took, under the names by which a sequence keeps it among its conditions."""
+EXACT, SAMPLED = ("waited_s", "throttled_s"), ("stolen_s", "shared_s")
+LOST = (*EXACT, *SAMPLED)
+"""What others took, under the names by which a sequence keeps it among its conditions; the latter two are
+counted too seldom to say anything of a short one."""
 
 _STRETCH_S = 1.0
 """Stolen time is counted in hundredths of a second over all CPUs: a share needs about a hundred of them."""
@@ -38,7 +40,7 @@ class Timing:
     Attributes:
         attempt: 1 for the first; all timings of a round that were made together have the same.
         elapsed_s: seconds that it lasted, prefill included.
-        waited_s, stolen_s: see ``environment.taken``; None where the machine does not count them.
+        exact_s, sampled_s: what others took, see ``EXACT``; None where the machine does not count it.
         spent_s: seconds until its output had been read again, if it was.
     """
 
@@ -47,8 +49,8 @@ class Timing:
     attempt: int
     failed: bool
     elapsed_s: float
-    waited_s: float | None
-    stolen_s: float | None
+    exact_s: float | None
+    sampled_s: float | None
     spent_s: float
     condition: int
 
@@ -64,27 +66,32 @@ class Timing:
             attempt=row.get("attempt") or 1,
             failed=row["error"] is not None,
             elapsed_s=elapsed_s,
-            waited_s=lost.get("waited_s"),
-            stolen_s=lost.get("stolen_s"),
+            exact_s=_sum(lost, EXACT),
+            sampled_s=_sum(lost, SAMPLED),
             spent_s=float(lost.get(SPENT, elapsed_s)),
             condition=row.get("condition") or 0,
         )
 
 
+def _sum(lost: Mapping[str, float], names: Iterable[str]) -> float | None:
+    known = [lost[name] for name in names if lost.get(name) is not None]
+    return sum(known) if known else None
+
+
 def shares_lost(timings: Sequence[Timing]) -> list[float | None]:
     """Of each timing, in the order in which they were made, the share that others took; None if unknown.
 
-    Its own waiting, and what was stolen in its stretch of about a second.
+    Its own waiting, and of what is sampled the share of its stretch of about a second.
     """
     found: list[float | None] = []
     for stretch in _stretches(timings):
         elapsed_s = sum(timing.elapsed_s for timing in stretch)
-        counted = [timing.stolen_s for timing in stretch if timing.stolen_s is not None]
+        counted = [timing.sampled_s for timing in stretch if timing.sampled_s is not None]
         stolen = sum(counted) / elapsed_s if counted and elapsed_s > 0 else None
         for timing in stretch:
             waited = None
-            if timing.waited_s is not None and timing.elapsed_s > 0:
-                waited = timing.waited_s / timing.elapsed_s
+            if timing.exact_s is not None and timing.elapsed_s > 0:
+                waited = timing.exact_s / timing.elapsed_s
             known = [share for share in (waited, stolen) if share is not None]
             found.append(min(sum(known), 1.0) if known else None)
     return found

@@ -79,6 +79,7 @@ def test_0_times_nothing_again_and_the_run_can_be_settled_later(
     first = cli("run", "xsum", *FLAGS, "--remeasure", "0", "--out", tmp_path / "run")
     assert first.code == 0, first.err
     assert "UNDECIDED: others took 100% of the time measured" in " ".join(first.out.split())
+    assert f"run --resume {tmp_path / 'run'} --remeasure 10min" in first.err
     hashed = of(tmp_path / "run")[1]["token_sha256"]
     settled = cli("run", "--resume", tmp_path / "run", "--remeasure", "1min")
     assert settled.code == 0, settled.err
@@ -177,6 +178,34 @@ def test_what_an_earlier_sequence_taught_cannot_be_repeated(
     assert "Timing" not in result.err
     told = of(tmp_path / "run")[0]["remeasured"]
     assert (told["again"], told["disturbed"]) == (0, 1)
+
+
+def test_a_merged_run_has_the_timings_that_count(
+    cli: Cli, others: Callable[[Loses], None], tmp_path: Path
+) -> None:
+    quiet = cli("run", "xsum", *FLAGS, "--out", tmp_path / "whole")
+    others(lambda number: 10.0 if number == 0 else 0.0)
+    shards = [cli("run", "xsum", *FLAGS, "--shard", f"{i}/2", "--out", tmp_path / f"{i}") for i in (1, 2)]
+    merged = cli("merge", tmp_path / "1", tmp_path / "2", "--out", tmp_path / "merged")
+    assert [each.code for each in (quiet, *shards, merged)] == [0] * 4, merged.err
+    run, summary = of(tmp_path / "merged")
+    assert "remeasured" not in run
+    assert summary["contention"]["trusted"] is True
+    assert summary["token_sha256"] == of(tmp_path / "whole")[1]["token_sha256"]
+    with RunStore.open(tmp_path / "merged") as store:
+        assert [sample.attempt for sample in store.samples()] == [None] * 6
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [(("--on", "ray"), "--on"), (("--concurrency", "1", "--engine", "openai:http://x"), "--concurrency")],
+)
+def test_where_nothing_is_timed_again_the_option_is_refused(
+    cli: Cli, more: tuple[str, ...], named: str
+) -> None:
+    result = cli("run", "xsum", "--remeasure", "1min", *more)
+    assert result.code == 2
+    assert named in result.err
 
 
 @pytest.mark.parametrize("text", ["-1", "soon", "nan", ""])

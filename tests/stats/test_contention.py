@@ -68,7 +68,7 @@ def test_a_share_is_held_by_the_end_that_it_may_hide() -> None:
     assert (step(quiet), disturbance(quiet)) == ("clean", [])
     assert step(busy) == "widened"
     (sentence,) = disturbance(busy)
-    assert sentence == "Widened: others took 10% of the time measured, and every interval holds all of it."
+    assert sentence == "Widened for others: they took 10% of the time measured."
     (verdict,) = busy["verdict"]
     assert (verdict["outcome"], verdict["lost_share"]) == ("pays", pytest.approx(0.1))
     assert busy["why"]
@@ -85,7 +85,8 @@ def test_what_hides_the_answer_leaves_what_does_not_depend_on_it() -> None:
     assert sentence.startswith("UNDECIDED: others took 70% of the time measured, which may hide the answer.")
     assert "--remeasure" in sentence
     page = render(busy, {})
-    assert page.splitlines()[2].startswith("**UNDECIDED: ")
+    assert page.splitlines()[2].startswith("**Probably pays: ")
+    assert page.splitlines()[3].startswith("**UNDECIDED: ")
     assert page.count("UNDECIDED") == 1
     about = f"about {busy['rows'][1]['speedup']['ratio']:.2f}x per token"
     assert f"Probably pays: SpS (K=4) ran {about}; others took 70% of the time." in page

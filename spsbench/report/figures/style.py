@@ -17,7 +17,7 @@ from spsbench.files import replacing
 from spsbench.report.facts import prompts
 from spsbench.report.measured import Measured
 from spsbench.report.wording import counted, models, title
-from spsbench.stats.conditions import step
+from spsbench.stats.conditions import is_undecided
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -134,7 +134,7 @@ def sheet(
     """A figure with one panel per given width, side by side, stamped with what it shows."""
     summary = measured.summary
     of_whom = f"{found}, " if (found := models(summary)) else ""
-    doubt = "UNDECIDED, others used the CPU: " if step(summary) == "undecided" else ""
+    doubt = "UNDECIDED, others used the CPU: " if is_undecided(summary) else ""
     text = f"{doubt}{title(summary)}, {of_whom}{counted(prompts(summary), 'prompt')}"
     return stamped_sheet(text, bool(summary.get("synthetic")), panels, height_in, most_beside)
 
