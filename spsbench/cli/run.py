@@ -318,6 +318,7 @@ def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool, quiet:
     loops = [f.loops.assign(process=i) for i, f in enumerate(frames)]
     expected = int(infos[0]["expected_sequences"]) * count
     info = infos[0] | {"expected_sequences": expected, "conditions": conditions}
+    info.pop("remeasured", None)  # of one process
     summary = summarise(pd.concat(samples, ignore_index=True), pd.concat(loops, ignore_index=True), info)
     write_summary(out, summary)
     show_summary(summary, as_json=as_json, quiet=quiet)

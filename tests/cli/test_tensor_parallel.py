@@ -47,7 +47,8 @@ class Made:
 
     def journal(self, name: str) -> list[dict[str, Any]]:
         """The sequences of a run."""
-        return [*map(json.loads, (self.folder / name / "samples.jsonl").read_text().splitlines())]
+        rows = map(json.loads, (self.folder / name / "samples.jsonl").read_text().splitlines())
+        return [row for row in rows if "attempt" not in row]
 
 
 def torchrun(*arguments: str, **settings: Any) -> subprocess.Popen[str]:
