@@ -429,14 +429,16 @@ def disturbed(advice: Advice, lost: float) -> Advice:
     def widened(one: Candidate) -> Candidate:
         return replace(one, speedup=wider(one.speedup), slower=wider(one.slower))
 
-    best = widened(advice.best)
+    best, others = widened(advice.best), tuple(map(widened, advice.others))
     taken = f"others took {percent(lost)} of the time in which loops were timed"
-    hides = best.found is not None and (best.speedup.low is None or best.speedup.low <= 1.0)
+    if best.found is None:  # something that drafts may yet be faster
+        hides = any(each.speedup.high is None or each.speedup.high > 1.0 for each in others)
+    else:
+        hides = best.speedup.low is None or best.speedup.low <= 1.0
     told = f"Widened: {taken}, and every predicted interval holds all of it."
     if hides:
         told = f"UNDECIDED: {taken}, which may hide the answer. Repeat when less else runs."
     plain = None if advice.plain is None else widened(advice.plain)
-    others = tuple(map(widened, advice.others))
     return replace(advice, best=best, others=others, plain=plain, untrusted=told)
 
 
