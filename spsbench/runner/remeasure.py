@@ -61,8 +61,9 @@ class Remeasuring:
         asked = self._plan.config.remeasure_s
         if asked is not None:
             return asked
-        short = len(self._plan.prompts) >= FEWEST_PROMPTS and self._measured_s < LEAST_S
-        return LEAST_S if short else self._measured_s
+        # An interval that a run was stopped by holds prompts alone: nothing is gained by a longer look.
+        looks = self._plan.config.until is None and len(self._plan.prompts) >= FEWEST_PROMPTS
+        return LEAST_S if looks and self._measured_s < LEAST_S else self._measured_s
 
     @property
     def _is_short(self) -> bool:
