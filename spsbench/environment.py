@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -145,9 +146,15 @@ def taken_since(before: dict[str, float | None], worker: int | None = None) -> d
     return found
 
 
-def lost_share(before: dict[str, float | None], elapsed_s: float) -> float:
-    """The share of some seconds that others took since ``taken`` answered ``before``; 0 if unknown."""
-    return min(sum(taken_since(before).values()) / elapsed_s, 1.0) if elapsed_s > 0 else 0.0
+def watch() -> Callable[[], float]:
+    """Begin to watch; the answer gives the share that others took of the time since, 0 if unknown."""
+    before, began_s = taken(), time.perf_counter()
+
+    def lost() -> float:
+        elapsed_s = time.perf_counter() - began_s
+        return min(sum(taken_since(before).values()) / elapsed_s, 1.0) if elapsed_s > 0 else 0.0
+
+    return lost
 
 
 def cpu_frequency_mhz() -> float | None:

@@ -11,6 +11,7 @@ from spsbench.axes import MODEL, label, place
 from spsbench.report import wording
 from spsbench.report.tables import Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, Run, brackets, counted, escape, full_name, number, speedup
+from spsbench.stats.conditions import percent
 from spsbench.stats.losslessness import ALARM, UNBOUNDED, bounds, leakage_bound
 from spsbench.stats.predict.roofline import DISPATCH_BOUND, weak_baseline
 from spsbench.summary_types import (
@@ -89,8 +90,8 @@ KINDS: dict[EvidenceKind, str] = {
 
 
 def share(value: float | None) -> str:
-    """A small share as a percentage with two digits: 0.31%, 5.2%."""
-    return NOTHING if value is None else f"{float(f'{100 * value:.2g}'):g}%"
+    """A small share as a percentage with two digits, see ``percent``; a dash for none."""
+    return NOTHING if value is None else percent(value)
 
 
 def bound(value: float) -> str:

@@ -10,7 +10,6 @@ from spsbench.axes import EAGER, MODIFIED_REJECTION, label, place
 from spsbench.report import judgement, wording
 from spsbench.report.tables import IN_FULL, Column, Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, Run, escape, milliseconds, number, percent, signed, speedup
-from spsbench.stats.conditions import percent as share
 from spsbench.stats.predict.factors import (
     ACCEPTANCE,
     CORRELATION,
@@ -68,7 +67,7 @@ def answer(verdict: SpeedVerdict, scope: str = "") -> str:
     if (leaning := verdict.get("leaning")) is not None:
         likely = _LIKELY.get(leaning, "No clear gain")
         about = f"{name} ran about {wording.times(verdict['speedup']['ratio'])} per token"
-        return f"{likely}{where}: {about}; others took {share(verdict['lost_share'])} of the time."
+        return f"{likely}{where}: {about}; others took {judgement.share(verdict['lost_share'])} of the time."
     if verdict["outcome"] == "pays":
         return f"Use {name}{where}: {gain}." if verdict["others"] else f"{name}{where} pays: {gain}."
     fastest = f"{name}, the fastest of {verdict['candidates']}," if verdict["others"] else name

@@ -67,8 +67,9 @@ def execute(
     with opened(plan, directory, info, resume=resume) as store:
         rule = rule_of(plan, store)
         missing = stopping.due_turns(plan, store, rule)
-        if missing or proof_is_due(store) or is_due(plan, store):
-            _generate(plan, store, missing, watcher, now, rule, pair, allow_mixed=allow_mixed)
+        again = is_due(plan, store)
+        if missing or proof_is_due(store) or again:
+            _generate(plan, store, missing, watcher, now, rule, pair, again=again, allow_mixed=allow_mixed)
         if rule is not None:
             rule.note(store, ended=True)
         return conclude(plan, store, watcher)
@@ -111,11 +112,13 @@ def _generate(
     rule: stopping.StoppingRule | None,
     pair: Pair | None = None,
     *,
+    again: bool,
     allow_mixed: bool,
 ) -> None:
     """Load the pair unless it is given, and write each missing sequence into the store at once.
 
-    With a ``rule`` as many as it lets be run.
+    With a ``rule`` as many as it lets be run. With ``again`` some are timed further whether or not one is
+    missing, so that every engine starts.
     """
     _say_claims(plan, watcher)
     pair = pair or _loaded(plan, store, watcher)
@@ -126,7 +129,6 @@ def _generate(
         )
     now = now | {"threads": pair.info["threads"]}
     with PeerArms(plan, pair, store.directory / LOGS) as peers:
-        again = is_due(plan, store)
         arms = {*plan.arms} if again else {turn.arm for turn in missing}
         if arms:  # external engines start before anything is measured, and say their versions
             peers.start(arms, watcher.loading)
@@ -198,8 +200,7 @@ class _Timer:
 
     def measure_again(self, watcher: Watcher) -> None:
         """What others disturbed, and all of a short run."""
-        for sample in Remeasuring(self.plan, self.store, self.condition).carry_out(self._anew, watcher):
-            self.store.append(sample)
+        Remeasuring(self.plan, self.store, self.condition, self.engines).carry_out(self._anew, watcher)
 
     def _anew(self, groups: Iterable[list[stopping.Turn]], read: Read) -> Iterator[Sample]:
         return measure(self.plan, self.engines, groups, self.pair, self.meter, read)

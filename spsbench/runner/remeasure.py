@@ -10,7 +10,7 @@ state, and is timed until it has met several, which its interval then holds (``s
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -21,7 +21,6 @@ from spsbench.runner.engines import Answer, reason_of
 from spsbench.runner.plan import Plan, Watcher
 from spsbench.runner.stopping import Turn, all_turns, derive_seed, together
 from spsbench.store import RunStore
-from spsbench.store.codec import encode_sample
 from spsbench.store.timings import CLEAN, Round, Timing, disturbed, shares_lost
 from spsbench.summary_types import Remeasured, RemeasuringEnd
 
@@ -42,14 +41,19 @@ Measure = Callable[[Iterable[list[Turn]], Read], Iterator[Sample]]
 class Remeasuring:
     """Which rounds of a run are timed again, until when, and what came of it."""
 
-    def __init__(self, plan: Plan, store: RunStore, condition: int) -> None:
+    def __init__(self, plan: Plan, store: RunStore, condition: int, arms: Collection[Arm]) -> None:
         self._plan, self._store, self._condition = plan, store, condition
         self._differing = list((store.run_info().get("remeasured") or {}).get("differing", []))
-        self._rounds: dict[Round, list[Turn]] = {}
         done = set() if any(map(_remembers, plan.arms)) else store.done()
-        for turn in all_turns(plan):
+        self._rounds: dict[Round, list[Turn]] = {}
+        for turn in all_turns(plan) if done else ():
             if turn.key in done:
                 self._rounds.setdefault(turn.round, []).append(turn)
+        # An arm whose engine does not run now cannot be timed, and the others not without it.
+        able = {*arms}
+        for place, turns in [*self._rounds.items()]:
+            if not {turn.arm for turn in turns} <= able:
+                del self._rounds[place]
         timings = store.timings()
         self._measured_s = sum(timing.spent_s for timing in timings if timing.attempt == 1)
         self._spent_s = sum(timing.spent_s for timing in timings if timing.attempt > 1)
@@ -72,19 +76,11 @@ class Remeasuring:
         return left and self._plan.config.remeasure_s is None
 
     def is_due(self) -> bool:
-        """Whether a run that has all of its sequences is to be timed further."""
-        info = self._store.run_info()
-        if info.get("interval") is None or not self._store.timings():
-            return False
-        if (before := info.get("remeasured")) is not None:
-            asked = self._plan.config.remeasure_s
-            if asked is None or asked <= before["seconds"]:
-                return False
+        """Whether there is a round to be timed again, and time for it."""
         return bool(self._wanted())
 
-    def carry_out(self, measure: Measure, watcher: Watcher) -> Iterator[Sample]:
-        """Time rounds again, one sample for each timing; each must be in the store before the next is
-        taken."""
+    def carry_out(self, measure: Measure, watcher: Watcher) -> None:
+        """Time rounds again, each timing into the store at once."""
         ended: RemeasuringEnd | None = None
         hopeless, said = 0, set[bool]()
         while ended is None:
@@ -104,9 +100,8 @@ class Remeasuring:
                 made: list[Timing] = []
                 for sample in measure(self._groups(place, attempt), partial(self._made_of, attempt)):
                     sample.condition = self._condition
-                    made.append(Timing.of(encode_sample(sample)))
+                    made.append(self._store.append(sample))
                     self._spent_s += made[-1].spent_s
-                    yield sample
                 clean = all(share is None or share <= CLEAN for share in shares_lost(made))
                 hopeless = 0 if clean else hopeless + 1
                 watcher.remeasured()
@@ -174,8 +169,14 @@ class Remeasuring:
 
 def is_due(plan: Plan, store: RunStore) -> bool:
     """Whether a run that has all of its sequences is to be timed further, under its latest conditions."""
-    latest = len(store.run_info().get("conditions") or [None]) - 1
-    return Remeasuring(plan, store, latest).is_due()
+    info, asked = store.run_info(), plan.config.remeasure_s
+    before = info.get("remeasured")
+    if info.get("interval") is None or not store.timings():
+        return False
+    if before is not None and (asked is None or asked <= before["seconds"]):
+        return False
+    latest = len(info.get("conditions") or [None]) - 1
+    return Remeasuring(plan, store, latest, plan.arms).is_due()
 
 
 def _remembers(arm: Arm) -> bool:

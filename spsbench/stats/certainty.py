@@ -22,7 +22,7 @@ import numpy as np
 from spsbench.records import Speedup
 from spsbench.stats.anytime import paired_speedup
 from spsbench.stats.bootstrap import LEVEL, Floats
-from spsbench.stats.speedup import column, in_both, shown
+from spsbench.stats.speedup import column, hidden, in_both, shown
 from spsbench.summary_types import RatioInterval
 
 if TYPE_CHECKING:
@@ -59,7 +59,12 @@ class Certainty:
         self, baseline: pd.DataFrame | None, arm: pd.DataFrame, *, prefill: bool = False
     ) -> RatioInterval | None:
         """Of an arm over its baseline, if it has one, with all that its interval holds."""
-        found = self.undisturbed(baseline, arm, prefill=prefill)
+        return self.shown(self.undisturbed(baseline, arm, prefill=prefill), baseline, arm)
+
+    def shown(
+        self, found: Speedup | None, baseline: pd.DataFrame | None, arm: pd.DataFrame
+    ) -> RatioInterval | None:
+        """What ``undisturbed`` has found, with what others took of the two."""
         if found is None or baseline is None or not len(baseline) or not len(arm):
             return shown(found)
         return shown(self.widened(found, str(baseline["arm"].iloc[0]), str(arm["arm"].iloc[0])))
@@ -79,12 +84,8 @@ class Certainty:
     def widened(self, found: Speedup, baseline: str, arm: str) -> Speedup:
         """The interval with what others took: at worst all of it delayed one of the two and none the
         other."""
-        if found.low is None or found.high is None:
-            return found
-        slower, faster = self.lost.get(arm, 0.0), self.lost.get(baseline, 0.0)
-        if slower >= 1.0 or faster >= 1.0:
-            return Speedup(found.ratio, None, None)
-        return Speedup(found.ratio, found.low * (1.0 - faster), found.high / (1.0 - slower))
+        ends = found.low, found.high
+        return Speedup(found.ratio, *hidden(ends, self.lost.get(baseline, 0.0), self.lost.get(arm, 0.0)))
 
 
 def with_error(found: Speedup, half_width: float) -> Speedup:

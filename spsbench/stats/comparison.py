@@ -18,12 +18,11 @@ from spsbench.axes import ArmIdentity
 from spsbench.errors import UsageError
 from spsbench.records import Speedup
 from spsbench.stats.bootstrap import Floats, plain, pooled_interval
-from spsbench.stats.certainty import Certainty
 from spsbench.stats.conditions import contention
 from spsbench.stats.corpus import by_prompt, corpus_metrics, score_table
 from spsbench.stats.losslessness import identity
 from spsbench.stats.parity import PASSED, Units, Value, differences, figure, per_prompt
-from spsbench.stats.speedup import finished, pair, paired_sums, ratio_of_sums, shown, speedup
+from spsbench.stats.speedup import finished, hidden, pair, paired_sums, ratio_of_sums, shown, speedup
 from spsbench.summary_types import Contention, MetricInterval, RatioInterval, TokenIdentity
 
 if TYPE_CHECKING:
@@ -365,8 +364,7 @@ def _arm(
     if plain is None:
         return None
     # B's time over A's: what others took of B may hide that B is faster, and of A that A is.
-    known = Certainty(lost={"a": shares[0].get(name, 0.0), "b": shares[1].get(its, 0.0)})
-    found = known.widened(plain, "b", "a")
+    low, high = hidden((plain.low, plain.high), shares[1].get(its, 0.0), shares[0].get(name, 0.0))
     return {
         **entry,
         "b_arm": its,
@@ -376,7 +374,7 @@ def _arm(
         "prompts": len(times),
         "a_ms_per_token": 1e3 * float(times.arm_s.sum() / times.arm_tokens.sum()),
         "b_ms_per_token": 1e3 * float(times.baseline_s.sum() / times.baseline_tokens.sum()),
-        "time_ratio": {"ratio": found.ratio, "low": found.low, "high": found.high},
+        "time_ratio": {"ratio": plain.ratio, "low": low, "high": high},
         "a_speedup": a.speedup(entry),
         "b_speedup": b.speedup(other),
         "metrics": list(_metrics(ours, theirs, a.run, b.run)),
@@ -400,7 +398,7 @@ def _speedups(
         [each.get(arm, 0.0) for arm in of] for each, of in zip(lost, arms, strict=True)
     )
     lower, upper = 1.0 - (1.0 - arm_a) * (1.0 - base_b), 1.0 - (1.0 - base_a) * (1.0 - arm_b)
-    return Certainty(lost={"low": lower, "high": upper}).widened(found, "low", "high")
+    return Speedup(found.ratio, *hidden((found.low, found.high), lower, upper))
 
 
 def _alike(a: Run, b: Run, arm: str) -> bool:

@@ -231,17 +231,18 @@ def taken_too_much(shares: Mapping[str, float | None], most: Mapping[str, float]
 
 def disturbed_because(summary: Summary) -> list[str]:
     """What others took of a run, under any of its conditions, where its intervals hold that; else nothing."""
-    entries = summary.get("conditions")
-    parts = [entry.get("contention") for entry in entries] if entries else [summary.get("contention")]
-    return list(dict.fromkeys(reason for part in parts if part for reason in part["reasons"]))
+    return list(dict.fromkeys(reason for part in _contentions(summary) for reason in part["reasons"]))
 
 
 def lost_share(summary: Summary) -> float:
     """The largest share of an arm's time that others took, where intervals hold it; else 0."""
-    entries = summary.get("conditions")
-    parts = [entry.get("contention") for entry in entries] if entries else [summary.get("contention")]
-    shares = [_lost(part) for part in parts if part and part["reasons"]]
-    return max(shares, default=0.0)
+    return max((_lost(part) for part in _contentions(summary) if part["reasons"]), default=0.0)
+
+
+def _contentions(summary: Summary) -> list[Contention]:
+    """What others took under each of a run's conditions, as far as its version kept it."""
+    parts = [entry.get("contention") for entry in summary.get("conditions") or []]
+    return [part for part in parts or [summary.get("contention")] if part]
 
 
 def _lost(found: Contention) -> float:
@@ -277,17 +278,17 @@ def disturbance(summary: Summary) -> list[str]:
     how = step(summary)
     if how == "clean":
         return []
-    taken = f"others took {percent(lost_share(summary))} of the time measured"
+    taken = f"took {percent(lost_share(summary))} of the time measured"
     if how == "widened":
-        return [f"Widened for others: they took {percent(lost_share(summary))} of the time measured."]
+        return [f"Widened for others: they {taken}."]
     return [
-        f"UNDECIDED: {taken}, which may hide the answer. What does not depend on it stands: {STANDS}. To "
-        "settle it: spsbench run --resume RUN --remeasure 10min, when less else runs."
+        f"UNDECIDED: others {taken}, which may hide the answer. What does not depend on it stands: "
+        f"{STANDS}. To settle it: spsbench run --resume RUN --remeasure 10min, when less else runs."
     ]
 
 
 def percent(share: float) -> str:
-    """Two digits: 4.2%, 30%."""
+    """A share with two digits: 0.31%, 5.2%, 30%."""
     return f"{float(f'{100 * share:.2g}'):g}%"
 
 

@@ -158,6 +158,20 @@ def shown(found: Speedup | None) -> RatioInterval | None:
     return None if found is None else {"ratio": found.ratio, "low": found.low, "high": found.high}
 
 
+Ends = tuple[float | None, float | None]
+
+
+def hidden(ends: Ends, over: float, under: float) -> Ends:
+    """The ends of a ratio of times moved by the shares that others took of either; None where it is all.
+
+    The upper time may be too long by its share, and the lower one by its own: each moves one end.
+    """
+    low, high = ends
+    if low is None or high is None or max(over, under) >= 1.0:
+        return None, None
+    return low * (1.0 - over), high / (1.0 - under)
+
+
 def halves(times: PairedTimes) -> tuple[float | None, float | None]:
     """The ratio in the first and in the second half of the run, by time of measurement."""
     middle, columns = len(times) // 2, times.columns()

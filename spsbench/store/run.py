@@ -137,12 +137,13 @@ class RunStore:
             os.close(self._lock)
             self._lock = None
 
-    def append(self, sample: Sample) -> None:
-        """Write a finished or failed sample; it is on the disk when this returns."""
+    def append(self, sample: Sample) -> Timing:
+        """Write a finished or failed sample, which is on the disk when this returns; its timing."""
         row = codec.encode_sample(sample)
-        self._timings[self._journal.append(row)] = Timing.of(row)
+        timing = self._timings[self._journal.append(row)] = Timing.of(row)
         for name in ("_counted", *(["_first"] if sample.attempt is None else [])):
             self.__dict__.pop(name, None)
+        return timing
 
     def append_scores(self, key: Key, scores: dict[str, float]) -> None:
         """Add scores to the sample under ``key``; a later value of the same metric wins."""

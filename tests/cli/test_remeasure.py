@@ -16,7 +16,8 @@ import pytest
 from commandline import Cli, Result
 
 from spsbench import environment
-from spsbench.runner import remeasure
+from spsbench.config import resolve
+from spsbench.runner import plan, remeasure
 from spsbench.store import RunStore
 
 FLAGS = ("--limit", "3", "--max-new-tokens", "8", "--threads", "1", "--k", "2", "--no-score", "--no-proof")
@@ -181,6 +182,19 @@ def test_what_an_earlier_sequence_taught_cannot_be_repeated(
     assert "Timing" not in result.err
     told = of(tmp_path / "run")[0]["remeasured"]
     assert (told["again"], told["disturbed"]) == (0, 1)
+
+
+def test_a_round_is_left_alone_where_an_engine_of_it_does_not_run(
+    cli: Cli, others: Callable[[Loses], None], tmp_path: Path
+) -> None:
+    """One that could not be started this time, say: the other arms are not timed without it."""
+    others(lambda number: 10.0)
+    assert cli("run", "xsum", *FLAGS, "--remeasure", "0", "--out", tmp_path / "run").code == 0
+    config = resolve({"remeasure": 60.0}, tmp_path / "run" / "config.yaml")
+    ready = plan(config)
+    with RunStore.open(tmp_path / "run") as store:
+        due = [remeasure.Remeasuring(ready, store, 0, arms).is_due() for arms in (ready.arms, ready.arms[:1])]
+    assert due == [True, False]
 
 
 def test_a_merged_run_has_the_timings_that_count(

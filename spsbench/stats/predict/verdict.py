@@ -153,11 +153,11 @@ def _chosen_elsewhere(
     found = speedup(PairedTimes(*np.concatenate(parts, axis=1)))
     if found is None:
         return None
-    for arm in picked - {ars}:  # of two arms the wider error
-        wider = with_error(found, time_half_width(samples[ars], samples[arm]) if certainty.over_time else 0.0)
-        found = certainty.widened(wider, ars, arm)
-    shown_as = shown(found)
-    return None if shown_as is None else {**shown_as, "prompts": len(common)}
+    if others := picked - {ars}:  # of two arms the wider error, and the one that lost more
+        widths = [time_half_width(samples[ars], samples[arm]) for arm in others if certainty.over_time]
+        lost_most = max(others, key=lambda arm: certainty.lost.get(arm, 0.0))
+        found = certainty.widened(with_error(found, max(widths, default=0.0)), ars, lost_most)
+    return {"ratio": found.ratio, "low": found.low, "high": found.high, "prompts": len(common)}
 
 
 def _per_token(table: pd.DataFrame) -> float:

@@ -7,7 +7,6 @@ meaningless, and every record says that acceptance is synthetic.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +21,7 @@ from spsbench.decode.rejection import Draft, Verdict
 from spsbench.decode.rows import Rows, rows_of
 from spsbench.decode.rules import Rule, expected_acceptance
 from spsbench.engines.local import EagerEngine, Engine
-from spsbench.environment import lost_share, taken
+from spsbench.environment import watch
 from spsbench.models.causal_lm import CausalLM
 from spsbench.records import Request, SamplingParams, Speedup
 from spsbench.stats.acceptance import acceptance
@@ -110,14 +109,14 @@ def in_turns(
     found: dict[Arm, list[Made]] = {arm: [] for arm in arms}
     lost: list[float] = []
     for number in rounds:
-        began_s, before = time.perf_counter(), taken()
+        lost_share = watch()
         shuffler.shuffle(order)
         for arm in order:
             made = arms[arm](number)
             if number >= 0:
                 found[arm].append(made)
         if number >= 0:
-            lost.append(lost_share(before, time.perf_counter() - began_s))
+            lost.append(lost_share())
     kept = least_disturbed(lost)
     return {arm: [made[number] for number in kept] for arm, made in found.items()}
 

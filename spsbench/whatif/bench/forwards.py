@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from spsbench.decode.clock import device_now
-from spsbench.environment import lost_share, taken
+from spsbench.environment import watch
 from spsbench.models.causal_lm import CausalLM, text_config
 from spsbench.stats.predict.whatif import WhatIf, alpha_needed, independent
 from spsbench.store.timings import least_disturbed
@@ -89,13 +89,13 @@ def time_in_turns(
     turns, shuffler = list(places), random.Random(seed)
     lost: list[float] = []
     for _ in budgeted_rounds(budget_s):
-        began_s, before = time.perf_counter(), taken()
+        lost_share = watch()
         shuffler.shuffle(turns)
         for probe, context in turns:
             if len(places) > 1:
                 probes[probe].settle(context)
             rounds[probe, context].append(probes[probe].round(context, shuffler))
-        lost.append(lost_share(before, time.perf_counter() - began_s))
+        lost.append(lost_share())
     for own in probes:
         own.model.rollback(0)
     kept = 1 + np.array(least_disturbed(lost[1:]), dtype=np.int64)  # the first of a shape is slow

@@ -26,6 +26,7 @@ from spsbench.runner.stopping import Reason, StoppingRule
 from spsbench.stats.conditions import percent
 from spsbench.stats.predict import FEWEST_PROMPTS
 from spsbench.stats.predict.verdict import halves
+from spsbench.stats.speedup import hidden
 from spsbench.store import RunStore
 from spsbench.store.journal import Journal
 from spsbench.store.timings import CLEAN, least_disturbed
@@ -421,10 +422,7 @@ def disturbed(advice: Advice, lost: float) -> Advice:
         return advice
 
     def wider(found: Interval) -> Interval:
-        low, high = found.low, found.high
-        if low is None or high is None or lost >= 1.0:
-            return Interval(found.estimate, None, None)
-        return Interval(found.estimate, low * (1.0 - lost), high / (1.0 - lost))
+        return Interval(found.estimate, *hidden((found.low, found.high), lost, lost))
 
     def widened(one: Candidate) -> Candidate:
         return replace(one, speedup=wider(one.speedup), slower=wider(one.slower))
