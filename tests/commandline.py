@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import typer.main
 
@@ -65,6 +67,13 @@ def call(*arguments: object) -> Result:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(once(arguments))
     return Result(code, out.getvalue(), err.getvalue())
+
+
+def journal(directory: Path) -> list[dict[str, Any]]:
+    """The sequences that a run has on the disk; how often others made it time one again does not matter."""
+    path = directory / "samples.jsonl"
+    rows = map(json.loads, path.read_text().splitlines() if path.is_file() else ())
+    return [row for row in rows if "attempt" not in row]
 
 
 def sampled_run(run: Path, *flags: str) -> Path:

@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from commandline import journal
+
 FLAGS = ("--limit", "3", "--max-new-tokens", "6", "--threads", "1", "--trace", "1")
 SHOWN = (
     *("example_id", "sample_index", "arm", "order", "token_ids", "finish_reason"),
@@ -59,10 +61,9 @@ def attempt(directory: Path, kill_after_s: float | None) -> bool:
         time.sleep(0.002)
 
 
-def journal(directory: Path) -> list[dict[str, Any]]:
-    """What the run's outputs are, without their timings; how often others disturbed one is its own affair."""
-    rows = map(json.loads, (directory / "samples.jsonl").read_text().splitlines())
-    return [{name: row.get(name) for name in SHOWN} for row in rows if "attempt" not in row]
+def outputs(directory: Path) -> list[dict[str, Any]]:
+    """What the run's outputs are, without their timings."""
+    return [{name: row.get(name) for name in SHOWN} for row in journal(directory)]
 
 
 def scores(directory: Path) -> Any:
@@ -85,7 +86,7 @@ def survive(kills: int, folder: Path, seed: int = 0) -> dict[str, float]:
         directory = folder / f"run-{runs}"
         while attempt(directory, rng.uniform(0, whole_s) if hit < kills else None):
             hit += 1
-        assert journal(directory) == journal(folder / "whole"), directory
+        assert outputs(directory) == outputs(folder / "whole"), directory
         assert scores(directory) == scores(folder / "whole"), directory
         torn += (directory / "samples.jsonl.torn").exists()
         runs += 1

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import SMALL, Cli, Result, call
+from commandline import SMALL, Cli, Result, call, journal
 from tiny_models import save_seq2seq
 
 from spsbench.store import read_frames
@@ -24,10 +24,6 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
 
 def of(directory: Path, name: str) -> Any:
     return json.loads((directory / name).read_text())
-
-
-def journal(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (directory / "samples.jsonl").read_text().splitlines()]
 
 
 BEAMS = {"ars-beam(3)", "sps-k3-beam(3)", "draft-beam(3)"}

@@ -11,17 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import Cli, Result
+from commandline import Cli, Result, journal
 
 from spsbench.errors import SpsbenchError
 from spsbench.models import memory
 
 conditions = importlib.import_module("spsbench.runner.conditions")
 FLAGS = ("--max-new-tokens", "6", "--set", "warmup=false", "--trace", "0", "--quiet")
-
-
-def journal(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (directory / "samples.jsonl").read_text().splitlines()]
 
 
 def evidence(directory: Path) -> list[Any]:

@@ -16,7 +16,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from commandline import SMALL, Cli, Result
+from commandline import SMALL, Cli, Result, journal
 from interrupting import Case
 
 from spsbench.__main__ import run
@@ -73,12 +73,6 @@ def results(folder: Path) -> Mapping[str, Result]:
     """What became of the cases, by name."""
     found = json.loads((folder / "results.json").read_text())
     return {name: Result(**result) for name, result in zip(CASES, found, strict=True)}
-
-
-def journal(directory: Path) -> list[str]:
-    path = directory / "samples.jsonl"
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return [line for line in lines if '"attempt":' not in line]  # what others disturbed is timed again
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.at and not case.ignored])

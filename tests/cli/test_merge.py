@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import Cli, call
+from commandline import Cli, call, journal
 
 FLAGS = ("--limit", "5", "--max-new-tokens", "8", "--threads", "1", "--set", "warmup=false", "--trace", "2")
 
@@ -21,10 +21,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, shard in (("a", "1/2"), ("b", "2/2")):
         assert call("run", "xsum", *FLAGS, "--shard", shard, "--out", folder / name).code == 0
     return folder
-
-
-def journal(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (directory / "samples.jsonl").read_text().splitlines()]
 
 
 def untimed(value: Any) -> Any:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import ALONE, SMALL, Cli, Result, call
+from commandline import ALONE, SMALL, Cli, Result, call, journal
 
 from spsbench.files import acquire_lock
 
@@ -51,11 +51,6 @@ def refused(result: Result, code: int, said: str) -> None:
     assert "fault of spsbench" not in result.err
     assert "Loading" not in result.err
     assert not Path("results").exists()
-
-
-def journal(directory: Path) -> list[Any]:
-    path = directory / "samples.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
 
 # --- what is typed

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commandline import SMALL, Cli
+from commandline import SMALL, Cli, journal
 
 
 @pytest.mark.thorough
@@ -22,12 +22,5 @@ def test_two_processes_give_one_interval_over_both(cli: Cli, tmp_path: Path) -> 
     for index in range(2):
         assert (tmp_path / "runs" / f"process-{index}" / "summary.json").is_file()
     # The same prompts and seeds: what the processes wrote is the same, only the times differ.
-    texts = [
-        [
-            json.loads(line)["text"]
-            for line in (tmp_path / "runs" / f"process-{i}" / "samples.jsonl").read_text().splitlines()
-            if "attempt" not in json.loads(line)  # what others disturbed is timed again
-        ]
-        for i in range(2)
-    ]
+    texts = [[row["text"] for row in journal(tmp_path / "runs" / f"process-{i}")] for i in range(2)]
     assert sorted(texts[0]) == sorted(texts[1])

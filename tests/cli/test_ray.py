@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import Cli, Result, call
+from commandline import Cli, Result, call, journal
 
 from spsbench.runner import distributed
 
@@ -87,10 +87,6 @@ def kill_one(directory: Path, killed: list[int]) -> None:
 def recorded(directory: Path) -> dict[str, Any]:
     run: dict[str, Any] = json.loads((directory / "run.json").read_text())
     return run
-
-
-def journal(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (directory / "samples.jsonl").read_text().splitlines()]
 
 
 def outputs(directory: Path) -> list[Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import Result, call
+from commandline import Result, call, journal
 from tiny_models import make_pair, save
 
 pytestmark = pytest.mark.thorough
@@ -47,8 +47,7 @@ class Made:
 
     def journal(self, name: str) -> list[dict[str, Any]]:
         """The sequences of a run."""
-        rows = map(json.loads, (self.folder / name / "samples.jsonl").read_text().splitlines())
-        return [row for row in rows if "attempt" not in row]
+        return journal(self.folder / name)
 
 
 def torchrun(*arguments: str, **settings: Any) -> subprocess.Popen[str]:
@@ -86,7 +85,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     run = ("run", str(prompts), *models, *RUN, *SAMPLINGS)
     long = (str(prompts), *models, *RUN, "--sampling", "greedy", "--samples", "8", "--no-proof", *SPLIT)
     said = interrupted(long, folder / "interrupted")
-    before = len((folder / "interrupted" / "samples.jsonl").read_text().splitlines())
+    before = len(journal(folder / "interrupted"))
     (folder / "before.json").write_text(json.dumps([said, before]))
     two = ("--limit", "1", "--no-proof", "--quiet")
     commands: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from commandline import SMALL, call
+from commandline import SMALL, call, journal
 
 from spsbench.engines import rescore
 from spsbench.records import Arm, BeamParams, SamplingParams
@@ -22,10 +22,6 @@ NUCLEUS, GREEDY = SamplingParams(top_p=0.8), SamplingParams(greedy=True)
 
 def told(directory: Path) -> Any:
     return json.loads((directory / "run.json").read_text())["proof"]
-
-
-def journal(directory: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (directory / "samples.jsonl").read_text().splitlines()]
 
 
 def run(directory: Path, *more: str) -> None:
