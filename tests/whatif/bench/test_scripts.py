@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import gpu, gpu_batches, loop, neighbours, speed
+from benchmarks import gpu, gpu_batches, gpu_street, loop, neighbours, speed
 from benchmarks.pairs import build
 from spsbench.engines.cuda_graph import GraphedEngine
 from spsbench.engines.local import EagerEngine
@@ -34,17 +34,31 @@ def test_the_script_of_idle_neighbours(
 def test_the_gpu_script_on_a_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "gpu.md"
+    out = tmp_path / "gpu"
     flags = ["--tiny", "--device", "cpu", "--rounds", "2", "--tokens", "12", "--context", "20"]
-    monkeypatch.setattr(sys, "argv", ["gpu", *flags, "--out", str(out)])
+    monkeypatch.setattr(sys, "argv", ["gpu", *flags, "--minutes", "0", "--out", str(out)])
     assert gpu.main() == 0
-    text = out.read_text()
+    text = (out / "gpu.md").read_text()
     assert "graphed == eager for K = 0, 1, 4" in text
     assert "within 2" in text
     assert "Acceptance is synthetic" in text
     for name in ("ArS eager", "ArS graphed", "ArS hf-generate", "SpS graphed", "SpS hf-assisted"):
         assert f"| {name} |" in text
     assert capsys.readouterr().out == text + "\n"
+
+
+@pytest.mark.thorough
+def test_the_script_of_the_commands_that_people_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--tiny", "--device", "cpu", "--only", "as typed", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["gpu_street", *flags])
+    assert gpu_street.main() == 0
+    table = (tmp_path / "street.md").read_text()
+    assert capsys.readouterr().out == table
+    assert "| run, as typed | 0 |" in table
+    assert re.findall(r"@ eager, B = 1 \| [\d.]+ \| [\d.]+ \| (\w+)", table) == ["ok", "ok"]
+    assert "Lossless" in (tmp_path / "run-as-typed.txt").read_text()
 
 
 @pytest.mark.thorough
