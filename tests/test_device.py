@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from support.device import CudaTensor, Device, emulated
+from torch.utils._device import _device_constructors
 
 Operation = Callable[[torch.Tensor], object]
 
@@ -258,6 +259,14 @@ def test_threads_see_the_device(device: Device) -> None:
     thread.start()
     thread.join()
     assert isinstance(made[0], CudaTensor)
+
+
+@pytest.mark.parametrize("place", ["cpu", "meta", "cuda"])
+def test_what_is_made_within_a_device_is_made_there(place: str) -> None:
+    """Transformers asks so whether it builds on meta, and leaves buffers unfilled if it does not learn it."""
+    _device_constructors.cache_clear()
+    with emulated(), torch.device(place):
+        assert [torch.tensor([]).device.type, torch.zeros(1).device.type] == [place, place]
 
 
 def test_nothing_is_left_behind() -> None:

@@ -45,6 +45,7 @@ from typing import Any, ClassVar
 from unittest import mock
 
 import torch
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CUDA = torch.device("cuda", 0)
@@ -114,9 +115,9 @@ class _Held:
 
 
 class CudaTensor(torch.Tensor):
-    """A tensor on ``cuda:0``; ``inner`` has its values."""
+    """A tensor on ``cuda:0``; ``on_cpu`` has its values."""
 
-    inner: torch.Tensor
+    on_cpu: torch.Tensor
     held: _Held
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -131,23 +132,23 @@ class CudaTensor(torch.Tensor):
                 dtype=inner.dtype,
                 device=CUDA,
             )
-        made.inner, made.held = inner, held
+        made.on_cpu, made.held = inner, held
         return made
 
     def __tensor_flatten__(self) -> tuple[list[str], _Held]:
         """By its presence ``Module.to`` keeps a parameter that two modules share one parameter."""
-        return ["inner"], self.held
+        return ["on_cpu"], self.held
 
     @classmethod
     def __tensor_unflatten__(cls, parts: dict[str, Any], held: _Held, size: Any, stride: Any) -> CudaTensor:
-        return cls(parts["inner"], held)
+        return cls(parts["on_cpu"], held)
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         return Device.current().run(func, args, kwargs or {})
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return f"cuda:0 {self.inner!r}"
+        return f"cuda:0 {self.on_cpu!r}"
 
     def __getitem__(self, index: Any) -> Any:
         return super().__getitem__(_without_lists(index))
@@ -479,8 +480,8 @@ class Device:
     def _computed(self, what: _Operation, args: Any, kwargs: Any, own: list[CudaTensor]) -> Any:
         if what.name == "_fused_sdp_choice":
             return 0  # by matrix products: the CPU has no kernel of that name for a CUDA tensor
-        written = [value.inner for value in what.written(args, kwargs) if isinstance(value, CudaTensor)]
-        known = {id(tensor.inner): tensor for tensor in own}
+        written = [value.on_cpu for value in what.written(args, kwargs) if isinstance(value, CudaTensor)]
+        known = {id(tensor.on_cpu): tensor for tensor in own}
         given, named = _mapped(_inner if self.capturing is None else _baked, (args, kwargs))
         if self.capturing is None:
             result = self._values(what, given, named, own)
@@ -489,7 +490,7 @@ class Device:
             known |= {id(copies[id(inner)]): known[id(inner)] for inner in written}
             trial = _mapped(lambda value: copies.get(id(value), value), (given, named))
             result = self._values(what, *trial, own)
-        before = {_storage(tensor.inner) for tensor in own}
+        before = {_storage(tensor.on_cpu) for tensor in own}
         made = [
             value for value in _flat((result,)) if isinstance(value, torch.Tensor) and id(value) not in known
         ]
@@ -500,7 +501,7 @@ class Device:
                     value.fill_(float("nan"))
         kernels = int(not what.empty and bool(written or new))
         if self.capturing is not None:
-            kept = _mapped(lambda value: known[id(value)].inner if id(value) in known else value, result)
+            kept = _mapped(lambda value: known[id(value)].on_cpu if id(value) in known else value, result)
             self.capturing.steps.append(_Recorded(what.function, given, named, kept, kernels))
         elif kernels:
             self.launch()
@@ -552,17 +553,17 @@ class Device:
         if to is None:
             to = self.hold(source.detach().to(dtype, copy=True))
         elif self.capturing is None:
-            to.inner.copy_(source)
+            to.on_cpu.copy_(source)
         if self.capturing is not None:
             copy = torch.ops.aten.copy_.default
-            self.capturing.steps.append(_Recorded(copy, (to.inner, source), {}, to.inner))
+            self.capturing.steps.append(_Recorded(copy, (to.on_cpu, source), {}, to.on_cpu))
         return to
 
     def _down(self, to: Any, source: CudaTensor, dtype: torch.dtype, free: bool) -> torch.Tensor:
         """Into pinned memory, or into a new tensor, a copy need not block: then it arrives with a wait."""
         if dtype != source.dtype:
             self.launch()
-        values = source.inner.to(dtype, copy=True)
+        values = source.on_cpu.to(dtype, copy=True)
         self.counts.down_bytes[self.steps[-1]] += values.nbytes
         if to is None:
             with torch.inference_mode(False):
@@ -665,7 +666,7 @@ def _is_host(value: Any) -> bool:
 def _inner(value: Any) -> Any:
     """What stands for an argument on the CPU."""
     if isinstance(value, CudaTensor):
-        return value.inner
+        return value.on_cpu
     return torch.device("cpu") if isinstance(value, torch.device) and value.type == "cuda" else value
 
 
@@ -892,6 +893,7 @@ def emulated(
     with contextlib.ExitStack() as stack:
         device = Device(limit_bytes, kernel_us, launch_us, name)
         stack.enter_context(_guarded())
+        _device_constructors()  # remembers which functions they are
         for owner, attribute, value in _replaced(device):
             stack.enter_context(mock.patch.object(owner, attribute, value))
         _forget_availability()
