@@ -200,7 +200,7 @@ class _Bench:
         # Half of the output only: the loops that are timed need slots of their own.
         self._graphed.generate(replace(self._request(1, NUCLEUS), max_new_tokens=self._tokens // 2))
         lengths = self._batch.lengths
-        for name, stage in zip(("draft", "verify", "accept"), self._batch.stages, strict=True):
+        for name, stage in zip(("draft", "verify", "accept"), self._batch.stages(), strict=True):
             # Each replay goes on from the same length: the work is that of a loop.
             times = []
             for _ in range(20):

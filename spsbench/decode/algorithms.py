@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,8 +18,8 @@ from spsbench.decode import rows
 from spsbench.decode.beam import Node, TreeModel
 from spsbench.decode.clock import Stopwatch
 from spsbench.decode.processors import with_history
-from spsbench.decode.protocols import Drafter, LanguageModel
-from spsbench.decode.rejection import Accept, Draft, accept_draft, decided, judged
+from spsbench.decode.protocols import Drafter, LanguageModel, Tokens, last_tokens
+from spsbench.decode.rejection import Accept, Draft, accept_draft, decided, judged, latest_tokens
 from spsbench.decode.rows import Rows
 from spsbench.decode.sampling import Uniforms
 from spsbench.records import SamplingParams
@@ -86,7 +85,7 @@ def start(
     def loops(watch: Stopwatch) -> Iterator[DecodedLoop]:
         if drafter is None:
             return ars(target, pending, sampling, uniforms, watch, prompt)
-        return sps(target, drafter, prompt, k, sampling, uniforms, watch, rule)
+        return sps(target, drafter, prompt, k, sampling, uniforms, watch, rule, pending)
 
     return loops
 
@@ -126,13 +125,15 @@ def sps(
     uniforms: Uniforms,
     watch: Stopwatch,
     rule: Accept | None = None,
+    pending: Tensor | None = None,
 ) -> Iterator[DecodedLoop]:
     """Algorithm 2: draft K tokens, score them in one pass, keep a prefix and one more token.
 
-    ``target`` and ``drafter`` have read the prompt but its last token. The last decided token is always
-    pending: read by neither until the next loop. Another ``rule`` than modified rejection is no longer SpS.
+    ``target`` and ``drafter`` have read the prompt but its last token, ``pending`` [1] on their device. The
+    last decided token is always pending: read by neither until the next loop. Another ``rule`` than modified
+    rejection is no longer SpS.
     """
-    tokens, process = list(prompt), sampling.history
+    tokens, process = Tokens(prompt, pending), sampling.history
     while True:
         u = uniforms(2 * k + 1)
         watch.lap("other")
@@ -141,8 +142,8 @@ def sps(
             why = "a tree was drafted where chains are verified: the drafter needs the option tree"
             raise ValueError(why)
         watch.lap("draft")
-        pending = torch.from_numpy(np.array(tokens[-1:])).to(u.device)
-        logits = target.score(torch.cat([pending, draft.tokens]), last=len(draft.tokens) + 1)
+        block = torch.cat([last_tokens(tokens, 1, u.device), draft.tokens])
+        logits = target.score(block, last=len(block))
         watch.lap("verify")
         if process is not None:
             logits = with_history(logits, process, [*tokens, *draft.tokens.tolist()], len(prompt))
@@ -152,7 +153,7 @@ def sps(
         drafted, accepted, token = decided(draft, verdict)
         new = [*drafted[:accepted], token]
         watch.lap("sample")
-        tokens += new
+        tokens.add(new, latest_tokens(draft, verdict, accepted))
         target.rollback(len(tokens) - 1)
         drafter.observe(tokens, accepted)
         yield DecodedLoop(new, accepted, q, draft, u)

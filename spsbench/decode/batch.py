@@ -20,7 +20,7 @@ from spsbench.decode import rows
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.clock import Stopwatch
 from spsbench.decode.protocols import Drafter
-from spsbench.decode.rejection import Accept, Draft, accept_draft, judged
+from spsbench.decode.rejection import Accept, Draft, accept_draft, all_decided, judged
 from spsbench.decode.rows import Rows
 from spsbench.decode.sampling import Uniforms
 from spsbench.records import SamplingParams
@@ -189,11 +189,19 @@ class BatchSpS(Batch):
         logits = self._score(drafts)
         watch.lap("verify")
         q = self._warped(logits)
-        width, found = logits.shape[1], {}
-        for place, (number, row) in enumerate(live):
+        width, own, judgements = logits.shape[1], [], []
+        for place, (number, _) in enumerate(live):
             draft = drafts[number]
-            own = q.part(place * width, len(draft.tokens) + 1)
-            found[number] = self._judged(row, own, draft, numbers[number])
+            own.append(q.part(place * width, len(draft.tokens) + 1))
+            u = numbers[number][-len(draft.tokens) - 1 :]
+            judgements.append((draft, judged(self._rule, own[-1], draft, u)))
+        found = {}
+        for (number, row), (drafted, accepted, token), part in zip(
+            live, all_decided(judgements), own, strict=True
+        ):
+            new = [*drafted[:accepted], token]
+            row.tokens += new
+            found[number] = DecodedLoop(new, accepted, part, drafts[number], numbers[number])
         watch.lap("sample")
         for number, row in live:
             self._drafter.observe(number, row, found[number].accepted)
@@ -209,14 +217,6 @@ class BatchSpS(Batch):
         for number, draft in drafts.items():
             block[number, 1 : len(draft.tokens) + 1] = draft.tokens
         return self.target.score(block, starts, last=longest + 1)
-
-    def _judged(self, row: BatchRow, q: Rows, draft: Draft, u: Tensor) -> DecodedLoop:
-        verdict = judged(self._rule, q, draft, u[-len(draft.tokens) - 1 :])
-        decided = torch.stack((verdict.token, verdict.accepted))
-        *drafted, token, accepted = torch.cat([draft.tokens, decided]).tolist()
-        new = [*drafted[:accepted], token]
-        row.tokens += new
-        return DecodedLoop(new, accepted, q, draft, u)
 
 
 class ModelBatchDrafter:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,6 +76,39 @@ def read_prompt(model: LanguageModel, prompt: Sequence[int], device: torch.devic
     if len(prompt) > 1:
         model.score(tokens[:-1], last=1)
     return tokens[-1:]
+
+
+class Tokens(list[int]):
+    """A sequence on the host, whose last tokens are on the models' device too.
+
+    A loop decides its tokens on the device. Read from the host again they would make it wait for a copy.
+
+    Args:
+        tokens: all of it.
+        latest: [n] the last ones on the device; None if only the host has them.
+    """
+
+    __slots__ = ("_latest",)
+
+    def __init__(self, tokens: Iterable[int], latest: Tensor | None = None) -> None:
+        super().__init__(tokens)
+        self._latest = latest
+
+    def add(self, new: Sequence[int], latest: Tensor) -> None:
+        """Append tokens, the last of which are ``latest`` on the device."""
+        self += new
+        self._latest = latest
+
+    def on_device(self, count: int) -> Tensor | None:
+        """[count] the last ones; None where the device has fewer."""
+        held = 0 if self._latest is None else len(self._latest)
+        return None if self._latest is None or held < count else self._latest[held - count :]
+
+
+def last_tokens(tokens: Sequence[int], count: int, device: torch.device) -> Tensor:
+    """[count] the last tokens of a sequence, copied to the device only where they are not on it."""
+    held = tokens.on_device(count) if isinstance(tokens, Tokens) else None
+    return torch.from_numpy(np.array(tokens[-count:])).to(device) if held is None else held
 
 
 class Drafter(Protocol):

@@ -94,10 +94,30 @@ def decided(draft: Draft, verdict: Verdict) -> tuple[list[int], int, int]:
     """Bring the drafted tokens, how many stand and the token after those to the host, in one wait."""
     if verdict.token.is_cpu:
         return draft.tokens.tolist(), int(verdict.accepted), int(verdict.token)
-    *drafted, accepted, token = torch.cat(
-        [draft.tokens, torch.stack((verdict.accepted, verdict.token))]
-    ).tolist()
-    return drafted, accepted, token
+    (one,) = all_decided([(draft, verdict)])
+    return one
+
+
+def all_decided(judgements: Sequence[tuple[Draft, Verdict]]) -> list[tuple[list[int], int, int]]:
+    """``decided`` of several drafts, in one wait for all."""
+    if all(verdict.token.is_cpu for _, verdict in judgements):
+        return [decided(draft, verdict) for draft, verdict in judgements]
+    parts = [
+        torch.cat([draft.tokens, torch.stack((verdict.accepted, verdict.token))])
+        for draft, verdict in judgements
+    ]
+    numbers = torch.cat(parts).tolist()
+    found = []
+    for part in parts:
+        (*drafted, accepted, token), numbers = numbers[: len(part)], numbers[len(part) :]
+        found.append((drafted, accepted, token))
+    return found
+
+
+def latest_tokens(draft: Draft, verdict: Verdict, accepted: int) -> Tensor:
+    """[1] the token after those that stand; where all do, [K+1] them and it: what a model has yet to read."""
+    token = verdict.token.unsqueeze(0)
+    return token if accepted < len(draft.tokens) else torch.cat([draft.tokens, token])
 
 
 def judged(accept: Accept, q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:

@@ -7,6 +7,7 @@ bit, faster on a CPU. Generic in dtype: float32 in runs (half precision is widen
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -41,11 +42,12 @@ def warp(logits: Tensor, params: SamplingParams) -> Tensor:
         return _in_order(logits, params, params.process)
     if params.temperature != 1.0:
         logits = logits / params.temperature
+    largest = None
     if 0 < params.top_k < logits.shape[-1]:
-        kth = logits.topk(params.top_k, dim=-1).values[:, -1:]
-        logits = logits.masked_fill(logits < kth, float("-inf"))
+        kth, largest = logits.topk(params.top_k, dim=-1)
+        logits = logits.masked_fill(logits < kth[:, -1:], float("-inf"))
     probs = logits.softmax(-1)
-    return _nucleus(probs, params.top_p) if params.top_p < 1.0 else probs
+    return _nucleus(probs, params.top_p, largest) if params.top_p < 1.0 else probs
 
 
 ORDERS = {
@@ -89,16 +91,86 @@ def _typical(logs: Tensor, mass: float) -> Tensor:
     return inside
 
 
-def _nucleus(probs: Tensor, top_p: float) -> Tensor:
-    """Keep the smallest set of most probable tokens whose mass reaches ``top_p``; renormalise."""
+def _nucleus(probs: Tensor, top_p: float, largest: Tensor | None = None) -> Tensor:
+    """Keep the smallest set of most probable tokens whose mass reaches ``top_p``; renormalise.
+
+    Args:
+        probs: [n, V] probabilities.
+        top_p: the mass that is wanted.
+        largest: [n, k] the most probable tokens, falling, where no other one has a probability but those
+            that tie with the last.
+    """
+    if _sorts(probs):
+        edge, mass = edge_by_sorting(probs, top_p)
+    elif largest is None:
+        edge, mass = edge_by_digits(probs, top_p)
+    else:
+        edge, mass = edge_of_largest(probs, largest, top_p)
+    kept: Tensor = torch.where(probs >= edge, probs, 0.0) / mass.to(probs.dtype)
+    return kept
+
+
+def _sorts(probs: Tensor) -> bool:
+    """Whether a nucleus is found by sorting: on a CPU, and in float64, which has more digits."""
+    return probs.is_cpu or probs.dtype != torch.float32
+
+
+Edge = tuple[Tensor, Tensor]
+"""[n, 1] the least probability in each row's nucleus, and [n, 1] in float64 the nucleus's mass."""
+
+
+def edge_by_sorting(probs: Tensor, top_p: float) -> Edge:
+    """The definition: falling probabilities, their sums in float64, and the first that reaches ``top_p``."""
     falling = probs.sort(-1, descending=True).values
     mass = falling.cumsum(-1, dtype=torch.float64)
     # The token that crosses top_p belongs to the nucleus; rounding may leave even all below it.
-    crossing = torch.searchsorted(mass, mass.new_full((len(probs), 1), top_p)).clamp_(max=probs.shape[-1] - 1)
-    inside = probs >= falling.gather(-1, crossing)
-    kept_mass = mass.gather(-1, (inside.sum(-1, keepdim=True) - 1).clamp_(min=0))
-    kept: Tensor = torch.where(inside, probs, 0.0) / kept_mass.to(probs.dtype)
-    return kept
+    edge = falling.gather(-1, _crossing(mass, top_p).clamp_(max=probs.shape[-1] - 1))
+    return edge, mass.gather(-1, ((probs >= edge).sum(-1, keepdim=True) - 1).clamp_(min=0))
+
+
+def edge_of_largest(probs: Tensor, largest: Tensor, top_p: float) -> Edge:
+    """The same from the most probable tokens [n, k], and those that tie with the last of them."""
+    k, falling = largest.shape[-1], probs.gather(-1, largest)
+    mass = falling.cumsum(-1, dtype=torch.float64)
+    edge = falling.gather(-1, _crossing(mass, top_p).clamp_(max=k - 1))
+    count = (probs >= edge).sum(-1, keepdim=True)
+    return edge, mass.gather(-1, (count - 1).clamp_(0, k - 1)) + (count - k).clamp_(min=0) * edge.double()
+
+
+# The digits of a probability in float32: 15 bits and 15 bits, as 1.0 has less than 2 ** 30.
+_DIGIT_BITS = 15
+_DIGITS = 1 << _DIGIT_BITS
+_ONE = 0x3F800000
+
+
+def edge_by_digits(probs: Tensor, top_p: float) -> Edge:
+    """The same in float32 without a sort, by two passes over the digits of the numbers' bits.
+
+    Numbers that are not negative are ordered as their bits are. The first pass finds by the mass of each
+    higher digit the one that the edge has, the second the lower digit. Numbers that share the higher digit
+    share their exponent: their sum in float64 is exact in any order, so that the order in which a device
+    adds changes nothing. The work is the same for all rows, as a captured graph needs.
+    """
+    bits, wide = probs.view(torch.int32).clamp(0, _ONE), probs.double()  # NaN has bits outside of these
+    high, low = (bits >> _DIGIT_BITS).long(), (bits & (_DIGITS - 1)).long()
+    reached = _falling_mass(high, wide)
+    place = _crossing(reached, top_p).clamp_(1, _DIGITS)
+    above, digit = reached.gather(-1, place - 1), _DIGITS - place
+    reached = _falling_mass(low, torch.where(high == digit, wide, 0.0)) + above
+    place = _crossing(reached, top_p).clamp_(1, _DIGITS)
+    edge = (digit << _DIGIT_BITS | _DIGITS - place).int().view(torch.float32)
+    return edge, reached.gather(-1, place)
+
+
+def _falling_mass(digits: Tensor, mass: Tensor) -> Tensor:
+    """[n, D + 1] the mass of the digits above D - i in place i, for digits [n, V] below D = 2 ** 15."""
+    bins = mass.new_zeros(len(mass), _DIGITS + 1)
+    return bins.scatter_add_(-1, digits, mass).flip(-1).cumsum(-1)
+
+
+def _crossing(mass: Tensor, top_p: float) -> Tensor:
+    """[n, 1] the first place of rising sums [n, m] that reaches ``top_p``; m if none does."""
+    return torch.searchsorted(mass, mass.new_full((len(mass), 1), top_p))
 
 
 def draw(probs: Tensor, u: Tensor) -> Tensor:
@@ -121,6 +193,8 @@ def draw(probs: Tensor, u: Tensor) -> Tensor:
 
 
 _BLOCK = 1024
+# So many blocks go to an accelerator at once: a copy makes the host wait, and takes its time at any size.
+_BLOCKS = 16
 
 
 class Uniforms(Protocol):
@@ -141,7 +215,8 @@ class UniformStream:
     """Hands out uniform numbers in [0, 1) from blocks drawn on the CPU.
 
     A block is drawn and moved to the device at once, so that a loop pays for a slice only and the
-    numbers do not depend on the device.
+    numbers do not depend on the device. An accelerator gets several at a time, the first before the first
+    loop; of these at most 1,024 numbers are taken at once.
 
     Args:
         seed: of this sequence.
@@ -151,16 +226,32 @@ class UniformStream:
     def __init__(self, seed: int, device: torch.device) -> None:
         self._generator = torch.Generator().manual_seed(seed)
         self.device = device
+        self._on_host = device.type == "cpu"
+        self._ahead: deque[Tensor] = deque()
         self._block = torch.empty(0)
         self._used = 0
+        if not self._on_host:
+            self._draw_ahead()
 
     def __call__(self, n: int) -> Tensor:
         """The next n numbers, [n] float32."""
         if self._used + n > self._block.shape[0]:
-            self._block = torch.rand(max(n, _BLOCK), generator=self._generator).to(self.device)
-            self._used = 0
+            self._block, self._used = self._next(n), 0
         self._used += n
         return self._block.narrow(0, self._used - n, n)
+
+    def _next(self, n: int) -> Tensor:
+        """A block of at least n numbers."""
+        if self._on_host:
+            return torch.rand(max(n, _BLOCK), generator=self._generator)
+        assert n <= _BLOCK, f"{n} numbers a loop"
+        if not self._ahead:
+            self._draw_ahead()
+        return self._ahead.popleft()
+
+    def _draw_ahead(self) -> None:
+        blocks = [torch.rand(_BLOCK, generator=self._generator) for _ in range(_BLOCKS)]
+        self._ahead.extend(torch.stack(blocks).to(self.device).unbind(0))
 
 
 class ScriptedUniforms:

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from spsbench.decode import rows
 from spsbench.decode.processors import with_history
-from spsbench.decode.protocols import Drafter, LanguageModel
+from spsbench.decode.protocols import Drafter, LanguageModel, last_tokens
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import by_model
 from spsbench.drafters.policy import lookahead_of
@@ -66,7 +65,7 @@ class ModelDrafter:
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         """Sample tokens; they stay on the device, the host waits only where the policy asks for rows."""
         most = lookahead_of(self._policy, k)
-        pending = torch.from_numpy(np.array(tokens[self.model.length :])).to(self._device)
+        pending = last_tokens(tokens, len(tokens) - self.model.length, self._device)
         picks, told, before = [], [], None if self._process is None else list(tokens)
         for i in range(most):
             logits = self.model.score(pending, last=1)

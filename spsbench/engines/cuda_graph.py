@@ -8,6 +8,7 @@ where they are; uncaptured they run on any device, where tests compare them with
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -96,10 +97,24 @@ class StagedBatch(Batch):
         self.u = torch.zeros(size, 2 * k + 1, device=device)
         self._offsets, self._numbers = torch.arange(k + 1, device=device), torch.arange(size, device=device)
         self._drafted = torch.zeros(size, k, dtype=torch.int64, device=device)
-        self._p = torch.zeros(size, k, width, dtype=target.wide, device=device)
-        self._q = torch.zeros(size, k + 1, width, dtype=target.wide, device=device)
+        # Of every row k rows of the draft and k + 1 of the target.
+        self._rows = torch.zeros(size, 2 * k + 1, width, dtype=target.wide, device=device)
+        self._p, self._q = self._rows.split((k, k + 1), dim=1)
         self._answer = torch.zeros(size, k + 2, dtype=torch.int64, device=device)
-        self.stages = tuple(map(capture, (self._propose, self._score, self._accept) if k else (self._step,)))
+        self._none = torch.zeros(2 * k + 1, device=device)
+        accepting = capture(self._accept) if k else None
+        self._stages = {span: self._captured(span, capture, accepting) for span in target.spans}
+
+    def _captured(self, span: int, capture: Capture, accepting: Stage | None) -> tuple[Stage, ...]:
+        """What a loop launches while no sequence is longer than ``span``."""
+        if accepting is None:
+            return (capture(partial(self._step, span)),)
+        return capture(partial(self._propose, span)), capture(partial(self._score, span)), accepting
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Draft, verify and accept, or one step, of the least span that holds the next loop."""
+        longest = max((len(row.tokens) for row in self.live.values()), default=1)
+        return self._stages[self.target.span_of(longest + self._k)]
 
     def begin(self, row: int, prompt: Sequence[int], uniforms: Uniforms) -> None:
         super().begin(row, prompt, uniforms)
@@ -118,58 +133,60 @@ class StagedBatch(Batch):
         self._lives[row] = 0
 
     def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
-        """One or three launches, and one wait for the answer."""
-        drawn = [row.uniforms(self.u.shape[1]) for _, row in sorted(self.live.items())]
-        if len(drawn) == self.size:
-            torch.stack(drawn, out=self.u)
-        else:
-            live = torch.tensor(sorted(self.live), device=self.u.device)
-            self.u.index_copy_(0, live, torch.stack(drawn))
+        """One or three graphs, and one wait for the answer."""
+        live, width = self.live, self.u.shape[1]
+        drawn = [live[row].uniforms(width) if row in live else self._none for row in range(self.size)]
+        torch.stack(drawn, out=self.u)
+        stages = self.stages()
         watch.lap("other")
         if self._k:
-            propose, score, accept = self.stages
+            propose, score, accept = stages
             propose()
             watch.lap("draft")
             score()
             watch.lap("verify")
             accept()
         else:
-            self.stages[0]()
+            stages[0]()
             watch.lap("verify")
-        answers = self._answer.tolist()
+        # Copies: the next loop writes to the same places. Launched before the wait, while the device works.
+        rows, answer = self._rows.clone(), self._answer.clone()
+        answers = answer.tolist()
         watch.lap("sample")
-        # Copies: the next loop writes to the same places.
-        q, p, drafted, u = (part.clone() for part in (self._q, self._p, self._drafted, self.u))
         found = {}
-        for row in sorted(self.live):
-            *own, token, accepted = answers[row]
-            draft = Draft(drafted[row], p[row]) if self._k else None
-            found[row] = DecodedLoop([*own[:accepted], token], accepted, TensorRows(q[row]), draft, u[row])
+        for number, row in sorted(live.items()):
+            *own, token, accepted = answers[number]
+            p, q = rows[number].split((self._k, self._k + 1))
+            draft = Draft(answer[number, : self._k], p) if self._k else None
+            new = [*own[:accepted], token]
+            row.tokens += new
+            found[number] = DecodedLoop(new, accepted, TensorRows(q), draft, drawn[number])
         return found
 
-    def _step(self) -> None:
-        self._score()
+    def _step(self, span: int) -> None:
+        self._score(span)
         self._accept()
 
-    def _propose(self) -> None:
+    def _propose(self, span: int) -> None:
         """K tokens after every row, each drawn from the row of probabilities that is kept of it."""
         assert self.draft is not None
         # Of a sequence of one token there are no last two: then the second one is junk after it.
         first = (self.lengths - 2).clamp(min=0)
         tokens = self.tokens.gather(1, first.unsqueeze(1) + self._offsets[:2])
-        logits = self.draft.score_at(tokens, first, last=2)
+        logits = self.draft.score_at(tokens, first, 2, span)
         row = logits[self._numbers, self.lengths - 1 - first]
         for i in range(self._k):
             if i:
-                row = self.draft.score_at(self._drafted[:, i - 1 : i], self.lengths + (i - 1), last=1)[:, 0]
+                pick, starts = self._drafted[:, i - 1 : i], self.lengths + (i - 1)
+                row = self.draft.score_at(pick, starts, 1, span)[:, 0]
             self._p[:, i] = warp(row, self.sampling)
             self._drafted[:, i] = draw(self._p[:, i], self.u[:, i])
 
-    def _score(self) -> None:
+    def _score(self, span: int) -> None:
         """The target's rows after the pending tokens and every drafted one."""
         pending = self.tokens.gather(1, self.lengths.unsqueeze(1) - 1)
         block = torch.cat([pending, self._drafted], dim=1)
-        logits = self.target.score_at(block, self.lengths - 1, last=self._k + 1)
+        logits = self.target.score_at(block, self.lengths - 1, self._k + 1, span)
         self._q.copy_(warp(logits.flatten(0, 1), self.sampling).view_as(self._q))
 
     def _accept(self) -> None:

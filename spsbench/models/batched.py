@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import count, takewhile
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
     Attributes:
         positions: [b, n], the slots of the next n keys and values of each row that is written.
         row: the one that is written; None for all.
+        span: so many slots, from the first on, are read after that.
     """
 
     def __init__(self, slots: int, batch: int) -> None:
@@ -41,6 +43,7 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
         self._slots, self._batch = slots, batch
         self.positions = torch.empty(0, 0, dtype=torch.int64)
         self.row: int | None = None
+        self.span = slots
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocate all slots as zeros: masked values are multiplied too, by 0."""
@@ -57,7 +60,7 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write [b, heads, n, width] keys and values at ``positions``; return all slots of these rows."""
+        """Write [b, heads, n, width] keys and values at ``positions``; return the span of these rows."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         return self._written(self.keys, key_states), self._written(self.values, value_states)
@@ -65,12 +68,14 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
     def _written(self, held: Tensor, states: Tensor) -> Tensor:
         own = held if self.row is None else held.narrow(0, self.row, 1)
         if len(self.positions) == 1:
-            return own.index_copy_(2, self.positions[0], states)
-        return own.scatter_(2, self.positions[:, None, :, None].expand_as(states), states)
+            own.index_copy_(2, self.positions[0], states)
+        else:
+            own.scatter_(2, self.positions[:, None, :, None].expand_as(states), states)
+        return own.narrow(2, 0, self.span)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """(number of keys, their offset)."""
-        return self._slots, 0
+        return self.span, 0
 
     def get_seq_length(self) -> int:
         """Unknown to the host: the caller gives positions."""
@@ -80,16 +85,29 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
         return self._slots
 
 
+LEAST_SPAN = 256
+"""Slots that attention reads at least; then twice as many, up to all."""
+
+
 class StaticLM:
     """See ``decode.batch.BatchModel``; without a host synchronization where positions are tensors.
-    Probabilities are in ``wide``, at least float32."""
 
-    def __init__(self, model: TorchLM, slots: int, batch: int = 1) -> None:
+    Attention reads the first so many slots of the cache, its span: a graph has one, so that there are few.
+
+    Attributes:
+        slots: of every row.
+        spans: the spans, ascending; the last is all slots.
+        wide: the dtype of probabilities, at least float32.
+    """
+
+    def __init__(self, model: TorchLM, slots: int, batch: int = 1, *, least_span: int = LEAST_SPAN) -> None:
         if model.config._attn_implementation != "sdpa":
             raise NotStatic(f"its attention is {model.config._attn_implementation}, not sdpa")
         if attention_window(model.config) is not None:
             raise NotStatic("it has sliding or chunked attention")
         self.batch, self.vocab_size, self.device, self.slots = batch, model.vocab_size, model.device, slots
+        doubled = takewhile(lambda span: span < slots, (least_span << n for n in count()))
+        self.spans = (*doubled, slots)
         self.wide = torch.promote_types(model.dtype, torch.float32)
         self._model = model.model
         layers = text_config(model.config).num_hidden_layers
@@ -103,21 +121,29 @@ class StaticLM:
             layer.clear(row)
         if len(prompt) > 1:
             tokens = torch.tensor(prompt[:-1], device=self.device).unsqueeze(0)
-            self._forward(tokens, self._slot_numbers[: len(prompt) - 1].unsqueeze(0), 1, row)
+            positions = self._slot_numbers[: len(prompt) - 1].unsqueeze(0)
+            self._forward(tokens, positions, 1, self.span_of(len(prompt) - 1), row)
+
+    def span_of(self, length: int) -> int:
+        """The least span that holds so many tokens; all slots where none does."""
+        return next((span for span in self.spans if span >= length), self.slots)
 
     def score(self, tokens: Tensor, starts: Sequence[int], last: int) -> Tensor:
-        return self.score_at(tokens, torch.tensor(starts, device=self.device), last)
+        span = self.span_of(max(starts) + tokens.shape[1])
+        return self.score_at(tokens, torch.tensor(starts, device=self.device), last, span)
 
-    def score_at(self, tokens: Tensor, starts: Tensor, last: int) -> Tensor:
-        """``score`` with ``starts`` [B] on the device."""
+    def score_at(self, tokens: Tensor, starts: Tensor, last: int, span: int) -> Tensor:
+        """``score`` with ``starts`` [B] on the device; after it no row has more than ``span`` tokens."""
         n = tokens.shape[1]
-        return self._forward(tokens, starts.unsqueeze(1) + self._slot_numbers[:n], last)
+        return self._forward(tokens, starts.unsqueeze(1) + self._slot_numbers[:n], last, span)
 
-    def _forward(self, tokens: Tensor, positions: Tensor, last: int, row: int | None = None) -> Tensor:
+    def _forward(
+        self, tokens: Tensor, positions: Tensor, last: int, span: int, row: int | None = None
+    ) -> Tensor:
         """[b, last, V] logits of [b, n] tokens at positions [b, n], of one row or of all."""
         for layer in self.layers:
-            layer.positions, layer.row = positions, row
-        seen = self._slot_numbers <= positions.unsqueeze(-1)
+            layer.positions, layer.row, layer.span = positions, row, span
+        seen = self._slot_numbers[:span] <= positions.unsqueeze(-1)
         output = self._model(
             input_ids=tokens,
             position_ids=positions,

@@ -42,15 +42,22 @@ class SyntheticAcceptance:
 
     def __init__(self, probabilities: Sequence[float]) -> None:
         self.probabilities = tuple(probabilities)
+        self._held = torch.empty(0)
 
     takes_rows = True
 
     def __call__(self, q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
         """Replaces ``decode.rejection.accept_draft``; the final token is drawn from the target's row."""
         k = draft.tokens.shape[0]
-        heads = u[:k] < u.new_tensor([self.at(position) for position in range(k)])
+        heads = u[:k] < self._chances(k, u)
         accepted = heads.to(torch.int64).cumprod(0).sum()
         return Verdict(accepted, rows_of(q).pick(accepted).draw(u[k:]).squeeze(0))
+
+    def _chances(self, k: int, u: Tensor) -> Tensor:
+        """[k] the probabilities beside the numbers; copied to an accelerator once, and not in every loop."""
+        if (self._held.device, self._held.dtype) != (u.device, u.dtype) or len(self._held) < k:
+            self._held = u.new_tensor([self.at(position) for position in range(k)])
+        return self._held[:k]
 
     def rule(self) -> Rule:
         """As an engine takes it; what is expected stays that of modified rejection."""
