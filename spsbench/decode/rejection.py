@@ -102,15 +102,14 @@ def all_decided(judgements: Sequence[tuple[Draft, Verdict]]) -> list[tuple[list[
     """``decided`` of several drafts, in one wait for all."""
     if all(verdict.token.is_cpu for _, verdict in judgements):
         return [decided(draft, verdict) for draft, verdict in judgements]
-    parts = [
-        torch.cat([draft.tokens, torch.stack((verdict.accepted, verdict.token))])
-        for draft, verdict in judgements
-    ]
-    numbers = torch.cat(parts).tolist()
+    parts: list[Tensor] = []
+    for draft, verdict in judgements:
+        parts += draft.tokens, torch.stack((verdict.accepted, verdict.token))
+    numbers = iter(torch.cat(parts).tolist())
     found = []
-    for part in parts:
-        (*drafted, accepted, token), numbers = numbers[: len(part)], numbers[len(part) :]
-        found.append((drafted, accepted, token))
+    for draft, _ in judgements:
+        drafted = [next(numbers) for _ in range(len(draft.tokens))]
+        found.append((drafted, next(numbers), next(numbers)))
     return found
 
 

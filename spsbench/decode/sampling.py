@@ -137,7 +137,7 @@ def edge_of_largest(probs: Tensor, largest: Tensor, top_p: float) -> Edge:
     return edge, mass.gather(-1, (count - 1).clamp_(0, k - 1)) + (count - k).clamp_(min=0) * edge.double()
 
 
-# The digits of a probability in float32: 15 bits and 15 bits, as 1.0 has less than 2 ** 30.
+# A probability in float32 has two digits of 15 bits, since 1.0 is below 2 ** 30 as an integer.
 _DIGIT_BITS = 15
 _DIGITS = 1 << _DIGIT_BITS
 _ONE = 0x3F800000
@@ -151,21 +151,24 @@ def edge_by_digits(probs: Tensor, top_p: float) -> Edge:
     share their exponent: their sum in float64 is exact in any order, so that the order in which a device
     adds changes nothing. The work is the same for all rows, as a captured graph needs.
     """
-    bits, wide = probs.view(torch.int32).clamp(0, _ONE), probs.double()  # NaN has bits outside of these
-    high, low = (bits >> _DIGIT_BITS).long(), (bits & (_DIGITS - 1)).long()
-    reached = _falling_mass(high, wide)
-    place = _crossing(reached, top_p).clamp_(1, _DIGITS)
-    above, digit = reached.gather(-1, place - 1), _DIGITS - place
-    reached = _falling_mass(low, torch.where(high == digit, wide, 0.0)) + above
-    place = _crossing(reached, top_p).clamp_(1, _DIGITS)
-    edge = (digit << _DIGIT_BITS | _DIGITS - place).int().view(torch.float32)
-    return edge, reached.gather(-1, place)
+    # From 1.0 down, so that sums over digits are those of falling probabilities; NaN has bits outside.
+    below = _ONE - probs.view(torch.int32).clamp(0, _ONE)
+    wide, wanted = probs.double(), probs.new_full((len(probs), 1), top_p, dtype=torch.float64)
+    high, low = (below >> _DIGIT_BITS).long(), (below & (_DIGITS - 1)).long()
+    reached = _mass_before(high, wide)
+    digit = (torch.searchsorted(reached, wanted) - 1).clamp_(0, _DIGITS - 1)
+    reached = _mass_before(low, torch.where(high == digit, wide, 0.0)) + reached.gather(-1, digit)
+    last = (torch.searchsorted(reached, wanted) - 1).clamp_(0, _DIGITS - 1)
+    # The least of all is 0, where rounding leaves even all of them below top_p.
+    edge = (_ONE - (digit << _DIGIT_BITS | last)).clamp_(min=0).int().view(torch.float32)
+    return edge, reached.gather(-1, last + 1)
 
 
-def _falling_mass(digits: Tensor, mass: Tensor) -> Tensor:
-    """[n, D + 1] the mass of the digits above D - i in place i, for digits [n, V] below D = 2 ** 15."""
+def _mass_before(digits: Tensor, mass: Tensor) -> Tensor:
+    """[n, D + 1] the mass of the digits below i in place i, for digits [n, V] below D = 2 ** 15."""
     bins = mass.new_zeros(len(mass), _DIGITS + 1)
-    return bins.scatter_add_(-1, digits, mass).flip(-1).cumsum(-1)
+    bins.narrow(-1, 1, _DIGITS).scatter_add_(-1, digits, mass)
+    return bins.cumsum(-1)
 
 
 def _crossing(mass: Tensor, top_p: float) -> Tensor:

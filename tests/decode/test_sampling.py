@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from fixed_shapes import Log
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import kstest
 
+from spsbench.decode import sampling
 from spsbench.decode.rows import warped
-from spsbench.decode.sampling import draw, warp
+from spsbench.decode.sampling import draw, edge_by_digits, edge_by_sorting, edge_of_largest, warp
 from spsbench.records import SamplingParams
 
 LOGITS = st.lists(st.floats(-8, 8), min_size=2, max_size=40)
@@ -81,6 +83,96 @@ def test_the_fast_warper_is_the_definition_to_the_bit(size: int, dtype: torch.dt
     for params in (SamplingParams(top_p=0.95), SamplingParams(temperature=0.7, top_k=20, top_p=0.8)):
         assert torch.equal(warp(logits, params), torch.cat([warp(row, params) for row in logits.split(1)]))
         assert torch.equal(warp(logits, params), warped(logits, params).dense())
+
+
+def sorted_nucleus(probs: torch.Tensor, top_p: float) -> torch.Tensor:
+    """The definition, written once more: sort, add up in float64, and what ties with the crossing token."""
+    falling = probs.sort(-1, descending=True).values
+    mass = falling.cumsum(-1, dtype=torch.float64)
+    wanted = mass.new_full((len(probs), 1), top_p)
+    edge = falling.gather(-1, torch.searchsorted(mass, wanted).clamp_(max=probs.shape[-1] - 1))
+    inside = probs >= edge
+    total = mass.gather(-1, (inside.sum(-1, keepdim=True) - 1).clamp_(min=0))
+    return torch.where(inside, probs, 0.0) / total.float()
+
+
+def same_rows(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Equal to the bit, NaN where the other has one."""
+    return torch.equal(one.nan_to_num(nan=-1.0), other.nan_to_num(nan=-1.0))
+
+
+@pytest.fixture
+def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are warped as on an accelerator."""
+    monkeypatch.setattr(sampling, "_sorts", lambda probs: False)
+
+
+COARSE = st.one_of(
+    st.integers(-12, 12).map(lambda n: n / 4),
+    st.floats(-100, 100, width=16),
+    st.sampled_from([float("-inf"), -300.0, 3e38, float("nan")]),
+)
+
+
+@given(
+    st.lists(COARSE, min_size=1, max_size=80),
+    st.one_of(st.floats(0.01, 0.999999), st.sampled_from([0.125, 0.25, 0.5, 0.75])),
+    st.sampled_from([0, 1, 3, 20]),
+    st.sampled_from([1.0, 0.6]),
+)
+@example(logits=[0.0] * 64, top_p=0.5, top_k=0, temperature=1.0)
+@example(logits=[float("-inf")] * 3, top_p=0.5, top_k=0, temperature=1.0)
+@example(logits=[5.0, float("inf")], top_p=0.5, top_k=1, temperature=1.0)
+@example(logits=[0.0, -103.5, -200.0], top_p=0.9999999, top_k=0, temperature=1.0)
+def test_a_nucleus_without_a_sort_is_the_definition_to_the_bit(
+    logits: list[float], top_p: float, top_k: int, temperature: float
+) -> None:
+    rows = torch.tensor([logits, logits[::-1]])
+    params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
+    expected = warp(rows, params)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sampling, "_sorts", lambda probs: False)
+        assert same_rows(warp(rows, params), expected)
+    if not top_k:
+        assert same_rows(expected, sorted_nucleus((rows / temperature).softmax(-1), top_p))
+
+
+@pytest.mark.parametrize("size", [1, 2, 257, 151_936])
+@pytest.mark.parametrize("scale", [0.0, 0.01, 1.0, 4.0, 30.0])
+@pytest.mark.usefixtures("on_device")
+def test_nuclei_of_any_width_are_found_without_a_sort(size: int, scale: float) -> None:
+    """From one-hot to flat rows; coarse logits as of bfloat16, with ties everywhere, and fine ones."""
+    fine = scale * torch.randn(2, size, generator=torch.Generator().manual_seed(size))
+    for logits in (fine, fine.bfloat16()):
+        probs = logits.float().softmax(-1)
+        for top_p in (0.3, 0.95, 0.9999):
+            assert same_rows(warp(logits, SamplingParams(top_p=top_p)), sorted_nucleus(probs, top_p))
+            if top_k := min(20, size - 1):
+                cut = logits.float().masked_fill(logits < logits.topk(top_k).values[:, -1:], float("-inf"))
+                found = warp(logits, SamplingParams(top_p=top_p, top_k=top_k))
+                assert same_rows(found, sorted_nucleus(cut.softmax(-1), top_p))
+
+
+def test_nothing_is_sorted_on_a_device(on_device: None) -> None:
+    logits = torch.randn(3, 500, generator=torch.Generator().manual_seed(0))
+    for params in (SamplingParams(top_p=0.9), SamplingParams(top_p=0.9, top_k=7)):
+        with Log() as log:
+            warp(logits, params)
+        named = [entry[0] for entry in log.seen]
+        assert not any("sort.default" in name or "sort.stable" in name for name in named)
+        assert not any("_local_scalar_dense" in name or "nonzero" in name for name in named)
+
+
+def test_an_edge_without_a_sort_has_the_masses_of_the_definition() -> None:
+    """Ties at the edge, behind the most probable k too, are all inside and all counted."""
+    probs = torch.tensor(
+        [[0.25, 0.125, 0.125, 0.125, 0.125, 0.125, 0.125], [0.4, 0.3, 0.1, 0.1, 0.1, 0.0, 0.0]]
+    )
+    for top_p in (0.2, 0.3, 0.5, 0.99):
+        edge, mass = edge_by_sorting(probs, top_p)
+        for found in (edge_by_digits(probs, top_p), edge_of_largest(probs, probs.topk(3).indices, top_p)):
+            assert torch.equal(found[0], edge)
+            torch.testing.assert_close(found[1], mass, rtol=1e-15, atol=0)
 
 
 def test_half_precision_is_widened() -> None:

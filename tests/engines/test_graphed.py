@@ -7,9 +7,12 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 from fixed_shapes import (
+    CPU,
     GREEDY,
     LONGEST,
+    NEW,
     PROMPTS,
     SAMPLED,
     SLOTS,
@@ -22,12 +25,14 @@ from fixed_shapes import (
 )
 from tiny_models import config_of, make, make_pair
 
-from spsbench.decode.clock import FakeClock
+from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.sampling import UniformStream
 from spsbench.engines.cuda_graph import Capture, GraphedEngine, StagedBatch, uncaptured
-from spsbench.models.batched import NotStatic, StaticLM, require_same_answers
+from spsbench.engines.local import BatchedEngine
+from spsbench.models.batched import FixedLayer, NotStatic, StaticLM, require_same_answers
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import SamplingParams
+from spsbench.records import Generation, SamplingParams
 
 
 @cache
@@ -153,6 +158,81 @@ def test_a_stage_does_the_same_whatever_the_text_and_never_waits(sampling: Sampl
         assert len(same) > 4
         assert all(log == same[0] for log in same)
         assert not any("_local_scalar_dense" in entry[0] for entry in same[0])
+
+
+@pytest.mark.thorough_but("4-3", "0-1")
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("k", [0, 1, 4, 7])
+def test_lengths_that_cross_the_captured_spans_change_no_token(
+    sampling: SamplingParams, size: int, k: int
+) -> None:
+    """Stages of spans 8, 16, 32, 64 and all slots, a batch's rows in different ones at a time."""
+    pair, slots = models("llama"), LONGEST + NEW + k
+    reference, spans = eager(pair, k), set[int]()
+    target, draft = (
+        StaticLM(model, slots, size, least_span=8) for model in pair if isinstance(model, TorchLM)
+    )
+    batch = StagedBatch(target, draft if k else None, k, sampling, uncaptured)
+    assert target.spans == (8, 16, 32, 64) + (slots,) * (slots > 64)
+    forward = target._forward
+
+    def seen(*given: Any) -> Any:
+        spans.add(given[3])
+        return forward(*given)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(target, "_forward", seen)
+        requests = [request(length, sampling, length, fixed_length=True) for length in (*PROMPTS, 9)]
+        engine = BatchedEngine(batch, Bytes(), CPU, FakeClock(0.001))
+        for place, answer in engine.generate_all(requests):
+            assert isinstance(answer, Generation)
+            check_same(answer, reference.generate(requests[place]))
+    assert {16, 32, 64} <= spans
+
+
+def test_attention_reads_the_filled_slots_and_a_span_too_short_would_be_found() -> None:
+    pair, read = models("llama"), list[int]()
+    target, draft = (StaticLM(model, SLOTS, least_span=8) for model in pair if isinstance(model, TorchLM))
+    engine = GraphedEngine(StagedBatch(target, draft, 4, SAMPLED, uncaptured), Bytes(), FakeClock(0.001))
+    asked = request(9, SAMPLED, fixed_length=True)
+    update = FixedLayer.update
+
+    def noted(layer: FixedLayer, *given: Any, **named: Any) -> Any:
+        keys, values = update(layer, *given, **named)
+        read.append(keys.shape[2])
+        assert keys.data_ptr() == layer.keys.data_ptr()
+        return keys, values
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(FixedLayer, "update", noted)
+        found = engine.generate(asked)
+    assert set(read) == {8, 16, 32, 64}
+    assert read == sorted(read)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(target, "span_of", lambda length: 8)
+        assert engine.generate(asked).tokens != found.tokens
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_a_loop_waits_once(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever brings numbers to the host is counted; what is copied up is a prompt, before the loops."""
+    arm, reads = graphed(models("llama"), k, SAMPLED), list[str]()
+    loop = arm.batch.loop
+    watch = Stopwatch(FakeClock())
+    arm.batch.begin(0, PROMPTS[9], UniformStream(0, CPU))
+    for name in ("tolist", "item", "__int__", "__bool__", "__float__", "__index__", "numpy", "cpu"):
+        usual = getattr(torch.Tensor, name)
+        monkeypatch.setattr(
+            torch.Tensor,
+            name,
+            lambda own, *given, usual=usual, name=name: reads.append(name) or usual(own, *given),
+        )
+    monkeypatch.setattr(torch, "tensor", lambda *given, **named: pytest.fail("a copy to the device"))
+    with torch.inference_mode():
+        for _ in range(5):
+            loop(watch)
+    assert reads == ["tolist"] * 5
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "gpt2", "gpt_neox", "phi", "olmo2"])
