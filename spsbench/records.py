@@ -317,6 +317,8 @@ class Loop:
         draft_s, verify_s, sample_s, other_s: seconds; the four add up to the loop, together with ``comm_s``
             where there is one. None where an engine cannot see them.
         comm_s: seconds within collectives, of a target that is split over processes; None of any other.
+        host_s: of an asynchronous device, the part of the loop in which it waited for launches: the
+            phases in which it had caught up with the host at both ends. None where that is not seen.
         optimal_accepted: accepted tokens that the best lossless rule expects of this draft, up to a drafted
             EOS, see ``law.optimum``; None of a drawn tree, and where probabilities are not seen.
         nodes: of a tree, how many tokens were drafted; ``drafted`` is then its depth, ``tested`` counts its
@@ -339,6 +341,7 @@ class Loop:
     optimal_accepted: float | None = None
     nodes: int | None = None
     siblings: str | None = None
+    host_s: float | None = None
 
 
 @dataclass(slots=True)

@@ -211,6 +211,7 @@ LOOP_COLUMNS |= {
     "optimal_accepted",
     "nodes",
     "siblings",
+    "host_s",
 }
 TOKEN_COLUMNS = KEY | {"loop", "position", "token_id", "fate", "target_prob", "draft_prob", "u"}
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from spsbench.decode import rows
 from spsbench.decode.algorithms import DecodedLoop
-from spsbench.decode.clock import Stopwatch
+from spsbench.decode.clock import Phase, Stopwatch
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Accept, Draft, accept_draft, all_decided, judged
 from spsbench.decode.rows import Rows
@@ -82,7 +82,10 @@ class Batch(ABC):
     Attributes:
         size: B.
         live: the rows that have a sequence, by their numbers from 0.
+        shared: phases of one shape, however many rows are live.
     """
+
+    shared: tuple[Phase, ...] = ("draft", "verify")
 
     def __init__(self, target: BatchModel, sampling: SamplingParams) -> None:
         self.target, self.sampling = target, sampling

@@ -1,13 +1,15 @@
-"""Clocks and the stopwatch that divides a loop into its phases.
+"""Clocks and the stopwatches that divide a loop into its phases.
 
-The hot path calls ``lap`` four times per loop, so nothing here does more than a subtraction. A device
-that works asynchronously brings its own clock whose ``now`` first waits for the device.
+The hot path calls ``lap`` four times per loop, so nothing here does more than a subtraction, or than put an
+event behind the work of an asynchronous device. Events are read when the loop's own wait is over.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -75,8 +77,9 @@ class Stopwatch:
         seconds: seconds per phase since ``start`` or the last ``take``.
     """
 
-    __slots__ = ("_communicated", "_mark_s", "_now", "seconds")
+    __slots__ = ("_begun_s", "_communicated", "_mark_s", "_now", "seconds")
 
+    _begun_s: float
     _mark_s: float
 
     def __init__(self, clock: Clock) -> None:
@@ -88,6 +91,12 @@ class Stopwatch:
         """Zero the phases and measure from this moment on."""
         self.seconds = self._zeros()
         self._from(self._now())
+        self._begun_s = self._mark_s
+
+    @property
+    def passed_s(self) -> float:
+        """The clock's seconds from ``start`` to the last lap."""
+        return self._mark_s - self._begun_s
 
     def lap(self, phase: Phase) -> None:
         """Book the time since the last lap (or ``start``) on ``phase``."""
@@ -112,7 +121,7 @@ class Stopwatch:
         if self._communicated is not None:
             self._communicated()
 
-    def take(self) -> dict[str, float]:
+    def take(self) -> Mapping[str, float]:
         """The phases' seconds up to the last lap, e.g. those of a loop; the next loop begins at that lap."""
         seconds, self.seconds = self.seconds, self._zeros()
         return seconds
@@ -120,3 +129,139 @@ class Stopwatch:
     def _zeros(self) -> dict[str, float]:
         zeros = {"draft": 0.0, "verify": 0.0, "sample": 0.0, "other": 0.0}
         return zeros if self._communicated is None else zeros | {"comm": 0.0}
+
+
+class Event(Protocol):
+    """A mark in the work of a device, passed when all before it is done; see ``torch.cuda.Event``."""
+
+    def record(self, stream: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, end_event: Any) -> float: ...
+
+
+class _Moment:
+    """A recorded event, and when the host recorded it; once nobody holds it, the event is used again."""
+
+    __slots__ = ("_pool", "at_s", "event")
+
+    def __init__(self, event: Event, at_s: float, pool: list[Event]) -> None:
+        self.event, self.at_s, self._pool = event, at_s, pool
+
+    def __del__(self) -> None:
+        self._pool.append(self.event)
+
+    def until(self, later: _Moment) -> float:
+        """Seconds of the device's time."""
+        return float(self.event.elapsed_time(later.event)) / 1e3
+
+
+_CAUGHT_UP, _LAUNCH_S = 0.1, 20e-6
+"""How close behind the host a device is that waits for it: a share of the phase, or what one launch takes."""
+
+_Laps = list[tuple[Phase | None, _Moment]]
+"""What each moment ended; None where that is in no phase."""
+
+
+class DeviceSeconds(Mapping[str, float]):
+    """The phases' seconds of a loop as an asynchronous device passed them.
+
+    They are read from the events when they are first looked into, which is to be after the loop's clock has
+    stopped: that waits until the device has passed the last of them.
+    """
+
+    __slots__ = ("_laps", "_paced", "_seconds")
+
+    def __init__(self, begin: _Moment, laps: _Laps) -> None:
+        self._laps: tuple[_Moment, _Laps] | None = (begin, laps)
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+        self._paced = dict.fromkeys(PHASES, 0.0)
+
+    @property
+    def paced_by_host(self) -> Mapping[str, float]:
+        """The part of each phase's seconds in which the device waited for the host's next launch.
+
+        The device had caught up with the host when such a phase began, and when it ended.
+        """
+        self._read()
+        return self._paced
+
+    def _read(self) -> None:
+        if self._laps is None:
+            return
+        (begin, laps), self._laps = self._laps, None
+        if laps:
+            laps[-1][1].event.synchronize()
+        before, behind_s = begin, 0.0
+        for phase, moment in laps:
+            took_s = before.until(moment)
+            then_s, behind_s = behind_s, begin.until(moment) - (moment.at_s - begin.at_s)
+            before = moment
+            if phase is None:
+                continue
+            self._seconds[phase] += took_s
+            if max(then_s, behind_s) <= max(_CAUGHT_UP * took_s, _LAUNCH_S):
+                self._paced[phase] += took_s
+
+    def __getitem__(self, phase: str) -> float:
+        self._read()
+        return self._seconds[phase]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._seconds)
+
+    def __len__(self) -> int:
+        return len(self._seconds)
+
+
+class EventStopwatch(Stopwatch):
+    """Divides the time of an asynchronous device into phases, by an event at each lap, without a wait.
+
+    Each moment of the device's time belongs to one phase: the phase of the lap whose event it passed next.
+
+    Args:
+        make: makes an event; those that were read are used again.
+        stream: where the loops' work is launched.
+    """
+
+    __slots__ = ("_begin", "_laps", "_make", "_pool", "_stream")
+
+    def __init__(self, clock: Clock, make: Callable[[], Event], stream: Any = None) -> None:
+        self._make, self._stream = make, stream
+        self._pool: list[Event] = []
+        super().__init__(clock)
+
+    def start(self) -> None:
+        super().start()
+        self._begin, self._laps = self._moment(), _Laps()
+
+    def lap(self, phase: Phase) -> None:
+        self._mark_s = self._now()
+        self._laps.append((phase, self._moment()))
+
+    def skip(self) -> float:
+        skipped_s = super().skip()
+        self._laps.append((None, self._moment()))
+        return skipped_s
+
+    def take(self) -> Mapping[str, float]:
+        taken = DeviceSeconds(self._begin, self._laps)
+        if self._laps:
+            self._begin = self._laps[-1][1]
+        self._laps = []
+        return taken
+
+    def _moment(self) -> _Moment:
+        event = self._pool.pop() if self._pool else self._make()
+        event.record(self._stream)
+        return _Moment(event, self._mark_s, self._pool)
+
+
+def stopwatch_of(device: torch.device, clock: Clock | None = None) -> Stopwatch:
+    """A stopwatch that has started, by the machine's clock unless given, of loops on that device."""
+    clock = clock or SystemClock()
+    if device.type != "cuda":
+        return Stopwatch(clock)
+    make = partial(torch.cuda.Event, enable_timing=True)
+    return EventStopwatch(clock, make, torch.cuda.current_stream(device))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from spsbench.decode.algorithms import DecodedLoop
+from spsbench.decode.clock import DeviceSeconds
 from spsbench.decode.rejection import ROOT, Draft
 from spsbench.decode.rows import Rows
 from spsbench.decode.rules import Expected, expected_acceptance
@@ -39,13 +40,19 @@ class Branches(NamedTuple):
 
 @dataclass(slots=True)
 class TruncatedLoop:
-    """A decoded loop with what the stop rule kept of it."""
+    """A decoded loop with what the stop rule kept of it.
+
+    Attributes:
+        seconds: of each phase; of an asynchronous device not to be looked into while the clock runs.
+        shared_by: among how many rows of a batch a phase is shared; 1 unless given.
+    """
 
     decoded: DecodedLoop
     kept: int
     reason: FinishReason | None
-    seconds: dict[str, float]  # of each phase
+    seconds: Mapping[str, float]
     branches: Branches | None = None
+    shared_by: Mapping[str, int] = field(default_factory=dict)
 
     def along_its_path(self, end_ids: Collection[int] = ()) -> TruncatedLoop:
         """The loop of a tree as that of a chain: at each place that it came to the first sibling was drafted.
@@ -132,8 +139,7 @@ def loop_records(
             optimal_accepted=optimum,
             nodes=None if loop.branches is None else loop.branches.nodes,
             siblings=None if loop.branches is None else ",".join(map(str, loop.branches.siblings)),
-            loop_s=sum(loop.seconds.values()),
-            **phase_seconds(loop.seconds, phases),
+            **phase_seconds(loop.seconds, phases, loop.shared_by),
         )
         for loop, beta_sum, optimum in zip(
             loops, _beta_sums(loops, expected), _optima(loops, proposed, end_ids), strict=True
@@ -141,10 +147,18 @@ def loop_records(
     ]
 
 
-def phase_seconds(seconds: Mapping[str, float], phases: bool) -> dict[str, Any]:
-    """Fields of a ``Loop``; None where phases cannot be told apart."""
+def phase_seconds(
+    seconds: Mapping[str, float], phases: bool, shared_by: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """Fields of a ``Loop``: the seconds of one row of it; None where phases cannot be told apart."""
+    shared_by = shared_by or {}
+    own = {phase: value / shared_by.get(phase, 1) for phase, value in seconds.items()}
     names = ("draft", "verify", "sample", "other", "comm")
-    return {f"{name}_s": seconds.get(name) if phases else None for name in names}
+    found: dict[str, Any] = {f"{name}_s": own.get(name) if phases else None for name in names}
+    if isinstance(seconds, DeviceSeconds):
+        paced = seconds.paced_by_host.items()
+        found["host_s"] = sum(value / shared_by.get(phase, 1) for phase, value in paced)
+    return found | {"loop_s": sum(own.values())}
 
 
 def _beta_sums(loops: Sequence[TruncatedLoop], expected: Expected) -> list[float]:

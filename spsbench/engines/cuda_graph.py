@@ -78,6 +78,7 @@ class StagedBatch(Batch):
     """
 
     target: StaticLM
+    shared = ("draft", "verify", "sample")
 
     def __init__(
         self,

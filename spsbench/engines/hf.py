@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
-from spsbench.decode.clock import device_now
+from spsbench.decode.clock import device_now, stopwatch_of
 from spsbench.decode.stopping import StopRule, TextDecoder
 from spsbench.engines.buffer import phase_seconds
 from spsbench.models.torch_lm import TorchLM
@@ -68,7 +68,7 @@ class HFGenerateEngine:
             )
             ended = device_now(prompt.device)
         # What the first forward of a model took longer than those after it.
-        taken = [[seconds for seconds, _ in forwards] for forwards in seen]
+        taken = [[seconds["verify"] for seconds, _ in forwards] for forwards in seen]
         prefill_s = sum(max(0.0, s[0] - statistics.median(s[1:])) for s in taken if len(s) > 1)
         return Generation(
             tokens=watcher.tokens,
@@ -120,8 +120,7 @@ class HFGenerateEngine:
                     tested=min(accepted + 1, drafted),
                     beta_sum=float("nan"),
                     truncated=fresh - emitted,
-                    loop_s=watcher.seconds[number],
-                    **phase_seconds({}, phases=False),
+                    **phase_seconds({}, phases=False) | {"loop_s": watcher.seconds[number]},
                 )
             )
         return loops
@@ -174,17 +173,21 @@ def _unpadded(model: Any, vocab_size: int) -> Iterator[None]:
 
 
 @contextmanager
-def _timed(model: Any) -> Iterator[list[tuple[float, int]]]:
-    """Seconds and rows of each forward of a model meanwhile."""
-    seen: list[tuple[float, int]] = []
-    began: list[float] = []
+def _timed(model: Any) -> Iterator[list[tuple[Mapping[str, float], int]]]:
+    """Seconds, as the phase ``verify``, and rows of each forward of a model meanwhile.
+
+    On CUDA they are of events around the forward, which nothing waits for: look into them afterwards.
+    """
+    seen: list[tuple[Mapping[str, float], int]] = []
+    watch = stopwatch_of(model.device)
 
     def before(module: Any, positional: Any, named: dict[str, Any]) -> None:
-        began.append(device_now(model.device))
+        watch.start()
 
     def after(module: Any, positional: Any, named: dict[str, Any], output: Any) -> None:
+        watch.lap("verify")
         ids = named["input_ids"] if "input_ids" in named else positional[0]
-        seen.append((device_now(model.device) - began.pop(), int(ids.shape[1])))
+        seen.append((watch.take(), int(ids.shape[1])))
 
     handles: list[Callable[[], None]] = [
         model.register_forward_pre_hook(before, with_kwargs=True).remove,

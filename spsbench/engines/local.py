@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,9 +15,9 @@ import torch
 
 from spsbench.axes import EAGER
 from spsbench.decode import algorithms, beam
-from spsbench.decode.algorithms import DecodedLoop, Loops
+from spsbench.decode.algorithms import Loops
 from spsbench.decode.batch import Batch
-from spsbench.decode.clock import Clock, Stopwatch, device_now
+from spsbench.decode.clock import Clock, Stopwatch, device_now, stopwatch_of
 from spsbench.decode.processors import bound
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rules import Rule, expected_acceptance
@@ -74,6 +74,11 @@ class ThreadedEngine:
             return self._engine.generate(request)
 
 
+def _sees_phases(device: torch.device) -> bool:
+    """Whether the phases of a loop are known: where the host computes, and by events."""
+    return device.type in ("cpu", "cuda")
+
+
 class LocalEngine(ABC):
     """Generates a sequence from an endless iterator of loops."""
 
@@ -106,7 +111,7 @@ class LocalEngine(ABC):
         """
         stop = StopRule.of(request, self._decoder)
         ledger = LoopBuffer(
-            phases=self._device.type == "cpu",  # elsewhere work is asynchronous
+            phases=_sees_phases(self._device),
             trace=request.trace,
             seed=request.seed,
             expected=expected_acceptance if self._rule is None else self._rule.expected,
@@ -117,7 +122,7 @@ class LocalEngine(ABC):
             started = device_now(self._device, self._clock)
             loops = self.start(request)
             prefilled = device_now(self._device, self._clock)
-            watch = Stopwatch(self._clock)
+            watch = stopwatch_of(self._device, self._clock)
             paused_s = 0.0
             for decoded in loops(watch):
                 kept, reason = stop.cut(ledger.tokens, decoded.tokens)
@@ -200,7 +205,6 @@ class _Sequence:
     buffer: LoopBuffer
     prefill_s: float
     begun_s: float
-    decode_s: float = 0.0
     latency_s: float = 0.0
     reason: FinishReason | None = None
     error: FloatingPointError | None = None
@@ -210,7 +214,8 @@ class BatchedEngine:
     """Generates many sequences, B at a time; a row that has ended takes the next one.
 
     A forward has one shape, however many rows are live, so a sequence is charged with what its row takes:
-    the B-th part of each forward it was in, and the part of one live row of what else a loop does. Its
+    the B-th part of each forward it was in, and the part of one live row of what else a loop does, unless
+    that has one shape too (``Batch.shared``). Its
     seconds over its tokens are then those of a full batch, whose throughput is one over them, and the last
     sequences of a wave, whose neighbours are not replaced, cost no more than the others. ``latency_s`` is
     what passed from the end of its prefill to its last token, other rows' prefills included.
@@ -253,7 +258,7 @@ class BatchedEngine:
             self._batch.end(row)
         self._live, self._elapsed_s = {}, 0.0
         waiting = deque(enumerate(requests))
-        watch = Stopwatch(self._clock)
+        watch = stopwatch_of(self._device, self._clock)
         while waiting or self._live:
             with torch.inference_mode():
                 self._refill(waiting)
@@ -273,7 +278,7 @@ class BatchedEngine:
             self._elapsed_s += prefill_s
             stop = StopRule.of(request, self._decoder)
             buffer = LoopBuffer(
-                phases=self._device.type == "cpu",
+                phases=_sees_phases(self._device),
                 trace=request.trace,
                 seed=request.seed,
                 expected=self._expected,
@@ -289,22 +294,22 @@ class BatchedEngine:
         decoded = self._batch.loop(watch)
         live = self._live
         cut = {row: live[row].stop.cut(live[row].buffer.tokens, loop.tokens) for row, loop in decoded.items()}
-        device_now(self._device, self._clock)
         watch.lap("other")
         seconds = watch.take()
-        self._elapsed_s += sum(seconds.values())
+        self._elapsed_s += watch.passed_s
         # A row's part: a share of the forwards by all rows, and of the rest by the live ones.
-        rows = {"draft": self.size, "verify": self.size}
-        share = {phase: value / rows.get(phase, len(decoded)) for phase, value in seconds.items()}
-        return [row for row, loop in decoded.items() if self._kept(row, loop, *cut[row], share)]
+        rows = {phase: self.size if phase in self._batch.shared else len(decoded) for phase in seconds}
+        ended = []
+        for row, loop in decoded.items():
+            kept, reason = cut[row]
+            if self._kept(row, TruncatedLoop(loop, kept, reason, seconds, shared_by=rows)):
+                ended.append(row)
+        return ended
 
-    def _kept(
-        self, row: int, loop: DecodedLoop, kept: int, reason: FinishReason | None, share: dict[str, float]
-    ) -> bool:
+    def _kept(self, row: int, loop: TruncatedLoop) -> bool:
         """Keep what a loop gave a row; whether its output ended."""
-        sequence = self._live[row]
-        sequence.buffer.add(TruncatedLoop(loop, kept, reason, share))
-        sequence.decode_s += sum(share.values())
+        sequence, reason = self._live[row], loop.reason
+        sequence.buffer.add(loop)
         if sequence.buffer.is_full:
             reason = self._flush(sequence) or reason
         if reason is None:
@@ -332,7 +337,8 @@ class BatchedEngine:
         if sequence.error is not None:
             return sequence.place, sequence.error
         assert reason is not None
-        made = buffer.generation(sequence.stop.text, reason, sequence.prefill_s, sequence.decode_s)
+        decode_s = sum(loop.loop_s for loop in buffer.records)
+        made = buffer.generation(sequence.stop.text, reason, sequence.prefill_s, decode_s)
         return sequence.place, replace(made, latency_s=sequence.latency_s)
 
 
@@ -368,20 +374,20 @@ class BeamEngine:
                 if model is not None:
                     model.begin(request.prompt_ids)
             prefilled = device_now(self._device, self._clock)
-            watch = Stopwatch(self._clock)
+            watch = stopwatch_of(self._device, self._clock)
             if self._draft is None:
                 found = beam.beam_search(self._target, search, watch)
             else:
                 grow = beam.DraftSearch(params.draft_width, ends, end_tokens)
                 found = beam.beam_speculative(self._target, self._draft, search, self._k, watch, grow)
-            loops = [_record(loop, watch.take(), phases=self._device.type == "cpu") for loop in found]
+            timed = [(loop, watch.take()) for loop in found]
             ended = device_now(self._device, self._clock)
         best = search.hypotheses[0]
         closest = {BEAM_CLOSEST: search.closest} if math.isfinite(search.closest) else {}
         return Generation(
             tokens=list(best.tokens),
             text=stop.text(best.tokens),
-            loops=loops,
+            loops=[_record(loop, seconds, phases=_sees_phases(self._device)) for loop, seconds in timed],
             prefill_s=prefilled - started,
             decode_s=ended - prefilled,
             finish_reason=best.reason,
@@ -401,7 +407,7 @@ def ends_of(stop: StopRule) -> beam.Ends:
     return ends
 
 
-def _record(loop: beam.BeamLoop, seconds: dict[str, float], *, phases: bool) -> Loop:
+def _record(loop: beam.BeamLoop, seconds: Mapping[str, float], *, phases: bool) -> Loop:
     return Loop(
         drafted=loop.drafted,
         accepted=loop.accepted,
@@ -409,6 +415,5 @@ def _record(loop: beam.BeamLoop, seconds: dict[str, float], *, phases: bool) -> 
         tested=min(loop.accepted + 1, loop.drafted),
         beta_sum=float("nan") if loop.drafted else 0.0,
         truncated=0,
-        loop_s=sum(seconds.values()),
         **phase_seconds(seconds, phases),
     )

@@ -299,7 +299,7 @@ def walltime_row(
 
 
 def _with_c(arm: ArmPrediction, rehearsed: float) -> ArmPrediction:
-    """The prediction with the rehearsal's c where the run gives none: off a CPU phases are not timed."""
+    """The prediction with the rehearsal's c where the run gives none: not everywhere are phases timed."""
     if arm["c"] is not None:
         return arm
     alpha, measured = arm["alpha"], arm["measured"]
@@ -325,7 +325,7 @@ _NOTE_1 = (
 _NOTE_2 = (
     "K (the paper's gamma) is chosen by the formula, up to {most_k}, from alpha and c of a rehearsal; "
     "alpha and the speedup are of the run itself, with 95% intervals over prompts. c, without an interval, "
-    "is of the run's loops; on a GPU, where their phases are not timed, of the rehearsal. Predicted: (1 - "
+    "is of the run's loops; where their phases are not timed, of the rehearsal. Predicted: (1 - "
     "alpha^(K+1)) / ((1 - alpha)(K c + 1)). Residual: measured - predicted. Cause: of the factors that the "
     "formula takes for 1, the one that does most for a residual of this sign; paper.json has all of them. "
     "It is not named on a GPU, and where other processes used the CPU meanwhile. The paper's figures are of "

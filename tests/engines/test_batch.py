@@ -23,15 +23,18 @@ from fixed_shapes import (
     eager,
     request,
 )
+from support.virtual_device import VirtualDevice
 from tiny_models import make_pair, over_onnx
 
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.batch import Batch, BatchArS, BatchRow, BatchSpS, ModelBatchDrafter, RowDrafters
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.rejection import Draft, accept_draft, accept_drafts
+from spsbench.decode.rows import TensorRows
 from spsbench.decode.sampling import draw
 from spsbench.drafters.lookup import LookupDrafter
 from spsbench.drafters.registry import build_rule
+from spsbench.engines import local
 from spsbench.engines.cuda_graph import Capture, StagedBatch, uncaptured
 from spsbench.engines.local import BatchedEngine, EagerEngine
 from spsbench.models.batched import StaticLM, batched
@@ -247,3 +250,45 @@ def test_drafts_are_judged_as_one_by_one() -> None:
         one = accept_draft(q[row], Draft(tokens[row], p[row]), u[row, k:])
         assert (int(one.accepted), int(one.token)) == (int(found.accepted[row]), int(found.token[row]))
     assert len(set(found.accepted.tolist())) == k + 1
+
+
+class _OnDevice(Batch):
+    """B rows on an asynchronous device, to which a forward is one shape and a draw is of the live rows."""
+
+    def __init__(self, device: VirtualDevice, size: int) -> None:
+        self.device, self.size, self.sampling, self.live = device, size, SAMPLED, {}
+
+    def _read(self, number: int, row: BatchRow) -> None:
+        self.device.launch(2e-3)
+
+    def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
+        self.device.compute(1e-5 * len(self.live))
+        watch.lap("other")
+        self.device.launch(4e-3)
+        watch.lap("draft")
+        self.device.launch(1e-2)
+        watch.lap("verify")
+        self.device.launch(5e-5 * len(self.live))
+        self.device.wait()
+        watch.lap("sample")
+        q = TensorRows(torch.full((1, 4), 0.25))
+        return {row: DecodedLoop([1], 0, q, None, torch.zeros(1)) for row in self.live}
+
+
+@pytest.mark.parametrize(("make", "alike"), [(VirtualDevice.stopwatch, True), (Stopwatch, False)])
+def test_the_last_rows_of_a_wave_cost_on_a_device_what_the_first_do(
+    make: Callable[[VirtualDevice], Stopwatch], alike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control: by the host's clock alone the wait falls into what is shared by the live rows."""
+    device = VirtualDevice()
+    monkeypatch.setattr(local, "stopwatch_of", lambda _, clock: make(device))
+    engine = BatchedEngine(_OnDevice(device, 4), Bytes(), CPU, device)
+    lengths = [8, 8, 8, 48]
+    requests = [request(9, SAMPLED, max_new_tokens=n, fixed_length=True) for n in lengths]
+    first, *_, last = [one.decode_s / len(one.tokens) for one in in_order(engine, requests)]
+    assert (last / first < 1.01) == alike
+    if alike:
+        assert first == pytest.approx((4e-3 + 1e-2) / 4 + 6e-5, rel=0.01)
+        assert device.waits == 48  # one a loop, and none at the end: the device has done all
+    else:
+        assert last / first > 2

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import pytest
 import torch
+from support.virtual_device import VirtualDevice
 from tiny_models import TOKENS, make_pair
 
 from spsbench.config import resolve
 from spsbench.config.models import TORCH
 from spsbench.decode.clock import SystemClock
+from spsbench.engines import hf
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import EagerEngine
 from spsbench.models.pair import Pair, find_pair, load_pair
@@ -110,3 +112,26 @@ def test_vocabularies_that_are_padded_unlike_are_cut_to_what_both_have(
         assert max(found.tokens) < TOKENS
     assert target.config.vocab_size == TOKENS + 40, "the models are as they were"
     assert target(input_ids=torch.tensor([[5]])).logits.shape[-1] == TOKENS + 40
+
+
+def test_on_a_device_forwards_are_timed_and_nothing_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait before and after each forward would take from them what a device does beside its host."""
+    device, model = VirtualDevice(), pair().target.model
+    forward = model.forward
+
+    @wraps(forward)
+    def launched(*positional: Any, **named: Any) -> Any:
+        device.launch(100e-3 if named["input_ids"].shape[1] > 1 else 10e-3)
+        return forward(*positional, **named)
+
+    def waited(_: torch.device) -> float:
+        device.wait()
+        return device.now()
+
+    monkeypatch.setattr(model, "forward", launched)
+    monkeypatch.setattr(hf, "stopwatch_of", lambda *_: device.stopwatch())
+    monkeypatch.setattr(hf, "device_now", waited)
+    found = peer(GENERATE, request(PROMPTS[0], fixed_length=True))
+    assert device.waits == 2
+    assert found.prefill_s == pytest.approx(90e-3, rel=0.01)
+    assert found.decode_s == pytest.approx(20 * 10e-3, rel=0.01)

@@ -80,7 +80,7 @@ REMEDIES = {
     DRAFTING: "A smaller or shallower draft, graphs or compilation for its steps, or a smaller K.",
     VERIFYING: "Kernels or packed weights that read the weights once for K+1 rows, or a smaller K.",
     REST: "A cheaper sampler (top-k before the sort), fewer synchronisations with the host.",
-    LOOP_TIME: "Profile the loop; on the CPU this table splits it into phases.",
+    LOOP_TIME: "Profile the loop; of our own loops on a CPU or on CUDA this table has the phases.",
 }
 SHORT = {
     ACCEPTANCE: "acceptance",
