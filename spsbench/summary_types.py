@@ -784,7 +784,7 @@ class Surface(TypedDict):
 
 class Labels(TypedDict):
     """What was run; ``data`` is its provenance, as in run.json, ``model`` the target, ``fixed_length`` the
-    tokens of each output where EOS is ignored.
+    tokens of each output where EOS is ignored, ``engine`` what a run on CUDA that named none was given.
 
     ``metric_signatures`` are sacrebleu's and other metrics' own words on how exactly they were computed.
     """
@@ -799,6 +799,7 @@ class Labels(TypedDict):
     model: NotRequired[str]
     extract: NotRequired[str]
     fixed_length: NotRequired[int]
+    engine: NotRequired[str]
     stopping: NotRequired[Stopping]
     engines: NotRequired[Engines]
     energy: NotRequired[Energy]

@@ -113,7 +113,7 @@ def measure(params: Mapping[str, Any]) -> None:
         from spsbench.runner import execute, execute_on, plan
         from spsbench.stats.conditions import is_undecided
 
-        ready = plan(config)
+        ready = plan(config, choose_engine=True)
         carry_out = execute if address is None else partial(execute_on, address)
         named: Path | None = params["resume"] or params["out"]
         directory = named or fresh_directory(results_dir(), config.task, config.pair.name)

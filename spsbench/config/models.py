@@ -434,5 +434,9 @@ class RunConfig(ProcessingSettings, Limits):
         return self.pair.dtype if self.dtype == "auto" else self.dtype
 
     def to_yaml(self) -> str:
-        """The text of ``config.yaml``; given to ``--config`` it yields this configuration again."""
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+        """The text of ``config.yaml``; given to ``--config`` it yields this configuration again.
+
+        The engine is left out where none was named: which one is usual depends on the device.
+        """
+        settings = self.model_dump(mode="json", exclude={"engines"} - self.model_fields_set)
+        return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)

@@ -136,6 +136,8 @@ class Event(Protocol):
 
     def record(self, stream: Any) -> None: ...
 
+    def query(self) -> bool: ...
+
     def synchronize(self) -> None: ...
 
     def elapsed_time(self, end_event: Any) -> float: ...
@@ -167,8 +169,8 @@ _Laps = list[tuple[Phase | None, _Moment]]
 class DeviceSeconds(Mapping[str, float]):
     """The phases' seconds of a loop as an asynchronous device passed them.
 
-    They are read from the events when they are first looked into, which is to be after the loop's clock has
-    stopped: that waits until the device has passed the last of them.
+    They are read from the events when they are first looked into, while no clock runs: nothing is waited for
+    if the device has passed them, as after any wait of the host since.
     """
 
     __slots__ = ("_laps", "_paced", "_seconds")
@@ -191,8 +193,8 @@ class DeviceSeconds(Mapping[str, float]):
         if self._laps is None:
             return
         (begin, laps), self._laps = self._laps, None
-        if laps:
-            laps[-1][1].event.synchronize()
+        if laps and not (last := laps[-1][1].event).query():
+            last.synchronize()
         before, behind_s = begin, 0.0
         for phase, moment in laps:
             took_s = before.until(moment)

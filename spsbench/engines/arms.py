@@ -115,6 +115,21 @@ def is_peer(arm: Arm) -> bool:
     return arm.engine not in ENGINES
 
 
+def without_graphs(arm: Arm) -> str | None:
+    """What of an arm the engine ``graphed`` does not run; None if it runs it."""
+    if arm.sampling.beam is not None:
+        return "a search with beams has no graphs"
+    if arm.sampling.process is not None:
+        return f"{arm.sampling.process.described} has no graphs"
+    if arm.method == "sps":
+        drafter, rule = FIXED_DRAFTING[GRAPHED]
+        named = {"drafter": (arm.drafter, drafter), "rule": (arm.rule, rule), "policy": (arm.policy, FIXED)}
+        for what, (own, captured) in named.items():
+            if own != Spec(captured):
+                return f"the {what} {own} has no graphs"
+    return None
+
+
 def is_lossless(arm: Arm) -> bool:
     """Whether a speculative arm's rule keeps the law; of an engine of others it is for its texts to show."""
     return is_peer(arm) or rule_kind(arm.rule.name).lossless

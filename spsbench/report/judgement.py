@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from spsbench.axes import MODEL, label, place
+from spsbench.axes import EAGER, MODEL, label, place
 from spsbench.report import wording
 from spsbench.report.tables import Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, Run, brackets, counted, escape, full_name, number, speedup
@@ -18,7 +18,6 @@ from spsbench.summary_types import (
     AdaptiveGain,
     ArmFactors,
     ArmLosslessness,
-    Ceiling,
     Decisions,
     EngineAuditRow,
     Evidence,
@@ -29,13 +28,32 @@ from spsbench.summary_types import (
     Summary,
 )
 
+LAUNCH_BOUND_SHARE = 0.5
+"""Of a loop: where the device waits for the host for longer, the host's launches are what is measured."""
 
-def weak(ceiling: Ceiling | None) -> list[str]:
-    """That the baseline is far from its floor, where it is: this must stand beside every speedup."""
-    share = weak_baseline(ceiling)
-    if share is None:
-        return []
-    return [f"Weak baseline: ArS reaches {100 * share:.0f}% of its bandwidth floor."]
+
+def weak(summary: Summary) -> list[str]:
+    """That the baseline is far from its floor, or loops are the host's launches, where that is so: this must
+    stand beside every speedup. With what to do about it."""
+    lines, share = [], weak_baseline(summary.get("ceiling"))
+    if share is not None:
+        lines.append(f"Weak baseline: ArS reaches {100 * share:.0f}% of its bandwidth floor.")
+    on_device = [
+        (row, host_ms / loop_ms)
+        for row in summary["rows"]
+        if (host_ms := wording.phase_ms(row["loop_time"], "host")) is not None
+        and (loop_ms := wording.phase_ms(row["loop_time"], "loop"))
+    ]
+    if bound := [of_loop for _, of_loop in on_device if of_loop > LAUNCH_BOUND_SHARE]:
+        ends = dict.fromkeys(f"{each:.0%}" for each in (min(bound), max(bound)))
+        lines.append(
+            f"Launch-bound: {' to '.join(ends)} of a loop is the host: the device waits for launches."
+        )
+    # A row that has fallen back from graphs is eager, too: there is nothing to be done.
+    eager = any(row["engine"] == EAGER and not row["arm"].endswith("@graphed") for row, _ in on_device)
+    if lines and eager and "engine" not in summary:
+        lines[-1] += " --engine graphed launches a loop at once."
+    return lines
 
 
 def sentences(summary: Summary) -> list[str]:

@@ -77,12 +77,13 @@ def screen(summary: Summary, width: int = SCREEN_WIDTH) -> RenderableType:
 
 def _heading(summary: Summary, run: Run) -> list[str]:
     lines = [f"# {escape(wording.title(summary))}", ""]
-    notes = [*judgement.alarms(summary), *judgement.weak(summary.get("ceiling"))]
+    notes = [*judgement.alarms(summary), *judgement.weak(summary)]
     lines += [f"**{escape(text)}**  " for text in notes]
     for answer, beside in why.verdicts(summary):
         lines.append(f"**{escape(answer)}** {escape(beside)}".rstrip() + "  ")
     lines += [f"**{escape(text)}**  " for text in disturbance(summary)]
     lines += [f"{escape(text)}  " for text in judgement.losslessness(summary)]
+    lines += [f"Engine {escape(engine)}.  "] if (engine := summary.get("engine")) else []
     return [*lines, "", wording.SYNTHETIC] if summary.get("synthetic") else lines
 
 
@@ -246,7 +247,7 @@ def _heading_screen(summary: Summary, room: int) -> Iterator[Block]:
         verdict += [_text(sentence, "bold"), *([_text(beside)] if beside else [])]
     hidden = "bold red" if is_undecided(summary) else "yellow"
     verdict += [_text(line, hidden) for line in disturbance(summary)]
-    yield [*verdict, *(_text(line, "bold") for line in judgement.weak(summary.get("ceiling")))]
+    yield [*verdict, *(_text(line, "bold") for line in judgement.weak(summary))]
 
 
 def _title(summary: Summary, common: str) -> RenderableType:
@@ -254,6 +255,7 @@ def _title(summary: Summary, common: str) -> RenderableType:
     details = [models] if (models := wording.models(summary)) else []
     details.append(wording.counted(facts.prompts(summary), "prompt"))
     details += [wording.printable(common)] if common else []
+    details += [f"engine {wording.printable(engine)}"] if (engine := summary.get("engine")) else []
     if length := summary.get("fixed_length"):
         details.append(f"each output {length} tokens, EOS ignored")
     return text.append(", " + ", ".join(details), style="not bold dim")

@@ -327,7 +327,7 @@ def ceiling(summary: Summary, run: Run) -> list[str]:
     elif bandwidth is None:
         text += " The memory bandwidth was not measured, so no floor is shown."
     else:
-        text, weak = f"{text} Measured bandwidth: {bandwidth / 1e9:.3g} GB/s.", judgement.weak(found)
+        text, weak = f"{text} Measured bandwidth: {bandwidth / 1e9:.3g} GB/s.", judgement.weak(summary)
     table = IN_FULL.table(CEILING, found["arms"]) if found["regime"] == BANDWIDTH_BOUND else ""
     return paragraphs("## The ceiling", [text, *weak], table)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -31,7 +32,7 @@ from spsbench.drafters.registry import (
     drafter_kind,
     shape_in,
 )
-from spsbench.engines.arms import GRAPHED, is_peer
+from spsbench.engines.arms import GRAPHED, is_peer, without_graphs
 from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs, StagedBatch
 from spsbench.engines.derivation import Derivation, derivation_of
 from spsbench.engines.external.protocol import PeerError
@@ -40,8 +41,8 @@ from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine, Engin
 from spsbench.errors import UsageError
 from spsbench.models.batched import NotStatic, StaticLM, batched, require_same_answers
 from spsbench.models.beam_lm import BeamLM, require_exact_tree, tree_of
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.pair import Pair
+from spsbench.models.causal_lm import CausalLM, attention_window
+from spsbench.models.pair import Pair, PairSource
 from spsbench.models.placement import PlacedLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.records import Arm, Generation, Request, SamplingParams
@@ -110,6 +111,41 @@ def require_own_weights(arms: Sequence[Arm], dtypes: tuple[str, str], backend: s
                 flag="--backend",
                 remedy="Use --backend torch, where torchao quantises them, or leave one of the two out.",
             )
+
+
+@dataclass(frozen=True, slots=True)
+class UsualEngine:
+    """What runs the loops of a run that names no engine, and why these are not graphs."""
+
+    name: str
+    reason: str | None = None
+
+
+def usual_engine(
+    arms: Sequence[Arm], source: PairSource, device: torch.device, backend: str, devices: int
+) -> UsualEngine | None:
+    """Graphs on a CUDA device where they can be captured; None on another, where ``EAGER`` is usual.
+
+    One engine for all arms, which are compared with each other. What only a capture can show is found where
+    the engines are built, see ``EngineFactory``.
+
+    Args:
+        devices: on how many the target lies.
+    """
+    if device.type != "cuda":
+        return None
+    drafts = any(arm.method != "ars" for arm in arms)
+    models = {"target": source.target, **({"draft": source.draft} if drafts else {})}
+    windows = [role for role, model in models.items() if attention_window(model.config) is not None]
+    reasons = [
+        f"the forwards are {backend}'s" if backend != TORCH else None,
+        "the target lies on several devices" if devices > 1 else None,
+        "the target is an encoder-decoder" if source.target.is_encoder_decoder else None,
+        *(f"the {role} has sliding or chunked attention" for role in windows),
+        *map(without_graphs, arms),
+    ]
+    reason = next(filter(None, reasons), None)
+    return UsualEngine(GRAPHED if reason is None else EAGER, reason)
 
 
 def require_placeable(arms: Sequence[Arm]) -> None:

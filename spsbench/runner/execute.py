@@ -32,6 +32,7 @@ from spsbench.runner.proof import checked, prove
 from spsbench.runner.ranks import engine_factory, ranks_of
 from spsbench.runner.remeasure import Read, Remeasuring, is_due
 from spsbench.stats.anytime import EXPECTABLE
+from spsbench.stats.summary import engine_of
 from spsbench.store import RunStore, differences
 from spsbench.store.opening import RUN_FILE, check_identity
 from spsbench.summary_types import Conditions, Summary
@@ -271,9 +272,14 @@ def facts_of(
 
 def note_facts(store: RunStore, facts: Mapping[str, Any], watcher: Watcher) -> None:
     """Put ``facts_of`` into run.json; modes of arms that are not built this time stay."""
+    info = store.run_info()
+    engine = engine_of({**info, **facts}) or ""
+    if engine.startswith(EAGER):
+        watcher.warned(f"The engine is {engine}.")
     for arm, reason in facts["engine_fallbacks"].items():
-        watcher.warned(f"{arm} runs with the engine eager: {reason}.")
-    modes = {key: (store.run_info().get(key) or {}) | facts[key] for key in ("target_mode", "draft_mode")}
+        if reason not in engine:
+            watcher.warned(f"{arm} runs with the engine eager: {reason}.")
+    modes = {key: (info.get(key) or {}) | facts[key] for key in ("target_mode", "draft_mode")}
     store.note(**{**facts, **modes})
 
 

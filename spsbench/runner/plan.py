@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -26,7 +26,13 @@ from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Sample, Spec
 from spsbench.runner.claims import Claim, claims
-from spsbench.runner.engines import require_own_weights, require_placeable, stock_roles
+from spsbench.runner.engines import (
+    UsualEngine,
+    require_own_weights,
+    require_placeable,
+    stock_roles,
+    usual_engine,
+)
 from spsbench.runner.ranks import backend_asked, require_split_arms, split_over
 from spsbench.stats.certainty import OVER_TIME
 from spsbench.tasks import answers
@@ -85,6 +91,7 @@ class Plan:
     sandbox: str | None
     placement: Placement | None = None
     claims: Mapping[str, Claim] = field(default_factory=dict)
+    usual: UsualEngine | None = None
 
     @property
     def dtypes(self) -> tuple[str, str]:
@@ -184,6 +191,7 @@ class Plan:
             "extract": self.extract,
             "environment": describe_environment(),
             "interval": OVER_TIME,
+            **({} if self.usual is None else {"usual_engine": asdict(self.usual)}),
         }
 
 
@@ -237,8 +245,11 @@ def _verification_rule(arm: Arm) -> str | None:
     return f"{arm.rule}: {rule_kind(arm.rule.name).summary}"
 
 
-def plan(config: RunConfig) -> Plan:
-    """Load the task, find the pair, read the data, build every prompt; load no weight."""
+def plan(config: RunConfig, *, choose_engine: bool = False) -> Plan:
+    """Load the task, find the pair, read the data, build every prompt; load no weight.
+
+    With ``choose_engine`` arms of a configuration that names no engine have the device's usual one.
+    """
     task, arms = task_and_arms(config)
     # What stands between generated programs and this machine; None if none will run.
     sandbox = sandbox_level(config.unsafe_exec) if task.runs_code and config.score else None
@@ -261,6 +272,13 @@ def plan(config: RunConfig) -> Plan:
         placement.require(source.target, dtypes[0])
         require_placeable(arms)
     require_own_weights(arms, dtypes, backend)
+    usual = None
+    if choose_engine and "engines" not in config.model_fields_set:
+        devices = config.tensor_parallel if placement is None else 2
+        usual = usual_engine(arms, source, device, backend, devices)
+    if usual is not None:
+        config = config.model_copy(update={"engines": (usual.name,)})
+        arms = tuple(replace(arm, engine=usual.name) for arm in arms)
     roles = stock_roles(arms)  # the models that some arm runs by transformers' own forward, each once
     stock = [source.target] if "target" in roles or (roles and source.is_one(dtypes)) else []
     stock += [source.draft] if "draft" in roles and not source.is_one(dtypes) else []
@@ -296,6 +314,7 @@ def plan(config: RunConfig) -> Plan:
         fallback=fallback,
         sandbox=sandbox,
         placement=placement,
+        usual=usual,
     )
 
 

@@ -402,8 +402,10 @@ def token_hash(samples: pd.DataFrame) -> str | None:
 
 def _of_the_run(info: Mapping[str, Any]) -> Iterator[str]:
     """Sentences on how arms were run, and on what was not."""
+    said = engine_of(info) or ""
     for arm, reason in (info.get("engine_fallbacks") or {}).items():
-        yield f"{arm} ran with the engine eager: {reason}."
+        if reason not in said:
+            yield f"{arm} ran with the engine eager: {reason}."
     target = (info.get("models") or {}).get("target") or {}
     identity = info.get("identity") or {}
     left_to_it = identity.get("device") == "cpu" and identity.get("dtype") == "auto"
@@ -457,6 +459,8 @@ def _labels(run: _Measured) -> Labels:
         labels["metric_signatures"] = signatures
     if info.get("model"):
         labels["model"] = info["model"]
+    if (engine := engine_of(info)) is not None:
+        labels["engine"] = engine
     if info.get("extract"):
         labels["extract"] = info["extract"]
     identity = info.get("identity") or {}
@@ -467,6 +471,18 @@ def _labels(run: _Measured) -> Labels:
     if info.get("engines"):
         labels["engines"] = _engines(run)
     return labels
+
+
+def engine_of(info: Mapping[str, Any]) -> str | None:
+    """What ran the loops where the run named no engine and its device has a usual one; with the reason where
+    that is not graphs. None elsewhere."""
+    usual, fallbacks = info.get("usual_engine"), info.get("engine_fallbacks") or {}
+    if not usual:
+        return None
+    name, reason = usual["name"], usual.get("reason")
+    if fallbacks and all(arm["arm"] in fallbacks for arm in info.get("arms") or []):
+        name, reason = EAGER, next(iter(fallbacks.values()))
+    return f"{name} (CUDA graphs)" if reason is None else f"{name}: {reason}"
 
 
 def _engines(run: _Measured) -> Engines:

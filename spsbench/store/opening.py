@@ -162,6 +162,11 @@ class _Worker(_Told):
     environment: _WorkersEnvironment
 
 
+class _UsualEngine(_Told):
+    name: str
+    reason: str | None = None
+
+
 class _Run(_Told):
     created_utc: str | None = None
     task: str | None = None
@@ -177,6 +182,7 @@ class _Run(_Told):
     target_mode: str | dict[str, str | None] | None = None
     draft_mode: str | dict[str, str | None] | None = None
     engine_fallbacks: dict[str, str] | None = None
+    usual_engine: _UsualEngine | None = None
     engines: dict[str, _Engine] | None = None
     engines_left_out: dict[str, str] | None = None
     models: _Models | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -67,11 +68,28 @@ def test_why_the_fastest_arm_is_not_faster() -> None:
 
 
 def test_a_weak_baseline_is_named_in_the_headline() -> None:
-    assert judgement.weak(_summary(bandwidth_bytes_per_s=40e9)["ceiling"]) == [
+    assert judgement.weak(_summary(bandwidth_bytes_per_s=40e9)) == [
         "Weak baseline: ArS reaches 24% of its bandwidth floor."
     ]
-    assert judgement.weak(_summary(bandwidth_bytes_per_s=12e9)["ceiling"]) == []
-    assert judgement.weak(None) == []
+    assert judgement.weak(_summary(bandwidth_bytes_per_s=12e9)) == []
+    assert judgement.weak(_summary()) == []
+
+
+def test_what_of_a_loop_is_the_host_is_in_the_headline_and_what_to_do() -> None:
+    def weak(host_ms: dict[str, float | None], **changed: Any) -> list[str]:
+        summary = copy.deepcopy(_summary(bandwidth_bytes_per_s=40e9)) | changed
+        for row in summary["rows"]:
+            row["loop_time"]["host_ms"] = host_ms.get(row["method"])
+            row["loop_time"]["loop_ms"] = 10.0
+        return judgement.weak(summary)
+
+    floor = "Weak baseline: ArS reaches 24% of its bandwidth floor."
+    remedy = " --engine graphed launches a loop at once."
+    bound = "Launch-bound: 71% to 98% of a loop is the host: the device waits for launches."
+    assert weak({"ars": 9.8, "sps": 7.1}) == [floor, bound + remedy]
+    assert weak({"ars": 9.8, "sps": 7.1}, engine="eager: it has sliding attention") == [floor, bound]
+    assert weak({"ars": 0.4, "sps": 0.3}) == [floor + remedy]
+    assert weak({"ars": None}) == [floor]  # on a CPU
 
 
 def test_the_regime_is_named_where_the_weights_fit_in_the_cache() -> None:

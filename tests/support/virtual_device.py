@@ -55,9 +55,11 @@ class VirtualEvent:
     def record(self, stream: Any) -> None:
         self._at_s = max(self._device.free_s, self._device.now_s)
 
+    def query(self) -> bool:
+        return self._at_s <= self._device.now_s
+
     def synchronize(self) -> None:
-        if self._at_s > self._device.now_s:
-            self._device.wait()
+        self._device.wait()
 
     def elapsed_time(self, end_event: VirtualEvent) -> float:
         if end_event._at_s > self._device.now_s:
