@@ -64,6 +64,10 @@ class RanksFault(SpsbenchError):
     """The processes are out of step, or one of them failed where all take part: none of them can go on."""
 
 
+class DeviceFault(SpsbenchError):
+    """A device failed under the program: whatever comes next on it fails, too."""
+
+
 _LONGEST = 80
 
 

@@ -396,6 +396,11 @@ class TokenEvidence:
     def __len__(self) -> int:
         return len(self.log_target)
 
+    def followed_by(self, more: TokenEvidence) -> TokenEvidence:
+        """The evidence of this text's tokens and of those after them."""
+        columns = (field.name for field in fields(self))
+        return TokenEvidence(*(getattr(self, name) + getattr(more, name) for name in columns))
+
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:

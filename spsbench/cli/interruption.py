@@ -16,6 +16,7 @@ from typing import Any
 
 from spsbench.cli.console import say
 from spsbench.cluster import started
+from spsbench.errors import DeviceFault, SpsbenchError
 
 INTERRUPTED = 130
 """What shells report of a process that Ctrl-C ended (128 + SIGINT)."""
@@ -63,6 +64,11 @@ class Interruption:
         with suppress(OSError):  # the terminal whose end sent SIGHUP takes no line any more
             say(f"\nInterrupted{by}{advice}:\n  {command or written(*self.arguments)}")
         return self.exit_code
+
+    def advise(self, error: SpsbenchError) -> None:
+        """Say how to continue what a device's fault ended, if anything of it is kept."""
+        if isinstance(error, DeviceFault) and (command := self.continuation()):
+            say(f"Everything finished is kept. Continue with:\n  {command}")
 
     def receive(self, signum: int) -> None:
         """Raise the first signal; a later one ends the process at once."""

@@ -192,28 +192,42 @@ def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -
         return BROKEN_PIPE
     if debug and isinstance(error, Exception):
         sys.stderr.write(harmless("".join(traceback.format_exception(error))))
-    match error:
-        case SpsbenchError():
-            complain(str(error))
-            return error.exit_code
+    match _of_the_machine(error):
+        case SpsbenchError() as found:
+            complain(str(found))
+            interruption.advise(found)
+            return found.exit_code
         case typer.TyperException():  # what typer itself finds wrong with the arguments
             command = getattr(getattr(error, "ctx", None), "command_path", "spsbench")
             complain(f"{_sentence(error.format_message())} See `{command} --help`.")
             return error.exit_code
         case typer.Abort():
             return INTERRUPTED
-        case MemoryError():
+        case MemoryError():  # of a command that needs no torch
             complain("out of memory. Choose a smaller pair, --dtype bfloat16 or another device.")
             return 1
         case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EROFS | errno.ENAMETOOLONG) if error.filename:
-            found = _of_a_file(error)
-            complain(str(found))
-            return found.exit_code
+            of_file = _of_a_file(error)
+            complain(str(of_file))
+            return of_file.exit_code
         case Exception():
             hint = "" if debug else " This is a fault of spsbench; --debug shows where."
             complain(f"{type(error).__name__}: {_first_line(error)}{hint}")
             return 1
     raise error
+
+
+def _of_the_machine(error: BaseException) -> BaseException:
+    """An error as what it says of memory or of the device, where it says something."""
+    if "torch" not in sys.modules or not isinstance(error, (RuntimeError, MemoryError)):
+        return error
+    from spsbench.models.faults import refuse_fault
+
+    try:
+        refuse_fault(error)
+    except SpsbenchError as found:
+        return found
+    return error
 
 
 def _of_a_file(error: OSError) -> SpsbenchError:

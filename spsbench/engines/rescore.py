@@ -61,25 +61,83 @@ def teacher_force(
 ) -> Reading:
     """Score a text by teacher forcing, without cache or loops; the draft's sampling is the target's unless
     given."""
-    ids = [*prompt, *tokens]
-    sequence = torch.tensor(ids, device=target.device)
-    raw = target.score_uncached(sequence[:-1], last=len(tokens))
-    logits = with_history(raw, sampling.history, ids[:-1], len(prompt))
-    q = _warped(logits, sampling)
-    # The draft-only arm has the draft as its target: one forward serves both.
-    other = draft_sampling or sampling
-    drafts = logits if draft is target and other == sampling else None
-    if draft is not None and drafts is None:
-        drafts = draft.score_uncached(sequence[:-1], last=len(tokens))
-        drafts = with_history(drafts, other.history, ids[:-1], len(prompt))
-    p = None if drafts is None else _warped(drafts, other)
-    emitted = sequence[len(prompt) :]
-    outside = own_entries(q, emitted) <= 0
-    slack = max(_SLACK.get(kind, _COARSE_SLACK) for kind in (dtype or target.dtype, target.dtype))
-    near = _at_the_edge(logits.float(), emitted, sampling, slack)
-    unprocessed = None if sampling.process is None else raw
-    given = (emitted, sampling, logits, drafts, q, p, outside & ~near, outside & near)
-    return Reading(*given, unprocessed, tuple(prompt))
+    text = _Text(target, draft, prompt, tokens, sampling, draft_sampling or sampling, dtype or target.dtype)
+    raw = target.score_uncached(text.sequence[:-1], last=len(tokens))
+    other = text.draft
+    drafts = None if other is None else other.score_uncached(text.sequence[:-1], last=len(tokens))
+    return text.reading(0, raw, drafts)
+
+
+ROWS = 64
+"""Positions of a text that are read at a time, where a vocabulary is large: its rows as tensors."""
+
+
+@torch.inference_mode()
+def readings(
+    target: CausalLM,
+    draft: CausalLM | None,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    sampling: SamplingParams,
+    draft_sampling: SamplingParams | None = None,
+    rows: int | None = None,
+) -> Iterator[tuple[int, Reading]]:
+    """As ``teacher_force``, ``rows`` positions at a time, each part with its first position in the text.
+
+    The forwards are of the whole text. Their heads, whose rows would take gigabytes, are computed part by
+    part; a caller that lets go of a part before it takes the next one holds the rows of one.
+    """
+    text = _Text(target, draft, prompt, tokens, sampling, draft_sampling or sampling, target.dtype)
+    rows = rows or max(ROWS, _CHUNK_ELEMENTS // target.vocab_size)
+    given = (text.sequence[:-1], len(tokens), rows)
+    drafts = None if text.draft is None else text.draft.score_uncached_parts(*given)
+    first = 0
+    for raw in target.score_uncached_parts(*given):
+        count = len(raw)
+        yield first, text.reading(first, raw, None if drafts is None else next(drafts))
+        first += count
+        del raw  # before the next ones are made
+
+
+class _Text:
+    """A finished text, and whose logits at some of its positions become a ``Reading``."""
+
+    def __init__(
+        self,
+        target: CausalLM,
+        draft: CausalLM | None,
+        prompt: Sequence[int],
+        tokens: Sequence[int],
+        sampling: SamplingParams,
+        draft_sampling: SamplingParams,
+        dtype: torch.dtype,
+    ) -> None:
+        self._ids, self._prompt = [*prompt, *tokens], tuple(prompt)
+        self._sampling, self._draft_sampling = sampling, draft_sampling
+        self._slack = max(_SLACK.get(kind, _COARSE_SLACK) for kind in (dtype, target.dtype))
+        self.sequence = torch.tensor(self._ids, device=target.device)
+        # The draft-only arm has the draft as its target: one forward serves both.
+        self._is_one = draft is target and draft_sampling == sampling
+        self.draft = None if self._is_one else draft
+
+    def reading(self, first: int, raw: Tensor, drafts: Tensor | None) -> Reading:
+        """Of the positions from ``first`` on, by both models' logits [n, V] there."""
+        sampling, start = self._sampling, len(self._prompt) + first
+        emitted, before = self.sequence[start : start + len(raw)], self._ids[: start + len(raw) - 1]
+        logits = with_history(raw, sampling.history, before, len(self._prompt))
+        q = _warped(logits, sampling)
+        if self._is_one:
+            drafts, p = logits, q
+        elif drafts is not None:
+            drafts = with_history(drafts, self._draft_sampling.history, before, len(self._prompt))
+            p = _warped(drafts, self._draft_sampling)
+        else:
+            p = None
+        outside = own_entries(q, emitted) <= 0
+        near = _at_the_edge(logits, emitted, sampling, self._slack)
+        unprocessed = None if sampling.process is None else raw
+        given = (emitted, sampling, logits, drafts, q, p, outside & ~near, outside & near)
+        return Reading(*given, unprocessed, self._prompt)
 
 
 def _warped(logits: Tensor, sampling: SamplingParams) -> Tensor:
@@ -90,19 +148,38 @@ def _warped(logits: Tensor, sampling: SamplingParams) -> Tensor:
 
 def score_stats(reading: Reading, seed: int) -> Sums:
     """The sums of ``evidence`` over a reading; a token at the edge is counted as ``edge`` and left out."""
-    kept = ~reading.edge
-    v = transform_numbers(int(kept.sum()), seed, reading.q)
-    p = None if reading.p is None else reading.p[kept]
-    return evidence(reading.tokens[kept], reading.q[kept], p, v) | {"edge": float(reading.edge.sum())}
+    return Scores(seed, len(reading.tokens)).of(reading)
+
+
+class Scores:
+    """``score_stats`` of the n positions of a text, part by part."""
+
+    def __init__(self, seed: int, n: int) -> None:
+        self._numbers, self._taken = transform_numbers(n, seed, torch.empty(0)), 0
+
+    def of(self, reading: Reading) -> Sums:
+        """The sums over the next part."""
+        tokens, q, p, edge = reading.tokens, reading.q, reading.p, int(reading.edge.sum())
+        if edge:
+            kept = ~reading.edge
+            tokens, q, p = tokens[kept], q[kept], None if p is None else p[kept]
+        numbers = self._numbers[self._taken : self._taken + len(tokens)].to(q.device)
+        self._taken += len(tokens)
+        return evidence(tokens, q, p, numbers) | {"edge": float(edge)}
 
 
 def rescored(reading: Reading, seed: int) -> Sums:
-    """``score_stats`` with the prefix ``rescored_``.
+    """``score_stats`` as ``named_rescored`` calls them."""
+    return named_rescored(score_stats(reading, seed))
+
+
+def named_rescored(sums: Sums) -> Sums:
+    """Sums with the prefix ``rescored_``.
 
     The draft's rows are there at every position, so that on ArS text ``overlap / overlap_positions``
     is Leviathan's alpha.
     """
-    return {RESCORED + name: value for name, value in score_stats(reading, seed).items()}
+    return {RESCORED + name: value for name, value in sums.items()}
 
 
 @torch.inference_mode()
@@ -117,6 +194,13 @@ def rows_held_against(
     k: int,
     seed: int,
 ) -> Sums:
+    """``RowsHeld`` of the logits [n, V] of all positions at once."""
+    held = RowsHeld(role, model, kept, generation, sampling, prompt, k, seed)
+    held.add(0, logits)
+    return held.sums()
+
+
+class RowsHeld:
     """How far the rows that the loops had lie from an independent forward of the finished text.
 
     Args:
@@ -124,41 +208,73 @@ def rows_held_against(
         model: of the independent forward; in 16 bits it reads a part of the text again in blocks, which
             shows what rounding alone does.
         kept: per loop its rows at the positions of the output; None where there are none.
-        logits: [n, V] of the independent forward at every position.
         k: lookahead.
         seed: decides which part is read in blocks.
-
-    Returns:
-        ``decisions_rows_ROLE``, how many rows were compared; of these ``_apart``, the sum of their distances
-        (``law.apart``), and ``_beyond``, how many lie farther away than float32 explains. In 16 bits also
-        ``_measured``, how many positions were read in blocks, and ``_blocks``, the sum of the distances of
-        the forward in blocks, of 1 or K+1 whichever is farther away.
     """
-    precise = model.dtype in _SLACK
-    slack = rounding_slack(model.dtype if precise else torch.float32)
-    sums: Sums = {}
-    for places, own in _portions_of(kept, generation, logits.shape[-1]):
-        found = rows_apart(own.to(logits.device), logits[places], sampling, slack)
-        beyond = float(found.beyond.sum()) if precise else 0.0
-        portion = {"": float(len(places)), "_apart": float(found.distance.sum()), "_beyond": beyond}
-        sums = added(sums, portion)
-    if sums and not precise:
-        first, end = _part_in_blocks(len(generation.tokens), seed)
-        sums["_measured"] = float(end - first)
-        ids = [*prompt, *generation.tokens][: len(prompt) + end - 1]
-        distances = []
-        for width in sorted({1, k + 1}):
-            blocks = model.score_in_blocks(
-                torch.tensor(ids, device=model.device), len(prompt) + first - 1, width
-            )
-            if blocks is None:
-                break
-            law = own_law(with_history(blocks, sampling.history, ids, len(prompt)), sampling, slack)
-            apart = rows_apart(law.probs, logits[first:end], sampling, slack)
-            distances.append(float(apart.distance.sum()))
-        if distances:
-            sums["_blocks"] = max(distances)
-    return {f"{DECIDED}_rows_{role}{name}": value for name, value in sums.items()}
+
+    def __init__(
+        self,
+        role: str,
+        model: CausalLM,
+        kept: Sequence[loop_rows.Rows | None],
+        generation: Generation,
+        sampling: SamplingParams,
+        prompt: Sequence[int],
+        k: int,
+        seed: int,
+    ) -> None:
+        self._role, self._model, self._sampling, self._k = role, model, sampling, k
+        self._prompt, self._tokens = prompt, generation.tokens
+        starts = [start for start, _ in spans(generation)]
+        self._kept = [(start, own) for start, own in zip(starts, kept, strict=True) if own is not None]
+        self._is_precise = model.dtype in _SLACK
+        self._slack = rounding_slack(model.dtype if self._is_precise else torch.float32)
+        self._sums: Sums = {}
+        self._read_in_blocks = _part_in_blocks(len(self._tokens), seed)
+        self._witness: list[Tensor] = []
+
+    def add(self, first: int, logits: Tensor) -> None:
+        """Compare at the positions from ``first`` on, by the independent forward's logits [n, V] there."""
+        for places, own in _portions_of(self._kept, first, len(logits), logits.shape[-1]):
+            found = rows_apart(own.to(logits.device), logits[places], self._sampling, self._slack)
+            beyond = float(found.beyond.sum()) if self._is_precise else 0.0
+            portion = {"": float(len(places)), "_apart": float(found.distance.sum()), "_beyond": beyond}
+            self._sums = added(self._sums, portion)
+        if not self._is_precise:
+            low, high = (min(max(end - first, 0), len(logits)) for end in self._read_in_blocks)
+            if low < high:
+                self._witness.append(logits[low:high].clone())
+
+    def sums(self) -> Sums:
+        """What was found at all positions.
+
+        Returns:
+            ``decisions_rows_ROLE``, how many rows were compared; of these ``_apart``, the sum of their
+            distances (``law.apart``), and ``_beyond``, how many lie farther away than float32 explains. In 16
+            bits also ``_measured``, how many positions were read in blocks, and ``_blocks``, the sum of the
+            distances of the forward in blocks, of 1 or K+1 whichever is farther away.
+        """
+        sums = dict(self._sums)
+        if sums and not self._is_precise:
+            first, end = self._read_in_blocks
+            sums["_measured"] = float(end - first)
+            distances = [self._apart_in(width) for width in sorted({1, self._k + 1})]
+            if found := [distance for distance in distances if distance is not None]:
+                sums["_blocks"] = max(found)
+        return {f"{DECIDED}_rows_{self._role}{name}": value for name, value in sums.items()}
+
+    def _apart_in(self, width: int) -> float | None:
+        """The distances of a forward in blocks, summed; None where there is no such forward."""
+        first, end = self._read_in_blocks
+        ids = [*self._prompt, *self._tokens][: len(self._prompt) + end - 1]
+        sequence = torch.tensor(ids, device=self._model.device)
+        blocks = self._model.score_in_blocks(sequence, len(self._prompt) + first - 1, width)
+        if blocks is None:
+            return None
+        logits = with_history(blocks, self._sampling.history, ids, len(self._prompt))
+        law = own_law(logits, self._sampling, self._slack)
+        apart = rows_apart(law.probs, torch.cat(self._witness), self._sampling, self._slack)
+        return float(apart.distance.sum())
 
 
 _IN_BLOCKS = 16
@@ -173,16 +289,18 @@ def _part_in_blocks(n: int, seed: int) -> tuple[int, int]:
 
 
 def _portions_of(
-    kept: Sequence[loop_rows.Rows | None], generation: Generation, vocab_size: int
+    kept: Sequence[tuple[int, loop_rows.Rows]], first: int, count: int, vocab_size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Positions [m] of the output and the rows [m, V] that were kept of them, a few loops at a time."""
-    places, rows, taken, at = list[Tensor](), list[Tensor](), 0, 0
-    for loop, own in zip(generation.loops or (), kept, strict=True):
-        if own is not None and len(own):
-            places.append(torch.arange(at, at + len(own)))
-            rows.append(own.dense())
-            taken += len(own) * vocab_size
-        at += loop.emitted
+    """Of ``count`` positions from ``first`` on those [m] that have rows, counted from there, and the rows
+    [m, V], a few loops at a time; ``kept`` are rows with the position of their first one."""
+    places, rows, taken = list[Tensor](), list[Tensor](), 0
+    for at, own in kept:
+        low, high = max(at, first), min(at + len(own), first + count)
+        if low >= high:
+            continue
+        places.append(torch.arange(low - first, high - first))
+        rows.append(own.part(low - at, high - low).dense())
+        taken += (high - low) * vocab_size
         if taken > _CHUNK_ELEMENTS:
             yield torch.cat(places), torch.cat(rows)
             places, rows, taken = [], [], 0
@@ -199,31 +317,47 @@ def spans(generation: Generation) -> list[tuple[int, int]]:
     return found
 
 
-def recorded_rows(generation: Generation, like: Tensor) -> Tensor | None:
-    """[n, V] the rows that drafted tokens were drawn from, as the drafter showed them, shaped as ``like``."""
+def recorded_rows(generation: Generation, first: int, like: Tensor) -> Tensor | None:
+    """[n, V] the rows that drafted tokens were drawn from at the positions from ``first`` on, as the drafter
+    showed them, shaped as ``like``."""
     if generation.kept_rows is None or generation.kept_rows.every > 1:
         return None
     rows = torch.zeros(like.shape, device=like.device)
     for (start, count), told in zip(spans(generation), generation.kept_rows.draft, strict=True):
-        if told is not None:
-            rows[start : start + count] = told.dense()[:count]
+        low, high = max(start, first), min(start + count, first + len(rows))
+        if told is not None and low < high:
+            rows[low - first : high - first] = told.part(low - start, high - low).dense()
     return rows
 
 
-def with_draft(reading: Reading, generation: Generation, recorded: Tensor, logits: Tensor | None) -> Reading:
-    """A reading with the rows of whatever drafted, or of an independent forward's ``logits`` [n, V]."""
+def with_draft(
+    reading: Reading, generation: Generation, first: int, recorded: Tensor, logits: Tensor | None
+) -> Reading:
+    """A reading of the positions from ``first`` on with the rows of whatever drafted, or of an independent
+    forward's ``logits`` [n, V]."""
     rows = recorded.clone()
     for (start, count), drafts in zip(spans(generation), generation.proposed or (), strict=True):
-        own = slice(start, start + count)
+        low, high = max(start, first), min(start + count, first + len(rows))
+        own = slice(low - first, high - first)
+        if low >= high:
+            continue
         if logits is not None:
             rows[own] = _warped(logits[own], reading.sampling).to(rows.dtype)
-        elif count and not bool(rows[own].any()):
-            rows[own] = one_hot(torch.tensor(drafts[:count]), rows.shape[1]).to(rows)
+        elif not bool(rows[own].any()):
+            ids = torch.tensor(drafts[low - start : high - start])
+            rows[own] = one_hot(ids, rows.shape[1]).to(rows)
     return replace(reading, draft_logits=logits, p=rows)
 
 
 def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack: float) -> Tensor:
     """[n] whether a token would be possible if rounding had moved its logit up and the nucleus's mass."""
+    rows = max(1, _CHUNK_ELEMENTS // logits.shape[-1])
+    parts = zip(torch.split(logits, rows), torch.split(tokens, rows), strict=True)
+    return torch.cat([_near(part.float(), own, sampling, slack) for part, own in parts])
+
+
+def _near(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack: float) -> Tensor:
+    """As ``_at_the_edge``, of a few rows."""
     column = tokens.unsqueeze(-1)
     own, best = logits.gather(-1, column), logits.max(-1, keepdim=True).values
     never = logits.isneginf()  # what a draft cannot propose is not part of it

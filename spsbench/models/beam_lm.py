@@ -19,6 +19,7 @@ from spsbench.decode.beam import Node
 from spsbench.decode.protocols import LanguageModel
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, attention_window, proposable, tolerance
+from spsbench.models.faults import refuse_fault
 from spsbench.models.live_tree import Branches, Columns, LiveTree
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.placement import PlacedLM
@@ -125,9 +126,8 @@ def require_exact_tree(lm: BeamLM, flag: str = "--sampling") -> None:
         found += lm.scored([beside, below])
         nodes = (root, one, other, tip, beside, below)
         lines = torch.stack([lm.in_line(prompt, node.tokens()) for node in nodes]).double()
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:
+        refuse_fault(error, f" while {lm.name} was tested with a tree")
         reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         raise _refusal(lm.name, reason, flag) from error
     worst = float((torch.stack(found).double() - lines).abs().max() / lines.abs().max().clamp(min=1e-9))

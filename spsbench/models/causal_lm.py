@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spsbench.decode.protocols import read_prompt
 from spsbench.errors import RanksFault, UsageError
+from spsbench.models.faults import refuse_fault
 from spsbench.models.tokenizer import Border
 
 
@@ -157,6 +158,13 @@ class CausalLM(ABC):
             tokens: [n]; of an encoder-decoder from the source on, whose tokens have no rows.
             last: return the last rows only, [last, V]; 0 for all.
         """
+
+    def score_uncached_parts(self, tokens: Tensor, last: int, rows: int) -> Iterator[Tensor]:
+        """The last rows of ``score_uncached``, at most so many [rows, V] at a time.
+
+        Where the head can be computed apart from the body, the rows of one part are in memory alone.
+        """
+        yield from torch.split(self.score_uncached(tokens, last), rows)
 
     def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
         """Logits [n - first, V] of the tokens from ``first`` on, read so many at a time.
@@ -353,9 +361,10 @@ def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
     for seed in range(3):
         try:
             result = self_test(model, seed)
-        except (torch.OutOfMemoryError, RanksFault):
+        except RanksFault:
             raise
         except Exception as error:
+            refuse_fault(error, f" while {name} was tested")
             reason, cause = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}", error
             break
         if result.worst <= tolerance(model.dtype):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from spsbench.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.errors import DeviceFault, SpsbenchError, UnavailableError, UsageError
 
 _ANSWERS_WITHIN_S = 10.0
 _reached: set[str] = set()
@@ -47,8 +47,9 @@ def typed_errors(name: str, flag: str) -> Iterator[None]:
 
 def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
     """The typed error for a failure to find or read a model: of this machine, then of the hub."""
-    import torch
     from huggingface_hub import errors as hub
+
+    from spsbench.models.faults import NEEDS_LESS, SEE_DRIVER, is_out_of_memory, of_a_device
 
     text, causes = str(error), list(_causes(error))
     all_text = " ".join(map(str, causes)).lower()
@@ -60,11 +61,12 @@ def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
         return any(sign in all_text for sign in signs)
 
     found: tuple[tuple[bool, type[SpsbenchError], str, str], ...] = (
+        (is_out_of_memory(error), SpsbenchError, f"not enough memory to load {name}.", NEEDS_LESS),
         (
-            isinstance(error, (MemoryError, torch.OutOfMemoryError)),
-            SpsbenchError,
-            f"not enough memory to load {name}.",
-            "Choose a smaller model, --dtype bfloat16 or another --device.",
+            (reported := of_a_device(error)) is not None,
+            DeviceFault,
+            f"the device failed while {name} was loaded: {reported}.",
+            SEE_DRIVER,
         ),
         (
             "trust_remote_code" in text,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -153,6 +153,10 @@ class PlacedLM(TorchLM):
 
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         return super().score_uncached(tokens, last).to(self.device)
+
+    def score_uncached_parts(self, tokens: Tensor, last: int, rows: int) -> Iterator[Tensor]:
+        for part in super().score_uncached_parts(tokens, last, rows):
+            yield part.to(self.device)
 
     def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
         rows = super().score_in_blocks(tokens, first, width)

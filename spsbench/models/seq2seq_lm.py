@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -135,6 +135,16 @@ class Seq2SeqLM(EncoderDecoder, TorchLM):
         output = self.model(input_ids=source, decoder_input_ids=written, use_cache=False)
         logits: Tensor = output.logits[0, -last:, : self.vocab_size]
         return logits
+
+    def score_uncached_parts(self, tokens: Tensor, last: int, rows: int) -> Iterator[Tensor]:
+        cut = self.border.source_length(tokens.tolist())
+        source = tokens[:cut].unsqueeze(0)
+
+        def forward(ids: Tensor, states: Tensor | None) -> Any:
+            own = {} if states is None else {"encoder_outputs": BaseModelOutput(last_hidden_state=states)}
+            return self.model(input_ids=source, decoder_input_ids=ids, use_cache=False, **own)
+
+        return self._parts(tokens[cut:], last, rows, forward)
 
     def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
         cut = self.border.source_length(tokens.tolist())

@@ -21,7 +21,7 @@ from spsbench.cluster import TENSOR_PARALLEL
 from spsbench.config.models import MAX_K
 from spsbench.decode.clock import Clock, SystemClock
 from spsbench.errors import RanksFault, SpsbenchError, UsageError
-from spsbench.models.causal_lm import text_config
+from spsbench.models.causal_lm import CausalLM, text_config
 from spsbench.models.loading import from_pretrained
 from spsbench.models.source import ModelSource
 from spsbench.models.torch_lm import TorchLM
@@ -325,6 +325,10 @@ class SplitLM(TorchLM):
         with self.ranks.together("a forward without cache"):
             self.ranks.tell(Order.READ, 0, last, tokens)
             return super().score_uncached(tokens, last)
+
+    def score_uncached_parts(self, tokens: Tensor, last: int, rows: int) -> Iterator[Tensor]:
+        # All processes take part in a forward, and know only whole ones.
+        return CausalLM.score_uncached_parts(self, tokens, last, rows)
 
     @torch.inference_mode()
     def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> None:

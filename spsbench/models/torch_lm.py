@@ -234,14 +234,37 @@ class TorchLM(CausalLM):
         logits: Tensor = output.logits[0, -last:, : self.vocab_size]
         return logits
 
+    def score_uncached_parts(self, tokens: Tensor, last: int, rows: int) -> Iterator[Tensor]:
+        return self._parts(tokens, last, rows, lambda ids, _: self.model(input_ids=ids, use_cache=False))
+
+    def _parts(
+        self, tokens: Tensor, last: int, rows: int, forward: Callable[[Tensor, Tensor | None], Any]
+    ) -> Iterator[Tensor]:
+        """See ``score_uncached_parts``; ``forward`` takes ids [1, m], and after its first call the states of
+        an encoder."""
+        n, body = len(tokens), BodyOnce(self.model)
+        ids, encoded = tokens.unsqueeze(0), None
+        for start in range(n - last, n, rows):
+            part = slice(start, min(start + rows, n))
+            with body.giving(part):
+                output = forward(ids[:, part] if body.was_run else ids, encoded)
+            if not body.was_run:  # the head is not apart
+                yield from torch.split(output.logits[0, -last:, : self.vocab_size], rows)
+                return
+            encoded, logits = getattr(output, "encoder_last_hidden_state", None), [output.logits]
+            del output
+            yield logits.pop()[0, :, : self.vocab_size]  # nothing here holds on to it
+
     def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> Tensor | None:
         cache = DynamicCache(config=self.model.config)
-        blocks = [*torch.split(tokens[:first], max(first, 1)), *torch.split(tokens[first:], width)]
+        if first:
+            with BodyOnce(self.model).giving(slice(first - 1, first)):  # no head over what is not asked for
+                self.model(input_ids=tokens[:first].unsqueeze(0), past_key_values=cache, use_cache=True)
         rows = [
             self.model(input_ids=block.unsqueeze(0), past_key_values=cache, use_cache=True).logits[0]
-            for block in blocks
+            for block in torch.split(tokens[first:], width)
         ]
-        logits: Tensor = torch.cat(rows[1 if first else 0 :])[:, : self.vocab_size]
+        logits: Tensor = torch.cat(rows)[:, : self.vocab_size]
         return logits
 
     def twin(self) -> Self:
@@ -272,6 +295,56 @@ class TorchLM(CausalLM):
     def truncated(self, layers: int, flag: str) -> TorchLM:
         self._require_layers(layers, flag)
         return type(self)(truncated(self.model, layers, flag), self.vocab_size)
+
+
+class BodyOnce:
+    """Has a model's head computed over some rows at a time, of what its body gave once for all tokens.
+
+    The model's own forward runs for every part, with the body's rows in place of the body: whatever it does
+    between body and logits, a scale or a cap, is done as always.
+    """
+
+    def __init__(self, model: Any) -> None:
+        body = model.get_decoder()
+        self._body = getattr(model, "model", model) if body is model else body  # some do not say which it is
+        self._is_apart = self._body is not model
+        self._output: Any = None
+
+    @property
+    def was_run(self) -> bool:
+        """Whether the body's output is there."""
+        return self._output is not None
+
+    @contextmanager
+    def giving(self, part: slice) -> Iterator[None]:
+        """While the block lasts the body gives these rows alone; it computes at the first call."""
+        if not self._is_apart:
+            yield
+            return
+        own, usual = self._body.__dict__.get("forward"), self._body.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if self._output is None:
+                self._output = usual(*args, **kwargs)
+            return _rows_of(self._output, part)
+
+        self._body.forward = forward
+        try:
+            yield
+        finally:
+            if own is None:
+                del self._body.forward
+            else:  # one that accelerate put there
+                self._body.forward = own
+
+
+def _rows_of(output: Any, part: slice) -> Any:
+    """A body's output with some rows of its last hidden states [1, n, hidden]."""
+    if isinstance(output, tuple):
+        return (output[0][:, part], *output[1:])
+    some = copy.copy(output)
+    some["last_hidden_state"] = output["last_hidden_state"][:, part]
+    return some
 
 
 @contextmanager

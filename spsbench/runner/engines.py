@@ -42,6 +42,7 @@ from spsbench.errors import UsageError
 from spsbench.models.batched import NotStatic, StaticLM, batched, require_same_answers
 from spsbench.models.beam_lm import BeamLM, require_exact_tree, tree_of
 from spsbench.models.causal_lm import CausalLM, attention_window
+from spsbench.models.faults import TAKES_LESS, is_out_of_memory, settle, shortage
 from spsbench.models.pair import Pair, PairSource
 from spsbench.models.placement import PlacedLM
 from spsbench.models.torch_lm import TorchLM
@@ -62,6 +63,7 @@ def answers(engine: Engine, requests: Sequence[Request]) -> Iterator[tuple[int, 
                 del waiting[place]
                 yield place, generation
         except FAILURES as error:
+            settle(error)
             for place in waiting:
                 yield place, error
         return
@@ -69,12 +71,15 @@ def answers(engine: Engine, requests: Sequence[Request]) -> Iterator[tuple[int, 
         try:
             answer: Answer = engine.generate(request)
         except FAILURES as error:
+            settle(error)
             answer = error
         yield place, answer
 
 
-def reason_of(error: Exception) -> str:
-    """An error as a sample records it, in one line."""
+def reason_of(error: Exception, remedy: str = TAKES_LESS) -> str:
+    """An error as a sample records it, in one line; out of memory with the remedy."""
+    if is_out_of_memory(error):
+        return shortage(error, remedy)
     return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 

@@ -19,6 +19,7 @@ from spsbench.engines.local import Engine, torch_threads
 from spsbench.environment import load_1m, taken, taken_since
 from spsbench.errors import UnavailableError
 from spsbench.gpu_takers import gpu_watched
+from spsbench.models.faults import settle
 from spsbench.models.memory import cache_bytes, cache_shared, measured_bandwidth, threads_by_size
 from spsbench.models.pair import Pair, load_pair
 from spsbench.paths import results_dir
@@ -443,5 +444,6 @@ def warm_up(plan: Plan, engines: dict[Arm, Engine], first: stopping.Turn) -> dic
             except (DrafterFault, PeerError):
                 continue
             except FAILURES as error:
-                failed[arm] = reason_of(error)
+                settle(error)
+                failed[arm] = reason_of(error).rstrip(".")
     return failed

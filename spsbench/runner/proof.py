@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import time
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -23,9 +24,10 @@ from spsbench.decode.processors import bound
 from spsbench.drafters.registry import PROCESSED, drafter_kind, rule_kind
 from spsbench.engines import rescore
 from spsbench.engines.arms import GRAPHED
-from spsbench.engines.rescore import Reading, token_evidence
-from spsbench.law.evidence import DECIDED
+from spsbench.engines.rescore import RowsHeld, token_evidence
+from spsbench.law.evidence import DECIDED, Sums, added
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.faults import is_out_of_memory, settle, shortage
 from spsbench.models.pair import Pair
 from spsbench.records import (
     RESCORED,
@@ -36,6 +38,7 @@ from spsbench.records import (
     Prompt,
     Request,
     SamplingParams,
+    TokenEvidence,
 )
 from spsbench.runner.engines import FAILURES, Answer, EngineFactory, answers, reason_of
 from spsbench.runner.plan import Plan, Watcher
@@ -55,15 +58,22 @@ _LEAST_AN_ARM = 4
 _MOST_TOKENS = 128
 
 
+_WITHOUT_PROOF = "--no-proof leaves them out."
+_UNREADABLE = "Fewer --max-new-tokens or a smaller --batch leaves room for it."
+
+
+@torch.inference_mode()
 def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair: Pair) -> None:
     """Add to an output what an independent forward says of it; draft-only has the draft as its target."""
     target = pair.draft if arm.method == "draft" else pair.target
+    given = (prompt.ids, generation.tokens)
     if arm.sampling.beam is not None:
         # Of the search's best hypothesis the log-probability; nothing was sampled.
-        best = rescore.teacher_force(target, None, prompt.ids, generation.tokens, PROOF_SAMPLING)
-        own = best.logits.float().log_softmax(-1).gather(-1, best.tokens.unsqueeze(-1))
-        added = {RESCORED_BEAM_LOG_PROB: float(own.sum())}
-        generation.losslessness = (generation.losslessness or {}) | added
+        log_prob = 0.0
+        for _, best in rescore.readings(target, None, *given, PROOF_SAMPLING):
+            own = best.logits.float().log_softmax(-1).gather(-1, best.tokens.unsqueeze(-1))
+            log_prob += float(own.sum())
+        generation.losslessness = (generation.losslessness or {}) | {RESCORED_BEAM_LOG_PROB: log_prob}
         return
     # A target that is its own draft is read once, unless it drafts.
     drafts = arm.method == "sps" and arm.drafter.name == MODEL
@@ -71,44 +81,56 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     sampling = bound(arm.sampling, pair.tokenizer)
     knows = not drafts or drafter_kind(MODEL).settled(arm.drafter)[PROCESSED]
     told_sampling = sampling if knows else replace(sampling, process=None)
-    reading = rescore.teacher_force(
-        target, draft, prompt.ids, generation.tokens, sampling, draft_sampling=told_sampling
-    )
-    judged, again = (reading, None) if drafts else _with_own_draft(arm, prompt, generation, target, reading)
-    sums = rescore.rescored(judged, seed)
-    if kept := generation.kept_rows:
-        about = (prompt.ids, arm.k, seed)
-        sums |= rescore.rows_held_against(
-            "target", target, kept.target, generation, reading.logits, sampling, *about
-        )
-        other = reading.draft_logits if drafts else again
-        if other is not None:
+    again = None if drafts else _own_draft_again(arm, prompt, generation, target)
+    kept, about = generation.kept_rows, (prompt.ids, arm.k, seed)
+    held = []
+    if kept is not None:
+        held.append(RowsHeld("target", target, kept.target, generation, sampling, *about))
+        if drafts or again is not None:
             model, law = (pair.draft, told_sampling) if drafts else (target, sampling)
-            sums |= rescore.rows_held_against("draft", model, kept.draft, generation, other, law, *about)
-        elif any(rows is not None for rows in kept.draft):
-            sums[f"{DECIDED}_recorded"] = (generation.losslessness or {}).get(DECIDED, 0.0)
+            held.append(RowsHeld("draft", model, kept.draft, generation, law, *about))
+    scores, sums = rescore.Scores(seed, len(generation.tokens)), Sums()
+    evidence = TokenEvidence(array("f"), array("f"), array("i"), array("f"), array("f"))
+    parts = rescore.readings(target, draft, *given, sampling, told_sampling)
+    for first, reading in parts:
+        own = None if again is None else again[first : first + len(reading.tokens)]
+        shown = rescore.recorded_rows(generation, first, reading.logits) if _shows_rows(arm) else None
+        judged = reading if shown is None else rescore.with_draft(reading, generation, first, shown, own)
+        sums = added(sums, scores.of(judged))
+        for rows, other in zip(held, (reading.logits, reading.draft_logits if drafts else own), strict=False):
+            assert other is not None
+            rows.add(first, other)
+        read = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
+        evidence = evidence.followed_by(read)
+        reading = judged = shown = own = other = None  # the next part takes their place
+    sums = rescore.named_rescored(sums)
+    for rows in held:
+        sums |= rows.sums()
+    if kept is not None and len(held) == 1 and any(rows is not None for rows in kept.draft):
+        sums[f"{DECIDED}_recorded"] = (generation.losslessness or {}).get(DECIDED, 0.0)
     generation.kept_rows = None
     generation.losslessness = (generation.losslessness or {}) | sums
-    generation.token_evidence = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
+    generation.token_evidence = evidence
 
 
-def _with_own_draft(
-    arm: Arm, prompt: Prompt, generation: Generation, target: CausalLM, reading: Reading
-) -> tuple[Reading, Tensor | None]:
-    """A reading with the rows of the drafter that an output had, and its logits by an independent forward.
+def _shows_rows(arm: Arm) -> bool:
+    """Whether an output is judged with the rows that a drafter beside the draft model recorded."""
+    return arm.method == "sps" and arm.drafter.name != MODEL
 
-    Where no rows were kept, the reading as it is.
+
+def _own_draft_again(arm: Arm, prompt: Prompt, generation: Generation, target: CausalLM) -> Tensor | None:
+    """[n, V] logits of the drafter that an output had, by an independent forward; None where there is none.
+
+    None in 16 bits as well: a head's own forwards add up its rounding.
     """
-    shown = rescore.recorded_rows(generation, reading.logits)
-    if shown is None or arm.method != "sps":
-        return reading, None
-    again = None
-    if is_precise(str(target.dtype).removeprefix("torch.")):  # else a head's own forwards add up its rounding
-        ids = torch.tensor([*prompt.ids, *generation.tokens], device=target.device)
-        loops = [(len(prompt.ids) + start, count) for start, count in rescore.spans(generation)]
-        with torch.inference_mode():
-            again = drafter_kind(arm.drafter.name).read_again(arm.drafter, target, ids, loops)
-    return rescore.with_draft(reading, generation, shown, again), again
+    kept = generation.kept_rows
+    if kept is None or kept.every > 1 or not _shows_rows(arm):
+        return None
+    if not is_precise(str(target.dtype).removeprefix("torch.")):
+        return None
+    ids = torch.tensor([*prompt.ids, *generation.tokens], device=target.device)
+    loops = [(len(prompt.ids) + start, count) for start, count in rescore.spans(generation)]
+    return drafter_kind(arm.drafter.name).read_again(arm.drafter, target, ids, loops)
 
 
 def proof_arms(arms: Sequence[Arm]) -> list[Arm]:
@@ -149,7 +171,9 @@ def proven(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
     try:
         return draw_proof(plan, pair, backends)
     except FAILURES as error:
-        return {"error": f"{type(error).__name__}: {error}"}
+        settle(error)
+        reason = shortage(error, _WITHOUT_PROOF) if is_out_of_memory(error) else error
+        return {"error": f"{type(error).__name__}: {reason}"}
 
 
 def note_proof(store: RunStore, found: Proof, watcher: Watcher) -> None:
@@ -210,9 +234,10 @@ def checked(arm: Arm, prompt: Prompt, seed: int, answer: Answer, pair: Pair) -> 
     try:
         read_again(arm, prompt, answer, seed, pair)
     except FAILURES as error:
+        settle(error)
         answer.kept_rows = None
         answer.losslessness = (answer.losslessness or {}) | {UNREAD: 1.0}
-        return Checked(answer, unread=reason_of(error))
+        return Checked(answer, unread=reason_of(error, _UNREADABLE))
     return Checked(answer)
 
 

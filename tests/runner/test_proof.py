@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from commandline import SMALL, call, journal
 
 from spsbench.engines import rescore
@@ -143,25 +144,33 @@ def test_how_many_is_a_matter_of_prompts_and_arms_not_of_time(prompts: int, ks: 
     assert proof_prompts(plan) == ()
 
 
+ASKED = "Tried to allocate 9.00 GiB. GPU 0 has a total capacity of 23.00 GiB"
+NO_ROOM = (
+    "out of memory: 9.00 GiB more did not fit. "
+    "Fewer --max-new-tokens or a smaller --batch leaves room for it."
+)
+
+
 def test_what_was_measured_stays_where_reading_again_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As out of memory would: the times stand, the sequence is counted, and nothing is called lossless."""
-    real, failed = rescore.teacher_force, list[str]()
+    """The times stand, the sequence is counted, and nothing is called lossless."""
+    real = rescore.readings
+    due = [RuntimeError("no rows\nmore lines"), torch.OutOfMemoryError("CUDA out of memory. " + ASKED)]
 
-    def forgets_one(*arguments: Any, **options: Any) -> Any:
-        if len(failed) < 2:
-            failed.append("once")
-            raise RuntimeError("no room for 9 GB\nmore lines")
-        return real(*arguments, **options)
+    def fails_twice(*arguments: Any, **options: Any) -> Any:
+        for part in real(*arguments, **options):
+            yield part
+            if due:  # in the middle of a text
+                raise due.pop(0)
 
-    monkeypatch.setattr(rescore, "teacher_force", forgets_one)
+    monkeypatch.setattr(rescore, "readings", fails_twice)
     directory = tmp_path / "run"
     result = call("run", *SMALL, "--no-score", "--k", "2", "--out", str(directory))
     assert result.code == 0, result.err
     lines = journal(directory)
     unread = [line for line in lines if line.get("unread")]
-    assert [line["unread"] for line in unread] == ["RuntimeError: no room for 9 GB"] * 2
+    assert [line["unread"] for line in unread] == ["RuntimeError: no rows", NO_ROOM]
     assert all(line["token_ids"] and line["decode_s"] > 0 and line["error"] is None for line in unread)
     arms = json.loads((directory / "summary.json").read_text())["losslessness"]["arms"]
     assert sum(arm["unread"] for arm in arms) == 2

@@ -1,0 +1,104 @@
+"""What an error says of the machine: memory is short, which it may not be for the next sequence, or the
+device is lost."""
+
+from __future__ import annotations
+
+import gc
+import re
+import traceback
+from collections.abc import Iterator
+
+import torch
+
+from spsbench.errors import DeviceFault, SpsbenchError
+
+NEEDS_LESS = "Choose a smaller pair, --dtype bfloat16, --quantise int8 or another --device."
+SEE_DRIVER = "See what `spsbench doctor` and the driver's log say of it."
+TAKES_LESS = "A smaller --batch, fewer --max-new-tokens or --dtype bfloat16 takes less."
+
+_WITHOUT_MEMORY = re.compile(
+    r"CUDA out of memory|(CUDA|HIP) error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|DefaultCPUAllocator"
+    r"|Failed to allocate memory for requested buffer"
+)
+_OF_A_DEVICE = re.compile(r"(CUDA|CUDA driver|HIP|cuDNN) error|CUBLAS_STATUS_")
+# After one of these every later call of the process fails: the driver's context is gone.
+_LOST = re.compile(
+    r"device-side assert|illegal memory access|illegal address|illegal instruction|misaligned address"
+    r"|launch failure|launch timed out|invalid program counter|hardware stack error|address space"
+    r"|uncorrectable|context is destroyed|unknown error|busy or unavailable",
+    re.IGNORECASE,
+)
+_ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+ [KMGT]iB)")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory was short, on the host or on a device."""
+    return any(
+        isinstance(each, (MemoryError, torch.OutOfMemoryError))
+        or (isinstance(each, RuntimeError) and _WITHOUT_MEMORY.search(str(each)) is not None)
+        for each in _causes(error)
+    )
+
+
+def of_a_device(error: BaseException) -> str | None:
+    """What a device's driver or library reported, in one line; None of any other error."""
+    for each in _causes(error):
+        text = next(iter(str(each).splitlines()), "")
+        if isinstance(each, torch.AcceleratorError) or (
+            isinstance(each, RuntimeError) and _OF_A_DEVICE.match(text)
+        ):
+            return text.rstrip(".")
+    return None
+
+
+def shortage(error: BaseException, remedy: str = TAKES_LESS, when: str = "") -> str:
+    """Out of memory in one line, with how much was asked for where the error says it."""
+    asked = next((found[1] for each in _causes(error) if (found := _ASKED.search(str(each)))), None)
+    more = "" if asked is None else f": {asked} more did not fit"
+    return f"out of memory{when}{more}. {remedy}"
+
+
+def refuse_fault(error: BaseException, when: str = "") -> None:
+    """Raise what an error says of the machine; nothing where it is another one.
+
+    Args:
+        when: what was done, as `` while ...``.
+
+    Raises:
+        SpsbenchError: memory was short.
+        DeviceFault: the device failed.
+    """
+    if is_out_of_memory(error):
+        raise SpsbenchError(shortage(error, NEEDS_LESS, when)) from error
+    if (reported := of_a_device(error)) is not None:
+        raise DeviceFault(f"the device failed{when}: {reported}.", remedy=SEE_DRIVER) from error
+
+
+def settle(error: Exception) -> None:
+    """Let the next sequence have what a failed one held.
+
+    The frames of its traceback hold its tensors, and cycles among them wait for a collection, which a
+    command makes rarely.
+
+    Raises:
+        DeviceFault: the device computes nothing any more, so that there is no next one.
+    """
+    reported = of_a_device(error)
+    if reported is not None and _LOST.search(reported):
+        message = f"the device failed and computes nothing more: {reported}."
+        raise DeviceFault(message, remedy=SEE_DRIVER) from error
+    for each in _causes(error):
+        traceback.clear_frames(each.__traceback__)
+        each.__traceback__ = None
+    if is_out_of_memory(error):
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
