@@ -260,9 +260,13 @@ class BatchedEngine:
         waiting = deque(enumerate(requests))
         watch = stopwatch_of(self._device, self._clock)
         while waiting or self._live:
-            with torch.inference_mode():
-                self._refill(waiting)
-                ended = self._loop(watch)
+            try:
+                with torch.inference_mode():
+                    self._refill(waiting)
+                    ended = self._loop(watch)
+            except Exception:
+                self._live = {}  # the arms after this one have the memory of its rows
+                raise
             for row in ended:
                 yield self._answer(self._live.pop(row))
 
