@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
+
+from spsbench.gpu import NoNvml, nvml_of
 
 POWERCAP = Path("/sys/class/powercap")
 PATIENCE_S = 0.5
@@ -122,13 +123,11 @@ class RaplMeter:
 def find_nvml(uuid: str | None = None) -> FoundMeter:
     """The counter of an NVIDIA GPU, by the package nvidia-ml-py if it is installed."""
     try:
-        nvml = import_module("pynvml")
-    except ImportError:
-        return _none("no NVML")
+        nvml, handle = nvml_of(uuid)
+    except NoNvml as reason:
+        return _none(str(reason))
     try:
-        nvml.nvmlInit()
-        by_uuid = nvml.nvmlDeviceGetHandleByUUID
-        meter = NvmlMeter(nvml, nvml.nvmlDeviceGetHandleByIndex(0) if uuid is None else by_uuid(uuid))
+        meter = NvmlMeter(nvml, handle)
     except nvml.NVMLError as problem:
         return _none(f"NVML: {problem}")
     return counting(meter, "NVML's counter does not move")

@@ -669,7 +669,16 @@ class Conditions(TypedDict, total=False):
     kernels: str  # of earlier versions
     cpu: str | None
     cores: int
-    gpus: list[str | None]
+    gpus: list[str | None]  # that compute; in runs of earlier versions all of the machine
+    gpu_uuid: str | None  # this and what follows where a GPU computes
+    gpu_mig: bool | None
+    gpu_ecc: bool | None
+    gpu_power_limit_w: float | None
+    gpu_driver: str | None
+    cuda: str | None
+    cudnn: str | None
+    tf32: bool
+    matmul_precision: str
     python: str
     spsbench: str
     commit: str | None

@@ -302,9 +302,9 @@ def _sources(config: RunConfig, *, alone: bool) -> tuple[list[ModelSource], int,
 
 def _load(sources: list[ModelSource], size: int, config: RunConfig) -> list[CausalLM]:
     from spsbench.config.models import TORCH
+    from spsbench.models.device import resolve_device
     from spsbench.models.loading import load
     from spsbench.models.memory import require_memory
-    from spsbench.models.pair import resolve_device
 
     device, dtype = resolve_device(config.device), config.model_dtype
     require_memory(sources[0], sources[1] if len(sources) > 1 else None, (dtype, dtype), device, TORCH)

@@ -93,9 +93,9 @@ def bench_pair(params: Mapping[str, Any]) -> None:
     threads = values.threads(params["threads"])
     from spsbench.cli.whatif_screen import bench_screen
     from spsbench.environment import describe_environment
+    from spsbench.models.device import resolve_device
     from spsbench.models.hf_errors import quiet_libraries
     from spsbench.models.memory import suitable_threads
-    from spsbench.models.pair import resolve_device
 
     asked = replace(asked, acceptance=_acceptance(params))
     device = resolve_device(params["device"] or "auto")

@@ -35,9 +35,16 @@ class Transfers:
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
+        self._warned: set[str] = set()
 
     def said(self, message: str) -> None:
         say(message, quiet=self._quiet)
+
+    def warned(self, message: str) -> None:
+        """Say it once, in yellow and unwrapped: a command that one is told to type can be copied."""
+        if message not in self._warned:
+            self._warned.add(message)
+            err(quiet=self._quiet).print(message, style="yellow", soft_wrap=True, markup=False)
 
     @contextmanager
     def transfer(self, what: str, total: int, done: int) -> Iterator[Callable[[int], None]]:

@@ -83,8 +83,8 @@ def _make(
 
     from spsbench.distill.corpus import evaluated_texts
     from spsbench.distill.making import card, make_draft
+    from spsbench.models.device import resolve_device
     from spsbench.models.hf_errors import quiet_libraries
-    from spsbench.models.pair import resolve_device
     from spsbench.models.source import find
 
     # Kernels for every shape that ever came would take gigabytes; read when the first is made.

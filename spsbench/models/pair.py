@@ -118,20 +118,6 @@ def _require_one_kind(target: ModelSource, draft: ModelSource) -> None:
         )
 
 
-def resolve_device(name: str) -> torch.device:
-    """The device of that name; ``auto`` is the GPU if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
-        why = f"device {name} cannot be used here: {reason}."
-        raise UsageError(why, flag="--device", remedy="Use cpu, or auto.") from error
-    return device
-
-
 def pair_backend(
     asked: str, source: PairSource, dtypes: tuple[str, str], device: torch.device
 ) -> tuple[str, str | None]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 
 from spsbench.energy import EnergyMeter, FoundMeter, find_nvml, find_rapl
 from spsbench.errors import UsageError
+from spsbench.models.device import uuid_of
 from spsbench.runner.plan import Plan
 from spsbench.runner.stopping import due_turns
 from spsbench.stats.latency import ENERGY
@@ -27,14 +28,35 @@ FLAG = "--allow-mixed"
 SHARED: Literal["workers_per_machine"] = "workers_per_machine"
 
 
-def conditions_of(plan: Plan, environment: Mapping[str, Any]) -> Conditions:
-    """The conditions that a plan would be measured under now; ``threads`` as asked for, perhaps ``auto``."""
+_OF_GPU = {
+    "gpu_uuid": "uuid",
+    "gpu_mig": "mig",
+    "gpu_ecc": "ecc",
+    "gpu_power_limit_w": "power_limit_w",
+    "gpu_driver": "driver",
+    "cuda": "cuda",
+    "cudnn": "cudnn",
+    "tf32": "tf32_matmul",
+    "matmul_precision": "matmul_precision",
+}
+"""Conditions by what ``gpu_facts`` calls them."""
+
+
+def conditions_of(
+    plan: Plan, environment: Mapping[str, Any], gpu: Mapping[str, Any] | None = None
+) -> Conditions:
+    """The conditions that a plan would be measured under now; ``threads`` as asked for, perhaps ``auto``.
+
+    ``gpu`` are the facts of the GPU that computes, see ``gpu_facts``; others are no condition.
+    """
+    of_gpu = {} if gpu is None else {name: gpu[fact] for name, fact in _OF_GPU.items()}
     found: Conditions = {
         "threads": plan.config.threads,
         "backend": plan.backend,
         "cpu": environment["cpu"]["model"],
         "cores": environment["cpu"]["usable_threads"],
-        "gpus": [gpu.get("name") for gpu in environment["gpus"]],
+        "gpus": [] if gpu is None else [gpu["name"]],
+        **cast("Conditions", of_gpu),
         **software_of(environment, quantised=plan.quantiser is not None),
     }
     if plan.placement is not None:
@@ -121,13 +143,14 @@ def settle(store: RunStore, workers: Iterable[Conditions]) -> list[int]:
         same = (
             place
             for place, other in enumerate(known)
-            if not differences(other | {"engines": {}}, found | {"engines": {}})
+            if not differences(other | {"engines": {}}, comparable(found, other) | {"engines": {}})
             # and no external engine has two versions
             and not any(engines.get(name, v) != v for name, v in other.get("engines", {}).items())
         )
         place = next(same, len(known))
+        before = known[place] if place < len(known) else found
         # An engine that could not be started before has measured nothing under other conditions.
-        known[place : place + 1] = [found]
+        known[place : place + 1] = [comparable(found, before)]
         places.append(place)
     store.note(conditions=known)
     return places
@@ -140,13 +163,29 @@ def with_sharing(now: Conditions, workers: int) -> Conditions:
     return {**alone, SHARED: workers} if workers > 1 else alone
 
 
+def comparable(now: Conditions, before: Conditions) -> Conditions:
+    """The conditions now, with the record's word on a GPU where either of the two does not know it.
+
+    Runs of earlier versions know of none, but list the names of all that their machine had.
+    """
+    found, recorded = dict[str, Any](now), dict[str, Any](before)
+    for name in _OF_GPU:
+        if found.get(name) is None or recorded.get(name) is None:
+            found.pop(name, None)
+            if name in recorded:
+                found[name] = recorded[name]
+    if not _OF_GPU.keys() & before.keys() and {*now.get("gpus", ())} <= {*before.get("gpus", ())}:
+        found["gpus"] = before.get("gpus", [])
+    return cast("Conditions", found)
+
+
 def _resolved(now: Conditions, before: Conditions) -> Conditions:
     """``auto`` is decided once for a run: what was recorded is used again.
 
     External engines report their versions when they are started, see ``require_same_engines``. How many
     workers share a machine is not a reason to refuse: a run goes on with others or without, its times apart.
     """
-    now = with_sharing(now, before.get(SHARED, 1))
+    now = comparable(with_sharing(now, before.get(SHARED, 1)), before)
     if "engines" in before:
         now = {**now, "engines": before["engines"]}
     if now["threads"] == AUTO and "threads" in before:
@@ -168,15 +207,8 @@ def meter_of(device: torch.device, processes: int = 1, *, placed: bool = False) 
         return FoundMeter(None, None, f"the target is split over {processes} boards; one alone is counted")
     if device.type != "cuda":
         return FoundMeter(None, None, f"nothing counts for a device of the kind {device.type}")
-    return find_nvml(board_of(device))
-
-
-def board_of(device: torch.device) -> str | None:
-    """What NVML calls a CUDA device by; None for any other, and where torch does not say it."""
-    uuid = None
-    if device.type == "cuda":
-        uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    return None if uuid is None else f"GPU-{uuid}"
+    uuid = uuid_of(device)
+    return find_nvml(None if uuid is None else f"GPU-{uuid}")
 
 
 def noted(found: FoundMeter, info: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,10 +19,12 @@ from spsbench.engines.external.protocol import PeerError
 from spsbench.engines.local import Engine, torch_threads
 from spsbench.environment import load_1m, taken, taken_since
 from spsbench.errors import UnavailableError
-from spsbench.gpu_takers import gpu_watched
+from spsbench.gpu import NvmlBoard, gpu_watched
+from spsbench.models.device import Gpu, computing_by, title
 from spsbench.models.faults import settle
 from spsbench.models.memory import cache_bytes, cache_shared, measured_bandwidth, threads_by_size
 from spsbench.models.pair import Pair, load_pair
+from spsbench.models.torch_lm import TorchLM
 from spsbench.paths import results_dir
 from spsbench.records import ELAPSED, SPENT, Arm, Request, Sample
 from spsbench.runner import conditions, stopping
@@ -63,7 +66,8 @@ def execute(
 ) -> Outcome:
     """Measure what is still missing of a plan in a run directory."""
     info = plan.info()
-    now = conditions.conditions_of(plan, info["environment"])
+    gpu = Gpu.of(plan.device)
+    now = conditions.conditions_of(plan, info["environment"], None if gpu is None else gpu.facts)
     if resume and not allow_mixed:
         conditions.require_unchanged(directory, plan, [now], latest=True)
     with opened(plan, directory, info, resume=resume) as store:
@@ -71,7 +75,8 @@ def execute(
         missing = stopping.due_turns(plan, store, rule)
         again = is_due(plan, store)
         if missing or proof_is_due(store) or again:
-            _generate(plan, store, missing, watcher, now, rule, pair, again=again, allow_mixed=allow_mixed)
+            how = {"again": again, "allow_mixed": allow_mixed}
+            _generate(plan, store, missing, watcher, now, rule, pair, gpu, **how)
         if rule is not None:
             rule.note(store, ended=True)
         return conclude(plan, store, watcher)
@@ -96,7 +101,9 @@ def require_continuable(plan: Plan, directory: Path) -> None:
     """Refuse a run directory that ``execute`` with ``resume`` would refuse; nothing is written or loaded."""
     if (directory / RUN_FILE).is_file():
         check_identity(directory, plan.identity())
-        now = conditions.conditions_of(plan, plan.info()["environment"])
+        gpu = Gpu.of(plan.device)
+        facts = None if gpu is None else gpu.facts
+        now = conditions.conditions_of(plan, plan.info()["environment"], facts)
         conditions.require_unchanged(directory, plan, [now], latest=True)
 
 
@@ -113,6 +120,7 @@ def _generate(
     now: Conditions,
     rule: stopping.StoppingRule | None,
     pair: Pair | None = None,
+    gpu: Gpu | None = None,
     *,
     again: bool,
     allow_mixed: bool,
@@ -153,8 +161,8 @@ def _generate(
                 plan.device, plan.config.tensor_parallel, placed=plan.placement is not None
             )
             store.note(energy=conditions.noted(found, store.run_info()))
-            timer = _Timer(plan, store, engines, pair, found.meter, condition)
-            with gpu_watched(conditions.board_of(plan.device)):
+            timer = _Timer(plan, store, engines, pair, found.meter, gpu, condition)
+            with _recorded(gpu, engines, pair, store, watcher):
                 if due:
                     timer.measure(due, rule, len(peers.left_out), watcher)
                 else:
@@ -174,6 +182,7 @@ class _Timer:
     engines: dict[Arm, Engine]
     pair: Pair
     meter: EnergyMeter | None
+    gpu: Gpu | None
     condition: int
 
     def measure(
@@ -191,7 +200,7 @@ class _Timer:
             rule.note(store, ended=False)
             _foretell(plan, store, rule, watcher)
             groups = rule.until_over(groups)
-        for sample in measure(plan, self.engines, groups, self.pair, self.meter):
+        for sample in measure(plan, self.engines, groups, self.pair, self.meter, gpu=self.gpu):
             sample.condition = self.condition
             store.append(sample)
             watcher.finished(sample)
@@ -205,7 +214,30 @@ class _Timer:
         Remeasuring(self.plan, self.store, self.condition, self.engines).carry_out(self._anew, watcher)
 
     def _anew(self, groups: Iterable[list[stopping.Turn]], read: Read) -> Iterator[Sample]:
-        return measure(self.plan, self.engines, groups, self.pair, self.meter, read)
+        return measure(self.plan, self.engines, groups, self.pair, self.meter, read, self.gpu)
+
+
+@contextmanager
+def _recorded(
+    gpu: Gpu | None, engines: Mapping[Arm, Engine], pair: Pair, store: RunStore, watcher: Watcher
+) -> Iterator[None]:
+    """Keep in run.json what the GPU is, and its state before the block and after; see ``gpu_watched``."""
+    if gpu is None:
+        yield
+        return
+    if not isinstance(gpu.board, NvmlBoard):
+        watcher.warned(
+            "Clocks, throttling and other processes on the GPU are not recorded for each sequence, which "
+            "takes NVML: pip install 'spsbench[gpu]'."
+        )
+    models = {"target": pair.target, "draft": pair.draft}
+    built = {role: model.model for role, model in models.items() if isinstance(model, TorchLM)}
+    graphs = any(engine.name == GRAPHED for engine in engines.values())
+    record = gpu.facts | computing_by(built) | {"graphs": graphs, "before": gpu.state(), "after": None}
+    store.note(gpu=record)
+    with gpu_watched(gpu.board):
+        yield
+    store.note(gpu=record | {"after": gpu.state()})
 
 
 def _say_claims(plan: Plan, watcher: Watcher) -> None:
@@ -219,7 +251,9 @@ def _say_claims(plan: Plan, watcher: Watcher) -> None:
 
 def _loaded(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:
     """``load`` for a run in this process, on as many threads as it began with."""
-    watcher.loading(" and ".join(dict.fromkeys([plan.source.target.name, plan.source.draft.name])))
+    names = " and ".join(dict.fromkeys([plan.source.target.name, plan.source.draft.name]))
+    place = title(plan.device)
+    watcher.loading(names if place is None else f"{names} on {place}")
     if plan.fallback:
         watcher.warned(f"The forwards run over torch, not ONNX Runtime: {plan.fallback}.")
     recorded = conditions.recorded_threads(plan, store)
@@ -302,7 +336,7 @@ def _computing_otherwise(store: RunStore, pair: Pair, now: Conditions) -> list[s
     if before is None or last is None:
         return []
     beside: Conditions = {"threads": 0, "engines": {}}  # neither is known yet
-    if differences(last | beside, now | beside):
+    if differences(last | beside, conditions.comparable(now, last) | beside):
         return []
     told = {role: (before[role]["self_test"], pair.info[role]["self_test"]) for role in ("target", "draft")}
     return [role for role, (then, here) in told.items() if then.get("bits") not in (None, here["bits"])]
@@ -339,6 +373,7 @@ def measure(
     pair: Pair,
     meter: EnergyMeter | None = None,
     read: Read | None = None,
+    gpu: Gpu | None = None,
 ) -> Iterator[Sample]:
     """Generate the missing sequences, one sample each; a failure is a recorded failure.
 
@@ -364,6 +399,8 @@ def measure(
             lost = taken_since(before, worker if worker == _worker(engine) else None) | joules
             if group[place].arm.batch > 1:  # a row is not charged with all that passed
                 lost[ELAPSED] = perf_counter() - began_s
+            if gpu is not None and isinstance(gpu.board, NvmlBoard):
+                lost |= gpu.board.of_sequence()
             sample = read(group[place], answer)
             # What a sequence took as a whole is for --budget; no table of times has it.
             sample.conditions |= {"load_1m": load_1m()} | lost | {SPENT: perf_counter() - began_s}

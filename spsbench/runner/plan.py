@@ -20,8 +20,9 @@ from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
 from spsbench.execution import sandbox_level
 from spsbench.models.causal_lm import attention_window
+from spsbench.models.device import resolve_device
 from spsbench.models.memory import cache_bytes_per_token, computed_width, require_free, weight_bytes
-from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits, resolve_device
+from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits
 from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Sample, Spec

@@ -21,9 +21,10 @@ from spsbench.engines.local import Engine
 from spsbench.errors import SpsbenchError, UsageError, printable
 from spsbench.models import tensor_parallel
 from spsbench.models.causal_lm import CausalLM
+from spsbench.models.device import resolve_device
 from spsbench.models.loading import load_torch
 from spsbench.models.memory import suitable_threads
-from spsbench.models.pair import Pair, PairSource, find_pair, resolve_device
+from spsbench.models.pair import Pair, PairSource, find_pair
 from spsbench.records import Arm, Generation, Request
 from spsbench.runner.engines import EngineFactory
 

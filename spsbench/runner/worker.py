@@ -26,6 +26,7 @@ from spsbench.cluster import FLAG, LOCAL
 from spsbench.config import RunConfig
 from spsbench.environment import describe_environment
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.models.device import Gpu
 from spsbench.models.pair import Pair
 from spsbench.runner.conditions import conditions_of
 from spsbench.runner.engines import EngineFactory
@@ -193,7 +194,10 @@ class Worker:
             if lines := differences(identity, plain(self._plan.identity())):
                 head = "something else would be measured (the run's value -> the worker's):"
                 raise UsageError("\n".join([head, *lines, ""]), flag=FLAG, remedy="Give all the same files.")
-        return conditions_of(self._plan, describe_environment())
+        gpu = Gpu.of(self._plan.device)
+        # Each worker may have a board of its own: two of one kind are no two conditions, as with CPUs.
+        facts = None if gpu is None else gpu.facts | {"uuid": None}
+        return conditions_of(self._plan, describe_environment(), facts)
 
     def load(self) -> dict[str, Any]:
         """Load the models and warm every arm up; what run.json keeps of them, see ``facts_of``."""

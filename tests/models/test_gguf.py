@@ -16,7 +16,8 @@ from spsbench.config.models import ModelRef
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.converted import read_header, read_origin
-from spsbench.models.pair import find_pair, load_pair, pair_backend, resolve_device
+from spsbench.models.device import resolve_device
+from spsbench.models.pair import find_pair, load_pair, pair_backend
 from spsbench.models.source import ModelSource, find
 
 

@@ -39,6 +39,9 @@ class Watcher(Protocol):
     def said(self, message: str) -> None:
         """A sentence."""
 
+    def warned(self, message: str) -> None:
+        """A sentence on what is not as one would expect."""
+
     def transfer(self, what: str, total: int, done: int) -> AbstractContextManager[Callable[[int], None]]:
         """Bytes are coming, ``total`` in all, some ``done``; what is entered takes how many came."""
         return nullcontext(lambda count: None)
@@ -48,6 +51,8 @@ class _Silent(Watcher):
     """Notifies nobody."""
 
     def said(self, message: str) -> None: ...
+
+    def warned(self, message: str) -> None: ...
 
 
 _SILENT = _Silent()

@@ -1,0 +1,192 @@
+"""The device that computes: its name, what a benchmark records of it, and a GPU that torch cannot use."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import torch
+
+from spsbench.environment import gpus
+from spsbench.errors import UsageError
+from spsbench.gpu import FACTS, STATE, Board, NvmlBoard, SmiBoard, board_of
+from spsbench.models.fetch.cache import watcher
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+_WHEELS = ((580, "cu130"), (570, "cu128"), (525, "cu126"))
+"""By the least driver: the wheels of torch that run on it. CUDA 12 runs on every driver since its first."""
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of that name; ``auto`` is the GPU if torch can use one, and the user hears why it cannot.
+
+    A float32 product on a GPU is computed in float32 from here on. Some builds of torch (NVIDIA's
+    containers) round its factors to TF32: the proof would find every text to be wrong.
+
+    Raises:
+        UsageError: there is no such device, or torch cannot use it.
+    """
+    usable = _cuda_is_usable()
+    if name == "auto" and not usable and (unused := gpus()):
+        watcher().warned(f"{_names(unused)} not used: {why_unusable()}. {remedy_for(unused)}")
+    if name == "auto":
+        name = "cuda" if usable else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise _refusal(name, error, usable=usable) from error
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+    return device
+
+
+def _cuda_is_usable() -> bool:
+    with warnings.catch_warnings():  # an old driver: said in a sentence of ours
+        warnings.simplefilter("ignore")
+        return torch.cuda.is_available()
+
+
+def _refusal(name: str, error: Exception, *, usable: bool) -> UsageError:
+    reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+    remedy = "Use cpu, or auto."
+    if name.startswith("cuda") and not usable:
+        reason, remedy = why_unusable(), f"{remedy} {remedy_for(gpus())}".rstrip()
+    elif name.startswith("cuda"):
+        here = [f"cuda:{index} ({_name(index)})" for index in range(torch.cuda.device_count())]
+        reason, remedy = f"torch sees {', '.join(here)}", f"Use one of these, {remedy[4:]}"
+    elif name.startswith(("GPU-", "MIG-")):
+        remedy = f"Use --device cuda with {VISIBLE}={name} before the command."
+    return UsageError(f"device {name} cannot be used here: {reason}.", flag="--device", remedy=remedy)
+
+
+def _names(boards: Sequence[Mapping[str, str]]) -> str:
+    """``NVIDIA L4 is``, ``2 GPUs (NVIDIA L4) are``."""
+    names = list(dict.fromkeys(board["name"] for board in boards))
+    return f"{names[0]} is" if len(boards) == 1 else f"{len(boards)} GPUs ({', '.join(names)}) are"
+
+
+def why_unusable() -> str:
+    """Why torch has no GPU, with its build; no full stop."""
+    build = f"torch {metadata.version('torch')}"
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f"{build} has no CUDA"
+    hidden = os.environ.get(VISIBLE)
+    if hidden is not None and (not hidden.strip() or hidden.strip().startswith("-")):
+        return f"{VISIBLE} is {'empty' if not hidden.strip() else hidden.strip()}, which hides it"
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        said = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+        return f"{build} (CUDA {torch.version.cuda}) says: {said}"
+    return f"{build} (CUDA {torch.version.cuda}) finds no device"
+
+
+def remedy_for(boards: Sequence[Mapping[str, str]]) -> str:
+    """What to type so that torch can use boards of ``environment.gpus``; empty without one, or if hidden."""
+    if not boards:
+        return ""
+    if torch.version.cuda is not None and VISIBLE in os.environ:
+        return f"Without {VISIBLE} torch sees all of them."
+    driver = boards[0]["driver_version"]
+    major = driver.partition(".")[0]
+    known = int(major) if major.isdecimal() else 0
+    wheels = next((name for least, name in _WHEELS if known >= least), None)
+    if wheels is None:
+        return f"Its driver is {driver}: install {_WHEELS[-1][0]} or later."
+    index = f"https://download.pytorch.org/whl/{wheels}"
+    return f"For its driver {driver}: pip install --force-reinstall torch --index-url {index}"
+
+
+def _name(index: int) -> str:
+    return str(torch.cuda.get_device_properties(index).name)
+
+
+def _indexed(device: torch.device) -> torch.device:
+    """``cuda`` as the ``cuda:N`` that it means now."""
+    return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
+
+
+def title(device: torch.device) -> str | None:
+    """``NVIDIA H100 80GB HBM3, cuda:0``; None of a CPU, of which nothing was chosen."""
+    if device.type == "cuda":
+        return f"{_name(_indexed(device).index)}, {_indexed(device)}"
+    return None if device.type == "cpu" else str(device)
+
+
+def uuid_of(device: torch.device) -> str | None:
+    """A CUDA device's UUID, without the driver's ``GPU-``; None of any other, and where it is unknown."""
+    uuid = None
+    if device.type == "cuda":
+        uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+    return None if uuid is None else str(uuid)
+
+
+def gpu_facts(device: torch.device, board: Board | None) -> dict[str, Any]:
+    """What is recorded of a CUDA device that computes: torch's word and the driver's.
+
+    Of a MIG slice name, memory and UUID are its own, everything else is the board's.
+    """
+    own, uuid = torch.cuda.get_device_properties(device), uuid_of(device)
+    told = dict.fromkeys(FACTS) if board is None else board.facts()
+    if uuid is not None and told["uuid"] not in (f"GPU-{uuid}", f"MIG-{uuid}"):
+        told["uuid"] = f"MIG-{uuid}" if told["mig"] else f"GPU-{uuid}"
+    return {
+        "device": str(_indexed(device)),
+        "source": "torch" if board is None else board.source,
+        **told,
+        "name": own.name,
+        "memory_bytes": int(own.total_memory),
+        "capability": f"{own.major}.{own.minor}",
+        "cuda": torch.version.cuda,
+        "cudnn": _version(torch.backends.cudnn.version()),
+        "visible_devices": os.environ.get(VISIBLE),
+        "tf32_matmul": torch.backends.cuda.matmul.allow_tf32,
+        "tf32_cudnn": torch.backends.cudnn.allow_tf32,
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "reduced_bfloat16_sums": bool(torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A CUDA device that computes: its facts, and what can be asked of its board."""
+
+    facts: dict[str, Any]
+    board: NvmlBoard | SmiBoard | None
+
+    @classmethod
+    def of(cls, device: torch.device) -> Gpu | None:
+        """None of a CPU or another accelerator."""
+        if device.type != "cuda":
+            return None
+        board = board_of(uuid_of(device))
+        return cls(gpu_facts(device, board), board)
+
+    def state(self) -> dict[str, float | None]:
+        return dict.fromkeys(STATE) if self.board is None else self.board.state()
+
+
+def _version(number: int | None) -> str | None:
+    """cuDNN's 91002 as ``9.10.2``, 8907 as ``8.9.7``."""
+    if number is None:
+        return None
+    major = 10_000 if number >= 90_000 else 1000
+    return f"{number // major}.{number % major // 100}.{number % 100}"
+
+
+def computing_by(models: Mapping[str, Any]) -> dict[str, Any]:
+    """How transformers' models, by their role, compute: their attention, and whether torch compiled one."""
+    kernels = ("flash", "mem_efficient", "math", "cudnn")
+    enabled = [name for name in kernels if getattr(torch.backends.cuda, f"{name}_sdp_enabled")()]
+    named = {role: str(getattr(model.config, "_attn_implementation", None)) for role, model in models.items()}
+    return {
+        "attention": named | {"sdpa_kernels": ", ".join(enabled)},
+        "compiled": any(getattr(model, "_compiled_call_impl", None) is not None for model in models.values()),
+    }
