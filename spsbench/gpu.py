@@ -271,6 +271,61 @@ def board_of(uuid: str | None) -> NvmlBoard | SmiBoard | None:
     return None if row is None else SmiBoard(row)
 
 
+def described(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(name, value) of what run.json keeps of a GPU, for a reader; what is not known is left out."""
+    states = [(when, record[when]) for when in ("now", "before", "after") if record.get(when)]
+    software = (
+        ("driver", "driver {}"),
+        ("cuda", "CUDA {}"),
+        ("cudnn", "cuDNN {}"),
+        ("capability", "compute capability {}"),
+    )
+    attention = record.get("attention") or {}
+    kinds = dict.fromkeys(value for role, value in attention.items() if role in ("target", "draft"))
+    precision = [
+        _switched("TF32", record.get("tf32_matmul")),
+        f"attention {' and '.join(kinds)}" if kinds else None,
+        _switched("graphs", record.get("graphs")),
+        _switched("torch.compile", record.get("compiled")),
+    ]
+    found = {
+        "GPU software": [text.format(record[name]) for name, text in software if record.get(name)],
+        "GPU power": [
+            _limit(record.get("power_limit_w"), record.get("power_limit_default_w")),
+            *(_switched(text, record.get(name)) for name, text in _SWITCHES.items()),
+        ],
+        "GPU clocks": [
+            *(
+                f"{when} {state['sm_clock_mhz']:,.0f} MHz{_warm(state)}"
+                for when, state in states
+                if state.get("sm_clock_mhz") is not None
+            ),
+            None if (most := record.get("sm_clock_most_mhz")) is None else f"at most {most:,.0f} MHz",
+        ],
+        "GPU arithmetic": precision,
+    }
+    texts = {name: ", ".join(filter(None, parts)) for name, parts in found.items()}
+    return [(name, text) for name, text in texts.items() if text]
+
+
+_SWITCHES = {"persistence": "persistence", "ecc": "ECC", "mig": "MIG"}
+
+
+def _switched(name: str, value: bool | None) -> str | None:
+    return None if value is None else f"{name} {'on' if value else 'off'}"
+
+
+def _limit(now_w: float | None, default_w: float | None) -> str | None:
+    if now_w is None:
+        return None
+    return f"limit {now_w:.0f} W" + ("" if default_w is None else f" of {default_w:.0f} W by default")
+
+
+def _warm(state: Mapping[str, float | None]) -> str:
+    found = state.get("temperature_c")
+    return "" if found is None else f" at {found:.0f} °C"
+
+
 @contextmanager
 def gpu_watched(board: Board | None) -> Iterator[None]:
     """``environment.taken`` counts what is taken on a board, too, as far as NVML says it."""

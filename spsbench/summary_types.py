@@ -791,6 +791,21 @@ class Surface(TypedDict):
     pays_up_to: list[PaysUpTo]
 
 
+class GpuSeen(TypedDict):
+    """The GPU that computed, by name and number, and how it was as sequences ended.
+
+    ``sm_clock_mhz`` is the least, the most and the median; null where no sequence knows it. ``throttled``
+    counts, of ``sequences`` that know anything, those whose clocks each reason held down, ``shared`` those
+    beside which other processes were on the board (null: unknown).
+    """
+
+    device: str
+    sequences: int
+    sm_clock_mhz: tuple[float, float, float] | None
+    throttled: dict[str, int]
+    shared: int | None
+
+
 class Labels(TypedDict):
     """What was run; ``data`` is its provenance, as in run.json, ``model`` the target, ``fixed_length`` the
     tokens of each output where EOS is ignored, ``engine`` what a run on CUDA that named none was given.
@@ -812,6 +827,7 @@ class Labels(TypedDict):
     stopping: NotRequired[Stopping]
     engines: NotRequired[Engines]
     energy: NotRequired[Energy]
+    gpu: NotRequired[GpuSeen]
 
 
 class Diagnostics(TypedDict):

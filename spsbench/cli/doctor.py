@@ -162,7 +162,7 @@ def _machine() -> Iterator[Check]:
     busy = environment.busy()
     yield Check("other load", "ok" if busy is None else "busy", busy or "none: times can be trusted now")
     yield Check("memory", "info", f"{facts['memory_available_bytes'] / 2**30:.1f} GiB available")
-    yield Check("GPU", "info", ", ".join(gpu["name"] for gpu in facts["gpus"]) or "none")
+    yield from _gpus(facts["gpus"])
     yield Check("energy", "info", _energy())
     present = [f"{name} {version}" for name, version in facts["libraries"].items() if version]
     missing = [name for name, version in facts["libraries"].items() if version is None]
@@ -170,6 +170,29 @@ def _machine() -> Iterator[Check]:
     yield Check("libraries", "broken" if broken else "ok", ", ".join(present))
     for name in missing:
         yield Check(name, "broken" if name in broken else "info", "not installed")
+
+
+def _gpus(boards: list[dict[str, str]]) -> Iterator[Check]:
+    """What the driver lists, and of what torch would compute on everything that a run records."""
+    if not boards:
+        yield Check("GPU", "info", "none")
+        return
+    import torch
+
+    from spsbench.gpu import described
+    from spsbench.models.device import Gpu, cuda_is_usable, remedy_for, title, why_unusable
+
+    if not cuda_is_usable():
+        names = ", ".join(board["name"] for board in boards)
+        said = f"{names}: not usable, {why_unusable()}. {remedy_for(boards)}"
+        yield Check("GPU", "absent", said)
+        return
+    for index in range(torch.cuda.device_count()):
+        yield Check("GPU", "ok", str(title(torch.device("cuda", index))))
+    gpu = Gpu.of(torch.device("cuda"))
+    facts = {} if gpu is None else gpu.facts | {"now": gpu.state()}
+    for name, text in described(facts):
+        yield Check(name, "info", text)
 
 
 def _energy() -> str:

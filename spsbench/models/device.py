@@ -31,7 +31,7 @@ def resolve_device(name: str) -> torch.device:
     Raises:
         UsageError: there is no such device, or torch cannot use it.
     """
-    usable = _cuda_is_usable()
+    usable = cuda_is_usable()
     if name == "auto" and not usable and (unused := gpus()):
         watcher().warned(f"{_names(unused)} not used: {why_unusable()}. {remedy_for(unused)}")
     if name == "auto":
@@ -47,7 +47,7 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def _cuda_is_usable() -> bool:
+def cuda_is_usable() -> bool:
     with warnings.catch_warnings():  # an old driver: said in a sentence of ours
         warnings.simplefilter("ignore")
         return torch.cuda.is_available()
@@ -101,7 +101,7 @@ def remedy_for(boards: Sequence[Mapping[str, str]]) -> str:
     if wheels is None:
         return f"Its driver is {driver}: install {_WHEELS[-1][0]} or later."
     index = f"https://download.pytorch.org/whl/{wheels}"
-    return f"For its driver {driver}: pip install --force-reinstall torch --index-url {index}"
+    return f"For driver {driver}: pip install --force-reinstall torch --index-url {index}"
 
 
 def _name(index: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from spsbench.axes import EAGER, MODEL, shown_engine
+from spsbench.gpu import described
 from spsbench.records import Processing, Speedup
 from spsbench.report import judgement
 from spsbench.report.tables import Table, left, paragraphs, right
@@ -45,6 +46,8 @@ def facts(summary: Summary, run: Run) -> list[tuple[str, str]]:
         ("Prompts", str(prompts(summary))),
         ("New tokens per prompt", length if most else None),
         ("Device", device(run)),
+        *described(value(run, "gpu") or {}),
+        ("GPU in sequences", gpu_in_sequences(summary)),
         ("dtype", dtype(run)),
         ("Threads", value(run, "models", "threads")),
         ("Date", f"{str(created)[:10]} {str(created)[11:16]} UTC" if created else None),
@@ -99,7 +102,7 @@ def _sampling(name: str, params: Mapping[str, Any] | None) -> str:
 
 def device(run: Run) -> str | None:
     """``cpu`` or ``cuda`` with the name of the processor; None if unknown."""
-    kind, name = value(run, "identity", "device"), device_name(run)
+    kind, name = value(run, "gpu", "device") or value(run, "identity", "device"), device_name(run)
     return None if not kind else f"{kind} ({name})" if name else str(kind)
 
 
@@ -107,8 +110,23 @@ def device_name(run: Run) -> str | None:
     """The model of the CPU, or of the GPUs, that computed; None if unknown."""
     if str(value(run, "identity", "device") or "cpu").startswith("cpu"):
         return str(value(run, "environment", "cpu", "model") or "") or None
+    if name := value(run, "gpu", "name"):
+        return str(name)
     gpus = [gpu for gpu in value(run, "environment", "gpus") or () if isinstance(gpu, Mapping)]
     return ", ".join(distinct(gpu.get("name") for gpu in gpus)) or None
+
+
+def gpu_in_sequences(summary: Summary) -> str | None:
+    """Clocks as sequences ended, how many were throttled and why, and beside how many others computed."""
+    found = summary.get("gpu")
+    if found is None or not found["sequences"]:
+        return None
+    count, clocks = found["sequences"], found["sm_clock_mhz"]
+    parts = [] if clocks is None else ["SM {:,.0f} to {:,.0f} MHz, median {:,.0f}".format(*clocks)]
+    parts += [f"{reason.replace('_', ' ')} in {n} of {count}" for reason, n in found["throttled"].items()]
+    if found["shared"] is not None:
+        parts.append(f"other processes in {found['shared']} of {count}")
+    return ", ".join(parts) or None
 
 
 def dtype(run: Run) -> str | None:

@@ -203,6 +203,7 @@ def _taken(summary: Summary) -> list[str]:
 
 def _environment(summary: Summary, run: Run) -> list[str]:
     rows = [pair for pair in _flat(run.get("environment") or {}) if pair[0] != "command"]
+    rows += _flat(run.get("gpu") or {}, "gpu")
     rows += [("sha256 of all token ids", digest)] if (digest := summary.get("token_sha256")) else []
     return paragraphs("## Environment", Table([left("what"), left("value")], rows)) if rows else []
 
@@ -253,6 +254,8 @@ def _heading_screen(summary: Summary, room: int) -> Iterator[Block]:
 def _title(summary: Summary, common: str) -> RenderableType:
     text = Text(wording.title(summary), style="bold")
     details = [models] if (models := wording.models(summary)) else []
+    if gpu := summary.get("gpu"):
+        details = [f"{' '.join([*details, 'on'])} {wording.printable(gpu['device'])}"]
     details.append(wording.counted(facts.prompts(summary), "prompt"))
     details += [wording.printable(common)] if common else []
     details += [f"engine {wording.printable(engine)}"] if (engine := summary.get("engine")) else []

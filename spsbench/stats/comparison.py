@@ -49,6 +49,23 @@ SETTINGS = {
 """Keys of a run's identity that may well be the point of a comparison."""
 
 
+GPU = {
+    "name": "the GPU",
+    "mig": "MIG",
+    "power_limit_w": "the GPU's power limit in W",
+    "sm_clock_most_mhz": "the GPU's highest clock in MHz",
+    "ecc": "the GPU's ECC",
+}
+"""Of the GPUs that computed, where both runs kept what they are."""
+
+GPU_SOFTWARE = {
+    "driver": "the GPU's driver",
+    "cuda": "CUDA",
+    "cudnn": "cuDNN",
+    "tf32_matmul": "TF32",
+    "uuid": "the board",
+}
+
 Run = Mapping[str, Any]
 
 
@@ -66,13 +83,16 @@ def reasons(a: Run, b: Run, arms: Sequence[str]) -> Reasons:
     identities, environments = _of_both(a, b, "identity"), _of_both(a, b, "environment")
     libraries = _of_both(*environments, "libraries")
     gpus = [[gpu.get("name") for gpu in side.get("gpus") or []] for side in environments]
+    used = _of_both(a, b, "gpu")
+    both = all(used)
     commits = [side.get("commit") for side in _of_both(*environments, "git")]
     cpu = {"model": "the CPU", "usable_threads": "the number of CPU threads"}
     return Reasons(
         (*_differing(RULES, *identities), *_rules(a, b), *_samplings(*identities, arms)),
         (
             *_differing(cpu, *_of_both(*environments, "cpu")),
-            *(["the GPU differs"] if gpus[0] != gpus[1] else []),
+            *(["the GPU differs"] if gpus[0] != gpus[1] and not both else []),
+            *(_differing(GPU, *used) if both else []),
             *_differing({"device": "the device"}, *identities),
         ),
         (
@@ -86,6 +106,7 @@ def reasons(a: Run, b: Run, arms: Sequence[str]) -> Reasons:
             *_differing({name: name for name in libraries[0]}, *libraries),
             *(["the commit of spsbench differs"] if commits[0] != commits[1] else []),
             *_differing({"threads": "the number of threads used"}, *_of_both(a, b, "models")),
+            *(_differing(GPU_SOFTWARE, *used) if both else []),
             *(
                 f"{name} stopped by the width of its intervals; those here are for a fixed number"
                 for name, run in (("A", a), ("B", b))

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from spsbench.axes import EAGER, ArmIdentity, identity, is_beam, label, own_ars, unusual
 from spsbench.engines.external.engine import Ran, unequal
+from spsbench.gpu import OTHERS, SM_CLOCK, THROTTLED
 from spsbench.records import SCHEMA_VERSION, Loop
 from spsbench.stats.acceptance import acceptance, disagreement, share_of_optimum
 from spsbench.stats.bootstrap import finite, plain, ratio
@@ -34,6 +37,7 @@ from spsbench.summary_types import (
     CategoryRow,
     Diagnostics,
     Engines,
+    GpuSeen,
     Labels,
     Numbers,
     Summary,
@@ -470,6 +474,8 @@ def _labels(run: _Measured) -> Labels:
         labels["stopping"] = info["stopping"]
     if info.get("engines"):
         labels["engines"] = _engines(run)
+    if info.get("gpu"):
+        labels["gpu"] = _gpu(run)
     return labels
 
 
@@ -483,6 +489,26 @@ def engine_of(info: Mapping[str, Any]) -> str | None:
     if fallbacks and all(arm["arm"] in fallbacks for arm in info.get("arms") or []):
         name, reason = EAGER, next(iter(fallbacks.values()))
     return f"{name} (CUDA graphs)" if reason is None else f"{name}: {reason}"
+
+
+def _gpu(run: _Measured) -> GpuSeen:
+    """The device, and what the driver said of it as each finished sequence ended."""
+    facts = run.info["gpu"]
+    done = [finished(own) for own in run.samples.values()]
+    told = [each for own in done for each in own["conditions"] if isinstance(each, Mapping)]
+    known = [each for each in told if SM_CLOCK in each]
+    clocks = [each[SM_CLOCK] for each in known]
+    reasons = Counter(
+        name.removeprefix(THROTTLED) for each in known for name in each if name.startswith(THROTTLED)
+    )
+    others = [each[OTHERS] for each in known if OTHERS in each]
+    return {
+        "device": f"{facts['name']}, {facts['device']}",
+        "sequences": len(known),
+        "sm_clock_mhz": (min(clocks), max(clocks), median(clocks)) if clocks else None,
+        "throttled": dict(reasons),
+        "shared": sum(count > 0 for count in others) if others else None,
+    }
 
 
 def _engines(run: _Measured) -> Engines:

@@ -167,6 +167,26 @@ class _UsualEngine(_Told):
     reason: str | None = None
 
 
+class _GpuState(_Told):
+    sm_clock_mhz: FiniteFloat | None = None
+    temperature_c: FiniteFloat | None = None
+
+
+class _Gpu(_Told):
+    device: str
+    name: str
+    driver: str | None = None
+    cuda: str | None = None
+    cudnn: str | None = None
+    capability: str | None = None
+    power_limit_w: FiniteFloat | None = None
+    power_limit_default_w: FiniteFloat | None = None
+    sm_clock_most_mhz: FiniteFloat | None = None
+    before: _GpuState | None = None
+    after: _GpuState | None = None
+    attention: dict[str, str] | None = None
+
+
 class _Run(_Told):
     created_utc: str | None = None
     task: str | None = None
@@ -190,6 +210,7 @@ class _Run(_Told):
     cache_bytes: int | None = Field(default=None, ge=0)
     cache_shared: bool | None = None
     conditions: list[_Condition] | None = None
+    gpu: _Gpu | None = None
     workers: list[_Worker] | None = None
     stolen_share: FiniteFloat | None = None
     environment: dict[str, Any] | None = None

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from commandline import Cli
+from support import nvidia_smi
+from support.nvidia_smi import H100
 
 from spsbench.cli import doctor
 from spsbench.energy import FoundMeter, RaplMeter
+from spsbench.environment import gpus
 from spsbench.paths import mini_dir
 
 
@@ -46,6 +51,41 @@ def test_whether_energy_is_known_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     assert said(*nothing) == "not known (no RAPL counters, no NVML)"
     meter = RaplMeter([])
     assert said(FoundMeter(meter, 0.001, ""), nothing[1]) == "RAPL (), every 1 ms"
+
+
+def test_a_gpu_that_torch_cannot_use_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.version.cuda", None)
+    nvidia_smi.install(tmp_path, monkeypatch, H100)
+    (check,) = doctor._gpus(gpus())
+    assert check.state == "absent"
+    assert check.detail.startswith("NVIDIA H100 80GB HBM3: not usable, torch ")
+    assert "has no CUDA. For driver 535.183.01: pip install" in check.detail
+    assert [check.detail for check in doctor._gpus([])] == ["none"]
+
+
+def test_of_a_gpu_that_computes_a_table_says_what_runs_are_compared_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    own = SimpleNamespace(name="NVIDIA H100", total_memory=80 << 30, uuid="8a1f", major=9, minor=0)
+    for name, answer in {
+        "is_available": True,
+        "device_count": 1,
+        "current_device": 0,
+        "get_device_properties": own,
+    }.items():
+        monkeypatch.setattr(f"torch.cuda.{name}", lambda *given, answer=answer: answer)
+    monkeypatch.setattr("torch.version.cuda", "12.8")
+    monkeypatch.setattr("torch.backends.cudnn.version", lambda: 91002)
+    nvidia_smi.install(tmp_path, monkeypatch, H100)
+    assert [(check.what, check.state, check.detail) for check in doctor._gpus(gpus())] == [
+        ("GPU", "ok", "NVIDIA H100, cuda:0"),
+        ("GPU software", "info", "driver 535.183.01, CUDA 12.8, cuDNN 9.10.2, compute capability 9.0"),
+        ("GPU power", "info", "limit 600 W of 700 W by default, persistence on, ECC on, MIG off"),
+        ("GPU clocks", "info", "now 345 MHz at 34 °C, at most 1,980 MHz"),
+        ("GPU arithmetic", "info", "TF32 off"),
+    ]
 
 
 @pytest.mark.thorough

@@ -1,0 +1,72 @@
+"""A run on a GPU goes on under what it began with; what is not known on one side is no change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spsbench.runner.conditions import comparable
+from spsbench.store import differences
+
+CPU: dict[str, Any] = {"threads": 1, "cpu": "AMD EPYC", "gpus": [], "torch": "2.13.0"}
+GPU = CPU | {
+    "gpus": ["NVIDIA H100"],
+    "gpu_uuid": "GPU-8a1f",
+    "gpu_mig": False,
+    "gpu_ecc": True,
+    "gpu_power_limit_w": 700.0,
+    "gpu_driver": "535.183.01",
+    "cuda": "12.8",
+    "cudnn": "9.10.2",
+    "tf32": False,
+    "matmul_precision": "highest",
+}
+
+
+def changes(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    return [line.strip() for line in differences(before, comparable(now, before))]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        ("gpu_driver", "580.65.06", "gpu_driver: 535.183.01 -> 580.65.06"),
+        ("gpu_power_limit_w", 400.0, "gpu_power_limit_w: 700.0 -> 400.0"),
+        ("gpu_uuid", "GPU-4e1f", "gpu_uuid: GPU-8a1f -> GPU-4e1f"),
+        ("gpu_mig", True, "gpu_mig: False -> True"),
+        ("cuda", "13.0", "cuda: 12.8 -> 13.0"),
+        ("tf32", True, "tf32: False -> True"),
+        ("gpus", ["NVIDIA A100"], "gpus: ['NVIDIA H100'] -> ['NVIDIA A100']"),
+    ],
+)
+def test_another_gpu_driver_or_setting_is_a_change(name: str, value: object, line: str) -> None:
+    assert changes(GPU, GPU) == []
+    assert changes(GPU, GPU | {name: value}) == [line]
+
+
+@pytest.mark.parametrize("name", [name for name in GPU if name not in CPU])
+def test_what_one_side_does_not_know_is_no_change_and_stays_recorded(name: str) -> None:
+    assert changes(GPU, GPU | {name: None}) == []
+    assert comparable(GPU | {name: None}, GPU)[name] == GPU[name]  # type: ignore[arg-type, literal-required]
+    assert changes(GPU | {name: None}, GPU) == []
+    without = {key: value for key, value in GPU.items() if key != name}
+    assert changes(without, GPU) == []
+
+
+@pytest.mark.parametrize(
+    ("listed", "now", "lines"),
+    [
+        (["NVIDIA H100"], CPU, 0),  # on the CPU of a machine with a GPU
+        (["NVIDIA H100", "NVIDIA H100"], GPU, 0),
+        (["NVIDIA A100"], GPU, 1),
+        ([], CPU, 0),
+    ],
+)
+def test_runs_of_versions_that_listed_all_gpus_go_on(
+    listed: list[str], now: dict[str, Any], lines: int
+) -> None:
+    before = CPU | {"gpus": listed}
+    assert len(changes(before, now)) == lines
+    if not lines:
+        assert comparable(now, before) == before  # type: ignore[arg-type]
