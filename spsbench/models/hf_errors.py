@@ -2,34 +2,123 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import shutil
+import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from spsbench.config.addresses import host_of
 from spsbench.errors import DeviceFault, SpsbenchError, UnavailableError, UsageError
+from spsbench.models.fetch.cache import megabytes, watcher
 
-_ANSWERS_WITHIN_S = 10.0
+ANSWERS_WITHIN_S = 10.0
+"""A hub that takes longer is left alone."""
+
+_LEFT_ALONE_FOR_S = 60.0
+_UNREACHED = "the hub cannot be reached"
+
 _reached: set[str] = set()
+_left_alone: dict[str, tuple[float, str]] = {}
+"""Endpoints that failed: until when nothing is asked of them, and what they did."""
+
+
+class WebPage(OSError):
+    """The hub's address answered with a web page."""
+
+
+def forget() -> None:
+    """Ask every hub again, whatever it did before."""
+    _reached.clear()
+    _left_alone.clear()
+
+
+def leave_alone(what: str) -> None:
+    """Ask the hub nothing for a minute, since it failed as ``what`` says."""
+    from huggingface_hub import constants
+
+    _left_alone[constants.ENDPOINT] = time.monotonic() + _LEFT_ALONE_FOR_S, what
+
+
+def _why_left_alone() -> str | None:
+    from huggingface_hub import constants
+
+    until_s, what = _left_alone.get(constants.ENDPOINT, (0.0, _UNREACHED))
+    return what if time.monotonic() < until_s else None
 
 
 @contextmanager
 def offline_unless_reached() -> Iterator[None]:
     """Work without the hub while it cannot be reached: its client would ask for each file six times, for half
-    a minute. A hub that answered once is not asked again."""
+    a minute. A hub that answered once is not asked again, one that failed not for a minute."""
     from huggingface_hub import constants, get_session
 
     before = constants.HF_HUB_OFFLINE
-    if not before and constants.ENDPOINT not in _reached:
+    if not before and _why_left_alone() is None and constants.ENDPOINT not in _reached:
         try:
-            get_session().head(constants.ENDPOINT, timeout=_ANSWERS_WITHIN_S)
+            get_session().head(constants.ENDPOINT, timeout=ANSWERS_WITHIN_S)
             _reached.add(constants.ENDPOINT)
         except Exception:  # whatever its HTTP library raises
-            constants.HF_HUB_OFFLINE = True
+            leave_alone(_UNREACHED)
+            watcher().said(
+                f"{host_of(constants.ENDPOINT)} cannot be reached: what is on this machine is used"
+            )
+    if _why_left_alone() is not None:
+        constants.HF_HUB_OFFLINE = True
     try:
         yield
     finally:
         constants.HF_HUB_OFFLINE = before
+
+
+def failure_of(error: BaseException) -> tuple[str, str] | None:
+    """What the hub, the way to it or the disk of its cache did, and the remedy; None for any other error."""
+    from huggingface_hub import constants, errors
+
+    causes = list(_causes(error))
+    host, cache = host_of(constants.ENDPOINT), Path(constants.HF_HUB_CACHE)
+    for cause in causes:
+        response = getattr(cause, "response", None) if isinstance(cause, errors.HfHubHTTPError) else None
+        status = getattr(response, "status_code", 0)
+        if status == 429:
+            remedy = "Wait some minutes, or log in (`hf auth login` or HF_TOKEN): then more may be asked."
+            return f"{host} answered 429, too many requests", remedy
+        if status >= 500:
+            return f"{host} answered {status}, a fault on its side", "Try again later."
+        if isinstance(cause, errors.FileMetadataError):
+            remedy = "Check HF_ENDPOINT and the proxy: a mirror must pass this header on."
+            return f"{host} answers without X-Repo-Commit, which the hub sends with every file", remedy
+        if isinstance(cause, WebPage):
+            remedy = "Log in to the network, or check HF_ENDPOINT and the proxy."
+            return f"{host} answered with a web page, as the login page of a network does", remedy
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            room = f"which has {megabytes(_free_bytes(cache))} free"
+            return f"there is no room left in {cache}, {room}", "Make room, or set HF_HOME to another disk."
+        denied = isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EROFS, errno.EPERM)
+        if denied and Path(str(cause.filename)).is_relative_to(cache):
+            remedy = "Set HF_HOME to a folder that can be written."
+            return f"{cache} cannot be written ({cause.strerror})", remedy
+        if any("Timeout" in kind.__name__ for kind in type(cause).__mro__):
+            return f"{host} did not answer within {ANSWERS_WITHIN_S:.0f} s", "Try again later."
+    return None
+
+
+def _free_bytes(folder: Path) -> int:
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(existing).free
+
+
+def require_room(needed_bytes: int, what: str, flag: str) -> None:
+    """Refuse to begin what the disk of the hub's cache has no room for."""
+    from huggingface_hub import constants
+
+    folder = Path(constants.HF_HUB_CACHE)
+    if (free := _free_bytes(folder)) < needed_bytes:
+        why = f"{what} need {megabytes(needed_bytes)} in {folder}, which has {megabytes(free)} free."
+        raise UnavailableError(why, flag=flag, remedy="Make room, or set HF_HOME to another disk.")
 
 
 @contextmanager
@@ -60,6 +149,8 @@ def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
     def says(*signs: str) -> bool:
         return any(sign in all_text for sign in signs)
 
+    failed = failure_of(error)
+    statuses = {getattr(getattr(cause, "response", None), "status_code", None) for cause in causes}
     found: tuple[tuple[bool, type[SpsbenchError], str, str], ...] = (
         (is_out_of_memory(error), SpsbenchError, f"not enough memory to load {name}.", NEEDS_LESS),
         (
@@ -87,6 +178,12 @@ def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
             "Install it, or choose a checkpoint without it.",
         ),
         (
+            failed is not None,
+            UnavailableError,
+            f"{name} cannot be fetched: {(failed or ('', ''))[0]}.",
+            (failed or ("", ""))[1],
+        ),
+        (
             caused_by(hub.GatedRepoError),
             UnavailableError,
             f"{name} is gated.",
@@ -104,7 +201,7 @@ def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
                 "couldn't connect", "cannot find an appropriate cached", "offline mode", "name resolution"
             ),
             UnavailableError,
-            f"{name} is not on this machine and the hub cannot be reached.",
+            f"{name} is not on this machine and {_why_left_alone() or _UNREACHED}.",
             "Give a local folder, set HF_HOME to a filled cache, or use --pair mini.",
         ),
         (
@@ -113,6 +210,12 @@ def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
             UnavailableError,
             f"no model {name} was found on the hub, or it is private.",
             "Check its name; for a private one log in with `hf auth login`.",
+        ),
+        (
+            bool(statuses & {401, 403}),
+            UnavailableError,
+            f"the hub refuses access to {name}.",
+            "Check HF_TOKEN, or log in with `hf auth login`.",
         ),
         (
             says("backend tokenizer from one of"),
@@ -148,3 +251,4 @@ def quiet_libraries() -> None:
     # Where torchao is installed transformers imports it, and it says what it does not use on this machine.
     for name in ("torchao", "torch.utils._pytree", "accelerate", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message="Not enough free disk space")  # an error with a remedy says it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from importlib.util import find_spec
@@ -22,6 +22,7 @@ from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of, t5_plan
 from spsbench.models.causal_lm import CausalLM, built, skeleton
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, LoadedWeights, StoredWeights
+from spsbench.models.downloads import fetch, has_weights, remote_weights
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.memory import DTYPES, require_free, suitable_threads
 from spsbench.models.onnx_lm import OnnxLM, OnnxModel
@@ -252,19 +253,16 @@ def from_pretrained(
     kind = AutoModelForSeq2SeqLM if source.is_encoder_decoder else AutoModelForCausalLM
     asked = Precision.read(dtype)
     with typed_errors(source.name, flag):
-        if source.is_local:  # before anything is read; a hub model's files come with the next call
-            require_one_head(source, Checkpoint(Path(source.location)), flag)
+        folder = weights_folder(source, flag)
+        require_one_head(source, Checkpoint(folder), flag)
         quantised = {} if asked.quantise is None else loading_settings(source.config, asked, device)
         model, report = kind.from_pretrained(
-            source.location,
-            revision=source.commit,
+            folder,
             dtype=DTYPES.get(asked.dtype, "auto"),
             trust_remote_code=False,
             output_loading_info=True,
             **quantised | placed,
         )
-        if not source.is_local and (folder := files_of(source.location, source.commit)) is not None:
-            require_one_head(source, Checkpoint(folder), flag)
         require_complete(sorted(report["missing_keys"]), source.name, flag)
         note_unread(source, sorted(report["unexpected_keys"]))
         if asked.quantise is not None:
@@ -294,7 +292,7 @@ def _load_onnx(source: ModelSource, dtype: str, vocab_size: int, flag: str, thre
     # Once: a draft that shares its tensors asks for it, too.
     reference = cache(partial(load_torch, source, "float32", cpu, vocab_size, flag))
     with typed_errors(source.name, flag):
-        stored, border = Checkpoint(weights_folder(source)), source.tokenizer.border
+        stored, border = Checkpoint(weights_folder(source, flag)), source.tokenizer.border
         with _complete(source.name, flag):
             require_head(source, stored, flag)
             require_one_head(source, stored, flag)
@@ -331,14 +329,26 @@ def _over_onnx(
     return OnnxLM(config, stored, vocab_size, size, reference, bits=bits)
 
 
-def weights_folder(source: ModelSource) -> Path:
-    """The folder of a model's safetensors files, fetched from the hub if need be."""
-    if source.is_local:
-        return Path(source.location)
-    from huggingface_hub import snapshot_download
+def weights_folder(source: ModelSource, flag: str = "--target") -> Path:
+    """The folder of a model's weights, fetched from the hub if need be."""
+    fetch_weights({flag: source})
+    folder = files_of(source.location, source.commit)
+    assert folder is not None, "a model that was found has its configuration here"
+    return folder
 
-    wanted = ["*.safetensors", "*.safetensors.index.json"]
-    return Path(snapshot_download(source.location, revision=source.commit, allow_patterns=wanted))
+
+def fetch_weights(sources: Mapping[str, ModelSource]) -> None:
+    """Fetch what is not here of the weights of hub models, by flag; nothing where all are on this machine."""
+    wanted = []
+    for flag, source in sources.items():
+        folder = files_of(source.location, source.commit)
+        if source.is_local or source.sharing is not None or (folder is not None and has_weights(folder)):
+            continue
+        with typed_errors(source.name, flag):
+            wanted.append(remote_weights(source.location, str(source.commit), flag))
+    if wanted:
+        with typed_errors(" and ".join(there.name for there, _ in wanted), flag):
+            fetch(wanted, "weights", flag)
 
 
 def read_config(name: str, flag: str) -> Any:

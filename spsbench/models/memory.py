@@ -18,6 +18,7 @@ from spsbench.errors import UsageError
 from spsbench.law.theory import union_share
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import Checkpoint
+from spsbench.models.downloads import has_weights, remote_weights, weight_files
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.quantised import packed_bytes, stored_bytes
 from spsbench.models.source import ModelSource, files_of
@@ -165,7 +166,10 @@ _GIB = 1 << 30
 def weight_bytes(
     source: ModelSource, dtype: str, flag: str, packed_on: torch.device | None = None
 ) -> int | None:
-    """Size in bytes of a model's weights once loaded; None if unknown (not downloaded, no safetensors)."""
+    """Size in bytes of a model's weights once loaded; None if unknown.
+
+    From the heads of safetensors files, else from the sizes of files, on the hub for what is not downloaded.
+    """
     folder = files_of(source.location, source.commit)
     if folder is None:
         return None
@@ -176,12 +180,17 @@ def weight_bytes(
     width = None if source.quantization or not isinstance(wanted, torch.dtype) else wanted.itemsize
     with typed_errors(source.name, flag):
         tensors = [*Checkpoint(folder).tensors.values()]
-    if not tensors:
-        return None
-    own = sum(
-        tensor.size * (width if width and tensor.kind in _FLOATS else _WIDTHS.get(tensor.kind, 1))
-        for tensor in tensors
-    )
+        if not tensors and (size := _file_bytes(source, folder, flag)) is None:
+            return None
+    if tensors:
+        own = sum(
+            tensor.size * (width if width and tensor.kind in _FLOATS else _WIDTHS.get(tensor.kind, 1))
+            for tensor in tensors
+        )
+    else:
+        stored = getattr(source.config, "dtype", None)
+        stored_width = stored.itemsize if isinstance(stored, torch.dtype) else 4
+        own = size * (width or stored_width) // stored_width
     if asked.quantise is not None and packed_on is not None and width:
         sizes = packed_bytes(source.config, asked, packed_on, width)
         own -= sum(whole - packed for whole, packed in sizes.values())
@@ -189,6 +198,17 @@ def weight_bytes(
         draft = source.sharing.draft
         own += len(draft.ids_below(draft.target.vocab_size)) * draft.target.hidden * (width or 4)
     return own
+
+
+def _file_bytes(source: ModelSource, folder: Path, flag: str) -> int | None:
+    """Bytes of the files of a model's weights, on this machine or on the hub; None if none are known."""
+    if source.is_local or has_weights(folder):
+        files = weight_files(
+            {path.name for path in folder.iterdir()}, lambda file: (folder / file).read_bytes()
+        )
+        return sum((folder / file).stat().st_size for file in files if (folder / file).is_file()) or None
+    there, files = remote_weights(source.location, str(source.commit), flag)
+    return sum(there.files[file].bytes for file in files)
 
 
 def computed_width(source: ModelSource, dtype: str) -> int:

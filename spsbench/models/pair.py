@@ -13,7 +13,7 @@ from spsbench.config.models import TORCH, Precision
 from spsbench.errors import UsageError, as_typed
 from spsbench.models.causal_lm import CausalLM, context_window, require_exact_rollback, text_config
 from spsbench.models.hf_errors import quiet_libraries
-from spsbench.models.loading import choose_backend, load, load_placed, model_not_covered
+from spsbench.models.loading import choose_backend, fetch_weights, load, load_placed, model_not_covered
 from spsbench.models.memory import experts_of, require_memory, suitable_threads, weight_bytes
 from spsbench.models.placement import PlacedLM, Placement
 from spsbench.models.quantised import quantised_of, require_quantisable
@@ -145,6 +145,7 @@ def load_pair(
 ) -> Pair:
     split = 1 if ranks is None else ranks.size
     require_pair_fits(source, dtypes, device, backend, placement, split=split)
+    fetch_weights({"--target": source.target, "--draft": source.draft})
     told = None
     if beside is not None and beside.target.vocab_size == source.vocab_size:
         target, told = beside.target, beside.info["target"]

@@ -20,6 +20,7 @@ from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.converted import SUFFIX as GGUF
 from spsbench.models.converted import folder_of_gguf, folder_of_package, read_origin
+from spsbench.models.downloads import pinned
 from spsbench.models.fetch.cache import PREFIX as PACKAGE
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.tokenizer import Tokenizer
@@ -257,15 +258,20 @@ def find(name: str, revision: str | None, flag: str, target: ModelSource | None 
     location = _location(name, flag)
     if is_trained(Path(location)):
         return _find_trained(name, location, flag, target)
-    _require_bounded(location, revision, name, flag)
+    read = revision
+    if not Path(location).is_dir():
+        with typed_errors(name, flag):
+            # Of a commit the hub's cache knows what there is, so that nothing is asked twice.
+            read = pinned(location, revision, flag) or revision
+    _require_bounded(location, read, name, flag)
     with typed_errors(name, flag):
         # False, not None: with None transformers asks on the terminal.
-        config = AutoConfig.from_pretrained(location, revision=revision, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(location, revision=read, trust_remote_code=False)
         require_generative(config, name, flag)
-    tokenizer = _read_tokenizer(location, revision, name, flag, config)
+    tokenizer = _read_tokenizer(location, read, name, flag, config)
     origin = read_origin(Path(location))
     if origin is None:
-        return ModelSource(name, location, revision, fingerprint(location, revision), config, tokenizer)
+        return ModelSource(name, location, revision, fingerprint(location, read), config, tokenizer)
     # The converted files may differ from one version of transformers to the next; the model does not.
     content = f"gguf:{origin.sha256[:16]}"
     return ModelSource(name, location, revision, content, config, tokenizer, origin.dequantised, origin.file)

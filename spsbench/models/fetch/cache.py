@@ -190,6 +190,8 @@ def size_of(folder: Path) -> int:
 
 def megabytes(count: int) -> str:
     """A number of bytes, e.g. ``93 MB``."""
+    if count >= 1e10:
+        return f"{count / 1e9:,.1f} GB"
     return f"{count / 1e6:,.0f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
 
 

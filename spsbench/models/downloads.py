@@ -1,0 +1,366 @@
+"""Repositories of the hub: their commit and the sizes of their files, and the fetching of large ones.
+
+Large files are fetched here: the hub's client cannot be interrupted, and begins every file again. They go to
+where it looks for them in its cache, unfinished ones as ``blobs/ETAG.incomplete``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import queue
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from spsbench.config.addresses import host_of
+from spsbench.errors import UnavailableError
+from spsbench.models.fetch.cache import megabytes, watcher
+from spsbench.models.hf_errors import ANSWERS_WITHIN_S, WebPage, failure_of, leave_alone, require_room
+
+_CONFIG = "config.json"
+_INDEX = ".index.json"
+_WEIGHTS = tuple(
+    f"{stem}{index}" for stem in ("model.safetensors", "pytorch_model.bin") for index in ("", _INDEX)
+)
+"""Files of weights in the order in which transformers looks for them."""
+
+_CHUNK_BYTES = 1 << 20
+_THREADS = 4
+_ATTEMPTS = 5
+"""Connections in a row that bring nothing."""
+
+_WAIT_S = 0.5
+"""Before the next connection; after each that brought nothing twice as long."""
+
+
+class RemoteFile(NamedTuple):
+    """Size in bytes and the name of its content in the hub's cache: a SHA-256 of large files."""
+
+    bytes: int
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A repository at a commit, with all its files."""
+
+    name: str
+    commit: str
+    files: Mapping[str, RemoteFile]
+    kind: str = "model"
+
+    def is_here(self, file: str) -> bool:
+        from huggingface_hub import try_to_load_from_cache
+
+        given = {"repo_type": self.kind, "revision": self.commit}
+        return isinstance(try_to_load_from_cache(self.name, file, **given), str)
+
+    def blob(self, file: str) -> Path:
+        """Where the content of a file is in the hub's cache, once all of it is there."""
+        from huggingface_hub import constants
+        from huggingface_hub.file_download import repo_folder_name
+
+        folder = repo_folder_name(repo_id=self.name, repo_type=self.kind)
+        return Path(constants.HF_HUB_CACHE) / folder / "blobs" / self.files[file].etag
+
+
+_asked: dict[tuple[str, ...], Repository] = {}
+
+
+def forget() -> None:
+    """Ask again for every repository."""
+    _asked.clear()
+
+
+def repository(name: str, revision: str | None, kind: str = "model") -> Repository:
+    """Ask the hub for a repository, once in a process; whatever its client raises, and WebPage."""
+    from huggingface_hub import HfApi, constants
+
+    key = (constants.ENDPOINT, kind, name, revision or constants.DEFAULT_REVISION)
+    if key not in _asked:
+        given: dict[str, Any] = {"revision": revision, "repo_type": kind, "timeout": ANSWERS_WITHIN_S}
+        try:
+            info = HfApi().repo_info(name, files_metadata=True, **given)
+        except json.JSONDecodeError as error:
+            raise WebPage(name) from error
+        files = {
+            each.rfilename: RemoteFile(each.size or 0, each.lfs.sha256 if each.lfs else each.blob_id or "")
+            for each in info.siblings or ()
+        }
+        found = Repository(name, str(info.sha), files, kind)
+        _asked[key] = _asked[(*key[:-1], found.commit)] = found
+    return _asked[key]
+
+
+def pinned(name: str, revision: str | None, flag: str) -> str | None:
+    """The commit that a model's revision is now, which is then in the hub's cache with its configuration.
+
+    Where the hub fails, the commit in the cache; None where there is none and the hub is not asked.
+    """
+    from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import RevisionNotFoundError
+
+    found = try_to_load_from_cache(name, _CONFIG, revision=revision)
+    here = Path(found).parent.name if isinstance(found, str) else None
+    if constants.HF_HUB_OFFLINE or (here is not None and here == revision):
+        return here
+    try:
+        there = repository(name, revision)
+        if _CONFIG not in there.files:
+            raise _unreadable(there, f"no {_CONFIG}", flag)
+        if there.commit != here:
+            hf_hub_download(name, _CONFIG, revision=revision, etag_timeout=ANSWERS_WITHIN_S)
+        return there.commit
+    except (UnavailableError, RevisionNotFoundError):
+        raise
+    except Exception as error:
+        failed = failure_of(error)
+        if here is None or failed is None:
+            raise
+        leave_alone(failed[0])
+        watcher().said(f"{failed[0]}: {name} as it is on this machine is used")
+        return here
+
+
+def _unreadable(there: Repository, lack: str, flag: str) -> UnavailableError:
+    """A repository with other files than a model's."""
+    others = sorted(there.files, key=lambda file: -there.files[file].bytes)
+    there_is = (
+        ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "") or "nothing"
+    )
+    why = f"{there.name} has {lack}; there is {there_is}."
+    remedy = "Choose a repository with model.safetensors."
+    if any(file.endswith(".gguf") for file in others):
+        remedy = "Download its .gguf file and give the path of it, or choose one with model.safetensors."
+    elif "adapter_config.json" in others:
+        remedy = "It is an adapter: merge it into its base model and give the folder."
+    return UnavailableError(why, flag=flag, remedy=remedy)
+
+
+def weight_files(names: Collection[str], read: Callable[[str], bytes]) -> list[str]:
+    """The files that hold a model's weights, their index first; none if none of ``names`` does."""
+    first = next((file for file in _WEIGHTS if file in names), None)
+    if first is None or not first.endswith(_INDEX):
+        return [] if first is None else [first]
+    return [first, *sorted(set(json.loads(read(first))["weight_map"].values()))]
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether all weights of a model are in a folder."""
+    files = weight_files({path.name for path in folder.iterdir()}, lambda file: (folder / file).read_bytes())
+    return bool(files) and all((folder / file).is_file() for file in files)
+
+
+def remote_weights(name: str, commit: str, flag: str) -> tuple[Repository, list[str]]:
+    """The files of a model's weights on the hub; UnavailableError if there are none, or not all."""
+    from huggingface_hub import hf_hub_download
+
+    there = repository(name, commit)
+    files = weight_files(
+        there.files, lambda file: Path(hf_hub_download(name, file, revision=commit)).read_bytes()
+    )
+    if not files:
+        raise _unreadable(there, "no weights that transformers reads", flag)
+    if lost := [file for file in files if file not in there.files]:
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        why = f"{name} lacks {lost[0]}{more}, which its {files[0]} names."
+        raise UnavailableError(why, flag=flag, remedy="Choose another revision, or tell its owner.")
+    return there, files
+
+
+_Events = queue.SimpleQueue[int | BaseException | None]
+
+
+class _Part(NamedTuple):
+    """A file that is to be fetched."""
+
+    there: Repository
+    file: str
+
+    @property
+    def bytes(self) -> int:
+        return self.there.files[self.file].bytes
+
+    @property
+    def incomplete(self) -> Path:
+        blob = self.there.blob(self.file)
+        return blob.with_name(f"{blob.name}.incomplete")
+
+    @property
+    def come(self) -> int:
+        """Bytes that are on the disk."""
+        paths = self.there.blob(self.file), self.incomplete
+        return next((path.stat().st_size for path in paths if path.is_file()), 0)
+
+
+def fetch(wanted: Sequence[tuple[Repository, Collection[str]]], what: str, flag: str) -> None:
+    """Fetch files into the hub's cache, those first that are not there; their room is checked before.
+
+    ``what`` they are is for people, e.g. ``weights``. An interruption is raised at once.
+    """
+    from huggingface_hub import constants, hf_hub_download
+
+    parts = [_Part(there, file) for there, files in wanted for file in files if not there.is_here(file)]
+    own = [part for part in parts if part.bytes <= constants.MAX_HTTP_DOWNLOAD_SIZE]
+    if not parts:
+        return
+    total, come = sum(part.bytes for part in parts), sum(min(part.come, part.bytes) for part in parts)
+    sizes = {
+        there.name: megabytes(sum(part.bytes for part in parts if part.there is there)) for there, _ in wanted
+    }
+    named = " and ".join(f"{name} ({size})" for name, size in sizes.items())
+    require_room(total - come, f"{what} of {named}", flag)
+    here = f", {megabytes(come)} of it are here" if come else ""
+    about = f"{what} of {named} from {host_of(constants.ENDPOINT)}{here}"
+    with watcher().transfer(about, max(total, 1), come) as came:
+        _receive_all(own, came, flag)
+    for part in parts:  # finds what has come, and gives it its name
+        hf_hub_download(part.there.name, part.file, repo_type=part.there.kind, revision=part.there.commit)
+
+
+def _receive_all(parts: Sequence[_Part], came: Callable[[int], None], flag: str) -> None:
+    """Several files at once. The threads are left behind by an interruption: they end with the process, or
+    with the chunk that they wait for."""
+    waiting: queue.SimpleQueue[_Part] = queue.SimpleQueue()
+    events: _Events = queue.SimpleQueue()
+    stop = threading.Event()
+    for part in sorted(parts, key=lambda part: -part.bytes):
+        waiting.put(part)
+
+    given = waiting, events, stop, flag
+    threads = [threading.Thread(target=_work, args=given, daemon=True) for _ in parts[:_THREADS]]
+    for thread in threads:
+        thread.start()
+    working = len(threads)
+    try:
+        while working:
+            event = events.get()
+            if isinstance(event, BaseException):
+                raise event
+            working -= event is None
+            came(event or 0)
+    except Exception:
+        stop.set()
+        for thread in threads:
+            thread.join(ANSWERS_WITHIN_S)
+        raise
+    finally:
+        stop.set()
+
+
+def _work(waiting: queue.SimpleQueue[_Part], events: _Events, stop: threading.Event, flag: str) -> None:
+    """What a thread does: files until none is left, which it says by None, or an error."""
+    try:
+        while not stop.is_set():
+            _receive(waiting.get_nowait(), events.put, stop, flag)
+    except queue.Empty:
+        events.put(None)
+    except BaseException as error:
+        events.put(error)
+
+
+def _receive(part: _Part, came: Callable[[int], None], stop: threading.Event, flag: str) -> None:
+    """One file, whole and with its hash, as a blob of the hub's cache."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import WeakFileLock
+
+    blob, incomplete = part.there.blob(part.file), part.incomplete
+    lock = Path(constants.HF_HUB_CACHE) / ".locks" / blob.parents[1].name / f"{blob.name}.lock"
+    for folder in (blob.parent, lock.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    before = min(part.come, part.bytes)
+    with WeakFileLock(lock):
+        if blob.exists():  # another process was first
+            came(part.bytes - before)
+            return
+        digest = hashlib.sha256()
+        with incomplete.open("a+b", buffering=0) as file:
+            file.seek(0)
+            have = 0
+            while have < part.bytes and (chunk := file.read(min(_CHUNK_BYTES, part.bytes - have))):
+                digest.update(chunk)
+                have += len(chunk)
+                if stop.is_set():
+                    return
+            file.truncate(have)
+            came(have - before)
+            whole = _Line(part, file, digest, have).follow(came, stop, flag)
+        if not whole:
+            return
+        if len(blob.name) == digest.digest_size * 2 and digest.hexdigest() != blob.name:
+            incomplete.unlink()
+            why = f"{part.file} of {part.there.name} came with another content than the hub names."
+            raise UnavailableError(why, flag=flag, remedy="It was thrown away. Fetch it again.")
+        incomplete.rename(blob)
+
+
+@dataclass(slots=True)
+class _Line:
+    """The connections, one after another, by which a file comes."""
+
+    part: _Part
+    file: Any
+    digest: Any
+    have: int
+
+    def follow(self, came: Callable[[int], None], stop: threading.Event, flag: str) -> bool:
+        """Append until the file is whole; False if it was stopped. UnavailableError if nothing comes."""
+        reason, idle = "it ended early", 0
+        while self.have < self.part.bytes:
+            before = self.have
+            try:
+                self._connect(came, stop)
+            except Exception as error:  # whatever the HTTP library raises
+                failed = failure_of(error)
+                if isinstance(error, WebPage) or _is_final(error):
+                    raise
+                reason = failed[0] if failed else str(error) or type(error).__name__
+            if stop.is_set():
+                return False
+            idle = 0 if self.have > before else idle + 1
+            if idle == _ATTEMPTS:
+                size = f"{megabytes(self.have)} of {megabytes(self.part.bytes)}"
+                why = f"{self.part.file} of {self.part.there.name} broke off at {size}: {reason.rstrip('.')}."
+                remedy = "What came is kept: the same command goes on there."
+                raise UnavailableError(why, flag=flag, remedy=remedy)
+            if self.have < self.part.bytes and stop.wait(_WAIT_S * 2**idle):
+                return False
+        return True
+
+    def _connect(self, came: Callable[[int], None], stop: threading.Event) -> None:
+        from huggingface_hub import get_session, hf_hub_url
+        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+
+        there = self.part.there
+        url = hf_hub_url(there.name, self.part.file, repo_type=there.kind, revision=there.commit)
+        headers = build_hf_headers() | {"Accept-Encoding": "identity"}
+        if self.have:
+            headers["Range"] = f"bytes={self.have}-"
+        with get_session().stream("GET", url, headers=headers, timeout=ANSWERS_WITHIN_S) as answer:
+            hf_raise_for_status(answer)
+            if answer.headers.get("Content-Type", "").startswith("text/html"):
+                raise WebPage(url)
+            if self.have and answer.status_code == 200:  # the server begins again
+                self.file.truncate(0)
+                came(-self.have)
+                self.have, self.digest = 0, hashlib.sha256()
+            for chunk in answer.iter_bytes():
+                if stop.is_set():
+                    return
+                taken = chunk[: self.part.bytes - self.have]
+                self.file.write(taken)
+                self.digest.update(taken)
+                self.have += len(taken)
+                came(len(taken))
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether it would happen again: the disk, or a refusal."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(error, HfHubHTTPError):
+        return error.response.status_code < 500 and error.response.status_code not in (408, 429)
+    return isinstance(error, OSError)

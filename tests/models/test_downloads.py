@@ -1,0 +1,354 @@
+"""Models of a hub on this machine, by the real client libraries: what is fetched, and what faults say."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.hub import TOKEN, Hub, Kind, connected
+from tiny_models import make_pair, pair_of, save
+
+from spsbench.config.models import TORCH
+from spsbench.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.models import downloads, hf_errors, memory
+from spsbench.models.fetch.cache import Watcher, watched_by
+from spsbench.models.loading import fetch_weights
+from spsbench.models.pair import Pair, PairSource, load_pair
+
+CPU = torch.device("cpu")
+NAMES = ("org/target", "org/draft")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Repositories of a target in shards and a draft in one file."""
+    root = tmp_path_factory.mktemp("hub")
+    for name, model, size in zip(NAMES, make_pair("qwen3"), ("60KB", "5GB"), strict=True):
+        save(model, root / "models" / name, max_shard_size=size)
+    return root
+
+
+@pytest.fixture
+def hub(made: Path, tmp_path: Path) -> Iterator[Hub]:
+    shutil.copytree(made, tmp_path / "served")
+    with Hub(tmp_path / "served") as hub:
+        yield hub
+
+
+@pytest.fixture
+def forget(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """This process talks to the hub; calling it makes it a new process in this."""
+    monkeypatch.setattr(downloads, "_WAIT_S", 0.0)
+    with connected(hub, tmp_path / "home", monkeypatch) as forget:
+        yield forget
+
+
+class Notes(Watcher):
+    """What people would see."""
+
+    def __init__(self, breaks_off_at: int | None = None) -> None:
+        self.lines: list[str] = []
+        self.come = 0
+        self._breaks_off_at = breaks_off_at
+
+    def said(self, message: str) -> None:
+        self.lines.append(message)
+
+    @contextmanager
+    def transfer(self, what: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
+        self.lines.append(what)
+        self.total, self.come = total, done
+
+        def came(count: int) -> None:
+            self.come += count
+            if self._breaks_off_at is not None and self.come >= self._breaks_off_at:
+                raise KeyboardInterrupt
+
+        yield came
+
+
+def load(source: PairSource | None = None) -> Pair:
+    return load_pair(source or pair_of(*NAMES), ("auto", "auto"), CPU, TORCH, threads=1)
+
+
+def weights(pair: Pair) -> list[dict[str, Any]]:
+    return [model.model.state_dict() for model in (pair.target, pair.draft)]  # type: ignore[attr-defined]
+
+
+def content(hub: Hub) -> list[str]:
+    return [request for request in hub.requests if "/content/" in request]
+
+
+def size(hub: Hub, *names: str) -> int:
+    files = [path for name in names for path in (hub.root / "models" / name).glob("*.safetensors")]
+    return sum(path.stat().st_size for path in files)
+
+
+def test_a_pair_is_fetched_once_and_then_read_without_the_hub(hub: Hub, forget: Callable[[], None]) -> None:
+    with watched_by(notes := Notes()):
+        first = weights(load())
+    assert notes.lines == ["weights of org/target (195 kB) and org/draft (131 kB) from 127.0.0.1"]
+    assert notes.come == notes.total == size(hub, *NAMES)
+    hub.mend()
+    forget()
+    again = weights(load())
+    assert all(
+        torch.equal(part[name], other[name])
+        for part, other in zip(first, again, strict=True)
+        for name in part
+    )
+    assert content(hub) == []
+    hub.break_down("status", 503)
+    hub.requests.clear()
+    forget()
+    with watched_by(notes := Notes()):
+        load()
+    assert hub.requests == ["HEAD /", "GET /api/models/org/target"]
+    line = "127.0.0.1 answered 503, a fault on its side: org/target as it is on this machine is used"
+    assert notes.lines == [line]
+
+
+def test_a_hub_that_is_down_is_asked_once_where_all_is_here(hub: Hub, forget: Callable[[], None]) -> None:
+    load()
+    forget()
+    hub.__exit__()
+    with watched_by(notes := Notes()):
+        load()
+    assert notes.lines == ["127.0.0.1 cannot be reached: what is on this machine is used"]
+
+
+def test_what_came_before_a_cut_does_not_come_again(hub: Hub, forget: Callable[[], None]) -> None:
+    hub.break_down("cut", 30_000, where="/content/.*draft", times=3)
+    load()
+    assert hub.bytes_sent >= size(hub, *NAMES)
+    asked = [request for request in content(hub) if "draft" in request]
+    assert len(asked) == 4
+    sent = hub.bytes_sent - sum(p.stat().st_size for p in (hub.root / "models").rglob("*.json"))
+    assert sent == size(hub, *NAMES)
+
+
+def test_a_later_command_goes_on_where_the_first_broke_off(hub: Hub, forget: Callable[[], None]) -> None:
+    source = pair_of(*NAMES)
+    hub.break_down("cut", 30_000, where="/content/.*draft", times=1)
+    hub.break_down("status", 503, where="/content/.*draft")
+    with pytest.raises(UnavailableError) as caught:
+        load(source)
+    broken = str(caught.value)
+    assert "model.safetensors of org/draft broke off at 30 kB of 131 kB: 127.0.0.1 answered 503" in broken
+    assert broken.endswith("What came is kept: the same command goes on there.")
+    hub.mend()
+    with watched_by(notes := Notes()):
+        fetch_weights({"--draft": source.draft})
+    assert notes.lines == ["weights of org/draft (131 kB) from 127.0.0.1, 30 kB of it are here"]
+    assert hub.bytes_sent == size(hub, "org/draft") - 30_000
+
+
+def test_an_interruption_is_raised_at_once_and_keeps_what_came(
+    hub: Hub, forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = pair_of(*NAMES)
+    monkeypatch.setattr(downloads, "ANSWERS_WITHIN_S", 0.2)  # what is left behind holds its file until then
+    hub.break_down("stall", 30_000, where="/content/.*draft")
+    with watched_by(Notes(breaks_off_at=1)), pytest.raises(KeyboardInterrupt):
+        fetch_weights({"--draft": source.draft})
+    hub.mend()
+    fetch_weights({"--draft": source.draft})
+    assert hub.bytes_sent < size(hub, "org/draft")
+
+
+def test_what_is_not_the_hubs_is_thrown_away(hub: Hub, forget: Callable[[], None]) -> None:
+    source = pair_of(*NAMES)
+    there, (file,) = downloads.remote_weights("org/draft", str(source.draft.commit), "--draft")
+    incomplete = there.blob(file).with_name(f"{there.blob(file).name}.incomplete")
+    incomplete.write_bytes(b"x" * 1000)
+    with pytest.raises(UnavailableError, match="came with another content than the hub names"):
+        fetch_weights({"--draft": source.draft})
+    assert not incomplete.exists()
+    fetch_weights({"--draft": source.draft})
+
+
+def test_a_full_disk_is_seen_before_the_first_byte(
+    hub: Hub, forget: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = pair_of(*NAMES)
+    monkeypatch.setattr(hf_errors, "_free_bytes", lambda folder: 200_000)
+    with pytest.raises(UnavailableError) as caught:
+        load(source)
+    expected = f"need 326 kB in {tmp_path / 'home' / 'hub'}, which has 200 kB free."
+    assert expected in str(caught.value)
+    assert "HF_HOME" in str(caught.value.remedy)
+    assert content(hub) == []
+
+
+@pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
+def test_the_size_is_known_and_refused_before_the_download(
+    hub: Hub, forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    source = pair_of(*NAMES)
+    before = memory.weight_bytes(source.target, dtype, "--target")
+    assert before is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "available_bytes", lambda device: before)
+        with pytest.raises(UsageError, match="the weights of org/target and org/draft need"):
+            load_pair(source, (dtype, dtype), CPU, TORCH, threads=1)
+    assert content(hub) == []
+    fetch_weights({"--target": source.target})
+    after = memory.weight_bytes(source.target, dtype, "--target")
+    assert after is not None
+    assert 0 <= before - after < 20_000  # the heads of four files
+
+
+def test_weights_in_a_bin_file(hub: Hub, forget: Callable[[], None]) -> None:
+    for name in NAMES:
+        folder = hub.root / "models" / name
+        for file in folder.glob("*.safetensors*"):
+            file.unlink()
+        torch.save(make_pair("qwen3")[NAMES.index(name)].state_dict(), folder / "pytorch_model.bin")
+    source = pair_of(*NAMES)
+    sizes = [memory.weight_bytes(source.target, dtype, "--target") for dtype in ("float32", "bfloat16")]
+    assert sizes[0] == 2 * (sizes[1] or 0)
+    assert sizes[0] == (hub.root / "models/org/target/pytorch_model.bin").stat().st_size
+    load(source)
+    forget()
+    assert memory.weight_bytes(pair_of(*NAMES).target, "float32", "--target") == sizes[0]
+
+
+FAULTS: dict[str, tuple[Kind, int, str, str]] = {
+    "429": ("status", 429, "127.0.0.1 answered 429, too many requests.", "HF_TOKEN"),
+    "503": ("status", 503, "127.0.0.1 answered 503, a fault on its side.", "Try again later"),
+    "captive portal": ("web page", 0, "127.0.0.1 answered with a web page", "Log in to the network"),
+    "mirror": ("no commit", 0, "127.0.0.1 answers without X-Repo-Commit", "HF_ENDPOINT"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_of_the_hub_has_its_sentence(hub: Hub, forget: Callable[[], None], fault: str) -> None:
+    kind, value, sentence, remedy = FAULTS[fault]
+    hub.break_down(kind, value)
+    with pytest.raises(UnavailableError) as caught:
+        pair_of(*NAMES)
+    assert str(caught.value).startswith(f"--target: org/target cannot be fetched: {sentence}")
+    assert remedy in str(caught.value.remedy)
+
+
+def test_a_web_page_in_place_of_weights(hub: Hub, forget: Callable[[], None]) -> None:
+    source = pair_of(*NAMES)
+    hub.break_down("web page", where="/content/")
+    with pytest.raises(UnavailableError, match="answered with a web page"):
+        load(source)
+
+
+@pytest.mark.parametrize(
+    ("number", "sentence", "remedy"),
+    [
+        (errno.ENOSPC, "there is no room left in", "Make room, or set HF_HOME to another disk."),
+        (errno.EROFS, "cannot be written (Read-only file system)", "Set HF_HOME to a folder"),
+        (errno.EACCES, "cannot be written (Permission denied)", "Set HF_HOME to a folder"),
+    ],
+)
+@pytest.mark.parametrize("what", ["settings", "weights"])
+def test_a_cache_that_takes_nothing(
+    hub: Hub,
+    forget: Callable[[], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    sentence: str,
+    remedy: str,
+    what: str,
+) -> None:
+    source = pair_of(*NAMES) if what == "weights" else None
+    real = Path.open
+
+    def full(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.suffix == ".incomplete":
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", full)
+    with pytest.raises(UnavailableError) as caught:
+        load(source)
+    assert "cannot be fetched: " in str(caught.value)
+    assert sentence in str(caught.value)
+    assert str(tmp_path / "home") in str(caught.value)
+    assert str(caught.value.remedy).startswith(remedy)
+
+
+def lost_weights(folder: Path) -> None:
+    for file in folder.glob("*.safetensors*"):
+        file.unlink()
+
+
+def converted(folder: Path) -> None:
+    lost_weights(folder)
+    (folder / "q4.gguf").write_bytes(b"GGUF")
+
+
+def adapter(folder: Path) -> None:
+    converted(folder)
+    (folder / "q4.gguf").rename(folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text("{}")
+
+
+def lost_shard(folder: Path) -> None:
+    sorted(folder.glob("model-*.safetensors"))[1].unlink()
+
+
+def no_configuration(folder: Path) -> None:
+    converted(folder)
+    (folder / "config.json").unlink()
+
+
+BAD: dict[str, tuple[Callable[[Path], None], str, str]] = {
+    "nothing": (lost_weights, "org/target has no weights that transformers reads; there is", "safetensors"),
+    "gguf": (
+        converted,
+        "there is tokenizer.json, config.json, tokenizer_config.json and 2 more",
+        ".gguf file",
+    ),
+    "adapter": (adapter, "org/target has no weights that transformers reads", "merge it"),
+    "shard": (lost_shard, "org/target lacks model-00002-of-0000", "Choose another revision"),
+    "config": (no_configuration, "org/target has no config.json; there is", ".gguf file"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_repository_that_holds_no_whole_model_is_refused_before_its_weights_come(
+    hub: Hub, forget: Callable[[], None], bad: str
+) -> None:
+    change, sentence, remedy = BAD[bad]
+    change(hub.root / "models" / "org/target")
+    with pytest.raises(UnavailableError) as caught:
+        memory.weight_bytes(pair_of(*NAMES).target, "auto", "--target")
+    assert sentence in str(caught.value)
+    assert remedy in str(caught.value.remedy)
+    assert caught.value.flag == "--target"
+    assert content(hub) == []
+
+
+def test_gated_private_missing_and_without_that_revision(
+    hub: Hub, forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusal(*pair: str, revision: str | None = None) -> str:
+        with pytest.raises(SpsbenchError) as caught:
+            pair_of(*pair, revision=revision)
+        assert caught.value.exit_code == 3
+        return str(caught.value)
+
+    hub.set("org/target", gated=True)
+    assert "org/target is gated." in refusal(*NAMES)
+    hub.set("org/target", private=True)
+    forget()
+    assert "no model org/target was found on the hub, or it is private." in refusal(*NAMES)
+    assert "no model org/nothing was found on the hub" in refusal("org/nothing")
+    assert "org/draft has no such revision." in refusal("org/draft", revision="v9")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    forget()
+    load()
