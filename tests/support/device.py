@@ -36,7 +36,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -89,16 +89,16 @@ class Counts:
     def waited(self, step: str) -> int:
         return sum(number for key, number in self.waits.items() if key[0] == step)
 
-    def table(self, loops: int = 1) -> str:
+    def table(self, loops: int = 1, without: Collection[str] = ()) -> str:
         """Launches and waits of every step by their site, over so many loops."""
         lines = []
-        for step in sorted({key[0] for key in (*self.launches, *self.waits)}):
+        for step in sorted({key[0] for key in (*self.launches, *self.waits)} - {*without}):
             launched, waited = self.launched(step) / loops, self.waited(step) / loops
             lines.append(f"{step}: {launched:.1f} launches, {waited:.2f} waits")
-            of_step = [(f"{site} {kind}", n) for (own, site, kind), n in self.waits.items() if own == step]
-            lines += [f"  {n / loops:8.2f} waits     {site}" for site, n in sorted(of_step)]
-            of_step = [(site, n) for (own, site), n in self.launches.items() if own == step]
-            lines += [f"  {n / loops:8.2f} launches  {site}" for site, n in sorted(of_step)]
+            waits = [(f"{site} {kind}", n) for (own, site, kind), n in self.waits.items() if own == step]
+            lines += [f"  {n / loops:8.2f} waits     {site}" for site, n in sorted(waits)]
+            launches = [(site, n) for (own, site), n in self.launches.items() if own == step]
+            lines += [f"  {n / loops:8.2f} launches  {site}" for site, n in sorted(launches)]
         return "\n".join(lines)
 
 
