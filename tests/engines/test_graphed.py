@@ -160,7 +160,7 @@ def test_a_stage_does_the_same_whatever_the_text_and_never_waits(sampling: Sampl
         assert not any("_local_scalar_dense" in entry[0] for entry in same[0])
 
 
-@pytest.mark.thorough_but("4-3", "0-1")
+@pytest.mark.thorough_but("each")
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("k", [0, 1, 4, 7])
