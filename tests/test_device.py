@@ -160,6 +160,16 @@ def test_a_graph_reads_its_inputs_when_it_is_replayed_and_is_one_launch(device: 
     assert (device.counts.launched("replay"), device.counts.kernels["replay"]) == (1, 3)
 
 
+def test_an_index_that_the_graph_itself_brings_into_range_does_not_break_its_capture(device: Device) -> None:
+    source, place = numbers(), torch.full((1,), 9, device="cuda")
+    found = torch.zeros(1, device="cuda")
+    graph = capture(lambda: found.copy_(source.gather(0, place.add(0).clamp_(0, 3))))
+    graph.replay()
+    assert found.item() == source[3].item()
+    with pytest.raises(torch.AcceleratorError, match="device-side assert"):
+        source.gather(0, place)
+
+
 def test_a_graph_whose_capture_failed_cannot_be_replayed(device: Device) -> None:
     graph, values = torch.cuda.CUDAGraph(), numbers()
     with pytest.raises(RuntimeError, match="capturing"), torch.cuda.graph(graph):

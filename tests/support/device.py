@@ -513,6 +513,8 @@ class Device:
             result = what.function(*args, **kwargs)
         except (IndexError, RuntimeError) as error:
             if _OUT_OF_RANGE.search(str(error)) and any(tensor.dtype == torch.int64 for tensor in own):
+                if self.capturing is not None:  # what would have put the index into its range is not done yet
+                    return what.function(*_mapped(_first_index, args), **_mapped(_first_index, kwargs))
                 self.broken = True
                 why = f"CUDA error: device-side assert triggered ({what.name}: {error})"
                 raise torch.AcceleratorError(why) from error
@@ -657,6 +659,13 @@ def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _mapped(change, part) for name, part in value.items()}
     return change(value)
+
+
+def _first_index(value: Any) -> Any:
+    """Zeros in place of indices, for a result of the right shape."""
+    return (
+        torch.zeros_like(value) if isinstance(value, torch.Tensor) and value.dtype == torch.int64 else value
+    )
 
 
 def _is_host(value: Any) -> bool:
