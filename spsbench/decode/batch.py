@@ -19,7 +19,7 @@ from torch import Tensor
 from spsbench.decode import rows
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.clock import Phase, Stopwatch
-from spsbench.decode.protocols import Drafter
+from spsbench.decode.protocols import Drafter, sent
 from spsbench.decode.rejection import Accept, Draft, accept_draft, all_decided, judged
 from spsbench.decode.rows import Rows
 from spsbench.decode.sampling import Uniforms
@@ -115,8 +115,9 @@ class Batch(ABC):
 
     def _warped(self, logits: Tensor) -> Rows:
         """b last warped rows of the live ones of [B, last, V]: without a copy where every row is live."""
-        live = logits if len(self.live) == self.size else logits[sorted(self.live)]
-        return rows.warped(live.flatten(0, 1), self.sampling)
+        if len(self.live) < self.size:
+            logits = logits[sent(sorted(self.live), logits.device)]
+        return rows.warped(logits.flatten(0, 1), self.sampling)
 
 
 class BatchArS(Batch):
@@ -126,8 +127,8 @@ class BatchArS(Batch):
         live = sorted(self.live.items())
         numbers = [row.uniforms(1) for _, row in live]
         watch.lap("other")
-        tokens, starts = pending(self.live, self.size)
-        logits = self.target.score(tokens.to(self.target.device), starts, last=1)
+        tokens, starts = pending(self.live, self.target)
+        logits = self.target.score(tokens, starts, last=1)
         watch.lap("verify")
         q = self._warped(logits)
         drawn = q.draw(torch.cat(numbers)).tolist()
@@ -213,10 +214,9 @@ class BatchSpS(Batch):
     def _score(self, drafts: Drafts) -> Tensor:
         """[B, n+1, V] the target's logits, n the longest draft; after a shorter one they are undefined."""
         longest = max(len(draft.tokens) for draft in drafts.values())
-        device = self.target.device
-        block = torch.zeros(self.size, longest + 1, dtype=torch.int64, device=device)
-        last, starts = pending(self.live, self.size)
-        block[:, :1] = last.to(device)
+        last, starts = pending(self.live, self.target)
+        block = last.new_zeros(self.size, longest + 1)
+        block[:, :1] = last
         for number, draft in drafts.items():
             block[number, 1 : len(draft.tokens) + 1] = draft.tokens
         return self.target.score(block, starts, last=longest + 1)
@@ -242,11 +242,12 @@ class ModelBatchDrafter:
         self._read[number] = len(row.tokens) - 1
 
     def draft(self, live: Mapping[int, BatchRow], k: int, numbers: Mapping[int, Tensor]) -> Drafts:
-        order = sorted(live)
+        order, device = sorted(live), self._model.device
+        places = sent(order, device)
         picks: list[Tensor] = []
         told: list[Rows] = []
         for i in range(k):
-            logits = self._first(live) if i == 0 else self._next(live, order, picks[-1], i)
+            logits = self._next(live, places, picks[-1], i) if i else self._first(live, places)
             row = rows.warped(logits, self._sampling)
             picks.append(row.draw(torch.stack([numbers[number][i] for number in order])))
             told.append(row)
@@ -262,30 +263,29 @@ class ModelBatchDrafter:
         """What lies after the last decided token is no longer read."""
         self._read[number] = min(self._read[number], len(row.tokens) - 1)
 
-    def _first(self, live: Mapping[int, BatchRow]) -> Tensor:
-        """[b, V] the logits after the pending tokens, which are one or two of each row."""
+    def _first(self, live: Mapping[int, BatchRow], places: Tensor) -> Tensor:
+        """[b, V] the logits after the pending tokens, which are one or two of each row in its place."""
         most = max(len(row.tokens) - self._read[number] for number, row in live.items())
-        block = torch.zeros(self._model.batch, most, dtype=torch.int64)
+        block, device = [[0] * most for _ in range(self._model.batch)], self._model.device
         starts, ends = [0] * self._model.batch, []
         for number, row in sorted(live.items()):
             starts[number] = max(len(row.tokens) - most, 0)
             last = row.tokens[starts[number] :]
-            block[number, : len(last)] = torch.tensor(last)
+            block[number][: len(last)] = last
             ends.append(len(last) - 1)
         # A sequence of one token has no last two: then what follows it in the block is nobody's.
         least = min(ends)
-        logits = self._model.score(block.to(self._model.device), starts, last=most - least)
-        places = torch.tensor(ends, device=self._model.device) - least
-        return logits[sorted(live), places]
+        logits = self._model.score(sent(block, device), starts, last=most - least)
+        return logits[places, sent([end - least for end in ends], device)]
 
-    def _next(self, live: Mapping[int, BatchRow], order: Sequence[int], picked: Tensor, i: int) -> Tensor:
-        """[b, V] the logits after the i-th drafted token of each row."""
-        block = torch.zeros(self._model.batch, 1, dtype=torch.int64, device=self._model.device)
-        block[order, 0] = picked
+    def _next(self, live: Mapping[int, BatchRow], places: Tensor, picked: Tensor, i: int) -> Tensor:
+        """[b, V] the logits after the i-th drafted token of each row in its place."""
+        block = picked.new_zeros(self._model.batch, 1)
+        block[places, 0] = picked
         starts = [0] * self._model.batch
-        for number in order:
-            starts[number] = len(live[number].tokens) + i - 1
-        return self._model.score(block, starts, last=1)[order, 0]
+        for number, row in live.items():
+            starts[number] = len(row.tokens) + i - 1
+        return self._model.score(block, starts, last=1)[places, 0]
 
 
 class RowDrafters:
@@ -314,10 +314,10 @@ class RowDrafters:
         self._drafters[number].observe(row.tokens, accepted)
 
 
-def pending(live: Mapping[int, BatchRow], size: int) -> tuple[Tensor, list[int]]:
+def pending(live: Mapping[int, BatchRow], model: BatchModel) -> tuple[Tensor, list[int]]:
     """([B, 1] the last token of every row, how many tokens each has before it); zeros where none lives."""
-    tokens, starts = torch.zeros(size, 1, dtype=torch.int64), [0] * size
+    tokens, starts = [[0] for _ in range(model.batch)], [0] * model.batch
     for number, row in live.items():
-        tokens[number, 0] = row.tokens[-1]
+        tokens[number] = row.tokens[-1:]
         starts[number] = len(row.tokens) - 1
-    return tokens, starts
+    return sent(tokens, model.device), starts

@@ -105,10 +105,16 @@ class Tokens(list[int]):
         return None if self._latest is None or held < count else self._latest[held - count :]
 
 
+def sent(values: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """Integers of the host as a tensor on a device; of CUDA through pinned memory, so that nobody waits."""
+    made = torch.from_numpy(np.array(values, np.int64))
+    return made.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else made.to(device)
+
+
 def last_tokens(tokens: Sequence[int], count: int, device: torch.device) -> Tensor:
     """[count] the last tokens of a sequence, copied to the device only where they are not on it."""
     held = tokens.on_device(count) if isinstance(tokens, Tokens) else None
-    return torch.from_numpy(np.array(tokens[-count:])).to(device) if held is None else held
+    return sent(tokens[-count:], device) if held is None else held
 
 
 class Drafter(Protocol):

@@ -132,9 +132,9 @@ def edge_of_largest(probs: Tensor, largest: Tensor, top_p: float) -> Edge:
     """The same from the most probable tokens [n, k], and those that tie with the last of them."""
     k, falling = largest.shape[-1], probs.gather(-1, largest)
     mass = falling.cumsum(-1, dtype=torch.float64)
-    edge = falling.gather(-1, _crossing(mass, top_p).clamp_(max=k - 1))
+    edge = falling.gather(-1, _crossing(mass, top_p).clamp(max=k - 1))
     count = (probs >= edge).sum(-1, keepdim=True)
-    return edge, mass.gather(-1, (count - 1).clamp_(0, k - 1)) + (count - k).clamp_(min=0) * edge.double()
+    return edge, mass.gather(-1, (count - 1).clamp(0, k - 1)) + (count - k).clamp_(min=0) * edge.double()
 
 
 # A probability in float32 has two digits of 15 bits, since 1.0 is below 2 ** 30 as an integer.
@@ -156,11 +156,11 @@ def edge_by_digits(probs: Tensor, top_p: float) -> Edge:
     wide, wanted = probs.double(), probs.new_full((len(probs), 1), top_p, dtype=torch.float64)
     high, low = (below >> _DIGIT_BITS).long(), (below & (_DIGITS - 1)).long()
     reached = _mass_before(high, wide)
-    digit = (torch.searchsorted(reached, wanted) - 1).clamp_(0, _DIGITS - 1)
+    digit = (torch.searchsorted(reached, wanted) - 1).clamp(0, _DIGITS - 1)
     reached = _mass_before(low, torch.where(high == digit, wide, 0.0)) + reached.gather(-1, digit)
-    last = (torch.searchsorted(reached, wanted) - 1).clamp_(0, _DIGITS - 1)
+    last = (torch.searchsorted(reached, wanted) - 1).clamp(0, _DIGITS - 1)
     # The least of all is 0, where rounding leaves even all of them below top_p.
-    edge = (_ONE - (digit << _DIGIT_BITS | last)).clamp_(min=0).int().view(torch.float32)
+    edge = (_ONE - (digit << _DIGIT_BITS | last)).clamp(min=0).int().view(torch.float32)
     return edge, reached.gather(-1, last + 1)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from spsbench.decode.batch import BatchModel
+from spsbench.decode.protocols import sent
 from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, attention_window, text_config, tolerance
 from spsbench.models.onnx_graph import build_graph
@@ -130,7 +131,7 @@ class StaticLM:
 
     def score(self, tokens: Tensor, starts: Sequence[int], last: int) -> Tensor:
         span = self.span_of(max(starts) + tokens.shape[1])
-        return self.score_at(tokens, torch.tensor(starts, device=self.device), last, span)
+        return self.score_at(tokens, sent(starts, self.device), last, span)
 
     def score_at(self, tokens: Tensor, starts: Tensor, last: int, span: int) -> Tensor:
         """``score`` with ``starts`` [B] on the device; after it no row has more than ``span`` tokens."""
