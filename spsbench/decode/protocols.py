@@ -94,8 +94,8 @@ class Tokens(list[int]):
         super().__init__(tokens)
         self._latest = latest
 
-    def add(self, new: Sequence[int], latest: Tensor) -> None:
-        """Append tokens, the last of which are ``latest`` on the device."""
+    def add(self, new: Sequence[int], latest: Tensor | None) -> None:
+        """Append tokens, the last of which are ``latest`` on the device; None if they are not there."""
         self += new
         self._latest = latest
 

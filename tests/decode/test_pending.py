@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from spsbench.decode import protocols, sampling
-from spsbench.decode.algorithms import start
-from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode import sampling
 from spsbench.decode.protocols import Tokens, last_tokens
 from spsbench.decode.rejection import Draft, Verdict, all_decided
 from spsbench.decode.sampling import UniformStream
-from spsbench.drafters.model import ModelDrafter
-from spsbench.law.enumeration import TableModel, random_rows
 from spsbench.records import SamplingParams
 from spsbench.whatif.bench.forced import SyntheticAcceptance
 
@@ -34,21 +29,6 @@ def test_the_last_tokens_are_those_of_the_device_as_far_as_it_has_them() -> None
     for text in (tokens, list(tokens)):
         assert last_tokens(text, 3, CPU).tolist() == [7, 8, 9]
     assert Tokens([5]).on_device(1) is None
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_pending_tokens_are_never_copied_up(same: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the prompt all that is scored comes from the device, and both models have read the text."""
-    target, draft = (TableModel(random_rows(6, seed), 6) for seed in (1, 1 if same else 2))
-    monkeypatch.setattr(protocols, "np", SimpleNamespace(array=lambda *given: pytest.fail("from the host")))
-    begin = start(target, ModelDrafter(draft, PLAIN, CPU), [1, 2, 3], 3, PLAIN, UniformStream(1, CPU))
-    text, lengths = [1, 2, 3], set[int]()
-    for loop, _ in zip(begin(Stopwatch(FakeClock())), range(12), strict=False):
-        text += loop.tokens
-        lengths.add(len(loop.tokens))
-        assert target._fed == text[:-1]
-        assert draft._fed == text[: draft.length]
-    assert (lengths == {4}) == same
 
 
 def test_several_drafts_are_decided_in_one_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,10 @@ def waits(device: Device) -> list[int]:
     return [device.counts.waited(f"loop {number}") for number in range(LOOPS)]
 
 
+def up_bytes(device: Device) -> int:
+    return sum(device.counts.up_bytes[f"loop {number}"] for number in range(LOOPS))
+
+
 def on_cpu(k: int, sampling: SamplingParams, seed: int = 0, length: int = 9) -> list[int]:
     target, draft = make_pair("llama", 0.5)
     asked = request(length, sampling, seed, fixed_length=True)
@@ -67,6 +71,7 @@ def test_the_eager_engine_waits_once_a_loop(k: int, sampling: SamplingParams) ->
         loops = engine.start(request(9, sampling))(Stopwatch(FakeClock()))
         tokens = [token for loop in counted(device, loops) for token in loop.tokens]
         assert waits(device) == [1] * LOOPS
+        assert not up_bytes(device)
         assert tokens[:NEW] == expected[: len(tokens)]
 
 
@@ -84,6 +89,7 @@ def test_a_graphed_loop_is_few_launches_and_one_wait(k: int, sampling: SamplingP
         loops = (batch.loop(watch)[0] for _ in range(LOOPS))
         tokens = [token for loop in counted(device, loops) for token in loop.tokens]
         assert waits(device) == [1] * LOOPS
+        assert not up_bytes(device)
         launched = [device.counts.launched(f"loop {number}") for number in range(LOOPS)]
         assert launched == [(3 if k else 1) + 3] * LOOPS
         assert tokens[:NEW] == expected[: len(tokens)]
