@@ -82,7 +82,7 @@ class Batch(ABC):
     Attributes:
         size: B.
         live: the rows that have a sequence, by their numbers from 0.
-        shared: phases of one shape, however many rows are live.
+        shared: phases that cost the same, however many rows are live.
     """
 
     shared: tuple[Phase, ...] = ("draft", "verify")
@@ -122,6 +122,11 @@ class Batch(ABC):
 
 class BatchArS(Batch):
     """Algorithm 1 for B sequences: one token of each a loop."""
+
+    def __init__(self, target: BatchModel, sampling: SamplingParams) -> None:
+        super().__init__(target, sampling)
+        if target.device.type != "cpu":  # as many kernels draw for one row as for all
+            self.shared = ("draft", "verify", "sample")
 
     def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
         live = sorted(self.live.items())

@@ -215,7 +215,7 @@ class BatchedEngine:
 
     A forward has one shape, however many rows are live, so a sequence is charged with what its row takes:
     the B-th part of each forward it was in, and the part of one live row of what else a loop does, unless
-    that has one shape too (``Batch.shared``). Its
+    that costs the same for all rows too (``Batch.shared``). Its
     seconds over its tokens are then those of a full batch, whose throughput is one over them, and the last
     sequences of a wave, whose neighbours are not replaced, cost no more than the others. ``latency_s`` is
     what passed from the end of its prefill to its last token, other rows' prefills included.
