@@ -18,7 +18,7 @@ NOT_RUN = {
         "an engine or server of others; tests/cli/test_peers.py"
     ),
     r"--hardware": "configurations of the reader's; tests/cli/test_hardware.py",
-    r"--engine graphed": "a GPU",
+    r"--device cuda": "a GPU",
     r"--follow|^audit FILE": "others' files; tests/cli/test_follow.py, tests/cli/test_evidence_file.py",
     r"^replay \w+\.(json|yaml)": "others' files; tests/cli/test_foreign.py",
     r"--quantise": "the extra `large`; tests/cli/test_settings.py",

@@ -127,7 +127,7 @@ RUN: Panels = {
     MACHINE: {
         "--engine LIST": (
             'What runs the loops, see `spsbench list engines`; any program as worker:"COMMAND"; a server as '
-            "openai:URL. Default: eager."
+            "openai:URL. Default: eager; on CUDA graphed, if every arm can be captured."
         ),
         "--batch LIST": "Batch sizes, each arm at each: 1,2,4,8. Default: 1.",
         "--concurrency LIST": (

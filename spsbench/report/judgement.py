@@ -11,7 +11,7 @@ from spsbench.axes import EAGER, MODEL, label, place
 from spsbench.report import wording
 from spsbench.report.tables import Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, Run, brackets, counted, escape, full_name, number, speedup
-from spsbench.stats.conditions import percent
+from spsbench.stats.conditions import is_undecided, percent
 from spsbench.stats.losslessness import ALARM, UNBOUNDED, bounds, leakage_bound
 from spsbench.stats.predict.roofline import DISPATCH_BOUND, weak_baseline
 from spsbench.summary_types import (
@@ -40,15 +40,13 @@ def weak(summary: Summary) -> list[str]:
         lines.append(f"Weak baseline: ArS reaches {100 * share:.0f}% of its bandwidth floor.")
     on_device = [
         (row, host_ms / loop_ms)
-        for row in summary["rows"]
+        for row in ([] if is_undecided(summary) else summary["rows"])
         if (host_ms := wording.phase_ms(row["loop_time"], "host")) is not None
         and (loop_ms := wording.phase_ms(row["loop_time"], "loop"))
     ]
     if bound := [of_loop for _, of_loop in on_device if of_loop > LAUNCH_BOUND_SHARE]:
         ends = dict.fromkeys(f"{each:.0%}" for each in (min(bound), max(bound)))
-        lines.append(
-            f"Launch-bound: {' to '.join(ends)} of a loop is the host: the device waits for launches."
-        )
+        lines.append(f"Launch-bound: {' to '.join(ends)} of a loop is the host, for which the device waits.")
     # A row that has fallen back from graphs is eager, too: there is nothing to be done.
     eager = any(row["engine"] == EAGER and not row["arm"].endswith("@graphed") for row, _ in on_device)
     if lines and eager and "engine" not in summary:

@@ -1,4 +1,4 @@
-"""Times of our engines on an emulated device with a virtual clock: phases, batches, and what is waited for."""
+"""Times of our engines on an emulated device with a virtual clock: phases, batches, what is waited for."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_what_of_a_loop_is_the_host_is_in_the_headline_and_what_to_do() -> None:
 
     floor = "Weak baseline: ArS reaches 24% of its bandwidth floor."
     remedy = " --engine graphed launches a loop at once."
-    bound = "Launch-bound: 71% to 98% of a loop is the host: the device waits for launches."
+    bound = "Launch-bound: 71% to 98% of a loop is the host, for which the device waits."
     assert weak({"ars": 9.8, "sps": 7.1}) == [floor, bound + remedy]
     assert weak({"ars": 9.8, "sps": 7.1}, engine="eager: it has sliding attention") == [floor, bound]
     assert weak({"ars": 0.4, "sps": 0.3}) == [floor + remedy]
