@@ -177,8 +177,8 @@ class DeviceSeconds(Mapping[str, float]):
 
     def __init__(self, begin: _Moment, laps: _Laps) -> None:
         self._laps: tuple[_Moment, _Laps] | None = (begin, laps)
-        self._seconds = dict.fromkeys(PHASES, 0.0)
-        self._paced = dict.fromkeys(PHASES, 0.0)
+        self._seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+        self._paced: dict[str, float] = dict.fromkeys(PHASES, 0.0)
 
     @property
     def paced_by_host(self) -> Mapping[str, float]:
