@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
 import shutil
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -208,14 +209,50 @@ def load(
 
 
 def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size: int, flag: str) -> TorchLM:
-    """Load a model over transformers' own forward; a quantised checkpoint as its configuration says."""
-    # Quantised weights cannot be moved after loading: transformers places them, by means of accelerate.
-    placed = source.quantization is not None and device.type != "cpu"
-    model = from_pretrained(source, dtype, device, flag, {"device_map": {"": device}} if placed else {})
-    packed = source.quantization or Precision.read(dtype).quantise
+    """Load a model over transformers' own forward; a quantised checkpoint as its configuration says.
+
+    Onto a device each tensor goes as it is read: the host never holds the model.
+    """
+    # Quantised weights cannot be moved after loading, and need accelerate to be placed.
+    packed = source.quantization is not None or Precision.read(dtype).quantise is not None
+    onto = (
+        {"device_map": {"": device}} if device.type != "cpu" and (packed or _takes_directly(device)) else {}
+    )
+    with _one_by_one() if onto and not packed else nullcontext():
+        model = from_pretrained(source, dtype, device, flag, onto)
     with typed_errors(source.name, flag):
         model = model if packed else model.to(device)
     return _over_torch(model, source.tokenizer.border, vocab_size)
+
+
+_LEAST_BYTES = 5 << 28  # transformers asks the device for its memory less 1.2 GiB before it loads
+
+
+def _takes_directly(device: torch.device) -> bool:
+    """Whether transformers loads onto a device tensor by tensor."""
+    return device.type != "cuda" or torch.cuda.get_device_properties(device).total_memory > _LEAST_BYTES
+
+
+@contextmanager
+def _one_by_one() -> Iterator[None]:
+    """Have transformers load onto one device without accelerate, and a tensor when its turn comes.
+
+    It wants accelerate before it reads where tensors are to go, and for a single device does not use it. Its
+    threads would bring experts to the device before the ones before them are merged: twice their memory.
+    """
+    from transformers.integrations import accelerate as placing
+
+    usual, sequential = placing.is_accelerate_available, "HF_DEACTIVATE_ASYNC_LOAD"
+    before = os.environ.get(sequential)
+    placing.is_accelerate_available = lambda *given, **named: True
+    os.environ[sequential] = "1"
+    try:
+        yield
+    finally:
+        placing.is_accelerate_available = usual
+        os.environ.pop(sequential)
+        if before is not None:
+            os.environ[sequential] = before
 
 
 def _over_torch(model: Any, border: Border | None, vocab_size: int) -> TorchLM:
