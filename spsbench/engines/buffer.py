@@ -288,6 +288,9 @@ def transform_numbers(n: int, seed: int, like: Tensor) -> Tensor:
 MOST_BYTES = 256 << 20
 """Of rows that a sequence keeps before it is reduced to records."""
 
+PORTION_BYTES = 64 << 20
+"""Of rows that are reduced at a time: beside them lie several copies of as many."""
+
 
 class LoopBuffer:
     """Keeps what is known of a sequence; what needs the rows is worked out in ``flush``.
@@ -395,13 +398,13 @@ class LoopBuffer:
         self.losslessness = added(self.losslessness, sums)
 
     def _portions(self) -> Iterator[list[TruncatedLoop]]:
-        """The open loops in parts whose rows take little more than ``most_bytes`` as tensors."""
+        """The open loops in parts whose rows take little more than ``PORTION_BYTES`` as tensors."""
         part: list[TruncatedLoop] = []
         taken = 0
         for loop in self._open:
             part.append(loop)
             taken += sum(rows.dense_nbytes for rows in loop.rows.values())
-            if taken > self._most_bytes:
+            if taken > min(PORTION_BYTES, self._most_bytes):
                 yield part
                 part, taken = [], 0
         if part:

@@ -72,6 +72,11 @@ ROWS = 64
 """Positions of a text that are read at a time, where a vocabulary is large: its rows as tensors."""
 
 
+def rows_at_a_time(vocab_size: int) -> int:
+    """How many positions are read at a time: more of a small vocabulary."""
+    return max(ROWS, _CHUNK_ELEMENTS // vocab_size)
+
+
 @torch.inference_mode()
 def readings(
     target: CausalLM,
@@ -88,7 +93,7 @@ def readings(
     part; a caller that lets go of a part before it takes the next one holds the rows of one.
     """
     text = _Text(target, draft, prompt, tokens, sampling, draft_sampling or sampling, target.dtype)
-    rows = rows or max(ROWS, _CHUNK_ELEMENTS // target.vocab_size)
+    rows = rows or rows_at_a_time(target.vocab_size)
     given = (text.sequence[:-1], len(tokens), rows)
     drafts = None if text.draft is None else text.draft.score_uncached_parts(*given)
     first = 0

@@ -230,6 +230,19 @@ def available_bytes(device: torch.device) -> int | None:
     return None
 
 
+def forget_device_peak(device: torch.device) -> None:
+    """``device_peak`` counts from here on."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def device_peak(device: torch.device) -> dict[str, int]:
+    """For run.json the most bytes that tensors took on a device, weights included; nothing of a CPU."""
+    if device.type != "cuda":
+        return {}
+    return {"device_peak_bytes": int(torch.cuda.max_memory_allocated(device))}
+
+
 def require_memory(
     target: ModelSource,
     draft: ModelSource | None,

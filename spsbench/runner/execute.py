@@ -22,7 +22,14 @@ from spsbench.errors import UnavailableError
 from spsbench.gpu import NvmlBoard, gpu_watched
 from spsbench.models.device import Gpu, computing_by, title
 from spsbench.models.faults import settle
-from spsbench.models.memory import cache_bytes, cache_shared, measured_bandwidth, threads_by_size
+from spsbench.models.memory import (
+    cache_bytes,
+    cache_shared,
+    device_peak,
+    forget_device_peak,
+    measured_bandwidth,
+    threads_by_size,
+)
 from spsbench.models.pair import Pair, load_pair
 from spsbench.models.torch_lm import TorchLM
 from spsbench.paths import results_dir
@@ -156,6 +163,7 @@ def _generate(
         engines = backends.all([arm for arm in plan.arms if arm in arms or not is_peer(arm)])
         note_facts(store, facts_of(plan, engines, pair, backends.fallbacks), watcher)
         if due or again:
+            forget_device_peak(plan.device)  # of what only looked at the machine
             condition = conditions.settle(store, [now])[0]
             found = conditions.meter_of(
                 plan.device, plan.config.tensor_parallel, placed=plan.placement is not None
@@ -168,7 +176,7 @@ def _generate(
                 else:
                     warm_up(plan, engines, next(stopping.all_turns(plan)))
                 timer.measure_again(watcher)
-            store.note(peak_memory_bytes=peak_memory_bytes())
+            store.note(peak_memory_bytes=peak_memory_bytes(), **device_peak(plan.device))
             _note_peers(store, peers)
         prove(plan, store, pair, backends, watcher)
 
@@ -253,7 +261,8 @@ def _loaded(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:
     """``load`` for a run in this process, on as many threads as it began with."""
     names = " and ".join(dict.fromkeys([plan.source.target.name, plan.source.draft.name]))
     place = title(plan.device)
-    watcher.loading(names if place is None else f"{names} on {place}")
+    needs = "" if plan.room is None or plan.device.type == "cpu" else plan.room.sentence(plan.device)
+    watcher.loading((names if place is None else f"{names} on {place}") + (needs and f", which {needs}"))
     if plan.fallback:
         watcher.warned(f"The forwards run over torch, not ONNX Runtime: {plan.fallback}.")
     recorded = conditions.recorded_threads(plan, store)

@@ -8,20 +8,18 @@ from typing import Any, Protocol
 
 import torch
 
-from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION
+from spsbench.axes import EAGER, MODIFIED_REJECTION
 from spsbench.config import RunConfig
-from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
+from spsbench.config.models import AUTO, TORCH, Precision
 from spsbench.decode.processors import bound
 from spsbench.drafters.registry import drafter_kind, rule_kind, shape_in
 from spsbench.engines.arms import is_lossless, is_peer, task_and_arms
-from spsbench.engines.buffer import MOST_BYTES
 from spsbench.engines.hf import RULES
 from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
 from spsbench.execution import sandbox_level
 from spsbench.models.causal_lm import attention_window
 from spsbench.models.device import resolve_device
-from spsbench.models.memory import cache_bytes_per_token, computed_width, require_free, weight_bytes
 from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits
 from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
@@ -35,6 +33,7 @@ from spsbench.runner.engines import (
     usual_engine,
 )
 from spsbench.runner.ranks import backend_asked, require_split_arms, split_over
+from spsbench.runner.room import Room, room_of
 from spsbench.stats.certainty import OVER_TIME
 from spsbench.tasks import answers
 from spsbench.tasks.answers import ExtractionRule
@@ -93,6 +92,7 @@ class Plan:
     placement: Placement | None = None
     claims: Mapping[str, Claim] = field(default_factory=dict)
     usual: UsualEngine | None = None
+    room: Room | None = None
 
     @property
     def dtypes(self) -> tuple[str, str]:
@@ -298,7 +298,11 @@ def plan(config: RunConfig, *, choose_engine: bool = False) -> Plan:
     kept = tuple(prompts[index::count])
     for flag, message, remedy in _too_much(config, source, arms, longest + max_new_tokens, prompts, kept):
         raise UsageError(message, flag=flag, remedy=remedy)
-    _require_room(arms, source, dtypes, device, backend, longest + reserve)
+    room = None
+    if placement is None:
+        sizes = (longest + reserve, max_new_tokens, config.tensor_parallel if device.type != "cpu" else 1)
+        room = room_of(arms, source, dtypes, device, backend, *sizes)
+        room.require(device)
     return Plan(
         config=config,
         task=task,
@@ -316,6 +320,7 @@ def plan(config: RunConfig, *, choose_engine: bool = False) -> Plan:
         sandbox=sandbox,
         placement=placement,
         usual=usual,
+        room=room,
     )
 
 
@@ -404,34 +409,3 @@ def _too_much(
     if widest > 1 and sequences < widest:
         message = f"batches of {widest} are never full with {sequences} sequences an arm."
         yield "--batch", message, "Raise --limit or --samples, or give a smaller batch."
-
-
-def _require_room(
-    arms: Sequence[Arm],
-    source: PairSource,
-    dtypes: tuple[str, str],
-    device: torch.device,
-    backend: str,
-    slots: int,
-) -> None:
-    """Refuse batches that do not fit into memory.
-
-    That is the models, their weights packed again for blocks of several tokens, the caches of all rows and
-    what is kept of each until its output is done.
-    """
-    sizes = sorted({arm.batch for arm in arms if arm.batch > 1})
-    if not sizes:
-        return
-    speculates = any(arm.method == "sps" for arm in arms)
-    drafts = any(arm.method == "draft" or (arm.method == "sps" and arm.drafter.name == MODEL) for arm in arms)
-    weights = per_token = 0
-    for model, dtype, flag in zip(
-        (source.target, source.draft), dtypes, ("--target", "--draft"), strict=True
-    ):
-        if drafts or flag == "--target":
-            weights += weight_bytes(model, dtype, flag) or 0
-            per_token += cache_bytes_per_token(model.config, computed_width(model, dtype))
-    copies = 1 + (len(sizes) if speculates and backend == ONNXRUNTIME else 0)
-    needed = copies * weights + sum(sizes) * slots * per_token + MOST_BYTES
-    what = f"the models and caches of {sum(sizes)} rows, {slots} tokens each,"
-    require_free(needed, device, what, "--batch", "Give smaller or fewer batches, or --max-new-tokens.")

@@ -359,15 +359,8 @@ def _samples(
 
 
 _PER_ARM = ("target_mode", "draft_mode")
-_OF_ONE_SHARD = (
-    "environment",
-    "models",
-    *_PER_ARM,
-    "peak_memory_bytes",
-    "bandwidth_bytes_per_s",
-    "proof",
-    "workers",
-)
+_PEAKS = ("peak_memory_bytes", "device_peak_bytes")
+_OF_ONE_SHARD = ("environment", "models", *_PER_ARM, *_PEAKS, "bandwidth_bytes_per_s", "proof", "workers")
 
 
 def _combined(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -393,7 +386,7 @@ def _combined(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) ->
         seen = {arm: {str(mode.get(arm)) for mode in modes} for mode in modes for arm in mode}
         found[key] = {arm: "mixed" if len(values) > 1 else values.pop() for arm, values in seen.items()}
     found |= {"shard": None, "token_texts": texts}
-    found["peak_memory_bytes"] = max((info.get("peak_memory_bytes", 0) for info in infos), default=0)
+    found |= {key: max(info.get(key) or 0 for info in infos) for key in _PEAKS if key in found}
     found["shards"] = [
         {
             "shard": info["shard"],

@@ -1,0 +1,127 @@
+"""What a run will take of a device's memory: the weights, and what is beside them in its longest sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from spsbench.axes import MODEL
+from spsbench.config.models import ONNXRUNTIME
+from spsbench.engines.arms import GRAPHED, is_peer
+from spsbench.engines.buffer import MOST_BYTES, PORTION_BYTES
+from spsbench.engines.rescore import rows_at_a_time
+from spsbench.models.causal_lm import roomy
+from spsbench.models.memory import (
+    available_bytes,
+    cache_bytes_per_token,
+    computed_width,
+    require_free,
+    weight_bytes,
+)
+from spsbench.models.pair import PairSource
+from spsbench.records import Arm
+
+_GIB = 1 << 30
+_ROW_BYTES = 4  # of a number of a warped row
+_COPIES = 5
+"""Of the rows that are reduced to records at a time: both models', joined, and a loop's beside each other."""
+_READ_COPIES = 7
+"""Of the rows that are read again at a time, as float32: measured, 272 MB for 64 rows of 151,936 tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bytes that a run takes on its device at most.
+
+    Attributes:
+        weights: None where they are not known before they are downloaded.
+        caches: keys and values of the longest sequence, of every row of a batch.
+        rows: what is kept of the loops until it is reduced to records, or what reading again takes.
+        sequences: the most that are decoded at once.
+        slots: tokens of the longest one.
+    """
+
+    weights: int | None
+    caches: int
+    rows: int
+    sequences: int
+    slots: int
+
+    @property
+    def total(self) -> int:
+        return (self.weights or 0) + self.caches + self.rows
+
+    def sentence(self, device: torch.device) -> str:
+        """``needs 18.2 GiB of 79.1 GiB free: ...``; empty where either is not known."""
+        free = available_bytes(device)
+        if free is None or self.weights is None:
+            return ""
+        parts = {"weights": self.weights, "caches": self.caches, "rows": self.rows}
+        each = ", ".join(f"{name} {size / _GIB:.3g}" for name, size in parts.items())
+        return f"needs {self.total / _GIB:.3g} GiB of {free / _GIB:.3g} GiB free: {each}"
+
+    def require(self, device: torch.device) -> None:
+        """Refuse a run that does not fit.
+
+        Raises:
+            UsageError: with the flag that takes most beside the weights.
+        """
+        what = f"the models, the caches of {self.sequences} sequences of {self.slots} tokens and their rows"
+        flag, remedy = "--batch", "Give smaller or fewer batches, or fewer --max-new-tokens."
+        if self.sequences == 1:
+            what = f"the models, the caches of {self.slots} tokens and their rows"
+            flag, remedy = "--max-new-tokens", "Give fewer, shorter prompts, or --dtype bfloat16."
+        require_free(self.total, device, what, flag, remedy)
+
+
+def room_of(
+    arms: Sequence[Arm],
+    source: PairSource,
+    dtypes: tuple[str, str],
+    device: torch.device,
+    backend: str,
+    slots: int,
+    max_new_tokens: int,
+    split: int = 1,
+) -> Room:
+    """What a run of the arms takes whose longest sequence has ``slots`` tokens, the last draft included.
+
+    Args:
+        split: over how many processes the target is split.
+    """
+    own = [arm for arm in arms if not is_peer(arm)]
+    sizes = sorted({arm.batch for arm in own if arm.batch > 1})
+    drafts = any(arm.method == "draft" or (arm.method == "sps" and arm.drafter.name == MODEL) for arm in own)
+    # Batches over ONNX Runtime have the weights packed again for blocks of several tokens.
+    speculates = any(arm.method == "sps" for arm in own)
+    copies = 1 + (len(sizes) if speculates and backend == ONNXRUNTIME else 0)
+    packed_on = None if backend == ONNXRUNTIME else device
+    models = zip((source.target, source.draft), dtypes, ("--target", "--draft"), (split, 1), strict=True)
+    weights: int | None = 0
+    per_token = 0
+    for model, dtype, flag, shares in models:
+        uses = flag == "--target" or drafts
+        if uses:
+            per_token += cache_bytes_per_token(model.config, computed_width(model, dtype)) // shares
+        # The draft is loaded whatever drafts; one that is the target itself once.
+        if flag == "--draft" and source.is_one(dtypes) and split == 1:
+            continue
+        size = weight_bytes(model, dtype, flag, packed_on)
+        if size is None or weights is None:
+            weights = None
+        else:
+            weights += (copies if uses else 1) * size // shares
+    columns = sum(sizes) * slots
+    single = [arm for arm in own if arm.batch == 1]
+    columns += roomy(slots, slots) if any(arm.engine != GRAPHED for arm in single) else 0
+    columns += slots if any(arm.engine == GRAPHED for arm in single) else 0
+    row = source.vocab_size * _ROW_BYTES
+    widest = max((2 * arm.k + 1 for arm in own), default=1)
+    at_once = max((arm.batch for arm in own), default=1)
+    # On a CPU a row is as long as its nucleus until it is reduced.
+    kept = 0 if device.type == "cpu" else min(MOST_BYTES, at_once * max_new_tokens * widest * row)
+    kept += _COPIES * min(PORTION_BYTES, max_new_tokens * row)
+    read = _READ_COPIES * min(rows_at_a_time(source.vocab_size), max_new_tokens) * row
+    return Room(weights, columns * per_token, max(kept, read), at_once, slots)

@@ -1,0 +1,123 @@
+"""What a run takes of a device is known before anything is loaded: said on a GPU, refused if too much."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from commandline import SMALL, call
+
+from spsbench.engines.buffer import MOST_BYTES, PORTION_BYTES
+from spsbench.models import memory
+from spsbench.records import Arm, SamplingParams, Spec
+from spsbench.runner import room
+from spsbench.runner.room import Room, room_of
+
+GIB = 1 << 30
+NUCLEUS = SamplingParams(top_p=0.95)
+ARS = Arm("ars", 0, "eager", "nucleus", NUCLEUS)
+SPS = Arm("sps", 4, "eager", "nucleus", NUCLEUS)
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+
+class Config(SimpleNamespace):
+    is_encoder_decoder = False
+    dtype = torch.bfloat16
+
+    def get_text_config(self) -> Config:
+        return self
+
+
+def source_of(*, one: bool = False, vocab_size: int = 151_936) -> Any:
+    def model(layers: int) -> Any:
+        sizes = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096, "head_dim": 128}
+        return SimpleNamespace(config=Config(num_hidden_layers=layers, **sizes), name=f"m{layers}")
+
+    return SimpleNamespace(
+        target=model(36), draft=model(28), vocab_size=vocab_size, is_one=lambda dtypes: one
+    )
+
+
+@pytest.fixture
+def sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 GB of a target, 1.2 GB of a draft."""
+    found = {"m36": 16_000_000_000, "m28": 1_200_000_000}
+    monkeypatch.setattr(room, "weight_bytes", lambda model, *given: found[model.name])
+
+
+def of(*arms: Arm, slots: int = 4096, tokens: int = 1024, device: torch.device = GPU, **more: Any) -> Room:
+    return room_of(arms, source_of(**more), ("auto", "auto"), device, "torch", slots, tokens)
+
+
+TARGET, DRAFT = (2 * layers * 8 * 128 * 2 for layers in (36, 28))
+
+
+@pytest.mark.usefixtures("sizes")
+def test_weights_and_caches_are_those_of_the_models_that_the_arms_use() -> None:
+    columns = 4608  # an eighth more than 4,096, as a cache grows
+    alone, both = of(ARS), of(ARS, SPS)
+    assert (alone.weights, both.weights) == (17_200_000_000,) * 2, "the draft is loaded for the proof"
+    assert alone.caches == columns * TARGET
+    assert both.caches == columns * (TARGET + DRAFT)
+    lookup = Arm("sps", 4, "eager", "nucleus", NUCLEUS, drafter=Spec("lookup"))
+    assert of(ARS, lookup).caches == alone.caches
+    itself = of(ARS, SPS, one=True)
+    assert (itself.weights, itself.caches) == (16_000_000_000, both.caches)
+
+
+@pytest.mark.usefixtures("sizes")
+def test_every_row_of_a_batch_has_a_cache_and_so_has_a_fixed_shape() -> None:
+    batch = Arm("sps", 4, "eager", "nucleus", NUCLEUS, batch=8)
+    assert of(batch).caches == 8 * 4096 * (TARGET + DRAFT)
+    assert of(Arm("sps", 4, "graphed", "nucleus", NUCLEUS)).caches == 4096 * (TARGET + DRAFT)
+    assert of(batch).sequences == 8
+
+
+@pytest.mark.usefixtures("sizes")
+def test_rows_are_bounded_whatever_the_length() -> None:
+    assert of(SPS, tokens=100_000).rows == MOST_BYTES + 5 * PORTION_BYTES
+    assert of(SPS, tokens=100_000, device=CPU).rows == 5 * PORTION_BYTES, (
+        "there they are as long as a nucleus"
+    )
+    assert of(SPS, tokens=8, vocab_size=258).rows < 1 << 20
+    short = of(ARS, tokens=64, device=CPU)
+    assert short.rows == 7 * 64 * 151_936 * 4, "reading again takes more than the loops"
+
+
+def test_the_line_names_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "available_bytes", lambda device: 79 * GIB + GIB // 10)
+    found = Room(int(16.4 * GIB), int(1.1 * GIB), int(0.7 * GIB), 1, 4096)
+    expected = "needs 18.2 GiB of 79.1 GiB free: weights 16.4, caches 1.1, rows 0.7"
+    assert found.sentence(CPU) == expected
+    assert Room(None, 1, 1, 1, 1).sentence(CPU) == "", "weights that nobody knows"
+    monkeypatch.setattr(room, "available_bytes", lambda device: None)
+    assert found.sentence(CPU) == ""
+
+
+@pytest.mark.parametrize(
+    ("more", "flag"), [(("--set", "warmup=false"), "--max-new-tokens"), (("--batch", "2"), "--batch")]
+)
+def test_a_run_that_does_not_fit_is_refused_before_anything_is_loaded(
+    more: tuple[str, ...], flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = list[Room]()
+    real = room.room_of
+
+    def kept(*given: Any) -> Room:
+        found.append(real(*given))
+        return found[-1]
+
+    modules = [sys.modules[f"spsbench.runner.{name}"] for name in ("plan", "execute")]
+    monkeypatch.setattr(modules[0], "room_of", kept)
+    monkeypatch.setattr(modules[1], "load_pair", lambda *given, **named: pytest.fail("loaded"))
+    monkeypatch.setattr(memory, "available_bytes", lambda device: found[-1].total - 1 if found else 1 << 40)
+    given = ("--limit", 2, "--no-score", "--k", "2", *more, "--out", tmp_path / "run")
+    result = call("run", *SMALL, *given)
+    assert result.code == 2
+    assert result.err.count(f"error: {flag}: the models, the caches of") == 1
+    assert "but cpu has" in result.err
+    assert not (tmp_path / "run").exists()
