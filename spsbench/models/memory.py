@@ -85,6 +85,14 @@ def cache_bytes_per_token(config: Any, width_bytes: int) -> int:
     return int(2 * layers * kv_heads * head_dim * width_bytes)
 
 
+def forward_bytes_per_token(config: Any, width_bytes: int) -> int:
+    """Bytes between the layers of a forward for each of its tokens: the states that are added to, a norm's
+    and attention's, and the three widest of an MLP; 0 where the configuration does not say."""
+    text = text_config(config)
+    hidden = getattr(text, "hidden_size", None) or 0
+    return int((6 * hidden + 3 * (getattr(text, "intermediate_size", None) or 4 * hidden)) * width_bytes)
+
+
 def _first(config: Any, names: tuple[str, ...]) -> int:
     found = (getattr(config, name, None) for name in names)
     return next((int(value) for value in found if isinstance(value, int)), 0)

@@ -17,6 +17,7 @@ from spsbench.models.memory import (
     available_bytes,
     cache_bytes_per_token,
     computed_width,
+    forward_bytes_per_token,
     require_free,
     weight_bytes,
 )
@@ -39,6 +40,7 @@ class Room:
         weights: None where they are not known before they are downloaded.
         caches: keys and values of the longest sequence, of every row of a batch.
         rows: what is kept of the loops until it is reduced to records, or what reading again takes.
+        forward: what a forward of the longest sequence has between its layers.
         sequences: the most that are decoded at once.
         slots: tokens of the longest one.
     """
@@ -46,21 +48,22 @@ class Room:
     weights: int | None
     caches: int
     rows: int
+    forward: int
     sequences: int
     slots: int
 
     @property
     def total(self) -> int:
-        return (self.weights or 0) + self.caches + self.rows
+        return (self.weights or 0) + self.caches + self.rows + self.forward
 
     def sentence(self, device: torch.device) -> str:
         """``needs 18.2 GiB of 79.1 GiB free: ...``; empty where either is not known."""
         free = available_bytes(device)
         if free is None or self.weights is None:
             return ""
-        parts = {"weights": self.weights, "caches": self.caches, "rows": self.rows}
-        each = ", ".join(f"{name} {size / _GIB:.3g}" for name, size in parts.items())
-        return f"needs {self.total / _GIB:.3g} GiB of {free / _GIB:.3g} GiB free: {each}"
+        parts = {"weights": self.weights, "caches": self.caches, "rows": self.rows, "forward": self.forward}
+        each = ", ".join(f"{name} {_gib(size)}" for name, size in parts.items())
+        return f"needs {_gib(self.total)} GiB of {_gib(free)} GiB free: {each}"
 
     def require(self, device: torch.device) -> None:
         """Refuse a run that does not fit.
@@ -74,6 +77,10 @@ class Room:
             what = f"the models, the caches of {self.slots} tokens and their rows"
             flag, remedy = "--max-new-tokens", "Give fewer, shorter prompts, or --dtype bfloat16."
         require_free(self.total, device, what, flag, remedy)
+
+
+def _gib(size: int) -> str:
+    return f"{size / _GIB:.{1 if size >= 10 * _GIB else 2}f}"
 
 
 def room_of(
@@ -124,4 +131,5 @@ def room_of(
     kept = 0 if device.type == "cpu" else min(MOST_BYTES, at_once * max_new_tokens * widest * row)
     kept += _COPIES * min(PORTION_BYTES, max_new_tokens * row)
     read = _READ_COPIES * min(rows_at_a_time(source.vocab_size), max_new_tokens) * row
-    return Room(weights, columns * per_token, max(kept, read), at_once, slots)
+    forward = slots * forward_bytes_per_token(source.target.config, computed_width(source.target, dtypes[0]))
+    return Room(weights, columns * per_token, max(kept, read), forward, at_once, slots)

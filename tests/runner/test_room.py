@@ -35,6 +35,7 @@ class Config(SimpleNamespace):
 def source_of(*, one: bool = False, vocab_size: int = 151_936) -> Any:
     def model(layers: int) -> Any:
         sizes = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096, "head_dim": 128}
+        sizes["intermediate_size"] = 12_288
         return SimpleNamespace(config=Config(num_hidden_layers=layers, **sizes), name=f"m{layers}")
 
     return SimpleNamespace(
@@ -75,14 +76,13 @@ def test_every_row_of_a_batch_has_a_cache_and_so_has_a_fixed_shape() -> None:
     assert of(batch).caches == 8 * 4096 * (TARGET + DRAFT)
     assert of(Arm("sps", 4, "graphed", "nucleus", NUCLEUS)).caches == 4096 * (TARGET + DRAFT)
     assert of(batch).sequences == 8
+    assert of(batch).forward == 4096 * (6 * 4096 + 3 * 12_288) * 2
 
 
 @pytest.mark.usefixtures("sizes")
 def test_rows_are_bounded_whatever_the_length() -> None:
     assert of(SPS, tokens=100_000).rows == MOST_BYTES + 5 * PORTION_BYTES
-    assert of(SPS, tokens=100_000, device=CPU).rows == 5 * PORTION_BYTES, (
-        "there they are as long as a nucleus"
-    )
+    assert of(SPS, tokens=100_000, device=CPU).rows == 5 * PORTION_BYTES, "as long as a nucleus"
     assert of(SPS, tokens=8, vocab_size=258).rows < 1 << 20
     short = of(ARS, tokens=64, device=CPU)
     assert short.rows == 7 * 64 * 151_936 * 4, "reading again takes more than the loops"
@@ -90,10 +90,10 @@ def test_rows_are_bounded_whatever_the_length() -> None:
 
 def test_the_line_names_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "available_bytes", lambda device: 79 * GIB + GIB // 10)
-    found = Room(int(16.4 * GIB), int(1.1 * GIB), int(0.7 * GIB), 1, 4096)
-    expected = "needs 18.2 GiB of 79.1 GiB free: weights 16.4, caches 1.1, rows 0.7"
+    found = Room(int(16.4 * GIB), int(1.1 * GIB), int(0.5 * GIB), int(0.2 * GIB), 1, 4096)
+    expected = "needs 18.2 GiB of 79.1 GiB free: weights 16.4, caches 1.10, rows 0.50, forward 0.20"
     assert found.sentence(CPU) == expected
-    assert Room(None, 1, 1, 1, 1).sentence(CPU) == "", "weights that nobody knows"
+    assert Room(None, 1, 1, 1, 1, 1).sentence(CPU) == "", "weights that nobody knows"
     monkeypatch.setattr(room, "available_bytes", lambda device: None)
     assert found.sentence(CPU) == ""
 
