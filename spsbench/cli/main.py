@@ -192,11 +192,12 @@ def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -
         return BROKEN_PIPE
     if debug and isinstance(error, Exception):
         sys.stderr.write(harmless("".join(traceback.format_exception(error))))
-    match _of_the_machine(error):
-        case SpsbenchError() as found:
-            complain(str(found))
-            interruption.advise(found)
-            return found.exit_code
+    error = _of_the_machine(error)
+    match error:
+        case SpsbenchError():
+            complain(str(error))
+            interruption.advise(error)
+            return error.exit_code
         case typer.TyperException():  # what typer itself finds wrong with the arguments
             command = getattr(getattr(error, "ctx", None), "command_path", "spsbench")
             complain(f"{_sentence(error.format_message())} See `{command} --help`.")
@@ -207,9 +208,9 @@ def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -
             complain("out of memory. Choose a smaller pair, --dtype bfloat16 or another device.")
             return 1
         case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EROFS | errno.ENAMETOOLONG) if error.filename:
-            of_file = _of_a_file(error)
-            complain(str(of_file))
-            return of_file.exit_code
+            found = _of_a_file(error)
+            complain(str(found))
+            return found.exit_code
         case Exception():
             hint = "" if debug else " This is a fault of spsbench; --debug shows where."
             complain(f"{type(error).__name__}: {_first_line(error)}{hint}")

@@ -24,7 +24,7 @@ from spsbench.decode.processors import bound
 from spsbench.drafters.registry import PROCESSED, drafter_kind, rule_kind
 from spsbench.engines import rescore
 from spsbench.engines.arms import GRAPHED
-from spsbench.engines.rescore import RowsHeld, token_evidence
+from spsbench.engines.rescore import Reading, RowsHeld, token_evidence
 from spsbench.law.evidence import DECIDED, Sums, added
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.faults import is_out_of_memory, settle, shortage
@@ -93,16 +93,12 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     evidence = TokenEvidence(array("f"), array("f"), array("i"), array("f"), array("f"))
     parts = rescore.readings(target, draft, *given, sampling, told_sampling)
     for first, reading in parts:
-        own = None if again is None else again[first : first + len(reading.tokens)]
-        shown = rescore.recorded_rows(generation, first, reading.logits) if _shows_rows(arm) else None
-        judged = reading if shown is None else rescore.with_draft(reading, generation, first, shown, own)
-        sums = added(sums, scores.of(judged))
-        for rows, other in zip(held, (reading.logits, reading.draft_logits if drafts else own), strict=False):
-            assert other is not None
-            rows.add(first, other)
+        drawn = None if again is None else again[first : first + len(reading.tokens)]
+        _hold(held, first, (reading.logits, reading.draft_logits if drafts else drawn))
+        sums = added(sums, scores.of(_judged_with_own_draft(arm, generation, first, reading, drawn)))
         read = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
         evidence = evidence.followed_by(read)
-        reading = judged = shown = own = other = None  # the next part takes their place
+        del reading, drawn  # the next part takes their place
     sums = rescore.named_rescored(sums)
     for rows in held:
         sums |= rows.sums()
@@ -111,6 +107,22 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     generation.kept_rows = None
     generation.losslessness = (generation.losslessness or {}) | sums
     generation.token_evidence = evidence
+
+
+def _hold(held: Sequence[RowsHeld], first: int, logits: Sequence[Tensor | None]) -> None:
+    """Compare the rows that were kept, of the target and perhaps of the draft, with their models' logits."""
+    for rows, own in zip(held, logits, strict=False):
+        assert own is not None
+        rows.add(first, own)
+
+
+def _judged_with_own_draft(
+    arm: Arm, generation: Generation, first: int, reading: Reading, again: Tensor | None
+) -> Reading:
+    """A reading of the positions from ``first`` on with the rows of the drafter that the output had; as it is
+    where none were kept."""
+    shown = rescore.recorded_rows(generation, first, reading.logits) if _shows_rows(arm) else None
+    return reading if shown is None else rescore.with_draft(reading, generation, first, shown, again)
 
 
 def _shows_rows(arm: Arm) -> bool:
