@@ -68,7 +68,7 @@ def nvml_of(uuid: str | None) -> tuple[Any, Any]:
     """NVML and its handle of a board, or of a MIG slice; of the first board for None.
 
     Raises:
-        NoNvml: it cannot be had.
+        NoNvml: there is none.
     """
     try:
         nvml = import_module("pynvml")
@@ -282,13 +282,13 @@ def described(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     )
     attention = record.get("attention") or {}
     kinds = dict.fromkeys(value for role, value in attention.items() if role in ("target", "draft"))
-    precision = [
+    precision: list[str | None] = [
         _switched("TF32", record.get("tf32_matmul")),
         f"attention {' and '.join(kinds)}" if kinds else None,
         _switched("graphs", record.get("graphs")),
         _switched("torch.compile", record.get("compiled")),
     ]
-    found = {
+    found: dict[str, list[str | None]] = {
         "GPU software": [text.format(record[name]) for name, text in software if record.get(name)],
         "GPU power": [
             _limit(record.get("power_limit_w"), record.get("power_limit_default_w")),

@@ -273,11 +273,13 @@ def _require_prompts(count: int) -> None:
 
 def _pairs(ready: Plan, drafts: Sequence[str], progress: Progress) -> dict[str, Pair]:
     """The plan's pair, or its target with each draft that is named; of one draft the name is empty."""
+    from spsbench.models.device import title
     from spsbench.models.pair import load_pair
     from spsbench.runner.execute import load
 
     several = drafts if len(drafts) > 1 else ("",)
-    progress.stage("Loading the models", len(several))
+    where = "" if (gpu := title(ready.device)) is None else f" on {gpu}"
+    progress.stage(f"Loading the models{where}", len(several))
     if ready.fallback:
         progress.warned(f"The forwards run over torch, not ONNX Runtime: {ready.fallback}.")
     found = {several[0]: load(ready)}

@@ -93,7 +93,7 @@ def bench_pair(params: Mapping[str, Any]) -> None:
     threads = values.threads(params["threads"])
     from spsbench.cli.whatif_screen import bench_screen
     from spsbench.environment import describe_environment
-    from spsbench.models.device import resolve_device
+    from spsbench.models.device import Gpu, resolve_device
     from spsbench.models.hf_errors import quiet_libraries
     from spsbench.models.memory import suitable_threads
 
@@ -129,6 +129,8 @@ def bench_pair(params: Mapping[str, Any]) -> None:
         }
         for role, model in (("target", target), ("draft", draft))
     } | {"device": str(device), **study(target, draft, asked), "environment": describe_environment()}
+    if (gpu := Gpu.of(device)) is not None:
+        facts |= {"gpu": gpu.facts | {"now": gpu.state()}}
     present(lambda: facts, lambda: bench_screen(facts), json=params["json"], quiet=quiet)
 
 

@@ -180,6 +180,7 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
     """Each sampling and way of drafting to test, with the pair loaded once."""
     from spsbench.decode.processors import bound
     from spsbench.drafters.registry import HIDDEN, drafter_kind
+    from spsbench.models.device import title
     from spsbench.runner import plan
     from spsbench.runner.execute import load
     from spsbench.verify.subject import SamplerUnderTest
@@ -208,7 +209,8 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
         )
         name = arm.sampling_name if alone else arm.name
         tested = _Tested(name, arm, subject, ready.source.tokenizer, prompts)
-        say(f"Testing {tested.label}, {arm.sampling_name}", quiet=params["quiet"])
+        where = "" if (place := title(pair.device)) is None else f", on {place}"
+        say(f"Testing {tested.label}, {arm.sampling_name}{where}", quiet=params["quiet"])
         yield tested
 
 

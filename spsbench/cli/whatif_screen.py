@@ -350,9 +350,14 @@ def _read_at(facts: Facts) -> str:
     return "" if bandwidth is None else f"Memory is read at {bandwidth / 1e9:.1f} GB/s (measured). "
 
 
+def _device(facts: Facts) -> str:
+    gpu = facts.get("gpu")
+    return str(facts["device"]) if gpu is None else f"{gpu['name']}, {gpu['device']}"
+
+
 def _at_one_context(facts: Facts) -> list[RenderableType]:
     """Forwards, floors, the grid, and forced acceptance if there is any."""
-    place = f"{facts['device']}, {facts['threads']} threads, {facts['modes']['target']}"
+    place = f"{_device(facts)}, {facts['threads']} threads, {facts['modes']['target']}"
     title = f"Forwards after {facts['context']} tokens of context, {place}"
     columns = [right("model"), right("rows"), right("ms"), right("t(n)/t(1)", note="95%")]
     rows = []
@@ -402,7 +407,7 @@ def _forced(found: Facts) -> list[RenderableType]:
 
 def _by_context(facts: Facts) -> list[RenderableType]:
     """Forwards by context, what they allow, and one sentence."""
-    place = f"{facts['device']}, {facts['threads']} threads, {facts['modes']['target']}"
+    place = f"{_device(facts)}, {facts['threads']} threads, {facts['modes']['target']}"
     tables = {
         f"Forwards by context, {place}": forwards_table(facts),
         "What they read and allow": payoff_table(facts),
@@ -455,7 +460,7 @@ def payoff_table(facts: Facts) -> Table:
 
 def _by_batch(facts: Facts) -> list[RenderableType]:
     """Forwards by batch size, the speedups that they allow, those of real loops, and up to where they pay."""
-    place = f"{facts['device']}, {facts['threads']} threads, after {facts['context']} tokens"
+    place = f"{_device(facts)}, {facts['threads']} threads, after {facts['context']} tokens"
     ks = sorted({cell["k"] for cell in facts["cells"]})
     cells = {(cell["batch"], cell["k"]): cell for cell in facts["cells"]}
     rows = []

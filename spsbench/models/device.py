@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 
 from spsbench.environment import gpus
 from spsbench.errors import UsageError
-from spsbench.gpu import FACTS, STATE, Board, NvmlBoard, SmiBoard, board_of
+from spsbench.gpu import FACTS, STATE, Board, NoNvml, NvmlBoard, SmiBoard, board_of, gpu_watched, nvml_of
 from spsbench.models.fetch.cache import watcher
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -81,7 +82,7 @@ def why_unusable() -> str:
     if hidden is not None and (not hidden.strip() or hidden.strip().startswith("-")):
         return f"{VISIBLE} is {'empty' if not hidden.strip() else hidden.strip()}, which hides it"
     try:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
     except (RuntimeError, AssertionError) as error:
         said = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
         return f"{build} (CUDA {torch.version.cuda}) says: {said}"
@@ -145,7 +146,7 @@ def gpu_facts(device: torch.device, board: Board | None) -> dict[str, Any]:
         "memory_bytes": int(own.total_memory),
         "capability": f"{own.major}.{own.minor}",
         "cuda": torch.version.cuda,
-        "cudnn": _version(torch.backends.cudnn.version()),
+        "cudnn": _version(torch.backends.cudnn.version()),  # type: ignore[no-untyped-call]
         "visible_devices": os.environ.get(VISIBLE),
         "tf32_matmul": torch.backends.cuda.matmul.allow_tf32,
         "tf32_cudnn": torch.backends.cudnn.allow_tf32,
@@ -168,6 +169,24 @@ class Gpu:
             return None
         board = board_of(uuid_of(device))
         return cls(gpu_facts(device, board), board)
+
+    def not_followed(self) -> str | None:
+        """Why nothing is known of each sequence, which NVML alone tells fast enough; None if it does."""
+        if isinstance(self.board, NvmlBoard):
+            return None
+        try:
+            nvml_of(self.facts["uuid"])
+            return "NVML knows another board"
+        except NoNvml as reason:
+            return str(reason)
+
+    def of_sequence(self) -> dict[str, float]:
+        """What is known of a sequence as it ends, see ``NvmlBoard.of_sequence``."""
+        return self.board.of_sequence() if isinstance(self.board, NvmlBoard) else {}
+
+    def watched(self) -> AbstractContextManager[None]:
+        """See ``gpu_watched``."""
+        return gpu_watched(self.board)
 
     def state(self) -> dict[str, float | None]:
         return dict.fromkeys(STATE) if self.board is None else self.board.state()

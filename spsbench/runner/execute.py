@@ -19,7 +19,6 @@ from spsbench.engines.external.protocol import PeerError
 from spsbench.engines.local import Engine, torch_threads
 from spsbench.environment import load_1m, taken, taken_since
 from spsbench.errors import UnavailableError
-from spsbench.gpu import NvmlBoard, gpu_watched
 from spsbench.models.device import Gpu, computing_by, title
 from spsbench.models.faults import settle
 from spsbench.models.memory import (
@@ -229,21 +228,21 @@ class _Timer:
 def _recorded(
     gpu: Gpu | None, engines: Mapping[Arm, Engine], pair: Pair, store: RunStore, watcher: Watcher
 ) -> Iterator[None]:
-    """Keep in run.json what the GPU is, and its state before the block and after; see ``gpu_watched``."""
+    """Keep in run.json what the GPU is, and its state before the block and after; see ``Gpu.watched``."""
     if gpu is None:
         yield
         return
-    if not isinstance(gpu.board, NvmlBoard):
+    if (reason := gpu.not_followed()) is not None:
         watcher.warned(
-            "Clocks, throttling and other processes on the GPU are not recorded for each sequence, which "
-            "takes NVML: pip install 'spsbench[gpu]'."
+            f"Clocks, throttling and other processes on the GPU are not recorded for each sequence: "
+            f"{reason}. pip install 'spsbench[gpu]' brings NVML's package."
         )
     models = {"target": pair.target, "draft": pair.draft}
     built = {role: model.model for role, model in models.items() if isinstance(model, TorchLM)}
     graphs = any(engine.name == GRAPHED for engine in engines.values())
     record = gpu.facts | computing_by(built) | {"graphs": graphs, "before": gpu.state(), "after": None}
     store.note(gpu=record)
-    with gpu_watched(gpu.board):
+    with gpu.watched():
         yield
     store.note(gpu=record | {"after": gpu.state()})
 
@@ -408,8 +407,8 @@ def measure(
             lost = taken_since(before, worker if worker == _worker(engine) else None) | joules
             if group[place].arm.batch > 1:  # a row is not charged with all that passed
                 lost[ELAPSED] = perf_counter() - began_s
-            if gpu is not None and isinstance(gpu.board, NvmlBoard):
-                lost |= gpu.board.of_sequence()
+            if gpu is not None:
+                lost |= gpu.of_sequence()
             sample = read(group[place], answer)
             # What a sequence took as a whole is for --budget; no table of times has it.
             sample.conditions |= {"load_1m": load_1m()} | lost | {SPENT: perf_counter() - began_s}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -134,3 +135,28 @@ def test_a_process_has_one_pool_of_one_size() -> None:
     done = subprocess.run([sys.executable, "-c", SECOND_POOL], capture_output=True, text=True, check=True)
     said = "--threads ONNX Runtime keeps one thread pool a process, and here it has 2, not"
     assert [line.startswith(said) for line in done.stdout.splitlines()] == [True, True]
+
+
+def test_of_a_gpu_many_sums_share_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device on which a sum takes 120 us, and a launch from rest and a wait 20 more."""
+    sums: list[object] = []
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            self.timed = enable_timing
+
+        def record(self, stream: str) -> None:
+            assert stream == "of cuda:1"
+            self.at = len(sums)
+
+        def synchronize(self) -> None: ...
+
+        def elapsed_time(self, after: Event) -> float:
+            assert self.timed
+            return 0.12 * (after.at - self.at) + 0.02
+
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    monkeypatch.setattr("torch.cuda.current_stream", "of {}".format)
+    monkeypatch.setattr("torch.sum", sums.append)
+    data = SimpleNamespace(device=torch.device("cuda:1"))
+    assert memory._seconds(data) == pytest.approx(120e-6, rel=0.01)  # type: ignore[arg-type]
