@@ -300,7 +300,7 @@ def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool, quiet:
 
     from spsbench.stats.summary import summarise
     from spsbench.store import RunStore, read_frames, write_summary
-    from spsbench.store.opening import condition, joined
+    from spsbench.store.opening import condition, joined, of_any_board
 
     frames, infos = [], []
     for index in range(count):
@@ -311,7 +311,8 @@ def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool, quiet:
     conditions = joined(infos, [f.samples["condition"] for f in frames])
     samples = [
         f.samples.assign(
-            process=i, condition=[conditions.index(condition(info, c)) for c in f.samples["condition"]]
+            process=i,
+            condition=[conditions.index(of_any_board(condition(info, c))) for c in f.samples["condition"]],
         )
         for i, (f, info) in enumerate(zip(frames, infos, strict=True))
     ]

@@ -307,10 +307,15 @@ def joined(infos: Sequence[Mapping[str, Any]], used: Sequence[Iterable[int]]) ->
     found: list[Conditions] = []
     for info, indices in zip(infos, used, strict=True):
         for index in sorted(set(indices)):
-            own = condition(info, index)
+            own = of_any_board(condition(info, index))
             if own not in found:
                 found.append(own)
     return found
+
+
+def of_any_board(found: Conditions) -> Conditions:
+    """A condition without the number of its GPU: two of one kind are alike, as two machines of one kind."""
+    return {**found, "gpu_uuid": None} if "gpu_uuid" in found else found
 
 
 def condition(info: Mapping[str, Any], index: int) -> Conditions:

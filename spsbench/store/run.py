@@ -22,7 +22,15 @@ from spsbench.errors import IncompleteError, UsageError
 from spsbench.records import Prompt, Sample
 from spsbench.store import codec, opening, tables, timings
 from spsbench.store.journal import Journal, Row
-from spsbench.store.opening import CONFIG_FILE, PROMPTS_FILE, RUN_FILE, condition, differences, joined
+from spsbench.store.opening import (
+    CONFIG_FILE,
+    PROMPTS_FILE,
+    RUN_FILE,
+    condition,
+    differences,
+    joined,
+    of_any_board,
+)
 from spsbench.store.timings import Key, Timing
 
 SAMPLES_FILE = "samples.jsonl"
@@ -352,7 +360,7 @@ def _samples(
     found = []
     for shard, info in zip(shards, infos, strict=True):
         for sample in shard.samples():
-            sample.condition = conditions.index(condition(info, sample.condition))
+            sample.condition = conditions.index(of_any_board(condition(info, sample.condition)))
             sample.attempt = None
             found.append(sample)
     return sorted(found, key=lambda sample: place[sample.example_id])
@@ -387,6 +395,8 @@ def _combined(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) ->
         found[key] = {arm: "mixed" if len(values) > 1 else values.pop() for arm, values in seen.items()}
     found |= {"shard": None, "token_texts": texts}
     found |= {key: max(info.get(key) or 0 for info in infos) for key in _PEAKS if key in found}
+    if gpu := found.get("gpu"):  # of one kind; which board, and how it was, differs
+        found["gpu"] = gpu | dict.fromkeys(("index", "uuid", "before", "after"))
     found["shards"] = [
         {
             "shard": info["shard"],

@@ -8,6 +8,7 @@ import pytest
 
 from spsbench.runner.conditions import comparable
 from spsbench.store import differences
+from spsbench.store.opening import joined
 
 CPU: dict[str, Any] = {"threads": 1, "cpu": "AMD EPYC", "gpus": [], "torch": "2.13.0"}
 GPU = CPU | {
@@ -70,3 +71,11 @@ def test_runs_of_versions_that_listed_all_gpus_go_on(
     assert len(changes(before, now)) == lines
     if not lines:
         assert comparable(now, before) == before  # type: ignore[arg-type]
+
+
+def test_shards_on_two_boards_of_one_kind_are_of_one_condition() -> None:
+    infos = [{"conditions": [GPU]}, {"conditions": [GPU | {"gpu_uuid": "GPU-4e1f"}]}]
+    assert joined(infos, [[0], [0]]) == [GPU | {"gpu_uuid": None}]
+    infos[1]["conditions"][0]["gpu_driver"] = "580.65.06"
+    assert len(joined(infos, [[0], [0]])) == 2
+    assert joined([{"conditions": [CPU]}] * 2, [[0], [0]]) == [CPU]
