@@ -49,6 +49,42 @@ def test_a_gpu_is_named() -> None:
     assert facts.device(run) == "cuda (NVIDIA H200)"
 
 
+def test_of_the_gpu_that_computed_a_reader_sees_what_two_runs_may_differ_in() -> None:
+    gpu = {
+        "device": "cuda:1",
+        "name": "NVIDIA H200",
+        "driver": "535.183.01",
+        "cuda": "12.8",
+        "power_limit_w": 600.0,
+        "power_limit_default_w": 700.0,
+        "ecc": True,
+        "sm_clock_most_mhz": 1980,
+        "tf32_matmul": False,
+        "graphs": True,
+        "attention": {"target": "sdpa", "draft": "sdpa", "sdpa_kernels": "math"},
+        "before": {"sm_clock_mhz": 345, "temperature_c": 34},
+        "after": {"sm_clock_mhz": 1755, "temperature_c": None},
+    }
+    seen = {
+        "device": "NVIDIA H200, cuda:1",
+        "sequences": 40,
+        "sm_clock_mhz": [1410.0, 1980.0, 1755.0],
+        "throttled": {"power_cap": 12},
+        "shared": 0,
+    }
+    summary: Any = {**measured().summary, "gpu": seen}
+    found = dict(facts.facts(summary, {"identity": {"device": "cuda:1"}, "gpu": gpu}))
+    assert {name: text for name, text in found.items() if name.startswith(("Device", "GPU"))} == {
+        "Device": "cuda:1 (NVIDIA H200)",
+        "GPU software": "driver 535.183.01, CUDA 12.8",
+        "GPU power": "limit 600 W of 700 W by default, ECC on",
+        "GPU clocks": "before 345 MHz at 34 °C, after 1,755 MHz, at most 1,980 MHz",
+        "GPU arithmetic": "TF32 off, attention sdpa, graphs on",
+        "GPU in sequences": "SM 1,410 to 1,980 MHz, median 1,755, power cap in 12 of 40, other processes in "
+        "0 of 40",
+    }
+
+
 def test_what_is_unusual_is_named_too() -> None:
     rows = [
         {**measured().summary["rows"][1], "drafter": name, "engine": engine, "batch": batch}

@@ -220,3 +220,25 @@ def test_the_only_sps_arms_of_two_samplings_are_not_matched_by_themselves() -> N
     one, other = side(ks[0], "nucleus"), side(ks[1], "nucleus")
     assert matched(one, other, {})[f"sps-k{ks[0]}-nucleus"] == f"sps-k{ks[1]}-nucleus"
     assert f"sps-k{ks[0]}-nucleus" not in matched(one, side(ks[1], "top-k"), {})
+
+
+@pytest.mark.parametrize(
+    ("fact", "kind", "said"),
+    [
+        ({"power_limit_w": 400.0}, "machine", "the GPU's power limit in W differs (700.0, 400.0)"),
+        ({"name": "NVIDIA A100"}, "machine", "the GPU differs (NVIDIA H100, NVIDIA A100)"),
+        ({"driver": "580.65"}, "warnings", "the GPU's driver differs (535.183, 580.65)"),
+        ({"cuda": "13.0"}, "warnings", "CUDA differs (12.8, 13.0)"),
+    ],
+)
+def test_the_gpus_that_computed_are_compared_and_others_are_not(
+    fact: dict[str, Any], kind: str, said: str
+) -> None:
+    gpu = {"name": "NVIDIA H100", "driver": "535.183", "cuda": "12.8", "power_limit_w": 700.0}
+    beside = {"environment__gpus": [{"name": "NVIDIA L4"}]}
+    same = compare(_side(gpu=gpu), _side("b", gpu=gpu, **beside))
+    assert (same["machine"], same["warnings"]) == ([], [])
+    found = compare(_side(gpu=gpu), _side("b", gpu=gpu | fact))
+    told = {name: found[name] for name in ("refusals", "machine", "warnings")}
+    assert told.pop(kind) == [said]
+    assert list(told.values()) == [[], []]
