@@ -37,6 +37,9 @@ OWN_RULE = "own-rule"
 BEAM = "beam"
 """The sampling that samples nothing; an arm of it is named by the width too, e.g. ``beam(4)``."""
 
+RECOMMENDED = "model"
+"""The sampling that the target's own ``generation_config.json`` recommends."""
+
 _PLAIN_ENGINES = {"hf-assisted": "hf-generate", "hf-prompt-lookup": "hf-generate"}
 
 _USUAL = {"drafter": MODEL, "rule": MODIFIED_REJECTION, "policy": FIXED}
@@ -168,10 +171,10 @@ def unusual(row: Row) -> list[str]:
 
 
 def shown_engine(engine: str) -> str:
-    """An engine as tables have it: of a worker's command no folders."""
+    """An engine as tables have it: of a worker's command no folders, of an environment its name."""
     kind, colon, command = engine.partition(":")
     if kind != "worker":
-        return engine
+        return re.sub(r"(:python=)(?:[^:]*/)?([^/:]+)/bin/python[^/:]*", r"\1\2", engine)
     return kind + colon + " ".join(word.rstrip("/").rpartition("/")[2] for word in command.split())
 
 

@@ -7,6 +7,7 @@ target: for ArS it emits one token, for SpS between 1 and K+1.
 
 from __future__ import annotations
 
+import re
 from array import array
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import sha256
@@ -189,11 +190,11 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> Spec:
-        """What ``str`` wrote; a colon inside the name (``file.py:build``) stays in it."""
-        parts = text.strip().split(":")
-        named = [part for part in parts if "=" not in part]
-        pairs = (part.split("=", 1) for part in parts if "=" in part)
-        return cls(":".join(named), tuple(sorted((key.strip(), _read(value)) for key, value in pairs)))
+        """What ``str`` wrote; a colon inside the name (``file.py:build``) or a value (``cuda:1``) stays in
+        it."""
+        name, *parts = re.split(r":(?=[^:=]+=)", text.strip())
+        pairs = (part.split("=", 1) for part in parts)
+        return cls(name, tuple(sorted((key.strip(), _read(value)) for key, value in pairs)))
 
 
 def _written(value: OptionValue) -> str:

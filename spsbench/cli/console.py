@@ -126,6 +126,11 @@ def say(message: str, *, quiet: bool = False) -> None:
         print(harmless(message), file=sys.stderr, flush=True)
 
 
+def hint(message: str, *, quiet: bool = False) -> None:
+    """A remark on stderr, dim on a terminal; not wrapped, so that it can be copied."""
+    err(quiet=quiet).print(message, style="dim", soft_wrap=True, markup=False)
+
+
 def say_if_busy(*, quiet: bool = False) -> None:
     """Say on stderr, before anything is measured, that others use this machine."""
     from spsbench.environment import busy

@@ -164,6 +164,7 @@ def _machine() -> Iterator[Check]:
     yield Check("memory", "info", f"{facts['memory_available_bytes'] / 2**30:.1f} GiB available")
     yield from _gpus(facts["gpus"])
     yield Check("energy", "info", _energy())
+    yield Check("engines", "info", _engines())
     present = [f"{name} {version}" for name, version in facts["libraries"].items() if version]
     missing = [name for name, version in facts["libraries"].items() if version is None]
     broken = [name for name in missing if name not in environment.OPTIONAL]
@@ -193,6 +194,16 @@ def _gpus(boards: list[dict[str, str]]) -> Iterator[Check]:
     facts = {} if gpu is None else gpu.facts | {"now": gpu.state()}
     for name, text in described(facts):
         yield Check(name, "info", text)
+
+
+def _engines() -> str:
+    """Which external engines are installed here."""
+    from spsbench.cli.listing import OWN
+    from spsbench.engines.external.install import list_entries, load_entry
+
+    entries = [load_entry(name, "NAME") for name in list_entries()]
+    here = [f"{entry.name} {entry.version}" for entry in entries if entry.environment.is_here]
+    return f"installed: {', '.join(here) or 'none'}; elsewhere: {OWN}"
 
 
 def _energy() -> str:

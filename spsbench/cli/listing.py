@@ -55,6 +55,8 @@ def list_(what: str | None, json: bool, quiet: bool) -> None:
 
 SPSBENCH, NOTHING = "spsbench", "nothing"
 EXTERNAL = "external engine"
+OWN = "NAME:python=PATH/bin/python"
+"""How an engine is named that the user has installed."""
 _EXTERNAL_COLUMNS = (EXTERNAL, "version", "greedy", "sampled", "statistics", "installed")
 _MODELS, _FIXED = _WHOLE = ("target, draft", "drafter and rule")
 
@@ -267,7 +269,8 @@ def _print_limits(external: Sequence[Row]) -> None:
         more = f" Options: {options}" if options else ""
         said = f"{row[EXTERNAL]}: {' '.join(row['limits'].splitlines())}{more}"
         out().print(said, style="dim", highlight=False, markup=False)
-    out().print("Install one by `spsbench get NAME`.\n", style="dim", highlight=False)
+    said = f"Install one by `spsbench get NAME`. Where one is installed elsewhere: {OWN}.\n"
+    out().print(said, style="dim", highlight=False, markup=False)
 
 
 def _print_table(name: str, rows: Sequence[Row]) -> None:

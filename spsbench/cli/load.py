@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.cli.console import present, say
+from spsbench.cli.console import hint, present, say
 from spsbench.cli.values import concurrencies
 from spsbench.errors import IncompleteError, UnavailableError, UsageError
 
@@ -35,6 +35,8 @@ def measure_load(params: Mapping[str, Any]) -> None:
     from spsbench.whatif.load.summary import page, sentences, summarised, table, waves_of
 
     ready = plan(config)
+    if (recommendation := ready.recommendation()) is not None:
+        hint(recommendation, quiet=quiet)
     require_decoder(ready.source, "a server")
     asks, seed = _asks(ready), ready.config.seed
     with _room(params["out"], ready) as directory:

@@ -53,7 +53,7 @@ RUN: Panels = {
             "0..7."
         ),
         "--drafter LIST": "What proposes tokens, e.g. model,lookup. Default: model.",
-        "--sampling LIST": "The task's samplings by name: nucleus,greedy; or beam.",
+        "--sampling LIST": "The task's by name: nucleus,greedy; model, the target's own; or beam.",
         "--seed N": "Random seed. Default: 0.",
         "--out DIR": "Run directory. Default: a new one in results/.",
     },
@@ -294,13 +294,13 @@ def _names(kind: str, task: str | None) -> Iterable[str]:
             from spsbench.engines.arms import ENGINES
 
             return [*ENGINES, *_names("external engines", None)]
-    from spsbench.axes import BEAM
+    from spsbench.axes import BEAM, RECOMMENDED
     from spsbench.tasks.spec import read_spec
 
     tasks = list(_names("tasks", None))
     chosen = [task] if task in tasks else tasks  # the task that was typed before, else any
     specs = [read_spec(data_dir("tasks") / f"{name}.yaml") for name in chosen]
-    return dict.fromkeys([*(name for spec in specs for name in spec.samplings), BEAM])
+    return dict.fromkeys([*(name for spec in specs for name in spec.samplings), RECOMMENDED, BEAM])
 
 
 _FOLDERS: Mapping[str, Sequence[DataKind]] = {

@@ -172,6 +172,9 @@ def audit_releases(params: Mapping[str, Any]) -> None:
         raise UsageError(why, flag="--releases", remedy=f"Name one of {', '.join(NAMED)}.")
     if spec.name not in NAMED:
         raise unknown(spec.name, NAMED, "--engine")
+    if dict(spec.options).get("python"):
+        why = f"{params['engine']} is an environment with one release."
+        raise UsageError(why, flag="--releases", remedy="Leave python= out: each release is installed.")
     entry = load_entry(spec.name, "--engine")
     # What an audit refuses is refused before anything is fetched.
     asked = settings_asked(params, peer_in(Environment(Path()), spec))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from spsbench.cli import options
-from spsbench.cli.console import out, print_json, say, say_if_busy
+from spsbench.cli.console import hint, out, print_json, say, say_if_busy
 from spsbench.cli.interruption import Interrupted, continued_by, written
 from spsbench.cli.options import takes
 from spsbench.cli.settings import gates_of, read_settings, require_possible
@@ -114,6 +114,8 @@ def measure(params: Mapping[str, Any]) -> None:
         from spsbench.stats.conditions import is_undecided
 
         ready = plan(config, choose_engine=True)
+        if (recommendation := ready.recommendation()) is not None:
+            hint(recommendation, quiet=quiet)
         carry_out = execute if address is None else partial(execute_on, address)
         named: Path | None = params["resume"] or params["out"]
         directory = named or fresh_directory(results_dir(), config.task, config.pair.name)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         options.FIRST: {
             "PROMPT": "The text to continue; - reads it from stdin.",
             "--k K": "Lookahead K, from 1. Default: 4.",
-            "--sampling NAME": "nucleus (top-p 0.8) or greedy. Default: nucleus.",
+            "--sampling NAME": "nucleus (top-p 0.8), greedy or model, its own. Default: nucleus.",
         }
     },
 )
@@ -105,7 +105,7 @@ def _settings(params: Mapping[str, Any]) -> RunConfig:
         raise UsageError(f"it must be one number from 1, got {params['k']}.", flag="--k", remedy=remedy)
     if config.samplings is not None and len(config.samplings) != 1:
         why = f"one sampling can be shown, got {params['sampling']}."
-        raise UsageError(why, flag="--sampling", remedy="Choose nucleus or greedy.")
+        raise UsageError(why, flag="--sampling", remedy="Choose nucleus, greedy or model.")
     require_possible(config)
     return config
 

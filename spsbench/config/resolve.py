@@ -269,7 +269,10 @@ def _code_in(config: RunConfig, fields: Sequence[str]) -> list[str]:
     return [
         name
         for name in names
-        if ".py:" in name or name.endswith((".yaml", ".yml")) or name.startswith(("worker:", "openai:"))
+        if ".py:" in name
+        or name.endswith((".yaml", ".yml"))
+        or name.startswith(("worker:", "openai:"))
+        or ":python=" in name
     ]
 
 

@@ -9,8 +9,9 @@ from itertools import product
 from math import inf
 from typing import Any
 
-from spsbench.axes import BEAM, EAGER, FIXED, MODEL, MODIFIED_REJECTION, OWN_RULE
+from spsbench.axes import BEAM, EAGER, FIXED, MODEL, MODIFIED_REJECTION, OWN_RULE, RECOMMENDED
 from spsbench.config import RunConfig
+from spsbench.config.processing import PROCESSING
 from spsbench.drafters.registry import (
     DRAFTERS,
     TREE,
@@ -26,7 +27,7 @@ from spsbench.engines.external.install import RELEASE
 from spsbench.engines.external.registry import NAMED, OPENAI, WORKER, find_peer
 from spsbench.errors import UsageError
 from spsbench.plugins import unknown
-from spsbench.records import Arm, BeamParams, SamplingParams, Spec
+from spsbench.records import Arm, BeamParams, Processing, SamplingParams, Spec
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.task import Task
 
@@ -64,17 +65,21 @@ USUAL_BEAMS = 4
 """The width of a search that does not say its own, as T5's and BART's authors use for summaries."""
 
 
-def task_and_arms(config: RunConfig) -> tuple[Task, tuple[Arm, ...]]:
+def task_and_arms(
+    config: RunConfig, recommended: SamplingParams | None = None
+) -> tuple[Task, tuple[Arm, ...]]:
     """The task, and every arm: by engine, sampling and batch, first ArS, then SpS, then the draft alone.
 
     K = 0 stands for ArS; there is no SpS arm without a draft. A policy other than fixed decides how many
-    tokens a loop drafts, so it has one arm, at the largest K.
+    tokens a loop drafts, so it has one arm, at the largest K. ``recommended`` is the target's own sampling;
+    until the target is found any stands in its place.
     """
     every = config.turns == "all"
     task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract, every_turn=every)
     for engine in config.engines:
         _require_engine(engine)
-    names, known = config.samplings or (task.default_sampling,), task.samplings
+    names = config.samplings or (task.default_sampling,)
+    known = {RECOMMENDED: recommended or SamplingParams(), **task.samplings}
     for name in names:
         if name not in (*known, BEAM):
             raise unknown(name, (*known, BEAM), "--sampling")
@@ -98,7 +103,7 @@ def task_and_arms(config: RunConfig) -> tuple[Task, tuple[Arm, ...]]:
     _require_drafting(config, arms)
     _require_trees(config, arms)
     _require_baselines(config, arms)
-    _require_processors(config)
+    _require_processors(config, arms)
     if max(config.batches) > 1:
         for arm in arms:
             _require_batchable(arm, max(config.batches))
@@ -161,9 +166,10 @@ def _require_baselines(config: RunConfig, arms: Sequence[Arm]) -> None:
         )
 
 
-def _require_processors(config: RunConfig) -> None:
+def _require_processors(config: RunConfig, arms: Sequence[Arm]) -> None:
     """Refuse processing where another loop than ours draws."""
-    process, others = config.processing, [name for name in config.engines if name != EAGER]
+    process = next((arm.sampling.process for arm in arms if arm.sampling.process is not None), None)
+    others = [name for name in config.engines if name != EAGER]
     if process is not None and others:
         raise UsageError(
             f"{process.described}: of an arm of {others[0]} nobody sees to it.",
@@ -312,8 +318,13 @@ def _under(
 
 
 def _overridden(sampling: SamplingParams, config: RunConfig) -> SamplingParams:
-    """The task's sampling with what the command line sets in its place (greedy has but processing to set)."""
-    sampling = replace(sampling, process=config.processing)
+    """The sampling with what the command line sets in its place (greedy has but processing to set)."""
+    process = config.processing
+    if sampling.process is not None:
+        typed = [name for name in PROCESSING if getattr(config, name) is not None]
+        values = {name: getattr(process or Processing(), name) for name in typed}
+        process = replace(sampling.process, **values)
+    sampling = replace(sampling, process=None if process == Processing() else process)
     if sampling.greedy:
         return sampling
     return replace(

@@ -207,6 +207,7 @@ class ModelSource:
     dequantised: str | None = None  # how weights were quantised before they became float32, e.g. ``Q4_1``
     file: str | None = None  # that it was converted from
     sharing: Sharing | None = None
+    generation: Mapping[str, Any] | None = None  # what its generation_config.json says; None without one
 
     @property
     def title(self) -> str:
@@ -268,10 +269,12 @@ def find(name: str, revision: str | None, flag: str, target: ModelSource | None 
         # False, not None: with None transformers asks on the terminal.
         config = AutoConfig.from_pretrained(location, revision=read, trust_remote_code=False)
         require_generative(config, name, flag)
-    tokenizer = _read_tokenizer(location, read, name, flag, config)
+    generation = _read_generation(location, read, name, flag)
+    tokenizer = _read_tokenizer(location, read, name, flag, config, generation)
     origin = read_origin(Path(location))
     if origin is None:
-        return ModelSource(name, location, revision, fingerprint(location, read), config, tokenizer)
+        content = fingerprint(location, read)
+        return ModelSource(name, location, revision, content, config, tokenizer, generation=generation)
     # The converted files may differ from one version of transformers to the next; the model does not.
     content = f"gguf:{origin.sha256[:16]}"
     return ModelSource(name, location, revision, content, config, tokenizer, origin.dequantised, origin.file)
@@ -369,8 +372,26 @@ def embedding_of(source: ModelSource, flag: str) -> str | None:
         return embedding_fingerprint(stored) if stored.reads(EMBEDDING) else None
 
 
-def _read_tokenizer(location: str, revision: str | None, name: str, flag: str, config: Any) -> Tokenizer:
-    from transformers import AutoTokenizer, GenerationConfig
+def _read_generation(location: str, revision: str | None, name: str, flag: str) -> Mapping[str, Any] | None:
+    from transformers import GenerationConfig
+
+    with typed_errors(name, flag):
+        try:
+            found = GenerationConfig.from_pretrained(location, revision=revision)
+        except OSError:  # the file is optional
+            return None
+        return {key: value for key, value in vars(found).items() if value is not None}
+
+
+def _read_tokenizer(
+    location: str,
+    revision: str | None,
+    name: str,
+    flag: str,
+    config: Any,
+    generation: Mapping[str, Any] | None,
+) -> Tokenizer:
+    from transformers import AutoTokenizer
 
     folder = Path(location)
     if folder.is_dir() and not any(folder.glob("*token*")) and not (folder / "vocab.json").is_file():
@@ -378,22 +399,19 @@ def _read_tokenizer(location: str, revision: str | None, name: str, flag: str, c
         raise UnavailableError(why, flag=flag, remedy="Save the tokenizer into the same folder.")
     with typed_errors(name, flag), little_memory():
         tokenizer = AutoTokenizer.from_pretrained(location, revision=revision, trust_remote_code=False)
-        try:
-            asked = GenerationConfig.from_pretrained(location, revision=revision)
-        except OSError:  # the file is optional
-            asked = None
         # Instruct models list their end-of-turn token only in generation_config.json.
-        eos = getattr(asked, "eos_token_id", None)
+        eos = None if generation is None else generation.get("eos_token_id")
         listed = (*(eos if isinstance(eos, list) else [eos]), tokenizer.eos_token_id)
-        start = decoder_start(config, asked, name, flag) if config.is_encoder_decoder else ()
+        start = decoder_start(config, generation, name, flag) if config.is_encoder_decoder else ()
         return Tokenizer(tokenizer, frozenset(i for i in listed if i is not None), start)
 
 
-def decoder_start(config: Any, asked: Any, name: str, flag: str) -> tuple[int, ...]:
+def decoder_start(config: Any, asked: Mapping[str, Any] | None, name: str, flag: str) -> tuple[int, ...]:
     """The start token of a decoder, and the first token of every output where that is forced (BART's BOS)."""
 
     def found(key: str) -> Any:
-        return next((i for part in (asked, config) if (i := getattr(part, key, None)) is not None), None)
+        own = None if asked is None else asked.get(key)
+        return getattr(config, key, None) if own is None else own
 
     start, forced = found("decoder_start_token_id"), found("forced_bos_token_id")
     # Their target language is the first token of the output, which a call of generate() chooses.

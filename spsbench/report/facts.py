@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from spsbench.axes import EAGER, MODEL, shown_engine
+from spsbench.axes import EAGER, MODEL, RECOMMENDED, shown_engine
 from spsbench.gpu import described
 from spsbench.records import Processing, Speedup
 from spsbench.report import judgement
@@ -91,6 +91,8 @@ def _sampling(name: str, params: Mapping[str, Any] | None) -> str:
     """``nucleus (T=1, top-p 0.8)``; the name alone for greedy decoding and where nothing else is known."""
     process = (params or {}).get("process")
     done = [] if process is None else [Processing(**process).described]
+    if name == RECOMMENDED and params and params.get("greedy"):
+        done = ["greedy", *done]
     if not params or params.get("greedy"):
         return f"{name} ({', '.join(done)})" if done else name
     shown = [f"T={params['temperature']:g}"] if params.get("temperature") is not None else []

@@ -63,8 +63,10 @@ class PeerArms(ExitStack):
         for arm in (arm for arm in self._plan.arms if is_peer(arm) and arm in due):
             setting = _setting(arm)
             if setting not in self._described:
-                starting(f"{arm.engine} ({'with' if arm.method == 'sps' else 'without'} a draft)")
+                with_draft = "with a draft" if arm.method == "sps" else "without a draft"
                 try:
+                    about = find_peer(arm.engine).about
+                    starting(f"{arm.engine} ({f'{with_draft}; {about}' if about else with_draft})")
                     self._described[setting] = self.engine(arm).describe()
                 except (PeerGone, UnavailableError) as error:
                     last = _last_line(self._logs / _log_name(arm))

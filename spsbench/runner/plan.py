@@ -8,12 +8,13 @@ from typing import Any, Protocol
 
 import torch
 
-from spsbench.axes import EAGER, MODIFIED_REJECTION
+from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION, RECOMMENDED
 from spsbench.config import RunConfig
 from spsbench.config.models import AUTO, TORCH, Precision
 from spsbench.decode.processors import bound
 from spsbench.drafters.registry import drafter_kind, rule_kind, shape_in
 from spsbench.engines.arms import is_lossless, is_peer, task_and_arms
+from spsbench.engines.external.registry import find_peer
 from spsbench.engines.hf import RULES
 from spsbench.environment import describe_environment
 from spsbench.errors import UsageError
@@ -23,6 +24,7 @@ from spsbench.models.device import resolve_device
 from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits
 from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
+from spsbench.models.recommended import recommended
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Sample, Spec
 from spsbench.runner.claims import Claim, claims
 from spsbench.runner.engines import (
@@ -169,6 +171,22 @@ class Plan:
         split = [f"target split over {count} processes"] if count > 1 else []
         return ", ".join([label, *about_weights(self.source, self.dtypes, self.backend), *split])
 
+    def recommendation(self) -> str | None:
+        """A sentence on the sampling that the target's own file recommends: what it is where an arm has it
+        by that name, that it is another where none has; None where it says nothing, and for searches."""
+        samplings = {arm.sampling_name: arm.sampling for arm in self.arms}
+        if RECOMMENDED in self.task.samplings or all(sampling.beam for sampling in samplings.values()):
+            return None
+        if RECOMMENDED in samplings:
+            return f"The model's own sampling: {samplings[RECOMMENDED].described}"
+        try:
+            own = recommended(self.source.target)
+        except UsageError:
+            return None
+        if own in samplings.values():
+            return None
+        return f"The model recommends {own.described}: --sampling {RECOMMENDED}"
+
     def info(self) -> dict[str, Any]:
         return {
             "task": self.task.name,
@@ -255,7 +273,10 @@ def plan(config: RunConfig, *, choose_engine: bool = False) -> Plan:
     # What stands between generated programs and this machine; None if none will run.
     sandbox = sandbox_level(config.unsafe_exec) if task.runs_code and config.score else None
     device = resolve_device(config.device)
+    _require_device(arms, device)
     source = find_pair(config.pair)
+    if RECOMMENDED in {arm.sampling_name for arm in arms} - {*task.samplings}:
+        task, arms = task_and_arms(config, recommended(source.target))
     for drafter in _drafters(arms):
         drafter_kind(drafter.name).require_target(drafter, source.target)
     for flag, message, remedy in _unfit(config, source, arms):
@@ -335,6 +356,17 @@ def require_decoder(source: PairSource, engine: str) -> None:
     if source.target.is_encoder_decoder:
         why = f"{engine} runs decoders alone; {source.target.name} is an encoder-decoder."
         raise UsageError(why, flag="--engine", remedy=f"Use --engine {EAGER}.")
+
+
+def _require_device(arms: Sequence[Arm], device: torch.device) -> None:
+    """Refuse an engine in an environment of the user's own that would take another device than the run."""
+    here = f"{device.type}:{device.index or 0}" if device.type == "cuda" else device.type
+    for engine in dict.fromkeys(arm.engine for arm in arms if is_peer(arm)):
+        own = find_peer(engine).device
+        if own not in (None, here):
+            why = f"{engine} runs on {own}, and the run on {here}: their times do not compare."
+            remedy = f"Give --device {own}, or an environment (and its device=) for {here}."
+            raise UsageError(why, flag="--engine", remedy=remedy)
 
 
 def _unfit(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> Iterator[tuple[str, str, str]]:

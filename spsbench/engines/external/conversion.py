@@ -138,7 +138,7 @@ def _content(model: Path) -> str:
 
 def _release(environment: Environment) -> str:
     """Of the packages of an environment that convert: another release converts again."""
-    names = ("openvino_genai", "onnxruntime_genai")
+    names = ("openvino_genai", "onnxruntime_genai", "onnxruntime_genai_cuda")
     found = [path for name in names for path in environment.packages.glob(f"{name}-*.dist-info")]
     return found[0].name.removesuffix(".dist-info").partition("-")[2] if found else "unknown"
 

