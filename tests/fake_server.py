@@ -38,15 +38,21 @@ class Fake:
     """What a server is like, and what it saw.
 
     Attributes:
-        dialect: ``vllm``, ``llama``, ``sglang``, ``ids-in`` or ``text``.
+        dialect: ``vllm``, ``llama``, ``sglang``, ``ids-in``, ``text`` or ``chat`` (nothing else).
         fault: ``rubbish``, ``html``, ``slow``, ``500``, ``401``, ``404``, ``wrong-model``, ``midway`` (ends a
             stream early), ``keeps-stop`` (llama.cpp without the token that ended it), ``uncounted-prompt``,
             ``counts-more`` (``/metrics`` counts another client's tokens, too), ``too-many`` (tokens),
-            ``backwards`` (llama.cpp counts down), ``drops`` (every third connection).
+            ``backwards`` (llama.cpp counts down), ``drops`` (every third connection), ``uncounted`` (a chat
+            without usage), ``no-chat`` (nor completions).
         names: of the models that it lists.
         step_s: how long a token takes.
         lasts: it fails behind so many requests; 0: never.
         k: draft tokens a loop; 0: none.
+        absent: what a chat server answers where completions would be; 400: it takes none.
+        reasoning: the field of a chat's first tokens, two of them; empty for none.
+        counted: how a chat's events show their tokens: ``ids``, ``logprobs`` or not at all.
+        limits_by: the one field that limits a chat's output.
+        bursts: tokens of a chat's events, the last one's until the end.
         seen: bodies of requests.
     """
 
@@ -56,6 +62,11 @@ class Fake:
     step_s: float = 0.0
     lasts: int = 0
     k: int = 0
+    absent: int = 404
+    reasoning: str = ""
+    counted: str = ""
+    limits_by: str = "max_tokens"
+    bursts: tuple[int, ...] = ()
     seen: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
     queries: list[str] = field(default_factory=list)
@@ -325,6 +336,46 @@ class _Handler(BaseHTTPRequestHandler):
         events: list[dict[str, Any]] = [{"choices": [{"text": letter}]} for letter in shown]
         self.events([*events, {"choices": [], "usage": self._usage(prompt, ids)}])
 
+    def chat(self, body: dict[str, Any]) -> None:
+        """Its template puts a token before and one behind what is asked."""
+        fake = self.fake
+        unknown = {*body} & {"max_tokens", "max_completion_tokens", "return_token_ids"} - {fake.limits_by}
+        unknown -= {"return_token_ids"} if fake.counted == "ids" else set()
+        if self.path != "/v1/chat/completions" or fake.fault == "no-chat":
+            self._json(fake.absent, {"error": {"message": "this model has chat alone"}})
+            return
+        if unknown:
+            self._json(400, {"error": {"message": f"unknown: {min(unknown)}"}})
+            return
+        prompt = [1, *Letters().ids(body["messages"][-1]["content"]), 2]
+        most = body[fake.limits_by]
+        ids = fake.write(prompt, most, Letters().ids("".join(body.get("stop", []))))
+        stopped = len(ids) < most
+        shown = ids[:-1] if stopped else ids
+        reason = "stop" if stopped else "length"
+        thought = shown[:2] if fake.reasoning else []
+        usage = {} if fake.fault == "uncounted" else {"usage": self._usage(prompt, ids)}
+        if not body.get("stream"):
+            message = {"role": "assistant", "content": text_of(shown[len(thought) :]) or None}
+            message |= {fake.reasoning: text_of(thought)} if thought else {}
+            told = {"token_ids": ids} if fake.counted == "ids" else {}
+            self.answer(
+                {"choices": [{"message": message, "finish_reason": reason, **told}], **usage}, len(ids)
+            )
+            return
+        events: list[dict[str, Any]] = [{"choices": [{"delta": {"role": "assistant", "content": ""}}]}]
+        for part, name in ((thought, fake.reasoning), (shown[len(thought) :], "content")):
+            sizes = [*fake.bursts, len(part)] if fake.bursts else [1] * len(part)
+            for size in sizes:
+                some, part = part[:size], part[size:]
+                if some:
+                    told = {"token_ids": some} if fake.counted == "ids" else {}
+                    rows = [{"token": text_of([i]), "logprob": -1.0} for i in some]
+                    told |= {"logprobs": {"content": rows}} if fake.counted == "logprobs" else {}
+                    events.append({"choices": [{"delta": {name: text_of(some)}, **told}]})
+        events.append({"choices": [{"delta": {}, "finish_reason": reason}]})
+        self.events([*events, *([{"choices": [], **usage}] if usage else [])])
+
     def _usage(self, prompt: list[int], ids: list[int]) -> dict[str, int]:
         read = {} if self.fake.fault == "uncounted-prompt" else {"prompt_tokens": len(prompt)}
         return read | {"completion_tokens": len(ids)}
@@ -359,4 +410,5 @@ _POST: dict[str, Any] = {
     "sglang": _Handler.sglang,
     "ids-in": _Handler.openai,
     "text": _Handler.openai,
+    "chat": _Handler.chat,
 }

@@ -129,10 +129,20 @@ def _asks(ready: Plan) -> list[Ask]:
 
 
 class _RunTexts:
-    """The target's tokenizer, for servers of text alone."""
+    """The target's tokenizer for servers of text alone, and the prompts for those that have chat alone."""
 
     def __init__(self, ready: Plan) -> None:
+        from spsbench.tasks.prompts import MESSAGES
+
         self._tokenizer = ready.source.tokenizer
+        asked = {example.example_id: example.fields.get(MESSAGES) for example in ready.data.examples}
+        self._messages: dict[tuple[int, ...], list[dict[str, str]]] = {
+            prompt.ids: asked.get(prompt.example_id) or [{"role": "user", "content": prompt.text}]
+            for prompt in ready.prompts
+        }
+
+    def messages(self, ids: list[int]) -> list[dict[str, str]]:
+        return self._messages[tuple(ids)]
 
     def text(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids)

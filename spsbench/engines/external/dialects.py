@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from spsbench.engines.external import protocol
 from spsbench.engines.external.serving import PENALTIES, require_processors, until_stop
@@ -21,6 +21,14 @@ class Texts(Protocol):
 
     def ids(self, text: str) -> list[int]:
         """Token ids of a text, without those that begin a prompt."""
+
+
+@runtime_checkable
+class Conversations(Texts, Protocol):
+    """A tokenizer that knows what was asked before a chat template made a prompt of it."""
+
+    def messages(self, ids: list[int]) -> list[dict[str, str]]:
+        """The messages of a prompt, each with ``role`` and ``content``."""
 
 
 class FileTexts:
@@ -46,13 +54,20 @@ def texts_in(folder: str) -> Texts | None:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What one event of a stream says. None wherever it does not."""
+    """What one event of a stream says. None wherever it does not.
+
+    Attributes:
+        said: the text that it adds.
+        retokenised: ``tokens`` are those of all text, tokenized again.
+    """
 
     text: bool
     tokens: int | None = None
     added: int | None = None
     drafted: int | None = None
     accepted: int | None = None
+    said: str = ""
+    retokenised: bool = False
 
 
 def part(found: Any, *names: str | int) -> Any:
@@ -120,7 +135,12 @@ class Dialect:
         raise NotImplementedError
 
     def has_text(self, event: dict[str, Any]) -> bool:
-        return bool(part(event, "choices", 0, "text"))
+        return bool(self.said(event))
+
+    def said(self, event: dict[str, Any]) -> str:
+        """The text that an event adds."""
+        text = part(event, "choices", 0, "text")
+        return text if isinstance(text, str) else ""
 
     def heard(self, event: dict[str, Any]) -> Heard:
         """What an event of a stream says; ids in it are those that it adds."""
@@ -131,6 +151,7 @@ class Dialect:
             added=len(ids) if isinstance(ids, list) else None,
             drafted=counts.get("drafted"),
             accepted=counts.get("accepted"),
+            said=self.said(event),
         )
 
     def reported(self, found: dict[str, Any]) -> dict[str, Any]:
@@ -299,6 +320,66 @@ class OpenAi(Dialect):
         if self._texts is None:
             raise protocol.PeerError("it answers with text, and there is no tokenizer to make ids of it")
         return self._texts
+
+
+CHAT_ALONE = "It has chat alone: its own template makes the prompt, so that its texts prove nothing."
+
+REASONING = ("reasoning_content", "reasoning")
+"""What comes before an answer, by the names that servers have for it."""
+
+
+class Chat(OpenAi):
+    """``/v1/chat/completions`` alone: messages in, and a prompt of the server's own making.
+
+    Args:
+        limit: the field that limits an output's tokens.
+        ids_out: whether it returns token ids.
+    """
+
+    path = "/v1/chat/completions"
+
+    def __init__(
+        self, model: str, engine: str, version: str, texts: Conversations, limit: str, *, ids_out: bool
+    ) -> None:
+        super().__init__(model, engine, version, texts, ids_in=False)
+        self._conversations, self._limit, self._ids_out = texts, limit, ids_out
+        self.described = replace(self.described, limits=[CHAT_ALONE, *self.described.limits[2:]])
+
+    def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
+        body = super().body(ask, stream=stream)
+        del body["prompt"]
+        limit = {self._limit: body.pop("max_tokens")}
+        ids = {"return_token_ids": True} if self._ids_out else {}
+        return {**body, "messages": self._conversations.messages(ask.prompt_ids), **limit, **ids}
+
+    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
+        """Reasoning is part of the output, before the answer."""
+        text = _spoken(part(found, "choices", 0, "message"))
+        if text is None:
+            raise protocol.PeerError("its answer holds no choices[0].message with content or reasoning")
+        ids = part(found, "choices", 0, "token_ids") if self._ids_out else None
+        stopped = part(found, "choices", 0, "finish_reason") == protocol.STOP
+        return protocol.Answer(
+            self._tokenizer.ids(text) if ids is None else token_ids(ids, "choices[0].token_ids"),
+            protocol.STOP if stopped else protocol.LENGTH,
+            hidden_stop=stopped,
+            retokenised=ids is None,
+        )
+
+    def said(self, event: dict[str, Any]) -> str:
+        return _spoken(part(event, "choices", 0, "delta")) or ""
+
+    def heard(self, event: dict[str, Any]) -> Heard:
+        """The tokens of an event are its ids, or those that have a log-probability."""
+        heard, rows = super().heard(event), part(event, "choices", 0, "logprobs", "content")
+        return replace(heard, added=len(rows)) if heard.added is None and isinstance(rows, list) else heard
+
+
+def _spoken(message: Any) -> str | None:
+    """Reasoning, by either name, and answer; None where there is neither."""
+    reasoning = next((text for name in REASONING if isinstance(text := part(message, name), str)), None)
+    texts = [text for text in (reasoning, part(message, "content")) if isinstance(text, str)]
+    return "".join(texts) if texts else None
 
 
 class Sglang(Dialect):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import requests
@@ -27,6 +28,10 @@ KEY = "SPSBENCH_API_KEY"
 
 _CONNECT_S = 10.0
 _ABSENT = (404, 405, 501)
+
+
+class Absent(protocol.PeerError):
+    """Nothing is at a path of the server."""
 
 
 class Http:
@@ -142,12 +147,10 @@ class Http:
             why = f", to be found at {protocol.shortened(response.headers['Location'])}: give that URL"
         elif status in _ABSENT:
             why = "; give the URL of the server's root or of /v1"
-            if path.endswith("/completions"):
-                why += ". A server that has chat alone (/v1/chat/completions) cannot be an arm: its template "
-                why += "changes the prompt"
         else:
             why = f": {protocol.shortened(_reason(response))}"
-        raise protocol.PeerError(f"{self.root}{path} answers {status}{why}")
+        kind = Absent if status in _ABSENT else protocol.PeerError
+        raise kind(f"{self.root}{path} answers {status}{why}")
 
     def _json(self, response: requests.Response, path: str) -> Any:
         self._require_ok(response, path)
@@ -251,13 +254,17 @@ class Server:
     def _heard(self, ask: protocol.Ask) -> Generator[dialects.Heard]:
         dialect = self._spoken()
         written: int | None = 0
+        said: list[str] = []
         for event in self._http.events(dialect.path, dialect.body(ask, stream=True)):
             heard = dialect.heard(event)
             if heard.tokens is not None:
                 written = heard.tokens
             elif written is not None and heard.text:
                 written = None if heard.added is None else written + heard.added
+            said.append(heard.said)
             yield replace(heard, tokens=written)
+        if written is None and self._texts is not None:
+            yield dialects.Heard(text=False, tokens=len(self._texts.ids("".join(said))), retokenised=True)
 
     def close(self) -> None:
         """See ``Peer.close``: the server is not ours to end."""
@@ -401,12 +408,52 @@ def _chosen(cards: list[dict[str, Any]], model: str | None) -> str:
 
 def _openai(http: Http, model: str, version: str, texts: dialects.Texts | None) -> dialects.Dialect:
     """A server that is known by its answer to one token: which fields it takes and gives."""
+    info = http.find("/info") or {}
+    engine = "TGI" if "model_id" in info and "max_total_tokens" in info else "OpenAI API"
+    version = str(info.get("version", version))
     probe = {"model": model, "prompt": [0], "max_tokens": 1, "temperature": 0.0, "return_token_ids": True}
-    found = http.accepts("/v1/completions", probe)
+    path = dialects.OpenAi.path
+    try:
+        found = http.accepts(path, probe)
+    except Absent as error:
+        return _chat(http, model, engine, version, texts, error)
+    if found is None and http.accepts(path, probe | {"prompt": "a"}) is None:
+        with suppress(Absent):
+            return _chat(http, model, engine, version, texts)
     if found is not None and isinstance(dialects.part(found, "choices", 0, "token_ids"), list):
         dialects.token_ids(dialects.part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
         return dialects.Vllm(model, version)
     ids_in = found is not None and dialects.part(found, "usage", "prompt_tokens") in (None, 1)
-    info = http.find("/info") or {}
-    engine = "TGI" if "model_id" in info and "max_total_tokens" in info else "OpenAI API"
-    return dialects.OpenAi(model, engine, str(info.get("version", version)), texts, ids_in=ids_in)
+    return dialects.OpenAi(model, engine, version, texts, ids_in=ids_in)
+
+
+def _chat(
+    http: Http,
+    model: str,
+    engine: str,
+    version: str,
+    texts: dialects.Texts | None,
+    absent: Absent | None = None,
+) -> dialects.Dialect:
+    """A server that has chat alone; where it has not even that, ``absent`` is raised, or what says so.
+
+    Some servers know ``max_completion_tokens`` alone, and some refuse fields that they do not know.
+    """
+    asked = {"model": model, "messages": [{"role": "user", "content": "a"}]}
+    path, found, limit = dialects.Chat.path, None, ""
+    for limit, ids in product(("max_tokens", "max_completion_tokens"), ({"return_token_ids": True}, {})):
+        try:
+            found = http.accepts(path, {**asked, limit: 1, **ids})
+        except Absent as neither:
+            raise absent or neither from None
+        if found is not None:
+            break
+    else:
+        http.post(path, {**asked, limit: 1})  # which says why it is refused
+    if not isinstance(texts, dialects.Conversations):
+        raise protocol.PeerGone(
+            f"it has chat alone ({path}): its own template makes the prompt, so that its texts cannot be "
+            "held against the target's. With --concurrency 1 its speed is measured"
+        )
+    ids_out = isinstance(dialects.part(found, "choices", 0, "token_ids"), list)
+    return dialects.Chat(model, f"{engine} (chat)", version, texts, limit, ids_out=ids_out)

@@ -8,9 +8,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
-from spsbench.engines.external.dialects import Texts
+from spsbench.engines.external.dialects import CHAT_ALONE, Texts
 from spsbench.engines.external.protocol import Ask, Described, PeerError, PeerGone
 from spsbench.engines.external.registry import OPENAI, server_address
 from spsbench.engines.external.server import Server, first_token
@@ -94,6 +94,7 @@ class Reading:
     drafted: int | None = None
     accepted: int | None = None
     error: str | None = None
+    retokenised: bool = False  # the server counts no tokens: its text was tokenized again
 
     @property
     def tokens(self) -> int:
@@ -121,7 +122,8 @@ class Reading:
 def listened(server: Server, ask: Ask, started: float) -> Reading:
     """Ask for one output and listen to it."""
     sent = time.perf_counter() - started
-    heard: list[tuple[float, int | None]] = []
+    heard: list[tuple[float, int | None, int]] = []
+    retokenised = False
     latest: dict[str, int | None] = dict.fromkeys(("tokens", "drafted", "accepted"))
     try:
         for event in server.stream(ask):
@@ -129,9 +131,11 @@ def listened(server: Server, ask: Ask, started: float) -> Reading:
             for name in latest:
                 if (said := getattr(event, name)) is not None:
                     latest[name] = said
+            retokenised = event.retokenised
             if event.text:
-                heard.append((now, event.tokens))
-            if max(latest["tokens"] or 0, len(heard)) > ask.max_new_tokens:
+                heard.append((now, event.tokens, len(event.said)))
+            written = 0 if retokenised else latest["tokens"] or 0
+            if max(written, len(heard)) > ask.max_new_tokens:
                 raise PeerError(f"it wrote more than the {ask.max_new_tokens} tokens that were asked for")
     except PeerGone:
         raise
@@ -144,17 +148,20 @@ def listened(server: Server, ask: Ask, started: float) -> Reading:
     times, counts = _counted(heard, total, done)
     if any(later < earlier for earlier, later in pairwise(counts)):
         return Reading(sent, done, error="its count of tokens goes backwards")
-    return Reading(sent, done, times, counts, latest["drafted"], latest["accepted"])
+    counted = latest["drafted"], latest["accepted"]
+    return Reading(sent, done, times, counts, *counted, retokenised=retokenised)
 
 
 def _counted(
-    heard: Sequence[tuple[float, int | None]], total: int, done: float
+    heard: Sequence[tuple[float, int | None, int]], total: int, done: float
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Times and counts that end with all tokens."""
-    if any(count is None for _, count in heard):  # only the sum is reported: events have equal shares
-        points = [(time_s, total * (place + 1) / len(heard)) for place, (time_s, _) in enumerate(heard)]
+    """Times and counts that end with all tokens; characters of each event are beside its time and count."""
+    if any(count is None for _, count, _ in heard):  # only the sum is reported: shares are by characters
+        so_far = list(accumulate(max(1, length) for *_, length in heard))
+        pairs = zip(heard, so_far, strict=True)
+        points = [(time_s, total * length / so_far[-1]) for (time_s, *_), length in pairs]
     else:
-        points = [(time_s, float(count or 0)) for time_s, count in heard]
+        points = [(time_s, float(count or 0)) for time_s, count, _ in heard]
         if not points or points[-1][1] < total:
             points.append((done, float(total)))  # e.g. a stop token, which has no text
     times, counts = zip(*points, strict=True)
@@ -240,7 +247,10 @@ def measure(
     described = []
     for name, server in zip(names, servers, strict=True):
         try:
-            described.append(server.describe())
+            told = server.describe()
+            if CHAT_ALONE in told.limits:
+                say(f"{name}: {CHAT_ALONE}")
+            described.append(told)
         except PeerGone as error:
             raise _gone(name, error) from error
     _require_one_model(names, servers, asks)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from spsbench.engines.external.dialects import CHAT_ALONE
 from spsbench.records import Interval
 from spsbench.report.tables import Heading, Table, left, right
 from spsbench.report.wording import NOTHING, escape, interval, milliseconds, percent
@@ -197,8 +198,12 @@ def sentences(loaded: Loaded) -> list[str]:
         said.append(f"Speculation pays up to this many in flight: {point}{between}.")
     for place, (name, described) in enumerate(zip(loaded.names, loaded.described, strict=True)):
         said.append(f"{_role(place, len(loaded.names))}: {name}, {described.engine} {described.version}.")
+        said += [limit for limit in described.limits if limit == CHAT_ALONE]
     said.append("TTFT: until the first token; TPOT: for each further one; 50th and 95th percentile.")
     failed = sum(row.failed for row in rows(loaded.waves))
+    again = sum(reading.retokenised for wave in loaded.waves for reading in wave.answered)
+    if again:
+        said.append(f"{again} answers without a count of tokens: their text was tokenized again.")
     if loaded.ended is not None:
         said.append(f"The measurement ended early: {loaded.ended}")
     if failed:
@@ -221,6 +226,7 @@ def page(loaded: Loaded, title: str) -> str:
         f"* {_role(place, len(loaded.names))}: {escape(limit)}"
         for place, described in enumerate(loaded.described)
         for limit in described.limits
+        if limit != CHAT_ALONE
     ]
     lines += [
         "* Tokens a second count while so many requests were in flight; intervals are over waves of the same "
