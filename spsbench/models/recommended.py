@@ -20,14 +20,11 @@ FILE = "generation_config.json"
 _DRAWS = ("temperature", "top_k", "top_p")
 _CUTS = ("min_p", "typical_p")
 _HISTORY = ("repetition_penalty", "min_new_tokens")
-_Values: Any = create_model(
-    "_Values",
-    __config__=ConfigDict(frozen=True, extra="ignore"),
-    **{
-        name: (RunConfig.model_fields[name].annotation, RunConfig.model_fields[name])
-        for name in (*_DRAWS, *_CUTS, *_HISTORY)
-    },
-)
+_FIELDS: Any = {
+    name: (RunConfig.model_fields[name].annotation, RunConfig.model_fields[name])
+    for name in (*_DRAWS, *_CUTS, *_HISTORY)
+}
+_Values: Any = create_model("_Values", __config__=ConfigDict(frozen=True, extra="ignore"), **_FIELDS)
 """What may be written there is what the options of a run take."""
 
 _LACKING: Mapping[str, Any] = {

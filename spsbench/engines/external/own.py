@@ -34,10 +34,10 @@ import sys, os
 sys.path.pop(0)  # the folder in which this is typed
 says = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
-import importlib, json, sysconfig
+import importlib, importlib.util, json, sysconfig
 from importlib import metadata
 
-modules, distributions = sys.argv[1].split(","), sys.argv[2].split(",")
+modules, distributions, beside = (argument.split(",") for argument in sys.argv[1:])
 
 def version(names):
     for name in names:
@@ -55,6 +55,8 @@ for module in modules:
         missing = isinstance(error, ModuleNotFoundError) and error.name == module
         found |= {"missing": module} if missing else {"error": f"{type(error).__name__}: {error}"}
         break
+missing = [module for module in beside if module and importlib.util.find_spec(module) is None]
+found |= {"lacks": missing[0]} if missing else {}
 platform = getattr(sys.modules.get("vllm.platforms"), "current_platform", None)
 found["platform"] = getattr(platform, "device_type", None)
 torch = sys.modules.get("torch")
@@ -72,13 +74,18 @@ os._exit(0)  # an engine's threads need not end
 @dataclass(frozen=True, slots=True)
 class Needed:
     """What an engine needs: modules to import, the package that brings the last one by any of its names, and
-    the release that was tried. ``on_gpu``: its worker takes a GPU.
+    the release that was tried.
+
+    Attributes:
+        on_gpu: its worker takes a GPU.
+        beside: modules that convert models, and that its package does not bring.
     """
 
     modules: tuple[str, ...]
     packages: tuple[str, ...]
     tried: str
     on_gpu: bool = False
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +210,8 @@ def _version(python: Path, text: str, flag: str, remedy: str) -> tuple[int, ...]
 
 def _found(python: Path, needed: Needed, device: str) -> Mapping[str, Any]:
     """What the interpreter says of the engine; an ``error`` where it could not be asked."""
-    arguments = ("-c", _WHAT, ",".join(needed.modules), ",".join(needed.packages))
+    lists = (",".join(names) for names in (needed.modules, needed.packages, needed.beside))
+    arguments = ("-c", _WHAT, *lists)
     try:
         answer = _asked(python, _IMPORT_S, *arguments, **_visible(device))
         found = json.loads(answer)
@@ -218,6 +226,10 @@ def _require_importable(found: Mapping[str, Any], needed: Needed, text: str, fla
     error, missing, package = found.get("error"), found.get("missing"), needed.packages[0]
     has = "" if found.get("version") is None else f" {found['version']}"
     if not (error or missing) and has:
+        if (lacks := found.get("lacks")) is not None:
+            why = f"the environment of {text} has no {lacks}, by which models are converted for {package}."
+            remedy = f"Install it there, or type `spsbench get {package}`, which can convert them."
+            raise UnavailableError(why, flag=flag, remedy=remedy)
         return
     if error:
         why = f"{package}{has} cannot be imported in the environment of {text}: {shortened(error, 200)}"

@@ -46,6 +46,7 @@ class Named:
     modules: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     on_gpu: bool = False
+    beside: tuple[str, ...] = ()
 
     @property
     def known(self) -> Options:
@@ -89,6 +90,7 @@ NAMED: Mapping[str, Named] = {
         weights=ONNX,
         modules=("onnxruntime_genai",),
         packages=("onnxruntime-genai", "onnxruntime-genai-cuda"),
+        beside=("onnx_ir",),
     ),
     "openvino": Named(
         "openvino",
@@ -202,8 +204,11 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
         if not entry.locked:
             why = f"python= names an environment as it is, and {spec.name} a release to be installed."
             raise UsageError(why, flag=flag, remedy=f"Write {name}:python=PATH.")
-        needed = Needed(named.modules, named.packages, entry.version, named.on_gpu)
-        return peer_in(find_own(str(options["python"]), needed, str(options["device"]), flag), spec, flag)
+        converter = entry.environment if entry.environment.is_here else None
+        beside = named.beside if converter is None else ()
+        needed = Needed(named.modules, named.packages, entry.version, named.on_gpu, beside)
+        own = find_own(str(options["python"]), needed, str(options["device"]), flag)
+        return peer_in(own, spec, flag, converter)
     if not entry.environment.is_here:
         where = f", or name the environment that has it: {name}:python=PATH" if named.modules else ""
         remedy = f"Type `spsbench get {spec.name}`{where}."
@@ -253,8 +258,8 @@ def peer_in(
         return lambda model: named.converted(model, converter or environment, weights)
 
     quantised = {weights: converting(weights) for weights in named.weights}
-    place = {} if own is None else {"device": own.device, "about": own.about}
-    return PeerKind(str(spec), opened, converting(FLOAT32), quantised=quantised, **place)
+    kind = PeerKind(str(spec), opened, converting(FLOAT32), quantised=quantised)
+    return kind if own is None else replace(kind, device=own.device, about=own.about)
 
 
 def server_address(text: str, flag: str) -> tuple[str, str | None]:

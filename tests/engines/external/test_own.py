@@ -14,6 +14,7 @@ from support import environments
 from spsbench.axes import shown_engine
 from spsbench.config import resolve
 from spsbench.config.resolve import remember, require_trusted
+from spsbench.engines.external.install import load_entry
 from spsbench.engines.external.protocol import Ask, Load, Sampling
 from spsbench.engines.external.registry import find_peer
 from spsbench.errors import UnavailableError, UsageError
@@ -134,6 +135,24 @@ def test_an_engine_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert "No module named 'no_such_kernels'" in said
     dying = environments.vllm(tmp_path / "dying", content="import os; os._exit(3)")
     assert "ended without an answer" in _refused(f"vllm:python={dying}", UnavailableError)
+
+
+def test_what_converts_models_is_needed_unless_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPSBENCH_CACHE", str(tmp_path / "cache"))
+    python = environments.make(tmp_path / "ort")
+    environments.add(python, "onnxruntime_genai", "", "0.17", "onnxruntime-genai-cuda")
+    text = f"onnxruntime-genai:python={python}"
+    said = _refused(text, UnavailableError)
+    assert "has no onnx_ir, by which models are converted for onnxruntime-genai. Install it there, or" in said
+    installed = load_entry("onnxruntime-genai", "NAME").environment
+    installed.python.parent.mkdir(parents=True)
+    installed.python.touch()
+    assert find_peer(text).about.startswith("onnxruntime-genai 0.17, Python ")
+    installed.python.unlink()
+    environments.add(python, "onnx_ir", "")
+    assert find_peer(text).device == "cpu"
 
 
 def test_a_device_that_is_not_there_is_named(python: Path, tmp_path: Path) -> None:
