@@ -97,11 +97,15 @@ class PeerArms(ExitStack):
         return self._engines[setting]
 
     def versions(self) -> dict[str, str]:
-        """Name and version of each engine that was started, by the text it was asked for with."""
+        """Name, version and environment of each engine that was started, by the text it was asked for with."""
         told = {
             engine: found for (engine, *_), found in self._described.items() if isinstance(found, Described)
         }
-        return {engine: f"{found.engine} {found.version}" for engine, found in told.items()}
+        where = {engine: found.settings.get("environment") for engine, found in told.items()}
+        return {
+            engine: f"{found.engine} {found.version}" + (f" ({where[engine]})" if where[engine] else "")
+            for engine, found in told.items()
+        }
 
     def rules(self) -> dict[str, str]:
         """The rule by which each speculative arm of another engine accepts tokens, as it reports."""

@@ -215,7 +215,10 @@ def test_a_run_says_and_records_what_it_found(python: Path, tmp_path: Path) -> N
     assert ran.code == 0, ran.err
     assert f"{engine} (with a draft; vllm 0.33.1, Python " in ran.err
     assert "@vllm:python=mine" in "".join(ran.out.split())
-    told = json.loads((tmp_path / "run/run.json").read_text())["engines"].values()
+    kept = json.loads((tmp_path / "run/run.json").read_text())
+    (version,) = kept["conditions"][0]["engines"].values()
+    assert version.startswith("vLLM (CPU) 0.33.1 (vllm 0.33.1, Python ")  # another is another condition
+    told = kept["engines"].values()
     assert {found["version"] for found in told} == {"0.33.1"}
     assert {found["settings"]["environment"].partition(",")[0] for found in told} == {"vllm 0.33.1"}
     running = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(python).encode() in _read(path)]
