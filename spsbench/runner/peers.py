@@ -97,7 +97,7 @@ class PeerArms(ExitStack):
         return self._engines[setting]
 
     def versions(self) -> dict[str, str]:
-        """Name, version and environment of each engine that was started, by the text it was asked for with."""
+        """Name, version and environment of each engine that was started, by how it was asked for."""
         told = {
             engine: found for (engine, *_), found in self._described.items() if isinstance(found, Described)
         }
