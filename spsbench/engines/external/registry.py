@@ -241,7 +241,8 @@ def peer_in(
         variables = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1", **named.environment}
         if own is not None:
             variables |= {"PYTHONHOME": "", **own.variables()}
-            given |= {"device": own.device, "environment": own.about}
+            # Its number is that of this machine: the engine sees no other.
+            given |= {"device": own.device.partition(":")[0], "environment": own.about}
         longest = int(given.get("max_model_len", 0))
         if 0 < longest < load.context:
             why = f"max_model_len={longest} is shorter than sequences of up to {load.context} tokens."

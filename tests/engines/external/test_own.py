@@ -83,7 +83,7 @@ def test_device_and_memory_are_passed_on(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     more = ":gpu_memory_utilization=0.4:max_model_len=200:dtype=float16"
     told, seen = _described(f"vllm:python={on_gpus}{device}{more}", log)
-    assert told.engine == "vLLM"
+    assert (told.engine, told.settings["device"]) == ("vLLM", "cuda")  # the only one that it sees
     assert told.settings["environment"].endswith(f"torch 2.9.0+cu128, CUDA 12.8, {taken}")
     assert not any("uninitialised" in limit for limit in told.limits)  # a defect of CPU builds
     assert seen["CUDA_VISIBLE_DEVICES"] == visible
