@@ -83,7 +83,7 @@ def repository(name: str, revision: str | None, kind: str = "model") -> Reposito
     if key not in _asked:
         given: dict[str, Any] = {"revision": revision, "repo_type": kind, "timeout": ANSWERS_WITHIN_S}
         try:
-            info = HfApi().repo_info(name, files_metadata=True, **given)
+            info: Any = HfApi().repo_info(name, files_metadata=True, **given)
         except json.JSONDecodeError as error:
             raise WebPage(name) from error
         files = {
@@ -265,7 +265,7 @@ def _work(waiting: queue.SimpleQueue[_Part], events: _Events, stop: threading.Ev
 def _receive(part: _Part, came: Callable[[int], None], stop: threading.Event, flag: str) -> None:
     """One file, whole and with its hash, as a blob of the hub's cache."""
     from huggingface_hub import constants
-    from huggingface_hub.utils import WeakFileLock
+    from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
     blob, incomplete = part.there.blob(part.file), part.incomplete
     lock = Path(constants.HF_HUB_CACHE) / ".locks" / blob.parents[1].name / f"{blob.name}.lock"
@@ -332,7 +332,7 @@ class _Line:
 
     def _connect(self, came: Callable[[int], None], stop: threading.Event) -> None:
         from huggingface_hub import get_session, hf_hub_url
-        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
+        from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
         there = self.part.there
         url = hf_hub_url(there.name, self.part.file, repo_type=there.kind, revision=there.commit)

@@ -97,8 +97,8 @@ def failure_of(error: BaseException) -> tuple[str, str] | None:
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             room = f"which has {megabytes(_free_bytes(cache))} free"
             return f"there is no room left in {cache}, {room}", "Make room, or set HF_HOME to another disk."
-        denied = isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EROFS, errno.EPERM)
-        if denied and Path(str(cause.filename)).is_relative_to(cache):
+        denied = getattr(cause, "errno", None) in (errno.EACCES, errno.EROFS, errno.EPERM)
+        if denied and isinstance(cause, OSError) and Path(str(cause.filename)).is_relative_to(cache):
             remedy = "Set HF_HOME to a folder that can be written."
             return f"{cache} cannot be written ({cause.strerror})", remedy
         if any("Timeout" in kind.__name__ for kind in type(cause).__mro__):

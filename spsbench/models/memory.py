@@ -203,13 +203,14 @@ def weight_bytes(
     width = None if source.quantization or not isinstance(wanted, torch.dtype) else wanted.itemsize
     with typed_errors(source.name, flag):
         tensors = [*Checkpoint(folder).tensors.values()]
-        if not tensors and (size := _file_bytes(source, folder, flag)) is None:
-            return None
+        size = None if tensors else _file_bytes(source, folder, flag)
     if tensors:
         own = sum(
             tensor.size * (width if width and tensor.kind in _FLOATS else _WIDTHS.get(tensor.kind, 1))
             for tensor in tensors
         )
+    elif size is None:
+        return None
     else:
         stored = getattr(source.config, "dtype", None)
         stored_width = stored.itemsize if isinstance(stored, torch.dtype) else 4

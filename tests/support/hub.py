@@ -73,15 +73,15 @@ TOKEN = "hf_good"
 
 @dataclass
 class Hub:
-    """The server; ``requests`` are those that came, as ``GET /path``, and ``bytes_sent`` those of files."""
+    """The server; ``requests`` that came are ``GET /path``, ``sent`` the bytes of files by name."""
 
     root: Path
     requests: list[str] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    bytes_sent: int = 0
-    sending: threading.Event = field(default_factory=threading.Event)
-    """Set once half a megabyte of a large file, or half of it, has gone out."""
+    sent: dict[str, int] = field(default_factory=dict)
+    dripping: threading.Event = field(default_factory=threading.Event)
+    """Set once a file that drips has begun to."""
 
     def __enter__(self) -> Hub:
         handler = type("Handler", (_Handler,), {"hub": self})
@@ -115,8 +115,8 @@ class Hub:
     def mend(self) -> None:
         self.faults.clear()
         self.requests.clear()
-        self.bytes_sent = 0
-        self.sending.clear()
+        self.sent.clear()
+        self.dripping.clear()
 
     def repository(self, kind: str, name: str) -> Repository | None:
         folder = self.root / kind / name
@@ -249,12 +249,10 @@ class _Handler(BaseHTTPRequestHandler):
         for place in range(start, min(end, size), 1 << 14):
             block = content[place : min(place + (1 << 14), end)]
             self.wfile.write(block)
-            self.hub.bytes_sent += len(block)
-            if place - start > min(1 << 19, size // 2):
-                self.hub.sending.set()
+            self.hub.sent[path.name] = self.hub.sent.get(path.name, 0) + len(block)
             if fault and fault.kind == "drip":
+                self.hub.dripping.set()
                 time.sleep(len(block) / fault.value)
-        self.hub.sending.set()
         if fault and fault.kind == "stall":
             time.sleep(60)
         if end < size:

@@ -1,0 +1,123 @@
+"""README's command on hub ids, against a hub on this machine, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commandline import SMALL, journal
+from support.hub import Hub, environment
+from tiny_models import CHAT_TEMPLATE, make_pair, make_tokenizer, save
+
+pytestmark = pytest.mark.thorough
+
+PAIR = ("Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B")
+TARGET, DRAFT = PAIR
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    """The pair of README, tiny: logits padded unlike, shards, a template, several EOS."""
+    root = tmp_path / "served"
+    tokenizer = make_tokenizer(chat_template=CHAT_TEMPLATE)
+    for name, model, size in zip(
+        PAIR,
+        make_pair("qwen3", vocab_sizes=(272, 264), max_position_embeddings=4096),
+        ("60KB", "5GB"),
+        strict=True,
+    ):
+        folder = save(model.bfloat16(), root / "models" / name, tokenizer, max_shard_size=size)
+        (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [257, 256]}))
+    with Hub(root) as hub:
+        yield hub
+
+
+def typed(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "spsbench", *map(str, arguments)]
+
+
+def started(hub: Hub, home: Path, *arguments: object, **variables: str) -> subprocess.Popen[str]:
+    own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "XDG_STATE_HOME": str(home)}
+    return subprocess.Popen(
+        typed(*arguments),
+        env=os.environ | environment(hub, home) | own | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def done(hub: Hub, home: Path, *arguments: object, **variables: str) -> tuple[int, str, str]:
+    process = started(hub, home, *arguments, **variables)
+    out, err = process.communicate(timeout=240)
+    return process.returncode, out, err
+
+
+def command(out: Path, *more: object) -> tuple[object, ...]:
+    return (
+        "run",
+        "humaneval",
+        "--target",
+        TARGET,
+        "--draft",
+        DRAFT,
+        *SMALL,
+        "--no-score",
+        *more,
+        "--out",
+        out,
+    )
+
+
+def tokens(run: Path) -> list[Any]:
+    return sorted((row["arm"], row["tokens"]) for row in journal(run))
+
+
+def test_readmes_command_by_the_hub_then_offline_then_with_the_hub_down(hub: Hub, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    code, _, err = done(hub, home, *command(tmp_path / "first"))
+    assert code == 0, err
+    sizes = [sum(p.stat().st_size for p in (hub.root / "models" / n).glob("*.safetensors")) for n in PAIR]
+    told = [f"{name} ({size / 1e3:,.0f} kB)" for name, size in zip(PAIR, sizes, strict=True)]
+    assert f"Fetching weights of {told[0]} and {told[1]} from 127.0.0.1" in err
+    hub.mend()
+    code, _, err = done(hub, home, *command(tmp_path / "offline"), HF_HUB_OFFLINE="1")
+    assert code == 0, err
+    assert hub.requests == []
+    hub.break_down("status", 429)
+    code, _, err = done(hub, home, *command(tmp_path / "limited"))
+    assert code == 0, err
+    assert f"127.0.0.1 answered 429, too many requests: {TARGET} as it is on this machine is used" in err
+    assert tokens(tmp_path / "first") == tokens(tmp_path / "offline") == tokens(tmp_path / "limited")
+
+
+def test_ctrl_c_in_a_download_ends_it_though_the_hub_sends_for_hours(hub: Hub, tmp_path: Path) -> None:
+    hub.break_down("drip", 8, where="/content/")  # bytes a second, and 16 kB at a time
+    process = started(hub, tmp_path / "home", *command(tmp_path / "run"))
+    while not hub.dripping.wait(0.1):
+        assert process.poll() is None, process.communicate()[1]
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "\nInterrupted. Start it again with:\n  spsbench run humaneval" in err
+    assert "Traceback" not in err
+    kept = sum(path.stat().st_size for path in (tmp_path / "home").rglob("*.incomplete"))
+    assert kept > 0
+    whole = sum(
+        path.stat().st_size for name in PAIR for path in (hub.root / "models" / name).glob("*.safe*s")
+    )
+    hub.mend()
+    code, _, err = done(hub, tmp_path / "home", *command(tmp_path / "run"))
+    assert code == 0, err
+    assert "of it are here" in err
+    large = sum(size for name, size in hub.sent.items() if name.endswith(".safetensors"))
+    assert large == whole - kept
