@@ -78,7 +78,7 @@ _ENDING_S = 15.0
         },
         HARDWARE: {
             "--hardware NAME": "Predict for an accelerator that is not here, e.g. h100-sxm; runs nothing.",
-            "--target-config FILE": "The target's config.json, or its folder.",
+            "--target-config FILE": "The target's config.json, its folder, or a hub id.",
             "--draft-config FILE": "The same of the draft, or of a head of ordinary layers.",
             "--curve FILE": "acceptance.json or .yaml of `spsbench replay --curve --out DIR`.",
             "--alpha A": "In its place: each draft token is accepted with probability A.",

@@ -207,7 +207,7 @@ class _Models:
 def _named(params: Mapping[str, Any], asked: BenchConfig, device: torch.device) -> _Models:
     """The named pair, or target and draft by themselves."""
     from spsbench.config.models import chosen_backend
-    from spsbench.models.loading import load
+    from spsbench.models.loading import fetch_weights, load
     from spsbench.models.memory import require_memory, weight_bytes
     from spsbench.models.pair import find_pair, pair_backend
 
@@ -218,6 +218,7 @@ def _named(params: Mapping[str, Any], asked: BenchConfig, device: torch.device) 
     _require_window(source.context_window, asked, apart=source.target.is_encoder_decoder)
     backend, fallback = pair_backend(chosen_backend(params["backend"]), source, (dtype, dtype), device)
     require_memory(source.target, source.draft, (dtype, dtype), device, backend)
+    fetch_weights({"--target": source.target, "--draft": source.draft})
     models = {"target": source.target, "draft": source.draft}
     sizes = [weight_bytes(model, dtype, f"--{role}") or 0 for role, model in models.items()]
 

@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from spsbench.errors import printable
-from spsbench.models.fetch.cache import megabytes
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -61,7 +60,7 @@ class Transfers:
                 nonlocal here
                 before, here = here, here + count
                 if before * _LOG_LINES // total < here * _LOG_LINES // total:
-                    self.said(f"{megabytes(here)} of {megabytes(total)}")
+                    self.said(f"{here / 1e6:,.0f} of {total / 1e6:,.0f} MB")
 
             yield came
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple
 from itertools import groupby
@@ -28,6 +29,7 @@ _ACCEPTANCE = "Give --curve FILE, which `spsbench replay --curve --out DIR` writ
 def show(params: Mapping[str, Any]) -> None:
     """Print the prediction; no model is loaded."""
     from spsbench.cli.bench import lengths, sizes
+    from spsbench.models.downloads import configuration
     from spsbench.whatif.hardware.decoder import Decoder, read_decoder
     from spsbench.whatif.hardware.roofline import accelerators
 
@@ -46,8 +48,13 @@ def show(params: Mapping[str, Any]) -> None:
     machine, models = accelerators()[params["hardware"]], list[Decoder]()
     for flag, name in (("--target-config", "target_config"), ("--draft-config", "draft_config")):
         if params[name] is None:
-            raise UsageError("it is missing.", flag=flag, remedy="Give a config.json or its folder.")
-        models.append(read_decoder(params[name], flag))
+            raise UsageError(
+                "it is missing.", flag=flag, remedy="Give a config.json, its folder or a hub id."
+            )
+        path: Path = params[name]
+        if not path.exists() and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.json)", str(path)):
+            path = configuration(str(path), flag)
+        models.append(read_decoder(path, flag))
     tokens = _tokens(params)
     tables = [_table(machine, (models[0], models[1]), tokens, asked, context) for context in contexts]
     facts = {

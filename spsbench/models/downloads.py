@@ -18,7 +18,14 @@ from typing import Any, NamedTuple
 from spsbench.config.addresses import host_of
 from spsbench.errors import UnavailableError
 from spsbench.models.fetch.cache import megabytes, watcher
-from spsbench.models.hf_errors import ANSWERS_WITHIN_S, WebPage, failure_of, leave_alone, require_room
+from spsbench.models.hf_errors import (
+    ANSWERS_WITHIN_S,
+    WebPage,
+    failure_of,
+    leave_alone,
+    require_room,
+    typed_errors,
+)
 
 _CONFIG = "config.json"
 _INDEX = ".index.json"
@@ -123,6 +130,14 @@ def pinned(name: str, revision: str | None, flag: str) -> str | None:
         leave_alone(failed[0])
         watcher().said(f"{failed[0]}: {name} as it is on this machine is used")
         return here
+
+
+def configuration(name: str, flag: str) -> Path:
+    """The config.json of a hub model, fetched if need be."""
+    from huggingface_hub import hf_hub_download
+
+    with typed_errors(name, flag):
+        return Path(hf_hub_download(name, _CONFIG, revision=pinned(name, None, flag)))
 
 
 def _unreadable(there: Repository, lack: str, flag: str) -> UnavailableError:

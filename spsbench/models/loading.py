@@ -23,7 +23,7 @@ from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of, t5_plan
 from spsbench.models.causal_lm import CausalLM, built, skeleton
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, LoadedWeights, StoredWeights
-from spsbench.models.downloads import fetch, has_weights, remote_weights
+from spsbench.models.downloads import configuration, fetch, has_weights, remote_weights
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.memory import DTYPES, require_free, suitable_threads
 from spsbench.models.onnx_lm import OnnxLM, OnnxModel
@@ -394,8 +394,10 @@ def read_config(name: str, flag: str) -> Any:
 
     if name.endswith(".json") and not Path(name).is_file():
         raise UnavailableError(f"{name} does not exist.", flag=flag, remedy="Give a config.json or a folder.")
+    place = Path(name).expanduser()
+    folder = place if place.exists() else configuration(name, flag).parent
     with typed_errors(name, flag):
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     require_generative(config, name, flag)
     return config
 

@@ -16,7 +16,7 @@ from spsbench.models.hf_errors import quiet_libraries
 from spsbench.models.loading import choose_backend, fetch_weights, load, load_placed, model_not_covered
 from spsbench.models.memory import experts_of, require_memory, suitable_threads, weight_bytes
 from spsbench.models.placement import PlacedLM, Placement
-from spsbench.models.quantised import quantised_of, require_quantisable
+from spsbench.models.quantised import quantised_of, require_quantisable, require_readable
 from spsbench.models.source import ModelSource, find
 from spsbench.models.tensor_parallel import Ranks, load_split
 from spsbench.models.tokenizer import Tokenizer, check_same
@@ -126,10 +126,11 @@ def pair_backend(
     reasons = [(part.name, model_not_covered(part, dtype, device, flag)) for part, dtype, flag in parts]
     backend, fallback = choose_backend(asked, reasons, device)
     if backend == TORCH:
-        flags = ("--quantise", "--draft-quantise")
-        for part, dtype, flag in zip((source.target, source.draft), dtypes, flags, strict=True):
+        flags = (("--target", "--quantise"), ("--draft", "--draft-quantise"))
+        for part, dtype, (role, flag) in zip((source.target, source.draft), dtypes, flags, strict=True):
             precision = Precision.read(dtype)
             require_quantisable(part.config, part.quantization, precision, device, part.name, flag)
+            require_readable(part.config, part.quantization, device, part.name, role)
     return backend, fallback
 
 

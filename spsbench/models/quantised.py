@@ -67,6 +67,28 @@ def stored_bytes(parameter: torch.Tensor) -> int:
     return sum(stored_bytes(getattr(parameter, name)) for name in names)
 
 
+def require_readable(config: Any, method: str | None, device: torch.device, name: str, flag: str) -> None:
+    """Refuse a checkpoint whose quantisation transformers cannot read here; nothing is loaded."""
+    if method is None:
+        return
+    from transformers.quantizers import AutoHfQuantizer
+
+    settings = config.quantization_config
+    try:
+        merged = AutoHfQuantizer.merge_quantization_configs(settings, None)
+        quantizer = AutoHfQuantizer.from_config(merged, pre_quantized=True)
+        place = None if device.type == "cpu" else {"": device}
+        quantizer.validate_environment(device_map=place, weights_only=True)
+    except Exception as error:  # of each method its own
+        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        kind = UnavailableError if isinstance(error, ImportError) else UsageError
+        raise kind(
+            f"{name} is quantised by {method}, which cannot run here: {reason}.",
+            flag=flag,
+            remedy="Install what it needs, or choose the unquantised checkpoint: --quantise int8 rounds it.",
+        ) from error
+
+
 def require_quantisable(
     config: Any, prequantised: str | None, precision: Precision, device: torch.device, name: str, flag: str
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from commandline import call
 from support.hub import TOKEN, Hub, Kind, connected
 from tiny_models import make_pair, pair_of, save
 
@@ -20,7 +23,7 @@ from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models import downloads, hf_errors, memory
 from spsbench.models.fetch.cache import Watcher, watched_by
 from spsbench.models.loading import fetch_weights
-from spsbench.models.pair import Pair, PairSource, load_pair
+from spsbench.models.pair import Pair, PairSource, load_pair, pair_backend
 
 CPU = torch.device("cpu")
 NAMES = ("org/target", "org/draft")
@@ -333,6 +336,33 @@ def test_a_repository_that_holds_no_whole_model_is_refused_before_its_weights_co
     assert remedy in str(caught.value.remedy)
     assert caught.value.flag == "--target"
     assert content(hub) == []
+
+
+@pytest.mark.parametrize(("method", "code"), [("awq", 3), ("exotic", 2)])
+def test_a_quantisation_that_cannot_be_read_is_named_before_the_download(
+    hub: Hub, forget: Callable[[], None], method: str, code: int
+) -> None:
+    if method == "awq" and importlib.util.find_spec("gptqmodel") is not None:
+        pytest.skip("this machine reads it")
+    path = hub.root / "models" / "org/target" / "config.json"
+    settings = {"quantization_config": {"quant_method": method, "bits": 4}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+    with pytest.raises(SpsbenchError, match=f"org/target is quantised by {method}, which cannot") as caught:
+        pair_backend(TORCH, pair_of(*NAMES), ("auto", "auto"), CPU)
+    assert (caught.value.exit_code, caught.value.flag) == (code, "--target")
+    assert content(hub) == []
+
+
+def test_a_configuration_by_its_hub_id(hub: Hub, forget: Callable[[], None]) -> None:
+    asked = ("advise", "--hardware", "h100-sxm", "--alpha", "0.8", "--json")
+    shown = call(*asked, "--target-config", NAMES[0], "--draft-config", NAMES[1])
+    assert shown.code == 0, shown.err
+    parameters = json.loads(shown.out)["parameters"]
+    assert parameters["target"] > parameters["draft"] > 0
+    assert content(hub) == []
+    missing = call(*asked, "--target-config", "org/nothing", "--draft-config", NAMES[1])
+    assert missing.code == 3
+    assert "--target-config: no model org/nothing was found on the hub" in missing.err
 
 
 def test_gated_private_missing_and_without_that_revision(

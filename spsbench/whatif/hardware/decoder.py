@@ -86,7 +86,7 @@ def read_decoder(path: Path, flag: str) -> Decoder:
     path = path / "config.json" if path.is_dir() else path
     if not path.is_file():
         raise UnavailableError(
-            f"{path} is not a file.", flag=flag, remedy="Give a config.json or its folder."
+            f"{path} is not a file.", flag=flag, remedy="Give a config.json, its folder or a hub id."
         )
     content = next((dict(row) for _, row in documents(path, flag)), {})
     for field, value in content.items():
