@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from spsbench.axes import EAGER, MODEL, MODIFIED_REJECTION, RECOMMENDED
+from spsbench.axes import EAGER, MODIFIED_REJECTION, RECOMMENDED
 from spsbench.config import RunConfig
 from spsbench.config.models import AUTO, TORCH, Precision
 from spsbench.decode.processors import bound
@@ -24,6 +24,7 @@ from spsbench.models.device import resolve_device
 from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits
 from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
+from spsbench.models.source import ModelSource
 from spsbench.models.recommended import recommended
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Sample, Spec
 from spsbench.runner.claims import Claim, claims
@@ -294,16 +295,11 @@ def plan(config: RunConfig, *, choose_engine: bool = False) -> Plan:
         placement.require(source.target, dtypes[0])
         require_placeable(arms)
     require_own_weights(arms, dtypes, backend)
-    usual = None
-    if choose_engine and "engines" not in config.model_fields_set:
-        devices = config.tensor_parallel if placement is None else 2
-        usual = usual_engine(arms, source, device, backend, devices)
+    usual = _usual(config, arms, source, device, backend) if choose_engine else None
     if usual is not None:
         config = config.model_copy(update={"engines": (usual.name,)})
         arms = tuple(replace(arm, engine=usual.name) for arm in arms)
-    roles = stock_roles(arms)  # the models that some arm runs by transformers' own forward, each once
-    stock = [source.target] if "target" in roles or (roles and source.is_one(dtypes)) else []
-    stock += [source.draft] if "draft" in roles and not source.is_one(dtypes) else []
+    stock = _stock(arms, source, dtypes)
     require_pair_fits(source, dtypes, device, backend, placement, stock, config.tensor_parallel)
     data = task.load(config.data, config.limit, config.seed)
     max_new_tokens, samples = config.max_new_tokens or task.max_new_tokens, config.samples or 1
@@ -343,6 +339,23 @@ def plan(config: RunConfig, *, choose_engine: bool = False) -> Plan:
         usual=usual,
         room=room,
     )
+
+
+def _usual(
+    config: RunConfig, arms: Sequence[Arm], source: PairSource, device: torch.device, backend: str
+) -> UsualEngine | None:
+    """The device's usual engine for a configuration that names none."""
+    if "engines" in config.model_fields_set:
+        return None
+    devices = config.tensor_parallel if config.device_map is None else 2
+    return usual_engine(arms, source, device, backend, devices)
+
+
+def _stock(arms: Sequence[Arm], source: PairSource, dtypes: tuple[str, str]) -> list[ModelSource]:
+    """The models that some arm runs by transformers' own forward, each once."""
+    roles, is_one = stock_roles(arms), source.is_one(dtypes)
+    target = [source.target] if "target" in roles or (roles and is_one) else []
+    return target + ([source.draft] if "draft" in roles and not is_one else [])
 
 
 def _uses_template(config: RunConfig, source: PairSource, task: Task) -> bool:
