@@ -100,7 +100,7 @@ class StagedBatch(Batch):
         self._drafted = torch.zeros(size, k, dtype=torch.int64, device=device)
         # Of every row k rows of the draft and k + 1 of the target.
         self._rows = torch.zeros(size, 2 * k + 1, width, dtype=target.wide, device=device)
-        self._p, self._q = torch.split(self._rows, (k, k + 1), dim=1)
+        self._p, self._q = torch.split(self._rows, [k, k + 1], dim=1)
         self._answer = torch.zeros(size, k + 2, dtype=torch.int64, device=device)
         self._none = torch.zeros(2 * k + 1, device=device)
         accepting = capture(self._accept) if k else None
@@ -157,7 +157,7 @@ class StagedBatch(Batch):
         found = {}
         for number, row in sorted(live.items()):
             *own, token, accepted = answers[number]
-            p, q = torch.split(rows[number], (self._k, self._k + 1))
+            p, q = torch.split(rows[number], [self._k, self._k + 1])
             draft = Draft(answer[number, : self._k], p) if self._k else None
             new = [*own[:accepted], token]
             row.tokens += new

@@ -24,8 +24,8 @@ from spsbench.models.device import resolve_device
 from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits
 from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
-from spsbench.models.source import ModelSource
 from spsbench.models.recommended import recommended
+from spsbench.models.source import ModelSource
 from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Sample, Spec
 from spsbench.runner.claims import Claim, claims
 from spsbench.runner.engines import (
