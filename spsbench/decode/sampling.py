@@ -141,6 +141,8 @@ def edge_of_largest(probs: Tensor, largest: Tensor, top_p: float) -> Edge:
 _DIGIT_BITS = 15
 _DIGITS = 1 << _DIGIT_BITS
 _ONE = 0x3F800000
+# So many rows at a time: at V = 152,000 one takes 5 MB beside itself.
+_MOST_ROWS = 16
 
 
 def edge_by_digits(probs: Tensor, top_p: float) -> Edge:
@@ -151,13 +153,17 @@ def edge_by_digits(probs: Tensor, top_p: float) -> Edge:
     share their exponent: their sum in float64 is exact in any order, so that the order in which a device
     adds changes nothing. The work is the same for all rows, as a captured graph needs.
     """
+    if len(probs) > _MOST_ROWS:
+        edges, masses = zip(*(edge_by_digits(part, top_p) for part in probs.split(_MOST_ROWS)), strict=True)
+        return torch.cat(edges), torch.cat(masses)
     # From 1.0 down, so that sums over digits are those of falling probabilities; NaN has bits outside.
     below = _ONE - probs.view(torch.int32).clamp(0, _ONE)
     wide, wanted = probs.double(), probs.new_full((len(probs), 1), top_p, dtype=torch.float64)
-    high, low = (below >> _DIGIT_BITS).long(), (below & (_DIGITS - 1)).long()
+    high = below >> _DIGIT_BITS
     reached = _mass_before(high, wide)
     digit = (torch.searchsorted(reached, wanted) - 1).clamp(0, _DIGITS - 1)
-    reached = _mass_before(low, torch.where(high == digit, wide, 0.0)) + reached.gather(-1, digit)
+    wide.masked_fill_(high != digit, 0.0)
+    reached = _mass_before(below & (_DIGITS - 1), wide) + reached.gather(-1, digit)
     last = (torch.searchsorted(reached, wanted) - 1).clamp(0, _DIGITS - 1)
     # The least of all is 0, where rounding leaves even all of them below top_p.
     edge = (_ONE - (digit << _DIGIT_BITS | last)).clamp(min=0).int().view(torch.float32)
@@ -167,7 +173,7 @@ def edge_by_digits(probs: Tensor, top_p: float) -> Edge:
 def _mass_before(digits: Tensor, mass: Tensor) -> Tensor:
     """[n, D + 1] the mass of the digits below i in place i, for digits [n, V] below D = 2 ** 15."""
     bins = mass.new_zeros(len(mass), _DIGITS + 1)
-    bins.narrow(-1, 1, _DIGITS).scatter_add_(-1, digits, mass)
+    bins.narrow(-1, 1, _DIGITS).scatter_add_(-1, digits.long(), mass)
     return bins.cumsum(-1)
 
 

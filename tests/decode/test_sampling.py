@@ -153,6 +153,12 @@ def test_nuclei_of_any_width_are_found_without_a_sort(size: int, scale: float) -
                 assert same_rows(found, sorted_nucleus(cut.softmax(-1), top_p))
 
 
+def test_many_rows_are_done_in_parts() -> None:
+    probs = (2 * torch.randn(37, 300, generator=torch.Generator().manual_seed(4))).softmax(-1)
+    for found, expected in zip(edge_by_digits(probs, 0.9), edge_by_sorting(probs, 0.9), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-15, atol=0)
+
+
 def test_nothing_is_sorted_on_a_device(on_device: None) -> None:
     logits = torch.randn(3, 500, generator=torch.Generator().manual_seed(0))
     for params in (SamplingParams(top_p=0.9), SamplingParams(top_p=0.9, top_k=7)):
