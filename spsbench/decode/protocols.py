@@ -106,14 +106,16 @@ class Tokens(list[int]):
 
 
 def sent(values: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """Integers of the host as a tensor on a device; of CUDA through pinned memory, so that nobody waits."""
-    made = torch.from_numpy(np.array(values, np.int64))
+    """Integers, at least one, as a tensor on a device; on CUDA by pinned memory, so that nobody waits."""
+    made = torch.from_numpy(np.array(values))
+    if device.type == "cpu":
+        return made
     return made.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else made.to(device)
 
 
 def last_tokens(tokens: Sequence[int], count: int, device: torch.device) -> Tensor:
     """[count] the last tokens of a sequence, copied to the device only where they are not on it."""
-    held = tokens.on_device(count) if isinstance(tokens, Tokens) else None
+    held = None if device.type == "cpu" or not isinstance(tokens, Tokens) else tokens.on_device(count)
     return sent(tokens[-count:], device) if held is None else held
 
 
