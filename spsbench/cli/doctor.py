@@ -181,12 +181,11 @@ def _gpus(boards: list[dict[str, str]]) -> Iterator[Check]:
     import torch
 
     from spsbench.gpu import described
-    from spsbench.models.device import Gpu, cuda_is_usable, remedy_for, title, why_unusable
+    from spsbench.models.device import Gpu, resolve_device, title, why_unusable
 
-    if not cuda_is_usable():
+    if resolve_device("auto").type == "cpu":  # which says the remedy, on a line that can be copied
         names = ", ".join(board["name"] for board in boards)
-        said = f"{names}: not usable, {why_unusable()}. {remedy_for(boards)}"
-        yield Check("GPU", "absent", said)
+        yield Check("GPU", "absent", f"{names}: {why_unusable()}")
         return
     for index in range(torch.cuda.device_count()):
         yield Check("GPU", "ok", str(title(torch.device("cuda", index))))

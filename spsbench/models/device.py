@@ -32,7 +32,7 @@ def resolve_device(name: str) -> torch.device:
     Raises:
         UsageError: there is no such device, or torch cannot use it.
     """
-    usable = cuda_is_usable()
+    usable = _cuda_is_usable()
     if name == "auto" and not usable and (unused := gpus()):
         watcher().warned(f"{_names(unused)} not used: {why_unusable()}. {remedy_for(unused)}")
     if name == "auto":
@@ -48,7 +48,7 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def cuda_is_usable() -> bool:
+def _cuda_is_usable() -> bool:
     with warnings.catch_warnings():  # an old driver: said in a sentence of ours
         warnings.simplefilter("ignore")
         return torch.cuda.is_available()
@@ -62,8 +62,6 @@ def _refusal(name: str, error: Exception, *, usable: bool) -> UsageError:
     elif name.startswith("cuda"):
         here = [f"cuda:{index} ({_name(index)})" for index in range(torch.cuda.device_count())]
         reason, remedy = f"torch sees {', '.join(here)}", f"Use one of these, {remedy[4:]}"
-    elif name.startswith(("GPU-", "MIG-")):
-        remedy = f"Use --device cuda with {VISIBLE}={name} before the command."
     return UsageError(f"device {name} cannot be used here: {reason}.", flag="--device", remedy=remedy)
 
 

@@ -11,7 +11,7 @@ from spsbench.gpu import described
 from spsbench.records import Processing, Speedup
 from spsbench.report import judgement
 from spsbench.report.tables import Table, left, paragraphs, right
-from spsbench.report.wording import Run, escape, printable
+from spsbench.report.wording import Run, escape, mebibytes, printable
 from spsbench.stats.anytime import FEWEST, relative_half_width
 from spsbench.stats.conditions import disturbance
 from spsbench.summary_types import Summary
@@ -48,6 +48,7 @@ def facts(summary: Summary, run: Run) -> list[tuple[str, str]]:
         ("Device", device(run)),
         *described(value(run, "gpu") or {}),
         ("GPU in sequences", gpu_in_sequences(summary)),
+        ("GPU memory", _gpu_memory(run)),
         ("dtype", dtype(run)),
         ("Threads", value(run, "models", "threads")),
         ("Date", f"{str(created)[:10]} {str(created)[11:16]} UTC" if created else None),
@@ -129,6 +130,12 @@ def gpu_in_sequences(summary: Summary) -> str | None:
     if found["shared"] is not None:
         parts.append(f"other processes in {found['shared']} of {count}")
     return ", ".join(parts) or None
+
+
+def _gpu_memory(run: Run) -> str | None:
+    """``17,408 MiB at most, of 81,079 MiB``; None where the run did not keep it."""
+    peak, whole = value(run, "device_peak_bytes"), value(run, "gpu", "memory_bytes")
+    return None if peak is None else f"{mebibytes(peak)} at most, of {mebibytes(whole)}"
 
 
 def dtype(run: Run) -> str | None:

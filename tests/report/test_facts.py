@@ -53,6 +53,7 @@ def test_of_the_gpu_that_computed_a_reader_sees_what_two_runs_may_differ_in() ->
     gpu = {
         "device": "cuda:1",
         "name": "NVIDIA H200",
+        "memory_bytes": 139 << 30,
         "driver": "535.183.01",
         "cuda": "12.8",
         "power_limit_w": 600.0,
@@ -73,7 +74,8 @@ def test_of_the_gpu_that_computed_a_reader_sees_what_two_runs_may_differ_in() ->
         "shared": 0,
     }
     summary: Any = {**measured().summary, "gpu": seen}
-    found = dict(facts.facts(summary, {"identity": {"device": "cuda:1"}, "gpu": gpu}))
+    run = {"identity": {"device": "cuda:1"}, "gpu": gpu, "device_peak_bytes": 17 << 30}
+    found = dict(facts.facts(summary, run))
     assert {name: text for name, text in found.items() if name.startswith(("Device", "GPU"))} == {
         "Device": "cuda:1 (NVIDIA H200)",
         "GPU software": "driver 535.183.01, CUDA 12.8",
@@ -82,6 +84,7 @@ def test_of_the_gpu_that_computed_a_reader_sees_what_two_runs_may_differ_in() ->
         "GPU arithmetic": "TF32 off, attention sdpa, graphs on",
         "GPU in sequences": "SM 1,410 to 1,980 MHz, median 1,755, power cap in 12 of 40, other processes in "
         "0 of 40",
+        "GPU memory": "17,408 MiB at most, of 142,336 MiB",
     }
 
 
