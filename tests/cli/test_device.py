@@ -92,8 +92,8 @@ def test_a_sweep_is_proven_reported_compared_and_replayed(cli: Cli, tmp_path: Pa
         for command in (("report", sweep), ("compare", sweep, sweep)):
             shown = cli(*command)
             assert shown.code == 0, shown.err
-        asked = ("--drafter", "model,lookup,early-exit", "--k", "1,2", "--budget", "0.1", "--device", "cuda")
-        result = cli("replay", sweep, *asked, "--dtype", dtype, "--json", "--quiet")
+        asked = ("--drafter", "model,lookup,early-exit", "--k", "1,2", "--budget", "0.1")
+        result = cli("replay", sweep, *asked, "--threads", "1", "--json", "--quiet")
     assert result.code == 0, result.err
     assert len(json.loads(result.out)["cells"]) == 6
 

@@ -819,7 +819,7 @@ def _replaced(device: Device) -> Iterator[tuple[Any, str, Any]]:
     properties = SimpleNamespace(
         name=device.name,
         total_memory=device.limit_bytes,
-        L2_cache_size=50 << 20,
+        L2_cache_size=4 << 20,
         multi_processor_count=132,
         major=9,
         minor=0,
