@@ -154,7 +154,9 @@ def edge_by_digits(probs: Tensor, top_p: float) -> Edge:
     adds changes nothing. The work is the same for all rows, as a captured graph needs.
     """
     if len(probs) > _MOST_ROWS:
-        edges, masses = zip(*(edge_by_digits(part, top_p) for part in probs.split(_MOST_ROWS)), strict=True)
+        edges, masses = zip(
+            *(edge_by_digits(part, top_p) for part in torch.split(probs, _MOST_ROWS)), strict=True
+        )
         return torch.cat(edges), torch.cat(masses)
     # From 1.0 down, so that sums over digits are those of falling probabilities; NaN has bits outside.
     below = _ONE - probs.view(torch.int32).clamp(0, _ONE)
