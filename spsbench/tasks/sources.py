@@ -275,7 +275,7 @@ def fetch(sources: Sequence[HubSource], split: str, *, exemplars: bool) -> HubDa
     Offline, the hub's cache (``HF_HOME``) serves. Of the train split one file is fetched and one
     row group read: it only has to yield an exemplar, and the whole would be hundreds of megabytes.
     """
-    from spsbench.models.hf_errors import offline_unless_reached
+    from spsbench.models.hf_errors import failure_of, offline_unless_reached
 
     tried: dict[str, list[str]] = {}
     with offline_unless_reached():
@@ -284,7 +284,8 @@ def fetch(sources: Sequence[HubSource], split: str, *, exemplars: bool) -> HubDa
                 return _fetch_one(source, split, exemplars)
             except Exception as error:  # the client also raises whatever its HTTP library raised
                 named = f"{source.repository} at {source.revision}"
-                tried.setdefault(_first_sentence(error), []).append(named)
+                failed = failure_of(error)
+                tried.setdefault(failed[0] if failed else _first_sentence(error), []).append(named)
     reasons = [f"{', '.join(names)}: {reason}" for reason, names in tried.items()]
     raise UnavailableError(
         f"the split {split} is unavailable from the hub ({'; '.join(reasons) or 'no source is named'}).",

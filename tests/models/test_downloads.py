@@ -24,6 +24,7 @@ from spsbench.models import downloads, hf_errors, memory
 from spsbench.models.fetch.cache import Watcher, watched_by
 from spsbench.models.loading import fetch_weights
 from spsbench.models.pair import Pair, PairSource, load_pair, pair_backend
+from spsbench.tasks.catalogue import load_task
 
 CPU = torch.device("cpu")
 NAMES = ("org/target", "org/draft")
@@ -363,6 +364,16 @@ def test_a_configuration_by_its_hub_id(hub: Hub, forget: Callable[[], None]) -> 
     missing = call(*asked, "--target-config", "org/nothing", "--draft-config", NAMES[1])
     assert missing.code == 3
     assert "--target-config: no model org/nothing was found on the hub" in missing.err
+
+
+@pytest.mark.parametrize("fault", ["429", "503"])
+def test_data_of_the_hub_names_the_fault_too(hub: Hub, forget: Callable[[], None], fault: str) -> None:
+    kind, value, sentence, _ = FAULTS[fault]
+    (hub.root / "datasets" / "EdinburghNLP" / "xsum").mkdir(parents=True)
+    hub.break_down(kind, value)
+    with pytest.raises(UnavailableError) as caught:
+        load_task("xsum").load("official", None, seed=0)
+    assert f": {sentence.rstrip('.')}" in str(caught.value)
 
 
 def test_gated_private_missing_and_without_that_revision(
