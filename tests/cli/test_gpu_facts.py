@@ -27,7 +27,7 @@ def test_a_run_keeps_what_its_gpu_was_and_is_not_continued_on_another_driver(
     with emulated(name=name):
         done = cli(*RUN, *BRIEF, "--limit", 1, "--out", directory)
         assert done.code == 0, done.err
-        assert f" on {name}, cuda:0\n" in done.err
+        assert f" on {name}, cuda:0" in done.err
         assert f"on {name}, cuda:0, 1 prompt" in " ".join(done.out.split())
         run = json.loads((directory / "run.json").read_text())
         gpu = run["gpu"]
