@@ -372,13 +372,13 @@ def require_decoder(source: PairSource, engine: str) -> None:
 
 
 def _require_device(arms: Sequence[Arm], device: torch.device) -> None:
-    """Refuse an engine in an environment of the user's own that would take another device than the run."""
+    """Refuse an external engine that would take another device than the run."""
     here = f"{device.type}:{device.index or 0}" if device.type == "cuda" else device.type
     for engine in dict.fromkeys(arm.engine for arm in arms if is_peer(arm)):
         own = find_peer(engine).device
         if own not in (None, here):
             why = f"{engine} runs on {own}, and the run on {here}: their times do not compare."
-            remedy = f"Give --device {own}, or an environment (and its device=) for {here}."
+            remedy = f"Give --device {own}, or NAME:python=PATH of an environment for {here}."
             raise UsageError(why, flag="--engine", remedy=remedy)
 
 

@@ -42,6 +42,7 @@ class Named:
     preloaded: tuple[str, ...] = ()
     placed: Callable[[Environment], dict[str, str]] = lambda environment: {}
     weights: tuple[str, ...] = ()  # beside float32
+    installed_on: str | None = CPU  # the device of the build that is installed; None: the machine decides
     # What an environment of the user's own needs; see ``Needed``.
     modules: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
@@ -81,6 +82,7 @@ NAMED: Mapping[str, Named] = {
     "mlx-lm": Named(
         "mlx_lm",
         lambda model, environment, _: str(model.absolute()),
+        installed_on=None,
         modules=("mlx_lm",),
         packages=("mlx-lm",),
     ),
@@ -149,8 +151,8 @@ class PeerKind:
     """An external engine that can be opened: its log takes what it prints, and it may stop between requests.
 
     ``converted`` is what ``Load`` is to name for a Hugging Face folder, made once; ``quantised`` the same by
-    the format of the weights. Of an environment of the user's own ``device`` is the one that it takes, and
-    ``about`` what is in it.
+    the format of the weights. ``device`` is the one that it takes, if known; ``about`` what is in an
+    environment of the user's own.
     """
 
     name: str
@@ -260,7 +262,9 @@ def peer_in(
 
     quantised = {weights: converting(weights) for weights in named.weights}
     kind = PeerKind(str(spec), opened, converting(FLOAT32), quantised=quantised)
-    return kind if own is None else replace(kind, device=own.device, about=own.about)
+    if own is None:
+        return replace(kind, device=named.installed_on)
+    return replace(kind, device=own.device, about=own.about)
 
 
 def server_address(text: str, flag: str) -> tuple[str, str | None]:

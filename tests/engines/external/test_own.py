@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from commandline import BRIEF, SMALL, call
 from support import environments
 
 from spsbench.axes import shown_engine
 from spsbench.config import resolve
 from spsbench.config.resolve import remember, require_trusted
-from spsbench.engines.external.install import load_entry
+from spsbench.engines.external.install import Environment, load_entry
 from spsbench.engines.external.protocol import Ask, Load, Sampling
-from spsbench.engines.external.registry import find_peer
+from spsbench.engines.external.registry import find_peer, peer_in
 from spsbench.errors import UnavailableError, UsageError
+from spsbench.records import Arm, SamplingParams, Spec
+
+plan = importlib.import_module("spsbench.runner.plan")
 
 QUICK = ("--no-proof", "--no-score", "--remeasure", "0")
 
@@ -242,6 +248,23 @@ def test_another_device_than_the_runs_is_refused_before_a_model_is_read(
     assert "runs on cuda:0, and the run on cpu: their times do not compare" in refused.err
     agreed = call("run", "xsum", *BRIEF, *SMALL, *nowhere, *engine[:1], f"{engine[1]}:device=cpu")
     assert "nowhere is not a model folder" in agreed.err
+
+
+@pytest.mark.parametrize(
+    ("name", "device"), [("onnxruntime-genai", "cpu"), ("vllm", "cpu"), ("mlx-lm", None)]
+)
+def test_a_build_that_is_installed_is_not_measured_beside_a_gpu(
+    name: str, device: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Environment, "require_own", lambda environment, flag: None)
+    kind = peer_in(load_entry(name, "--engine").environment, Spec(name))
+    assert kind.device == device
+    monkeypatch.setattr(plan, "find_peer", lambda engine: kind)
+    arms = [Arm("ars", 0, name, "greedy", SamplingParams(greedy=True))]
+    plan._require_device(arms, torch.device("cpu"))
+    told = pytest.raises(UsageError, match="runs on cpu, and the run on cuda:0") if device else nullcontext()
+    with told:
+        plan._require_device(arms, torch.device("cuda"))
 
 
 @pytest.mark.thorough
