@@ -13,7 +13,6 @@ from spsbench.config.together import refuse_together
 from spsbench.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from spsbench.models.device import resolve_device
     from spsbench.models.pair import Pair
     from spsbench.records import SamplingParams, Spec
     from spsbench.whatif.replay.study import Sought
@@ -46,6 +45,7 @@ def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pai
     """The target with each draft that is named, or with the run's own; of one draft the name is empty."""
     from spsbench.config import ModelRef
     from spsbench.config.files import with_draft
+    from spsbench.models.device import resolve_device
     from spsbench.models.pair import find_pair, load_pair, pair_backend
     from spsbench.models.placement import Placement
 

@@ -132,8 +132,8 @@ def test_ctrl_c_tells_how_to_continue_and_the_continued_run_is_whole(
     executing = sys.modules["spsbench.runner.execute"]
     measure = executing.measure
 
-    def interrupted(*arguments: Any) -> Iterator[Sample]:
-        for sample in measure(*arguments):
+    def interrupted(*arguments: Any, **options: Any) -> Iterator[Sample]:
+        for sample in measure(*arguments, **options):
             yield sample
             os.kill(os.getpid(), signal.SIGINT)
 

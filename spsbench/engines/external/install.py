@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import shutil
 import signal
@@ -311,6 +312,10 @@ def _install(entry: Entry, execute: Run, passing: bool) -> None:
             what = f"CXX={named} is not there" if named else "there is no C++ compiler on this machine"
             remedy = "Install g++ or clang++, or set CXX."
             raise UnavailableError(f"{entry.title} is compiled here, and {what}.", remedy=remedy)
+        if not hasattr(tarfile, "data_filter"):
+            own = platform.python_version()
+            why = f"{entry.title} comes as sources, which Python {own} cannot unpack safely."
+            raise UnavailableError(why, remedy="Use Python 3.11.4 or later.")
     fetched, kept = cache.megabytes(entry.fetch_bytes), cache.megabytes(entry.kept_bytes)
     cache.watcher().said(
         f"{entry.title} {entry.version}: {fetched} to fetch, {kept} to keep, about {entry.duration}"

@@ -218,6 +218,8 @@ def test_a_package_that_the_index_lacks_comes_from_elsewhere(
 
 def sources(folder: Path, patch: pytest.MonkeyPatch, hostile: tarfile.TarInfo | None = None) -> None:
     """The engine is compiled, of a package that lies in a folder which pip knows."""
+    if not hasattr(tarfile, "data_filter"):
+        pytest.skip("Python before 3.11.4 does not unpack sources")
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as packed:
         packed.addfile(tarfile.TarInfo("tiny-1.0/code/CMakeLists.txt"))
@@ -295,6 +297,17 @@ def test_no_compiler_is_one_line_and_exit_3(
     assert words in done.err
     assert "Install g++ or clang++, or set CXX." in done.err
     assert len(done.err.strip().splitlines()) == 1
+
+
+def test_a_python_that_cannot_unpack_safely_is_refused_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources(tmp_path, monkeypatch)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.delattr(tarfile, "data_filter")
+    with pytest.raises(UnavailableError, match="cannot unpack safely"):
+        install(tiny(), FakeRun())
+    assert files(tmp_path / "cache") == []
 
 
 def wheel(folder: Path) -> str:
