@@ -126,9 +126,9 @@ def test_a_drafter_that_looks_at_tokens_and_another_rule(cli: Cli, tmp_path: Pat
 def test_caches_beyond_memory_are_refused_by_arithmetic(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spsbench.models.memory.available_bytes", lambda device: 600 << 20)
+    monkeypatch.setattr("spsbench.models.memory.available_bytes", lambda device: 400 << 20)
     result = cli("run", "xsum", "--batch", "1,40", "--limit", "40", "--out", tmp_path / "run")
     assert result.code == 2
     assert "need" in result.err
-    assert "caches of 40 rows" in " ".join(result.err.split())
+    assert "caches of 40 sequences" in " ".join(result.err.split())
     assert not (tmp_path / "run").exists()

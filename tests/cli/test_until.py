@@ -135,8 +135,8 @@ def test_an_interrupted_run_goes_on_to_the_same_end(
     executing, directory = sys.modules["spsbench.runner.execute"], tmp_path / "run"
     measure = executing.measure
 
-    def killed(*arguments: Any) -> Iterator[Sample]:
-        for number, sample in enumerate(measure(*arguments)):
+    def killed(*arguments: Any, **options: Any) -> Iterator[Sample]:
+        for number, sample in enumerate(measure(*arguments, **options)):
             if number == 7:
                 raise KeyboardInterrupt
             yield sample
