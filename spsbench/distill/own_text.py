@@ -133,11 +133,11 @@ def _functions(file: Path) -> Iterator[Function]:
         tree = ast.parse(text)
     except (OSError, SyntaxError, ValueError):
         return
-    lines = text.splitlines()
+    lines = text.split("\n")  # as ast counts them: a form feed ends none
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and len(node.body) > 1:
             first, last = node.lineno - 1, node.end_lineno
-            whole = dedent("\n".join(lines[first:last])).splitlines()
+            whole = dedent("\n".join(lines[first:last])).split("\n")
             documented = ast.get_docstring(node) is not None
             size = (node.body[0].end_lineno if documented else node.body[0].lineno - 1) or 0
             head, body = "\n".join(whole[: size - first]), "\n".join(whole[size - first :])

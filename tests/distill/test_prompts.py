@@ -10,7 +10,7 @@ import pytest
 from tiny_models import CHAT_TEMPLATE, EOS, make_tokenizer
 
 from spsbench.distill.corpus import evaluated_texts
-from spsbench.distill.own_text import CHAT, Opening, asked, begun, file_prompts, functions, opened
+from spsbench.distill.own_text import CHAT, Opening, _functions, asked, begun, file_prompts, functions, opened
 from spsbench.errors import SpsbenchError
 from spsbench.models.tokenizer import Tokenizer
 
@@ -47,6 +47,16 @@ def test_functions_of_the_library_are_whole() -> None:
     assert [len(function.head) for function in found] == sorted(len(function.head) for function in found)
     for function in found[:: len(found) // 40]:
         ast.parse(f"{function.head}\n{function.body}")
+
+
+def test_a_form_feed_ends_no_line(tmp_path: Path) -> None:
+    source = tmp_path / "module.py"
+    source.write_text(
+        'import os\n\x0c\ndef add(a, b):\n    """Add."""\n    total = a + b\n    return total\n'
+    )
+    (found,) = _functions(source)
+    assert found.head == 'def add(a, b):\n    """Add."""'
+    assert found.body == "    total = a + b\n    return total"
 
 
 def test_prompts_of_a_file_keep_their_form(tmp_path: Path) -> None:
