@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import queue
+import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ _WEIGHTS = tuple(
 )
 """Files of weights in the order in which transformers looks for them."""
 
+_HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 _CHUNK_BYTES = 1 << 20
 _THREADS = 4
 _ATTEMPTS = 5
@@ -66,10 +68,19 @@ class Repository:
         return isinstance(try_to_load_from_cache(self.name, file, **given), str)
 
     def blob(self, file: str) -> Path:
-        """Where the content of a file is in the hub's cache, once all of it is there."""
+        """Where the content of a file is in the hub's cache, once all of it is there.
+
+        Raises:
+            UnavailableError: what the hub calls it is no hash, and would be a path.
+        """
         from huggingface_hub import constants
         from huggingface_hub.file_download import repo_folder_name
 
+        if _HASH.fullmatch(self.files[file].etag) is None:
+            why = (
+                f"{host_of(constants.ENDPOINT)} does not name the content of {file} of {self.name} by a hash."
+            )
+            raise UnavailableError(why, remedy="Unset HF_ENDPOINT, or choose another mirror.")
         folder = repo_folder_name(repo_id=self.name, repo_type=self.kind)
         return Path(constants.HF_HUB_CACHE) / folder / "blobs" / self.files[file].etag
 

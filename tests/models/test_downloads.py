@@ -395,3 +395,10 @@ def test_gated_private_missing_and_without_that_revision(
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     forget()
     load()
+
+
+@pytest.mark.parametrize("etag", ["", "../../out", "/etc/passwd", "ab" * 20 + "/x"])
+def test_content_is_named_by_a_hash_and_by_no_path(etag: str) -> None:
+    there = downloads.Repository("org/x", "c", {"model.safetensors": downloads.RemoteFile(3, etag)})
+    with pytest.raises(UnavailableError, match=r"does not name the content of model\.safetensors of org/x"):
+        there.blob("model.safetensors")
