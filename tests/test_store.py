@@ -441,6 +441,18 @@ def test_a_damaged_file_is_a_usage_error(store: RunStore, name: str, content: by
         RunStore.open(store.directory).prompts()
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [{"device_peak_bytes": "much"}, {"gpu": {"device": "cuda:0", "name": "L4", "memory_bytes": "much"}}],
+)
+def test_a_gpus_memory_is_a_number_of_bytes(store: RunStore, damage: dict[str, Any]) -> None:
+    store.close()
+    path = store.directory / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    with pytest.raises(UsageError, match="bytes"):
+        RunStore.open(store.directory)
+
+
 def test_a_run_killed_before_it_began_can_begin(store: RunStore) -> None:
     store.close()
     (store.directory / "run.json").unlink()

@@ -76,9 +76,8 @@ def why_unusable() -> str:
     build = f"torch {metadata.version('torch')}"
     if torch.version.cuda is None and torch.version.hip is None:
         return f"{build} has no CUDA"
-    hidden = os.environ.get(VISIBLE)
-    if hidden is not None and (not hidden.strip() or hidden.strip().startswith("-")):
-        return f"{VISIBLE} is {'empty' if not hidden.strip() else hidden.strip()}, which hides it"
+    if (hidden := _hidden_by()) is not None:
+        return f"{VISIBLE} is {hidden}, which hides it"
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except (RuntimeError, AssertionError) as error:
@@ -87,16 +86,26 @@ def why_unusable() -> str:
     return f"{build} (CUDA {torch.version.cuda}) finds no device"
 
 
+def _hidden_by() -> str | None:
+    """What ``VISIBLE`` is if it hides every GPU."""
+    value = os.environ.get(VISIBLE)
+    if value is None or (value.strip() and not value.strip().startswith("-")):
+        return None
+    return value.strip() or "empty"
+
+
 def remedy_for(boards: Sequence[Mapping[str, str]]) -> str:
     """What to type so that torch can use boards of ``environment.gpus``; empty without one, or if hidden."""
     if not boards:
         return ""
-    if torch.version.cuda is not None and VISIBLE in os.environ:
-        return f"Without {VISIBLE} torch sees all of them."
     driver = boards[0]["driver_version"]
     major = driver.partition(".")[0]
     known = int(major) if major.isdecimal() else 0
     wheels = next((name for least, name in _WHEELS if known >= least), None)
+    build = torch.version.cuda
+    runs = build is not None and wheels is not None and int(wheels[2:4]) >= int(build.partition(".")[0])
+    if build is not None and (_hidden_by() is not None or (runs and VISIBLE in os.environ)):
+        return f"Without {VISIBLE} torch sees all of them."
     if wheels is None:
         return f"Its driver is {driver}: install {_WHEELS[-1][0]} or later."
     index = f"https://download.pytorch.org/whl/{wheels}"

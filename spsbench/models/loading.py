@@ -375,17 +375,24 @@ def weights_folder(source: ModelSource, flag: str = "--target") -> Path:
 
 
 def fetch_weights(sources: Mapping[str, ModelSource]) -> None:
-    """Fetch what is not here of the weights of hub models, by flag; nothing where all are on this machine."""
-    wanted = []
+    """Fetch what is not here of the weights of hub models, by flag; nothing where all are on this machine.
+
+    A target that is its own draft is fetched once. An error names the first flag of those that are fetched.
+    """
+    flags: list[str] = []
+    wanted = {}
     for flag, source in sources.items():
-        folder = files_of(source.location, source.commit)
-        if source.is_local or source.sharing is not None or (folder is not None and has_weights(folder)):
+        place = source.location, source.commit
+        folder = files_of(*place)
+        here = source.is_local or (folder is not None and has_weights(folder))
+        if here or source.sharing is not None or place in wanted:
             continue
         with typed_errors(source.name, flag):
-            wanted.append(remote_weights(source.location, str(source.commit), flag))
+            wanted[place] = remote_weights(source.location, str(source.commit), flag)
+        flags.append(flag)
     if wanted:
-        with typed_errors(" and ".join(there.name for there, _ in wanted), flag):
-            fetch(wanted, "weights", flag)
+        with typed_errors(" and ".join(there.name for there, _ in wanted.values()), flags[0]):
+            fetch([*wanted.values()], "weights", flags[0])
 
 
 def read_config(name: str, flag: str) -> Any:

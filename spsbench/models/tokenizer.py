@@ -170,10 +170,10 @@ def check_same(target: Tokenizer, draft: Tokenizer) -> None:
     theirs = {index: token for token, index in draft.vocabulary().items()}
     if theirs.items() <= ours.items():
         return
-    index = min(i for i in ours.keys() | theirs.keys() if ours.get(i) != theirs.get(i))
+    index = min(i for i in theirs if ours.get(i) != theirs[i])
     raise UsageError(
         f"target and draft have different tokenizers: id {index} is {ours.get(index)!r} for the target "
-        f"and {theirs.get(index)!r} for the draft.",
+        f"and {theirs[index]!r} for the draft.",
         flag="--draft",
         remedy="Choose a draft of the target's model family.",
     )

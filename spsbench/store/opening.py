@@ -182,6 +182,7 @@ class _Gpu(_Told):
     power_limit_w: FiniteFloat | None = None
     power_limit_default_w: FiniteFloat | None = None
     sm_clock_most_mhz: FiniteFloat | None = None
+    memory_bytes: int | None = Field(default=None, ge=0)
     before: _GpuState | None = None
     after: _GpuState | None = None
     attention: dict[str, str] | None = None
@@ -209,6 +210,7 @@ class _Run(_Told):
     bandwidth_bytes_per_s: FiniteFloat | None = Field(default=None, gt=0)
     cache_bytes: int | None = Field(default=None, ge=0)
     cache_shared: bool | None = None
+    device_peak_bytes: int | None = Field(default=None, ge=0)
     conditions: list[_Condition] | None = None
     gpu: _Gpu | None = None
     workers: list[_Worker] | None = None

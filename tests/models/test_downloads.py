@@ -156,6 +156,25 @@ def test_a_later_command_goes_on_where_the_first_broke_off(hub: Hub, forget: Cal
     assert came(hub) == size(hub, "org/draft") - 30_000
 
 
+def test_a_target_that_is_its_own_draft_is_fetched_once(hub: Hub, forget: Callable[[], None]) -> None:
+    source, watcher = pair_of(NAMES[0], NAMES[0]), Notes()
+    with watched_by(watcher):
+        fetch_weights({"--target": source.target, "--draft": source.draft})
+    assert watcher.total == size(hub, NAMES[0])
+    assert " and " not in watcher.lines[0]
+
+
+def test_an_error_names_the_model_that_is_fetched(
+    hub: Hub, forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = pair_of(*NAMES)
+    fetch_weights({"--draft": source.draft})
+    monkeypatch.setattr(hf_errors, "_free_bytes", lambda folder: 0)
+    with pytest.raises(UnavailableError, match="org/target") as caught:
+        fetch_weights({"--target": source.target, "--draft": source.draft})
+    assert caught.value.flag == "--target"
+
+
 def test_an_interruption_is_raised_at_once_and_keeps_what_came(
     hub: Hub, forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

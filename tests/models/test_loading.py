@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import huggingface_hub
 import huggingface_hub.constants
@@ -23,6 +24,7 @@ from spsbench.models import memory as weights
 from spsbench.models.hf_errors import typed_error
 from spsbench.models.pair import Pair, load_pair
 from spsbench.models.source import find
+from spsbench.models.tokenizer import check_same
 
 CPU = torch.device("cpu")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -271,6 +273,13 @@ def test_different_tokenizers_are_refused(llama: Any, folder: Path, tmp_path: Pa
     other = save(model, tmp_path / "other", make_tokenizer(extra=2))
     with pytest.raises(UsageError, match="id 258 is None for the target and '<extra_0>' for the draft"):
         pair_of(folder, other)
+
+
+def test_a_token_that_the_draft_may_lack_is_not_named_as_the_difference() -> None:
+    ours, theirs = ({"a": 0, "<think>": 1, "b": 2}, {"a": 0, "c": 2})
+    target, draft = (cast("Any", SimpleNamespace(vocabulary=partial(dict, own))) for own in (ours, theirs))
+    with pytest.raises(UsageError, match="id 2 is 'b' for the target and 'c' for the draft"):
+        check_same(target, draft)
 
 
 def test_a_draft_may_lack_tokens_that_were_added_to_its_target(llama: Any, tmp_path: Path) -> None:
