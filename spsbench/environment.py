@@ -185,19 +185,24 @@ def git_state(root: Path) -> dict[str, Any] | None:
     """
     if not (root / ".git").exists():
         return None
-    commit = program_output("git", "-C", str(root), "rev-parse", "HEAD")
+    commit = _output("git", "-C", str(root), "rev-parse", "HEAD")
     if not commit:
         return None
-    changes = program_output("git", "-C", str(root), "status", "--porcelain", "--", ".", ":!results")
+    changes = _output("git", "-C", str(root), "status", "--porcelain", "--", ".", ":!results")
     return {"commit": commit, "dirty": None if changes is None else changes != ""}
 
 
 def gpus() -> list[dict[str, str]]:
     """Name, driver and memory of every NVIDIA GPU, as its own tool reports them; empty without one."""
     fields = ("name", "driver_version", "memory.total")
-    lines = program_output("nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader")
+    return [dict(zip(fields, row, strict=True)) for row in smi_rows(fields)]
+
+
+def smi_rows(fields: Sequence[str], form: str = "csv,noheader") -> list[list[str]]:
+    """What nvidia-smi says of every GPU, a cell for each field; empty without the tool."""
+    lines = _output("nvidia-smi", f"--query-gpu={','.join(fields)}", f"--format={form}")
     rows = [[cell.strip() for cell in line.split(",")] for line in (lines or "").splitlines()]
-    return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
+    return [row for row in rows if len(row) == len(fields)]
 
 
 def _cpu() -> dict[str, Any]:
@@ -243,7 +248,7 @@ def _cpu_line(name: str) -> str | None:
     return next((value.strip() for key, _, value in found if key.strip() == name), None)
 
 
-def program_output(tool: str, *arguments: str) -> str | None:
+def _output(tool: str, *arguments: str) -> str | None:
     """What a tool prints; None if it is missing, fails or hangs."""
     path = shutil.which(tool)
     if path is None:

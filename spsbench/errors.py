@@ -10,7 +10,7 @@ SpsbenchError               1  failure while running
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 _SUBJECT = "it "
@@ -88,3 +88,12 @@ def as_typed(value: Any) -> str:
 def printable(text: str) -> str:
     """The text without control and formatting characters, which could drive a terminal."""
     return "".join(" " if unicodedata.category(char).startswith("C") else char for char in text)
+
+
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    """The error itself, and what led to it, the last first."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from spsbench.environment import TAKERS, program_output
+from spsbench.environment import TAKERS, smi_rows
 
 FACTS = (
     *("index", "uuid", "name", "mig", "memory_bytes", "driver", "persistence", "ecc"),
@@ -141,7 +141,7 @@ class NvmlBoard:
         if bits is None:  # its name before driver 535
             bits = self._of("CurrentClocksThrottleReasons", board=self._board)
         found |= {f"{THROTTLED}{name}": 1.0 for bit, name in REASONS.items() if (bits or 0) & bit}
-        if (others := self._others()) is not None:
+        if (others := self._others(_family())) is not None:
             found[OTHERS] = float(len(others))
         return found
 
@@ -152,19 +152,18 @@ class NvmlBoard:
         known_ns = [status.violationTime for status in found if status is not None]
         return sum(known_ns) / 1e9 if known_ns else None
 
-    def _others(self) -> set[int] | None:
-        """Other processes that compute there.
+    def _others(self, own: set[int]) -> set[int] | None:
+        """Other processes that compute there than the run's ``own``.
 
         In a container the driver may give processes numbers of its host: then none is known to be another.
         """
         running = {process.pid for process in self._of("ComputeRunningProcesses") or ()}
-        own = _family()
         return running - own if own & running else None
 
     def shared_s(self) -> float | None:
         """Seconds that other processes computed there, by samples of the driver; None if unknown."""
         nvml, own = self._nvml, _family()
-        if self._others() is None:
+        if self._others(own) is None:
             return None
         try:
             since_us = max(self._seen_us.values(), default=0)
@@ -242,10 +241,8 @@ def _row_of(uuids: Sequence[str]) -> dict[str, Any] | None:
 
     Slices are not listed by it, and torch may not say what a device is called by.
     """
-    fields = ",".join(field for field, _ in _QUERY.values())
-    lines = program_output("nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits")
-    cells = [[cell.strip() for cell in line.split(",")] for line in (lines or "").splitlines()]
-    rows = [_read(row) for row in cells if len(row) == len(_QUERY)]
+    fields = [field for field, _ in _QUERY.values()]
+    rows = [_read(row) for row in smi_rows(fields, "csv,noheader,nounits")]
     own = [row for row in rows if row["uuid"] in uuids]
     alone = [row for row in rows if len(rows) == 1 and (row["mig"] or not uuids)]
     return next(iter([*own, *alone]), None)

@@ -59,13 +59,11 @@ class Repository:
     name: str
     commit: str
     files: Mapping[str, RemoteFile]
-    kind: str = "model"
 
     def is_here(self, file: str) -> bool:
         from huggingface_hub import try_to_load_from_cache
 
-        given = {"repo_type": self.kind, "revision": self.commit}
-        return isinstance(try_to_load_from_cache(self.name, file, **given), str)
+        return isinstance(try_to_load_from_cache(self.name, file, revision=self.commit), str)
 
     def blob(self, file: str) -> Path:
         """Where the content of a file is in the hub's cache, once all of it is there.
@@ -81,7 +79,7 @@ class Repository:
                 f"{host_of(constants.ENDPOINT)} does not name the content of {file} of {self.name} by a hash."
             )
             raise UnavailableError(why, remedy="Unset HF_ENDPOINT, or choose another mirror.")
-        folder = repo_folder_name(repo_id=self.name, repo_type=self.kind)
+        folder = repo_folder_name(repo_id=self.name, repo_type="model")
         return Path(constants.HF_HUB_CACHE) / folder / "blobs" / self.files[file].etag
 
 
@@ -93,22 +91,23 @@ def forget() -> None:
     _asked.clear()
 
 
-def repository(name: str, revision: str | None, kind: str = "model") -> Repository:
+def repository(name: str, revision: str | None) -> Repository:
     """Ask the hub for a repository, once in a process; whatever its client raises, and WebPage."""
     from huggingface_hub import HfApi, constants
 
-    key = (constants.ENDPOINT, kind, name, revision or constants.DEFAULT_REVISION)
+    key = (constants.ENDPOINT, name, revision or constants.DEFAULT_REVISION)
     if key not in _asked:
-        given: dict[str, Any] = {"revision": revision, "repo_type": kind, "timeout": ANSWERS_WITHIN_S}
         try:
-            info: Any = HfApi().repo_info(name, files_metadata=True, **given)
+            info: Any = HfApi().repo_info(
+                name, revision=revision, timeout=ANSWERS_WITHIN_S, files_metadata=True
+            )
         except json.JSONDecodeError as error:
             raise WebPage(name) from error
         files = {
             each.rfilename: RemoteFile(each.size or 0, each.lfs.sha256 if each.lfs else each.blob_id or "")
             for each in info.siblings or ()
         }
-        found = Repository(name, str(info.sha), files, kind)
+        found = Repository(name, str(info.sha), files)
         _asked[key] = _asked[(*key[:-1], found.commit)] = found
     return _asked[key]
 
@@ -166,7 +165,7 @@ def _unreadable(there: Repository, lack: str, flag: str) -> UnavailableError:
     return UnavailableError(why, flag=flag, remedy=remedy)
 
 
-def weight_files(names: Collection[str], read: Callable[[str], bytes]) -> list[str]:
+def _weight_files(names: Collection[str], read: Callable[[str], bytes]) -> list[str]:
     """The files that hold a model's weights, their index first; none if none of ``names`` does."""
     first = next((file for file in _WEIGHTS if file in names), None)
     if first is None or not first.endswith(_INDEX):
@@ -174,10 +173,16 @@ def weight_files(names: Collection[str], read: Callable[[str], bytes]) -> list[s
     return [first, *sorted(set(json.loads(read(first))["weight_map"].values()))]
 
 
+def local_weights(folder: Path) -> list[Path]:
+    """The files of a model's weights in a folder, lost ones too; none if there are none."""
+    names = {path.name for path in folder.iterdir()}
+    return [folder / file for file in _weight_files(names, lambda file: (folder / file).read_bytes())]
+
+
 def has_weights(folder: Path) -> bool:
     """Whether all weights of a model are in a folder."""
-    files = weight_files({path.name for path in folder.iterdir()}, lambda file: (folder / file).read_bytes())
-    return bool(files) and all((folder / file).is_file() for file in files)
+    files = local_weights(folder)
+    return bool(files) and all(file.is_file() for file in files)
 
 
 def remote_weights(name: str, commit: str, flag: str) -> tuple[Repository, list[str]]:
@@ -185,7 +190,7 @@ def remote_weights(name: str, commit: str, flag: str) -> tuple[Repository, list[
     from huggingface_hub import hf_hub_download
 
     there = repository(name, commit)
-    files = weight_files(
+    files = _weight_files(
         there.files, lambda file: Path(hf_hub_download(name, file, revision=commit)).read_bytes()
     )
     if not files:
@@ -222,10 +227,10 @@ class _Part(NamedTuple):
         return next((path.stat().st_size for path in paths if path.is_file()), 0)
 
 
-def fetch(wanted: Sequence[tuple[Repository, Collection[str]]], what: str, flag: str) -> None:
-    """Fetch files into the hub's cache, those first that are not there; their room is checked before.
+def fetch(wanted: Sequence[tuple[Repository, Collection[str]]], flag: str) -> None:
+    """Fetch files of weights into the hub's cache, those that are not there; their room is checked before.
 
-    ``what`` they are is for people, e.g. ``weights``. An interruption is raised at once.
+    An interruption is raised at once.
     """
     from huggingface_hub import constants, hf_hub_download
 
@@ -238,13 +243,13 @@ def fetch(wanted: Sequence[tuple[Repository, Collection[str]]], what: str, flag:
         there.name: megabytes(sum(part.bytes for part in parts if part.there is there)) for there, _ in wanted
     }
     named = " and ".join(f"{name} ({size})" for name, size in sizes.items())
-    require_room(total - come, f"{what} of {named}", flag)
+    require_room(total - come, f"weights of {named}", flag)
     here = f", {megabytes(come)} of it are here" if come else ""
-    about = f"{what} of {named} from {host_of(constants.ENDPOINT)}{here}"
+    about = f"weights of {named} from {host_of(constants.ENDPOINT)}{here}"
     with watcher().transfer(about, max(total, 1), come) as came:
         _receive_all(own, came, flag)
     for part in parts:  # finds what has come, and gives it its name
-        hf_hub_download(part.there.name, part.file, repo_type=part.there.kind, revision=part.there.commit)
+        hf_hub_download(part.there.name, part.file, revision=part.there.commit)
 
 
 def _receive_all(parts: Sequence[_Part], came: Callable[[int], None], flag: str) -> None:
@@ -361,7 +366,7 @@ class _Line:
         from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
         there = self.part.there
-        url = hf_hub_url(there.name, self.part.file, repo_type=there.kind, revision=there.commit)
+        url = hf_hub_url(there.name, self.part.file, revision=there.commit)
         headers = build_hf_headers() | {"Accept-Encoding": "identity"}
         if self.have:
             headers["Range"] = f"bytes={self.have}-"

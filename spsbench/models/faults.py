@@ -6,11 +6,10 @@ from __future__ import annotations
 import gc
 import re
 import traceback
-from collections.abc import Iterator
 
 import torch
 
-from spsbench.errors import DeviceFault, SpsbenchError
+from spsbench.errors import DeviceFault, SpsbenchError, causes_of
 
 NEEDS_LESS = "Choose a smaller pair, --dtype bfloat16, --quantise int8 or another --device."
 SEE_DRIVER = "See what `spsbench doctor` and the driver's log say of it."
@@ -36,13 +35,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(
         isinstance(each, (MemoryError, torch.OutOfMemoryError))
         or (isinstance(each, RuntimeError) and _WITHOUT_MEMORY.search(str(each)) is not None)
-        for each in _causes(error)
+        for each in causes_of(error)
     )
 
 
 def of_a_device(error: BaseException) -> str | None:
     """What a device's driver or library reported, in one line; None of any other error."""
-    for each in _causes(error):
+    for each in causes_of(error):
         text = next(iter(str(each).splitlines()), "")
         if isinstance(each, torch.AcceleratorError) or (
             isinstance(each, RuntimeError) and _OF_A_DEVICE.match(text)
@@ -53,7 +52,7 @@ def of_a_device(error: BaseException) -> str | None:
 
 def shortage(error: BaseException, remedy: str = TAKES_LESS, when: str = "") -> str:
     """Out of memory in one line, with how much was asked for where the error says it."""
-    asked = next((found[1] for each in _causes(error) if (found := _ASKED.search(str(each)))), None)
+    asked = next((found[1] for each in causes_of(error) if (found := _ASKED.search(str(each)))), None)
     more = "" if asked is None else f": {asked} more did not fit"
     return f"out of memory{when}{more}. {remedy}"
 
@@ -87,18 +86,10 @@ def settle(error: Exception) -> None:
     if reported is not None and _LOST.search(reported):
         message = f"the device failed and computes nothing more: {reported}."
         raise DeviceFault(message, remedy=SEE_DRIVER) from error
-    for each in _causes(error):
+    for each in causes_of(error):
         traceback.clear_frames(each.__traceback__)
         each.__traceback__ = None
     if is_out_of_memory(error):
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    seen = set[int]()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__

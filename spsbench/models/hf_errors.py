@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import shutil
 import time
 import warnings
 from collections.abc import Iterator
@@ -12,8 +11,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from spsbench.config.addresses import host_of
-from spsbench.errors import DeviceFault, SpsbenchError, UnavailableError, UsageError
-from spsbench.models.fetch.cache import megabytes, watcher
+from spsbench.errors import DeviceFault, SpsbenchError, UnavailableError, UsageError, causes_of
+from spsbench.models.fetch.cache import free_bytes, megabytes, watcher
 
 ANSWERS_WITHIN_S = 10.0
 """A hub that takes longer is left alone."""
@@ -78,7 +77,7 @@ def failure_of(error: BaseException) -> tuple[str, str] | None:
     """What the hub, the way to it or the disk of its cache did, and the remedy; None for any other error."""
     from huggingface_hub import constants, errors
 
-    causes = list(_causes(error))
+    causes = list(causes_of(error))
     host, cache = host_of(constants.ENDPOINT), Path(constants.HF_HUB_CACHE)
     for cause in causes:
         response = getattr(cause, "response", None) if isinstance(cause, errors.HfHubHTTPError) else None
@@ -95,7 +94,7 @@ def failure_of(error: BaseException) -> tuple[str, str] | None:
             remedy = "Log in to the network, or check HF_ENDPOINT and the proxy."
             return f"{host} answered with a web page, as the login page of a network does", remedy
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            room = f"which has {megabytes(_free_bytes(cache))} free"
+            room = f"which has {megabytes(free_bytes(cache))} free"
             return f"there is no room left in {cache}, {room}", "Make room, or set HF_HOME to another disk."
         denied = getattr(cause, "errno", None) in (errno.EACCES, errno.EROFS, errno.EPERM)
         if denied and isinstance(cause, OSError) and Path(str(cause.filename)).is_relative_to(cache):
@@ -106,17 +105,12 @@ def failure_of(error: BaseException) -> tuple[str, str] | None:
     return None
 
 
-def _free_bytes(folder: Path) -> int:
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    return shutil.disk_usage(existing).free
-
-
 def require_room(needed_bytes: int, what: str, flag: str) -> None:
     """Refuse to begin what the disk of the hub's cache has no room for."""
     from huggingface_hub import constants
 
     folder = Path(constants.HF_HUB_CACHE)
-    if (free := _free_bytes(folder)) < needed_bytes:
+    if (free := free_bytes(folder)) < needed_bytes:
         why = f"{what} need {megabytes(needed_bytes)} in {folder}, which has {megabytes(free)} free."
         raise UnavailableError(why, flag=flag, remedy="Make room, or set HF_HOME to another disk.")
 
@@ -140,7 +134,7 @@ def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
 
     from spsbench.models.faults import NEEDS_LESS, SEE_DRIVER, is_out_of_memory, of_a_device
 
-    text, causes = str(error), list(_causes(error))
+    text, causes = str(error), list(causes_of(error))
     all_text = " ".join(map(str, causes)).lower()
 
     def caused_by(*kinds: type[BaseException]) -> bool:
@@ -149,7 +143,7 @@ def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
     def says(*signs: str) -> bool:
         return any(sign in all_text for sign in signs)
 
-    failed = failure_of(error)
+    failed, remedy_of_it = failure_of(error) or ("", "")
     statuses = {getattr(getattr(cause, "response", None), "status_code", None) for cause in causes}
     found: tuple[tuple[bool, type[SpsbenchError], str, str], ...] = (
         (is_out_of_memory(error), SpsbenchError, f"not enough memory to load {name}.", NEEDS_LESS),
@@ -177,12 +171,7 @@ def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
             f"{name} needs a package that is not installed: {' '.join(text.split())}",
             "Install it, or choose a checkpoint without it.",
         ),
-        (
-            failed is not None,
-            UnavailableError,
-            f"{name} cannot be fetched: {(failed or ('', ''))[0]}.",
-            (failed or ("", ""))[1],
-        ),
+        (bool(failed), UnavailableError, f"{name} cannot be fetched: {failed}.", remedy_of_it),
         (
             caused_by(hub.GatedRepoError),
             UnavailableError,
@@ -232,12 +221,6 @@ def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
     )
     _, kind, message, remedy = next(row for row in found if row[0])
     return kind(message, flag=flag, remedy=remedy)
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def quiet_libraries() -> None:

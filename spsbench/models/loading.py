@@ -392,7 +392,7 @@ def fetch_weights(sources: Mapping[str, ModelSource]) -> None:
         flags.append(flag)
     if wanted:
         with typed_errors(" and ".join(there.name for there, _ in wanted.values()), flags[0]):
-            fetch([*wanted.values()], "weights", flags[0])
+            fetch([*wanted.values()], flags[0])
 
 
 def read_config(name: str, flag: str) -> Any:

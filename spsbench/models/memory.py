@@ -18,7 +18,7 @@ from spsbench.errors import UsageError
 from spsbench.law.theory import union_share
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import Checkpoint
-from spsbench.models.downloads import has_weights, remote_weights, weight_files
+from spsbench.models.downloads import local_weights, remote_weights
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.quantised import packed_bytes, stored_bytes
 from spsbench.models.source import ModelSource, files_of
@@ -226,11 +226,9 @@ def weight_bytes(
 
 def _file_bytes(source: ModelSource, folder: Path, flag: str) -> int | None:
     """Bytes of the files of a model's weights, on this machine or on the hub; None if none are known."""
-    if source.is_local or has_weights(folder):
-        files = weight_files(
-            {path.name for path in folder.iterdir()}, lambda file: (folder / file).read_bytes()
-        )
-        return sum((folder / file).stat().st_size for file in files if (folder / file).is_file()) or None
+    here = local_weights(folder)
+    if source.is_local or (here and all(file.is_file() for file in here)):
+        return sum(file.stat().st_size for file in here if file.is_file()) or None
     there, files = remote_weights(source.location, str(source.commit), flag)
     return sum(there.files[file].bytes for file in files)
 

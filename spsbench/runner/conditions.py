@@ -15,7 +15,7 @@ import torch
 
 from spsbench.energy import EnergyMeter, FoundMeter, find_nvml, find_rapl
 from spsbench.errors import UsageError
-from spsbench.models.device import uuid_of
+from spsbench.models.device import Gpu, uuid_of
 from spsbench.runner.plan import Plan
 from spsbench.runner.stopping import due_turns
 from spsbench.stats.latency import ENERGY
@@ -42,20 +42,18 @@ _OF_GPU = {
 """Conditions by what ``gpu_facts`` calls them."""
 
 
-def conditions_of(
-    plan: Plan, environment: Mapping[str, Any], gpu: Mapping[str, Any] | None = None
-) -> Conditions:
+def conditions_of(plan: Plan, environment: Mapping[str, Any], gpu: Gpu | None) -> Conditions:
     """The conditions that a plan would be measured under now; ``threads`` as asked for, perhaps ``auto``.
 
-    ``gpu`` are the facts of the GPU that computes, see ``gpu_facts``; others are no condition.
+    Of the machine's GPUs the one that computes is a condition.
     """
-    of_gpu = {} if gpu is None else {name: gpu[fact] for name, fact in _OF_GPU.items()}
+    of_gpu = {} if gpu is None else {name: gpu.facts[fact] for name, fact in _OF_GPU.items()}
     found: Conditions = {
         "threads": plan.config.threads,
         "backend": plan.backend,
         "cpu": environment["cpu"]["model"],
         "cores": environment["cpu"]["usable_threads"],
-        "gpus": [] if gpu is None else [gpu["name"]],
+        "gpus": [] if gpu is None else [gpu.facts["name"]],
         **cast("Conditions", of_gpu),
         **software_of(environment, quantised=plan.quantiser is not None),
     }

@@ -42,7 +42,7 @@ from spsbench.runner.proof import checked, prove
 from spsbench.runner.ranks import engine_factory, ranks_of
 from spsbench.runner.remeasure import Read, Remeasuring, is_due
 from spsbench.stats.anytime import EXPECTABLE
-from spsbench.stats.summary import engine_of
+from spsbench.stats.summary import engine_of, other_fallbacks
 from spsbench.store import RunStore, differences
 from spsbench.store.opening import RUN_FILE, check_identity
 from spsbench.summary_types import Conditions, Summary
@@ -73,7 +73,7 @@ def execute(
     """Measure what is still missing of a plan in a run directory."""
     info = plan.info()
     gpu = Gpu.of(plan.device)
-    now = conditions.conditions_of(plan, info["environment"], None if gpu is None else gpu.facts)
+    now = conditions.conditions_of(plan, info["environment"], gpu)
     if resume and not allow_mixed:
         conditions.require_unchanged(directory, plan, [now], latest=True)
     with opened(plan, directory, info, resume=resume) as store:
@@ -81,8 +81,9 @@ def execute(
         missing = stopping.due_turns(plan, store, rule)
         again = is_due(plan, store)
         if missing or proof_is_due(store) or again:
-            how = {"again": again, "allow_mixed": allow_mixed}
-            _generate(plan, store, missing, watcher, now, rule, pair, gpu, **how)
+            _generate(
+                plan, store, missing, watcher, now, rule, pair, gpu, again=again, allow_mixed=allow_mixed
+            )
         if rule is not None:
             rule.note(store, ended=True)
         return conclude(plan, store, watcher)
@@ -107,9 +108,7 @@ def require_continuable(plan: Plan, directory: Path) -> None:
     """Refuse a run directory that ``execute`` with ``resume`` would refuse; nothing is written or loaded."""
     if (directory / RUN_FILE).is_file():
         check_identity(directory, plan.identity())
-        gpu = Gpu.of(plan.device)
-        facts = None if gpu is None else gpu.facts
-        now = conditions.conditions_of(plan, plan.info()["environment"], facts)
+        now = conditions.conditions_of(plan, plan.info()["environment"], Gpu.of(plan.device))
         conditions.require_unchanged(directory, plan, [now], latest=True)
 
 
@@ -125,8 +124,8 @@ def _generate(
     watcher: Watcher,
     now: Conditions,
     rule: stopping.StoppingRule | None,
-    pair: Pair | None = None,
-    gpu: Gpu | None = None,
+    pair: Pair | None,
+    gpu: Gpu | None,
     *,
     again: bool,
     allow_mixed: bool,
@@ -319,9 +318,8 @@ def note_facts(store: RunStore, facts: Mapping[str, Any], watcher: Watcher) -> N
     engine = engine_of({**info, **facts}) or ""
     if engine.startswith(EAGER):
         watcher.warned(f"The engine is {engine}.")
-    for arm, reason in facts["engine_fallbacks"].items():
-        if reason not in engine:
-            watcher.warned(f"{arm} runs with the engine eager: {reason}.")
+    for arm, reason in other_fallbacks(facts, engine):
+        watcher.warned(f"{arm} runs with the engine eager: {reason}.")
     modes = {key: (info.get(key) or {}) | facts[key] for key in ("target_mode", "draft_mode")}
     store.note(**{**facts, **modes})
 

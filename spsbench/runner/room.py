@@ -69,7 +69,7 @@ class Room:
         """Refuse a run that does not fit.
 
         Raises:
-            UsageError: with the flag that takes most beside the weights.
+            UsageError: of ``--batch`` where several sequences are decoded at once, else of the length.
         """
         what = f"the models, the caches of {self.sequences} sequences of {self.slots} tokens and their rows"
         flag, remedy = "--batch", "Give smaller or fewer batches, or fewer --max-new-tokens."

@@ -36,6 +36,7 @@ from spsbench.runner.plan import Plan, plan
 from spsbench.runner.proof import proven
 from spsbench.runner.stopping import Turn, all_turns, together
 from spsbench.store import Key, differences, plain
+from spsbench.store.opening import of_any_board
 from spsbench.summary_types import Conditions
 
 Work = Literal["measure", "score", "prove"]
@@ -195,9 +196,7 @@ class Worker:
                 head = "something else would be measured (the run's value -> the worker's):"
                 raise UsageError("\n".join([head, *lines, ""]), flag=FLAG, remedy="Give all the same files.")
         gpu = Gpu.of(self._plan.device)
-        # Each worker may have a board of its own: two of one kind are no two conditions, as with CPUs.
-        facts = None if gpu is None else gpu.facts | {"uuid": None}
-        return conditions_of(self._plan, describe_environment(), facts)
+        return of_any_board(conditions_of(self._plan, describe_environment(), gpu))
 
     def load(self) -> dict[str, Any]:
         """Load the models and warm every arm up; what run.json keeps of them, see ``facts_of``."""

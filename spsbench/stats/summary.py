@@ -406,10 +406,8 @@ def token_hash(samples: pd.DataFrame) -> str | None:
 
 def _of_the_run(info: Mapping[str, Any]) -> Iterator[str]:
     """Sentences on how arms were run, and on what was not."""
-    said = engine_of(info) or ""
-    for arm, reason in (info.get("engine_fallbacks") or {}).items():
-        if reason not in said:
-            yield f"{arm} ran with the engine eager: {reason}."
+    for arm, reason in other_fallbacks(info, engine_of(info) or ""):
+        yield f"{arm} ran with the engine eager: {reason}."
     target = (info.get("models") or {}).get("target") or {}
     identity = info.get("identity") or {}
     left_to_it = identity.get("device") == "cpu" and identity.get("dtype") == "auto"
@@ -489,6 +487,12 @@ def engine_of(info: Mapping[str, Any]) -> str | None:
     if fallbacks and all(arm["arm"] in fallbacks for arm in info.get("arms") or []):
         name, reason = EAGER, next(iter(fallbacks.values()))
     return f"{name} (CUDA graphs)" if reason is None else f"{name}: {reason}"
+
+
+def other_fallbacks(info: Mapping[str, Any], engine: str) -> list[tuple[str, str]]:
+    """Arms that ran eager in place of graphs, each with the reason where ``engine`` does not say it."""
+    fallbacks = info.get("engine_fallbacks") or {}
+    return [(arm, reason) for arm, reason in fallbacks.items() if reason not in engine]
 
 
 def _gpu(run: _Measured) -> GpuSeen:

@@ -169,7 +169,7 @@ def test_an_error_names_the_model_that_is_fetched(
 ) -> None:
     source = pair_of(*NAMES)
     fetch_weights({"--draft": source.draft})
-    monkeypatch.setattr(hf_errors, "_free_bytes", lambda folder: 0)
+    monkeypatch.setattr(hf_errors, "free_bytes", lambda folder: 0)
     with pytest.raises(UnavailableError, match="org/target") as caught:
         fetch_weights({"--target": source.target, "--draft": source.draft})
     assert caught.value.flag == "--target"
@@ -203,7 +203,7 @@ def test_a_full_disk_is_seen_before_the_first_byte(
     hub: Hub, forget: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = pair_of(*NAMES)
-    monkeypatch.setattr(hf_errors, "_free_bytes", lambda folder: 200_000)
+    monkeypatch.setattr(hf_errors, "free_bytes", lambda folder: 200_000)
     with pytest.raises(UnavailableError) as caught:
         load(source)
     expected = f"need 326 kB in {tmp_path / 'home' / 'hub'}, which has 200 kB free."

@@ -153,12 +153,16 @@ def written_whole(folder: Path) -> Iterator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
 
 
+def free_bytes(folder: Path) -> int:
+    """Free bytes of the disk that a folder is on, or would be."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(existing).free
+
+
 def require_room(needed: int, what: str) -> None:
     """Refuse to begin what the cache's disk has no room for: ``needed`` bytes."""
     folder = cache_dir()
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    if free < needed:
+    if (free := free_bytes(folder)) < needed:
         why = f"{what} needs {megabytes(needed)} in {folder}, which has {megabytes(free)} free."
         raise UnavailableError(why, remedy=f"Make room, or name another folder by {VARIABLE}.")
 
