@@ -13,6 +13,7 @@ token, SYNTHETIC). Prompts are random words. Each command is a process of its ow
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
 import re
@@ -77,11 +78,16 @@ def main() -> int:
 def street(device: str, *, tiny: bool, budget_s: float, out: Path | None, only: str = "") -> str:
     """The table of all steps, as Markdown; the screens go to ``out``, which is written after every step."""
     ends = time.monotonic() + budget_s
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         started = time.monotonic()
         for role, shape in (("target", "tiny" if tiny else "8b"), ("draft", "tiny" if tiny else "0.6b")):
             save(place / role, SHAPES[shape], torch.device(device), seed=role == "draft")
+        gc.collect()  # the commands are processes of their own, and need the device's memory
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
         lines = [
             "| command | exit | s | arm | ms/token | tokens/loop | verdict of losslessness |",
             "|---|--:|--:|---|--:|--:|---|",
@@ -92,8 +98,8 @@ def street(device: str, *, tiny: bool, budget_s: float, out: Path | None, only: 
                 continue
             if time.monotonic() + step.needs_s > ends and not tiny:
                 lines.append(f"| {step.name} | | | left out: no time | | | |")
-                continue
-            lines += _rows(step, place, out)
+            else:
+                lines += _rows(step, place, out)
             if out is not None:
                 (out / "street.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return "\n".join(lines)
@@ -147,7 +153,6 @@ def _rows(step: Step, place: Path, out: Path | None) -> Iterator[str]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     taken = time.monotonic() - started
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         screen = done.stderr + done.stdout
         (out / f"{directory.name}.txt").write_text(screen.replace(str(place), "MODELS"), encoding="utf-8")
     begin = f"| {step.name} | {done.returncode} | {taken:.0f} |"

@@ -120,7 +120,7 @@ class HFGenerateEngine:
                     tested=min(accepted + 1, drafted),
                     beta_sum=float("nan"),
                     truncated=fresh - emitted,
-                    **phase_seconds({}, phases=False) | {"loop_s": watcher.seconds[number]},
+                    **phase_seconds({"other": watcher.seconds[number]}, phases=False),
                 )
             )
         return loops

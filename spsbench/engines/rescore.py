@@ -57,11 +57,9 @@ def teacher_force(
     tokens: Sequence[int],
     sampling: SamplingParams,
     dtype: torch.dtype | None = None,
-    draft_sampling: SamplingParams | None = None,
 ) -> Reading:
-    """Score a text by teacher forcing, without cache or loops; the draft's sampling is the target's unless
-    given."""
-    text = _Text(target, draft, prompt, tokens, sampling, draft_sampling or sampling, dtype or target.dtype)
+    """Score a text by teacher forcing, without cache or loops; the draft's sampling is the target's."""
+    text = _Text(target, draft, prompt, tokens, sampling, sampling, dtype or target.dtype)
     raw = target.score_uncached(text.sequence[:-1], last=len(tokens))
     other = text.draft
     drafts = None if other is None else other.score_uncached(text.sequence[:-1], last=len(tokens))
@@ -173,13 +171,8 @@ class Scores:
         return evidence(tokens, q, p, numbers) | {"edge": float(edge)}
 
 
-def rescored(reading: Reading, seed: int) -> Sums:
-    """``score_stats`` as ``named_rescored`` calls them."""
-    return named_rescored(score_stats(reading, seed))
-
-
-def named_rescored(sums: Sums) -> Sums:
-    """Sums with the prefix ``rescored_``.
+def rescored(sums: Sums) -> Sums:
+    """``Scores`` of a whole text with the prefix ``rescored_``.
 
     The draft's rows are there at every position, so that on ArS text ``overlap / overlap_positions``
     is Leviathan's alpha.

@@ -99,7 +99,7 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
         read = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
         evidence = evidence.followed_by(read)
         del reading, drawn  # the next part takes their place
-    sums = rescore.named_rescored(sums)
+    sums = rescore.rescored(sums)
     for rows in held:
         sums |= rows.sums()
     if kept is not None and len(held) == 1 and any(rows is not None for rows in kept.draft):

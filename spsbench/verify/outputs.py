@@ -19,12 +19,12 @@ from spsbench.decode.sampling import UniformStream
 from spsbench.decode.stopping import TextDecoder
 from spsbench.engines.derivation import derivation_of
 from spsbench.engines.local import EagerEngine
-from spsbench.engines.rescore import rescored, rows_held_against, teacher_force
+from spsbench.engines.rescore import rows_held_against, score_stats, teacher_force
 from spsbench.law.evidence import DECIDED, MIXTURES, POWERS, Sums, added
 from spsbench.models.beam_lm import tree_of
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import RESCORED, Request, SamplingParams, Spec
+from spsbench.records import Request, SamplingParams, Spec
 from spsbench.stats.evidence_stats import FALSE_ALARM, g_statistic, survival
 from spsbench.stats.losslessness import TOO_FAR, UNBOUNDED, bounds, rows_apart, wrong_rows
 from spsbench.verify.controls import planted
@@ -318,8 +318,7 @@ def output_sums(
         with planted(subject.control, subject.target):
             generation = engine.generate(request)
         reading = teacher_force(subject.target, subject.draft, prompt, generation.tokens, subject.sampling)
-        again = rescored(reading, seed)
-        evidence = added(evidence, {name.removeprefix(RESCORED): value for name, value in again.items()})
+        evidence = added(evidence, score_stats(reading, seed))
         if (kept := generation.kept_rows) is None:
             continue
         own = {n: value for n, value in (generation.losslessness or {}).items() if n.startswith(DECIDED)}

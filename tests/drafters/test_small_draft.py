@@ -27,7 +27,7 @@ from spsbench.drafters.registry import WEIGHTS, Context
 from spsbench.engines.cuda_graph import GraphedEngine, StagedBatch, uncaptured
 from spsbench.engines.hf import ASSISTED, HFGenerateEngine
 from spsbench.engines.local import EagerEngine
-from spsbench.engines.rescore import rescored, teacher_force, token_evidence
+from spsbench.engines.rescore import score_stats, teacher_force, token_evidence
 from spsbench.law.rederive import own_law, rounding_slack
 from spsbench.models.batched import StaticLM
 from spsbench.models.loading import onnx_under, torch_under
@@ -146,7 +146,7 @@ def test_what_a_reading_says_is_finite(sampling: SamplingParams) -> None:
     tokens = warp(target_rows, sampling).argmax(-1).tolist()
     tokens[7] = int((~kept).nonzero()[0])
     reading = teacher_force(Fixed(target_rows), Fixed(draft_rows), [1], tokens, sampling)
-    assert all(math.isfinite(value) for value in rescored(reading, 0).values())
+    assert all(math.isfinite(value) for value in score_stats(reading, 0).values())
     assert reading.p is not None
     told = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
     assert told.log_draft[7] == NEVER
@@ -166,7 +166,7 @@ def test_a_draft_alone_that_writes_what_it_cannot_is_found_out(sampling: Samplin
     found = set(reading.impossible.nonzero().flatten().tolist())
     assert found == ({5} if sampling == PLAIN else {5, 9})
     assert not reading.edge.any()
-    assert all(math.isfinite(value) for value in rescored(reading, 0).values())
+    assert all(math.isfinite(value) for value in score_stats(reading, 0).values())
 
 
 @pytest.fixture(scope="module")

@@ -44,15 +44,6 @@ class Counted:
         """A loop's, within its clock."""
         return self.counts.launched(LOOP) / self.loops
 
-    @property
-    def waits(self) -> float:
-        """A loop's, within its clock."""
-        return self.counts.waited(LOOP) / self.loops
-
-    @property
-    def kernels(self) -> float:
-        return self.counts.kernels[LOOP] / self.loops
-
     def table(self) -> str:
         """Launches and waits a loop, by site, without records."""
         return self.counts.table(self.loops, without=(PREFILL, RECORD))

@@ -446,7 +446,7 @@ def _verifying(
     for rule, given in order:
         tokens = torch.tensor(ids[place : place + given], dtype=torch.int64, device=device)
         loops = (
-            sps(target, _Given(tokens), prefix, given, sampling, uniforms, watch, accept[rule])
+            sps(target, _Given(tokens), prefix, given, sampling, uniforms, watch, accept[rule], pending)
             if given
             else ars(target, pending, sampling, uniforms, watch)
         )
