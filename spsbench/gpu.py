@@ -60,6 +60,9 @@ class Board(Protocol):
         """All of ``STATE``."""
 
 
+NO_NVML = "no NVML"
+
+
 class NoNvml(Exception):
     """NVML is not installed, or has no such board; its text says which."""
 
@@ -73,7 +76,7 @@ def nvml_of(uuid: str | None) -> tuple[Any, Any]:
     try:
         nvml = import_module("pynvml")
     except ImportError:
-        raise NoNvml("no NVML") from None
+        raise NoNvml(NO_NVML) from None
     try:
         nvml.nvmlInit()
         if uuid is None:

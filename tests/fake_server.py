@@ -38,7 +38,8 @@ class Fake:
     """What a server is like, and what it saw.
 
     Attributes:
-        dialect: ``vllm``, ``llama``, ``sglang``, ``ids-in``, ``text`` or ``chat`` (nothing else).
+        dialect: ``vllm``, ``llama``, ``sglang``, ``ids-in``, ``text``, ``chat`` (nothing else) or ``strict``
+            (text and chat, and refuses fields that it does not know).
         fault: ``rubbish``, ``html``, ``slow``, ``500``, ``401``, ``404``, ``wrong-model``, ``midway`` (ends a
             stream early), ``keeps-stop`` (llama.cpp without the token that ended it), ``uncounted-prompt``,
             ``counts-more`` (``/metrics`` counts another client's tokens, too), ``too-many`` (tokens),
@@ -319,7 +320,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.events([*events, found])
 
     def openai(self, body: dict[str, Any]) -> None:
-        text_in = self.fake.dialect == "text"
+        text_in = self.fake.dialect in ("text", "strict")
         if text_in and not isinstance(body["prompt"], str):
             self._json(422, {"error": "prompt: expected a string"})
             return
@@ -335,6 +336,14 @@ class _Handler(BaseHTTPRequestHandler):
             return
         events: list[dict[str, Any]] = [{"choices": [{"text": letter}]} for letter in shown]
         self.events([*events, {"choices": [], "usage": self._usage(prompt, ids)}])
+
+    def strict(self, body: dict[str, Any]) -> None:
+        if self.path.endswith("/chat/completions"):
+            self.chat(body)
+        elif "return_token_ids" in body:
+            self._json(422, {"error": {"message": "unknown: return_token_ids"}})
+        else:
+            self.openai(body)
 
     def chat(self, body: dict[str, Any]) -> None:
         """Its template puts a token before and one behind what is asked."""
@@ -411,4 +420,5 @@ _POST: dict[str, Any] = {
     "ids-in": _Handler.openai,
     "text": _Handler.openai,
     "chat": _Handler.chat,
+    "strict": _Handler.strict,
 }

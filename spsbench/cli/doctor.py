@@ -133,7 +133,6 @@ def _packages_of(name: str) -> list[Package]:
     raise UsageError(f"{name} is on the Hugging Face hub.", flag="NAME", remedy=remedy)
 
 
-_WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 _STYLES = {"ok": "green", "absent": "yellow", "broken": "red", "busy": "yellow", "info": "dim"}
 
 
@@ -175,9 +174,6 @@ def _machine() -> Iterator[Check]:
 
 def _gpus(boards: list[dict[str, str]]) -> Iterator[Check]:
     """What the driver lists, and of what torch would compute on everything that a run records."""
-    if not boards:
-        yield Check("GPU", "info", "none")
-        return
     import torch
 
     from spsbench.gpu import described
@@ -185,7 +181,7 @@ def _gpus(boards: list[dict[str, str]]) -> Iterator[Check]:
 
     if resolve_device("auto").type == "cpu":  # which says the remedy, on a line that can be copied
         names = ", ".join(board["name"] for board in boards)
-        yield Check("GPU", "absent", f"{names}: {why_unusable()}")
+        yield Check("GPU", "absent", f"{names}: {why_unusable()}") if boards else Check("GPU", "info", "none")
         return
     for index in range(torch.cuda.device_count()):
         yield Check("GPU", "ok", str(title(torch.device("cuda", index))))
@@ -257,8 +253,10 @@ def model_is_here(name: str, revision: str | None) -> bool:
         return package.is_here
     from huggingface_hub import try_to_load_from_cache
 
-    cached = (try_to_load_from_cache(name, file, revision=revision) for file in _WEIGHTS)
-    return any(isinstance(path, str) for path in cached)
+    from spsbench.models.downloads import has_weights
+
+    config = try_to_load_from_cache(name, "config.json", revision=revision)
+    return isinstance(config, str) and has_weights(Path(config).parent)
 
 
 def _data() -> Iterator[Check]:

@@ -34,7 +34,7 @@ def measure_load(params: Mapping[str, Any]) -> None:
     from spsbench.whatif.load.measure import measure
     from spsbench.whatif.load.summary import page, sentences, summarised, table, waves_of
 
-    ready = plan(config)
+    ready = plan(config, loads=False)
     if (recommendation := ready.recommendation()) is not None:
         hint(recommendation, quiet=quiet)
     require_decoder(ready.source, "a server")

@@ -328,8 +328,8 @@ _NOTE_2 = (
     "is of the run's loops; where their phases are not timed, of the rehearsal. Predicted: (1 - "
     "alpha^(K+1)) / ((1 - alpha)(K c + 1)). Residual: measured - predicted. Cause: of the factors that the "
     "formula takes for 1, the one that does most for a residual of this sign; paper.json has all of them. "
-    "It is not named on a GPU, and where other processes used the CPU meanwhile. The paper's figures are of "
-    "T5-XXL on a TPU-v4."
+    "It is not named where phases are not timed, and where other processes used the CPU meanwhile. The "
+    "paper's figures are of T5-XXL on a TPU-v4."
 )
 _NOTE_3 = (
     "alpha is the mean of sum min(target, draft) over all positions of text that the target wrote, by "

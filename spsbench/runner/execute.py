@@ -19,6 +19,7 @@ from spsbench.engines.external.protocol import PeerError
 from spsbench.engines.local import Engine, torch_threads
 from spsbench.environment import load_1m, taken, taken_since
 from spsbench.errors import UnavailableError
+from spsbench.gpu import NO_NVML
 from spsbench.models.device import Gpu, computing_by, title
 from spsbench.models.faults import settle
 from spsbench.models.memory import (
@@ -232,9 +233,10 @@ def _recorded(
         yield
         return
     if (reason := gpu.not_followed()) is not None:
+        remedy = " pip install 'spsbench[gpu]' brings NVML's package." if reason == NO_NVML else ""
         watcher.warned(
             f"Clocks, throttling and other processes on the GPU are not recorded for each sequence: "
-            f"{reason}. pip install 'spsbench[gpu]' brings NVML's package."
+            f"{reason}.{remedy}"
         )
     models = {"target": pair.target, "draft": pair.draft}
     built = {role: model.model for role, model in models.items() if isinstance(model, TorchLM)}

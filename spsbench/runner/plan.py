@@ -265,10 +265,11 @@ def _verification_rule(arm: Arm) -> str | None:
     return f"{arm.rule}: {rule_kind(arm.rule.name).summary}"
 
 
-def plan(config: RunConfig, *, choose_engine: bool = False) -> Plan:
+def plan(config: RunConfig, *, choose_engine: bool = False, loads: bool = True) -> Plan:
     """Load the task, find the pair, read the data, build every prompt; load no weight.
 
-    With ``choose_engine`` arms of a configuration that names no engine have the device's usual one.
+    With ``choose_engine`` arms of a configuration that names no engine have the device's usual one. Where
+    nothing ``loads`` the models here, they need no memory.
     """
     task, arms = task_and_arms(config)
     # What stands between generated programs and this machine; None if none will run.
@@ -300,7 +301,8 @@ def plan(config: RunConfig, *, choose_engine: bool = False) -> Plan:
         config = config.model_copy(update={"engines": (usual.name,)})
         arms = tuple(replace(arm, engine=usual.name) for arm in arms)
     stock = _stock(arms, source, dtypes)
-    require_pair_fits(source, dtypes, device, backend, placement, stock, config.tensor_parallel)
+    if loads:
+        require_pair_fits(source, dtypes, device, backend, placement, stock, config.tensor_parallel)
     data = task.load(config.data, config.limit, config.seed)
     max_new_tokens, samples = config.max_new_tokens or task.max_new_tokens, config.samples or 1
     # The last loop may score K tokens beyond the limit.
@@ -315,11 +317,7 @@ def plan(config: RunConfig, *, choose_engine: bool = False) -> Plan:
     kept = tuple(prompts[index::count])
     for flag, message, remedy in _too_much(config, source, arms, longest + max_new_tokens, prompts, kept):
         raise UsageError(message, flag=flag, remedy=remedy)
-    room = None
-    if placement is None:
-        sizes = (longest + reserve, max_new_tokens, config.tensor_parallel if device.type != "cpu" else 1)
-        room = room_of(arms, source, dtypes, device, backend, *sizes)
-        room.require(device)
+    room = _room(config, arms, source, device, backend, longest + reserve, max_new_tokens) if loads else None
     return Plan(
         config=config,
         task=task,
@@ -351,6 +349,25 @@ def _usual(
     return usual_engine(arms, source, device, backend, devices)
 
 
+def _room(
+    config: RunConfig,
+    arms: Sequence[Arm],
+    source: PairSource,
+    device: torch.device,
+    backend: str,
+    slots: int,
+    max_new_tokens: int,
+) -> Room | None:
+    """What the run needs of its device, which has it; None where a device map spreads the target."""
+    if config.device_map is not None:
+        return None
+    dtypes = config.model_dtype, config.draft_model_dtype
+    split = config.tensor_parallel if device.type != "cpu" else 1
+    room = room_of(arms, source, dtypes, device, backend, slots, max_new_tokens, split)
+    room.require(device)
+    return room
+
+
 def _stock(arms: Sequence[Arm], source: PairSource, dtypes: tuple[str, str]) -> list[ModelSource]:
     """The models that some arm runs by transformers' own forward, each once."""
     roles, is_one = stock_roles(arms), source.is_one(dtypes)
@@ -378,7 +395,10 @@ def _require_device(arms: Sequence[Arm], device: torch.device) -> None:
         own = find_peer(engine).device
         if own not in (None, here):
             why = f"{engine} runs on {own}, and the run on {here}: their times do not compare."
-            remedy = f"Give --device {own}, or NAME:python=PATH of an environment for {here}."
+            other = f"NAME:python=PATH of an environment for {here}"
+            if dict(Spec.parse(engine).options).get("python"):
+                other = f"{engine.partition(':')[0]} with device={here}"
+            remedy = f"Give --device {own}, or {other}."
             raise UsageError(why, flag="--engine", remedy=remedy)
 
 

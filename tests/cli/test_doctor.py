@@ -87,6 +87,8 @@ def test_of_a_gpu_that_computes_a_table_says_what_runs_are_compared_by(
         ("GPU clocks", "info", "now 345 MHz at 34 °C, at most 1,980 MHz"),
         ("GPU arithmetic", "info", "TF32 off"),
     ]
+    without_its_tool = next(doctor._gpus([]))
+    assert (without_its_tool.state, without_its_tool.detail) == ("ok", "NVIDIA H100, cuda:0")
 
 
 @pytest.mark.thorough

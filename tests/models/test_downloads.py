@@ -18,6 +18,7 @@ from commandline import call
 from support.hub import TOKEN, Hub, Kind, connected
 from tiny_models import make_pair, pair_of, save
 
+from spsbench.cli.doctor import model_is_here
 from spsbench.config.models import TORCH
 from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models import downloads, hf_errors, memory
@@ -162,6 +163,14 @@ def test_a_target_that_is_its_own_draft_is_fetched_once(hub: Hub, forget: Callab
         fetch_weights({"--target": source.target, "--draft": source.draft})
     assert watcher.total == size(hub, NAMES[0])
     assert " and " not in watcher.lines[0]
+
+
+def test_a_model_is_here_once_all_its_weights_are(hub: Hub, forget: Callable[[], None]) -> None:
+    name, source = NAMES[0], pair_of(*NAMES).target
+    memory.weight_bytes(source, "float32", "--target")  # which fetches the index
+    assert not model_is_here(name, None)
+    fetch_weights({"--target": source})
+    assert model_is_here(name, None)
 
 
 def test_an_error_names_the_model_that_is_fetched(

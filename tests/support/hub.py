@@ -43,7 +43,7 @@ class Fault:
 
 @dataclass
 class Repository:
-    """A folder and what its owner set; ``open_to`` is the only token that may read it."""
+    """A folder and what its owner set."""
 
     folder: Path
     gated: bool = False
@@ -80,8 +80,6 @@ class Hub:
     faults: list[Fault] = field(default_factory=list)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     sent: dict[str, int] = field(default_factory=dict)
-    dripping: threading.Event = field(default_factory=threading.Event)
-    """Set once a file that drips has begun to."""
 
     def __enter__(self) -> Hub:
         handler = type("Handler", (_Handler,), {"hub": self})
@@ -116,7 +114,6 @@ class Hub:
         self.faults.clear()
         self.requests.clear()
         self.sent.clear()
-        self.dripping.clear()
 
     def repository(self, kind: str, name: str) -> Repository | None:
         folder = self.root / kind / name
@@ -251,7 +248,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(block)
             self.hub.sent[path.name] = self.hub.sent.get(path.name, 0) + len(block)
             if fault and fault.kind == "drip":
-                self.hub.dripping.set()
                 time.sleep(len(block) / fault.value)
         if fault and fault.kind == "stall":
             time.sleep(60)

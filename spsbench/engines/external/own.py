@@ -173,7 +173,7 @@ def _visible(device: str) -> dict[str, str]:
     if kind == CPU:
         return {"CUDA_VISIBLE_DEVICES": ""}
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if not index or (seen is None and index == "0"):
+    if not index:
         return {}
     shown = index if seen is None else _nth(seen.split(","), int(index))
     return {"CUDA_VISIBLE_DEVICES": shown}

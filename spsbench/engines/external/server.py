@@ -417,7 +417,8 @@ def _openai(http: Http, model: str, version: str, texts: dialects.Texts | None) 
         found = http.accepts(path, probe)
     except Absent as error:
         return _chat(http, model, engine, version, texts, error)
-    if found is None and http.accepts(path, probe | {"prompt": "a"}) is None:
+    plain = {name: value for name, value in probe.items() if name != "return_token_ids"}
+    if found is None and http.accepts(path, plain | {"prompt": "a"}) is None:
         with suppress(Absent):
             return _chat(http, model, engine, version, texts)
     if found is not None and isinstance(dialects.part(found, "choices", 0, "token_ids"), list):

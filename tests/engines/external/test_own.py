@@ -81,7 +81,7 @@ def test_either_package_is_found(tmp_path: Path, log: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "visible", "taken"), [("", None, "cuda:0 Stub 0"), (":device=cuda:1", "1", "cuda:1 Stub 0")]
+    ("device", "visible", "taken"), [("", "0", "cuda:0 Stub 0"), (":device=cuda:1", "1", "cuda:1 Stub 0")]
 )
 def test_device_and_memory_are_passed_on(
     on_gpus: Path, log: Path, device: str, visible: str | None, taken: str, monkeypatch: pytest.MonkeyPatch

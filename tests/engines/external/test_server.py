@@ -99,6 +99,14 @@ def test_it_knows_whom_it_asks(dialect: str, engine: str, version: str, vocab: i
     assert found.limits
 
 
+def test_one_that_refuses_what_it_does_not_know_is_not_taken_for_chat_alone() -> None:
+    fake = Fake("strict")
+    with serving(fake) as url:
+        answer = checked(Server(url, texts=Letters()).generate(ASK), ASK, VOCAB)
+    assert answer.output_ids == written(PROMPT, 6, [0])
+    assert not any("messages" in body for body in fake.seen)
+
+
 def _sent(dialect: str, ask: Ask) -> dict[str, Any]:
     fake = Fake(dialect)
     with serving(fake) as url:

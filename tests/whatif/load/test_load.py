@@ -97,6 +97,13 @@ def test_a_server_of_text_alone_is_measured_with_the_pairs_tokenizer(tmp_path: P
     assert all(isinstance(body["prompt"], str) for body in fake.seen[1:])  # the first asked for ids
 
 
+def test_the_client_needs_no_memory_for_the_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spsbench.models.memory.available_bytes", lambda device: 1 << 20)
+    with serving(Fake("vllm")) as url:
+        done = load(tmp_path / "out", "--engine", f"openai:{url}", "--concurrency", "1")
+    assert done.code == 0, done.err
+
+
 def test_a_server_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
     with serving(Fake("text")) as url:  # a token for each letter
         done = load(tmp_path / "out", "--engine", f"openai:{url}", "--concurrency", "2")
