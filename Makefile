@@ -23,7 +23,7 @@ UV := $(BIN)/uv
 # A core for each worker; what the tests of a file share is made once.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 # Tests that are fast and meet every library: numbers, files, tables, the proof of a loop.
-PART := tests/decode tests/test_store.py tests/test_testing.py tests/test_config.py tests/report/test_tables.py
+PART := tests/decode tests/store/test_store.py tests/test_testing.py tests/config/test_config.py tests/report/test_tables.py
 
 .PHONY: run sweep test thorough soak aa reference mini mini-t5 docs wheel newest oldest clean
 
@@ -42,7 +42,7 @@ thorough: $(VENV)/.installed-dev
 	$(PYTEST) -m 'thorough and not soak'
 
 soak: $(VENV)/.installed-dev
-	$(BIN)/pytest --hypothesis-profile=exploring tests/decode tests/stats tests/test_store.py tests/cli/test_fuzz.py
+	$(BIN)/pytest --hypothesis-profile=exploring tests/decode tests/stats tests/store/test_store.py tests/cli/test_fuzz.py
 	$(BIN)/pytest -m soak -s
 	$(BIN)/spsbench verify --controls --effort full --sampling nucleus
 
@@ -61,7 +61,7 @@ docs: $(VENV)/.installed-dev
 wheel: $(VENV)/.installed-dev
 	rm -rf dist
 	$(BIN)/python -m hatchling build -d dist
-	$(BIN)/pytest tests/test_packaging.py
+	$(BIN)/pytest tests/project/test_packaging.py
 
 newest: RESOLUTION := highest
 oldest: RESOLUTION := lowest-direct

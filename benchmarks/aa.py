@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 import pandas as pd
 from scipy.stats import binomtest
 
+from spsbench.base.environment import describe_environment, taken, taken_since
+from spsbench.base.records import Arm, Request, Speedup
 from spsbench.config import resolve
 from spsbench.engines.local import Engine
-from spsbench.environment import describe_environment, taken, taken_since
-from spsbench.records import Arm, Request, Speedup
 from spsbench.runner import Plan, plan
 from spsbench.runner.engines import EngineFactory
 from spsbench.runner.execute import load

@@ -26,16 +26,16 @@ import numpy as np
 import pandas as pd
 import torch
 
+from spsbench.base.records import Processing, SamplingParams
 from spsbench.decode.processors import Bound, with_history
 from spsbench.decode.sampling import warp
 from spsbench.engines.rescore import Reading, score_stats
 from spsbench.law.evidence import Sums, added
-from spsbench.records import Processing, SamplingParams
+from spsbench.parts.audit.bets import Bets
+from spsbench.parts.audit.engine_audit import shared_prompt
+from spsbench.runner.foreign_texts import Foreign
 from spsbench.stats.evidence_stats import e_values
 from spsbench.stats.losslessness import ALARM_LOG10_E
-from spsbench.verify.audit import Foreign
-from spsbench.verify.bets import Bets
-from spsbench.verify.engine_audit import shared_prompt
 
 VOCABULARY, STOP, PROMPTS, K = 48, 47, 40, 4
 ALARM = ALARM_LOG10_E * math.log(10)

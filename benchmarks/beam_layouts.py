@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from benchmarks.pairs import build
+from spsbench.base.records import BeamParams, Request, SamplingParams
 from spsbench.config import resolve
 from spsbench.decode.beam import BeamSearch, DraftSearch, Node, beam_speculative
 from spsbench.decode.clock import Stopwatch, SystemClock
 from spsbench.decode.stopping import StopRule
 from spsbench.engines.local import ends_of
 from spsbench.models.beam_lm import BeamLM
-from spsbench.records import BeamParams, Request, SamplingParams
 from spsbench.runner import plan
 
 

@@ -1,7 +1,7 @@
 """What crosses the borders of the package: between its rooms, and between its core and its parts.
 
     python -m benchmarks.borders            # the table
-    python -m benchmarks.borders --write    # what tests/test_borders.py lets no change exceed
+    python -m benchmarks.borders --write    # what tests/project/test_borders.py lets no change exceed
 
 Counted by reading: ``from spsbench.X import name`` at any depth, each (file, name) once. A room is a folder
 of the package, or a module beside them. A part is what a user could do without; the core is the rest.

@@ -36,7 +36,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from spsbench.environment import describe_environment
+from spsbench.base.environment import describe_environment
 
 KINDS: dict[str, tuple[float, float] | None] = {
     "quiet": None,

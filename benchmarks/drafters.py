@@ -15,7 +15,7 @@ import spsbench
 from spsbench.report import wording
 from spsbench.report.judgement import share
 from spsbench.report.tables import Table, left, right
-from spsbench.summary_types import Summary
+from spsbench.store.summary_types import Summary
 
 _DRAFTERS = (
     "model",

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from benchmarks.pairs import build
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.config import resolve
 from spsbench.decode.protocols import Drafter
 from spsbench.drafters.registry import Context, build_drafter
 from spsbench.models.causal_lm import CausalLM
-from spsbench.records import SamplingParams, Spec
 from spsbench.runner import plan
 
 _ALL = (

@@ -23,10 +23,10 @@ from statistics import median
 import torch
 
 from benchmarks.audit_power import SETTINGS, STOP, VOCABULARY, Engine, Tables
+from spsbench.base.records import SamplingParams
 from spsbench.decode.sampling import warp
 from spsbench.engines.rescore import score_stats
-from spsbench.records import SamplingParams
-from spsbench.verify.follow import Detector
+from spsbench.parts.audit.follow import Detector
 
 DAY_S = 86400.0
 FAULTS = (

@@ -16,12 +16,12 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.audit_power import PROMPTS, SETTINGS, STOP, VOCABULARY, Engine, K, Tables, parser_of
-from spsbench.engines.external.engine import sampling_of
-from spsbench.engines.external.protocol import LENGTH, Answer, Ask
-from spsbench.engines.external.protocol import STOP as STOPPED
-from spsbench.records import SamplingParams
-from spsbench.verify.effort import Finding
-from spsbench.verify.free_evidence import FreeEvidence, probes
+from spsbench.base.protocol import LENGTH, Answer, Ask
+from spsbench.base.protocol import STOP as STOPPED
+from spsbench.base.records import SamplingParams
+from spsbench.parts.audit.free_evidence import FreeEvidence, probes
+from spsbench.parts.external.engine import sampling_of
+from spsbench.parts.verify.effort import Finding
 
 FAULTS = {
     "logprobs of the draft": "logprobs",

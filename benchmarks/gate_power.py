@@ -23,14 +23,14 @@ import pandas as pd
 
 from benchmarks.audit_power import ALARM, PROMPTS, STOP, VOCABULARY, K, Tables, parser_of
 from benchmarks.free_power import TOLD, Talking
-from spsbench.engines.external.engine import sampling_of
-from spsbench.engines.external.protocol import Ask
+from spsbench.base.protocol import Ask
+from spsbench.base.records import SamplingParams
 from spsbench.engines.rescore import score_stats
 from spsbench.law.evidence import Sums, added
-from spsbench.records import SamplingParams
+from spsbench.parts.audit.bets import Bets
+from spsbench.parts.audit.free_evidence import FreeEvidence, probes
+from spsbench.parts.external.engine import sampling_of
 from spsbench.stats.evidence_stats import e_values
-from spsbench.verify.bets import Bets
-from spsbench.verify.free_evidence import FreeEvidence, probes
 
 SAMPLING = SamplingParams(temperature=1.5)
 SETTINGS = tuple(product((0, K), (1, 4)))

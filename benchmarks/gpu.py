@@ -25,18 +25,18 @@ from torch import Tensor
 
 from benchmarks.gpu_street import street
 from benchmarks.pairs import build
+from spsbench.base.environment import describe_environment
+from spsbench.base.records import Generation, Request, SamplingParams
 from spsbench.decode.clock import SystemClock
 from spsbench.decode.rejection import Verdict
 from spsbench.decode.sampling import draw
 from spsbench.engines.cuda_graph import Capture, GraphedEngine, Graphs, StagedBatch, uncaptured
 from spsbench.engines.hf import ASSISTED, GENERATE, HFGenerateEngine
 from spsbench.engines.local import EagerEngine, Engine
-from spsbench.environment import describe_environment
 from spsbench.models.batched import StaticLM, require_same_answers
 from spsbench.models.memory import measured_bandwidth
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import Generation, Request, SamplingParams
-from spsbench.whatif.bench.forced import NullDecoder, SyntheticAcceptance
+from spsbench.parts.whatif.bench.forced import NullDecoder, SyntheticAcceptance
 
 K, ALPHA = 4, 0.8
 GREEDY, NUCLEUS = SamplingParams(greedy=True), SamplingParams(temperature=0.3, top_p=0.95)

@@ -20,15 +20,15 @@ import torch
 
 from benchmarks.gpu import ALPHA, GREEDY, NUCLEUS, K, _capture, _name, _pair, accept_at
 from benchmarks.pairs import build
+from spsbench.base.environment import describe_environment
+from spsbench.base.records import Generation, Request, SamplingParams
 from spsbench.decode.clock import SystemClock
 from spsbench.engines.cuda_graph import StagedBatch
 from spsbench.engines.local import BatchedEngine, EagerEngine
-from spsbench.environment import describe_environment
 from spsbench.models.batched import StaticLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import Generation, Request, SamplingParams
+from spsbench.parts.whatif.bench.forced import NullDecoder
 from spsbench.stats.bootstrap import Floats, pooled_interval
-from spsbench.whatif.bench.forced import NullDecoder
 
 
 def main() -> int:

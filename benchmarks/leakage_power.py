@@ -25,9 +25,9 @@ import numpy.typing as npt
 import torch
 from scipy.special import gammaln, logsumexp
 
+from spsbench.base.records import SamplingParams
 from spsbench.decode.sampling import warp
 from spsbench.law.evidence import BINS, DRAFTED_SHARE, MIXTURES, POWERS, Sums, evidence
-from spsbench.records import SamplingParams
 from spsbench.stats.evidence_stats import SLOPES
 
 Floats = npt.NDArray[np.float64]

@@ -20,12 +20,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spsbench.base.records import SamplingParams
 from spsbench.decode import algorithms
 from spsbench.decode.clock import Stopwatch, SystemClock
 from spsbench.decode.protocols import read_prompt
 from spsbench.decode.sampling import UniformStream, warp
 from spsbench.drafters.model import ModelDrafter
-from spsbench.records import SamplingParams
 
 _SAMPLINGS = {
     "T .8, top-p .95": SamplingParams(temperature=0.8, top_p=0.95),

@@ -25,13 +25,13 @@ from pathlib import Path
 
 import numpy as np
 
+from spsbench.base.environment import describe_environment, taken, taken_since
+from spsbench.base.protocol import Ask, Load
+from spsbench.base.records import Generation, Prompt, Request
 from spsbench.config import resolve
-from spsbench.engines.external.protocol import Ask, Load
-from spsbench.engines.external.registry import PeerKind, find_peer
 from spsbench.engines.local import Engine
-from spsbench.environment import describe_environment, taken, taken_since
 from spsbench.models.pair import Pair
-from spsbench.records import Generation, Prompt, Request
+from spsbench.parts.external.registry import PeerKind, find_peer
 from spsbench.runner import Plan, plan
 from spsbench.runner.engines import EngineFactory
 from spsbench.runner.execute import load

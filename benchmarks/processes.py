@@ -31,8 +31,8 @@ from typing import Any
 
 import numpy as np
 
+from spsbench.base.environment import describe_environment
 from spsbench.config import resolve
-from spsbench.environment import describe_environment
 from spsbench.runner import plan
 from spsbench.runner.engines import EngineFactory
 from spsbench.runner.execute import load, measure, request_of, warm_up

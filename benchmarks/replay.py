@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spsbench.environment import describe_environment
+from spsbench.base.environment import describe_environment
 from spsbench.report.tables import Table, left, right
 
 _TASKS = {"mini": ("xsum", "humaneval"), "smollm2": ("humaneval", "examples/chat.jsonl")}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from spsbench.records import VERIFICATION_RULE, Arm, Generation, Loop, Prompt, Sample, SamplingParams
+from spsbench.base.records import VERIFICATION_RULE, Arm, Generation, Loop, Prompt, Sample, SamplingParams
 from spsbench.store import RunStore
 
 TOKENS, K, ALPHA = 64, 4, 0.7

@@ -18,6 +18,7 @@ from itertools import product
 import numpy as np
 import torch
 
+from spsbench.base.records import SamplingParams
 from spsbench.decode import trees
 from spsbench.decode.rejection import Accept
 from spsbench.drafters.shape import Shape
@@ -35,8 +36,7 @@ from spsbench.law.enumeration import (
     worst_difference,
 )
 from spsbench.law.optimum import most_tokens
-from spsbench.records import SamplingParams
-from spsbench.verify.tree_faults import FAULTS, Fault
+from spsbench.parts.verify.tree_faults import FAULTS, Fault
 
 RULES: dict[str, tuple[Accept, Sequence[Siblings]]] = {
     "sample-and-compare": (trees.compare, ("without", "top")),

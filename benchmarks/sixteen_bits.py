@@ -23,13 +23,13 @@ from typing import Any
 import torch
 import transformers
 
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import SamplingParams, Spec
+from spsbench.parts.verify.controls import CONTROLS
+from spsbench.parts.verify.outputs import decided_outputs, output_sums
+from spsbench.parts.verify.subject import SamplerUnderTest
 from spsbench.stats.losslessness import rows_apart
 from spsbench.testing import Letters
-from spsbench.verify.controls import CONTROLS
-from spsbench.verify.outputs import decided_outputs, output_sums
-from spsbench.verify.subject import SamplerUnderTest
 
 K = 4
 HEIGHT = 18.0

@@ -26,6 +26,8 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.pairs import build, over_onnxruntime
+from spsbench.base.environment import describe_environment
+from spsbench.base.records import Generation, Request, SamplingParams
 from spsbench.config import resolve
 from spsbench.config.models import ONNXRUNTIME, TORCH
 from spsbench.decode.algorithms import start
@@ -35,14 +37,12 @@ from spsbench.drafters.model import ModelDrafter
 from spsbench.engines.derivation import Derivation
 from spsbench.engines.hf import ASSISTED, GENERATE, HFGenerateEngine
 from spsbench.engines.local import EagerEngine
-from spsbench.environment import describe_environment
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.memory import suitable_threads
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import Generation, Request, SamplingParams
+from spsbench.parts.whatif.bench.forced import NullDecoder
+from spsbench.parts.whatif.bench.forwards import time_forwards
 from spsbench.runner import plan
-from spsbench.whatif.bench.forced import NullDecoder
-from spsbench.whatif.bench.forwards import time_forwards
 
 K = 4
 SAMPLING = SamplingParams(top_p=0.95)

@@ -9,8 +9,8 @@ import os
 import subprocess
 import sys
 
-from spsbench.engines.external.protocol import STOP, Answer, Ask, Described, Load
-from spsbench.engines.external.serving import serve
+from spsbench.base.protocol import STOP, Answer, Ask, Described, Load
+from spsbench.parts.external.serving import serve
 
 HELD_BYTES = 256 << 20
 

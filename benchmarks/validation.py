@@ -28,10 +28,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.cli.explain import shape
-from spsbench.environment import describe_environment
+from spsbench.base.environment import describe_environment
+from spsbench.base.records import Interval
 from spsbench.law.text_loops import loops_over
-from spsbench.records import Interval
+from spsbench.parts.whatif.commands.explain import shape
 from spsbench.stats.bootstrap import pooled_ratio, simultaneous_ratios
 from spsbench.store import foreign
 
@@ -296,8 +296,8 @@ LLAMA = {
 
 def roofline(repository: Path, out: Path) -> None:
     """Write what the roofline of an H100 predicts, from the same acceptance: decoding alone, no host."""
-    from spsbench.whatif.hardware.decoder import Decoder
-    from spsbench.whatif.hardware.roofline import accelerators
+    from spsbench.parts.whatif.hardware.decoder import Decoder
+    from spsbench.parts.whatif.hardware.roofline import accelerators
 
     machine = accelerators()["h100-sxm"]
     target, head = Decoder.model_validate(LLAMA), Decoder.model_validate(LLAMA | {"num_hidden_layers": 1})

@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from spsbench.engines.external.install import load_entry
-from spsbench.environment import describe_environment
+from spsbench.base.environment import describe_environment
+from spsbench.parts.external.install import load_entry
 from spsbench.report.tables import Table, left
 
 OUT = Path("results/reference/engines/versions")

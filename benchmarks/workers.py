@@ -24,9 +24,9 @@ from typing import Any
 import ray
 
 from spsbench.api import Run
+from spsbench.base.environment import describe_environment
+from spsbench.base.records import SPENT, Sample
 from spsbench.cli.main import main as spsbench
-from spsbench.environment import describe_environment
-from spsbench.records import SPENT, Sample
 from spsbench.store import RunStore
 
 

@@ -8,11 +8,11 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spsbench.base.cluster import require_cluster
+from spsbench.base.environment import require_cpus
+from spsbench.base.paths import results_dir
 from spsbench.cli.progress import watching
-from spsbench.cluster import require_cluster
 from spsbench.config import RunConfig, resolve
-from spsbench.environment import require_cpus
-from spsbench.paths import results_dir
 from spsbench.report.facts import doubts
 from spsbench.report.sections import show
 from spsbench.report.tables import SCREEN_WIDTH
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from spsbench.store import Frames
-    from spsbench.summary_types import Summary
+    from spsbench.store.summary_types import Summary
 
 
 class Run:
@@ -117,7 +117,7 @@ def run(
             drafter="model,lookup", limit=20``.
 
     Raises:
-        UsageError, UnavailableError: see ``spsbench.errors``; before anything is loaded.
+        UsageError, UnavailableError: see ``spsbench.base.errors``; before anything is loaded.
     """
     from spsbench.runner import execute, execute_on, plan
 

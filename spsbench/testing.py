@@ -16,7 +16,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from spsbench.axes import FIXED, MODEL, MODIFIED_REJECTION
+from spsbench.base.axes import FIXED, MODEL, MODIFIED_REJECTION
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rejection import Accept
@@ -54,7 +55,6 @@ from spsbench.models.checkpoint import LoadedWeights
 from spsbench.models.live_tree import Branches
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import SamplingParams, Spec
 
 __all__ = [
     "EXACT",

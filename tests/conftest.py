@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from metric_scripts import write_script
-from tiers import divide
+from support.metric_scripts import write_script
+from support.tiers import divide
 
 # Tests of one process share a thread pool of one size, so that "auto" is one thread for all of them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -42,7 +42,7 @@ def pytest_runtest_setup() -> None:
     """
     if "spsbench.runner.remeasure" in sys.modules:
         sys.modules["spsbench.runner.remeasure"].LEAST_S = 0.0  # type: ignore[attr-defined]
-    for name in ("spsbench.runner.execute", "spsbench.whatif.bench.study"):
+    for name in ("spsbench.runner.execute", "spsbench.parts.whatif.bench.study"):
         if name in sys.modules:
             sys.modules[name].measured_bandwidth = _bandwidth  # type: ignore[attr-defined]
 
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="session", autouse=True)
 def _alone() -> Iterator[None]:
     """As if nobody else had used the CPU: what a run says of a busy machine is tested by itself."""
-    from spsbench import environment
+    from spsbench.base import environment
 
     with pytest.MonkeyPatch.context() as patch:
         for name in environment.TAKERS:
@@ -93,7 +93,7 @@ def metric_script(evaluate_modules: None, tmp_path: Path) -> Callable[[str, str]
 @pytest.fixture(scope="module")
 def quick_rehearsals() -> Iterator[None]:
     """Replay times few loops and draws few resamples: of the times it is asked that they are there."""
-    from spsbench.whatif.replay import advice, study, times
+    from spsbench.parts.whatif.replay import advice, study, times
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "LEAST_ROUNDS", 2)

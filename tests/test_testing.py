@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Request, SamplingParams, Spec
 from spsbench.decode import rejection, rules, trees
 from spsbench.decode.rejection import Accept, Draft, Verdict
 from spsbench.decode.rules import Rule
@@ -22,12 +24,10 @@ from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import DRAFTERS, RULES, Context, DrafterKind, RuleKind, build_rule, rule_kind
 from spsbench.drafters.shape import Shape
 from spsbench.drafters.tree import ModelTreeDrafter
-from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel, TableTree
-from spsbench.records import Request, SamplingParams, Spec
+from spsbench.parts.verify import controls
+from spsbench.parts.verify.tree_faults import FAULTS as TREE_FAULTS
 from spsbench.testing import Scene, assert_lossless, fake_engine, law_of_loop, scenes
-from spsbench.verify import controls
-from spsbench.verify.tree_faults import FAULTS as TREE_FAULTS
 
 MODEL = DRAFTERS["model"]
 LOSSLESS = [name for name, kind in RULES.items() if kind.lossless]

@@ -27,12 +27,12 @@ from typing import Any
 from benchmarks.engines import contenders
 from benchmarks.engines.rounds import Measured, Plan, measure
 from benchmarks.engines.table import table
-from spsbench.engines.external.engine import ids_that_end, stop_characters
-from spsbench.engines.external.install import load_entry
-from spsbench.engines.external.protocol import Ask, Sampling
-from spsbench.engines.external.registry import PeerKind
-from spsbench.environment import describe_environment
-from spsbench.errors import SpsbenchError
+from spsbench.base.environment import describe_environment
+from spsbench.base.errors import SpsbenchError
+from spsbench.base.protocol import Ask, Sampling
+from spsbench.parts.external.engine import ids_that_end, stop_characters
+from spsbench.parts.external.install import load_entry
+from spsbench.parts.external.registry import PeerKind
 
 _MINI = Path(__file__).resolve().parents[2] / "spsbench" / "mini"
 _PEERS = {"ort": "onnxruntime-genai", "openvino": "openvino", "vllm": "vllm", "llama": "llama-cpp"}

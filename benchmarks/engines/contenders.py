@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spsbench.engines.external.install import Environment
-from spsbench.engines.external.protocol import Load, Peer
-from spsbench.engines.external.registry import PeerKind, peer_in
-from spsbench.engines.external.worker import Command, Worker
-from spsbench.records import Spec
+from spsbench.base.protocol import Load, Peer
+from spsbench.base.records import Spec
+from spsbench.parts.external.install import Environment
+from spsbench.parts.external.registry import PeerKind, peer_in
+from spsbench.parts.external.worker import Command, Worker
 
 ROOT = Path(__file__).resolve().parents[2]
 

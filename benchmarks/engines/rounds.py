@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spsbench.engines.external.protocol import Answer, Ask, Described, Load, Peer, PeerError
-from spsbench.engines.external.registry import PeerKind
-from spsbench.errors import SpsbenchError
+from spsbench.base.errors import SpsbenchError
+from spsbench.base.protocol import Answer, Ask, Described, Load, Peer, PeerError
+from spsbench.parts.external.registry import PeerKind
 
 ARS, SPS = "ars", "sps"
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from benchmarks.engines.rounds import ARS, SPS, Measured, Turn
-from spsbench.engines.external.protocol import Answer
+from spsbench.base.protocol import Answer
 from spsbench.report.tables import Table, left, right
 
 _NONE = "–"

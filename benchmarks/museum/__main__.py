@@ -25,15 +25,15 @@ from benchmarks.museum.exhibits import EXHIBITS, Exhibit, Release
 from benchmarks.museum.head import trained_head
 from benchmarks.museum.pages import page, read_rows, write_rows
 from benchmarks.museum.visit import Opened, Room, kind_in, visit
-from spsbench.cli.audit import subject_of
+from spsbench.base.environment import describe_environment
+from spsbench.base.errors import SpsbenchError
+from spsbench.base.protocol import PeerGone
 from spsbench.config import resolve
-from spsbench.engines.external.install import Environment, load_entry
-from spsbench.engines.external.protocol import PeerGone
-from spsbench.engines.external.registry import PeerKind
-from spsbench.environment import describe_environment
-from spsbench.errors import SpsbenchError
+from spsbench.parts.audit.command import subject_of
+from spsbench.parts.audit.engine_audit import Effort
+from spsbench.parts.external.install import Environment, load_entry
+from spsbench.parts.external.registry import PeerKind
 from spsbench.runner import Plan, plan
-from spsbench.verify.engine_audit import Effort
 
 _BOUND = 0.001
 """A leakage that no number of texts here rules out: a flawed release is drawn until the alarm or the end."""

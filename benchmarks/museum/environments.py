@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.museum.exhibits import Release
-from spsbench.engines.external.install import Environment, Run, install, load_entry, run
-from spsbench.errors import UnavailableError
+from spsbench.base.errors import UnavailableError
+from spsbench.parts.external.install import Environment, Run, install, load_entry, run
 
 
 def environment_of(release: Release, peers: Path | None, execute: Run = run) -> Environment:

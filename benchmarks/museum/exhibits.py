@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spsbench.engines.external.protocol import LOOKUP
-from spsbench.records import SamplingParams
+from spsbench.base.protocol import LOOKUP
+from spsbench.base.records import SamplingParams
 
 HEAD = "head"
 """Option of a transformers release: the folder of a DFlash head, which drafts; trained by whoever asks."""

@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from spsbench.engines.external.install import Environment, Run, clean_environment, run
-from spsbench.engines.external.launch import LAUNCH
 from spsbench.models.fetch.cache import cache_dir, locked, written_whole
+from spsbench.parts.external.install import Environment, Run, clean_environment, run
+from spsbench.parts.external.launch import LAUNCH
 
 TRAINING = Path(__file__).with_name("head_training.py")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.museum.exhibits import HEAD, Exhibit, Release
-from spsbench.engines.external.install import Environment
-from spsbench.engines.external.registry import PeerKind, peer_in
-from spsbench.records import SamplingParams, Spec
+from spsbench.base.records import SamplingParams, Spec
+from spsbench.parts.audit.engine_audit import Effort, EngineAudit, Found, Subject
+from spsbench.parts.external.install import Environment
+from spsbench.parts.external.registry import PeerKind, peer_in
 from spsbench.stats.losslessness import ALARM
-from spsbench.verify.engine_audit import Effort, EngineAudit, Found, Subject
 
 Head = Callable[[Environment], Path]
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spsbench.base.errors import GateFailed, SpsbenchError, UsageError
 from spsbench.cli import options
 from spsbench.cli.console import present, say
 from spsbench.cli.options import takes
 from spsbench.cli.values import share
-from spsbench.errors import GateFailed, SpsbenchError, UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spsbench.models.causal_lm import CausalLM
     from spsbench.models.pair import Pair
     from spsbench.stats.comparison import RunComparison, Side
-    from spsbench.summary_types import Divergence
+    from spsbench.store.summary_types import Divergence
 
 
 @takes(

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
-from spsbench.errors import printable
+from spsbench.base.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -132,7 +132,7 @@ def hint(message: str, *, quiet: bool = False) -> None:
 
 def say_if_busy(*, quiet: bool = False) -> None:
     """Say on stderr, before anything is measured, that others use this machine."""
-    from spsbench.environment import busy
+    from spsbench.base.environment import busy
 
     if not quiet and (sentence := busy()) is not None:
         say(sentence)

@@ -8,17 +8,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.base.paths import EMBEDDED, embedded_dir
+from spsbench.base.plugins import unknown
 from spsbench.cli import options
 from spsbench.cli.console import Transfers, out, present, print_json
 from spsbench.cli.options import takes
 from spsbench.config import list_pairs, load_pair
-from spsbench.errors import SpsbenchError, UnavailableError, UsageError
-from spsbench.paths import EMBEDDED, embedded_dir
-from spsbench.plugins import unknown
 
 if TYPE_CHECKING:
-    from spsbench.engines.external.install import Entry
     from spsbench.models.fetch.cache import Package
+    from spsbench.parts.external.install import Entry
     from spsbench.report.tables import Cell
     from spsbench.tasks.spec import TaskSpec
 
@@ -57,8 +57,8 @@ def get(name: str, remove: bool, json: bool, quiet: bool) -> None:
 
     Example: spsbench get smollm2
     """
-    from spsbench.engines.external.install import RELEASE, list_entries, load_entry
     from spsbench.models.fetch.cache import PREFIX, megabytes, size_of, watched_by
+    from spsbench.parts.external.install import RELEASE, list_entries, load_entry
 
     engines, pairs = list_entries(), list_pairs()
     if name.partition(RELEASE)[0] in engines:
@@ -111,7 +111,7 @@ def _model(package: Package) -> _Wanted:
 
 
 def _engine(entry: Entry) -> _Wanted:
-    from spsbench.engines.external.install import install, uninstall
+    from spsbench.parts.external.install import install, uninstall
 
     facts = {"engine": entry.name, "version": entry.version}
     folder = entry.environment.folder
@@ -151,7 +151,7 @@ def examine() -> list[Check]:
 
 
 def _machine() -> Iterator[Check]:
-    from spsbench import environment
+    from spsbench.base import environment
 
     facts = environment.describe_environment()
     cpu = facts["cpu"]
@@ -176,7 +176,7 @@ def _gpus(boards: list[dict[str, str]]) -> Iterator[Check]:
     """What the driver lists, and of what torch would compute on everything that a run records."""
     import torch
 
-    from spsbench.gpu import described
+    from spsbench.base.gpu import described
     from spsbench.models.device import Gpu, resolve_device, title, why_unusable
 
     if resolve_device("auto").type == "cpu":  # which says the remedy, on a line that can be copied
@@ -194,7 +194,7 @@ def _gpus(boards: list[dict[str, str]]) -> Iterator[Check]:
 def _engines() -> str:
     """Which external engines are installed here."""
     from spsbench.cli.listing import OWN
-    from spsbench.engines.external.install import list_entries, load_entry
+    from spsbench.parts.external.install import list_entries, load_entry
 
     entries = [load_entry(name, "NAME") for name in list_entries()]
     here = [f"{entry.name} {entry.version}" for entry in entries if entry.environment.is_here]
@@ -203,7 +203,7 @@ def _engines() -> str:
 
 def _energy() -> str:
     """What counts joules here, for a run on the CPU and for one on a GPU."""
-    from spsbench.energy import find_nvml, find_rapl
+    from spsbench.base.energy import find_nvml, find_rapl
 
     found = [find_rapl(), find_nvml()]
     counting = [
@@ -320,7 +320,7 @@ def _hub_data(spec: TaskSpec) -> Check:
 
 def _checker() -> Check:
     """Find the sandbox, and let the judge tell one right and one wrong program of our own apart."""
-    from spsbench.execution import judge, sandbox_level
+    from spsbench.parts.judge import judge, sandbox_level
 
     problem = {
         "task_id": "doctor",

@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from spsbench.base.cluster import started
+from spsbench.base.errors import DeviceFault, SpsbenchError
 from spsbench.cli.console import say
-from spsbench.cluster import started
-from spsbench.errors import DeviceFault, SpsbenchError
 
 INTERRUPTED = 130
 """What shells report of a process that Ctrl-C ended (128 + SIGINT)."""

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from spsbench.base.errors import SpsbenchError
+from spsbench.base.paths import embedded_dir
+from spsbench.base.plugins import unknown
+from spsbench.base.records import Spec
 from spsbench.cli import options
 from spsbench.cli.console import out, print_json
 from spsbench.cli.doctor import model_is_here, package_of, way_to_fetch
 from spsbench.cli.options import takes
 from spsbench.config import list_pairs, list_protocols, load_pair, load_protocol
-from spsbench.errors import SpsbenchError
-from spsbench.paths import embedded_dir
-from spsbench.plugins import unknown
-from spsbench.records import Spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from spsbench.base.plugins import Registry
     from spsbench.config import PairConfig
-    from spsbench.engines.external.install import Entry
-    from spsbench.plugins import Registry
+    from spsbench.parts.external.install import Entry
     from spsbench.tasks.spec import TaskSpec
 
 Row = dict[str, Any]
@@ -140,7 +140,7 @@ def _rules() -> list[Row]:
 
 
 def _policies() -> list[Row]:
-    from spsbench.axes import FIXED
+    from spsbench.base.axes import FIXED
     from spsbench.drafters.registry import DRAFTERS, POLICIES
 
     heeding = " or ".join(name for name, kind in DRAFTERS.items() if kind.adaptive)
@@ -176,9 +176,9 @@ def _engines() -> list[Row]:
 
 
 def _external_engines() -> list[Row]:
-    from spsbench.engines.external.install import list_entries, load_entry
-    from spsbench.engines.external.registry import NAMED
     from spsbench.models.fetch.cache import megabytes
+    from spsbench.parts.external.install import list_entries, load_entry
+    from spsbench.parts.external.registry import NAMED
 
     def row(entry: Entry) -> Row:
         here = entry.environment.is_here

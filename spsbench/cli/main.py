@@ -16,29 +16,29 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import spsbench
-from spsbench.cli.advise import advise
-from spsbench.cli.audit import audit
-from spsbench.cli.bench import bench
+from spsbench.base.cluster import require_alone
+from spsbench.base.errors import SpsbenchError, UsageError, as_typed
 from spsbench.cli.compare import compare
 from spsbench.cli.console import Transfers, broken_pipe, complain, harmless
-from spsbench.cli.distill import distill
 from spsbench.cli.doctor import doctor, get
 from spsbench.cli.interruption import INTERRUPTED, Interruption, listening
 from spsbench.cli.listing import list_
 from spsbench.cli.options import EXIT_CODES
-from spsbench.cli.paper import paper
-from spsbench.cli.replay import replay
 from spsbench.cli.report import report
 from spsbench.cli.run import merge, run, sweep_k
 from spsbench.cli.score import score
-from spsbench.cli.simulate import simulate
 from spsbench.cli.trace import trace
-from spsbench.cli.verify import verify
-from spsbench.cluster import require_alone
 from spsbench.config.addresses import withhold
 from spsbench.config.together import refuse_together
-from spsbench.errors import SpsbenchError, UsageError, as_typed
 from spsbench.models.fetch.cache import watched_by
+from spsbench.parts.audit.command import audit
+from spsbench.parts.distill.command import distill
+from spsbench.parts.paper.command import paper
+from spsbench.parts.verify.command import verify
+from spsbench.parts.whatif.commands.advise import advise
+from spsbench.parts.whatif.commands.bench import bench
+from spsbench.parts.whatif.commands.replay import replay
+from spsbench.parts.whatif.commands.simulate import simulate
 
 LIST = "LIST"
 """The metavar of options whose value is a list: ``--k 2,4``."""
@@ -232,7 +232,7 @@ def _of_the_machine(error: BaseException) -> BaseException:
 
 
 def _of_a_file(error: OSError) -> SpsbenchError:
-    from spsbench.files import disk_error
+    from spsbench.base.files import disk_error
 
     if error.errno == errno.ENAMETOOLONG:
         return UsageError(f"{as_typed(str(error.filename))} is longer than a file's name can be.")

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 
 import typer
 
-from spsbench.errors import SpsbenchError
-from spsbench.paths import DataKind, data_dir, results_dir
+from spsbench.base.errors import SpsbenchError
+from spsbench.base.paths import DataKind, data_dir, results_dir
 
 EXIT_CODES = (
     "Exit codes: 0 success, 1 failure while running, 2 usage error, 3 data or model unavailable, "
@@ -294,7 +294,7 @@ def _names(kind: str, task: str | None) -> Iterable[str]:
             from spsbench.engines.arms import ENGINES
 
             return [*ENGINES, *_names("external engines", None)]
-    from spsbench.axes import BEAM, RECOMMENDED
+    from spsbench.base.axes import BEAM, RECOMMENDED
     from spsbench.tasks.spec import read_spec
 
     tasks = list(_names("tasks", None))

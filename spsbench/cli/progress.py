@@ -20,9 +20,9 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from spsbench.axes import label
+from spsbench.base.axes import label
+from spsbench.base.records import Arm, Sample
 from spsbench.cli.console import err
-from spsbench.records import Arm, Sample
 from spsbench.report.wording import milliseconds
 
 _LOG_LINES = 10

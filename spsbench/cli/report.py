@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from spsbench.base.errors import SpsbenchError, UsageError
+from spsbench.base.paths import results_dir
 from spsbench.cli import options
 from spsbench.cli.console import out as console
 from spsbench.cli.console import print_json, say
 from spsbench.cli.options import takes
 from spsbench.cli.run import resume_command
-from spsbench.errors import SpsbenchError, UsageError
-from spsbench.paths import results_dir
 
 if TYPE_CHECKING:
     from spsbench.report.figures import Gallery
@@ -147,7 +147,7 @@ def _print(runs: Readable, *, csv: bool, latex: bool, json: bool, quiet: bool) -
 
 
 def _write_page(runs: Readable, galleries: Sequence[Gallery], named: Path | None) -> Path:
-    from spsbench.files import write_text
+    from spsbench.base.files import write_text
     from spsbench.report.html import page
 
     path = named or (runs[0][0] / "report.html" if len(runs) == 1 else Path("comparison.html"))

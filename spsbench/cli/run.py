@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from spsbench.base.cluster import cluster_of, require_alone, require_cluster
+from spsbench.base.errors import GateFailed, IncompleteError, UsageError
+from spsbench.base.files import make_folder, write_text
+from spsbench.base.paths import results_dir
 from spsbench.cli import options
 from spsbench.cli.console import hint, out, print_json, say, say_if_busy
 from spsbench.cli.interruption import Interrupted, continued_by, written
 from spsbench.cli.options import takes
 from spsbench.cli.settings import gates_of, read_settings, require_possible
 from spsbench.cli.values import concurrencies, number
-from spsbench.cluster import cluster_of, require_alone, require_cluster
 from spsbench.config import RunConfig
 from spsbench.config.together import refuse_together
-from spsbench.errors import GateFailed, IncompleteError, UsageError
-from spsbench.files import make_folder, write_text
-from spsbench.paths import results_dir
 from spsbench.store import fresh_directory
 
 if TYPE_CHECKING:
-    from spsbench.summary_types import Summary
+    from spsbench.store.summary_types import Summary
 
 DEFAULT_KS = "0..7"
 """The lookaheads of ``sweep-k``: those of Figure 1 in Chen et al. 2023."""
@@ -93,7 +93,7 @@ def measure(params: Mapping[str, Any]) -> None:
     if params["concurrency"] is not None or params["processes"] is not None:
         require_alone("measurement")
     if params["concurrency"] is not None:
-        from spsbench.cli.load import measure_load
+        from spsbench.parts.whatif.commands.load import measure_load
 
         measure_load(params)
         return

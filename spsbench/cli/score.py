@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spsbench.base.errors import UsageError
 from spsbench.cli import options
 from spsbench.cli.console import present, say
 from spsbench.cli.options import takes
 from spsbench.cli.values import number
 from spsbench.config.together import refuse_together
-from spsbench.errors import UsageError
 
 if TYPE_CHECKING:
     from spsbench.store import RunStore
@@ -66,8 +66,8 @@ _MOST = 1e5
 
 def judge_samples(samples: Path, params: Mapping[str, Any], limits: Mapping[str, Any]) -> None:
     """Judge a file of samples; each row is written with every field that came in, with passed and result."""
-    from spsbench.execution import judge_all, sandbox_level
-    from spsbench.execution.samples import read_problems, read_samples, write_rows
+    from spsbench.parts.judge import judge_all, sandbox_level
+    from spsbench.parts.judge.samples import read_problems, read_samples, write_rows
     from spsbench.tasks.answers import completion_of
     from spsbench.tasks.metrics.builtin import pass_at_k
 
@@ -150,7 +150,7 @@ def score_run(run: Path, params: Mapping[str, Any], limits: Mapping[str, Any]) -
     from spsbench.cli.run import show_summary
     from spsbench.config import resolve
     from spsbench.config.resolve import require_trusted
-    from spsbench.execution import sandbox_level
+    from spsbench.parts.judge import sandbox_level
     from spsbench.runner import finalize
     from spsbench.runner import score as score_outputs
     from spsbench.store import RunStore

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spsbench.axes import CHAIN
+from spsbench.base.axes import CHAIN
+from spsbench.base.environment import require_cpus
+from spsbench.base.errors import UsageError
+from spsbench.base.files import read_json
+from spsbench.base.plugins import unknown
 from spsbench.cli.console import say
 from spsbench.cli.values import seconds
 from spsbench.config import RunConfig, resolve
 from spsbench.config.files import read_yaml
 from spsbench.config.resolve import CODE, field_of, remember, require_trusted, typed_settings
-from spsbench.environment import require_cpus
-from spsbench.errors import UsageError
-from spsbench.files import read_json
-from spsbench.plugins import unknown
 
 
 def read_settings(params: Mapping[str, Any]) -> RunConfig:

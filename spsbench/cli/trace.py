@@ -8,11 +8,11 @@ from dataclasses import asdict, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Arm, Loop, Request, TracedToken
 from spsbench.cli import options
 from spsbench.cli.console import out, print_json, say
 from spsbench.cli.options import takes
-from spsbench.errors import UsageError
-from spsbench.records import Arm, Loop, Request, TracedToken
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
@@ -41,9 +41,9 @@ def trace(**params: Any) -> None:
     text = _prompt(params["prompt"])
     import torch
 
+    from spsbench.base.environment import taken, taken_since
     from spsbench.decode.clock import SystemClock
     from spsbench.engines.local import EagerEngine
-    from spsbench.environment import taken, taken_since
     from spsbench.report.trace import Token, TraceWriter, shown_text
     from spsbench.runner import plan
     from spsbench.runner.execute import load

@@ -9,23 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.config.together import refuse_together
-from spsbench.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
+    from spsbench.base.records import SamplingParams, Spec
     from spsbench.models.pair import Pair
-    from spsbench.records import SamplingParams, Spec
-    from spsbench.whatif.replay.study import Sought
-    from spsbench.whatif.replay.texts import Written
-    from spsbench.whatif.replay.times import Calibration
+    from spsbench.parts.whatif.replay.study import Sought
+    from spsbench.parts.whatif.replay.texts import Written
+    from spsbench.parts.whatif.replay.times import Calibration
 
 
 def written_of(source: Path, params: Mapping[str, Any], drafters: Sequence[Spec]) -> Written:
     """The texts of a run, or of a file."""
     from spsbench.config import resolve
     from spsbench.models.pair import find_pair
-    from spsbench.verify.audit import Reader
-    from spsbench.whatif.replay.texts import texts_in, texts_of
+    from spsbench.parts.whatif.replay.texts import texts_in, texts_of
+    from spsbench.runner.foreign_texts import Reader
 
     if source.is_file():
         refuse_together("replay", {**params, "texts": source})
@@ -74,7 +74,7 @@ def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pai
 
 def sought_of(drafters: Mapping[Spec, Sequence[str]], pairs: Sequence[tuple[str, Pair]]) -> list[Sought]:
     """Every drafter, with rules of its own if any, and each draft; once if that makes no difference to it."""
-    from spsbench.whatif.replay.study import Sought
+    from spsbench.parts.whatif.replay.study import Sought
 
     found = []
     for drafter, rules in drafters.items():
@@ -87,7 +87,7 @@ def times_of(params: Mapping[str, Any], default_s: float, drafters: Sequence[Spe
     """Seconds for timing loops here, or another machine's times."""
     if params["times"] is None:
         return seconds(params["budget"], default_s)
-    from spsbench.whatif.replay.times import read_times
+    from spsbench.parts.whatif.replay.times import read_times
 
     found = read_times(params["times"])
     for drafter in drafters:
@@ -125,9 +125,9 @@ def replayed_rules(text: str | None, *, under_policies: bool, trees: bool) -> tu
 
     Only those whose law over a text is known; where none is named of one or the other, its usual rule.
     """
-    from spsbench.axes import BLOCK, MODIFIED_REJECTION, TREE_RULE
+    from spsbench.base.axes import BLOCK, MODIFIED_REJECTION, TREE_RULE
     from spsbench.drafters.registry import rule_kind
-    from spsbench.whatif.replay.trees import TREE_RULES
+    from spsbench.parts.whatif.replay.trees import TREE_RULES
 
     of_chains = MODIFIED_REJECTION, BLOCK
     known = (*of_chains, *(TREE_RULES if trees else ()))
@@ -151,7 +151,7 @@ def replayed_rules(text: str | None, *, under_policies: bool, trees: bool) -> tu
 
 
 def _specs(text: str, kind_of: Callable[[str], Any]) -> list[Spec]:
-    from spsbench.records import Spec
+    from spsbench.base.records import Spec
 
     specs = [Spec.parse(name) for name in text.split(",")]
     for spec in specs:
@@ -236,7 +236,7 @@ def threads(text: str | None) -> int | None:
     """How many threads; None for as many as suit."""
     if text in (None, "auto"):
         return None
-    from spsbench.environment import require_cpus
+    from spsbench.base.environment import require_cpus
 
     count = int(number(text, "--threads", 1, 1, whole=True))
     require_cpus(count)
@@ -245,9 +245,9 @@ def threads(text: str | None) -> int | None:
 
 def sampling(params: Mapping[str, Any]) -> SamplingParams:
     """How texts were drawn, of ``--temperature``, ``--top-p``, ``--top-k``, ``--greedy`` and processing."""
+    from spsbench.base.records import SamplingParams
     from spsbench.config.processing import PROCESSING
     from spsbench.config.resolve import resolve, typed_settings
-    from spsbench.records import SamplingParams
 
     temperature = number(params["temperature"], "--temperature", 0, 1.0)
     top_p = between(params["top_p"], "--top-p", 0, 1, 1.0)

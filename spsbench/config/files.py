@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from spsbench.base.errors import UsageError, as_typed
+from spsbench.base.files import ordinary
+from spsbench.base.paths import EMBEDDED, DataKind, data_dir
+from spsbench.base.plugins import unknown
 from spsbench.config.models import Limits, ModelRef, PairConfig, PaperConfig, ProtocolConfig, RunConfig
-from spsbench.errors import UsageError, as_typed
-from spsbench.files import ordinary
-from spsbench.paths import EMBEDDED, DataKind, data_dir
-from spsbench.plugins import unknown
 
 _MOST_YAML, _MOST_ALIASES = 16 << 20, 16
 

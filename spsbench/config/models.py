@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from spsbench.axes import CHAIN, EAGER, Method
+from spsbench.base.axes import CHAIN, EAGER, Method
+from spsbench.base.errors import UsageError
+from spsbench.base.records import LEAST_TEMPERATURE
 from spsbench.config.addresses import withhold
 from spsbench.config.processing import ProcessingSettings
-from spsbench.errors import UsageError
-from spsbench.records import LEAST_TEMPERATURE
 
 _AUTO = "auto"
 NONE = "none"

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from spsbench.errors import UsageError
-from spsbench.plugins import require_grammars
-from spsbench.records import Processing
+from spsbench.base.errors import UsageError
+from spsbench.base.plugins import require_grammars
+from spsbench.base.records import Processing
 
 
 def _bias(text: str) -> str:

@@ -18,13 +18,13 @@ from typing import Any, get_args, get_origin
 
 import yaml
 
-from spsbench.axes import BEAM, CHAIN, FIXED, MODEL, MODIFIED_REJECTION, TREE_RULE
+from spsbench.base.axes import BEAM, CHAIN, FIXED, MODEL, MODIFIED_REJECTION, TREE_RULE
+from spsbench.base.errors import UsageError, as_typed
+from spsbench.base.files import ordinary
+from spsbench.base.records import number
 from spsbench.config.files import load_pair, load_protocol, pair_name, read_yaml, validate
 from spsbench.config.models import AUTO, ModelRef, PairConfig, RunConfig, chosen_backend, trees_in
 from spsbench.config.together import refuse_together
-from spsbench.errors import UsageError, as_typed
-from spsbench.files import ordinary
-from spsbench.records import number
 
 DEFAULT_PAIR = "mini"
 DEFAULT_PROTOCOL = "quick"

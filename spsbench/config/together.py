@@ -6,10 +6,10 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spsbench.axes import BEAM
+from spsbench.base.axes import BEAM
+from spsbench.base.errors import UsageError
 from spsbench.config.models import QUANTISED
 from spsbench.config.processing import PROCESSING
-from spsbench.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

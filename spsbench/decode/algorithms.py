@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spsbench.base.records import SamplingParams
 from spsbench.decode import rows
 from spsbench.decode.beam import Node, TreeModel
 from spsbench.decode.clock import Stopwatch
@@ -22,7 +23,6 @@ from spsbench.decode.protocols import Drafter, LanguageModel, Tokens, last_token
 from spsbench.decode.rejection import Accept, Draft, accept_draft, decided, judged, latest_tokens
 from spsbench.decode.rows import Rows
 from spsbench.decode.sampling import Uniforms
-from spsbench.records import SamplingParams
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from spsbench.base.records import SamplingParams
 from spsbench.decode import rows
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.clock import Phase, Stopwatch
@@ -23,7 +24,6 @@ from spsbench.decode.protocols import Drafter, sent
 from spsbench.decode.rejection import Accept, Draft, accept_draft, all_decided, judged
 from spsbench.decode.rows import Rows
 from spsbench.decode.sampling import Uniforms
-from spsbench.records import SamplingParams
 
 
 class BatchModel(Protocol):

@@ -27,8 +27,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from spsbench.base.records import BeamParams, FinishReason, Hypothesis
 from spsbench.decode.clock import Stopwatch
-from spsbench.records import BeamParams, FinishReason, Hypothesis
 
 
 @dataclass(eq=False, slots=True)

@@ -16,10 +16,10 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
+from spsbench.base.errors import UsageError
+from spsbench.base.plugins import require_grammars
+from spsbench.base.records import Processing, SamplingParams
 from spsbench.decode.sampling import ORDERS
-from spsbench.errors import UsageError
-from spsbench.plugins import require_grammars
-from spsbench.records import Processing, SamplingParams
 
 CONVENTIONS = tuple(ORDERS)
 

@@ -22,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spsbench.base.records import SamplingParams
 from spsbench.decode import sampling as law
-from spsbench.records import SamplingParams
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.int64]

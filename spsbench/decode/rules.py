@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spsbench.base.plugins import Options
 from spsbench.decode import rejection, trees
 from spsbench.decode.rejection import Accept, Draft, Verdict
 from spsbench.decode.rows import Rows, takes_rows
 from spsbench.decode.sampling import draw
-from spsbench.plugins import Options
 
 Expected = Callable[[Tensor, Draft], Tensor]
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from spsbench.records import Processing, SamplingParams
+from spsbench.base.records import Processing, SamplingParams
 
 
 def warp(logits: Tensor, params: SamplingParams) -> Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Protocol
 
-from spsbench.records import FinishReason, Request
+from spsbench.base.records import FinishReason, Request
 
 # Tokens that a window reaches beyond the longest stop string: some tokenizers drop a space at the
 # beginning of what they decode, and special tokens may decode to nothing.

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from spsbench.base.errors import UsageError
+from spsbench.base.records import SamplingParams
 from spsbench.decode import rows
 from spsbench.decode.protocols import Drafter, LanguageModel
-from spsbench.errors import UsageError
 from spsbench.law.text_loops import Floats, anchored, ratio_by_token
 from spsbench.models.causal_lm import HiddenStates
-from spsbench.records import SamplingParams
 
 Integers = npt.NDArray[np.int64]
 

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from spsbench.axes import CHAIN
+from spsbench.base.axes import CHAIN
+from spsbench.base.errors import UsageError
+from spsbench.base.paths import embedded_dir
+from spsbench.base.plugins import Options
+from spsbench.base.records import SamplingParams
 from spsbench.decode import rows
 from spsbench.decode.beam import Node, TreeModel
 from spsbench.decode.protocols import read_prompt
@@ -19,7 +23,6 @@ from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import TREE, Context
 from spsbench.drafters.shape import Shape, shape_of
 from spsbench.drafters.tree import ModelTreeDrafter
-from spsbench.errors import UsageError
 from spsbench.models import EAGLE3, MEDUSA, MODEL
 from spsbench.models.causal_lm import CausalLM, HiddenStates, text_config
 from spsbench.models.heads import Chain, Heads, load_chain, load_heads
@@ -27,9 +30,6 @@ from spsbench.models.live_tree import Branches, LiveTree
 from spsbench.models.source import ModelSource, embedding_of, fingerprint
 from spsbench.models.speculators import read_speculators, require_last_layer
 from spsbench.models.trained import TrainedDraft, read_trained
-from spsbench.paths import embedded_dir
-from spsbench.plugins import Options
-from spsbench.records import SamplingParams
 
 if TYPE_CHECKING:
     from spsbench.drafters.tree import Siblings

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
+from spsbench.base.plugins import Options
+from spsbench.base.records import SamplingParams
 from spsbench.decode import rows
 from spsbench.decode.processors import with_history
 from spsbench.decode.protocols import Drafter, LanguageModel, last_tokens
@@ -19,8 +21,6 @@ from spsbench.drafters.registry import PROCESSED, TREE, Context, Margin, Policy
 from spsbench.drafters.shape import shape_of
 from spsbench.drafters.tree import ModelTreeDrafter
 from spsbench.models.beam_lm import tree_of
-from spsbench.plugins import Options
-from spsbench.records import SamplingParams
 
 if TYPE_CHECKING:
     from spsbench.drafters.tree import Siblings

@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spsbench.base.plugins import Options
+from spsbench.base.records import SamplingParams
 from spsbench.decode import rows
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import by_single_tokens
 from spsbench.drafters.registry import Context
-from spsbench.plugins import Options
-from spsbench.records import SamplingParams
 
 Integers = NDArray[np.int64]
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from spsbench.base.errors import UsageError
+from spsbench.base.plugins import Options
 from spsbench.decode.protocols import Drafter
 from spsbench.drafters.model import ModelDrafter, tree_drafter
 from spsbench.drafters.registry import Context
-from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, require_exact_rollback
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.plugins import Options
 
 _FLAG = "--drafter"
 _SHARE = 4

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from spsbench.axes import CHAIN, K_SEQ, RECURSIVE
+from spsbench.base.axes import CHAIN, K_SEQ, RECURSIVE
+from spsbench.base.errors import SpsbenchError, UsageError
+from spsbench.base.plugins import Check, OptionedKind, Options, Registry, deferred, one_of, settled, within
+from spsbench.base.records import OptionValue, SamplingParams, Spec
 from spsbench.drafters.shape import Shape, shape_of
-from spsbench.errors import SpsbenchError, UsageError
-from spsbench.plugins import Check, OptionedKind, Options, Registry, deferred, one_of, settled, within
-from spsbench.records import OptionValue, SamplingParams, Spec
 
 if TYPE_CHECKING:
     import torch

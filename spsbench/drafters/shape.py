@@ -8,8 +8,8 @@ from functools import cached_property
 from itertools import accumulate
 from operator import mul
 
-from spsbench.axes import CHAIN
-from spsbench.errors import UsageError
+from spsbench.base.axes import CHAIN
+from spsbench.base.errors import UsageError
 
 _DYNAMIC = "dynamic"
 

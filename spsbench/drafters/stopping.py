@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode import rows
 from spsbench.decode.protocols import LanguageModel
 from spsbench.decode.rows import Rows
@@ -19,7 +20,6 @@ from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import Entropy
 from spsbench.drafters.registry import policy_kind
 from spsbench.law.text_loops import Booleans, Floats, Integers, Rollouts, anchored
-from spsbench.records import SamplingParams, Spec
 
 STOP_BELOW, ENTROPY = "stop-below", "entropy"
 

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spsbench.base.errors import UsageError
+from spsbench.base.plugins import Options
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import Forced, ForcedText, by_proposals
 from spsbench.drafters.registry import TREE, Context
 from spsbench.drafters.shape import Shape, shape_of
 from spsbench.drafters.tree import merged
-from spsbench.errors import UsageError
-from spsbench.plugins import Options
 
 
 class Match(NamedTuple):

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spsbench.base.records import SamplingParams
 from spsbench.decode import rows
 from spsbench.decode.beam import Node, TreeModel
 from spsbench.decode.rejection import ROOT, Draft
 from spsbench.decode.rows import HostRow, HostRows
 from spsbench.drafters.shape import Shape
-from spsbench.records import SamplingParams
 
 Siblings = Literal["without", "independent", "top"]
 """How the tokens of one place are chosen: drawn without replacement, drawn independently, or the most

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spsbench.base.errors import UsageError
+from spsbench.base.plugins import Options
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.forced import Forced, ForcedText, Integers, forced
 from spsbench.drafters.registry import DRAFT, Context
 from spsbench.drafters.shape import Shape
 from spsbench.drafters.tree import merged
-from spsbench.errors import UsageError
-from spsbench.plugins import Options
 
 
 class UnionDrafter:

@@ -9,7 +9,10 @@ from itertools import product
 from math import inf
 from typing import Any
 
-from spsbench.axes import BEAM, EAGER, FIXED, MODEL, MODIFIED_REJECTION, OWN_RULE, RECOMMENDED
+from spsbench.base.axes import BEAM, EAGER, FIXED, MODEL, MODIFIED_REJECTION, OWN_RULE, RECOMMENDED
+from spsbench.base.errors import UsageError
+from spsbench.base.plugins import unknown
+from spsbench.base.records import Arm, BeamParams, Processing, SamplingParams, Spec
 from spsbench.config import RunConfig
 from spsbench.config.processing import PROCESSING
 from spsbench.drafters.registry import (
@@ -23,11 +26,8 @@ from spsbench.drafters.registry import (
     siblings_of,
 )
 from spsbench.drafters.shape import Shape, shape_of
-from spsbench.engines.external.install import RELEASE
-from spsbench.engines.external.registry import NAMED, OPENAI, WORKER, find_peer
-from spsbench.errors import UsageError
-from spsbench.plugins import unknown
-from spsbench.records import Arm, BeamParams, Processing, SamplingParams, Spec
+from spsbench.parts.external.install import RELEASE
+from spsbench.parts.external.registry import NAMED, OPENAI, WORKER, find_peer
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.task import Task
 

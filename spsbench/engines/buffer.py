@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from spsbench.base.records import FinishReason, Generation, Loop, TracedToken
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.clock import DeviceSeconds
 from spsbench.decode.rejection import ROOT, Draft
@@ -19,7 +20,6 @@ from spsbench.decode.rules import Expected, expected_acceptance
 from spsbench.engines.derivation import Derivation, KeptRows
 from spsbench.law.evidence import Sums, added, evidence
 from spsbench.law.optimum import most_of_certain, most_of_chain
-from spsbench.records import FinishReason, Generation, Loop, TracedToken
 
 
 class Branches(NamedTuple):

@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from spsbench.base.records import Request, SamplingParams
 from spsbench.decode.algorithms import DecodedLoop, Loops
 from spsbench.decode.batch import Batch, BatchRow
 from spsbench.decode.clock import Clock, Stopwatch
@@ -23,7 +24,6 @@ from spsbench.decode.stopping import TextDecoder
 from spsbench.engines.derivation import Derivation
 from spsbench.engines.local import LocalEngine
 from spsbench.models.batched import StaticLM
-from spsbench.records import Request, SamplingParams
 
 Stage = Callable[[], object]
 Capture = Callable[[Stage], Stage]

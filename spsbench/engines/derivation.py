@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spsbench.axes import MODEL, MODIFIED_REJECTION
+from spsbench.base.axes import MODEL, MODIFIED_REJECTION
+from spsbench.base.records import Loop, Spec
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.rows import Rows, on_host
 from spsbench.drafters.policy import lookaheads
@@ -21,7 +22,6 @@ from spsbench.drafters.registry import Policy, build_policy, is_derivable, is_ou
 from spsbench.law.evidence import DECIDED, Sums, added
 from spsbench.law.rederive import decisions_of, lengths_rederived, rederive, uniform_numbers
 from spsbench.law.rules_again import RuledLoop, derived
-from spsbench.records import Loop, Spec
 
 
 class KeptRows:

@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
+from spsbench.base.records import FinishReason, Generation, Loop, Request
 from spsbench.decode.clock import device_now, stopwatch_of
 from spsbench.decode.stopping import StopRule, TextDecoder
 from spsbench.engines.buffer import phase_seconds
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import FinishReason, Generation, Loop, Request
 
 GENERATE, ASSISTED, LOOKUP = "hf-generate", "hf-assisted", "hf-prompt-lookup"
 RULES = {

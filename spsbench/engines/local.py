@@ -13,7 +13,16 @@ from typing import Protocol
 
 import torch
 
-from spsbench.axes import EAGER
+from spsbench.base.axes import EAGER
+from spsbench.base.records import (
+    BEAM_CLOSEST,
+    BEAM_LOG_PROB,
+    FinishReason,
+    Generation,
+    Loop,
+    Request,
+    SamplingParams,
+)
 from spsbench.decode import algorithms, beam
 from spsbench.decode.algorithms import Loops
 from spsbench.decode.batch import Batch
@@ -26,15 +35,6 @@ from spsbench.decode.stopping import StopRule, TextDecoder
 from spsbench.drafters.model import ModelDrafter
 from spsbench.engines.buffer import MOST_BYTES, LoopBuffer, TruncatedLoop, phase_seconds
 from spsbench.engines.derivation import Derivation
-from spsbench.records import (
-    BEAM_CLOSEST,
-    BEAM_LOG_PROB,
-    FinishReason,
-    Generation,
-    Loop,
-    Request,
-    SamplingParams,
-)
 
 
 class Engine(Protocol):

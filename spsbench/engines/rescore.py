@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from spsbench.base.records import RESCORED, UNRANKED, Generation, SamplingParams, TokenEvidence
 from spsbench.decode import rows as loop_rows
 from spsbench.decode.processors import with_history
 from spsbench.engines.buffer import transform_numbers
@@ -23,7 +24,6 @@ from spsbench.law.apart import rows_apart
 from spsbench.law.evidence import DECIDED, Sums, added, evidence
 from spsbench.law.rederive import own_law, rounding_slack
 from spsbench.models.causal_lm import CausalLM
-from spsbench.records import RESCORED, UNRANKED, Generation, SamplingParams, TokenEvidence
 
 # How far rounding may move the nucleus (in mass) or the best logit (in units of the logits' spread).
 _SLACK = {torch.float32: 1e-4, torch.float64: 1e-9}

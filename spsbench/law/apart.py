@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spsbench.base.records import SamplingParams
 from spsbench.law.rederive import own_law
-from spsbench.records import SamplingParams
 
 _CHUNK_ELEMENTS = 1 << 20
 _SUMMED = 1e-6  # what sums over a float32 row may be off by

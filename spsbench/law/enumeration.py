@@ -23,6 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spsbench.base.records import SamplingParams
 from spsbench.decode.algorithms import DecodedLoop, start, start_tree
 from spsbench.decode.beam import Node
 from spsbench.decode.clock import FakeClock, Stopwatch
@@ -32,7 +33,6 @@ from spsbench.decode.rejection import ROOT, Accept, Draft, judged
 from spsbench.decode.rows import Rows
 from spsbench.decode.sampling import ScriptedUniforms, warp
 from spsbench.law.optimum import Tree
-from spsbench.records import SamplingParams
 
 RowFunction = Callable[[tuple[int, ...]], Sequence[float]]
 

@@ -29,9 +29,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spsbench.base.records import Loop, SamplingParams
 from spsbench.decode.sampling import ORDERS
 from spsbench.law.evidence import CLOSEST, DECIDED, Sums, added
-from spsbench.records import Loop, SamplingParams
 
 _SLACK = {torch.float64: 1e-10, torch.float32: 1e-5}
 """How far rounding may move a logit, in units of the best logit's distance from the mean of its row.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from math import inf
 
-from spsbench.errors import UsageError
+from spsbench.base.errors import UsageError
 
 _LIMITS = {
     "k": (0, inf, "K must be 0 or above", "--k", "Give a whole number from 0 on."),

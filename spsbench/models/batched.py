@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from spsbench.base.errors import UsageError
 from spsbench.decode.batch import BatchModel
 from spsbench.decode.protocols import sent
-from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, attention_window, text_config, tolerance
 from spsbench.models.onnx_graph import build_graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, rotary_tables, session_of, taken_by, value_of

@@ -15,9 +15,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
+from spsbench.base.errors import UsageError
 from spsbench.decode.beam import Node
 from spsbench.decode.protocols import LanguageModel
-from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, attention_window, proposable, tolerance
 from spsbench.models.faults import refuse_fault
 from spsbench.models.live_tree import Branches, Columns, LiveTree

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from spsbench.base.errors import RanksFault, UsageError
 from spsbench.decode.protocols import read_prompt
-from spsbench.errors import RanksFault, UsageError
 from spsbench.models.faults import refuse_fault
 from spsbench.models.tokenizer import Border
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models.fetch import cache
 from spsbench.models.hf_errors import quiet_libraries, typed_error
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from spsbench.environment import gpus
-from spsbench.errors import UsageError
-from spsbench.gpu import FACTS, STATE, Board, NoNvml, NvmlBoard, SmiBoard, board_of, gpu_watched, nvml_of
+from spsbench.base.environment import gpus
+from spsbench.base.errors import UsageError
+from spsbench.base.gpu import FACTS, STATE, Board, NoNvml, NvmlBoard, SmiBoard, board_of, gpu_watched, nvml_of
 from spsbench.models.fetch.cache import watcher
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spsbench.base.errors import UnavailableError
 from spsbench.config.addresses import host_of
-from spsbench.errors import UnavailableError
 from spsbench.models.fetch.cache import megabytes, watcher
 from spsbench.models.hf_errors import (
     ANSWERS_WITHIN_S,

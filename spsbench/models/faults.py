@@ -9,7 +9,7 @@ import traceback
 
 import torch
 
-from spsbench.errors import DeviceFault, SpsbenchError, causes_of
+from spsbench.base.errors import DeviceFault, SpsbenchError, causes_of
 
 NEEDS_LESS = "Choose a smaller pair, --dtype bfloat16, --quantise int8 or another --device."
 SEE_DRIVER = "See what `spsbench doctor` and the driver's log say of it."

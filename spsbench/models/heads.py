@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
-from spsbench.errors import UnavailableError, UsageError
+from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.models import EAGLE, EAGLE3, MEDUSA
 from spsbench.models.beam_lm import additive
 from spsbench.models.blueprint import Blueprint, NotCovered, blueprint_of

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spsbench.base.environment import cpus_left, is_virtual
+from spsbench.base.errors import UsageError
 from spsbench.config.models import ONNXRUNTIME, Precision
 from spsbench.decode.clock import device_now
-from spsbench.environment import cpus_left, is_virtual
-from spsbench.errors import UsageError
 from spsbench.law.theory import union_share
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import Checkpoint

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spsbench.base.errors import UsageError
 from spsbench.config.models import ONNXRUNTIME
-from spsbench.errors import UsageError
 from spsbench.models.blueprint import Blueprint, blueprint_of
 from spsbench.models.causal_lm import CausalLM, FeatureRows, VocabularyRows, roomy
 from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights, trim_heap

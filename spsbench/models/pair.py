@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from spsbench.base.errors import UsageError, as_typed
 from spsbench.config import PairConfig
 from spsbench.config.models import TORCH, Precision
-from spsbench.errors import UsageError, as_typed
 from spsbench.models.causal_lm import CausalLM, context_window, require_exact_rollback, text_config
 from spsbench.models.hf_errors import quiet_libraries
 from spsbench.models.loading import choose_backend, fetch_weights, load, load_placed, model_not_covered

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
-from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.causal_lm import skeleton
 from spsbench.models.memory import DTYPES, available_bytes, weight_bytes
 from spsbench.models.quantised import EXTRA, packed_bytes

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.config.models import Precision
-from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.causal_lm import skeleton
 
 LIBRARY = "torchao"

@@ -8,12 +8,12 @@ from typing import Any
 
 from pydantic import ConfigDict, create_model
 
-from spsbench.axes import BEAM, RECOMMENDED
+from spsbench.base.axes import BEAM, RECOMMENDED
+from spsbench.base.errors import UsageError, as_typed
+from spsbench.base.records import Processing, SamplingParams
 from spsbench.config import RunConfig
 from spsbench.config.files import validate
-from spsbench.errors import UsageError, as_typed
 from spsbench.models.source import ModelSource
-from spsbench.records import Processing, SamplingParams
 
 FILE = "generation_config.json"
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from spsbench.errors import UnavailableError
+from spsbench.base.errors import UnavailableError
 from spsbench.models.causal_lm import CausalLM, tolerance
 from spsbench.models.fetch.cache import keep_answer, kept_answer, watcher
 from spsbench.models.memory import available_bytes

@@ -13,7 +13,7 @@ from transformers import EncoderDecoderCache
 from transformers.cache_utils import Cache, DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from spsbench.errors import UsageError
+from spsbench.base.errors import UsageError
 from spsbench.models.blueprint import Blueprint, T5Plan, t5_plan
 from spsbench.models.causal_lm import CausalLM, decoder_layers
 from spsbench.models.checkpoint import Floats, StoredWeights

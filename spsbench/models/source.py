@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spsbench.environment import little_memory
-from spsbench.errors import UnavailableError, UsageError
+from spsbench.base.environment import little_memory
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.paths import embedded_dir
 from spsbench.models import MODEL
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
@@ -31,7 +32,6 @@ from spsbench.models.trained import (
     layer_config,
     read_trained,
 )
-from spsbench.paths import embedded_dir
 
 _MOST_BYTES = 128 << 20  # of config.json and tokenizer files; the largest in use have 35 MB
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from spsbench.errors import UnavailableError, UsageError, as_typed
+from spsbench.base.errors import UnavailableError, UsageError, as_typed
 from spsbench.models import EAGLE3
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors

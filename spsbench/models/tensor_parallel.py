@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed.rendezvous import rendezvous
 
-from spsbench.cluster import TENSOR_PARALLEL
+from spsbench.base.cluster import TENSOR_PARALLEL
+from spsbench.base.errors import RanksFault, SpsbenchError, UsageError
 from spsbench.config.models import MAX_K
 from spsbench.decode.clock import Clock, SystemClock
-from spsbench.errors import RanksFault, SpsbenchError, UsageError
 from spsbench.models.causal_lm import CausalLM, text_config
 from spsbench.models.loading import from_pretrained
 from spsbench.models.source import ModelSource

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from spsbench.environment import little_memory
-from spsbench.errors import UsageError
+from spsbench.base.environment import little_memory
+from spsbench.base.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

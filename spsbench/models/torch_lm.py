@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
+from spsbench.base.errors import UsageError
 from spsbench.config.models import TORCH
-from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, FeatureRows, roomy, text_config
 from spsbench.models.memory import forward_bytes, kv_bytes_per_token
 from spsbench.models.quantised import quantised_of

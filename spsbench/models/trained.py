@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from spsbench.errors import UnavailableError, UsageError, as_typed
+from spsbench.base.errors import UnavailableError, UsageError, as_typed
 from spsbench.models import KINDS, MEDUSA
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, Floats, StoredWeights
 from spsbench.models.hf_errors import typed_errors

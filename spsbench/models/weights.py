@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from spsbench.errors import UnavailableError
+from spsbench.base.errors import UnavailableError
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, StoredWeights
 from spsbench.models.fetch.cache import keep_answer, kept_answer, watcher

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from spsbench.axes import label
+from spsbench.base.axes import label
 from spsbench.report import facts, wording
 from spsbench.report.judgement import judged_arms
 from spsbench.report.measured import Measured
@@ -17,7 +17,7 @@ from spsbench.report.results import UNTIMED, arm_columns
 from spsbench.report.tables import Column, plain, right
 from spsbench.report.wording import NOTHING, measure, printable
 from spsbench.stats.conditions import disturbed_because, step
-from spsbench.summary_types import ArmRow
+from spsbench.store.summary_types import ArmRow
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",

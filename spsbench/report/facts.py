@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from spsbench.axes import EAGER, MODEL, RECOMMENDED, shown_engine
-from spsbench.gpu import described
-from spsbench.records import Processing, Speedup
+from spsbench.base.axes import EAGER, MODEL, RECOMMENDED, shown_engine
+from spsbench.base.gpu import described
+from spsbench.base.records import Processing, Speedup
 from spsbench.report import judgement
 from spsbench.report.tables import Table, left, paragraphs, right
 from spsbench.report.wording import Run, escape, mebibytes, printable
 from spsbench.stats.anytime import FEWEST, relative_half_width
 from spsbench.stats.conditions import disturbance
-from spsbench.summary_types import Summary
+from spsbench.store.summary_types import Summary
 
 _UNKNOWN = "unknown"
 

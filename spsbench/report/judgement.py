@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from spsbench.axes import EAGER, MODEL, label, place
+from spsbench.base.axes import EAGER, MODEL, label, place
 from spsbench.report import wording
 from spsbench.report.tables import Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, Run, brackets, counted, escape, full_name, number, speedup
 from spsbench.stats.conditions import is_undecided, percent
 from spsbench.stats.losslessness import ALARM, UNBOUNDED, bounds, leakage_bound
 from spsbench.stats.predict.roofline import DISPATCH_BOUND, weak_baseline
-from spsbench.summary_types import (
+from spsbench.store.summary_types import (
     AdaptiveGain,
     ArmFactors,
     ArmLosslessness,

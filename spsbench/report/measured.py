@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spsbench import axes
+from spsbench.base import axes
 from spsbench.stats.speedup import finished
-from spsbench.summary_types import ArmRow, Summary
+from spsbench.store.summary_types import ArmRow, Summary
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from spsbench.axes import EAGER, Row, label, unusual
+from spsbench.base.axes import EAGER, Row, label, unusual
 from spsbench.report import wording
 from spsbench.report.facts import condition_titles, conditions_sentence, value
 from spsbench.report.tables import (
@@ -30,7 +30,7 @@ from spsbench.report.tables import (
     table_of,
 )
 from spsbench.report.wording import Run, escape, full_name, milliseconds, number, speedup
-from spsbench.summary_types import (
+from spsbench.store.summary_types import (
     ArmEnergy,
     ArmRow,
     CategoryPart,

@@ -15,7 +15,7 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from spsbench.axes import Row, label
+from spsbench.base.axes import Row, label
 from spsbench.report import facts, judgement, results, why, wording
 from spsbench.report.tables import (
     ARM,
@@ -35,7 +35,7 @@ from spsbench.stats.acceptance import LEGEND, PER_POSITION
 from spsbench.stats.certainty import OVER_TIME
 from spsbench.stats.conditions import disturbance, disturbed_because, is_undecided
 from spsbench.stats.summary import PHASES
-from spsbench.summary_types import Summary
+from spsbench.store.summary_types import Summary
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -14,8 +14,8 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from spsbench.axes import Row as Arm
-from spsbench.axes import label
+from spsbench.base.axes import Row as Arm
+from spsbench.base.axes import label
 from spsbench.report.wording import escape, printable
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, get_character_cell_size
 
-from spsbench.axes import series
+from spsbench.base.axes import series
 from spsbench.report.measured import Measured
 from spsbench.report.wording import full_name
-from spsbench.summary_types import ArmRow
+from spsbench.store.summary_types import ArmRow
 
 if TYPE_CHECKING:
     from rich.console import Console

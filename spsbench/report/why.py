@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from spsbench.axes import EAGER, MODIFIED_REJECTION, label, place
+from spsbench.base.axes import EAGER, MODIFIED_REJECTION, label, place
 from spsbench.report import judgement, wording
 from spsbench.report.tables import IN_FULL, Column, Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, Run, escape, milliseconds, number, percent, signed, speedup
@@ -23,7 +23,7 @@ from spsbench.stats.predict.factors import (
     residual_factors,
 )
 from spsbench.stats.predict.roofline import BANDWIDTH_BOUND, DISPATCH_BOUND
-from spsbench.summary_types import (
+from spsbench.store.summary_types import (
     AgainstBest,
     ArmFactors,
     ArmPositions,

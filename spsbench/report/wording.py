@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from spsbench.axes import Row, label
-from spsbench.errors import printable as printable
-from spsbench.records import Interval
-from spsbench.summary_types import Estimate, LoopTime, RatioInterval, Summary
+from spsbench.base.axes import Row, label
+from spsbench.base.errors import printable as printable
+from spsbench.base.records import Interval
+from spsbench.store.summary_types import Estimate, LoopTime, RatioInterval, Summary
 
 Run = Mapping[str, Any]
 """The record of a run, as run.json has it."""

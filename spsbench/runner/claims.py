@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import spsbench
+from spsbench.base.errors import SpsbenchError, UsageError
+from spsbench.base.records import Arm, Spec
 from spsbench.drafters.registry import POLICIES, RULES, is_ours, policy_kind, rule_kind
 from spsbench.engines.arms import is_peer
-from spsbench.errors import SpsbenchError, UsageError
 from spsbench.models.fetch.cache import keep_answer, kept_answer
-from spsbench.records import Arm, Spec
 
 KIND = "claims"
 """The folder of the answers in the cache."""

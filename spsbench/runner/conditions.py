@@ -13,15 +13,15 @@ from typing import Any, Literal, cast
 
 import torch
 
-from spsbench.energy import EnergyMeter, FoundMeter, find_nvml, find_rapl
-from spsbench.errors import UsageError
+from spsbench.base.energy import EnergyMeter, FoundMeter, find_nvml, find_rapl
+from spsbench.base.errors import UsageError
 from spsbench.models.device import Gpu, uuid_of
 from spsbench.runner.plan import Plan
 from spsbench.runner.stopping import due_turns
 from spsbench.stats.latency import ENERGY
 from spsbench.store import RunStore, differences, plain
 from spsbench.store.opening import RUN_FILE
-from spsbench.summary_types import Conditions
+from spsbench.store.summary_types import Conditions
 
 AUTO = "auto"
 FLAG = "--allow-mixed"

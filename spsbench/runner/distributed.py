@@ -11,16 +11,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from spsbench.cluster import FLAG
+from spsbench.base.cluster import FLAG
+from spsbench.base.energy import FoundMeter
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Prompt, Sample
 from spsbench.config.models import ONNXRUNTIME
 from spsbench.drafters.registry import drafter_kind
-from spsbench.energy import FoundMeter
 from spsbench.engines.arms import is_peer
-from spsbench.errors import UsageError
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.memory import suitable_threads, weight_bytes
 from spsbench.models.source import files_of
-from spsbench.records import Prompt, Sample
 from spsbench.runner.conditions import (
     AUTO,
     noted,
@@ -49,7 +49,7 @@ from spsbench.runner.worker import (
 from spsbench.stats.conditions import unlike
 from spsbench.store import RunStore, plain
 from spsbench.store.opening import RUN_FILE, check_identity, require_free
-from spsbench.summary_types import Conditions
+from spsbench.store.summary_types import Conditions
 from spsbench.tasks.task import Task
 
 WORKER = "worker"

@@ -9,7 +9,10 @@ from typing import Literal
 
 import torch
 
-from spsbench.axes import EAGER, FIXED, MODEL, MODIFIED_REJECTION
+from spsbench.base.axes import EAGER, FIXED, MODEL, MODIFIED_REJECTION
+from spsbench.base.errors import UsageError
+from spsbench.base.protocol import PeerError
+from spsbench.base.records import Arm, Generation, Request, SamplingParams
 from spsbench.config.models import TORCH, Precision
 from spsbench.decode.batch import (
     Batch,
@@ -35,10 +38,8 @@ from spsbench.drafters.registry import (
 from spsbench.engines.arms import GRAPHED, is_peer, without_graphs
 from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs, StagedBatch
 from spsbench.engines.derivation import Derivation, derivation_of
-from spsbench.engines.external.protocol import PeerError
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine, Engine, ThreadedEngine
-from spsbench.errors import UsageError
 from spsbench.models.batched import NotStatic, StaticLM, batched, require_same_answers
 from spsbench.models.beam_lm import BeamLM, require_exact_tree, tree_of
 from spsbench.models.causal_lm import CausalLM, attention_window
@@ -46,7 +47,6 @@ from spsbench.models.faults import TAKES_LESS, is_out_of_memory, settle, shortag
 from spsbench.models.pair import Pair, PairSource
 from spsbench.models.placement import PlacedLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import Arm, Generation, Request, SamplingParams
 
 FAILURES = (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError, PeerError)
 """What fails a sequence, and not the run."""

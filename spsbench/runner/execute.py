@@ -10,16 +10,17 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from spsbench.axes import EAGER
+from spsbench.base.axes import EAGER
+from spsbench.base.energy import EnergyMeter
+from spsbench.base.environment import load_1m, taken, taken_since
+from spsbench.base.errors import UnavailableError
+from spsbench.base.gpu import NO_NVML
+from spsbench.base.paths import results_dir
+from spsbench.base.protocol import PeerError
+from spsbench.base.records import ELAPSED, SPENT, Arm, Request, Sample
 from spsbench.drafters.checked import DrafterFault
-from spsbench.energy import EnergyMeter
 from spsbench.engines.arms import GRAPHED, is_peer
-from spsbench.engines.external.engine import PeerEngine
-from spsbench.engines.external.protocol import PeerError
 from spsbench.engines.local import Engine, torch_threads
-from spsbench.environment import load_1m, taken, taken_since
-from spsbench.errors import UnavailableError
-from spsbench.gpu import NO_NVML
 from spsbench.models.device import Gpu, computing_by, title
 from spsbench.models.faults import settle
 from spsbench.models.memory import (
@@ -32,8 +33,7 @@ from spsbench.models.memory import (
 )
 from spsbench.models.pair import Pair, load_pair
 from spsbench.models.torch_lm import TorchLM
-from spsbench.paths import results_dir
-from spsbench.records import ELAPSED, SPENT, Arm, Request, Sample
+from spsbench.parts.external.engine import PeerEngine
 from spsbench.runner import conditions, stopping
 from spsbench.runner.engines import FAILURES, Answer, answers, reason_of
 from spsbench.runner.finalize import Scorer, finalize, peak_memory_bytes, score, score_here
@@ -46,7 +46,7 @@ from spsbench.stats.anytime import EXPECTABLE
 from spsbench.stats.summary import engine_of, other_fallbacks
 from spsbench.store import RunStore, differences
 from spsbench.store.opening import RUN_FILE, check_identity
-from spsbench.summary_types import Conditions, Summary
+from spsbench.store.summary_types import Conditions, Summary
 
 _WARM_UP_TOKENS = 64
 

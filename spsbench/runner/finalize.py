@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spsbench.errors import UsageError
-from spsbench.records import Prompt, Sample
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Prompt, Sample
 from spsbench.report.sections import render
 from spsbench.stats.corpus import Recorded, RecordedFigure, corpus_metrics, outputs_sha256, shared_prompts
 from spsbench.stats.speedup import finished
 from spsbench.stats.summary import summarise
 from spsbench.store import Key, RunStore, read_frames, write_summary
-from spsbench.summary_types import Summary
+from spsbench.store.summary_types import Summary
 from spsbench.tasks.metrics.kind import MetricKind
 from spsbench.tasks.task import Task
 

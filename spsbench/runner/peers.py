@@ -10,24 +10,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from spsbench import __version__, files
-from spsbench.axes import shown_engine
+from spsbench import __version__
+from spsbench.base import files
+from spsbench.base.axes import shown_engine
+from spsbench.base.environment import library_versions
+from spsbench.base.errors import UnavailableError
+from spsbench.base.protocol import SAMPLER_ORDER, SMALLEST_SET, Described, Load, PeerGone, shortened
+from spsbench.base.records import Arm
 from spsbench.engines.arms import is_peer
-from spsbench.engines.external.engine import PeerEngine
-from spsbench.engines.external.protocol import (
-    SAMPLER_ORDER,
-    SMALLEST_SET,
-    Described,
-    Load,
-    PeerGone,
-    shortened,
-)
-from spsbench.engines.external.registry import find_peer
-from spsbench.environment import library_versions
-from spsbench.errors import UnavailableError
 from spsbench.models.pair import Pair
 from spsbench.models.source import ModelSource, files_of
-from spsbench.records import Arm
+from spsbench.parts.external.engine import PeerEngine
+from spsbench.parts.external.registry import find_peer
 from spsbench.runner.plan import Plan
 
 

@@ -8,17 +8,16 @@ from typing import Any, Protocol
 
 import torch
 
-from spsbench.axes import EAGER, MODIFIED_REJECTION, RECOMMENDED
+from spsbench.base.axes import EAGER, MODIFIED_REJECTION, RECOMMENDED
+from spsbench.base.environment import describe_environment
+from spsbench.base.errors import UsageError
+from spsbench.base.records import VERIFICATION_RULE, Arm, Prompt, Sample, Spec
 from spsbench.config import RunConfig
 from spsbench.config.models import AUTO, TORCH, Precision
 from spsbench.decode.processors import bound
 from spsbench.drafters.registry import drafter_kind, rule_kind, shape_in
 from spsbench.engines.arms import is_lossless, is_peer, task_and_arms
-from spsbench.engines.external.registry import find_peer
 from spsbench.engines.hf import RULES
-from spsbench.environment import describe_environment
-from spsbench.errors import UsageError
-from spsbench.execution import sandbox_level
 from spsbench.models.causal_lm import attention_window
 from spsbench.models.device import resolve_device
 from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits
@@ -26,7 +25,8 @@ from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
 from spsbench.models.recommended import recommended
 from spsbench.models.source import ModelSource
-from spsbench.records import VERIFICATION_RULE, Arm, Prompt, Sample, Spec
+from spsbench.parts.external.registry import find_peer
+from spsbench.parts.judge import sandbox_level
 from spsbench.runner.claims import Claim, claims
 from spsbench.runner.engines import (
     UsualEngine,

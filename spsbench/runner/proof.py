@@ -19,17 +19,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from spsbench.axes import EAGER, MODEL
-from spsbench.decode.processors import bound
-from spsbench.drafters.registry import PROCESSED, drafter_kind, rule_kind
-from spsbench.engines import rescore
-from spsbench.engines.arms import GRAPHED
-from spsbench.engines.rescore import Reading, RowsHeld, token_evidence
-from spsbench.law.evidence import DECIDED, Sums, added
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.faults import is_out_of_memory, settle, shortage
-from spsbench.models.pair import Pair
-from spsbench.records import (
+from spsbench.base.axes import EAGER, MODEL
+from spsbench.base.records import (
     RESCORED,
     RESCORED_BEAM_LOG_PROB,
     UNREAD,
@@ -40,12 +31,21 @@ from spsbench.records import (
     SamplingParams,
     TokenEvidence,
 )
+from spsbench.decode.processors import bound
+from spsbench.drafters.registry import PROCESSED, drafter_kind, rule_kind
+from spsbench.engines import rescore
+from spsbench.engines.arms import GRAPHED
+from spsbench.engines.rescore import Reading, RowsHeld, token_evidence
+from spsbench.law.evidence import DECIDED, Sums, added
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.faults import is_out_of_memory, settle, shortage
+from spsbench.models.pair import Pair
 from spsbench.runner.engines import FAILURES, Answer, EngineFactory, answers, reason_of
 from spsbench.runner.plan import Plan, Watcher
 from spsbench.runner.stopping import derive_seed
 from spsbench.stats.losslessness import decisions_of, evidence_of, is_precise
 from spsbench.store import RunStore
-from spsbench.summary_types import ArmProof, Proof
+from spsbench.store.summary_types import ArmProof, Proof
 
 PROOF_SAMPLING = SamplingParams()
 """Temperature 1, every token possible: the most that a text can reveal of its distribution."""

@@ -12,20 +12,20 @@ from typing import Any
 
 import torch
 
-from spsbench.axes import EAGER
-from spsbench.cluster import TENSOR_PARALLEL, require_alone, started
+from spsbench.base.axes import EAGER
+from spsbench.base.cluster import TENSOR_PARALLEL, require_alone, started
+from spsbench.base.errors import SpsbenchError, UsageError, printable
+from spsbench.base.records import Arm, Generation, Request
 from spsbench.config import RunConfig
 from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
 from spsbench.drafters.registry import HIDDEN, WEIGHTS, drafter_kind, shape_in
 from spsbench.engines.local import Engine
-from spsbench.errors import SpsbenchError, UsageError, printable
 from spsbench.models import tensor_parallel
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.device import resolve_device
 from spsbench.models.loading import load_torch
 from spsbench.models.memory import suitable_threads
 from spsbench.models.pair import Pair, PairSource, find_pair
-from spsbench.records import Arm, Generation, Request
 from spsbench.runner.engines import EngineFactory
 
 

@@ -14,15 +14,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
+from spsbench.base.records import Arm, Generation, Sample
 from spsbench.drafters.registry import drafter_kind
 from spsbench.engines.arms import is_peer
-from spsbench.records import Arm, Generation, Sample
 from spsbench.runner.engines import Answer, reason_of
 from spsbench.runner.plan import Plan, Watcher
 from spsbench.runner.stopping import Turn, all_turns, derive_seed, together
 from spsbench.store import RunStore
+from spsbench.store.summary_types import Remeasured, RemeasuringEnd
 from spsbench.store.timings import CLEAN, Round, Timing, disturbed, shares_lost
-from spsbench.summary_types import Remeasured, RemeasuringEnd
 
 LEAST_S = 30.0
 """A run that measured for fewer seconds is timed for so many more."""

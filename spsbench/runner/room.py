@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from spsbench.axes import MODEL
+from spsbench.base.axes import MODEL
+from spsbench.base.records import Arm
 from spsbench.config.models import ONNXRUNTIME
 from spsbench.engines.arms import GRAPHED, is_peer
 from spsbench.engines.buffer import MOST_BYTES, PORTION_BYTES
@@ -22,7 +23,6 @@ from spsbench.models.memory import (
     weight_bytes,
 )
 from spsbench.models.pair import PairSource
-from spsbench.records import Arm
 
 _GIB = 1 << 30
 _ROW_BYTES = 4  # of a number of a warped row

@@ -22,10 +22,10 @@ from typing import Any, Literal, NamedTuple
 import psutil
 
 from spsbench import __version__
-from spsbench.cluster import FLAG, LOCAL
+from spsbench.base.cluster import FLAG, LOCAL
+from spsbench.base.environment import describe_environment
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.config import RunConfig
-from spsbench.environment import describe_environment
-from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models.device import Gpu
 from spsbench.models.pair import Pair
 from spsbench.runner.conditions import conditions_of
@@ -37,7 +37,7 @@ from spsbench.runner.proof import proven
 from spsbench.runner.stopping import Turn, all_turns, together
 from spsbench.store import Key, differences, plain
 from spsbench.store.opening import of_any_board
-from spsbench.summary_types import Conditions
+from spsbench.store.summary_types import Conditions
 
 Work = Literal["measure", "score", "prove"]
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from spsbench.errors import SpsbenchError
+from spsbench.base.errors import SpsbenchError
+from spsbench.base.records import Interval
 from spsbench.law.theory import alpha_iid
-from spsbench.records import Interval
 from spsbench.stats.bootstrap import Floats, plain, pooled_ratio
 from spsbench.stats.speedup import column
-from spsbench.summary_types import Acceptance, AcceptanceNames, RatioInterval
+from spsbench.store.summary_types import Acceptance, AcceptanceNames, RatioInterval
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spsbench.records import Arm, Speedup
+from spsbench.base.records import Arm, Speedup
 from spsbench.stats.bootstrap import LEVEL, pseudo_values, ratio
 from spsbench.stats.speedup import (
     PairedTimes,

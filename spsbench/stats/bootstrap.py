@@ -14,8 +14,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from spsbench import files
-from spsbench.records import Interval
+from spsbench.base import files
+from spsbench.base.records import Interval
 
 T = TypeVar("T")
 

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spsbench.records import Speedup
+from spsbench.base.records import Speedup
 from spsbench.stats.anytime import paired_speedup
 from spsbench.stats.bootstrap import LEVEL, Floats
 from spsbench.stats.speedup import column, hidden, in_both, shown
-from spsbench.summary_types import RatioInterval
+from spsbench.store.summary_types import RatioInterval
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
-from spsbench import axes
-from spsbench.axes import ArmIdentity
-from spsbench.errors import UsageError
-from spsbench.records import Speedup
+from spsbench.base import axes
+from spsbench.base.axes import ArmIdentity
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Speedup
 from spsbench.stats.bootstrap import Floats, plain, pooled_interval
 from spsbench.stats.conditions import contention
 from spsbench.stats.corpus import by_prompt, corpus_metrics, score_table
 from spsbench.stats.losslessness import identity
 from spsbench.stats.parity import PASSED, Units, Value, differences, figure, per_prompt
 from spsbench.stats.speedup import finished, hidden, pair, paired_sums, ratio_of_sums, shown, speedup
-from spsbench.summary_types import Contention, MetricInterval, RatioInterval, TokenIdentity
+from spsbench.store.summary_types import Contention, MetricInterval, RatioInterval, TokenIdentity
 
 if TYPE_CHECKING:
     import pandas as pd

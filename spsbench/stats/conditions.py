@@ -10,12 +10,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from spsbench.axes import label
-from spsbench.records import ELAPSED
+from spsbench.base.axes import label
+from spsbench.base.records import ELAPSED
 from spsbench.stats.speedup import SEQUENCE, finished, matched_by
 from spsbench.store.opening import condition
-from spsbench.store.timings import CLEAN
-from spsbench.summary_types import (
+from spsbench.store.summary_types import (
     ArmLosslessness,
     ArmRow,
     ConditionPart,
@@ -26,6 +25,7 @@ from spsbench.summary_types import (
     Parity,
     Summary,
 )
+from spsbench.store.timings import CLEAN
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spsbench.stats.bootstrap import Floats, finite, pooled_interval
-from spsbench.summary_types import MetricInterval
+from spsbench.store.summary_types import MetricInterval
 from spsbench.tasks.metrics.kind import OUTPUTS, MetricKind
 from spsbench.tasks.metrics.registry import installed
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spsbench.errors import SpsbenchError
+from spsbench.base.errors import SpsbenchError
 from spsbench.stats.bootstrap import Floats, quantiles
-from spsbench.summary_types import Leakage, LogScore, TransformTest
+from spsbench.store.summary_types import Leakage, LogScore, TransformTest
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.axes import identity
-from spsbench.records import Speedup
+from spsbench.base.axes import identity
+from spsbench.base.records import Speedup
 from spsbench.stats.anytime import paired_speedup
 from spsbench.stats.bootstrap import Floats, pooled_ratio, ratio
 from spsbench.stats.speedup import column, finished, shown, unit_of
-from spsbench.summary_types import ArmEnergy, ArmPositions, ArmRow, ArmTails, Energy, PositionBin, Tails
+from spsbench.store.summary_types import ArmEnergy, ArmPositions, ArmRow, ArmTails, Energy, PositionBin, Tails
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -35,12 +35,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import numpy as np
 
-from spsbench import axes
-from spsbench.records import BEAM_CLOSEST, BEAM_LOG_PROB, RESCORED, RESCORED_BEAM_LOG_PROB, UNREAD, Interval
+from spsbench.base import axes
+from spsbench.base.records import (
+    BEAM_CLOSEST,
+    BEAM_LOG_PROB,
+    RESCORED,
+    RESCORED_BEAM_LOG_PROB,
+    UNREAD,
+    Interval,
+)
 from spsbench.stats import evidence_stats
 from spsbench.stats.bootstrap import finite, pooled_ratio
 from spsbench.stats.speedup import finished, matched_by
-from spsbench.summary_types import (
+from spsbench.store.summary_types import (
     ArmLosslessness,
     ArmProof,
     ArmRow,

@@ -24,7 +24,7 @@ from spsbench.stats.anytime import EXPECTABLE
 from spsbench.stats.bootstrap import Floats, finite, pooled_interval, pseudo_values, ratio_of_sums
 from spsbench.stats.corpus import CommonFigures, CorpusMetric, by_prompt, score_table
 from spsbench.stats.speedup import finished
-from spsbench.summary_types import (
+from spsbench.store.summary_types import (
     Advantage,
     ArmRow,
     PairedScores,

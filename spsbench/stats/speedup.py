@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spsbench.records import Speedup
+from spsbench.base.records import Speedup
 from spsbench.stats.bootstrap import LEVEL, Floats, pooled_interval, pseudo_values, quantiles, ratio
-from spsbench.summary_types import RatioInterval
+from spsbench.store.summary_types import RatioInterval
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,10 +11,10 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from spsbench.axes import EAGER, ArmIdentity, identity, is_beam, label, own_ars, unusual
-from spsbench.engines.external.engine import Ran, unequal
-from spsbench.gpu import OTHERS, SM_CLOCK, THROTTLED
-from spsbench.records import SCHEMA_VERSION, Loop
+from spsbench.base.axes import EAGER, ArmIdentity, identity, is_beam, label, own_ars, unusual
+from spsbench.base.gpu import OTHERS, SM_CLOCK, THROTTLED
+from spsbench.base.records import SCHEMA_VERSION, Loop
+from spsbench.parts.external.engine import Ran, unequal
 from spsbench.stats.acceptance import acceptance, disagreement, share_of_optimum
 from spsbench.stats.bootstrap import finite, plain, ratio
 from spsbench.stats.certainty import OVER_TIME, Certainty
@@ -29,8 +29,7 @@ from spsbench.stats.predict.roofline import ceiling
 from spsbench.stats.predict.verdict import verdicts
 from spsbench.stats.speedup import SEQUENCE, drifted, finished, halves, in_both, loops_of, pair, share_slower
 from spsbench.stats.surface import surfaces
-from spsbench.store.timings import LOST
-from spsbench.summary_types import (
+from spsbench.store.summary_types import (
     Acceptance,
     ArmRow,
     CategoryPart,
@@ -42,6 +41,7 @@ from spsbench.summary_types import (
     Numbers,
     Summary,
 )
+from spsbench.store.timings import LOST
 from spsbench.tasks.metrics.kind import MetricKind
 
 if TYPE_CHECKING:

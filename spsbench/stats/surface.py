@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from spsbench.axes import place, series_axes
-from spsbench.records import Interval
+from spsbench.base.axes import place, series_axes
+from spsbench.base.records import Interval
 from spsbench.stats.bootstrap import LEVEL, RESAMPLES, SEED, Floats
 from spsbench.stats.latency import sequence_s
 from spsbench.stats.losslessness import identity
 from spsbench.stats.speedup import column, finished, paired_sums, ratio_of_sums
-from spsbench.summary_types import ArmRow, PaysUpTo, Surface, SurfaceCell
+from spsbench.store.summary_types import ArmRow, PaysUpTo, Surface, SurfaceCell
 
 if TYPE_CHECKING:
     import pandas as pd

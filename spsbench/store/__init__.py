@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spsbench.files import plain
+from spsbench.base.files import plain
 from spsbench.store.opening import differences, fresh_directory, latest, read_summary, write_summary
 from spsbench.store.run import RunStore, read_frames
 from spsbench.store.tables import Frames

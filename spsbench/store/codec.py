@@ -21,9 +21,9 @@ from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.errors import UsageError
-from spsbench.files import ordinary, write_text
-from spsbench.records import Generation, Hypothesis, Loop, Prompt, Sample, TokenEvidence, TracedToken
+from spsbench.base.errors import UsageError
+from spsbench.base.files import ordinary, write_text
+from spsbench.base.records import Generation, Hypothesis, Loop, Prompt, Sample, TokenEvidence, TracedToken
 from spsbench.store.journal import Row
 
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.errors import UnavailableError, as_typed
-from spsbench.files import lines_of
+from spsbench.base.errors import UnavailableError, as_typed
+from spsbench.base.files import lines_of
 
 Row = Mapping[str, Any]
 _LARGEST_DOCUMENT = 2**30

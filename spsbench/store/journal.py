@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spsbench.errors import SpsbenchError
-from spsbench.files import disk_error, ordinary, replacing
+from spsbench.base.errors import SpsbenchError
+from spsbench.base.files import disk_error, ordinary, replacing
 
 Row = dict[str, Any]
 Digest = Callable[[Row], Any]

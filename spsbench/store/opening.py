@@ -15,14 +15,14 @@ from typing import Any, cast
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
-from spsbench import files
+from spsbench.base import files
+from spsbench.base.errors import UsageError, as_typed
+from spsbench.base.files import unwritable
+from spsbench.base.records import READABLE_SCHEMAS, SCHEMA_VERSION, Prompt
 from spsbench.config.files import slug
-from spsbench.errors import UsageError, as_typed
-from spsbench.files import unwritable
-from spsbench.records import READABLE_SCHEMAS, SCHEMA_VERSION, Prompt
 from spsbench.store import codec
 from spsbench.store.journal import Row
-from spsbench.summary_types import Conditions, Summary
+from spsbench.store.summary_types import Conditions, Summary
 
 RUN_FILE = "run.json"
 

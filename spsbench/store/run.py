@@ -17,9 +17,9 @@ from typing import Any, Self
 
 import yaml
 
-from spsbench import files
-from spsbench.errors import IncompleteError, UsageError
-from spsbench.records import Prompt, Sample
+from spsbench.base import files
+from spsbench.base.errors import IncompleteError, UsageError
+from spsbench.base.records import Prompt, Sample
 from spsbench.store import codec, opening, tables, timings
 from spsbench.store.journal import Journal, Row
 from spsbench.store.opening import (

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench import axes
-from spsbench.environment import little_memory
-from spsbench.errors import SpsbenchError
-from spsbench.files import ordinary, replacing
-from spsbench.records import UNRANKED, TokenEvidence
+from spsbench.base import axes
+from spsbench.base.environment import little_memory
+from spsbench.base.errors import SpsbenchError
+from spsbench.base.files import ordinary, replacing
+from spsbench.base.records import UNRANKED, TokenEvidence
 from spsbench.store.codec import (
     EVIDENCE_KINDS,
     FIELDS,
@@ -61,7 +61,7 @@ class Frames:
     """The tables of a run as pandas frames, with the columns of the run directory's contract.
 
     Attributes:
-        arms: one row per arm: its place on every axis (``spsbench.axes``), by the name that the other
+        arms: one row per arm: its place on every axis (``spsbench.base.axes``), by the name that the other
             tables have in ``arm``.
         samples: one row per sequence in order of measurement, failed ones included (``error`` is then not
             null). ``order`` is the place among the arms of the same prompt and sample. ``token_ids`` holds

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from spsbench.records import ELAPSED, SPENT
+from spsbench.base.records import ELAPSED, SPENT
 
 Key = tuple[str, int, str]
 """(example_id, sample_index, arm)."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import UsageError
-from spsbench.paths import data_dir
-from spsbench.plugins import Registry
+from spsbench.base.errors import UsageError
+from spsbench.base.paths import data_dir
+from spsbench.base.plugins import Registry
 from spsbench.tasks.answers import ExtractionChoice
 from spsbench.tasks.humaneval import Code
 from spsbench.tasks.kind import PythonTask, TaskKind

@@ -17,7 +17,7 @@ from importlib.metadata import Distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
 
-from spsbench.errors import UnavailableError
+from spsbench.base.errors import UnavailableError
 from spsbench.tasks.sources import Row, bad_data
 
 STDLIB = "stdlib"

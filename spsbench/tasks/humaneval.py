@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import UnavailableError, UsageError
-from spsbench.execution import judge
-from spsbench.records import Example, Prompt
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.records import Example, Prompt
+from spsbench.parts.judge import judge
 from spsbench.tasks.answers import ExtractionChoice, ExtractionRule, completion_of, extraction_rule
 from spsbench.tasks.metrics.kind import MetricKind
 from spsbench.tasks.sources import Row, distinct, read_rows, required_column
@@ -100,7 +100,7 @@ class Code(YamlTask):
 
         Of a free chat answer the code is taken (``spsbench.tasks.answers``), or as ``extract`` says; one
         that was begun continues its prompt. The programs run in a sandbox, and their tests outside of it
-        (``spsbench.execution``).
+        (``spsbench.parts.judge``).
         """
         problems, completions = [_problem(prompt) for prompt in prompts], []
         for prompt, problem, text in zip(prompts, problems, texts, strict=True):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from spsbench.errors import SpsbenchError, UnavailableError, UsageError
-from spsbench.records import Example, Prompt, SamplingParams
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.base.records import Example, Prompt, SamplingParams
 from spsbench.tasks.metrics.kind import MetricKind
 from spsbench.tasks.task import Frame, Task, TaskData, sha256_of, task_data
 

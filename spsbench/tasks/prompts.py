@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.files import opened
+from spsbench.base.records import Example, Prompt, SamplingParams
 from spsbench.config.files import file_name
-from spsbench.errors import UnavailableError, UsageError
-from spsbench.files import opened
-from spsbench.records import Example, Prompt, SamplingParams
 from spsbench.tasks.metrics.builtin import ROUGE
 from spsbench.tasks.metrics.kind import scores
 from spsbench.tasks.sources import Row, bad_data, distinct, read_rows, read_text, required_column, well_formed

@@ -13,9 +13,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from spsbench.environment import little_memory
-from spsbench.errors import UnavailableError, UsageError
-from spsbench.files import opened
+from spsbench.base.environment import little_memory
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.files import opened
 from spsbench.tasks.spec import HubSource
 
 T = TypeVar("T")

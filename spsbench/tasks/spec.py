@@ -17,11 +17,11 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from spsbench.base.errors import UsageError, as_typed
+from spsbench.base.paths import PairFolder
+from spsbench.base.plugins import unknown
+from spsbench.base.records import SamplingParams
 from spsbench.config.files import read_yaml
-from spsbench.errors import UsageError, as_typed
-from spsbench.paths import PairFolder
-from spsbench.plugins import unknown
-from spsbench.records import SamplingParams
 
 
 class PromptTemplate(NamedTuple):

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from spsbench.errors import UnavailableError, UsageError
-from spsbench.paths import mini_dir, mini_dirs
-from spsbench.records import Example, Prompt, SamplingParams
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.paths import mini_dir, mini_dirs
+from spsbench.base.records import Example, Prompt, SamplingParams
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.metrics.kind import MetricKind, corpus_figure, scores
 from spsbench.tasks.sources import Row, fetch, is_blank, read_rows

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from spsbench.records import Example, Prompt
+from spsbench.base.records import Example, Prompt
 from spsbench.tasks.docstrings import names_in, read_docstrings
 from spsbench.tasks.metrics.kind import MetricKind
 from spsbench.tasks.sources import Row, distinct, read_aligned, required_column

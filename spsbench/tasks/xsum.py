@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import UsageError
-from spsbench.records import Example, Prompt
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Example, Prompt
 from spsbench.tasks.sources import Row, distinct, read_rows, required_column, sibling_train
 from spsbench.tasks.spec import SUMMARIZATION, template_sha256
 from spsbench.tasks.task import Frame, TaskData, YamlTask, chosen, describe, fingerprint, mini_path, task_data

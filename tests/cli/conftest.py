@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commandline import SMALL, Cli, Result, call
+from support.commandline import SMALL, Cli, Result, call
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import Cli, Result, call
+from support.commandline import Cli, Result, call
 
 from spsbench.testing import FakeClock
 

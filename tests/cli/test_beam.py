@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import SMALL, Cli, Result, call, journal
-from tiny_models import save_seq2seq
+from support.commandline import SMALL, Cli, Result, call, journal
+from support.tiny_models import save_seq2seq
 
 from spsbench.store import read_frames
 
@@ -132,7 +132,7 @@ def test_an_encoder_decoder_searches_too(cli: Cli, architecture: str) -> None:
 
 
 def test_a_window_of_attention_is_refused(cli: Cli) -> None:
-    from tiny_models import config_of, make, save
+    from support.tiny_models import config_of, make, save
 
     model = save(make(config_of("mistral")), Path("windowed"))
     Path("prompts.txt").write_text("A prompt that is longer than the window.\n")

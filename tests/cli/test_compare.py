@@ -8,13 +8,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from commandline import ALONE, BRIEF, Cli, Result, call
+from support.commandline import ALONE, BRIEF, Cli, Result, call
 
+from spsbench.base.errors import UsageError
+from spsbench.base.records import SCHEMA_VERSION
 from spsbench.cli import compare
 from spsbench.cli.values import share
 from spsbench.config import resolve
-from spsbench.errors import UsageError
-from spsbench.records import SCHEMA_VERSION
 from spsbench.stats.comparison import speedup_ratio
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import Cli, Result, journal
+from support.commandline import Cli, Result, journal
 
-from spsbench.errors import SpsbenchError
+from spsbench.base.errors import SpsbenchError
 from spsbench.models import memory
 
 conditions = importlib.import_module("spsbench.runner.conditions")
@@ -90,7 +90,7 @@ def test_the_backend_comes_from_the_environment_unless_given(
 @pytest.fixture(scope="module")
 def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one prompt on one thread; not to be changed."""
-    from commandline import call
+    from support.commandline import call
 
     directory = tmp_path_factory.mktemp("short") / "run"
     assert call("run", "xsum", "--limit", "1", "--threads", "1", *FLAGS, "--out", directory).code == 0
@@ -238,5 +238,5 @@ def test_a_busy_machine_is_said_before_anything_is_loaded(
     def look() -> str:
         raise SpsbenchError("looked")
 
-    monkeypatch.setattr("spsbench.environment.busy", look)
+    monkeypatch.setattr("spsbench.base.environment.busy", look)
     assert cli(command).err == "error: looked\n"

@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from commandline import SMALL, Cli
-from fake_server import Fake, serving
+from support.commandline import SMALL, Cli
+from support.fake_server import Fake, serving
 
 from spsbench.config import resolve
 from spsbench.config.addresses import withheld, withhold

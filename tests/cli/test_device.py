@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import BRIEF, Cli, journal
+from support.commandline import BRIEF, Cli, journal
 from support.device import Device, emulated
 
 pytestmark = [pytest.mark.usefixtures("quick_rehearsals"), pytest.mark.thorough]

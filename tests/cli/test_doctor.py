@@ -7,14 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from commandline import Cli
 from support import nvidia_smi
+from support.commandline import Cli
 from support.nvidia_smi import H100
 
+from spsbench.base.energy import FoundMeter, RaplMeter
+from spsbench.base.environment import gpus
+from spsbench.base.paths import mini_dir
 from spsbench.cli import doctor
-from spsbench.energy import FoundMeter, RaplMeter
-from spsbench.environment import gpus
-from spsbench.paths import mini_dir
 
 
 @pytest.mark.thorough
@@ -43,8 +43,8 @@ def test_the_terminal_shows_the_same(cli: Cli) -> None:
 
 def test_whether_energy_is_known_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def said(rapl: FoundMeter, nvml: FoundMeter) -> str:
-        monkeypatch.setattr("spsbench.energy.find_rapl", lambda: rapl)
-        monkeypatch.setattr("spsbench.energy.find_nvml", lambda: nvml)
+        monkeypatch.setattr("spsbench.base.energy.find_rapl", lambda: rapl)
+        monkeypatch.setattr("spsbench.base.energy.find_nvml", lambda: nvml)
         return doctor._energy()
 
     nothing = FoundMeter(None, None, "no RAPL counters"), FoundMeter(None, None, "no NVML")
@@ -94,7 +94,7 @@ def test_of_a_gpu_that_computes_a_table_says_what_runs_are_compared_by(
 @pytest.mark.thorough
 def test_a_missing_embedded_model_is_broken_and_3(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     there = mini_dir("mini_t5")
-    monkeypatch.setattr("spsbench.paths.mini_dirs", lambda: {"mini": Path("/nowhere"), "mini-t5": there})
+    monkeypatch.setattr("spsbench.base.paths.mini_dirs", lambda: {"mini": Path("/nowhere"), "mini-t5": there})
     result = cli("doctor")
     assert result.code == 3
     assert "error: pair mini cannot be used." in result.err
@@ -104,7 +104,7 @@ def test_a_missing_embedded_model_is_broken_and_3(cli: Cli, monkeypatch: pytest.
 def test_a_checker_that_judges_wrongly_is_broken(
     monkeypatch: pytest.MonkeyPatch, answers: tuple[bool, bool]
 ) -> None:
-    from spsbench import execution
+    from spsbench.parts import judge as execution
 
     verdicts = [execution.Verdict(passed, "") for passed in answers]
     monkeypatch.setattr(execution, "judge", lambda *_, **__: verdicts)
@@ -114,7 +114,7 @@ def test_a_checker_that_judges_wrongly_is_broken(
 def test_a_shipped_draft_is_looked_for_in_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spsbench.paths.drafts_dir", lambda: tmp_path)
+    monkeypatch.setattr("spsbench.base.paths.drafts_dir", lambda: tmp_path)
     assert not doctor.model_is_here("embedded:tiny/draft", None)
     (tmp_path / "tiny" / "draft").mkdir(parents=True)
     (tmp_path / "tiny" / "draft" / "model.safetensors").touch()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from commandline import SMALL, Cli
+from support.commandline import SMALL, Cli
 
 
 def test_peers_are_measured_like_arms(cli: Cli, tmp_path: Path) -> None:

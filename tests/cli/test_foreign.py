@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import Cli
-from foreign_files import BENCH, aiperf, guidellm, response, written
-from foreign_texts import written as drawn
+from support.commandline import Cli
+from support.foreign_files import BENCH, aiperf, guidellm, response, written
+from support.foreign_texts import written as drawn
 
 TARGET = ("--target", "embedded:mini/target")
 

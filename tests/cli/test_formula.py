@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from commandline import Cli
+from support.commandline import Cli
 
 
 def test_the_table_of_leviathan(cli: Cli) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 import yaml
-from commandline import Result, call
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.commandline import Result, call
 
+from spsbench.base.errors import UsageError
+from spsbench.base.paths import data_dir, mini_dir
 from spsbench.config import resolve
-from spsbench.errors import UsageError
-from spsbench.paths import data_dir, mini_dir
 from spsbench.report.figures import Gallery
 
 HF = mini_dir() / "data"
@@ -84,7 +84,7 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("spsbench.runner.execute", refuse)
-    monkeypatch.setattr("spsbench.execution.judge_all", refuse)
+    monkeypatch.setattr("spsbench.parts.judge.judge_all", refuse)
     monkeypatch.setattr("spsbench.models.loading.load", refuse)
     monkeypatch.setattr("spsbench.report.figures.draw", lambda measured, **_: Gallery((), ()))
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commandline import SMALL, Cli
-from fake_index import FakeIndex, set_up
-from tiny_gguf import tiny_llama, write_gguf
+from support.commandline import SMALL, Cli
+from support.fake_index import FakeIndex, set_up
+from support.tiny_gguf import tiny_llama, write_gguf
 
 
 @pytest.fixture

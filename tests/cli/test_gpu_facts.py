@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from commandline import Cli, journal
 from support import nvidia_smi
+from support.commandline import Cli, journal
 from support.device import emulated
 from support.nvidia_smi import H100
 from support.nvml import Nvml

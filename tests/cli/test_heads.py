@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from commandline import SMALL, Cli
-from tiny_heads import save_head
-from tiny_models import config_of, make
+from support.commandline import SMALL, Cli
+from support.tiny_heads import save_head
+from support.tiny_models import config_of, make
 from transformers import AutoModelForCausalLM
 
+from spsbench.base.paths import mini_dir
 from spsbench.models.torch_lm import TorchLM
-from spsbench.paths import mini_dir
-from spsbench.verify import effort
-from spsbench.verify.effort import Effort
+from spsbench.parts.verify import effort
+from spsbench.parts.verify.effort import Effort
 
 TINY = Effort(draws=60, end_to_end=10, contexts=1, prompts=2, outputs=1)
 LAYER = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 32}

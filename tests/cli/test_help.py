@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import typer.main
-from commandline import Cli
+from support.commandline import Cli
 
 from spsbench.cli.main import PANELS, app, main
 from spsbench.cli.options import EXIT_CODES

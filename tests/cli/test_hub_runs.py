@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import SMALL, journal
+from support.commandline import SMALL, journal
 from support.hub import Hub, environment
-from tiny_models import CHAT_TEMPLATE, make_pair, make_tokenizer, save
+from support.tiny_models import CHAT_TEMPLATE, make_pair, make_tokenizer, save
 
 pytestmark = pytest.mark.thorough
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from commandline import BRIEF, call
+from support.commandline import BRIEF, call
 from support.hub import Hub, connected
-from tiny_models import ARCHITECTURES, CHAT_TEMPLATE, EOS, TOKENS, make_pair, make_tokenizer, save
+from support.tiny_models import ARCHITECTURES, CHAT_TEMPLATE, EOS, TOKENS, make_pair, make_tokenizer, save
 
 pytestmark = pytest.mark.thorough
 

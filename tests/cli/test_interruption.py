@@ -16,8 +16,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from commandline import SMALL, Cli, Result, journal
-from interrupting import Case
+from support.commandline import SMALL, Cli, Result, journal
+from support.interrupting import Case
 
 from spsbench.__main__ import run
 from spsbench.cli.interruption import SIGNALS, listening
@@ -47,11 +47,11 @@ CASES = {
     "advise": Case(
         ["advise", "xsum", "--limit", "8", "--max-new-tokens", "4", "--no-check"], f"{EXECUTE}:measure"
     ),
-    "bench": Case(["bench", "--seconds", "0.1"], "spsbench.whatif.bench.study:study"),
+    "bench": Case(["bench", "--seconds", "0.1"], "spsbench.parts.whatif.bench.study:study"),
     "verify": Case(["verify", "--effort", "reduced"], f"{EXECUTE}:load"),
     "distill": Case(
         ["distill", "--target", "embedded:mini/draft", *("--layers", "1", "--vocabulary", "0"), "--out", "d"],
-        "spsbench.distill.making:_load",
+        "spsbench.parts.distill.making:_load",
     ),
 }
 CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
@@ -62,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where all cases were carried out."""
     place = tmp_path_factory.mktemp("interrupted")
     (place / "cases.json").write_text(json.dumps([dataclasses.asdict(case) for case in CASES.values()]))
-    command = [sys.executable, str(TESTS / "interrupting.py"), str(place)]
+    command = [sys.executable, str(TESTS / "support/interrupting.py"), str(place)]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
     assert done.returncode == 0, done.stderr
     return place

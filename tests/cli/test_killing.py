@@ -13,7 +13,7 @@ import pytest
 
 def survive(kills: int, folder: Path) -> dict[str, float]:
     """In a process of its own, which may fork."""
-    script = Path(__file__).parents[1] / "killing.py"
+    script = Path(__file__).parents[1] / "support/killing.py"
     command = [sys.executable, str(script), str(kills), str(folder)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

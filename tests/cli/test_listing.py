@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commandline import Cli
+from support.commandline import Cli
 
 
 @pytest.mark.parametrize(

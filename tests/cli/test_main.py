@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from commandline import Cli
+from support.commandline import Cli
 
 import spsbench
+from spsbench.base.errors import UnavailableError
 from spsbench.cli import main as cli_main
 from spsbench.cli.options import EXIT_CODES
-from spsbench.errors import UnavailableError
 
 
 def test_version(cli: Cli) -> None:

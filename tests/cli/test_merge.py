@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import Cli, call, journal
+from support.commandline import Cli, call, journal
 
 FLAGS = ("--limit", "5", "--max-new-tokens", "8", "--threads", "1", "--set", "warmup=false", "--trace", "2")
 

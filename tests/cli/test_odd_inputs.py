@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import ALONE, SMALL, Cli, Result, call, journal
+from support.commandline import ALONE, SMALL, Cli, Result, call, journal
 
-from spsbench.files import acquire_lock
+from spsbench.base.files import acquire_lock
 
 ROOT = Path(__file__).parents[2]
 RUN = ("run", *SMALL, "--no-score", "--no-proof")

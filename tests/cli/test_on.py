@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from commandline import Cli
+from support.commandline import Cli
 
-from spsbench import cluster
+from spsbench.base import cluster
 
 
 def said(text: str) -> str:

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from commandline import BRIEF, SMALL, Result, call
+from support.commandline import BRIEF, SMALL, Result, call
 
-from spsbench.cli import paper
 from spsbench.cli.main import PANELS
-from spsbench.cli.paper import keep_page
-from spsbench.verify.effort import Finding
+from spsbench.parts.paper import command as paper
+from spsbench.parts.paper.command import keep_page
+from spsbench.parts.verify.effort import Finding
 
 SAMPLE = {"task_id": "MiniEval/0", "completion": "    return 1\n"}
 ELSEWHERE = {"advise": "test_advise", "get": "test_get", "merge": "test_merge", "replay": "test_replay"}
@@ -28,7 +28,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     found = Finding("analytic", True, "0 of 1 differ", "0.1", {})
-    monkeypatch.setattr("spsbench.verify.verification.findings", lambda *_: iter([found]))
+    monkeypatch.setattr("spsbench.parts.verify.verification.findings", lambda *_: iter([found]))
     monkeypatch.setattr(
         paper,
         "reproduce_chen",
@@ -36,7 +36,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     )
     made = SimpleNamespace(record={}, recipe=SimpleNamespace(kind="model"), held_out=[], folder=tmp_path)
     source = SimpleNamespace(name="target")
-    monkeypatch.setattr("spsbench.cli.distill._make", lambda *_: (source, made, []))
+    monkeypatch.setattr("spsbench.parts.distill.command._make", lambda *_: (source, made, []))
     Path("texts.jsonl").write_text(json.dumps({"prompt_ids": [5, 6], "completion_ids": [7]}) + "\n")
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import Cli, Result, call
+from support.commandline import Cli, Result, call
 
-from spsbench.engines.external import registry
-from spsbench.engines.external.worker import Command
+from spsbench.parts.external import registry
+from spsbench.parts.external.worker import Command
 
-FAKE = Path(__file__).parents[1] / "reading_engine.py"
+FAKE = Path(__file__).parents[1] / "support/reading_engine.py"
 SMALL = ("--limit", "3", "--max-new-tokens", "12", "--threads", "1", "--set", "warmup=false", "--trace", "0")
 GREEDY = (*SMALL, "--sampling", "greedy", "--no-proof", "--quiet")
 

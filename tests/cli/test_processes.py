@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commandline import SMALL, Cli, journal
+from support.commandline import SMALL, Cli, journal
 
 
 @pytest.mark.thorough

@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
+from spsbench.base.records import Arm, Generation, Loop, Method, Sample, SamplingParams
 from spsbench.cli.progress import BarProgress, LogProgress
-from spsbench.records import Arm, Generation, Loop, Method, Sample, SamplingParams
 
 
 def arm(method: Method, sampling: str = "nucleus") -> Arm:

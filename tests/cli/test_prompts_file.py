@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import Cli
-from tiny_models import CHAT_TEMPLATE, config_of, make, make_tokenizer, save
+from support.commandline import Cli
+from support.tiny_models import CHAT_TEMPLATE, config_of, make, make_tokenizer, save
 
 QUICK = ("--k", "4", "--max-new-tokens", "8", "--threads", "1", "--set", "warmup=false", "--no-proof")
 ROWS = [

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import Cli, Result, call, journal
+from support.commandline import Cli, Result, call, journal
 
 from spsbench.runner import distributed
 

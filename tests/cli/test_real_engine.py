@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commandline import SMALL, Cli
+from support.commandline import SMALL, Cli
 
 NAME = "onnxruntime-genai"
 
@@ -19,7 +19,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     Only under ``CI``, where every package comes from the same index: elsewhere the suite asks no network.
     """
-    from commandline import call
+    from support.commandline import call
 
     if not os.environ.get("CI"):
         pytest.skip("only under CI: it takes a package index")

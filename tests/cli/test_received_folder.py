@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from commandline import SMALL, Cli, Result
+from support.commandline import SMALL, Cli, Result
 
-from spsbench.errors import UnavailableError
-from spsbench.paths import data_dir
+from spsbench.base.errors import UnavailableError
+from spsbench.base.paths import data_dir
 from spsbench.tasks.sources import parquet_rows
 
 
@@ -197,7 +197,7 @@ def test_no_cell_of_csv_is_a_formula_or_drives_a_terminal(cli: Cli, received: Pa
 
 def test_a_parquet_bomb_is_not_unfolded(cli: Cli, received: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more rows than its journal has bytes, or one text again and again: made anew, or refused."""
-    monkeypatch.setattr("spsbench.environment.ROOM_BYTES", 1 << 28)
+    monkeypatch.setattr("spsbench.base.environment.ROOM_BYTES", 1 << 28)
     place = received / "loops.parquet"
     rows = pa.nulls(2_000_000, pa.int32()).fill_null(0)
     columns = {"loop": rows, "example_id": pa.DictionaryArray.from_arrays(rows, pa.array(["a" * 1000]))}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import BRIEF, SMALL, call
+from support.commandline import BRIEF, SMALL, call
 
 import spsbench
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import Cli
+from support.commandline import Cli
 
 HEAVY = ("torch", "transformers", "pandas", "scipy", "matplotlib")
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from commandline import Cli, Result
+from support.commandline import Cli, Result
 
-from spsbench import environment
+from spsbench.base import environment
 from spsbench.config import resolve
 from spsbench.runner import plan, remeasure
 from spsbench.store import RunStore

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from commandline import Cli, Result
-from synthetic_run import make_run
+from support.commandline import Cli, Result
+from support.synthetic_run import make_run
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import SMALL, Cli, Result
+from support.commandline import SMALL, Cli, Result
 
 import spsbench.runner
+from spsbench.base.paths import mini_dir
+from spsbench.base.records import Generation, Request, Sample
 from spsbench.models.onnx_lm import OnnxForward
 from spsbench.models.placement import Placement
-from spsbench.paths import mini_dir
-from spsbench.records import Generation, Request, Sample
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
@@ -113,7 +113,7 @@ def test_code_runs_in_a_sandbox_or_not_at_all(
     assert "pass@1" in json.loads(judged.out)["rows"][0]["metrics"]
     assert "seccomp" in json.loads((tmp_path / "judged" / "run.json").read_text())["sandbox"]
 
-    from spsbench.execution import isolation
+    from spsbench.parts.judge import isolation
 
     monkeypatch.setattr(isolation, "_best", lambda: (None, ("nothing is allowed here",)))
     refused = cli("run", "humaneval", *SMALL)

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from commandline import SMALL, Cli
+from support.commandline import SMALL, Cli
 
-from spsbench.errors import UsageError
+from spsbench.base.errors import UsageError
 
 
 @pytest.mark.thorough_but("xsum")
@@ -47,7 +47,7 @@ def test_without_a_sandbox_nothing_runs(cli: Cli, tmp_path: Path, monkeypatch: p
     def none(unsafe: bool) -> str:
         raise UsageError("no sandbox holds here.")
 
-    monkeypatch.setattr("spsbench.execution.sandbox_level", none)
+    monkeypatch.setattr("spsbench.parts.judge.sandbox_level", none)
     result = cli("score", run)
     assert result.code == 2
     assert not (run / "scores.jsonl").read_text()

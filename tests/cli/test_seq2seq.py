@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commandline import ALONE, Cli
-
+from support.commandline import ALONE, Cli
 from tests.tiny_models import save_seq2seq
 
 

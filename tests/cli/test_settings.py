@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import call
+from support.commandline import call
 
+from spsbench.base.errors import UsageError
 from spsbench.cli.run import run
 from spsbench.cli.settings import gates_of, read_settings
-from spsbench.errors import UsageError
 
 
 def typed(**given: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from commandline import Cli
+from support.commandline import Cli
 
 PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
 SMALL = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from commandline import Cli
+from support.commandline import Cli
 
 SERVER = ("--engine", "openai:http://127.0.0.1:9/v1", "--concurrency", "1")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from spsbench.base.errors import UsageError
 from spsbench.cli.settings import task_file
-from spsbench.errors import UsageError
 from spsbench.tasks.prompts import Layout, layout_of
 
 PROBLEM = {"task_id": "T/0", "prompt": "def f():", "entry_point": "f", "test": "def check(f): ..."}

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import Result, call, journal
-from tiny_models import make_pair, save
+from support.commandline import Result, call, journal
+from support.tiny_models import make_pair, save
 
 pytestmark = pytest.mark.thorough
 
@@ -102,7 +102,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         if command["arguments"][0] == "run" and name != "resumed":
             command["arguments"] += ["--out", str(folder / name)]
     (folder / "commands.json").write_text(json.dumps([*commands.values()]))
-    process = torchrun(str(TESTS / "split_commands.py"), str(folder))
+    process = torchrun(str(TESTS / "support/split_commands.py"), str(folder))
     told = process.communicate(timeout=280)
     assert process.returncode == 0, told
     of_rank = [json.loads((folder / f"results-{rank}.json").read_text()) for rank in (0, 1)]

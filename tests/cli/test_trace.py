@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from commandline import Cli
+from support.commandline import Cli
 
-from spsbench import environment
+from spsbench.base import environment
 
 PROMPT = "Article: A council met.\n\nSummarize the above article in one sentence.\nSummary:"
 SHORT = ("--max-new-tokens", "12", "--threads", "1")
@@ -37,7 +37,7 @@ def test_a_prompt_is_continued_and_the_closing_lines_tell_how(
 
 
 def test_a_draft_that_is_its_own_target_is_never_rejected(cli: Cli) -> None:
-    from spsbench.paths import mini_dir
+    from spsbench.base.paths import mini_dir
 
     folder = mini_dir() / "draft"
     result = cli("trace", PROMPT, "--target", folder, "--draft", folder, "--sampling", "greedy", *SHORT)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
-from commandline import Cli
+from support.commandline import Cli
 
-from spsbench.paths import data_dir
+from spsbench.base.paths import data_dir
 
 SOURCES = ["The old tower fell.", "Two people were hurt.", "It rained all night."]
 TARGETS = ["The old tower fell down.", "Two people were hurt on the road.", "It rained."]

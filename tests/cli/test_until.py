@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import yaml
-from commandline import BRIEF, Cli, Result, call
+from support.commandline import BRIEF, Cli, Result, call
 
 import spsbench.runner  # noqa: F401  (fills sys.modules)
-from spsbench.records import Sample
+from spsbench.base.records import Sample
 from spsbench.stats.anytime import FEWEST
 from spsbench.testing import FakeClock
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from spsbench.base.errors import UsageError
 from spsbench.cli.values import number, seconds
-from spsbench.errors import UsageError
 
 
 @pytest.mark.parametrize(

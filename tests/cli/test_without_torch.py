@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commandline import Result
+from support.commandline import Result
 
 HERE = Path(__file__).resolve().parents[2]
 CODE = """

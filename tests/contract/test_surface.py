@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from commandline import ALONE, BRIEF, call
+from support.commandline import ALONE, BRIEF, call
 from syrupy.assertion import SnapshotAssertion
 
 import spsbench

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from commandline import BRIEF, call
+from support.commandline import BRIEF, call
+from support.tiny_heads import save_head
 from syrupy.assertion import SnapshotAssertion
-from tiny_heads import save_head
 from transformers import AutoModelForCausalLM
 
+from spsbench.base.paths import mini_dir
 from spsbench.models.torch_lm import TorchLM
-from spsbench.paths import mini_dir
 
 TINY = ("--threads", "1", "--no-score", "--no-proof", "--set", "warmup=false", "--quiet", "--json")
 XSUM = ("xsum", *BRIEF, "--limit", "3", "--max-new-tokens", "24")

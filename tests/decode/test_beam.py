@@ -8,13 +8,13 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from table_tree import EOS, PROMPT, TableTree, ends_at, every_hypothesis, near, searched
+from support.table_tree import EOS, PROMPT, TableTree, ends_at, every_hypothesis, near, searched
 
+from spsbench.base.records import BeamParams
 from spsbench.decode import beam
 from spsbench.decode.beam import Beam, BeamLoop, BeamSearch, Node, best_candidates
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.law.enumeration import RowFunction, random_rows
-from spsbench.records import BeamParams
 
 EARLY: tuple[object, ...] = (False, True, "never")
 

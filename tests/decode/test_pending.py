@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from spsbench.base.records import SamplingParams
 from spsbench.decode import sampling
 from spsbench.decode.protocols import Tokens, last_tokens
 from spsbench.decode.rejection import Draft, Verdict, all_decided
 from spsbench.decode.sampling import UniformStream
-from spsbench.records import SamplingParams
-from spsbench.whatif.bench.forced import SyntheticAcceptance
+from spsbench.parts.whatif.bench.forced import SyntheticAcceptance
 
 CPU, PLAIN = torch.device("cpu"), SamplingParams()
 

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from spsbench.base.records import Processing, SamplingParams
 from spsbench.decode import algorithms, processors
 from spsbench.decode.processors import CONVENTIONS, Bound, Grammar, Mask, bound, with_history
 from spsbench.decode.rows import warped
 from spsbench.decode.sampling import warp
-from spsbench.records import Processing, SamplingParams
 from spsbench.testing import assert_lossless
 
 V = 4

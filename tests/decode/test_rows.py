@@ -7,13 +7,13 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from spsbench.base.records import SamplingParams
 from spsbench.decode import rows as loop_rows
 from spsbench.decode.rejection import Draft, accept_draft, acceptance_probability, judged
 from spsbench.decode.rows import HostRow, HostRows, TensorRows, as_in_a_loop, joined, takes_rows, warped
 from spsbench.decode.sampling import draw, warp
 from spsbench.drafters.policy import Entropy, StopBelow
-from spsbench.records import SamplingParams
-from spsbench.verify.parts import is_clear
+from spsbench.parts.verify.parts import is_clear
 
 F64 = torch.float64
 # Few different values: ties at every edge. Minus infinity: tokens that a model rules out.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from spsbench.base.errors import UsageError
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode import rejection
 from spsbench.decode.rejection import Draft
 from spsbench.decode.rules import Rule, threshold
 from spsbench.drafters.registry import RULES, build_rule, rule_kind
-from spsbench.errors import UsageError
 from spsbench.law.enumeration import Scene, TableModel, law_of_loop
-from spsbench.records import SamplingParams, Spec
 
 F64 = torch.float64
 Q = torch.tensor([[0.5, 0.25, 0.25], [0.125, 0.125, 0.75], [1.0, 0.0, 0.0]], dtype=F64)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fixed_shapes import Log
 from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.stats import kstest
+from support.fixed_shapes import Log
 
+from spsbench.base.records import SamplingParams
 from spsbench.decode import sampling
 from spsbench.decode.rows import warped
 from spsbench.decode.sampling import draw, edge_by_digits, edge_by_sorting, edge_of_largest, warp
-from spsbench.records import SamplingParams
 
 LOGITS = st.lists(st.floats(-8, 8), min_size=2, max_size=40)
 PARAMS = st.builds(

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tiny_models import ARCHITECTURES, MORE, config_of, make, make_pair
+from support.tiny_models import ARCHITECTURES, MORE, config_of, make, make_pair
 
+from spsbench.base.errors import UsageError
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.drafters.own_target import exit_model
 from spsbench.drafters.registry import Context, build_drafter
-from spsbench.errors import UsageError
 from spsbench.models import causal_lm
 from spsbench.models.memory import forward_bytes
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import SamplingParams, Spec
 
 TOKENS = (torch.arange(40) * 7) % 250
 

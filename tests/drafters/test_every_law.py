@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from spsbench.axes import FIXED
+from spsbench.base.axes import FIXED
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.drafters.registry import DRAFTERS, POLICIES, RULES, build_rule
 from spsbench.law.enumeration import worst_difference
-from spsbench.records import SamplingParams, Spec
 from spsbench.testing import assert_lossless, described, scenes
 
 PLAIN, TWO, GREEDY = SamplingParams(), SamplingParams(top_k=2), SamplingParams(greedy=True)

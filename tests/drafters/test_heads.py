@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_heads import layer_config, save_head
-from tiny_models import config_of, make, over_onnx
+from support.tiny_heads import layer_config, save_head
+from support.tiny_models import config_of, make, over_onnx
 from torch import Tensor
 from torch.nn.functional import linear, silu
 from transformers import LlamaModel
 
+from spsbench.base.errors import UsageError
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode.algorithms import DecodedLoop, start, start_tree
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.protocols import Drafter
@@ -24,12 +26,10 @@ from spsbench.decode.rejection import Draft, accept_draft
 from spsbench.decode.sampling import UniformStream, warp
 from spsbench.decode.trees import recursive_rejection
 from spsbench.drafters.registry import DRAFTERS, Context, build_drafter
-from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel, worst_difference
 from spsbench.models.beam_lm import tree_of
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import SamplingParams, Spec
 from spsbench.testing import assert_lossless, context_of, scenes
 
 CPU = torch.device("cpu")

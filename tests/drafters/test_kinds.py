@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from commandline import call
+from support.commandline import call
 
 import spsbench.drafters
+from spsbench.base.errors import UsageError
+from spsbench.base.plugins import deferred
+from spsbench.base.records import Spec
 from spsbench.cli import options
 from spsbench.decode.rules import Rule
 from spsbench.drafters.registry import (
@@ -22,9 +25,6 @@ from spsbench.drafters.registry import (
     drafter_kind,
     is_ours,
 )
-from spsbench.errors import UsageError
-from spsbench.plugins import deferred
-from spsbench.records import Spec
 from spsbench.testing import assert_lossless
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode.algorithms import DecodedLoop, start
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.protocols import Drafter
@@ -20,7 +21,6 @@ from spsbench.drafters.registry import Context, build_drafter
 from spsbench.drafters.suffix import SuffixDrafter
 from spsbench.drafters.union import UnionDrafter
 from spsbench.law.enumeration import Point, Scene, TableModel, random_rows, worst_difference
-from spsbench.records import SamplingParams, Spec
 
 EXACT = 1e-12
 CORPUS = ((0, 1, 2, 0, 1), (1, 1, 0, 2), (2,))

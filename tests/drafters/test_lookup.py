@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spsbench.base.errors import UsageError
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.drafters.lookup import LookupDrafter
 from spsbench.drafters.registry import Context, build_drafter
-from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel
-from spsbench.records import SamplingParams, Spec
 
 TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 

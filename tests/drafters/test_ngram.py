@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.drafters.ngram import CorpusCounts, NgramDrafter
 from spsbench.drafters.registry import DRAFTERS, Context, build_drafter
 from spsbench.law.enumeration import TableModel
-from spsbench.records import SamplingParams, Spec
 
 V = 4
 TEXTS = st.lists(st.integers(0, V - 1), min_size=1, max_size=20)

@@ -7,21 +7,21 @@ from itertools import islice
 
 import pytest
 import torch
-from tiny_models import make_pair, over_onnx
+from support.tiny_models import make_pair, over_onnx
 from transformers import AutoModelForCausalLM
 
+from spsbench.base.errors import UsageError
+from spsbench.base.paths import mini_dir
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode.algorithms import start
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.sampling import UniformStream, warp
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import Context, build_drafter
-from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.paths import mini_dir
-from spsbench.records import SamplingParams, Spec
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(greedy=True)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from spsbench.base.errors import UsageError
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.drafters import registry
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import lookahead_of, lookaheads
 from spsbench.drafters.registry import POLICIES, Context, Policy, build_policy, policy_kind
-from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel
-from spsbench.records import SamplingParams, Spec
 
 CPU = torch.device("cpu")
 PLAIN = SamplingParams()

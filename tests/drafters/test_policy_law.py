@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from withdrawing import Withdrawing
+from support.withdrawing import Withdrawing
 
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode.rejection import accept_draft
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import build_policy
 from spsbench.law.enumeration import Scene, TableModel, paths, random_rows, worst_difference
-from spsbench.records import SamplingParams, Spec
 
 CPU = torch.device("cpu")
 EXACT = 1e-12

@@ -12,11 +12,12 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from commandline import call
-from tiny_heads import save_small
-from tiny_models import make_pair, pair_of, save
+from support.commandline import call
+from support.tiny_heads import save_small
+from support.tiny_models import make_pair, pair_of, save
 from torch import Tensor
 
+from spsbench.base.records import Request, SamplingParams
 from spsbench.config.models import TORCH
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.protocols import Drafter, LanguageModel
@@ -35,7 +36,6 @@ from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.pair import load_pair
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import TrainedDraft, layer_config, read_trained
-from spsbench.records import Request, SamplingParams
 from spsbench.testing import assert_lossless, context_of
 
 CPU = torch.device("cpu")

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commandline import call
 from hypothesis import given
 from hypothesis import strategies as st
+from support.commandline import call
 
+from spsbench.base.errors import UsageError
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.rejection import ROOT, Draft
 from spsbench.decode.rows import HostRows
@@ -23,9 +25,7 @@ from spsbench.drafters.suffix import SuffixDrafter
 from spsbench.drafters.tree import ModelTreeDrafter, merged
 from spsbench.drafters.union import UnionTreeDrafter
 from spsbench.engines.buffer import TruncatedLoop
-from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel, TableTree
-from spsbench.records import SamplingParams, Spec
 from spsbench.store.run import read_frames
 
 U = torch.zeros(MOST_NODES)

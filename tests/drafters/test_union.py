@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from spsbench.base.errors import UsageError
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode.rejection import Draft
 from spsbench.drafters.lookup import LookupDrafter
 from spsbench.drafters.registry import DRAFT, DRAFTERS, Context, build_drafter
 from spsbench.drafters.union import UnionDrafter
-from spsbench.errors import UsageError
 from spsbench.law.enumeration import TableModel
-from spsbench.records import SamplingParams, Spec
 
 U = torch.full((2,), 0.5)
 

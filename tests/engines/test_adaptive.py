@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rederived import Models, decisions, mini, tiny
-from tiny_models import TOKENS
-from withdrawing import Withdrawing
+from support.rederived import Models, decisions, mini, tiny
+from support.tiny_models import TOKENS
+from support.withdrawing import Withdrawing
 
+from spsbench.base.records import Request, SamplingParams, Spec
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.stopping import TextDecoder
 from spsbench.drafters.model import ModelDrafter
@@ -17,7 +18,6 @@ from spsbench.drafters.registry import build_policy
 from spsbench.engines.derivation import Derivation
 from spsbench.engines.local import EagerEngine
 from spsbench.law.evidence import Sums, added
-from spsbench.records import Request, SamplingParams, Spec
 from spsbench.testing import Letters
 
 CPU = torch.device("cpu")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from fixed_shapes import (
+from support.fixed_shapes import (
     CPU,
     GREEDY,
     LONGEST,
@@ -23,9 +23,10 @@ from fixed_shapes import (
     eager,
     request,
 )
+from support.tiny_models import make_pair, over_onnx
 from support.virtual_device import VirtualDevice
-from tiny_models import make_pair, over_onnx
 
+from spsbench.base.records import Generation, Request, SamplingParams, Spec
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.batch import Batch, BatchArS, BatchRow, BatchSpS, ModelBatchDrafter, RowDrafters
 from spsbench.decode.clock import FakeClock, Stopwatch
@@ -40,7 +41,6 @@ from spsbench.engines.local import BatchedEngine, EagerEngine
 from spsbench.models.batched import StaticLM, batched
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import Generation, Request, SamplingParams, Spec
 from spsbench.runner.engines import answers
 
 Pair = tuple[CausalLM, CausalLM]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from table_tree import EOS, PROMPT, TableTree, near
+from support.table_tree import EOS, PROMPT, TableTree, near
 
+from spsbench.base.records import BEAM_CLOSEST, BEAM_LOG_PROB, BeamParams, Request, SamplingParams
 from spsbench.decode.clock import FakeClock
 from spsbench.engines.local import BeamEngine
 from spsbench.law.enumeration import random_rows
-from spsbench.records import BEAM_CLOSEST, BEAM_LOG_PROB, BeamParams, Request, SamplingParams
 
 ROWS = random_rows(7, 1, sharpness=2.0)
 DRAFT = near(ROWS, random_rows(7, 101), 0.25)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from spsbench.base.records import Generation, Request, SamplingParams
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.rows import Rows
 from spsbench.engines import buffer, local
 from spsbench.engines.buffer import LoopBuffer
 from spsbench.engines.local import EagerEngine
 from spsbench.law.enumeration import TableModel, random_rows
-from spsbench.records import Generation, Request, SamplingParams
 from spsbench.testing import Letters
 
 SIZE = 4

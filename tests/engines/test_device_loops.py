@@ -7,7 +7,7 @@ import torch
 from support.counting import Counted, counted, engine_of
 from support.device import emulated
 
-from spsbench.records import Arm, Request, SamplingParams
+from spsbench.base.records import Arm, Request, SamplingParams
 
 NUCLEUS = SamplingParams(temperature=0.8, top_p=0.95)
 MOST_GRAPHED_LAUNCHES = {"ars": 4, "sps": 6}

@@ -9,10 +9,10 @@ import pytest
 import torch
 from scipy.stats import power_divergence
 
+from spsbench.base.records import Generation, Request, SamplingParams
 from spsbench.decode.clock import FakeClock, Phase, Stopwatch
 from spsbench.engines.local import EagerEngine
 from spsbench.law.enumeration import TableModel, random_rows
-from spsbench.records import Generation, Request, SamplingParams
 from spsbench.testing import Letters
 
 CPU = torch.device("cpu")

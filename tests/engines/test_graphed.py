@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from fixed_shapes import (
+from support.fixed_shapes import (
     CPU,
     GREEDY,
     LONGEST,
@@ -23,8 +23,9 @@ from fixed_shapes import (
     eager,
     request,
 )
-from tiny_models import config_of, make, make_pair
+from support.tiny_models import config_of, make, make_pair
 
+from spsbench.base.records import Generation, SamplingParams
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.sampling import UniformStream
 from spsbench.engines.cuda_graph import Capture, GraphedEngine, StagedBatch, uncaptured
@@ -32,7 +33,6 @@ from spsbench.engines.local import BatchedEngine
 from spsbench.models.batched import FixedLayer, NotStatic, StaticLM, require_same_answers
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import Generation, SamplingParams
 
 
 @cache

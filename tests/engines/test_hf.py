@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.tiny_models import TOKENS, make_pair
 from support.virtual_device import VirtualDevice
-from tiny_models import TOKENS, make_pair
 
+from spsbench.base.records import Generation, Request, SamplingParams
 from spsbench.config import resolve
 from spsbench.config.models import TORCH
 from spsbench.decode.clock import SystemClock
@@ -18,7 +19,6 @@ from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import EagerEngine
 from spsbench.models.pair import Pair, find_pair, load_pair
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import Generation, Request, SamplingParams
 from spsbench.testing import Letters
 
 CPU = torch.device("cpu")

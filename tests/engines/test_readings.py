@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from commandline import ALONE, call, journal
-from rederived import tiny
+from support.commandline import ALONE, call, journal
+from support.rederived import tiny
 
+from spsbench.base.records import SamplingParams
 from spsbench.engines import rescore
 from spsbench.engines.rescore import Scores, readings, score_stats, teacher_force
 from spsbench.law.evidence import Sums, added
-from spsbench.records import SamplingParams
 
 PROMPT, TEXT = [7, 8, 9], [11, 12, 13, 200, 14, 15, 16, 17, 18, 19, 20]
 NUCLEUS = SamplingParams(temperature=0.7, top_p=0.6)

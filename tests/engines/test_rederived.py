@@ -9,10 +9,11 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from planted import FAULTS, fault
-from rederived import Models, decisions, mini, tiny
-from tiny_models import ARCHITECTURES, TOKENS
+from support.planted import FAULTS, fault
+from support.rederived import Models, decisions, mini, tiny
+from support.tiny_models import ARCHITECTURES, TOKENS
 
+from spsbench.base.records import Request, SamplingParams
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.sampling import UniformStream
 from spsbench.decode.stopping import TextDecoder
@@ -22,10 +23,9 @@ from spsbench.engines.derivation import Derivation
 from spsbench.engines.local import EagerEngine, Engine
 from spsbench.law.evidence import Sums, added
 from spsbench.models.batched import StaticLM
-from spsbench.records import Request, SamplingParams
+from spsbench.parts.verify.controls import CONTROLS
 from spsbench.stats.losslessness import rows_apart, wrong_rows
 from spsbench.testing import Letters
-from spsbench.verify.controls import CONTROLS
 
 CPU = torch.device("cpu")
 K = 4

@@ -9,21 +9,21 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from tiny_heads import SMALL, save_head
-from tiny_models import TOKENS, config_of, make, over_onnx
+from support.tiny_heads import SMALL, save_head
+from support.tiny_models import TOKENS, config_of, make, over_onnx
 from torch import Tensor
 
+from spsbench.base.records import Arm, Prompt, Request, SamplingParams, Spec
 from spsbench.decode import algorithms, rejection
 from spsbench.decode.clock import FakeClock
 from spsbench.decode.rows import HostRow
 from spsbench.engines.local import EagerEngine
 from spsbench.law.evidence import Sums, added
 from spsbench.models.pair import Pair
-from spsbench.records import Arm, Prompt, Request, SamplingParams, Spec
+from spsbench.parts.verify.controls import planted
 from spsbench.runner.engines import EngineFactory
 from spsbench.runner.proof import read_again
 from spsbench.testing import Letters
-from spsbench.verify.controls import planted
 
 K, NEW = 4, 32
 CPU = torch.device("cpu")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fixed_shapes import SAMPLED, SLOTS, Bytes, request
 from support.device import CUDA, Device, emulated
-from tiny_models import make_pair
+from support.fixed_shapes import SAMPLED, SLOTS, Bytes, request
+from support.tiny_models import make_pair
 
+from spsbench.base.records import Generation
 from spsbench.decode.batch import Batch, BatchArS
 from spsbench.decode.clock import Stopwatch, SystemClock
 from spsbench.engines import local
@@ -16,7 +17,6 @@ from spsbench.engines.cuda_graph import GraphedEngine, Graphs, StagedBatch
 from spsbench.engines.local import BatchedEngine, EagerEngine
 from spsbench.models.batched import StaticLM, batched
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import Generation
 
 K = 2
 ENGINES = ("eager", "graphed")

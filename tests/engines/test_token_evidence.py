@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import TOKENS, make_pair
+from support.tiny_models import TOKENS, make_pair
 from torch import Tensor
 
+from spsbench.base.records import UNRANKED, SamplingParams, TokenEvidence
 from spsbench.engines.rescore import teacher_force, token_evidence
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import UNRANKED, SamplingParams, TokenEvidence
 
 NUCLEUS = SamplingParams(temperature=0.7, top_p=0.6)
 SAMPLINGS = (SamplingParams(), NUCLEUS, SamplingParams(top_k=5), SamplingParams(greedy=True))

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from fixed_shapes import GREEDY, NEW, PROMPTS, SAMPLED, SLOTS, TOP_K, Bytes, eager, request
 from support.device import CUDA, Device, emulated
-from tiny_models import make_pair
+from support.fixed_shapes import GREEDY, NEW, PROMPTS, SAMPLED, SLOTS, TOP_K, Bytes, eager, request
+from support.tiny_models import make_pair
 
+from spsbench.base.records import SamplingParams
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.batch import Batch, BatchArS, BatchSpS, ModelBatchDrafter
 from spsbench.decode.clock import FakeClock, Stopwatch
@@ -19,8 +20,7 @@ from spsbench.engines.cuda_graph import Graphs, StagedBatch
 from spsbench.engines.local import EagerEngine
 from spsbench.models.batched import StaticLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import SamplingParams
-from spsbench.whatif.bench.forced import SyntheticAcceptance
+from spsbench.parts.whatif.bench.forced import SyntheticAcceptance
 
 LOOPS = 6
 

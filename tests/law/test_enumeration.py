@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from spsbench.base.records import SamplingParams
 from spsbench.decode import algorithms, rejection
 from spsbench.decode.rejection import Draft, Verdict, judged
 from spsbench.decode.rows import Rows, takes_rows
@@ -23,7 +24,6 @@ from spsbench.law.enumeration import (
     random_rows,
     worst_difference,
 )
-from spsbench.records import SamplingParams
 
 EXACT = 1e-12
 PLAIN = SamplingParams()

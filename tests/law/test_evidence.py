@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
+from spsbench.base.records import SamplingParams
 from spsbench.decode.sampling import draw, warp
 from spsbench.law.evidence import BINS, MIXTURES, POWERS, evidence
-from spsbench.records import SamplingParams
 
 N, V = 20_000, 50
 

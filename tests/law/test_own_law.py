@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from spsbench.base.records import Processing, SamplingParams
 from spsbench.decode import sampling as sampling_module
 from spsbench.decode.sampling import warp
 from spsbench.law.rederive import own_law
-from spsbench.records import Processing, SamplingParams
 
 SAMPLINGS = [
     SamplingParams(),

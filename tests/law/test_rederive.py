@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from spsbench.base.records import Loop
 from spsbench.decode.sampling import UniformStream
 from spsbench.law import rederive as rederiving
 from spsbench.law.evidence import added
 from spsbench.law.rederive import Decided, decisions_of, lengths_rederived, rederive
-from spsbench.records import Loop
 
 CPU = torch.device("cpu")
 TARGET, DRAFT = (0.5, 0.3, 0.2), (0.2, 0.3, 0.5)

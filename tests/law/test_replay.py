@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode.sampling import warp
 from spsbench.drafters.forced import ForcedText, forced
 from spsbench.drafters.model import ModelDrafter
@@ -22,7 +23,6 @@ from spsbench.drafters.registry import build_rule
 from spsbench.law.enumeration import Scene, TableModel, law_of_loop, paths, random_rows
 from spsbench.law.text_loops import Floats, accepted_by_token, anchored, loops_over, ratio_by_token, stopped
 from spsbench.law.theory import expected_tokens
-from spsbench.records import SamplingParams, Spec
 from spsbench.testing import scenes
 
 SAMPLINGS = (

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from spsbench.base.records import Loop, SamplingParams
 from spsbench.decode import rejection, trees
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.rejection import ROOT, Accept, Draft
@@ -17,7 +18,6 @@ from spsbench.drafters.model import ModelDrafter
 from spsbench.engines.buffer import TruncatedLoop, loop_records, proposed_tokens
 from spsbench.law.enumeration import Scene, TableModel, _run, paths, random_rows
 from spsbench.law.optimum import most_of_chain
-from spsbench.records import Loop, SamplingParams
 
 
 @pytest.fixture(autouse=True)

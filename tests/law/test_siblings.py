@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from spsbench.base.records import SamplingParams
 from spsbench.decode import trees
 from spsbench.decode.rejection import Accept
 from spsbench.decode.rows import HostRow
@@ -18,7 +19,6 @@ from spsbench.drafters.tree import Siblings
 from spsbench.law.enumeration import Scene, TableModel, law_of_loop, random_rows
 from spsbench.law.siblings import by_depth, drawn_siblings, top_siblings
 from spsbench.law.text_loops import Floats, loops_over
-from spsbench.records import SamplingParams
 from tests.law.test_trees import RULES, scene
 
 PLAIN = SamplingParams()

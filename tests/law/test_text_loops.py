@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode.rejection import accept_draft
 from spsbench.decode.sampling import warp
 from spsbench.drafters.forced import ForcedText
@@ -35,7 +36,6 @@ from spsbench.law.text_loops import (
     oracle_loops,
     stopped_loops,
 )
-from spsbench.records import SamplingParams, Spec
 
 CPU = torch.device("cpu")
 SAMPLINGS = (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spsbench.errors import UsageError
+from spsbench.base.errors import UsageError
 from spsbench.law import theory
 
 # Leviathan et al. 2022, Table 2: (K, alpha) of the twelve measured pairs and the expected tokens

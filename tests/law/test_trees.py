@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from spsbench.base.records import SamplingParams
 from spsbench.decode import trees
 from spsbench.decode.algorithms import DecodedLoop, start_tree
 from spsbench.decode.clock import FakeClock, Stopwatch
@@ -31,8 +32,7 @@ from spsbench.law.enumeration import (
     worst_difference,
 )
 from spsbench.law.optimum import most_tokens
-from spsbench.records import SamplingParams
-from spsbench.verify.tree_faults import FAULTS
+from spsbench.parts.verify.tree_faults import FAULTS
 from tests.law import exact_trees as exact
 from tests.law.one_place import most_accepted
 

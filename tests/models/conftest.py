@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import config_of, make, save
+from support.tiny_models import config_of, make, save
 
 
 @pytest.fixture(scope="session")

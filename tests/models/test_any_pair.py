@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import ARCHITECTURES, TOKENS, WINDOW, make_pair, pair_of, save
+from support.tiny_models import ARCHITECTURES, TOKENS, WINDOW, make_pair, pair_of, save
 
+from spsbench.base.records import Generation, Request, SamplingParams
 from spsbench.config.models import TORCH
 from spsbench.decode.clock import SystemClock
 from spsbench.engines.local import EagerEngine
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.pair import Pair, load_pair
-from spsbench.records import Generation, Request, SamplingParams
 
 pytestmark = pytest.mark.thorough_but("gpt2", "llama", "mistral")
 

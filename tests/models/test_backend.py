@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import config_of, make, pair_of, save
+from support.tiny_models import config_of, make, pair_of, save
 
+from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH
-from spsbench.errors import UnavailableError, UsageError
 from spsbench.models import memory as weights
 from spsbench.models.loading import choose_backend
 from spsbench.models.onnx_lm import OnnxLM

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import config_of, make, over_onnx
+from support.tiny_models import config_of, make, over_onnx
 
+from spsbench.base.errors import UsageError
 from spsbench.decode.batch import BatchModel
-from spsbench.errors import UsageError
 from spsbench.models import batched as module
 from spsbench.models import onnx_lm
 from spsbench.models.batched import OnnxBatchLM, StaticLM, batched, difference

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from table_tree import searched
-from tiny_beam_models import EOS, loaded, prompt_of
-from tiny_models import config_of, make
+from support.table_tree import searched
+from support.tiny_beam_models import EOS, loaded, prompt_of
+from support.tiny_models import config_of, make
 
+from spsbench.base.errors import UsageError
+from spsbench.base.records import BeamParams, Hypothesis
 from spsbench.decode.beam import Node
-from spsbench.errors import UsageError
 from spsbench.models import beam_lm
 from spsbench.models.beam_lm import BeamLM, require_exact_tree
 from spsbench.models.live_tree import Branches, LiveTree
 from spsbench.models.seq2seq_lm import Seq2SeqLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import BeamParams, Hypothesis
 
 KINDS = ("llama", "t5", "bart")
 LENGTH = 14

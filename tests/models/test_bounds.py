@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import transformers
-from tiny_models import ARCHITECTURES, RECURRENT, config_of
+from support.tiny_models import ARCHITECTURES, RECURRENT, config_of
 
-from spsbench import environment
-from spsbench.errors import UnavailableError, UsageError
+from spsbench.base import environment
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.paths import mini_dir
 from spsbench.models.source import find, require_generative
-from spsbench.paths import mini_dir
 
 DOUBLING = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
 INSERTING = {"type": "Replace", "pattern": {"Regex": "b*"}, "content": "xy"}

@@ -8,12 +8,12 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Request, SamplingParams
 from spsbench.decode.clock import SystemClock
 from spsbench.engines.local import EagerEngine
-from spsbench.errors import UsageError
 from spsbench.models.causal_lm import CausalLM, require_exact_rollback, self_test
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import Request, SamplingParams
 from spsbench.testing import Letters
 
 VOCAB = 97

@@ -13,7 +13,7 @@ import torch
 from support import nvidia_smi
 from support.nvidia_smi import H100
 
-from spsbench.errors import UsageError
+from spsbench.base.errors import UsageError
 from spsbench.models import device as devices
 from spsbench.models.device import Gpu, resolve_device, title
 from spsbench.models.fetch.cache import Watcher, watched_by

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import config_of, make, make_tokenizer, save, save_seq2seq
+from support.tiny_models import config_of, make, make_tokenizer, save, save_seq2seq
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from spsbench.models import loading

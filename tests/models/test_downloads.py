@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 import torch
-from commandline import call
+from support.commandline import call
 from support.hub import TOKEN, Hub, Kind, connected
-from tiny_models import make_pair, pair_of, save
+from support.tiny_models import make_pair, pair_of, save
 
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.cli.doctor import model_is_here
 from spsbench.config.models import TORCH
-from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models import downloads, hf_errors, memory
 from spsbench.models.fetch.cache import Watcher, watched_by
 from spsbench.models.loading import fetch_weights

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tiny_models import ARCHITECTURES, MORE, config_of, make, over_onnx
+from support.tiny_models import ARCHITECTURES, MORE, config_of, make, over_onnx
 from torch import Tensor
 
-from spsbench.errors import UsageError
+from spsbench.base.errors import UsageError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
 

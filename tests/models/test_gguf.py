@@ -9,11 +9,11 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from tiny_gguf import VOCABULARY, state_of, tiny_llama, write_gguf
+from support.tiny_gguf import VOCABULARY, state_of, tiny_llama, write_gguf
 
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.config import PairConfig
 from spsbench.config.models import ModelRef
-from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.converted import read_header, read_origin
 from spsbench.models.device import resolve_device

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_heads import layer_config, save_head
-from tiny_models import config_of, make, over_onnx
+from support.tiny_heads import layer_config, save_head
+from support.tiny_models import config_of, make, over_onnx
 from torch import Tensor
 from torch.nn.functional import linear, silu
 from transformers import LlamaModel
 
-from spsbench.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.heads import load_chain, load_heads
 from spsbench.models.torch_lm import TorchLM

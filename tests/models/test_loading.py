@@ -16,10 +16,10 @@ import torch
 import transformers
 from huggingface_hub import errors
 from safetensors.torch import load_file, save_file
-from tiny_models import config_of, make, make_tokenizer, pair_of, save
+from support.tiny_models import config_of, make, make_tokenizer, pair_of, save
 
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.config.models import ONNXRUNTIME, TORCH
-from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models import memory as weights
 from spsbench.models.hf_errors import typed_error
 from spsbench.models.pair import Pair, load_pair

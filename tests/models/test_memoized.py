@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from tiny_models import config_of, make
+from support.tiny_models import config_of, make
 
 from spsbench.models.torch_lm import TorchLM
-from spsbench.verify.outputs import MemoizedModel
+from spsbench.parts.verify.outputs import MemoizedModel
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny_models import config_of, make
+from support.tiny_models import config_of, make
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from spsbench.models import memory
@@ -103,7 +103,7 @@ def test_only_the_cache_of_a_cpu_in_a_virtual_machine_is_shared(monkeypatch: pyt
 
 
 SECOND_POOL = """
-from spsbench.errors import UsageError
+from spsbench.base.errors import UsageError
 from spsbench.models.onnx_lm import session_options
 session_options(1)
 session_options(2)

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from onnx_variants import RELATIVE, VARIANTS, apart, tokens, variant
-from tiny_models import config_of, make, make_pair, over_onnx
+from support.onnx_variants import RELATIVE, VARIANTS, apart, tokens, variant
+from support.tiny_models import config_of, make, make_pair, over_onnx
 
+from spsbench.base.errors import UsageError
+from spsbench.base.paths import mini_dir
+from spsbench.base.records import Request, SamplingParams
 from spsbench.decode.clock import SystemClock
 from spsbench.engines.local import EagerEngine
-from spsbench.errors import UsageError
 from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of
 from spsbench.models.causal_lm import CausalLM, require_exact_rollback, self_test
 from spsbench.models.checkpoint import LoadedWeights
 from spsbench.models.torch_lm import TorchLM
-from spsbench.paths import mini_dir
-from spsbench.records import Request, SamplingParams
 from spsbench.testing import Letters
 
 
@@ -160,7 +160,7 @@ import hashlib, sys, torch
 from transformers import AutoConfig
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.onnx_lm import OnnxLM
-from spsbench.paths import mini_dir
+from spsbench.base.paths import mini_dir
 
 digest = hashlib.sha256()
 ids = torch.randint(1000, (400,), generator=torch.Generator().manual_seed(0))

@@ -9,11 +9,11 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from tiny_models import config_of, make, over_onnx
+from support.tiny_models import config_of, make, over_onnx
 from torch import Tensor
 
+from spsbench.base.errors import UsageError
 from spsbench.drafters.own_target import rounded_target
-from spsbench.errors import UsageError
 from spsbench.models.causal_lm import self_test
 from spsbench.models.onnx_graph import BLOCK, block_sums, rounded
 from spsbench.models.onnx_lm import OnnxLM

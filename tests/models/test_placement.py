@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import config_of, make, pair_of, save, save_seq2seq
+from support.tiny_models import config_of, make, pair_of, save, save_seq2seq
 
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.records import Arm, Request, SamplingParams
 from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH
 from spsbench.engines.cuda_graph import uncaptured
-from spsbench.errors import UnavailableError, UsageError
 from spsbench.models import placement
 from spsbench.models.causal_lm import skeleton
 from spsbench.models.memory import weight_bytes
 from spsbench.models.pair import Pair, load_pair
 from spsbench.models.placement import PlacedLM, Placement, _disjoint, _usable
-from spsbench.records import Arm, Request, SamplingParams
 from spsbench.runner.engines import EngineFactory, require_placeable
 from spsbench.testing import FakeClock
 

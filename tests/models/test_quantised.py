@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import config_of, make, pair_of, save, save_seq2seq
+from support.tiny_models import config_of, make, pair_of, save, save_seq2seq
 from torch import Tensor, nn
 
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.base.records import Arm, Request, SamplingParams
 from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
 from spsbench.engines.cuda_graph import uncaptured
-from spsbench.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models import memory as weights
 from spsbench.models import quantised
 from spsbench.models.batched import StaticLM, require_same_answers
@@ -25,7 +26,6 @@ from spsbench.models.loading import random_model
 from spsbench.models.pair import Pair, load_pair, pair_backend
 from spsbench.models.quantised import GROUP, quantised_of, require_quantisable, stored_bytes
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import Arm, Request, SamplingParams
 from spsbench.runner.engines import EngineFactory, require_own_weights
 from spsbench.testing import FakeClock
 

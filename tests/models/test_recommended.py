@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Processing, SamplingParams
 from spsbench.config import resolve
 from spsbench.engines.arms import task_and_arms
-from spsbench.errors import UsageError
 from spsbench.models.recommended import recommended
-from spsbench.records import Processing, SamplingParams
 
 QWEN = {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "eos_token_id": [1, 2]}
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from commandline import call
-from onnx_variants import VARIANTS, variant
 from safetensors.torch import load_file, save_file
-from tiny_models import config_of, make, over_onnx, pair_of, save, save_seq2seq
+from support.commandline import call
+from support.onnx_variants import VARIANTS, variant
+from support.tiny_models import config_of, make, over_onnx, pair_of, save, save_seq2seq
 
-from spsbench.errors import UnavailableError
+from spsbench.base.errors import UnavailableError
 from spsbench.models import same_logits
 from spsbench.models.causal_lm import tolerance
 from spsbench.models.fetch.cache import cache_dir

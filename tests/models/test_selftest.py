@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import MORE, WINDOW, config_of, make
+from support.tiny_models import MORE, WINDOW, config_of, make
 from transformers import DynamicCache
 
-from spsbench.errors import UsageError
+from spsbench.base.errors import UsageError
 from spsbench.models.causal_lm import (
     CausalLM,
     attention_window,

@@ -10,23 +10,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import DynamicCache, EncoderDecoderCache
-
-from spsbench.decode.algorithms import start
-from spsbench.decode.clock import FakeClock, Stopwatch
-from spsbench.decode.rejection import accept_draft
-from spsbench.decode.sampling import UniformStream
-from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.registry import DRAFTERS
-from spsbench.errors import UsageError
-from spsbench.law.enumeration import EXACT, Scene, worst_difference
-from spsbench.models.causal_lm import CausalLM, context_window, require_exact_rollback
-from spsbench.models.checkpoint import LoadedWeights
-from spsbench.models.loading import load, load_torch, model_not_covered
-from spsbench.models.seq2seq_lm import Encoded, OnnxSeq2SeqLM, Seq2SeqLM
-from spsbench.models.source import decoder_start, find, require_generative
-from spsbench.models.tokenizer import Border
-from spsbench.records import SamplingParams
 from tests.tiny_models import (
     BOS,
     EOS,
@@ -39,6 +22,23 @@ from tests.tiny_models import (
     save,
     save_seq2seq,
 )
+from transformers import DynamicCache, EncoderDecoderCache
+
+from spsbench.base.errors import UsageError
+from spsbench.base.records import SamplingParams
+from spsbench.decode.algorithms import start
+from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.rejection import accept_draft
+from spsbench.decode.sampling import UniformStream
+from spsbench.drafters.model import ModelDrafter
+from spsbench.drafters.registry import DRAFTERS
+from spsbench.law.enumeration import EXACT, Scene, worst_difference
+from spsbench.models.causal_lm import CausalLM, context_window, require_exact_rollback
+from spsbench.models.checkpoint import LoadedWeights
+from spsbench.models.loading import load, load_torch, model_not_covered
+from spsbench.models.seq2seq_lm import Encoded, OnnxSeq2SeqLM, Seq2SeqLM
+from spsbench.models.source import decoder_start, find, require_generative
+from spsbench.models.tokenizer import Border
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(greedy=True)
@@ -268,8 +268,8 @@ def test_lookup_copies_from_the_source() -> None:
     """The sequence begins with the source, so that drafters that copy find it."""
     assert DRAFTERS["lookup"].name == "lookup"
     prompt = BORDERS["t5"].opened([7, 8, 9, 10, EOS])
+    from spsbench.base.records import Spec
     from spsbench.drafters.registry import built
-    from spsbench.records import Spec
     from spsbench.testing import context_of
 
     drafter = built(DRAFTERS["lookup"], Spec("lookup"), context_of(TOKENS, GREEDY))

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_heads import save_head, save_small
-from tiny_models import TOKENS, config_of, make, pair_of, save
+from support.tiny_heads import save_head, save_small
+from support.tiny_models import TOKENS, config_of, make, pair_of, save
 from torch import Tensor
 
+from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.config.models import ONNXRUNTIME, QUANTISED, TORCH
-from spsbench.errors import UnavailableError, UsageError
 from spsbench.models.batched import StaticLM, require_same_answers
 from spsbench.models.causal_lm import CausalLM, require_exact_rollback, self_test
 from spsbench.models.checkpoint import LoadedWeights
@@ -342,7 +342,7 @@ def test_its_identity_is_that_of_its_files(tmp_path: Path) -> None:
 
 def test_a_shipped_draft_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target, draft = folders(tmp_path / "tiny", tiny())
-    monkeypatch.setattr("spsbench.paths.drafts_dir", lambda: tmp_path)
+    monkeypatch.setattr("spsbench.base.paths.drafts_dir", lambda: tmp_path)
     found = pair_of(target, "embedded:tiny/draft")
     assert (found.draft.name, found.draft.location) == ("embedded:tiny/draft", str(draft))
     assert isinstance(load(found, ONNXRUNTIME).draft, CausalLM)

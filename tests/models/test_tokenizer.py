@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import BOS, CHAT_TEMPLATE, EOS, config_of, make, make_tokenizer, save
+from support.tiny_models import BOS, CHAT_TEMPLATE, EOS, config_of, make, make_tokenizer, save
 
-from spsbench.errors import UsageError
+from spsbench.base.errors import UsageError
 from spsbench.models.source import find
 from spsbench.models.tokenizer import Tokenizer, check_same
 

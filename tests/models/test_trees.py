@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from onnx_variants import RELATIVE, VARIANTS, apart, tokens, variant
-from tiny_beam_models import loaded
-from tiny_models import WINDOW, config_of, make, over_onnx
+from support.onnx_variants import RELATIVE, VARIANTS, apart, tokens, variant
+from support.tiny_beam_models import loaded
+from support.tiny_models import WINDOW, config_of, make, over_onnx
 
+from spsbench.base.errors import UsageError
+from spsbench.base.paths import mini_dir
+from spsbench.base.records import SamplingParams
 from spsbench.decode import trees
 from spsbench.decode.algorithms import Loops, start, start_tree
 from spsbench.decode.beam import Node
@@ -23,14 +26,11 @@ from spsbench.decode.sampling import UniformStream
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.shape import Shape
 from spsbench.drafters.tree import ModelTreeDrafter
-from spsbench.errors import UsageError
 from spsbench.models import onnx_lm
 from spsbench.models.beam_lm import tree_of
 from spsbench.models.live_tree import Branches, LiveTree
 from spsbench.models.onnx_lm import OnnxLM
 from spsbench.models.torch_lm import TorchLM
-from spsbench.paths import mini_dir
-from spsbench.records import SamplingParams
 
 SAMPLING = SamplingParams(temperature=1.0, top_p=0.95)
 

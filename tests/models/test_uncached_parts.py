@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import ARCHITECTURES, MORE, SEQ2SEQ, TOKENS, config_of, make, make_seq2seq
+from support.tiny_models import ARCHITECTURES, MORE, SEQ2SEQ, TOKENS, config_of, make, make_seq2seq
 from torch import nn
 
 from spsbench.models.causal_lm import CausalLM

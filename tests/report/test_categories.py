@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
-from synthetic_run import gallery, measured
+from support.synthetic_run import gallery, measured
 
 from spsbench.report.html import page
 from spsbench.report.sections import render, show
-from spsbench.summary_types import CategoryPart, CategoryRow, Summary
+from spsbench.store.summary_types import CategoryPart, CategoryRow, Summary
 
 
 def row(arm: Any, **changes: Any) -> CategoryRow:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from spsbench.report.paper import gather_chen, render_chen, screen_chen
+from spsbench.parts.paper.report import gather_chen, render_chen, screen_chen
 
 
 def shown(page: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from synthetic_run import measured
+from support.synthetic_run import measured
 
 from spsbench.report import facts
 

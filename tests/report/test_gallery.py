@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from synthetic_run import gallery
+from support.synthetic_run import gallery
 
 from spsbench.report.figures import Gallery
 from spsbench.report.sections import figures

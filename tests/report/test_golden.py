@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from synthetic_run import gallery, measured
+from support.synthetic_run import gallery, measured
 
-from spsbench.axes import label
+from spsbench.base.axes import label
 from spsbench.report import results
 from spsbench.report.exports import to_csv, to_latex
 from spsbench.report.html import page

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_run import measured
+from support.synthetic_run import measured
 
 from spsbench.report.exports import escape, to_latex
 from spsbench.report.measured import Measured

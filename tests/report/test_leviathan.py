@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
+from spsbench.base.records import Interval
 from spsbench.law.theory import expected_tokens, walltime_factor
-from spsbench.records import Interval
-from spsbench.report import paper
-from spsbench.report.paper import draw, gather_leviathan, table1, walltime_row
-from spsbench.report.paper import render_leviathan as render
-from spsbench.report.paper import screen_leviathan as screen
+from spsbench.parts.paper import report as paper
+from spsbench.parts.paper.report import draw, gather_leviathan, table1, walltime_row
+from spsbench.parts.paper.report import render_leviathan as render
+from spsbench.parts.paper.report import screen_leviathan as screen
 
 # Of the twelve rows of the paper's Table 2, by equation 1.
 EXPECTED = (3.600, 4.161, 4.420, 2.574, 2.816, 2.572, 2.642, 3.143, 2.693, 2.081, 2.019, 2.049)

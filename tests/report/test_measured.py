@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from simulated_sweep import sweep
-from summarised import summarise
-from synthetic_run import measured
+from support.simulated_sweep import sweep
+from support.summarised import summarise
+from support.synthetic_run import measured
 
 from spsbench.report import judgement
-from spsbench.summary_types import ArmRow
+from spsbench.store.summary_types import ArmRow
 
 
 def test_a_series_says_its_batch() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from spsbench.axes import label
+from spsbench.base.axes import label
 from spsbench.report.sections import show
 
 Make = Callable[..., dict[str, Any]]

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import SMALL, call
+from support.commandline import SMALL, call
 
+from spsbench.parts.verify.outputs import at_most, rescored_outputs
 from spsbench.report import judgement
 from spsbench.stats.losslessness import UNBOUNDED
-from spsbench.verify.outputs import at_most, rescored_outputs
 
 ROOT = Path(__file__).parents[2]
 # Chance alone may give an arm more than all of what the best rule accepts, and that is said.

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from simulated_sweep import sweep
-from summarised import summarise
+from support.simulated_sweep import sweep
+from support.summarised import summarise
 
 from spsbench.report.sections import render, screen
 

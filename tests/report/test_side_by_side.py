@@ -6,7 +6,7 @@ import dataclasses
 import io
 
 from rich.console import Console
-from synthetic_run import measured
+from support.synthetic_run import measured
 
 from spsbench.report import results
 from spsbench.report.measured import Measured

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from synthetic_run import measured
+from support.synthetic_run import measured
 
 from spsbench.report.exports import lines, to_csv
 

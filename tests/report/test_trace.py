@@ -7,7 +7,7 @@ import io
 
 import pytest
 from rich.console import Console
-from synthetic_run import WORDS, measured
+from support.synthetic_run import WORDS, measured
 
 from spsbench.report.trace import Token, TraceWriter, shown_text, traces, visible
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import ALONE, BRIEF, Result, call
+from support.commandline import ALONE, BRIEF, Result, call
 
-from spsbench.errors import UsageError
-from spsbench.records import Arm, SamplingParams, Spec
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Arm, SamplingParams, Spec
 from spsbench.runner import claims as module
 from spsbench.runner.claims import claims
 

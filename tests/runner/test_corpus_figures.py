@@ -7,7 +7,7 @@ from typing import Any, cast
 import pandas as pd
 import pytest
 
-from spsbench.records import Generation, Prompt, Sample
+from spsbench.base.records import Generation, Prompt, Sample
 from spsbench.runner.finalize import _corpus_figures
 from spsbench.stats.corpus import CorpusMetric
 from spsbench.tasks.metrics.kind import MetricKind

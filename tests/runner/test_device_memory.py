@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from commandline import ALONE, call
+from support.commandline import ALONE, call
 from support.device import emulated
 
 from spsbench.models import loading

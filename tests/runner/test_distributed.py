@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
+from spsbench.base.environment import describe_environment
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Generation, Prompt, Sample
 from spsbench.config import resolve
-from spsbench.environment import describe_environment
-from spsbench.errors import UsageError
 from spsbench.models.memory import weight_bytes
-from spsbench.records import Generation, Prompt, Sample
 from spsbench.report import facts
 from spsbench.runner.conditions import software_of, with_sharing
 from spsbench.runner.distributed import (
@@ -28,7 +28,7 @@ from spsbench.runner.stopping import all_turns
 from spsbench.runner.worker import Introduction
 from spsbench.stats.conditions import unlike, unlike_workers
 from spsbench.store import RunStore
-from spsbench.summary_types import Conditions, Summary
+from spsbench.store.summary_types import Conditions, Summary
 
 HERE = describe_environment()
 SOFTWARE = software_of(HERE, quantised=False)

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Arm, BeamParams, Request, SamplingParams
 from spsbench.config import resolve
 from spsbench.config.models import ONNXRUNTIME, TORCH
 from spsbench.decode.clock import FakeClock
 from spsbench.engines.cuda_graph import CaptureFailed, uncaptured
-from spsbench.errors import UsageError
 from spsbench.models import memory as weights
 from spsbench.models.pair import Pair, find_pair, load_pair
-from spsbench.records import Arm, BeamParams, Request, SamplingParams
 from spsbench.runner.engines import NO_GRAPHS, EngineFactory, stock_roles
 from spsbench.runner.plan import plan
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 import torch
-from commandline import SMALL, call, journal
+from support.commandline import SMALL, call, journal
 
+from spsbench.base.errors import DeviceFault, SpsbenchError, UsageError
+from spsbench.base.records import Request, SamplingParams
 from spsbench.decode.clock import SystemClock
 from spsbench.engines.local import BatchedEngine, EagerEngine
-from spsbench.errors import DeviceFault, SpsbenchError, UsageError
 from spsbench.models.causal_lm import require_exact_rollback
 from spsbench.models.faults import TAKES_LESS, is_out_of_memory, settle, shortage
 from spsbench.models.hf_errors import typed_error
-from spsbench.records import Request, SamplingParams
 from spsbench.runner.engines import answers
 
 SHORT = "CUDA out of memory. Tried to allocate 594.00 MiB. GPU 0 has a total capacity of 23.00 GiB of which"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_models import BOS, CHAT_TEMPLATE, EOS, config_of, make, make_tokenizer, save
+from support.tiny_models import BOS, CHAT_TEMPLATE, EOS, config_of, make, make_tokenizer, save
 
 from spsbench.config.resolve import resolve
 from spsbench.runner.plan import Plan, plan

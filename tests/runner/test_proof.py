@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from commandline import SMALL, call, journal
+from support.commandline import SMALL, call, journal
 
+from spsbench.base.records import Arm, BeamParams, SamplingParams
 from spsbench.engines import rescore
-from spsbench.records import Arm, BeamParams, SamplingParams
 from spsbench.report import judgement
 from spsbench.runner import proof
 from spsbench.runner.proof import PROOF_SAMPLING, proof_arms, proof_prompts

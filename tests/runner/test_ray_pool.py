@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spsbench.errors import SpsbenchError, UnavailableError
+from spsbench.base.errors import SpsbenchError, UnavailableError
 from spsbench.runner.worker import Answer, Block, Free, Item, Lost, RayPool, _places
 
 ray = pytest.importorskip("ray")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from commandline import SMALL, call
+from support.commandline import SMALL, call
 
+from spsbench.base.records import Arm, SamplingParams, Spec
 from spsbench.engines.buffer import MOST_BYTES, PORTION_BYTES
 from spsbench.models import memory
-from spsbench.records import Arm, SamplingParams, Spec
 from spsbench.runner import room
 from spsbench.runner.room import Room, room_of
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import config_of, make, pair_of, save, save_seq2seq
+from support.tiny_models import config_of, make, pair_of, save, save_seq2seq
 from torch.distributed import DistStoreError
 
-from spsbench.cluster import started
+from spsbench.base.cluster import started
+from spsbench.base.errors import UsageError
 from spsbench.config import resolve
-from spsbench.errors import UsageError
 from spsbench.models import tensor_parallel as ranks
 from spsbench.models.tensor_parallel import Meter, Ranks, checksum, require_splittable
 from spsbench.runner import plan

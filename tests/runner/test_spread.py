@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from spsbench.errors import SpsbenchError
-from spsbench.records import Arm, Prompt, SamplingParams
+from spsbench.base.errors import SpsbenchError
+from spsbench.base.records import Arm, Prompt, SamplingParams
 from spsbench.runner.stopping import derive_seed, turns
 from spsbench.runner.worker import MOST_LOST, Answer, Block, Free, Item, Lost, hand_out, measuring
 from spsbench.store import Key

@@ -10,13 +10,13 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from commandline import SMALL, call
+from support.commandline import SMALL, call
 
+from spsbench.base.records import Arm, SamplingParams
 from spsbench.config import resolve
 from spsbench.config.models import TORCH
 from spsbench.law.rederive import own_law
 from spsbench.models.pair import Pair, find_pair, load_pair
-from spsbench.records import Arm, SamplingParams
 from spsbench.runner import proof
 from spsbench.store import Frames, read_frames
 

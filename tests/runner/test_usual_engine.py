@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from commandline import BRIEF
+from support.commandline import BRIEF
 from support.device import emulated
 
 from spsbench.config import RunConfig, resolve

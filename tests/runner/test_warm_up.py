@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from commandline import SMALL, call
+from support.commandline import SMALL, call
 
 from spsbench.engines.local import EagerEngine
 from spsbench.models.faults import TAKES_LESS

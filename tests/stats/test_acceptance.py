@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spsbench.errors import SpsbenchError
+from spsbench.base.errors import SpsbenchError
 from spsbench.stats.acceptance import LEGEND, PER_POSITION, acceptance, disagreement, share_of_optimum
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 from scipy.stats import t
 
-from spsbench.records import Speedup
+from spsbench.base.records import Speedup
 from spsbench.stats.anytime import (
     EXPECTABLE,
     FEWEST,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from simulated_sweep import sweep
-from summarised import summarise
+from support.simulated_sweep import sweep
+from support.summarised import summarise
 
 
 def categorised(sizes: dict[str | None, int], **info: Any) -> Any:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from simulated_sweep import sweep
-from summarised import arms_in
+from support.simulated_sweep import sweep
+from support.summarised import arms_in
 
 from spsbench.stats import comparison
 from spsbench.stats.comparison import Side, compare, matched, slower, undecided

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from simulated_sweep import sweep
-from summarised import summarise
+from support.simulated_sweep import sweep
+from support.summarised import summarise
 
 from spsbench.report.sections import render
 from spsbench.stats.certainty import OVER_TIME

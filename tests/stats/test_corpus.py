@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from summarised import summarise
+from support.summarised import summarise
 
 from spsbench.report import judgement, results
 from spsbench.report.tables import IN_FULL

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from commandline import SMALL, call
 from rich.console import Console
-from summarised import summarise
+from support.commandline import SMALL, call
+from support.summarised import summarise
 
-from spsbench.energy import FoundMeter
+from spsbench.base.energy import FoundMeter
 from spsbench.report.sections import render, screen
 
 Frame = pd.DataFrame

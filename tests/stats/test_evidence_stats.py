@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 import torch
 from scipy.stats import power_divergence
-from simulated_evidence import rescored, run, samples, sequence
+from support.simulated_evidence import rescored, run, samples, sequence
 
+from spsbench.base.errors import SpsbenchError
+from spsbench.base.records import SamplingParams
 from spsbench.decode.sampling import draw, warp
-from spsbench.errors import SpsbenchError
 from spsbench.law.evidence import BINS, MIXTURES, POWERS, evidence
-from spsbench.records import SamplingParams
 from spsbench.stats import evidence_stats
 from spsbench.stats.evidence_stats import g_statistic, survival
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from simulated_sweep import sweep
-from summarised import summarise
+from support.simulated_sweep import sweep
+from support.summarised import summarise
 
 from spsbench.stats.latency import tails
 

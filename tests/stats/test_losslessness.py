@@ -8,7 +8,7 @@ from typing import Any, cast
 import pandas as pd
 import pytest
 import torch
-from simulated_evidence import rescored, run, samples
+from support.simulated_evidence import rescored, run, samples
 
 from spsbench.law.evidence import evidence
 from spsbench.stats.losslessness import (
@@ -20,7 +20,7 @@ from spsbench.stats.losslessness import (
     identity,
     losslessness,
 )
-from spsbench.summary_types import ArmRow, Decisions
+from spsbench.store.summary_types import ArmRow, Decisions
 
 ARM = "sps-k4-nucleus"
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from simulated_sweep import DRAFT_S, TARGET_S, sweep
-from summarised import summarise
+from support.simulated_sweep import DRAFT_S, TARGET_S, sweep
+from support.summarised import summarise
 
 from spsbench.report.judgement import sentences
 from spsbench.stats.predict.costs import prediction

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spsbench.records import Speedup
+from spsbench.base.records import Speedup
 from spsbench.stats.speedup import PairedTimes, pair_processes, speedup, speedup_over_processes
 
 Make = Callable[..., pd.DataFrame]

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spsbench.records import Speedup
+from spsbench.base.records import Speedup
 from spsbench.stats.speedup import PairedTimes, drifted, finished, halves, pair, share_slower, speedup
 
 Make = Callable[..., pd.DataFrame]

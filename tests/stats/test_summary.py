@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from simulated_evidence import rescored, run
-from summarised import summarise
+from support.simulated_evidence import rescored, run
+from support.summarised import summarise
 
 Make = Callable[..., pd.DataFrame]
 

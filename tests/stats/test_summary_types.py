@@ -9,11 +9,11 @@ from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_t
 
 import pandas as pd
 import pytest
-from simulated_sweep import sweep
-from summarised import summarise
-from synthetic_run import measured
+from support.simulated_sweep import sweep
+from support.summarised import summarise
+from support.synthetic_run import measured
 
-from spsbench.summary_types import Summary
+from spsbench.store.summary_types import Summary
 
 ENERGY = {"source": "RAPL (package-0)", "update_s": 0.001, "reason": None}
 MODELS = {"target": {"parameters": 8_000_000, "dtype": "float32"}, "draft": {"parameters": 800_000}}

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from spsbench.records import Arm, Interval, SamplingParams
+from spsbench.base.records import Arm, Interval, SamplingParams
 from spsbench.report.results import surface_sentences
 from spsbench.stats.summary import summarise
 from spsbench.stats.surface import pays_up_to, surfaces
-from spsbench.summary_types import Summary
+from spsbench.store.summary_types import Summary
 
 NUCLEUS = SamplingParams(top_p=0.8)
 WAVES, PROMPTS = 12, 8

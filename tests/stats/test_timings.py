@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from spsbench.records import Arm, SamplingParams
+from spsbench.base.records import Arm, SamplingParams
 from spsbench.stats.anytime import Timings
 from spsbench.stats.speedup import pair
 

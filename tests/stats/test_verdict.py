@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pandas as pd
 import pytest
-from simulated_sweep import TARGET_S, sweep
-from summarised import summarise
+from support.simulated_sweep import TARGET_S, sweep
+from support.summarised import summarise
 
 from spsbench.stats.certainty import Certainty
 from spsbench.stats.predict.verdict import halves, verdicts

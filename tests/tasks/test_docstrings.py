@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.errors import UnavailableError
+from spsbench.base.errors import UnavailableError
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.docstrings import names_in, read_docstrings
 from spsbench.tasks.task import TextTokenizer

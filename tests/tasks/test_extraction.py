@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commandline import SMALL, call
-from tiny_models import CHAT_TEMPLATE, config_of, make, make_tokenizer, save
+from support.commandline import SMALL, call
+from support.tiny_models import CHAT_TEMPLATE, config_of, make, make_tokenizer, save
 
-from spsbench.cli.paper import OF_BOTH, OF_CHEN, PARTS, settings
+from spsbench.parts.paper.command import OF_BOTH, OF_CHEN, PARTS, settings
 from spsbench.stats.comparison import reasons
 
 ROW = {

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from spsbench.errors import UsageError
-from spsbench.paths import data_dir
-from spsbench.records import Prompt
+from spsbench.base.errors import UsageError
+from spsbench.base.paths import data_dir
+from spsbench.base.records import Prompt
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.task import TextTokenizer
 from spsbench.tasks.text import sentence_per_line

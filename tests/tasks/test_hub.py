@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spsbench.errors import UnavailableError
+from spsbench.base.errors import UnavailableError
 from spsbench.models import hf_errors
 from spsbench.tasks.catalogue import load_task
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from spsbench.errors import UnavailableError, UsageError
-from spsbench.records import Prompt
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.records import Prompt
 from spsbench.tasks.answers import ExtractionChoice
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.task import TextTokenizer

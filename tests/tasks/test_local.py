@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.errors import UnavailableError, UsageError
+from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.tasks.sources import read_rows, sibling_train
 
 ROWS = [{"id": "a", "document": "One.", "summary": "1"}, {"id": "b", "document": "Zwö.", "summary": "2"}]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spsbench.errors import UnavailableError, UsageError
-from spsbench.paths import data_dir
-from spsbench.records import Prompt
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.paths import data_dir
+from spsbench.base.records import Prompt
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.metrics.kind import MetricFault, MetricKind, Sums, corpus_figure, scores
 from spsbench.tasks.metrics.registry import METRICS, metric_kinds

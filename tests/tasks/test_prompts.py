@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.records import Prompt, SamplingParams
 from spsbench.cli.settings import _as_before
 from spsbench.config import resolve
 from spsbench.engines.arms import task_and_arms
-from spsbench.errors import UnavailableError, UsageError
-from spsbench.records import Prompt, SamplingParams
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.prompts import PromptsTask, read_prompts_file
 from spsbench.tasks.task import TextTokenizer

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from spsbench.errors import UnavailableError, UsageError
-from spsbench.records import Example, SamplingParams
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.records import Example, SamplingParams
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.kind import PythonTask, TaskKind
 from spsbench.tasks.metrics.registry import metric_kinds

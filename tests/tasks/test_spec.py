@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from spsbench.errors import UsageError
-from spsbench.records import SamplingParams
+from spsbench.base.errors import UsageError
+from spsbench.base.records import SamplingParams
 from spsbench.tasks.spec import read_spec
 
 GOOD = {

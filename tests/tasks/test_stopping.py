@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spsbench.base.records import FinishReason, Request, SamplingParams
 from spsbench.decode.stopping import StopRule
-from spsbench.records import FinishReason, Request, SamplingParams
 
 EOS = 0
 # Byte-level tokens, some of them parts of the two- and three-byte characters "é" and "€".

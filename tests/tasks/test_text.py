@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from spsbench.errors import UnavailableError, UsageError
+from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.metrics.builtin import final_number
 from spsbench.tasks.task import TextTokenizer

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spsbench.errors import SpsbenchError, UnavailableError, UsageError
-from spsbench.paths import data_dir
-from spsbench.records import SamplingParams
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.base.paths import data_dir
+from spsbench.base.records import SamplingParams
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.task import TextTokenizer
 

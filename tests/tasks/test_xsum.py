@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from spsbench.errors import UnavailableError, UsageError
-from spsbench.records import Prompt
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.records import Prompt
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.task import TaskData, TextTokenizer
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from spsbench.paths import mini_dir
+from spsbench.base.paths import mini_dir
 from training.answers import GREEDY, Job, Sampling, acceptance, generate, r_prime, text_of, warped
 from training.model import Shape, build
 

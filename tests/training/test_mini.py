@@ -8,7 +8,7 @@ import pytest
 from safetensors import safe_open
 from transformers import AutoConfig, AutoTokenizer
 
-from spsbench.paths import mini_dir
+from spsbench.base.paths import mini_dir
 from training.gates import passes, rows_of, shipped_bytes
 from training.model import DRAFT, TARGET, Shape
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from spsbench.paths import mini_dir
+from spsbench.base.paths import mini_dir
 from training.corpus import draw_context, encode
 from training.gates import Gate, difference_interval, passes, ratio_interval, rouge2, table
 from training.tasks import write_tasks

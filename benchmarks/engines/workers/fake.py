@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-from spsbench.engines.external.protocol import Answer, Ask, Described, Load
-from spsbench.engines.external.serving import serve, until_stop
+from spsbench.base.protocol import Answer, Ask, Described, Load
+from spsbench.parts.external.serving import serve, until_stop
 
 
 class Fake:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spsbench.engines.external.protocol import LENGTH, STOP, Answer, Ask, Described, Load
-from spsbench.engines.external.serving import serve
+from spsbench.base.protocol import LENGTH, STOP, Answer, Ask, Described, Load
+from spsbench.parts.external.serving import serve
 
 
 class Ours:
@@ -40,7 +40,7 @@ class Ours:
 
     def generate(self, ask: Ask) -> Answer:
         """Every token is decoded: the prompt's last token is left pending by our prefill."""
-        from spsbench.records import Request
+        from spsbench.base.records import Request
 
         request = Request(
             tuple(ask.prompt_ids), ask.max_new_tokens, tuple(ask.stop), self._arm.sampling, seed=0

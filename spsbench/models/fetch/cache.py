@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from spsbench.base.errors import SpsbenchError, UnavailableError
+from spsbench.base.files import write_json
+from spsbench.base.paths import data_dir
+from spsbench.base.plugins import unknown
 from spsbench.config.addresses import NotThere, Unreachable, host_of
 from spsbench.config.files import read_yaml, validate
-from spsbench.errors import SpsbenchError, UnavailableError
-from spsbench.files import write_json
-from spsbench.paths import data_dir
-from spsbench.plugins import unknown
 
 if TYPE_CHECKING:
     from spsbench.models.fetch.http import Http

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.axes import label, place
+from spsbench.base.axes import label, place
 from spsbench.report.figures import style
 from spsbench.report.figures.style import Drawing, FigureSkipped, Plate, printed, quiet, stacked
 from spsbench.report.measured import Measured, Series
 from spsbench.report.results import batch_sizes, surface_title
 from spsbench.report.wording import full_name, milliseconds, phase_ms, printable, speedup
-from spsbench.summary_types import ArmPrediction, ArmRow, LoopLine, RatioInterval, Surface
+from spsbench.store.summary_types import ArmPrediction, ArmRow, LoopLine, RatioInterval, Surface
 
 if TYPE_CHECKING:
     import pandas as pd

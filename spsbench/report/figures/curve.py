@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spsbench.records import Interval
+from spsbench.base.records import Interval
 from spsbench.report.figures import style
 
 

@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.files import replacing
+from spsbench.base.files import replacing
 from spsbench.report.facts import prompts
 from spsbench.report.measured import Measured
 from spsbench.report.wording import counted, models, title

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
     from markupsafe import Markup
 
-    from spsbench.summary_types import Summary
+    from spsbench.store.summary_types import Summary
 
 
 def render(lines: Sequence[str], prefix: str = "") -> tuple[str, str, Markup]:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spsbench.axes import FIXED, MODEL, identity, place, series, series_axes, unusual
+from spsbench.base.axes import FIXED, MODEL, identity, place, series, series_axes, unusual
 from spsbench.law import theory
 from spsbench.law.text_loops import Floats, accepted_by_token, anchored, loops_over
 from spsbench.stats.bootstrap import pooled_ratio
 from spsbench.stats.predict.whatif import KS, WhatIf, leviathan
 from spsbench.stats.speedup import column, pair, shown, speedup
-from spsbench.summary_types import (
+from spsbench.store.summary_types import (
     Acceptance,
     AdaptiveGain,
     ArmPrediction,

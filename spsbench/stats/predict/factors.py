@@ -12,12 +12,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spsbench.axes import identity, label, series
+from spsbench.base.axes import identity, label, series
 from spsbench.law.theory import expected_tokens
 from spsbench.stats.predict.costs import loop_cost
 from spsbench.stats.predict.whatif import KS, MOST_K, WhatIf, alpha_needed, c_allowed, independent
 from spsbench.stats.speedup import ArmSums, arm_sums, in_both, loops_of
-from spsbench.summary_types import ArmFactors, ArmPrediction, ArmRow, BreakEven, Factor, Residual
+from spsbench.store.summary_types import ArmFactors, ArmPrediction, ArmRow, BreakEven, Factor, Residual
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from spsbench.axes import identity, series
+from spsbench.base.axes import identity, series
 from spsbench.law.theory import union_share
 from spsbench.stats.bootstrap import ratio
 from spsbench.stats.speedup import finished
-from spsbench.summary_types import ArmCeiling, ArmRow, Ceiling, ModelBytes, Regime
+from spsbench.store.summary_types import ArmCeiling, ArmRow, Ceiling, ModelBytes, Regime
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from spsbench.axes import axes, identity
+from spsbench.base.axes import axes, identity
 from spsbench.stats.certainty import Certainty, time_half_width, with_error
 from spsbench.stats.predict import FEWEST_PROMPTS
 from spsbench.stats.speedup import PairedTimes, finished, shown, speedup
-from spsbench.summary_types import (
+from spsbench.store.summary_types import (
     AgainstBest,
     ArmFactors,
     ArmRow,

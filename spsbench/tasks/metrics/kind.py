@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from spsbench.errors import SpsbenchError
+from spsbench.base.errors import SpsbenchError
 
 T = TypeVar("T")
 Texts = Sequence[str]

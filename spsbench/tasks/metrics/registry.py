@@ -11,8 +11,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from spsbench.errors import SpsbenchError, UnavailableError, UsageError
-from spsbench.plugins import Registry
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.base.plugins import Registry
 from spsbench.tasks.metrics.builtin import KINDS
 from spsbench.tasks.metrics.kind import MetricKind, Texts
 

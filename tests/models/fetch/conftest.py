@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fake_index import FakeIndex, set_up
-from tiny_gguf import tiny_llama, write_gguf
+from support.fake_index import FakeIndex, set_up
+from support.tiny_gguf import tiny_llama, write_gguf
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fake_index import FakeIndex
-from tiny_gguf import write_wheel
+from support.fake_index import FakeIndex
+from support.tiny_gguf import write_wheel
 
-from spsbench.errors import UnavailableError, UsageError
+from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.models.converted import folder_of_package
 from spsbench.models.fetch.cache import watched_by
 from spsbench.models.source import find

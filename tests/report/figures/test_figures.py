@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.text import Text
-from synthetic_run import gallery, measured
+from support.synthetic_run import gallery, measured
 
 from spsbench.report import figures
 from spsbench.report.figures import draw, style

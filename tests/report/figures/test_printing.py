@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from synthetic_run import gallery, measured
+from support.synthetic_run import gallery, measured
 
-from spsbench.errors import SpsbenchError
+from spsbench.base.errors import SpsbenchError
 from spsbench.report import figures
 from spsbench.report.figures.style import (
     NARROW_IN,

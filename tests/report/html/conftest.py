@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browsing import opened
+from support.browsing import opened
 
 
 @pytest.fixture(scope="package")

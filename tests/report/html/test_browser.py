@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import needs_browser
-from synthetic_run import gallery, measured
+from support.browsing import needs_browser
+from support.synthetic_run import gallery, measured
 
 from spsbench.report.html import page
 

@@ -8,7 +8,7 @@ import hashlib
 import re
 from html.parser import HTMLParser
 
-from synthetic_run import gallery, measured
+from support.synthetic_run import gallery, measured
 
 from spsbench.report.figures import Gallery
 from spsbench.report.html import page

@@ -9,8 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import PAPER_PX, needs_browser, off_paper, printed, seen_as, small_text, too_wide, violations
-from synthetic_run import gallery, measured, of_many_kinds
+from support.browsing import (
+    PAPER_PX,
+    needs_browser,
+    off_paper,
+    printed,
+    seen_as,
+    small_text,
+    too_wide,
+    violations,
+)
+from support.synthetic_run import gallery, measured, of_many_kinds
 
 from spsbench.report.figures import Gallery, draw
 from spsbench.report.html import page

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_run import make_run
+from support.synthetic_run import make_run
 
 from spsbench.law.text_loops import anchored, loops_over
 from spsbench.stats.predict.costs import replayed
@@ -17,7 +17,7 @@ from spsbench.stats.predict.factors import residual_cause, residual_factors
 from spsbench.stats.summary import summarise
 from spsbench.store import read_frames
 from spsbench.store.opening import read_run
-from spsbench.summary_types import ArmRow
+from spsbench.store.summary_types import ArmRow
 
 TEXTS = {f"p{i}": np.random.default_rng(i).uniform(0.2, 1.0, 15 + i) for i in range(6)}
 

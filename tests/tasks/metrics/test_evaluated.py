@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.tasks.metrics.kind import corpus_figure, scores
 from spsbench.tasks.metrics.registry import metric_kinds
 

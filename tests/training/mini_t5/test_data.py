@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spsbench.paths import mini_dir
+from spsbench.base.paths import mini_dir
 from training.gates import rows_of
 from training.mini_t5.english import english
 from training.mini_t5.examples import draw_example

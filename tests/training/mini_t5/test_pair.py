@@ -9,8 +9,8 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from spsbench.base.paths import embedded_dir, mini_dir
 from spsbench.config.files import load_pair
-from spsbench.paths import embedded_dir, mini_dir
 from training.gates import rows_of, shipped_bytes
 from training.mini_t5.examples import TRANSLATE
 from training.mini_t5.gates import MEGABYTES

@@ -1,0 +1,1 @@
+"""What every room stands on: errors, files, records, axes, plugins and the environment."""

@@ -1,0 +1,261 @@
+"""Files of a folder that may be somebody else's: whole or not there, never a link; and the folder's lock."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import io
+import json
+import math
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
+
+_FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+_UNFINISHED = re.compile(r"\..+\.tmp")
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a file has the name of a new version that has not taken its place."""
+    return _UNFINISHED.fullmatch(name) is not None
+
+
+@contextlib.contextmanager
+def folder_of(path: Path, below: Path | None = None) -> Iterator[int]:
+    """Yield the descriptor of a file's folder; those below ``below`` are made and are never links."""
+    below = path.parent if below is None else below
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    descriptor = os.open(below, flags)
+    try:
+        for part in path.parent.relative_to(below).parts:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, dir_fd=descriptor)
+            try:
+                inner = os.open(part, flags | os.O_NOFOLLOW, dir_fd=descriptor)
+            except OSError as problem:
+                raise (_irregular(path.parent) if problem.errno in _NO_FILE else problem) from None
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def ordinary(path: str | Path, flags: int, below: Path | None = None) -> int:
+    """Open a file of a run directory; an ``opener`` for ``open``. It never waits and never follows a link."""
+    path = Path(path)
+    with folder_of(path, below) as folder:
+        safe = flags & ~os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        try:
+            descriptor = os.open(path.name, safe, 0o666, dir_fd=folder)
+        except OSError as problem:
+            raise (_irregular(path) if problem.errno in _NO_FILE else problem) from None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise _irregular(path)
+        if flags & (os.O_WRONLY | os.O_RDWR) and found.st_nlink > 1:
+            why = f"{path} has a second name, by which another file would be written."
+            raise UsageError(why, remedy="Replace it by a copy of itself.")
+        if flags & os.O_TRUNC:
+            os.ftruncate(descriptor, 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+_NO_FILE = (errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.EISDIR)
+
+
+def _irregular(path: Path) -> UsageError:
+    return UsageError(
+        f"{path} is a link or no ordinary file, and is neither read nor written.",
+        remedy="Remove it, or put what it stands for in its place.",
+    )
+
+
+LONGEST_LINE_BYTES = 64 << 20
+"""Of a file that others wrote: some benchmarks write all that they know as one line."""
+_UNPACKED_BYTES, _UNPACKED_TIMES = 64 << 20, 100
+
+
+class _Bounded(io.RawIOBase):
+    """Refuses lines that are too long, and what unpacks to far more than any text does."""
+
+    def __init__(self, file: BinaryIO, most_bytes: float) -> None:
+        self._file, self._left, self._line = file, most_bytes, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+    def readinto(self, into: Any) -> int:
+        part = self._file.read(len(into))
+        into[: len(part)] = part
+        self._left -= len(part)
+        if self._left < 0:
+            raise OSError(errno.EFBIG, f"it unpacks to more than {_UNPACKED_TIMES} times its size")
+        ends = [place + 1 for place in (part.find(b"\n"), part.rfind(b"\n")) if place >= 0]
+        if self._line + (ends[0] if ends else len(part)) > LONGEST_LINE_BYTES:
+            raise OSError(errno.EFBIG, f"it has a line of more than {LONGEST_LINE_BYTES >> 20} MB")
+        self._line = len(part) - ends[-1] if ends else self._line + len(part)
+        return len(part)
+
+
+def opened(path: Path) -> BinaryIO:
+    """Open a file of lines that a user names, unpacked if it ends in .gz; OSError where a bound is passed."""
+    import gzip  # not at the top: every command imports this file
+
+    if path.suffix != ".gz":
+        return io.BufferedReader(_Bounded(path.open("rb"), math.inf))
+    most = max(_UNPACKED_BYTES, _UNPACKED_TIMES * path.stat().st_size)
+    return io.BufferedReader(_Bounded(gzip.open(path), most))  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def lines_of(path: Path, flag: str) -> Iterator[io.TextIOWrapper]:
+    """Open a file of text that a user names, unpacked if it ends in .gz; ``flag`` is for the errors."""
+    try:
+        with opened(path) as file, io.TextIOWrapper(file, encoding="utf-8") as lines:
+            yield lines
+    except (OSError, EOFError, UnicodeDecodeError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise UnavailableError(f"{path} cannot be read ({reason}).", flag=flag) from error
+
+
+@contextlib.contextmanager
+def replacing(path: Path, below: Path | None = None) -> Iterator[BinaryIO]:
+    """Give a file to write to; what was written there then replaces ``path`` durably and at once."""
+    new = f".{path.name}.{secrets.token_hex(8)}.tmp"
+    try:
+        with folder_of(path, below) as folder:
+            with contextlib.suppress(FileNotFoundError):
+                if not stat.S_ISREG(os.lstat(path.name, dir_fd=folder).st_mode):
+                    raise _irregular(path)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            try:
+                with os.fdopen(os.open(new, flags, 0o666, dir_fd=folder), "wb") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(new, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(new, dir_fd=folder)
+                raise
+            os.fsync(folder)
+    except OSError as problem:
+        raise disk_error(path, problem) from problem
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in UTF-8, atomically."""
+    with replacing(path) as new:
+        # A path that is not UTF-8, from a folder of another age, is named by its bytes.
+        new.write(text.encode(errors="backslashreplace"))
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON that people can read, atomically; see ``plain`` for what may be in it."""
+    write_text(path, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+
+
+def read_json(path: Path, flag: str) -> dict[str, Any]:
+    """The object in a JSON file of a run directory."""
+    try:
+        with open(path, "rb", opener=ordinary) as file:
+            content = json.load(file)
+    except OSError as problem:
+        why = f"{path} cannot be read ({problem.strerror})."
+        raise UsageError(why, flag=flag, remedy="Name the directory of a run.") from problem
+    except (ValueError, RecursionError) as problem:
+        remedy = "Restore the file or start a new run."
+        raise UsageError(f"{path} is damaged ({problem}).", flag=flag, remedy=remedy) from problem
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} is damaged (no object).", flag=flag, remedy="Name the directory of a run.")
+    return content
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON knows it: dataclasses, tuples, paths and numpy become plain, NaN becomes null."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(inner) for inner in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def disk_error(path: Path, problem: OSError) -> SpsbenchError:
+    """The error for a file that could not be written while a command was under way."""
+    folder = next((folder for folder in path.parents if (folder / "run.json").is_file()), None)
+    again = "repeat the command" if folder is None else f"continue with `spsbench run --resume {folder}`"
+    first = "Make the folder writable" if problem.errno in _FORBIDDEN else "Make room"
+    return SpsbenchError(
+        f"{path} could not be written ({problem.strerror or problem}).",
+        remedy=f"{first}, then {again}; nothing finished is lost.",
+    )
+
+
+def make_folder(folder: Path, flag: str) -> None:
+    """Make a folder and those above it, if need be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise unwritable(folder, problem, flag) from problem
+
+
+LOCK_NAME = ".spsbench.lock"
+
+
+def acquire_lock(directory: Path, flag: str) -> int:
+    """Lock a run directory for this process until the returned descriptor is closed or the process ends.
+
+    The kernel holds the lock, so a killed process leaves none behind.
+    """
+    path = directory / LOCK_NAME
+    try:
+        descriptor = ordinary(path, os.O_RDWR | os.O_CREAT)
+    except OSError as problem:
+        raise unwritable(directory, problem, flag) from problem
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for left in directory.iterdir():
+            if is_unfinished(left.name):  # by a kill
+                left.unlink()
+    except BlockingIOError:
+        os.close(descriptor)
+        remedy = "Wait for it or name another directory."
+        raise UsageError(f"another process is writing to {directory}.", flag=flag, remedy=remedy) from None
+    except OSError as problem:
+        os.close(descriptor)
+        raise unwritable(directory, problem, flag) from problem
+    return descriptor
+
+
+def unwritable(directory: Path, problem: OSError, flag: str) -> UsageError:
+    """The error for a directory that a run cannot write to."""
+    return UsageError(
+        f"{directory} cannot be written to ({problem.strerror or problem}).",
+        flag=flag,
+        remedy="Name a directory that can be.",
+    )

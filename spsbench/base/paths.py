@@ -1,0 +1,59 @@
+"""Where things live: the packaged data of a wheel or the folders of a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, get_args
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+EMBEDDED = "embedded:"
+"""Names of models inside the package begin with it."""
+
+PairFolder = Literal["mini", "mini_t5"]
+"""Folders of the embedded pairs; a pair is named like its folder, with hyphens."""
+
+DataKind = Literal[
+    "tasks", "configs/pairs", "configs/protocols", "configs/packages", "configs/engines", "configs/papers"
+]
+
+
+def data_dir(kind: DataKind) -> Path:
+    """Folder of the shipped YAML files of one kind.
+
+    In a wheel they lie in ``spsbench/_data``; in a checkout (or an editable install) at the top
+    level, where people read and edit them.
+    """
+    packaged = _PACKAGE / "_data" / kind
+    return packaged if packaged.is_dir() else _PACKAGE.parent / kind
+
+
+def drafts_dir() -> Path:
+    """Folder of the shipped drafts, one folder a target."""
+    return _PACKAGE / "drafts"
+
+
+def mini_dir(folder: PairFolder = "mini") -> Path:
+    """Folder of an embedded pair, ``mini`` unless named: its models and the synthetic task data."""
+    return _PACKAGE / folder
+
+
+def mini_dirs() -> dict[str, Path]:
+    """Folders of all embedded pairs by the pair's name."""
+    return {folder.replace("_", "-"): mini_dir(folder) for folder in get_args(PairFolder)}
+
+
+def embedded_dir(name: str) -> Path | None:
+    """Folder of a model inside the package by its name, ``embedded:SET/PART``; None of another name.
+
+    A set is an embedded pair, see ``mini_dirs``, or else a folder of drafts that were trained for one target.
+    """
+    if not name.startswith(EMBEDDED):
+        return None
+    group, _, part = name.removeprefix(EMBEDDED).partition("/")
+    return mini_dirs().get(group, drafts_dir() / group) / part
+
+
+def results_dir() -> Path:
+    """Folder under which runs get their own directories: ``results`` of the current directory."""
+    return Path("results")

@@ -1,0 +1,316 @@
+"""``spsbench audit`` of texts that are there: a file, what others gave as evidence, a server's log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.base.errors import GateFailed, UsageError, as_typed
+from spsbench.base.files import make_folder
+from spsbench.base.plugins import unknown
+from spsbench.cli import options, values
+from spsbench.cli.console import present, say
+from spsbench.config import resolve
+from spsbench.parts.audit.command import PLAIN, conclude, print_rows, watch
+
+if TYPE_CHECKING:
+    import torch
+
+    from spsbench.config import RunConfig
+    from spsbench.models.causal_lm import CausalLM
+    from spsbench.models.source import ModelSource
+    from spsbench.parts.audit.evidence_file import Header, Texts
+    from spsbench.parts.audit.follow import State
+    from spsbench.parts.audit.free_evidence import FreeEvidence
+    from spsbench.runner.foreign_texts import Audit, Reader
+
+
+def _config_of_file(path: Path, flag: str, params: Mapping[str, Any]) -> RunConfig:
+    """The models of a file's texts, once everything that was typed is known to be possible."""
+    values.sampling(params)
+    values.float_dtype(params["dtype"], "--dtype")
+    samples_dtype = params["samples_dtype"]
+    if samples_dtype not in (None, *values.FLOATS):
+        raise unknown(samples_dtype, values.FLOATS, "--samples-dtype")
+    names = ("pair", "target", "draft", "revision", "draft_revision", "device", "dtype")
+    config = resolve({name: params[name] for name in names} | {"arms": PLAIN})  # a target needs no draft
+    values.readable(path, flag, "Name a file of JSON lines.")
+    return config
+
+
+def _reader_of(
+    path: Path, config: RunConfig, params: Mapping[str, Any]
+) -> tuple[list[ModelSource], Reader, torch.dtype | None]:
+    """The models, not loaded yet, a reader of the file's lines and the dtype of who wrote them."""
+    say(f"Checking {path} and the models", quiet=params["quiet"])
+    sources, size, window = _sources(config, alone=params["draft"] is None and params["target"] is not None)
+    from spsbench.models.memory import DTYPES
+    from spsbench.runner.foreign_texts import Reader
+
+    theirs = None if params["samples_dtype"] is None else DTYPES[params["samples_dtype"]]
+    return sources, Reader(sources[0].tokenizer, size, window, values.sampling(params)), theirs
+
+
+def audit_file(path: Path, params: Mapping[str, Any]) -> None:
+    quiet, seed = params["quiet"], values.seed(params["seed"])
+    config = _config_of_file(path, "SAMPLES", params)
+    from spsbench.parts.audit import evidence_file
+
+    if (evidence := evidence_file.read(path, "SAMPLES")) is not None:
+        audit_evidence(path, *evidence, params)
+        return
+    sources, reader, theirs = _reader_of(path, config, params)
+    total = sum(1 for _ in reader.read(path))
+    if not total:
+        raise UsageError(f"{path} is empty.", flag="SAMPLES", remedy="Name a file with completions.")
+    models = _load(sources, reader.vocab_size, config)
+    from spsbench.base.protocol import Ask
+    from spsbench.cli.progress import watching
+    from spsbench.parts.audit.free_evidence import COARSE, FreeEvidence
+    from spsbench.runner.foreign_texts import Audit
+
+    found = Audit(models[0], models[1] if len(models) > 1 else None, theirs, seed)
+    coarse = theirs is not None and theirs.itemsize < 4
+    free = FreeEvidence(None, slack=COARSE if coarse else None, drawn=False)
+    with watching(quiet=quiet, moving=True) as watcher:
+        watcher.stage(f"Reading {total} texts", total)
+        for text in reader.read(path):
+            reading = found.read(text)
+            if text.told is not None:
+                free.add(Ask([*text.prompt], len(text.completion)), text.told, reading)
+            watcher.step()
+    _show(found, free, [source.name for source in sources], params)
+
+
+def audit_evidence(path: Path, header: Header, texts: Texts, params: Mapping[str, Any]) -> None:
+    """Score the texts of evidence again, with weights that are not the auditor's word."""
+    names, quiet = ("pair", "target", "draft", "revision", "draft_revision"), params["quiet"]
+    given = {name: params[name] for name in names}
+    how = ("temperature", "top_p", "top_k", *options.PROCESSED.split())
+    if any(params[name] is not None for name in how) or params["greedy"]:
+        raise UsageError(f"{path} says how its texts were drawn.", flag="SAMPLES", remedy="Leave it out.")
+    if not any(given.values()):
+        told = {name: header.asked.get(name) for name in names}
+        shown = told["target"] if told["target"] is not None else told["pair"]
+        raise UsageError(
+            f"which models to score by is not taken from {path}, which says {as_typed(shown)}.",
+            flag="--target" if told["target"] is not None else "--pair",
+            remedy="Type it, and --draft where there is one; the weights have to be those of the file.",
+        )
+    config = resolve({**given, "arms": PLAIN, "dtype": "float32", "device": params["device"]})
+    say(f"Checking {path} and the weights", quiet=quiet)
+    from spsbench.parts.audit import evidence_file
+
+    sources, size, _ = _sources(config, alone=False)
+    for source, hashes, flag in zip(sources, header.weights, ("--target", "--draft"), strict=True):
+        if evidence_file.weights_of(source) != hashes:
+            why = f"{source.name} has other weights than {path} was written with."
+            raise UsageError(why, flag=flag, remedy=f"Name the same: {', '.join(hashes) or 'none known'}.")
+    target, draft = _load(sources, size, config)
+    bound, paths = header.effort.bound, evidence_file.Paths(watch(header.effort, quiet=quiet))
+    found = list(evidence_file.scored_again(header, texts, sources, (target, draft), paths))
+    wrong, most = evidence_file.differences(header, found, paths)
+    if wrong:
+        raise GateFailed(f"scored again, {path} says otherwise: {'; '.join(wrong)}.", flag="SAMPLES")
+    gone = evidence_file.missing(texts)
+    facts = {"rows": [row.facts() for row in found], "log10_e_apart": most, "missing": gone}
+    lost = f" {gone} requests have no text: they failed, or were taken out." if gone else ""
+    same = f"Scored again: the same verdicts, log10 e-values within {max(most, 1e-4):.2g}.{lost}"
+    print_rows(found, f"{sources[0].name}, {path.name}", bound, facts, params, [same])
+    conclude(found, bound, None)
+
+
+def audit_log(path: Path, params: Mapping[str, Any]) -> None:
+    """Follow a server's log, see ``spsbench.parts.audit.follow``."""
+    import math
+    import time
+
+    quiet, url, budget_s = params["quiet"], params["webhook"], values.seconds(params["budget"], math.inf)
+    every = int(values.number(params["every"], "--every", 1, 1, whole=True))
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise UsageError(f"it must be a URL, got {url}.", flag="--webhook", remedy="Give http://HOST/PATH.")
+    config = _config_of_file(path, "--follow", params)
+    sources, reader, theirs = _reader_of(path, config, params)
+    from spsbench.cli.interruption import continued_by, typed
+    from spsbench.parts.audit.follow import Follower, State
+    from spsbench.report.tables import Table, left
+
+    kept = (params["out"] or path.parent) / f"{path.name}.audit.json"
+    make_folder(kept.parent, "--out")
+    asked = {"file": path.name, "every": every, "sampling": reader.sampling.described, "dtype": str(theirs)}
+    asked["models"] = [source.identity()["fingerprint"] for source in sources]
+    state, alarms = State.read(kept, asked), list[str]()
+    continued_by(typed)
+    target, *drafts = _load(sources, reader.vocab_size, config)
+    models = target, drafts[0] if drafts else None
+    say(f"Following {path}, 1 request in {every}; {_FALSE_ALARMS}. State: {kept}.", quiet=quiet)
+
+    def tell(finding: dict[str, Any]) -> bool:
+        alarms[:] = [finding["why"]]  # the last: there may be many
+        say(f"ALARM at line {finding['line']}: {finding['why']}.", quiet=quiet)
+        if url is not None:
+            why = _posted(url, finding, min(_WEBHOOK_S, until_s - time.monotonic()))
+            if why is not None:
+                say(f"The webhook failed ({why}).", quiet=quiet)
+        return url is not None
+
+    until_s = time.monotonic() + budget_s
+    try:
+        Follower(path, kept, state, reader, models, every, theirs).run(until_s, tell)
+    finally:  # an interruption, too, says what is known
+        table = Table([left(whole=True), left()], _followed(state))
+        present(lambda: asdict(state) | {"kept": str(kept)}, table.as_rich, json=params["json"], quiet=quiet)
+    if alarms:
+        raise GateFailed(f"not distributed as {sources[0].name} says: {'; '.join(alarms)}.", flag="--follow")
+
+
+_FALSE_ALARMS = (
+    "a right server raises an alarm at most once a year on average, within a day with 0.4% at most"
+)
+_WEBHOOK_S = 10.0
+
+
+def _posted(url: str, finding: Mapping[str, Any], limit_s: float) -> str | None:
+    """Why a finding did not arrive, if it did not; whatever the other end does, this takes no longer."""
+    import threading
+
+    import requests
+
+    failed: list[str | None] = [f"no answer in {limit_s:.0f} s"]
+
+    def post() -> None:
+        try:
+            with requests.post(
+                url, json=finding, timeout=_WEBHOOK_S, allow_redirects=False, stream=True
+            ) as answer:
+                failed[0] = None if 200 <= answer.status_code < 300 else f"it answered {answer.status_code}"
+        except requests.RequestException as error:
+            failed[0] = type(error).__name__
+
+    # A limit of requests holds for each part of an answer, and one that drips has many.
+    thread = threading.Thread(target=post, daemon=True)
+    thread.start()
+    thread.join(max(limit_s, 0.0))
+    return failed[0]
+
+
+def _followed(state: State) -> list[tuple[str, str]]:
+    rate, lead, unread = state.texts_a_day, state.detector.leading, state.garbage
+    warning = f"{state.retokenised} texts came without ids: the rate of false alarms does not hold for them"
+    lines = {
+        "lines": f"{state.lines} in {state.files} files, {state.skipped} not chosen or empty",
+        "not judged": f"{unread}, the last: {state.last_garbage}" if unread else None,
+        "re-scored": f"{state.texts} texts, {state.tokens} tokens" + (f", {rate:.0f} a day" if rate else ""),
+        "warning": warning if state.retokenised else None,
+        "impossible": f"{state.impossible} tokens of probability 0",
+        "evidence": f"{state.detector.years:.2g}; alarm at 1",
+        "most of it": f"{lead['why']}: 10^{lead['log10_e']:.1f} since text {lead['since_text']}"
+        if lead
+        else None,
+        "alarms": str(state.alarms),
+    }
+    return [(name, text) for name, text in lines.items() if text is not None]
+
+
+def _show(found: Audit, free: FreeEvidence, names: list[str], params: Mapping[str, Any]) -> None:
+    from spsbench.report.judgement import bound
+    from spsbench.report.tables import Table, left
+    from spsbench.stats.losslessness import ALARM, NO_EVIDENCE, bounds, leakage_bound
+
+    facts = found.judged()
+    beside = [each for each in free.findings() if not each.unjudged]
+    named = {"target": names[0], "draft": names[1] if len(names) > 1 else None}
+    present(
+        lambda: named | facts | {"free": [asdict(each) for each in beside]},
+        lambda: Table(
+            [left(whole=True), left()], [*_lines(facts), *((each.test, each.found) for each in beside)]
+        ).as_rich(),
+        json=params["json"],
+        quiet=params["quiet"],
+    )
+    reasons = "; ".join(facts["reasons"])
+    if facts["verdict"] == ALARM:
+        raise GateFailed(f"not distributed as {names[0]} says: {reasons}.", flag="SAMPLES")
+    wrong = [each.found for each in beside if not each.passed]
+    if wrong:
+        raise GateFailed(f"wrong beside the law of the texts: {' '.join(wrong)}", flag="SAMPLES")
+    if facts["verdict"] == NO_EVIDENCE:
+        say(f"No evidence either way: {reasons}.", quiet=params["quiet"])
+        return
+    tail = f" ({reasons})" if reasons else ""
+    limit = leakage_bound(facts)
+    more = f": no sign of a leak above {bound(limit)}" if bounds(limit) else ""
+    if len(names) == 1 and not facts["greedy"]:
+        more = "; no bound on a leak without --draft"
+    say(f"Consistent with {names[0]}{more}{tail}.", quiet=params["quiet"])
+
+
+def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from spsbench.parts.verify.outputs import at_most
+    from spsbench.report.judgement import worded
+    from spsbench.stats.losslessness import leakage_bound
+
+    kinds = ", ".join(f"{name} ({count})" for name, count in facts["samplings"].items())
+    leak, score, cells, unsure = (
+        facts[name] for name in ("leakage", "log_score", "transform", "retokenised")
+    )
+    interval = leak and f"[{leak['low']:.2%}, {leak['high']:.2%}]"
+    warning = f"{unsure} texts came without ids: the engine's own tokens may differ"
+    lines = {
+        "texts": f"{facts['texts']} of {facts['prompts']} prompts, {facts['tokens']} tokens",
+        "drawn with": kinds,
+        "warning": warning if unsure else None,
+        "informative": f"{facts['positions']} positions with more than one possible token",
+        "impossible": _impossible(facts),
+        "leakage": leak and f"{leak['estimate']:.2%} {interval}, {at_most(leak['bound'])}",
+        "log-score": score
+        and f"z {score['z']:+.2f}, p {score['p_value']:.2g}; above 0: sharper than the target",
+        "transform": cells and f"p {cells['p_value']:.2g}",
+        "e-value": f"10^{facts['log10_e_value']:.1f}; alarm at 10^3",
+        "verdict": worded(facts["verdict"], leakage_bound(facts)),
+    }
+    return [(name, text) for name, text in lines.items() if text is not None]
+
+
+def _impossible(facts: Mapping[str, Any]) -> str:
+    text = f"{facts['impossible']} tokens of probability 0; {facts['edge']} only by rounding"
+    first = facts["first_impossible"]
+    if first is None:
+        return text
+    return (
+        f"{text}; the first: line {first['line']}, token {first['index']} of the completion "
+        f"(id {first['token_id']}), {first['gap']:.3g} below the best logit"
+    )
+
+
+def _sources(config: RunConfig, *, alone: bool) -> tuple[list[ModelSource], int, int]:
+    """Target and, unless it is alone, draft; the logits they share and the shorter window."""
+    from spsbench.models.causal_lm import context_window, text_config
+    from spsbench.models.hf_errors import quiet_libraries
+    from spsbench.models.pair import find_pair
+    from spsbench.models.source import find
+
+    if alone:
+        quiet_libraries()
+        source = find(config.pair.target.id, config.pair.target.revision, "--target")
+        return [source], text_config(source.config).vocab_size, context_window(source.config)
+    both = find_pair(config.pair)
+    return [both.target, both.draft], both.vocab_size, both.context_window
+
+
+def _load(sources: list[ModelSource], size: int, config: RunConfig) -> list[CausalLM]:
+    from spsbench.config.models import TORCH
+    from spsbench.models.device import resolve_device
+    from spsbench.models.loading import load
+    from spsbench.models.memory import require_memory
+
+    device, dtype = resolve_device(config.device), config.model_dtype
+    require_memory(sources[0], sources[1] if len(sources) > 1 else None, (dtype, dtype), device, TORCH)
+    models: list[CausalLM] = []
+    # The reference forward: an auditor that shares code with the engine would share its faults.
+    for source, flag in zip(sources, ("--target", "--draft"), strict=False):
+        under = models[0] if models else None
+        models.append(load(source, dtype, device, size, flag, TORCH, target=under))
+    return models

@@ -1,0 +1,143 @@
+"""Whether an engine follows the protocol of ``docs/engine-protocol.md``, for the author of a worker.
+
+About form, not about distributions: those are what ``spsbench audit`` is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spsbench.base import protocol
+from spsbench.base.records import SamplingParams
+from spsbench.engines.rescore import teacher_force
+from spsbench.models.causal_lm import CausalLM
+from spsbench.parts.verify.effort import Finding, skipped
+
+_GREEDY = protocol.Sampling(greedy=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An engine with what it is asked."""
+
+    peer: protocol.Peer
+    target: CausalLM
+    prompts: Sequence[tuple[int, ...]]
+    stop_ids: Sequence[int]
+    k: int
+
+    def answer(
+        self, prompt: int, sampling: protocol.Sampling, seed: int = 0, tokens: int = 24, **more: Any
+    ) -> protocol.Answer:
+        """The answer to one request, if it is valid."""
+        ask = protocol.Ask(list(self.prompts[prompt]), tokens, list(self.stop_ids), [], sampling, seed)
+        ask = replace(ask, **more)
+        return protocol.checked(self.peer.generate(ask), ask, self.target.vocab_size)
+
+
+Found = tuple[bool | None, str]
+"""Whether it passed, None if it does not apply; and what was found."""
+
+
+def conformance(asked: Asked) -> Iterator[Finding]:
+    """Every test, each whatever the others found; none after an engine that does not start."""
+    try:
+        told = asked.peer.describe()
+    except protocol.PeerGone as error:
+        yield Finding("describe", False, str(error), "")
+        return
+    silent = [name for name in protocol.SETTINGS if told.settings.get(name) is None]
+    found = f"{told.engine} {told.version}"
+    if silent:
+        found += f"; does not report {', '.join(silent)}"
+    size = asked.target.vocab_size
+    fits = told.vocab_size is None or told.vocab_size >= size
+    if not fits:
+        found += f"; {told.vocab_size} logits, and the target has {size}"
+    yield Finding("describe", fits, found, "an engine of another vocabulary")
+    for name, (test, bounds) in TESTS.items():
+        try:
+            passed, found = test(asked)
+        except protocol.PeerError as error:
+            yield Finding(name, False, str(error), "")
+            continue
+        yield skipped(name, found) if passed is None else Finding(name, passed, found, bounds)
+
+
+def _valid(asked: Asked) -> Found:
+    answers = [asked.answer(i, protocol.Sampling(), seed=i) for i in range(len(asked.prompts))]
+    tokens = sum(len(answer.output_ids) for answer in answers)
+    return tokens > 0, f"{len(answers)} sampled texts of {tokens} tokens"
+
+
+def _length(asked: Asked) -> Found:
+    lengths = [len(asked.answer(0, protocol.Sampling(), tokens=n).output_ids) for n in (1, 2, 7)]
+    fits = all(length <= most for length, most in zip(lengths, (1, 2, 7), strict=True))
+    return fits, f"{lengths} tokens where 1, 2 and 7 were asked for"
+
+
+def _stop(asked: Asked) -> Found:
+    """A token of a greedy text declared to be a stop token must end it there."""
+    ids = asked.answer(0, _GREEDY).output_ids
+    place = next((i for i, token in enumerate(ids) if i > 0 and token not in ids[:i]), None)
+    if place is None:
+        return None, "the greedy text repeats one token"
+    answer = asked.answer(0, _GREEDY, stop_ids=[ids[place]])
+    fits = answer.finish == protocol.STOP and answer.output_ids == ids[: place + 1]
+    returned = f"{len(answer.output_ids)} ({answer.finish})"
+    return fits, f"asked to stop at token {place + 1}, it returned {returned}"
+
+
+def _greedy(asked: Asked) -> Found:
+    """Each token the target's best, or tied with it but for rounding."""
+    wrong = tokens = 0
+    for number, prompt in enumerate(asked.prompts):
+        ids = asked.answer(number, _GREEDY).output_ids
+        reading = teacher_force(asked.target, None, prompt, ids, SamplingParams(greedy=True))
+        wrong += int(reading.impossible.sum())
+        tokens += len(ids)
+    return not wrong, f"{wrong} of {tokens} tokens are not the target's best"
+
+
+def _seeds(asked: Asked) -> Found:
+    """Texts of several seeds at a high temperature, where equal ones would be a miracle."""
+    drawn = [asked.answer(0, protocol.Sampling(temperature=2.0), seed).output_ids for seed in (1, 2, 3, 1)]
+    apart = len({tuple(ids) for ids in drawn[:3]}) > 1
+    again = "the same" if drawn[0] == drawn[3] else "another text"
+    return apart, f"three seeds {'differ' if apart else 'are the same'}; one seed twice: {again}"
+
+
+def _statistics(asked: Asked) -> Found:
+    """What is reported must add up."""
+    answer = asked.answer(0, protocol.Sampling(), seed=7)
+    names = ("loops", "drafted", "accepted", "accepted_per_loop")
+    said = ", ".join(name for name in names if getattr(answer, name) is not None)
+    problems = list(_contradictions(answer, asked.k))
+    return not problems, "; ".join(problems) or f"reports {said or 'nothing about its loops'}"
+
+
+def _contradictions(answer: protocol.Answer, k: int) -> Iterator[str]:
+    per_loop, loops, emitted = answer.accepted_per_loop, answer.loops, len(answer.output_ids)
+    if answer.accepted is not None and answer.drafted is not None and answer.accepted > answer.drafted:
+        yield f"{answer.accepted} tokens accepted of {answer.drafted} drafted"
+    if per_loop is not None and loops is not None and len(per_loop) != loops:
+        yield f"{len(per_loop)} loops in accepted_per_loop, and loops is {loops}"
+    if per_loop and k and max(per_loop) > k:
+        yield f"{max(per_loop)} tokens accepted in a loop of K = {k}"
+    if per_loop is not None and sum(per_loop) + len(per_loop) + 1 < emitted:
+        yield f"loops of {sum(per_loop) + len(per_loop)} tokens, and {emitted} were emitted"
+    if answer.decoded is not None and answer.decoded > emitted:
+        yield f"{answer.decoded} tokens decoded and {emitted} emitted"
+
+
+TESTS: dict[str, tuple[Callable[[Asked], Found], str]] = {
+    "generate": (_valid, "invalid answers"),
+    "length": (_length, "more than was asked for"),
+    "stop": (_stop, "stop tokens that are ignored or swallowed"),
+    "greedy": (_greedy, "another model, another prompt, a wrong greedy rule"),
+    "seeds": (_seeds, "a seed that is used again"),
+    "statistics": (_statistics, "counts that contradict each other"),
+}
+"""Each test after ``describe``, and what a pass excludes."""

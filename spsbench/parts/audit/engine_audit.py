@@ -1,0 +1,750 @@
+"""An engine audited at several settings: texts are drawn until it is clear whether they follow the target.
+
+After every text the e-value may speak, the mean of that of any re-scored text and that of ``Bets``: a right
+engine ever reaches 1,000 with odds below 1 in 1,000, however often one looks (Ville 1939). The bound on the
+leakage is that of a fixed number of texts. It is evaluated whenever their number has doubled, each time at
+the same share of 5%.
+
+Each sampling comes first without speculation, then with each K. What the plain sampling of an engine does
+otherwise than asked is not charged to its speculation: where another law explains the plain texts, those of
+speculation are held against that law.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+
+from spsbench.base import protocol
+from spsbench.base.files import ordinary, write_text
+from spsbench.base.records import SamplingParams
+from spsbench.engines.rescore import Reading
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.torch_lm import TorchLM
+from spsbench.parts.audit.bets import Bets
+from spsbench.parts.audit.free_evidence import COARSE, MOST, FreeEvidence, probes
+from spsbench.parts.audit.localise import Law, Located, locate, read_under
+from spsbench.parts.audit.rounding import Expected, Scored, alarms, compared, expected, scored, variation
+from spsbench.parts.external.engine import sampling_of, spelled
+from spsbench.parts.external.registry import PeerKind
+from spsbench.parts.external.server import require_same_model
+from spsbench.parts.external.serving import lacking
+from spsbench.parts.verify.effort import Finding
+from spsbench.runner.foreign_texts import REPORTED, Audit, Foreign, reading_of, told_in
+from spsbench.runner.stopping import derive_seed
+from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E, FEWEST_POSITIONS
+from spsbench.store.summary_types import EngineAuditRow, Evidence, RoundingFacts
+
+Decision = Literal["alarm", "quiet", "undecided", "cannot"]
+QUIET: Decision = "quiet"
+UNDECIDED: Decision = "undecided"
+CANNOT: Decision = "cannot"
+
+Told = Callable[[int, Evidence | None, float | None], None]
+"""Takes the number of texts so far, what they say and the leakage that is ruled out."""
+
+FIRST_LOOK = 20
+"""Texts after which the bound is first evaluated; then at twice as many, and so on."""
+
+LEVEL = 0.05
+"""How often the bound may be wrong, over all looks."""
+
+PLAIN_TEXTS = 80
+"""Texts without an alarm after which plain sampling is quiet: no draft can leak there."""
+
+TO_LOCATE = 40
+"""Texts that are drawn at least where the verdict is an alarm, to say where it comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """When to stop."""
+
+    # Quiet as soon as the leakage is known to be below this; plain sampling, without one, after PLAIN_TEXTS.
+    bound: float | None
+    texts: int
+    budget_s: float
+    max_new_tokens: int
+    fewest: int = 0
+    all_texts: bool = False  # whatever they say: they are compared with others afterwards
+    # Prompts begin as earlier ones, are repeated, or go on where an earlier output ended.
+    shared_prefixes: bool = False
+    probes: int = 0  # short requests at the end of a setting: see ``free_evidence.probes``
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of auditing an engine with one setting."""
+
+    decision: Decision
+    evidence: Evidence | None
+    decided_after: int
+    bound: float | None
+    drawn: Sequence[Foreign]
+    failures: Sequence[str]
+    seconds: float
+    gone: str | None
+    leading: tuple[str, str | None] | None = None
+    cannot: str | None = None
+    free: Sequence[Finding] = ()
+    scored: Sequence[Scored] = ()  # of weights in fewer bits
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(each.completion) for each in self.drawn)
+
+
+class EngineAudit:
+    def __init__(
+        self,
+        peer: protocol.Peer,
+        models: tuple[CausalLM, CausalLM | None],
+        prompts: Sequence[tuple[int, ...]],
+        sampling: SamplingParams,
+        stop_ids: Collection[int],
+        effort: Effort,
+        seed: int = 0,
+        law: Law | None = None,
+        k: int | None = None,
+        rule: str | None = None,
+        in_flight: int = 1,
+        *,
+        exact: bool = True,
+    ) -> None:
+        self._in_flight = in_flight
+        self._peer, self._models, self._prompts = peer, models, prompts
+        self._sampling, self._stop_ids, self._effort = sampling, sorted(stop_ids), effort
+        self._seed, self._law = seed, law
+        self._audit = Audit(*models, seed=seed)
+        # Where tokens are judged together, whether a loop goes on depends on tokens that are yet to come.
+        self._places = "block" not in (rule or "")
+        modified = "modified rejection" in (rule or "")
+        self._bets = None if sampling.greedy else Bets(stop_ids, k, sampling.temperature, modified=modified)
+        self._free = FreeEvidence(k, rule, MOST if effort.all_texts else None if exact else COARSE)
+        self._drawn: list[Foreign] = []
+        self._scored: list[Scored] = []
+        self._failures: list[str] = []
+        self._gone: str | None = None
+
+    def run(
+        self, keep: Callable[[Foreign], None], kept: Sequence[Foreign] = (), told: Told = lambda *_: None
+    ) -> Found:
+        began = time.monotonic()
+        decision: Decision = UNDECIDED
+        after, bound = 0, None
+        alarm, leading = None, None
+        looks = _looks(self._effort.texts)
+        texts = [each for each in kept if each.line]
+        for drawn in chain(texts, self._texts(began, texts, keep)):
+            self._add(drawn)
+            count = len(self._drawn)
+            evidence = None if decision == ALARM else self._evidence()
+            if evidence is not None and evidence["verdict"] == ALARM:
+                decision, after, alarm = ALARM, count, evidence
+                is_bet = evidence["log10_e_values"].get("bets", 0.0) >= ALARM_LOG10_E
+                leading = self._bets.leading() if is_bet and self._bets is not None else None
+            told(count, None if self._effort.all_texts else alarm or evidence, bound)
+            if decision == ALARM:
+                if count >= TO_LOCATE and not self._effort.all_texts:
+                    break
+            elif count in looks:
+                bound = self._audit.bound(LEVEL / len(looks))
+                if self._is_quiet(evidence, bound):
+                    decision, after = QUIET, count
+                    break
+        if decision == UNDECIDED:
+            after = len(self._drawn)
+        self._probe([each for each in kept if not each.line], keep)
+        evidence = self._evidence()
+        if evidence is not None and alarm is not None and not self._effort.all_texts:
+            for name in ("verdict", "reasons", "log10_e_value", "log10_e_values"):
+                evidence[name] = alarm[name]
+        texts, failures, spent = self._drawn, self._failures, time.monotonic() - began
+        more: dict[str, Any] = {"free": self._free.findings(), "scored": self._scored}
+        return Found(decision, evidence, after, bound, texts, failures, spent, self._gone, leading, **more)
+
+    def variation(self) -> float | None:
+        """How far the engine's rows are from the re-scored ones, where it gives log-probabilities."""
+        asks = [self._ask(n, "rows", self._effort.max_new_tokens) for n in range(_COMPARED)]
+        law = sampling_of(SamplingParams())
+        asks = [replace(each, sampling=law, logprobs=True) for each in asks]
+        return variation(self._peer, asks, self._models)
+
+    def _evidence(self) -> Evidence | None:
+        return self._audit.evidence(None if self._bets is None else self._bets.log_e)
+
+    def _texts(
+        self, began: float, kept: Sequence[Foreign], keep: Callable[[Foreign], None]
+    ) -> Iterator[Foreign]:
+        """Valid answers, up to the limits."""
+        number, texts = kept[-1].line if kept else 0, self._effort.texts
+        many = 1 if self._in_flight == 1 else _ROUNDS * self._in_flight
+        while number < texts:
+            if time.monotonic() - began > self._effort.budget_s:
+                return
+            numbers = range(number, min(number + many, texts))
+            number = numbers.stop
+            try:
+                answered = self._one(number - 1) if many == 1 else self._wave(numbers)
+            except protocol.PeerGone as error:
+                self._gone = str(error)
+                return
+            except protocol.PeerError as error:
+                self._failures.append(str(error))
+                continue
+            for line, ask, told in answered:
+                drawn = self._drawn_of(line, ask, told)
+                if drawn is not None:
+                    keep(drawn)
+                    yield drawn
+
+    def _one(self, number: int) -> list[_Answered]:
+        ask = self._ask(number, "text", self._effort.max_new_tokens)
+        return [(number + 1, ask, self._peer.generate(ask))]
+
+    def _wave(self, numbers: range) -> list[_Answered]:
+        """Several requests of unequal length: the first at once, the others while those decode.
+
+        Some more are aborted, so that their slots and blocks of the cache go to others.
+        """
+        dice = random.Random(derive_seed(self._seed, "audit", numbers.start, "wave"))
+        longest = self._effort.max_new_tokens
+        asks = [self._ask(n, "text", dice.randint(-(-longest // 4), longest)) for n in numbers]
+        lines: list[int | None] = [n + 1 for n in numbers]
+        asks += [self._ask(n, "aborted", longest) for n in numbers[: self._in_flight // 2]]
+        lines += [None] * (len(asks) - len(lines))
+        order = dice.sample(range(len(asks)), len(asks))
+        tokens = sum(ask.max_new_tokens for ask in asks) // 2  # about half are there when the last arrives
+        late = sorted(dice.randint(1, max(1, tokens)) for _ in asks[self._in_flight :])
+        wave = protocol.Wave(
+            [asks[n] for n in order],
+            [0] * (len(asks) - len(late)) + late,
+            [dice.randint(1, max(1, longest // 2)) if lines[n] is None else None for n in order],
+            self._in_flight,
+        )
+        answers = zip(order, self._together(wave), strict=True)
+        given = [(lines[n] or 0, asks[n], answer) for n, answer in answers if answer is not None]
+        return sorted((each for each in given if each[0]), key=lambda each: each[0])
+
+    def _together(self, wave: protocol.Wave) -> list[protocol.Answer | None]:
+        found = cast(protocol.Batching, self._peer).together(wave)
+        self._failures += [f"it says {protocol.shortened(str(why), 200)}" for why in found.errors.values()]
+        return found.answers
+
+    def _ask(self, number: int, what: str, most: int) -> protocol.Ask:
+        seed = protocol.request_seed(derive_seed(self._seed, "audit", number, what))
+        return protocol.Ask(
+            list(self._prompt(number)), most, self._stop_ids, [], sampling_of(self._sampling), seed
+        )
+
+    def _prompt(self, number: int) -> tuple[int, ...]:
+        if not self._effort.shared_prefixes:
+            return self._prompts[number % len(self._prompts)]
+        most = turns_of(self._prompts, self._effort.max_new_tokens) - self._effort.max_new_tokens
+        dice = random.Random(derive_seed(self._seed, "audit", number, "prompt"))
+        return shared_prompt(number, self._prompts, self._drawn, most, dice)
+
+    def _drawn_of(self, line: int, ask: protocol.Ask, told: protocol.Answer) -> Foreign | None:
+        try:
+            answer = protocol.checked(told, ask, self._models[0].vocab_size)
+        except protocol.PeerError as error:
+            self._failures.append(str(error))
+            return None
+        if not answer.output_ids:
+            return None
+        ids, known = tuple(answer.output_ids), told.decoded is not None and not told.hidden_stop
+        prompt = tuple(ask.prompt_ids)
+        free = int((told.decoded or 0) < len(told.output_ids)) if known else None
+        return Foreign(line, prompt, ids, self._sampling, answer.retokenised, answer, ask, free)
+
+    def _probe(self, kept: Sequence[Foreign], keep: Callable[[Foreign], None]) -> None:
+        """Requests for the evidence beside texts alone; what they say of the law is not counted."""
+        for each in kept:
+            self._beside(each, self._read(each))
+        longest, count = self._effort.max_new_tokens, self._effort.probes
+        first = protocol.Ask(list(self._prompts[0]), longest, self._stop_ids, [], sampling_of(self._sampling))
+        asks = probes(self._prompts, first, count) if self._gone is None else []
+        parts = [[ask for ask in asks if (ask.seed is None) is free] for free in (False, True)]
+        for part in (parts[0][len(kept) :], parts[1][max(0, len(kept) - len(parts[0])) :]):
+            try:  # what fails once, without a seed or with one, is not asked for again
+                for ask, told in self._asked(part):
+                    drawn = self._drawn_of(0, ask, told)
+                    if drawn is not None:
+                        keep(drawn)
+                        self._beside(drawn, self._read(drawn))
+            except protocol.PeerError as error:
+                self._failures.append(str(error))
+                if isinstance(error, protocol.PeerGone):
+                    return
+
+    def _asked(self, asks: Sequence[protocol.Ask]) -> Iterator[tuple[protocol.Ask, protocol.Answer]]:
+        """One by one, or as many at once as the setting says."""
+        if self._in_flight == 1:
+            yield from ((ask, self._peer.generate(ask)) for ask in asks)
+        elif asks:
+            wave = protocol.Wave([*asks], [0] * len(asks), [None] * len(asks), self._in_flight)
+            told = zip(asks, self._together(wave), strict=True)
+            yield from ((ask, answer) for ask, answer in told if answer is not None)
+
+    def _read(self, drawn: Foreign) -> Reading:
+        return read_under(reading_of(drawn, self._models), self._law)
+
+    def _beside(self, drawn: Foreign, reading: Reading) -> None:
+        if drawn.ask is not None and drawn.told is not None:
+            self._free.add(replace(drawn.ask, stop_ids=self._stop_ids), drawn.told, reading, drawn.free)
+
+    def _add(self, drawn: Foreign) -> None:
+        self._drawn.append(drawn)
+        reading = self._read(drawn)
+        self._audit.add(drawn, reading)
+        if self._effort.all_texts:
+            self._scored.append(scored(reading))
+        self._beside(drawn, reading)
+        if self._bets is not None:
+            known, told = drawn.told if self._places else None, tuple[Any, ...]()
+            if known is not None:
+                told = known.accepted_per_loop, drawn.free, known.drafted_ids
+            self._bets.add(drawn.prompt, drawn.completion, reading, *told)
+
+    def _is_quiet(self, evidence: Evidence | None, bound: float | None) -> bool:
+        """Whether enough is known: the bound, or of greedy texts, which have none, every prompt once."""
+        if evidence is None or self._effort.all_texts:
+            return False
+        if evidence["greedy"]:
+            return len(self._drawn) >= len(self._prompts)
+        if len(self._drawn) < min(self._effort.fewest, self._effort.texts):
+            return False
+        if evidence["positions"] < FEWEST_POSITIONS:
+            return False
+        if self._effort.bound is None:
+            return len(self._drawn) >= PLAIN_TEXTS
+        return bound is not None and bound <= self._effort.bound
+
+
+_ROUNDS = 2  # texts of a wave for each that may be in flight
+_BLOCKS = (16, 32)  # tokens of a block in most prefix caches
+
+_Answered = tuple[int, protocol.Ask, protocol.Answer]
+"""A text's number from 1, what was asked and what was answered."""
+
+
+def turns_of(prompts: Sequence[tuple[int, ...]], max_new_tokens: int) -> int:
+    """The longest text of two turns, in tokens."""
+    return 2 * (max(map(len, prompts)) + max_new_tokens)
+
+
+def shared_prompt(
+    number: int, prompts: Sequence[tuple[int, ...]], before: Sequence[Foreign], most: int, dice: random.Random
+) -> tuple[int, ...]:
+    """A prompt of at most so many tokens that a prefix cache may know in part.
+
+    In turns: one in full, its beginning with another end, its beginning alone or itself again, and a second
+    turn, which is an earlier prompt with its output and another prompt. Beginnings end at the border of a
+    block, one token before or after it, or anywhere.
+    """
+    own, other = prompts[number // 4 % len(prompts)], dice.choice(prompts)
+    borders = [
+        n * block + off for block in _BLOCKS for n in range(1, len(own) // block + 1) for off in (-1, 0, 1)
+    ]
+    cut = dice.choice([*(at for at in borders if at < len(own)), dice.randint(1, max(1, len(own) - 1))])
+    kind = number % 4
+    if kind == 1:
+        return (*own[:cut], *other[-dice.randint(1, len(other)) :])
+    if kind == 2:
+        return own if dice.random() < 0.5 else own[:cut]
+    if kind == 3 and before:
+        text = dice.choice(before[-8:])
+        longer = (*text.prompt, *text.completion, *other)
+        if len(longer) <= most:
+            return longer
+    return own
+
+
+def _looks(texts: int) -> list[int]:
+    """Numbers of texts after which the bound is evaluated: twice as many each time, and at the end."""
+    doubled = [FIRST_LOOK << n for n in range(max(texts // FIRST_LOOK, 1).bit_length())]
+    return [*(count for count in doubled if count < texts), texts]
+
+
+def row_of(text: Foreign) -> dict[str, Any]:
+    """A text as ``spsbench audit SAMPLES`` reads it."""
+    names = ("temperature", "top_p", "top_k")
+    sampling: dict[str, Any] = {name: getattr(text.sampling, name) for name in names}
+    if text.sampling.greedy:
+        sampling = {"greedy": True}
+    if text.sampling.process is not None:  # refused there, not judged under another law
+        sampling["process"] = text.sampling.process.record()
+    row = {
+        "prompt_ids": text.prompt,
+        "completion_ids": text.completion,
+        "sampling": sampling,
+        "request": text.line,
+        "retokenised": text.retokenised,
+        "free": text.free,
+    }
+    if text.ask is not None and text.told is not None:
+        row |= {"seed": text.ask.seed, "max_new_tokens": text.ask.max_new_tokens}
+        row |= {name: value for name, value in asdict(text.told).items() if name in REPORTED}
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def drawn_of(row: Mapping[str, Any], sampling: SamplingParams) -> Foreign:
+    ids = tuple(row["prompt_ids"]), tuple(row["completion_ids"])
+    told = told_in(row, ids[1], retokenised=row["retokenised"])
+    most = row.get("max_new_tokens")
+    ask = (
+        None
+        if most is None
+        else protocol.Ask([*ids[0]], most, sampling=sampling_of(sampling), seed=row.get("seed"))
+    )
+    return Foreign(row["request"], *ids, sampling, row["retokenised"], told, ask, row.get("free"))
+
+
+# --- several settings ---
+
+Watch = Callable[["Setting", int, Evidence | None, float | None], None]
+"""Takes a setting, its texts so far, what they say, and the leakage that is ruled out."""
+
+
+_COMPARED = 16  # prompts by which a server's model is known
+_CONTEXT = 256  # what some engines allot caches by, in tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    sampling: SamplingParams
+    k: int | None
+    in_flight: int = 1
+    prefix_cache: bool = False
+    weights: str = protocol.FLOAT32
+
+    @property
+    def name(self) -> str:
+        """For the screen, e.g. ``K=4, T=0.8``."""
+        s = self.sampling
+        cuts = [f"top-k {s.top_k}"] if s.top_k else []
+        cuts += [f"top-p {s.top_p:g}"] if s.top_p < 1 else []
+        drawn = ["greedy"] if s.greedy else [f"T={s.temperature:g}", *cuts]
+        drawn += [] if s.process is None else [s.process.described]
+        return ", ".join([self._drafting(), *drawn, *self.conditions])
+
+    @property
+    def file(self) -> str:
+        """Of its texts, e.g. ``k4-t0.8-p1-top0.jsonl``."""
+        s = self.sampling
+        drawn = "greedy" if s.greedy else f"t{s.temperature:g}-p{s.top_p:g}-top{s.top_k}"
+        drawn += "" if s.process is None else f"-{s.process.key}"
+        parts = [self._drafting().lower().replace("=", ""), drawn, *self.conditions]
+        return "-".join(parts).replace(" ", "-") + ".jsonl"
+
+    @property
+    def files(self) -> tuple[str, str]:
+        """Of its texts, and of its short requests: some of those are the same request twice."""
+        return self.file, f"probes-{self.file}"
+
+    @property
+    def conditions(self) -> list[str]:
+        """How it is run, where that is not alone, without a prefix cache and in float32."""
+        told = [f"{self.in_flight} in flight"] if self.in_flight > 1 else []
+        told += ["cache on"] if self.prefix_cache else []
+        return told + ([self.weights] if self.weights != protocol.FLOAT32 else [])
+
+    @property
+    def alone(self) -> bool:
+        """Whether what is drawn depends on its own request only."""
+        return self.in_flight == 1 and not self.prefix_cache
+
+    @property
+    def is_plain(self) -> bool:
+        return self.k == 0
+
+    @property
+    def lookahead(self) -> int:
+        """K; 0 where nothing is drafted or K is not known."""
+        return self.k or 0
+
+    def _drafting(self) -> str:
+        if self.k is None:
+            return "as served"
+        return f"K={self.k}" if self.k else "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    kind: PeerKind
+    models: tuple[CausalLM, CausalLM]
+    folders: tuple[Path, Path]
+    prompts: Sequence[tuple[int, ...]]
+    stop_ids: Sequence[int]
+    threads: int | None
+    dtype: str = protocol.FLOAT32
+
+    def load(
+        self,
+        k: int | None,
+        max_new_tokens: int,
+        in_flight: int = 1,
+        prefix_cache: bool = False,
+        weights: str = protocol.FLOAT32,
+        *,
+        turns: bool = False,
+    ) -> protocol.Load:
+        """What the engine is to load for a lookahead; 0 for none, None for what is there already."""
+        target, draft = (self.kind.converted(folder) for folder in self.folders)
+        text = max(map(len, self.prompts)) + max_new_tokens
+        longest = (turns_of(self.prompts, max_new_tokens) if turns else text) + (k or 0) + 1
+        context = -(-longest // _CONTEXT) * _CONTEXT
+        given = target, draft if k else None, k or 0, self.threads, context, self.dtype
+        return protocol.Load(*given, in_flight=in_flight, prefix_cache=prefix_cache, weights=weights)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One setting of an engine, audited."""
+
+    setting: Setting
+    described: protocol.Described
+    found: Found
+    against: Law | None  # held against this law; None for the one that was asked for
+    located: Located | None
+    away: float | None = None  # total variation a token of the engine's rows, where that is known
+    rounding: RoundingFacts | None = None
+    by_activations: Expected | None = None  # measured on plain texts, for those with a draft as well
+
+    @property
+    def decision(self) -> Decision:
+        return self.found.decision
+
+    @property
+    def convention(self) -> Law | None:
+        """Of plain texts that follow another reading of the same parameters: that one."""
+        if not self.setting.is_plain or self.located is None or self.located.explanation is None:
+            return None
+        law = self.located.explanation.law
+        return law if law.convention else None
+
+    def facts(self) -> EngineAuditRow:
+        found, evidence = self.found, self.found.evidence
+        leakage = None if evidence is None else evidence["leakage"]
+        return {
+            "setting": self.setting.name,
+            "k": self.setting.k,
+            "is_plain": self.setting.is_plain,
+            "in_flight": self.setting.in_flight,
+            "prefix_cache": self.setting.prefix_cache,
+            "weights": self.setting.weights,
+            "sampling": self.setting.sampling.described,
+            "decision": self.decision,
+            "decided_after": found.decided_after,
+            "texts": len(found.drawn),
+            "retokenised": sum(each.retokenised for each in found.drawn),
+            "tokens": found.tokens,
+            "impossible": 0 if evidence is None else evidence["impossible"],
+            "leakage": leakage,
+            "bound": found.bound,
+            "log10_e_value": None if evidence is None else evidence["log10_e_value"],
+            "reasons": [] if evidence is None or self.decision != ALARM else evidence["reasons"],
+            "place": None if found.leading is None else found.leading[0],
+            "law": None if found.leading is None else found.leading[1],
+            "against": None if self.against is None else self.against.name,
+            "convention": None if self.convention is None else self.convention.name,
+            "located": None if self.located is None else self.located.facts(),
+            "rounding": self.rounding,
+            "failures": list(found.failures),
+            "gone": found.gone,
+            "cannot": found.cannot,
+            "seconds": found.seconds,
+            "engine": asdict(self.described),
+            "texts_file": self.setting.file,
+            "free": [asdict(each) | {"verdict": each.verdict} for each in found.free],
+        }
+
+
+def audit_engine(
+    subject: Subject,
+    settings: Sequence[Setting],
+    effort: Effort,
+    seed: int,
+    folder: Path,
+    say: Callable[[str], None],
+    watch: Watch = lambda *_: None,
+) -> Iterator[Row]:
+    """Audit an engine with every setting, those without a draft first.
+
+    Texts that are in the folder already are read and not asked for again.
+    """
+    laws: dict[SamplingParams, Law] = {}
+    plain: dict[Setting, Row] = {}
+    alone: dict[Setting, protocol.Described] = {}
+    any_alone = any(each.alone for each in settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    for setting in sorted(settings, key=lambda each: (not each.is_plain, each.prefix_cache, each.in_flight)):
+        say(setting.name)
+        told = alone.get(replace(setting, in_flight=1))
+        if told is not None and told.in_flight is None and setting.in_flight > 1:
+            # It takes one after the other, and is not loaded again to say so.
+            yield _without(setting, told, cannot(setting, told, cached=effort.shared_prefixes) or "")
+            continue
+        row = _audited(subject, setting, effort, seed, folder, laws.get(setting.sampling), watch)
+        alone |= {} if row.found.cannot or setting.in_flight > 1 else {setting: row.described}
+        if setting.weights != protocol.FLOAT32:
+            row = _beside_plain(row, plain.get(replace(setting, k=0)), subject, effort)
+            plain |= {setting: row} if setting.is_plain else {}
+        elif setting.is_plain and (setting.alone or not any_alone):
+            law = _explains(row, subject)
+            laws |= {} if law is None else {setting.sampling: law}
+        yield row
+
+
+def _audited(
+    subject: Subject, setting: Setting, effort: Effort, seed: int, folder: Path, law: Law | None, watch: Watch
+) -> Row:
+    log = folder / "engine.log"
+    how = setting.in_flight, setting.prefix_cache, setting.weights
+    load = subject.load(setting.k, effort.max_new_tokens, *how, turns=effort.shared_prefixes)
+    peer = subject.kind.open(load, log, False)
+    try:
+        try:
+            told = peer.describe()
+        except protocol.PeerGone as error:
+            if not setting.conditions:
+                raise
+            return _without(setting, protocol.Described(subject.kind.name, "unknown"), str(error))
+        if (why := cannot(setting, told, cached=effort.shared_prefixes)) is not None:
+            return _without(setting, told, why)
+        if subject.kind.served:
+            require_same_model(peer, _first_tokens(subject), subject.kind.name)
+        effort = replace(effort, bound=None, fewest=0) if setting.is_plain else effort
+        effort = replace(effort, all_texts=setting.weights != protocol.FLOAT32)
+        audit = EngineAudit(
+            peer,
+            subject.models,
+            subject.prompts,
+            setting.sampling,
+            subject.stop_ids,
+            effort,
+            seed,
+            law,
+            setting.k,
+            told.rule,
+            setting.in_flight,
+            # A server in 16 bits returns logprobs of 16 bits.
+            exact=spelled(told.settings.get("dtype")) == protocol.FLOAT32,
+        )
+        # A last line that was cut off is gone.
+        kept = [_kept(folder / name, setting.sampling) for name in setting.files]
+        for name, texts in zip(setting.files, kept, strict=True):
+            write_text(folder / name, "".join(json.dumps(row_of(each)) + "\n" for each in texts))
+        with ExitStack() as opened:
+            paths = [folder / name for name in setting.files]
+            whole, short = (opened.enter_context(open(path, "a", opener=ordinary)) for path in paths)
+
+            def keep(drawn: Foreign) -> None:
+                file = whole if drawn.line else short
+                file.write(json.dumps(row_of(drawn)) + "\n")
+                file.flush()
+
+            found = audit.run(keep, [*chain(*kept)], partial(watch, setting))
+        away = audit.variation() if setting.is_plain and setting.weights != protocol.FLOAT32 else None
+    finally:
+        peer.close()
+    if found.gone is not None and not found.drawn:
+        raise protocol.PeerGone(found.gone)
+    located = None
+    if found.decision == ALARM and not setting.sampling.greedy:
+        k = setting.k if "modified rejection" in (told.rule or "modified rejection") else None
+        located = locate(found.drawn, subject.models, setting.sampling, k)
+    return Row(setting, told, found, law, located, away)
+
+
+def _beside_plain(row: Row, plain: Row | None, subject: Subject, effort: Effort) -> Row:
+    """The verdict on a setting with quantised weights: its plain texts' rounding is not held against it."""
+    found, greedy = row.found, row.setting.sampling.greedy
+    if found.decision == CANNOT or not found.drawn:
+        return row
+    own = [*zip(found.drawn, found.scored, strict=True)]
+    first = own if plain is None else [*zip(plain.found.drawn, plain.found.scored, strict=True)]
+    target, by_activations = subject.models[0], None if plain is None else plain.by_activations
+    if plain is None and isinstance(target, TorchLM):
+        by_activations = expected(found.drawn, target)
+    facts = compared(first, () if plain is None else own, greedy=greedy, by_activations=by_activations)
+    facts["variation"] = (plain or row).away
+    reasons = alarms(facts, found.evidence, found.tokens, is_plain=plain is None)
+    enough = found.gone is None and len(found.drawn) >= min(effort.texts, len(subject.prompts))
+    known = (
+        plain is None
+        or greedy
+        or (facts["pairs"] > 0 and found.bound is not None and found.bound <= (effort.bound or 0))
+    )
+    decision = ALARM if reasons else QUIET if enough and known else UNDECIDED
+    evidence = found.evidence and found.evidence.copy()
+    if evidence is not None:
+        evidence["reasons"] = reasons
+    found = replace(found, decision=decision, evidence=evidence, decided_after=len(found.drawn), leading=None)
+    return replace(row, found=found, rounding=facts, located=None, by_activations=by_activations)
+
+
+def cannot(setting: Setting, told: protocol.Described, *, cached: bool) -> str | None:
+    """Why an engine cannot be audited with a setting, if so; ``cached`` where a cache is asked for or not."""
+    if setting.in_flight > (told.in_flight or 1):
+        most = "one request" if (told.in_flight or 1) == 1 else f"{told.in_flight} requests"
+        return f"it takes {most} at a time"
+    if missing := lacking(sampling_of(setting.sampling), told.processors):
+        return f"it has no {', '.join(missing)}"
+    cache = told.settings.get("prefix_cache")
+    if not cached or cache is setting.prefix_cache:
+        return None
+    if cache is None:
+        return "it does not say whether it keeps prompts"
+    return "its prefix cache cannot be switched " + ("on" if setting.prefix_cache else "off")
+
+
+def _without(setting: Setting, told: protocol.Described, why: str) -> Row:
+    return Row(setting, told, Found(CANNOT, None, 0, None, [], [], 0.0, None, cannot=why), None, None)
+
+
+def _kept(file: Path, sampling: SamplingParams) -> list[Foreign]:
+    """Texts of an audit that was interrupted, up to a line that is not whole."""
+    found: list[Foreign] = []
+    if not file.exists():
+        return found
+    with open(file, opener=ordinary) as lines:
+        texts = lines.read().splitlines()
+    for line in texts:
+        try:
+            found.append(drawn_of(json.loads(line), sampling))
+        except (ValueError, KeyError):
+            break
+    return found
+
+
+def _first_tokens(subject: Subject) -> list[tuple[list[int], int, float]]:
+    """Prompts, the target's best token after each, and how far it is ahead of the second."""
+    found = []
+    for prompt in subject.prompts[:_COMPARED]:
+        row = subject.models[0].score_uncached(torch.tensor(prompt), last=1)[-1].float()
+        best, second = row.topk(2).values.tolist()
+        found.append((list(prompt), int(row.argmax()), best - second))
+    return found
+
+
+def _explains(row: Row, subject: Subject) -> Law | None:
+    """The law that the plain texts follow in place of the one asked for, if they raise no alarm under it."""
+    explained = None if row.located is None else row.located.explanation
+    if explained is None or explained.law.share:
+        return None
+    audit = Audit(*subject.models)
+    for each in row.found.drawn:
+        audit.add(each, read_under(reading_of(each, subject.models), explained.law))
+    again = audit.evidence()
+    return None if again is None or again["verdict"] == ALARM else explained.law

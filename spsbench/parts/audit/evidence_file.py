@@ -1,0 +1,383 @@
+"""Evidence of an engine's audit in one file, which others check without the engine.
+
+Its first line says what was asked, of which weights, and what came of it after every text; the other lines
+are the texts with their seeds. Who has the weights scores the texts again and must come to the same e-values.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import file_digest, sha256
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, NoReturn, TypeGuard
+
+from pydantic import TypeAdapter, ValidationError
+
+import spsbench
+from spsbench.base.environment import describe_environment
+from spsbench.base.errors import UsageError
+from spsbench.base.protocol import FLOAT32, Answer, Ask, Described, Load, PeerGone, request_seed
+from spsbench.decode.processors import bound
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.source import ModelSource, files_of
+from spsbench.parts.audit.engine_audit import Decision, Effort, Row, Setting, Subject, Watch, audit_engine
+from spsbench.parts.external.registry import PeerKind
+from spsbench.parts.judge.samples import rows, write_rows
+from spsbench.runner.foreign_texts import COLDEST
+from spsbench.runner.stopping import derive_seed
+from spsbench.store.summary_types import Evidence
+
+Texts = Sequence[dict[str, Any]]
+
+VERSION = 1
+KEY = "spsbench_evidence"
+
+_WEIGHTS = (".safetensors", ".bin", ".gguf", ".onnx")
+_APART = 0.01
+"""How far log10 e-values may differ between two machines, relative to their size where that is above 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A setting, and what was said of it; ``path`` is log10 of the e-value after each text, None where
+    nothing could be said yet."""
+
+    setting: Setting
+    engine: Described
+    decision: Decision
+    path: Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first line.
+
+    Attributes:
+        asked: pair or models, by the names of their options.
+        weights: SHA-256 of every file of weights, of target and draft.
+        texts: SHA-256 of the lines of texts.
+    """
+
+    spsbench_evidence: Literal[1]
+    spsbench: str
+    asked: dict[str, str | int | bool | None]
+    weights: Sequence[dict[str, str]]
+    prompts: Sequence[tuple[int, ...]]
+    stop_ids: Sequence[int]
+    seed: int
+    effort: Effort
+    rows: Sequence[Judged]
+    texts: str
+    environment: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Paths:
+    """Collects e-values as an audit goes on: a ``Watch`` that hands on to another."""
+
+    then: Watch = lambda *_: None
+    found: dict[str, list[float | None]] = field(default_factory=dict)
+
+    def __call__(self, setting: Setting, count: int, evidence: Evidence | None, bound: float | None) -> None:
+        self.found.setdefault(setting.name, []).append(evidence and evidence["log10_e_value"])
+        self.then(setting, count, evidence, bound)
+
+
+def weights_of(source: ModelSource) -> dict[str, str]:
+    """SHA-256 by name of a model's files of weights."""
+    folder = files_of(source.location, source.revision)
+    found = {}
+    for path in sorted(folder.iterdir() if folder is not None else ()):
+        if path.suffix in _WEIGHTS:
+            with path.open("rb") as file:
+                found[path.name] = file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def write(
+    path: Path,
+    subject: Subject,
+    sources: Sequence[ModelSource],
+    effort: Effort,
+    asked: Mapping[str, Any],
+    seed: int,
+    found: Sequence[Row],
+    paths: Paths,
+    folder: Path,
+) -> None:
+    """Write what an audit found and the texts that are in its folder."""
+    texts = [
+        {"setting": number, **row}
+        for number, each in enumerate(found)
+        for name in each.setting.files
+        if (folder / name).exists()
+        for _, row in rows(folder / name, "--evidence")
+    ]
+    header: dict[str, Any] = {
+        KEY: VERSION,
+        "spsbench": spsbench.__version__,
+        "asked": asked,
+        "weights": [weights_of(source) for source in sources],
+        "prompts": subject.prompts,
+        "stop_ids": sorted(subject.stop_ids),
+        "seed": seed,
+        "effort": asdict(effort),
+        "rows": [
+            {
+                "setting": {**_how_run(each.setting), "sampling": each.setting.sampling.record()},
+                "engine": asdict(each.described),
+                "decision": each.decision,
+                "path": paths.found.get(each.setting.name, []),
+            }
+            for each in found
+        ],
+        "texts": _digest(texts),
+        "environment": describe_environment(),
+    }
+    write_rows(path, [header, *texts])
+
+
+def _how_run(setting: Setting) -> dict[str, Any]:
+    names = ("k", "in_flight", "prefix_cache", "weights")
+    return {name: getattr(setting, name) for name in names}
+
+
+def _digest(texts: Iterable[Mapping[str, Any]]) -> str:
+    digest = sha256()
+    for row in texts:
+        digest.update(json.dumps(row, sort_keys=True).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def read(path: Path, flag: str) -> tuple[Header, Texts] | None:
+    """Header and texts of evidence; None where a file is something else."""
+    lines = rows(path, flag)
+    _, first = next(lines, (0, {}))
+    if KEY not in first:
+        return None
+    if type(first[KEY]) is not int or first[KEY] != VERSION:
+        _refuse(path, flag, f"is evidence of version {first[KEY]}, and {VERSION} is known")
+    try:
+        header = TypeAdapter(Header).validate_python(first)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        _refuse(path, flag, f"is not whole: {where}: {error.errors()[0]['msg']}")
+    if (wrong := next(_unbounded(first), None)) is not None:
+        _refuse(path, flag, f"is not whole: {wrong}")
+    texts = [row for _, row in lines]
+    if (wrong := next(chain.from_iterable(map(_unbounded, texts)), None)) is not None:
+        _refuse(path, flag, f"is not whole: {wrong}")
+    if (wrong := _ill_formed(header, texts)) is not None:
+        _refuse(path, flag, f"is not whole: {wrong}")
+    if _digest(texts) != header.texts:
+        _refuse(path, flag, "was changed: its texts are not those that it was written with")
+    if (wrong := _unlike_asked(header, texts)) is not None:
+        _refuse(path, flag, f"was changed: {wrong}")
+    return header, texts
+
+
+_LONGEST_NAME, _LARGEST = 4_096, 1 << 63
+
+
+def _unbounded(value: Any, where: str = "") -> Iterator[str]:
+    """What in a line of JSON no audit writes, in the order of the file.
+
+    Numbers that are none (JSON itself knows no NaN) or that no machine counts to, and endless names.
+    """
+    if isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _unbounded(name[: _LONGEST_NAME + 1], where)
+            yield from _unbounded(each, f"{where}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for place, each in enumerate(value):
+            yield from _unbounded(each, f"{where}.{place}".lstrip("."))
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{where} is not a finite number"
+    elif isinstance(value, int) and abs(value) >= _LARGEST:
+        yield f"{where} is a number beyond 2^63"
+    elif isinstance(value, str) and len(value) > _LONGEST_NAME:
+        yield f"{where[:_LONGEST_NAME] or 'a name'} has more than {_LONGEST_NAME:,} characters"
+
+
+_MOST_IDS, _MOST_TEXTS, _MOST_K = 1 << 24, 1_000_000, 1_000
+_HOTTEST = 100
+_FORMAT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+
+
+def _ids(value: Any) -> bool:
+    """Whether a value is a list of token ids, as far as that can be seen without the tokenizer."""
+    whole = isinstance(value, (list, tuple)) and len(value) <= _MOST_IDS
+    return whole and all(type(each) is int and 0 <= each < 1 << 31 for each in value)
+
+
+def _whole(value: object) -> TypeGuard[int]:
+    """Whether a value is a count."""
+    return type(value) is int and value >= 0
+
+
+def _ill_formed(header: Header, texts: Texts) -> str | None:
+    """Which field no audit would have written; the first one."""
+    return next(chain(_wrong_in_header(header), _wrong_in_texts(header, texts)), None)
+
+
+def _wrong_in_header(header: Header) -> Iterator[str]:
+    if not header.rows:
+        yield "rows is empty"
+    if not header.prompts or not all(prompt and _ids(prompt) for prompt in header.prompts):
+        yield "prompts has to hold prompts of at least one token id"
+    if not _ids(header.stop_ids):
+        yield "stop_ids has to hold token ids"
+    if len(header.weights) != 2:
+        yield "weights has to hold the hashes of target and draft"
+    if not (0 < header.effort.texts <= _MOST_TEXTS and 0 < header.effort.max_new_tokens <= _MOST_IDS):
+        yield "effort: texts and max_new_tokens have to be counts above 0"
+    for number, each in enumerate(header.rows):
+        sampling, how = each.setting.sampling, f"rows.{number}.setting"
+        if not (0 <= (each.setting.k or 0) <= _MOST_K and 1 <= each.setting.in_flight <= _MOST_TEXTS):
+            yield f"{how}: k lies from 0 to {_MOST_K:,}, in_flight from 1 on"
+        heat = COLDEST <= sampling.temperature <= _HOTTEST
+        lawful = heat and 0 < sampling.top_p <= 1 and 0 <= sampling.top_k < 1 << 31
+        if not (sampling.greedy or lawful):
+            law = f"a temperature from {COLDEST} to {_HOTTEST}, top_p above 0 and at most 1, top_k from 0 on"
+            yield f"{how}.sampling: {law}"
+        if each.setting.weights != FLOAT32 and not _FORMAT.fullmatch(each.setting.weights):
+            yield f"{how}.weights is the name of a format"
+
+
+def _wrong_in_texts(header: Header, texts: Texts) -> Iterator[str]:
+    seen = set[tuple[int, int]]()
+    for number, row in enumerate(texts, start=2):
+        setting, request = row.get("setting"), row.get("request")
+        if type(setting) is not int or not 0 <= setting < len(header.rows):
+            yield f"line {number}: setting is the number of a row"
+        elif not _whole(request):
+            yield f"line {number}: request is a count"
+        elif not all(_ids(row.get(name)) and row[name] for name in ("prompt_ids", "completion_ids")):
+            yield f"line {number}: prompt_ids and completion_ids have to be token ids"
+        elif not all(_whole(row.get(name, 0)) for name in ("free", "max_new_tokens")):
+            yield f"line {number}: free and max_new_tokens are counts"
+        elif type(row.get("retokenised")) is not bool:
+            yield f"line {number}: retokenised is true or false"
+        elif request and (setting, request) in seen:
+            yield f"line {number}: request {request} stands twice"
+        else:
+            seen.add((setting, request))
+
+
+def require_fits(header: Header, texts: Texts, target: CausalLM, flag: str) -> None:
+    """Refuse token ids that the weights at hand do not have, and texts beyond their window.
+
+    Raises:
+        UsageError: the evidence is of another model, or was changed.
+    """
+    every = [*header.prompts, *(row["prompt_ids"] + row["completion_ids"] for row in texts)]
+    longest, largest = max(map(len, every)), max(max(ids, default=0) for ids in [*every, header.stop_ids])
+    if largest >= target.vocab_size:
+        why = f"it holds token id {largest}, and the model has {target.vocab_size}"
+    elif longest > target.context_window:
+        why = f"it holds a text of {longest} tokens, and the model's window has {target.context_window}"
+    else:
+        return
+    raise UsageError(f"{why}.", flag=flag, remedy="Name the model that was audited.")
+
+
+def _refuse(path: Path, flag: str, why: str) -> NoReturn:
+    raise UsageError(f"{path} {why}.", flag=flag, remedy="Ask for the file that the audit wrote.")
+
+
+def _unlike_asked(header: Header, texts: Texts) -> str | None:
+    """What an audit would not have asked for: seeds follow from its own, and so do prompts of whole texts."""
+    for row in texts:
+        number = row["request"]
+        if number == 0:
+            continue
+        if row.get("seed") != request_seed(derive_seed(header.seed, "audit", number - 1, "text")):
+            return f"request {number} has another seed than the audit's"
+        prompt = header.prompts[(number - 1) % len(header.prompts)]
+        if not header.effort.shared_prefixes and tuple(row.get("prompt_ids", ())) != prompt:
+            return f"request {number} has another prompt than the audit's"
+    return None
+
+
+class _Recorded:
+    """A peer that answers nothing more."""
+
+    def __init__(self, told: Described) -> None:
+        self._told = told
+
+    def describe(self) -> Described:
+        return self._told
+
+    def generate(self, ask: Ask) -> Answer:
+        raise PeerGone("the evidence holds no more texts")
+
+    def close(self) -> None:
+        pass
+
+
+def scored_again(
+    header: Header,
+    texts: Texts,
+    sources: Sequence[ModelSource],
+    models: tuple[CausalLM, CausalLM],
+    watch: Paths,
+) -> Iterator[Row]:
+    """The audit of the texts alone, setting by setting."""
+    require_fits(header, texts, models[0], "FILE")
+    stops, tokenizer = frozenset(header.stop_ids), sources[0].tokenizer
+    settings = [
+        Setting(bound(each.setting.sampling, tokenizer, stops), **_how_run(each.setting))
+        for each in header.rows
+    ]
+    told = {_peer_of(each.setting): each.engine for each in header.rows}
+
+    def opened(load: Load, log: Path, paused: bool) -> _Recorded:
+        return _Recorded(told[load.k, load.in_flight, load.prefix_cache])
+
+    folders = Path(sources[0].location), Path(sources[1].location)
+    kind = PeerKind("evidence", opened)
+    subject = Subject(kind, models, folders, header.prompts, header.stop_ids, None)
+    effort = Effort(**{**asdict(header.effort), "budget_s": -1.0, "probes": 0})
+    with TemporaryDirectory() as place:
+        for number, setting in enumerate(settings):
+            for name, probes in zip(setting.files, (False, True), strict=True):
+                own = [row for row in texts if row["setting"] == number and (row["request"] == 0) is probes]
+                write_rows(Path(place) / name, own)
+        yield from audit_engine(subject, settings, effort, header.seed, Path(place), lambda _: None, watch)
+
+
+def _peer_of(setting: Setting) -> tuple[int, int, bool]:
+    return setting.lookahead, setting.in_flight, setting.prefix_cache
+
+
+def differences(header: Header, found: Sequence[Row], paths: Paths) -> tuple[list[str], float]:
+    """What re-scoring says otherwise, and the largest difference of log10 e-values."""
+    wrong, most = [], 0.0
+    again = {row.setting.name: row for row in found}
+    for each in header.rows:
+        row = again[each.setting.name]
+        if row.decision != each.decision:
+            wrong.append(f"{each.setting.name}: {row.decision}, where the file says {each.decision}")
+            continue
+        one, other = each.path, paths.found.get(each.setting.name, [])
+        pairs = [(a or 0.0, b or 0.0) for a, b in zip(one, other, strict=False)]
+        apart = max((abs(a - b) / max(1.0, abs(a)) for a, b in pairs), default=0.0)
+        most = max(most, apart)
+        if len(one) != len(other) or apart > _APART:
+            wrong.append(f"{each.setting.name}: other e-values on the way")
+    return wrong, most
+
+
+def missing(texts: Texts) -> int:
+    """How many requests have no text: those that failed, or that somebody took out."""
+    last: dict[int, int] = {}
+    for row in texts:
+        last[row["setting"]] = max(last.get(row["setting"], 0), row["request"])
+    whole = {(row["setting"], row["request"]) for row in texts if row["request"] > 0}
+    return sum(last.values()) - len(whole)

@@ -1,0 +1,601 @@
+"""Evidence beside the law of an engine's texts: logprobs, counters, acceptance, seeds, streams, ends.
+
+Counters are held against the tokens of their text, which is arithmetic, and against the law of the loops
+over that text (``law.text_loops``), which is statistics. All statistics are e-values: products of ratios
+whose mean is at most 1 for a right engine, whatever came before. Each of the four (a rate of 1, acceptance,
+independence, ends) raises an alarm at 10,000, so a right engine sees one in at most 4 of 10,000 settings,
+however often one looks (Ville 1939). The rule is not taken on trust: acceptance is wrong only where it fits
+none of ``_RULES``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import torch
+
+from spsbench.base.protocol import Answer, Ask
+from spsbench.engines.rescore import Reading, own_entries
+from spsbench.law.text_loops import TextLoops, anchored, loops_over, ratio_by_token
+from spsbench.parts.audit.bet_table import TINY, Floats, Ints
+from spsbench.parts.audit.bets import copied, tilted
+from spsbench.parts.external.engine import add_up
+from spsbench.parts.external.serving import lacking
+from spsbench.parts.verify.effort import Finding, skipped
+
+ALARM_LOG_E: Final = math.log(1e4)
+_E_VALUE = "e-value 10^4"
+
+_FINE, COARSE, MOST = 5e-3, 0.1, 0.5
+"""By how much a logprob may differ: in float32 or 64, in 16 bits, and at most."""
+_MANY = 0.01  # share of logprobs that may differ by more
+_BACK = 8  # earlier requests that a request is held against
+_ROUNDING, _MORE_ROUNDING = 1e-3, 0.1  # in a loop, of a law that rounding moves
+_FEWEST_LOOPS, _FEWEST_TEXTS = 20, 5
+_HUGE = 300.0  # logs of ratios are cut here
+
+_LOGITS, _PROCESSED = "the target's logits", "the target's law with all cuts"
+_RAW = "the target's logits before penalties, bias, bans and grammar"
+_TEMPERED = "the target's logits over the temperature"
+_DRAFT, _DRAFTED = "the draft's logits", "the draft's law with all cuts"
+
+_RULES = {
+    "modified rejection": (_DRAFTED, False),
+    "modified rejection, drafts without temperature and cuts": (_DRAFT, False),
+    "block verification": (_DRAFTED, True),
+    "sample and compare": ("compared", False),
+    "sample and compare with the most probable token": ("best", False),
+}
+"""By which a text's tokens may have been drafted and accepted: see ``_Text.accepted``."""
+
+_OTHER_DRAFTS = ("tree", "lookup", "gram", "suffix", "eagle", "head")
+"""Words of a rule whose drafts are no chain of the draft model's."""
+
+Numbers = dict[str, float | int | str | None]
+
+
+class FreeEvidence:
+    """Takes every answer of an engine under one setting, and says what is wrong beside the law of a text.
+
+    Args:
+        k: of its chains of drafted tokens; 0 without a draft, None where it is not known.
+        rule: as the engine reports it.
+        slack: by how much a logprob may differ, at most ``MOST``; that of the rows' dtype unless given. Of
+            weights in fewer bits ``MOST``: how their kernels round is not known.
+        drawn: whether the requests are known: their seeds and their longest text.
+    """
+
+    def __init__(
+        self, k: int | None, rule: str | None = None, slack: float | None = None, *, drawn: bool = True
+    ) -> None:
+        k = None if any(word in (rule or "").lower() for word in _OTHER_DRAFTS) else k
+        rounding = _ROUNDING if slack is None else _MORE_ROUNDING
+        self._logprobs = _Logprobs(slack)
+        self._counters = _Counters(k, rounding, by_token="block" not in (rule or "").lower())
+        self._lengths = _Lengths(k or 0, rounding)
+        self._streams, self._ends, self._drawn = _Streams(), _Ends(k), drawn
+
+    def add(self, ask: Ask, answer: Answer, reading: Reading, free: int | None = None) -> None:
+        """Add an answer, with the token that ended it; ``free`` tokens came before the first loop, None: not
+        known."""
+        if answer.retokenised or not answer.output_ids:
+            return
+        text = _Text.of(ask, answer, reading)
+        self._logprobs.add(text, _FINE if reading.logits.dtype.itemsize >= 4 else COARSE)
+        self._lengths.add(text, self._counters.add(answer, len(text.x), free, reading))
+        if self._drawn and not reading.sampling.greedy:
+            self._streams.add(text)
+            self._ends.add(text)
+
+    def findings(self) -> list[Finding]:
+        parts = (self._logprobs, self._counters, self._lengths, self._streams, self._ends)
+        return [*(part.finding() for part in parts), self._streams.seeds()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """One answer, n tokens, with what the re-scored rows say of each."""
+
+    ask: Ask
+    answer: Answer
+    x: Ints
+    q: Floats  # [n, V]
+    own: dict[str, Floats]  # [n] log-probability of each token, by law
+    best: Floats | None  # [n] whether it is the draft's most probable
+
+    @classmethod
+    def of(cls, ask: Ask, answer: Answer, reading: Reading) -> _Text:
+        def own(rows: torch.Tensor) -> Floats:
+            return np.asarray(own_entries(rows, reading.tokens).cpu().numpy())
+
+        logits, drafts, best = reading.logits.double(), reading.draft_logits, None
+        q = reading.q.double()
+        found = {_LOGITS: own(logits.log_softmax(-1)), _PROCESSED: own(q.log())}
+        if reading.raw is not None:
+            found[_RAW] = own(reading.raw.double().log_softmax(-1))
+        if not reading.sampling.greedy:
+            found[_TEMPERED] = own((logits / reading.sampling.temperature).log_softmax(-1))
+        if drafts is not None and reading.p is not None:
+            found |= {_DRAFT: own(drafts.double().log_softmax(-1)), _DRAFTED: own(reading.p.double().log())}
+            best = (drafts.argmax(-1) == reading.tokens).double().cpu().numpy()
+        return cls(ask, answer, reading.tokens.cpu().numpy(), q.cpu().numpy(), found, best)
+
+    def accepted(self, by: str) -> Floats:
+        """[n] the ratio p / q of each token, or the chance that it was drafted and accepted."""
+        if by == "best" and self.best is not None:
+            return self.best
+        if by == "compared":
+            return np.asarray(np.exp(self.own[_DRAFTED]))
+        return ratio_by_token(self.own[_PROCESSED], self.own[by])
+
+
+# --- logprobs -----------------------------------------------------------------------------------------
+
+
+class _Logprobs:
+    """Returned logprobs against those of the re-scored rows: whose are they?"""
+
+    def __init__(self, slack: float | None) -> None:
+        self._given, self._slack = slack, 0.0
+        self._tokens = self._misfits = 0
+        self._off: dict[str, list[Floats]] = defaultdict(list)  # by law of the target
+        self._draft: Counter[str] = Counter()  # the same: tokens that are the draft's in place of it
+        self._sources: Counter[str] = Counter()  # texts whose logprobs belong elsewhere as a whole
+        self._last: deque[tuple[Floats, dict[str, Floats]]] = deque(maxlen=_BACK)
+
+    def add(self, text: _Text, slack: float) -> None:
+        if text.answer.logprobs is None:
+            return
+        self._slack = slack if self._given is None else min(max(slack, self._given), MOST)
+        told, n = np.asarray(text.answer.logprobs, dtype=np.float64), len(text.x)
+        n -= len(told) == n - 1 and int(text.x[-1]) in text.ask.stop_ids  # that was kept back
+        if len(told) != n or (told > self._slack).any():
+            self._misfits += 1
+            return
+        off = {law: np.minimum(abs(values[:n] - told), _HUGE) for law, values in text.own.items()}
+        drafted = [values <= self._slack for law, values in off.items() if law in (_DRAFT, _DRAFTED)]
+        laws = {law: text.own[law][:n] for law in (_LOGITS, _RAW, _TEMPERED, _PROCESSED) if law in text.own}
+        for law in laws:
+            self._off[law].append(off[law])
+            theirs = np.any(drafted, axis=0) if drafted else False
+            self._draft[law] += int((theirs & (off[law] > self._slack)).sum())
+        self._tokens += n
+        if not self._fits(told, laws):
+            places = self._elsewhere(told, laws)
+            hit = next((name for name, logs, rows in places if self._fits(logs, rows)), None)
+            self._sources.update([hit] if hit else [])
+        self._last.append((told, laws))
+
+    def _elsewhere(
+        self, told: Floats, laws: dict[str, Floats]
+    ) -> Iterator[tuple[str, Floats, dict[str, Floats]]]:
+        yield "the token before", told[1:], {law: values[:-1] for law, values in laws.items()}
+        yield "the next token", told[:-1], {law: values[1:] for law, values in laws.items()}
+        for back, (other, theirs) in enumerate(reversed(self._last), start=1):
+            yield f"the request {back} before", told, theirs
+            yield f"the request {back} after", other, laws
+
+    def _fits(self, told: Floats, laws: dict[str, Floats]) -> bool:
+        n = min(len(told), *map(len, laws.values()))
+        hits = [(abs(values[:n] - told[:n]) <= self._slack).mean() for values in laws.values() if n > 2]
+        return max(hits, default=0.0) > 1 - 2 * _MANY
+
+    def _nearest(self) -> tuple[str, Floats]:
+        joined = {law: np.concatenate(parts) for law, parts in self._off.items()}
+        return min(joined.items(), key=lambda each: int((each[1] > self._slack).sum()))
+
+    def finding(self) -> Finding:
+        misfits = f"in {self._misfits} texts they are not one number below 0 a token" if self._misfits else ""
+        if not self._tokens:
+            nothing = skipped("logprobs", "None were returned.")
+            return Finding("logprobs", False, f"Logprobs: {misfits}.", "0") if misfits else nothing
+        law, off = self._nearest()
+        wrong, drafts = int((off > self._slack).sum()), self._draft[law]
+        passed = wrong <= max(2, _MANY * self._tokens) and not misfits
+        parts = [f"{self._tokens - wrong} of {self._tokens} logprobs are those of {law}"]
+        if not passed:
+            parts += [f"{drafts} of the others are the draft's"] if drafts else []
+            parts += [f"those of {count} texts fit {name}" for name, count in self._sources.most_common(1)]
+            parts += [misfits] if misfits else []
+        numbers: Numbers = {"law": law, "tokens": self._tokens, "off": wrong, "of_the_draft": drafts}
+        numbers |= {"within_99": float(np.quantile(off, 0.99)), "misfits": self._misfits, **self._sources}
+        return Finding("logprobs", passed, f"{'; '.join(parts)}.", f"{self._slack:g}", numbers)
+
+
+# --- counters -----------------------------------------------------------------------------------------
+
+_PER_LOOP = "the accepted tokens per loop do not add up to what is accepted, or to the loops"
+_MORE = "more tokens were accepted than drafted"
+_BEYOND_K = "more than K tokens were drafted per loop"
+_RATE = "as many tokens were accepted as drafted, and more were emitted than such loops give"
+_LONG = "more tokens are counted than the last loop can have"
+_SHORT = "fewer tokens are counted than there are"
+
+
+class _Counters:
+    """Counts of an answer against its tokens.
+
+    That nothing is rejected is odd only where the rows say otherwise: a target may be its own draft.
+    """
+
+    def __init__(self, k: int | None, rounding: float, *, by_token: bool) -> None:
+        self._k, self._frees, self._rounding = k, {0, 1}, rounding
+        self._by_token = by_token  # blocks are judged as a whole
+        self._log_e = 0.0  # of the bet that what was rejected is not counted
+        self._texts = self._past = 0
+        # Texts with drafts, with all accepted, with too many tokens.
+        self._rated = self._whole = self._gaps = 0
+        self._wrong: Counter[str] = Counter()
+        self._spans: list[tuple[int, int, int]] = []  # of a text: counted, past its end at most, emitted
+
+    def add(self, answer: Answer, n: int, free: int | None, reading: Reading) -> set[int]:
+        """How many tokens may have come before the first loop; none where the loops are not known."""
+        kept, drafted, loops, each = answer.accepted, answer.drafted, answer.loops, answer.accepted_per_loop
+        emitted, n = n, max(n, answer.decoded or 0)  # some go on after a stop token, and say so
+        if each is not None:
+            loops, kept = len(each) if loops is None else loops, sum(each) if kept is None else kept
+            whole = sum(each)
+            sums = whole - (each[-1] if each else 0) <= kept <= whole and loops == len(each)
+            self._wrong[_PER_LOOP] += not sums
+        kept = 0 if self._k == 0 and kept is None else kept
+        if kept is None or (loops is None and drafted is None):
+            return set()
+        self._texts += 1
+        if drafted is not None:
+            self._drafted(kept, drafted, loops, n, reading)
+        known, k = loops is not None, self._k or 0
+        if loops is None:  # at least so many
+            loops = -(-(drafted or 0) // k) if k else 0
+        most = each[-1] if each else kept if self._k is None else k
+        counted, frees = kept + loops, {0, 1} if free is None else {free}
+        fits = {
+            f for f in frees if counted - most <= n - f <= counted and (not each or add_up([*each], n - f))
+        }
+        self._past += max(0, counted - emitted)
+        self._wrong[_LONG] += counted - most > n - min(frees)
+        self._wrong[_SHORT] += known and counted < n - max(frees)
+        self._spans.append((counted, most, n - max(frees)))
+        if not known:
+            return set()
+        self._frees = fits & self._frees or self._frees
+        return fits & self._frees
+
+    def _drafted(self, kept: int, drafted: int, loops: int | None, n: int, reading: Reading) -> None:
+        self._wrong[_MORE] += kept > drafted
+        self._rated += drafted > 0
+        if self._k:
+            self._wrong[_BEYOND_K] += loops is not None and drafted > self._k * loops
+            self._whole += (whole := 0 < drafted == kept)
+            if whole and kept + -(-kept // self._k) < n - 1 and reading.p is not None and self._by_token:
+                self._gaps += 1
+                self._log_e -= log_all_stand(reading, kept, self._rounding)
+
+    def _lag(self) -> int | None:
+        """How many requests away the texts stand that the counts fit, if those of their own do not."""
+        spans, shares = self._spans, {0: 0.0}
+        for lag in range(-_BACK, _BACK + 1):
+            pairs = [(a, spans[i + lag][2]) for i, a in enumerate(spans) if 0 <= i + lag < len(spans)]
+            fits = [n <= counted <= n + most + 1 for (counted, most, _), n in pairs]
+            shares[lag] = sum(fits) / len(fits) if len(fits) >= _FEWEST_TEXTS else 0.0
+        best = max(shares, key=lambda lag: shares[lag])
+        return best if shares[best] == 1.0 > shares[0] else None
+
+    def finding(self) -> Finding:
+        if not self._texts:
+            return skipped("counters", "Drafted, accepted and loops are not reported.")
+        wrong, lag = +self._wrong, self._lag()
+        if self._whole == self._rated and self._log_e >= ALARM_LOG_E:
+            wrong[_RATE] = self._gaps
+        numbers: Numbers = {"texts": self._texts, "past_the_end": self._past, "lag": lag, **wrong}
+        short = wrong[_SHORT]
+        if not wrong[_LONG] and lag is None:  # loops that draft nothing need not be counted
+            del wrong[_SHORT]
+        passed = not +wrong
+        parts = [f"in {count} of {self._texts} texts {name}" for name, count in (+wrong).most_common()]
+        if passed:
+            parts = [f"the counters of {self._texts} texts fit their tokens"]
+            parts += [f"{self._past} tokens of last loops come after the end"] if self._past else []
+            parts += [f"{short} texts have tokens of no counted loop"] if short else []
+        elif lag is not None:
+            parts.append(f"they fit the request {abs(lag)} {'after' if lag > 0 else 'before'}")
+        return Finding("counters", passed, f"Counters: {'; '.join(parts)}.", "0", numbers)
+
+
+def log_all_stand(reading: Reading, drafts: int, rounding: float) -> float:
+    """Log of the highest chance that so many drafted tokens of a text all stand.
+
+    At whichever places, as long as they are chosen before their tokens: there one stands with at most 1 - TV.
+    """
+    q, p, logits = reading.q, reading.p, reading.draft_logits
+    assert p is not None
+    assert logits is not None
+    best = own_entries(q, logits.argmax(-1))
+    stands = torch.stack([*(torch.minimum(q, each).sum(-1) for each in (p, logits.softmax(-1))), best])
+    most = (stands.max(0).values.double() + rounding).clamp(max=1.0)
+    return float(most.topk(min(drafts, len(most))).values.log().sum())
+
+
+# --- acceptance ---------------------------------------------------------------------------------------
+
+
+class _Lengths:
+    """How many tokens loops accept, against the law of the loops over the same texts.
+
+    Bet is that lengths do not depend on the text: that they follow their own frequencies so far, or, where
+    only totals are reported, that texts have one number of tokens per loop. This covers an acceptance that is
+    made up, all of it and none of it.
+
+    Of an engine whose K adapts nothing is said, for its loops are others: among its texts those whose loops
+    all drafted K tokens are those that accepted most.
+    """
+
+    def __init__(self, k: int, rounding: float) -> None:
+        self._k, self._rounding = k, rounding
+        self._texts = self._loops = self._tokens = self._drafted = self._kept = 0
+        self._other = self._early = self._late = 0  # texts by what they say of K: see ``_is_full``
+        self._seen = np.full(k + 1, 0.5)  # loops by the drafts they kept
+        self._log_e = {(rule, free): 0.0 for rule in _RULES for free in (0, 1)}
+        self._frees = {0, 1}
+        self._expected = defaultdict[str, float](float)
+        self._steps: list[str] = []  # on logits, which the drafts of a right engine need not know
+
+    def add(self, text: _Text, frees: set[int]) -> None:
+        answer, k = text.answer, self._k
+        if not k or text.best is None:
+            return
+        each, drafted = answer.accepted_per_loop, answer.drafted
+        if drafted is None and answer.drafted_ids is not None:
+            drafted = sum(map(len, answer.drafted_ids))
+        loops = answer.loops if each is None else len(each)
+        self._texts, self._drafted = self._texts + 1, self._drafted + (1 if drafted is None else drafted)
+        if not frees or not loops or drafted is None or max(each or [0]) > k:
+            return  # K may adapt, or the counters are wrong
+        if not self._is_full(text, drafted, loops, frees):
+            self._other += 1
+            return
+        self._frees &= frees
+        self._steps = lacking(text.ask.sampling, ("min_p", "typical_p"))
+        for rule, (by, block) in _RULES.items():
+            ratios = anchored(text.accepted(by), k)
+            for free in frees:
+                law = loops_over(ratios[free:], block=block)
+                self._log_e[rule, free] += (
+                    self._total(law, loops) if each is None else self._by_loop(law, each)
+                )
+            self._expected[rule] += law.loops
+        np.add.at(self._seen, (each or [])[:-1], 1.0)
+        self._tokens, self._loops = self._tokens + len(text.x) - min(frees), self._loops + loops
+        self._kept += (answer.accepted or 0) if each is None else sum(each)
+
+    def _is_full(self, text: _Text, drafted: int, loops: int, frees: set[int]) -> bool:
+        """Whether each loop drafted K tokens, or those that fit before the limit.
+
+        Both have one law: a loop that keeps all that fit ends the text. To leave such texts out would choose
+        them by how their loops came to lie. Of fewer near the limit totals say little: they count only
+        beside texts that end earlier.
+        """
+        each, most, k = text.answer.accepted_per_loop, text.ask.max_new_tokens, self._k
+        early, whole = len(text.x) <= most - k, drafted == k * loops
+        self._early += early
+        if whole or (each is None and early):
+            return whole
+        if each is None:
+            self._late += 1
+            return 0 <= k * loops - drafted <= k * (k + 1) // 2
+        begun = np.cumsum([0, *(kept + 1 for kept in each[:-1])])
+        lefts = [most - begun - taken for taken in {taken + one for taken in frees for one in (0, 1)}]
+        return any(drafted == left.clip(0, k).sum() for left in lefts)
+
+    def _by_loop(self, law: TextLoops, each: Sequence[int]) -> float:
+        """The last loop is left out: the end cuts it."""
+        found, place, seen = 0.0, 0, self._seen.copy()
+        for count in each[:-1]:
+            found += math.log(seen[count] / seen.sum() / (law.ends[0, place, count] + self._rounding))
+            seen[count] += 1
+            place += count + 1
+        return found
+
+    def _total(self, law: TextLoops, loops: int) -> float:
+        """Nothing is bet before some loops are known."""
+        n = law.ends.shape[1]
+        if self._loops < _FEWEST_LOOPS or loops > n:
+            return 0.0
+        z = (np.arange(n + 1) - n * self._loops / self._tokens) / np.array([[0.5], [1.0], [2.0]])
+        bells = np.exp(-0.5 * z * z) + TINY
+        bet = (bells / bells.sum(1, keepdims=True)).mean(0)
+        *_, one, more = law.begun(loops + 1)  # the chances of so many loops, and of one more
+        return float(np.log(bet[loops] / (one - more + self._rounding)))
+
+    def finding(self) -> Finding:
+        if self._other and self._drafted:
+            return skipped("acceptance", f"In {self._other} of {self._texts} texts loops draft less than K.")
+        unknown = not self._loops or (self._late and self._early < _FEWEST_TEXTS)
+        if not self._texts or (self._drafted and unknown):
+            return skipped("acceptance", "Loops of K drafted tokens are not known.")
+        if not self._drafted:
+            said = f"A draft is loaded, and in {self._texts} texts nothing was drafted."
+            return Finding("acceptance", self._texts < _FEWEST_TEXTS, said, "0", {"texts": self._texts})
+        rule, log_e = min(
+            ((rule, value) for (rule, free), value in self._log_e.items() if free in self._frees),
+            key=lambda each: each[1],
+        )
+        passed, mean = log_e < ALARM_LOG_E, self._tokens / self._loops
+        least, *_, most = sorted(self._tokens / count for count in self._expected.values())
+        rows = f"the rows of target and draft give {least:.2f} to {most:.2f}, by the rule"
+        said = f"{mean:.2f} tokens per loop in {self._loops} loops; {rows}"
+        if not passed and self._steps:
+            names = ", ".join(self._steps).replace("_", " ")
+            said = f"The drafts do not know its {names}, or are others: {said}"
+        elif not passed and not self._kept:
+            said = f"No drafted token was accepted in {self._loops} loops; {rows}"
+        elif not passed and self._kept == self._k * self._loops:
+            said = f"Every drafted token counts as accepted in all of {self._loops} loops; {rows}"
+        elif not passed:
+            only = " and ".join(map(str, np.flatnonzero(self._seen > 1)))
+            some = f" (only {only} occur)" if 0 < (self._seen > 1).sum() <= 2 else ""
+            said = f"Accepted lengths do not follow the text{some}, or something else drafts: {said}"
+        numbers: Numbers = {"loops": self._loops, "tokens_per_loop": mean, "least": least, "most": most}
+        numbers |= {"nearest_rule": rule, "log10_e_value": log_e / math.log(10)}
+        numbers |= {"unlike": not passed}
+        return Finding("acceptance", passed or bool(self._steps), f"{said}.", _E_VALUE, numbers)
+
+
+# --- requests that know of each other -----------------------------------------------------------------
+
+_UNSEEDED, _SEEDED = "without a seed", "with different seeds"
+
+
+class _Streams:
+    """Whether a request's random numbers are those of an earlier one: texts copied, numbers used again.
+
+    A number lies in an interval of the cumulated row, in the order of ids or of descending probability. Bet
+    is that it lies in the interval of an earlier request's number at the same place, that both are high or
+    low, and, for engines that draw by noise per token, that an earlier winner wins again.
+    """
+
+    def __init__(self) -> None:
+        self._log_e = dict.fromkeys((_UNSEEDED, _SEEDED), 0.0)
+        self._texts: Counter[str] = Counter()
+        self._products = defaultdict[str, list[float]](list)
+        self._of = defaultdict[tuple[int, ...], list[Sequence[int]]](list)  # a prompt
+        self._last: deque[tuple[Ints, Floats]] = deque(maxlen=_BACK)
+        self._drawn: dict[tuple[tuple[int, ...], int], Ints] = {}
+        self._repeated = self._equal = 0
+
+    def add(self, text: _Text) -> None:
+        seed, prompt = text.ask.seed, tuple(text.ask.prompt_ids)
+        first = text.x if seed is None else self._drawn.setdefault((prompt, seed), text.x)
+        if first is not text.x:
+            n = min(len(first), len(text.x))
+            self._repeated += 1
+            self._equal += bool((first[:n] == text.x[:n]).all())
+            return
+        kind, earlier = _UNSEEDED if seed is None else _SEEDED, self._of[prompt]
+        own, every = np.exp(text.own[_PROCESSED]), np.arange(len(text.x))
+        smaller = np.arange(text.q.shape[1]) < text.x[:, None]
+        chance = text.q[every, text.x][:, None]
+        lower = (smaller, (text.q > chance) | (smaller & (text.q == chance)))
+        low = np.stack([np.where(ahead, text.q, 0.0).sum(-1) for ahead in lower])
+        intervals = np.stack([low, low + own])  # [ends, orders, n]
+        if self._last:
+            again = [
+                np.exp(np.minimum(self._again(text, own, intervals, *each), _HUGE)) for each in self._last
+            ]
+            texts = copied(earlier, text.x, np.maximum(own, TINY), own > 0) if earlier else 1.0
+            self._log_e[kind] += math.log(0.5 + 0.25 * np.mean(again) + 0.25 * texts)
+            n = min(len(text.x), len(self._last[-1][0]))
+            one, other = (ends[:, 0, :n].mean(0) - 0.5 for ends in (intervals, self._last[-1][1]))
+            self._products[kind].extend(12 * one * other)
+        self._texts[kind] += 1
+        earlier.append(text.x.tolist())
+        self._last.append((text.x, intervals))
+
+    def _again(self, text: _Text, own: Floats, intervals: Floats, ids: Ints, before: Floats) -> Floats:
+        """[lenses] logs of the ratios of a text if it used the numbers of another one."""
+        n = min(len(text.x), len(ids))
+        (low, high), (start, end) = intervals[..., :n], before[..., :n]
+        shared = np.maximum(np.minimum(high, end) - np.maximum(low, start), 0.0)
+        ratios = [
+            tilted(text.x[:n] == ids[:n], text.q[np.arange(n), ids[:n]], 4.0)[None],
+            0.5 + 0.5 * shared / (np.maximum(end - start, 1e-9) * np.maximum(own[:n], TINY)),
+            1 + 0.9 * (low + high - 1) * (start + end - 1),
+        ]
+        logs = np.log(np.maximum(np.concatenate(ratios), TINY))
+        return np.asarray(np.where(own[:n] > 0, logs, 0.0).sum(-1))
+
+    def finding(self) -> Finding:
+        if self._texts.total() < 2:
+            return skipped("independence", "No two requests were sampled.")
+        wrong = [kind for kind, log_e in self._log_e.items() if log_e >= ALARM_LOG_E + math.log(2)]
+        told = " and ".join(f"{count} requests {kind}" for kind, count in self._texts.items())
+        said = f"{told} show nothing of earlier ones"
+        if wrong:
+            said = f"Requests {' and '.join(wrong)} repeat texts or random numbers of earlier ones"
+        numbers: Numbers = {}
+        for kind, count in self._texts.items():
+            name, log_e = kind.replace(" ", "_"), self._log_e[kind]
+            numbers |= {f"texts_{name}": count, f"log10_e_value_{name}": log_e / math.log(10)}
+            products = self._products[kind]
+            numbers[f"correlation_{name}"] = float(np.mean(products)) if products else None
+        return Finding("independence", not wrong, f"{said}.", _E_VALUE, numbers)
+
+    def seeds(self) -> Finding:
+        """A fact: the protocol allows another draw."""
+        if not self._repeated:
+            return skipped("seeds", "No request was sent twice with one seed.")
+        said = f"{self._equal} of {self._repeated} texts came again with their seed."
+        return Finding("seeds", True, said, "-", {"repeated": self._repeated, "equal": self._equal})
+
+
+# --- ends of texts ------------------------------------------------------------------------------------
+
+_LAST = "The last token of full-length texts comes from the draft: it was not tested"
+_RETRIED = "Texts end more often than the target's rows say: what did not end was drawn again"
+
+
+class _Ends:
+    """Bets on how texts end: the last token that fits is a draft, and texts that do not end are drawn again.
+
+    The law of a text that is drawn again until it ends is the target's under the condition that it ends: its
+    hazard of ending is h / P(the text ends | prefix), a Doob transform. That probability is in no row, but
+    any guess made beforehand gives a law, so that the ratios have mean 1: h for this token, and the mean
+    hazard of earlier texts from the next one on. A text that is drawn again once is a mixture of both laws.
+    """
+
+    _SHARES = np.array([0.3, 0.6, 0.9])
+
+    def __init__(self, k: int | None) -> None:
+        self._drafts = k != 0
+        self._log_e = {_LAST: np.zeros(3), _RETRIED: np.zeros(3)}
+        self._texts = self._full = self._places = 0
+        self._hazards = 0.0
+
+    def add(self, text: _Text) -> None:
+        n, own, stops = len(text.x), text.own[_PROCESSED], text.ask.stop_ids
+        ended, full = int(text.x[-1]) in stops, n == text.ask.max_new_tokens
+        self._texts, self._full = self._texts + 1, self._full + (full and not ended)
+        if full and self._drafts and _DRAFTED in text.own and own[-1] > -math.inf:
+            self._bet(_LAST, text.own[_DRAFTED][-1] - own[-1])
+        if not stops or not (ended or full):
+            return
+        hazard = np.minimum(text.q[:, stops].sum(-1), 1 - 1e-12)
+        if self._hazards:
+            left = text.ask.max_new_tokens - 1 - np.arange(n)
+            later = -np.expm1(left * np.log1p(-self._hazards / self._places))  # P(ends | not now)
+            now = np.append(later[:-1], 1.0 if ended else later[-1])
+            logs = np.log(np.maximum(now, TINY)) - np.log(hazard + (1 - hazard) * later + TINY)
+            self._bet(_RETRIED, logs.sum())
+        self._hazards, self._places = self._hazards + float(hazard.sum()), self._places + n
+
+    def _bet(self, what: str, log_ratio: float) -> None:
+        self._log_e[what] += np.log(1 - self._SHARES + self._SHARES * math.exp(min(log_ratio, _HUGE)))
+
+    def finding(self) -> Finding:
+        if not self._texts:
+            return skipped("ends", "Nothing was sampled.")
+        logs = {what: float(np.logaddexp.reduce(each)) - math.log(6) for what, each in self._log_e.items()}
+        log_e = float(np.logaddexp.reduce([*logs.values()]))
+        passed, full = log_e < ALARM_LOG_E, f"{self._full} of {self._texts} reach their limit"
+        said = f"Texts end as the target's rows say; {full}"
+        if not passed:
+            said = f"{max(logs, key=lambda what: logs[what])}; {full}"
+        numbers: Numbers = {"texts": self._texts, "full": self._full, "log10_e_value": log_e / math.log(10)}
+        return Finding("ends", passed, f"{said}.", _E_VALUE, numbers)
+
+
+def probes(prompts: Sequence[Sequence[int]], ask: Ask, count: int, tokens: int = 16) -> list[Ask]:
+    """Short requests: half of one prompt, each seed twice, and half of two prompts without a seed."""
+    most = min(max(tokens, ask.sampling.min_new_tokens), ask.max_new_tokens)
+    short = replace(ask, max_new_tokens=most, logprobs=True)
+    if ask.sampling.greedy:
+        return [replace(short, prompt_ids=list(prompts[i % len(prompts)])) for i in range(count // 4)]
+    two, seeds = [list(prompt) for prompt in prompts[:2]], [*range(1, count // 4 + 1)]
+    half = [
+        replace(short, prompt_ids=two[i % len(two)], seed=None, logprobs=False) for i in range(count // 2)
+    ]
+    return [*(replace(short, prompt_ids=two[0], seed=seed) for seed in [*seeds, *seeds]), *half]

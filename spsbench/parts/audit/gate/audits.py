@@ -1,0 +1,158 @@
+"""An audit as a test runs it: what is asked of an engine, and what its failure says."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.base.errors import IncompleteError, SpsbenchError, UsageError
+from spsbench.base.protocol import Load
+from spsbench.config.together import refuse_together
+from spsbench.parts.audit.command import Course, audit, conclude
+from spsbench.parts.audit.command import audited as drawn
+from spsbench.parts.audit.gate.inside import Function, Inside
+
+if TYPE_CHECKING:
+    from spsbench.parts.audit.engine_audit import Row
+    from spsbench.parts.external.serving import Served
+
+Engine = str | Callable[[Load], "Served | Function"]
+"""As ``--engine`` names it, or what loads it in this process."""
+
+DEFAULTS = {"temperature": "1.5", "bound": "10%", "in_flight": "1,4", "texts": "320", "budget": "120"}
+DEFAULTS |= {"task": "humaneval", "max_new_tokens": "64"}
+"""Where neither the test nor the command line says otherwise; the rest is the audit's.
+
+Draft and target differ most often at a high temperature, and an engine that ignores it looks right at 1. Most
+of an audit's time goes into prompts, which the engine and the audit read: those of xsum are 2.6 times longer.
+"""
+
+_NOT_HERE = (
+    *("samples", "engine", "samples_dtype", "follow", "every", "webhook", "out"),
+    *("evidence", "json", "quiet", "device", "dtype"),
+)
+_SHOWN = 48  # ids of a prompt or an output in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a test says, and its table in Markdown."""
+
+    said: str
+    table: str
+    is_red: bool = False
+
+
+def audited(engine: Engine | None, options: Mapping[str, Any], folder: Path, test: str) -> Found:
+    """Audit an engine; whatever is not shown to be lossless is a failure."""
+    params: Mapping[str, Any] = {}
+    try:
+        params = params_of(engine, options)
+        course, gone = _course(engine, params, folder)
+    except SpsbenchError as error:
+        return Found(f"not audited: {error}", "", is_red=True)
+    from spsbench.report.judgement import audit_sentences, audit_table
+
+    facts = [row.facts() for row in course.rows]
+    said = "\n".join([*audit_sentences(facts, course.effort.bound), *_unjudged(course.rows)])
+    table = "\n".join(audit_table(facts).as_markdown())
+    # Several in flight are a default: an engine that takes one request at a time is judged alone.
+    asked = [row for row in course.rows if "in_flight" in options or not row.found.cannot]
+    try:
+        conclude(asked or course.rows, course.effort.bound, gone)
+    except SpsbenchError as error:
+        verdict = "undecided: " if isinstance(error, IncompleteError) else ""
+        first = " ".join([f"{verdict}{error.message}", *([error.remedy] if error.remedy else [])])
+        lines = [first, "", said, *_details(course), "", f"again: {_again(engine, params, test)}"]
+        return Found("\n".join(lines), table, is_red=True)
+    return Found(said, table)
+
+
+def params_of(engine: Engine | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of ``spsbench audit`` for options of a test."""
+    if engine is None:
+        why, remedy = "no engine is given.", "Give one to the marker or the fixture."
+        raise UsageError(why, flag="lossless", remedy=remedy)
+    known = {name: each.default for name, each in signature(audit).parameters.items()}
+    hidden = _NOT_HERE if isinstance(engine, str) else (*_NOT_HERE, "repro")
+    renamed = {"budget" if name == "seconds" else name: value for name, value in options.items()}
+    if wrong := next((name for name in renamed if name not in known or name in hidden), None):
+        allowed = ", ".join(sorted(known.keys() - {*hidden}))
+        raise UsageError(f"{wrong} is unknown.", flag="lossless", remedy=f"Options are {allowed}.")
+    given = {name: _typed(value) for name, value in renamed.items() if value is not None}
+    name = engine if isinstance(engine, str) else getattr(engine, "__qualname__", repr(engine))
+    params = known | DEFAULTS | given | {"engine": name}
+    refuse_together("audit", params)
+    return params
+
+
+def _typed(value: Any) -> Any:
+    """A value as the command line has it."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return value if isinstance(value, bool) else str(value)
+
+
+def _course(engine: Engine | None, params: Mapping[str, Any], folder: Path) -> tuple[Course, str | None]:
+    """The audit, with the caller's number of threads afterwards: here the engine may compute, too."""
+    from spsbench.parts.external.registry import PeerKind, find_peer
+
+    if callable(engine):
+        kind = PeerKind(params["engine"], lambda asked, log, paused: Inside(params["engine"], engine(asked)))
+    else:
+        kind = find_peer(params["engine"])
+    import torch
+
+    threads = torch.get_num_threads()
+    try:
+        return drawn({**params, "out": folder}, kind)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _unjudged(rows: Sequence[Row]) -> Iterator[str]:
+    """What the engine does not report, so that no fault in it can be seen."""
+    free = [each for row in rows if not row.setting.is_plain for each in row.found.free]
+    silent = {each.test: each.found for each in free if each.unjudged}
+    if silent:
+        yield "Not judged: " + "; ".join(f"{test} ({why.rstrip('.')})" for test, why in silent.items()) + "."
+
+
+def _details(course: Course) -> Iterator[str]:
+    """For each setting that failed a text, and the law that explains its texts best."""
+    for row in course.rows:
+        failed = [each for each in row.found.free if not each.passed]
+        if not row.found.drawn or not (failed or row.decision == "alarm"):
+            continue
+        number = max(row.found.decided_after, 1) if row.decision == "alarm" else 1
+        text = row.found.drawn[number - 1]
+        about = "the text that raised the alarm" if row.decision == "alarm" else "its first text"
+        yield f"\n{row.setting.name}, {about} (line {number} of {course.folder / row.setting.file}):"
+        seed = None if text.ask is None else text.ask.seed
+        decode = course.ready.source.tokenizer.decode
+        yield f"  seed {seed}, prompt_ids {_ids(text.prompt)}, {decode(text.prompt)[-60:]!r}"
+        yield f"  output_ids {_ids(text.completion)}, {decode(text.completion)[:60]!r}"
+        if row.located is not None:
+            best = row.located.fits[0]
+            likelier = f"{best.nats:.0f} nats likelier than what was asked for"
+            yield f"  law that fits best: {best.law.name} ({likelier})"
+
+
+def _ids(ids: Sequence[int]) -> str:
+    return str(list(ids)) if len(ids) <= _SHOWN else f"[..., {', '.join(map(str, ids[-_SHOWN:]))}]"
+
+
+def _again(engine: Engine | None, params: Mapping[str, Any], test: str) -> str:
+    """The command that shows it again: the audit's, or of an engine in this process the test's."""
+    if callable(engine):
+        budgets = "--lossless-texts", params["texts"], "--lossless-seconds", params["budget"]
+        return shlex.join(["pytest", test, *budgets])
+    typed = ["spsbench", "audit"]
+    for name, value in params.items():
+        if value not in (None, False):
+            typed += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+    return shlex.join(typed)

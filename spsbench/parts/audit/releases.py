@@ -1,0 +1,432 @@
+"""``spsbench audit --releases``: the first release of an engine whose law, acceptance or speed differs.
+
+Every release is audited in an environment of its own, and asked for greedy texts in turns with the newest.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.base.errors import GateFailed, IncompleteError, UnavailableError, UsageError
+from spsbench.base.files import make_folder, write_json
+from spsbench.base.paths import results_dir
+from spsbench.base.records import Interval, Spec
+from spsbench.cli.console import out, print_json, say
+from spsbench.report.wording import NOTHING, interval
+
+if TYPE_CHECKING:
+    from spsbench.base.protocol import Ask, Peer
+    from spsbench.parts.audit.command import Course
+    from spsbench.parts.audit.engine_audit import Subject
+    from spsbench.parts.external.install import Entry
+    from spsbench.parts.external.registry import PeerKind
+
+_APART = 0.05
+"""Ratios to the newest release whose whole interval is further from 1 differ."""
+
+_FILE = "releases.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """An audited release. ``law`` is its worst verdict, ``code`` and ``why`` are how its audit would end
+    alone; ``against`` is the release that the ratios are to, and ``wrong`` says that there are findings
+    beside the law.
+    """
+
+    version: str
+    law: str
+    alarmed: bool
+    texts: int
+    code: int
+    why: str
+    tokens_per_loop: float | None = None
+    loops: Interval | None = None
+    speed: Interval | None = None
+    against: str | None = None
+    wrong: bool = False
+
+    def state(self, quantity: str) -> int | None:
+        """What is compared between releases; None where it is not known. Of a ratio 1 or -1 where it is
+        larger or smaller by more than ``_APART``, 0 where that is not shown."""
+        if quantity in ("law", BESIDE):
+            return int(self.alarmed if quantity == "law" else self.wrong)
+        found = self.loops if quantity == "acceptance" else self.speed
+        if found is None or found.low is None or found.high is None:
+            return None
+        return int(found.low > 1 + _APART) - int(found.high < 1 / (1 + _APART))
+
+    def told(self, quantity: str) -> str:
+        if quantity in ("law", BESIDE):
+            return self.law if quantity == "law" else "wrong" if self.wrong else "nothing wrong"
+        ratio = self.loops if quantity == "acceptance" else self.speed
+        return NOTHING if ratio is None else f"{interval(ratio)} of the newest"
+
+
+BESIDE = "beside the law"
+QUANTITIES = ("law", BESIDE, "acceptance", "speed")
+
+Visit = Callable[[str], Release | None]
+"""Audits a release; None where it does not install or does not load the models."""
+
+
+def differ(quantity: str, one: Release, other: Release) -> bool:
+    states = one.state(quantity), other.state(quantity)
+    return None not in states and states[0] != states[1]
+
+
+def search(versions: Sequence[str], visit: Visit, *, halving: bool) -> None:
+    """Visit releases, given newest first: all in this order, or both ends, then halving where they differ."""
+    ends = [
+        next((r for r in map(visit, order) if r), None) for order in (versions, versions[::-1]) if halving
+    ]
+    new, old = ends if halving else (None, None)
+    different = [q for q in QUANTITIES if new is not None and old is not None and differ(q, new, old)]
+    if not different:
+        for version in versions:
+            visit(version)
+        return
+    assert new is not None
+    assert old is not None
+    for quantity in different:
+        left = list(versions[versions.index(new.version) + 1 : versions.index(old.version)])
+        while left:
+            middle = len(left) // 2
+            found = visit(left[middle])
+            if found is None:
+                del left[middle]
+            elif differ(quantity, new, found):
+                del left[middle:]
+            else:
+                del left[: middle + 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A release that differs from the one before it. ``between`` are releases that were not audited."""
+
+    release: Release
+    before: Release
+    quantity: str
+    between: tuple[str, ...]
+
+    def __str__(self) -> str:
+        release, before, what = self.release, self.before, self.quantity
+        told = f"{release.version} ({what}: {release.told(what)}; {before.version}: {before.told(what)})"
+        return told + (f", unless it is {' or '.join(self.between)}, not audited" if self.between else "")
+
+
+def changes(versions: Sequence[str], results: Mapping[str, Release | None]) -> list[Change]:
+    """Where audited neighbours differ, oldest first; ``versions`` are newest first."""
+    oldest_first = list(reversed(versions))
+    audited = [
+        (place, found) for place, v in enumerate(oldest_first) if (found := results.get(v)) is not None
+    ]
+    return [
+        Change(found, before, quantity, tuple(oldest_first[first + 1 : place]))
+        for (first, before), (place, found) in pairwise(audited)
+        for quantity in QUANTITIES
+        if differ(quantity, before, found)
+    ]
+
+
+def chosen(text: str, known: Sequence[str], what: str) -> tuple[list[str], bool]:
+    """The releases that ``A..B`` or ``N`` stands for, newest first, and whether it was a range."""
+    from packaging.version import Version
+
+    low, dots, high = text.partition("..")
+    try:
+        first, last = sorted((Version(low), Version(high))) if dots else (None, None)
+        count = len(known) if dots else int(text)
+    except ValueError:
+        count = 0
+    if count < 2:
+        remedy = "Give two releases, e.g. 4.44.2..4.45.0, or a number of at least 2."
+        raise UsageError(f"{text} is not a range of releases.", flag="--releases", remedy=remedy)
+    found = [v for v in known[:count] if first is None or last is None or first <= Version(v) <= last]
+    if len(found) < 2:
+        remedy = f"It has {', '.join(known[:8])}{', ...' if len(known) > 8 else ''}."
+        why = f"the index has {len(found)} releases of {what} there."
+        raise UsageError(why, flag="--releases", remedy=remedy)
+    return found, bool(dots)
+
+
+def audit_releases(params: Mapping[str, Any]) -> None:
+    from spsbench.base.plugins import unknown
+    from spsbench.cli.interruption import continued_by, typed
+    from spsbench.models.fetch.cache import megabytes, require_room
+    from spsbench.parts.audit.command import settings_asked
+    from spsbench.parts.external.install import Environment, load_entry
+    from spsbench.parts.external.registry import NAMED, name_of, peer_in
+
+    spec = Spec.parse(params["engine"])
+    if params["engine"].partition(":")[0] in ("worker", "openai") or name_of(spec) != spec.name:
+        why = f"{params['engine']} is one engine, whose releases no index lists."
+        raise UsageError(why, flag="--releases", remedy=f"Name one of {', '.join(NAMED)}.")
+    if spec.name not in NAMED:
+        raise unknown(spec.name, NAMED, "--engine")
+    if dict(spec.options).get("python"):
+        why = f"{params['engine']} is an environment with one release."
+        raise UsageError(why, flag="--releases", remedy="Leave python= out: each release is installed.")
+    entry = load_entry(spec.name, "--engine")
+    # What an audit refuses is refused before anything is fetched.
+    asked = settings_asked(params, peer_in(Environment(Path()), spec))
+    versions, halving = chosen(params["releases"], _known(entry), entry.title)
+    folder = params["out"] or results_dir() / f"releases-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    make_folder(folder, "--out")
+    continued_by(lambda: typed(*(() if params["out"] else ("--out", str(folder)))))
+    fetch, kept = megabytes(entry.fetch_bytes), megabytes(entry.kept_bytes)
+    order = ", halving where the ends differ" if halving else ""
+    say(
+        f"{len(versions)} releases of {entry.title}, {versions[-1]} to {versions[0]}{order}: "
+        f"each about {fetch} to fetch, {kept} on disk, "
+        f"{'all' if params['keep'] else 'two at a time'}, {entry.duration} to install and at most "
+        f"{asked.count} x {asked.limits[2] / 60:g} min to audit. Results: {folder}.",
+        quiet=params["quiet"],
+    )
+    at_once = len(versions) if params["keep"] else 2
+    require_room(at_once * entry.kept_bytes + entry.fetch_bytes + entry.spare_bytes, "The releases")
+    course = _Course(params, spec, entry, versions, folder)
+    search(versions, course.visit, halving=halving)
+    course.conclude()
+
+
+def _known(entry: Entry) -> list[str]:
+    """Releases on the index for this Python, newest first."""
+    from spsbench.models.fetch.http import Http, find_versions, pip_settings
+
+    found, problems = find_versions(entry.package, Http(pip_settings()), sources=entry.source is not None)
+    if not found:
+        more = f" ({'; '.join(problems)})" if problems else ""
+        why = f"no package index lists {entry.package} for this Python{more}."
+        raise UnavailableError(why, flag="--releases")
+    return found
+
+
+class _Course:
+    """The releases that were audited, kept in the folder."""
+
+    def __init__(
+        self, params: Mapping[str, Any], spec: Spec, entry: Entry, versions: Sequence[str], folder: Path
+    ) -> None:
+        self._params, self._spec, self._entry = params, spec, entry
+        self._versions, self._folder = versions, folder
+        self._newest: str | None = None
+        self._done: dict[str, Release] = {}
+        self._skipped: dict[str, str] = {}
+        left = ("releases", "out", "keep", "json", "quiet", "debug", "evidence")
+        self._asked = {k: str(v) for k, v in sorted(params.items()) if v is not None and k not in left}
+        self._read()
+
+    def visit(self, version: str) -> Release | None:
+        """Audit a release, unless that was done; the others are compared with the first that can be."""
+        if version in self._skipped:
+            return None
+        done = self._done.get(version)
+        if done is not None and (self._newest in (None, version) or done.against == self._newest):
+            self._newest = self._newest or version
+            return done
+        from spsbench.parts.external.install import discard
+
+        say(f"{self._entry.title} {version}", quiet=self._params["quiet"])
+        found = None
+        try:
+            found = self._audited(version)
+        except UnavailableError as error:
+            if any(word in str(error) for word in _NOT_ITS_FAULT):
+                raise
+            self._skipped[version] = error.message
+            say(f"Skipped: {error.message}", quiet=self._params["quiet"])
+        else:
+            self._done[version] = found
+            self._newest = self._newest or version
+            self._write()
+        # An interrupted one stays, so that the same command goes on with it.
+        if version != self._newest and not self._params["keep"]:
+            discard(self._entry.at(version))
+        return found
+
+    def _kind(self, version: str) -> PeerKind:
+        from spsbench.parts.external.install import install
+        from spsbench.parts.external.registry import find_peer
+
+        entry = self._entry.at(version)
+        install(entry, passing=not self._params["keep"])
+        return find_peer(str(replace(self._spec, name=entry.called)))
+
+    def _audited(self, version: str) -> Release:
+        from spsbench.parts.audit.command import audited, conclude
+
+        kind = self._kind(version)
+        params = {**self._params, "engine": kind.name, "out": self._folder / version}
+        course, gone = audited(params, kind)
+        code, why = 0, ""
+        try:
+            conclude(course.rows, course.effort.bound, gone)
+        except (GateFailed, IncompleteError) as error:
+            if gone is not None and isinstance(error, IncompleteError):
+                raise UnavailableError(f"{kind.name} gave up: {gone}.") from error
+            code, why = error.exit_code, error.message
+        alarms = [row for row in course.rows if row.decision == "alarm" and row.convention is None]
+        law = "quiet" if not code else "no alarm"
+        if code == GateFailed.exit_code:
+            law = "wrong beside its texts"
+            if alarms:
+                law = f"ALARM after {min(row.found.decided_after for row in alarms)} texts"
+        texts = sum(len(row.found.drawn) for row in course.rows)
+        wrong = any(not each.passed for row in course.rows for each in row.found.free)
+        found = Release(version, law, bool(alarms), texts, code, why, wrong=wrong)
+        if self._newest is None:
+            return found
+        return self._compared(found, course, kind, self._kind(self._newest))
+
+    def _compared(self, found: Release, course: Course, kind: PeerKind, newest: PeerKind) -> Release:
+        """With greedy texts of the newest release, drawn in turns."""
+        pairs = list(_turns(course, (kind, newest)))
+        speed = _ratio([(*one[:2], *other[:2]) for one, other in pairs])
+        known = [(*one[2:], *other[2:]) for one, other in pairs if one[3] and other[3]]
+        found = replace(found, loops=_ratio(known), speed=speed, against=self._newest)
+        if not known:
+            return found
+        sums = [sum(column) for column in zip(*known, strict=True)]
+        old = self._done[newest_version := str(self._newest)]
+        self._done[newest_version] = replace(old, tokens_per_loop=old.tokens_per_loop or sums[2] / sums[3])
+        return replace(found, tokens_per_loop=sums[0] / sums[1])
+
+    def _read(self) -> None:
+        try:
+            kept = json.loads((self._folder / _FILE).read_text())
+        except (OSError, ValueError):
+            return
+        if kept.get("asked") != self._asked:
+            why = f"{self._folder} holds the releases of another audit."
+            raise UsageError(why, flag="--out", remedy="Name another directory.")
+        for row in kept["releases"]:
+            ratios = {name: row[name] and Interval(**row[name]) for name in ("loops", "speed")}
+            self._done[row["version"]] = Release(**{**row, **ratios})
+
+    def _write(self) -> None:
+        rows = [asdict(each) for each in self._done.values()]
+        write_json(self._folder / _FILE, {"asked": self._asked, "releases": rows, "skipped": self._skipped})
+
+    def conclude(self) -> None:
+        """Throw environments away, print what was found, and end as the newest release's audit does."""
+        from spsbench.parts.external.install import discard
+        from spsbench.report.tables import Table, left, right
+
+        self._write()
+        for version in self._versions if not self._params["keep"] else ():
+            discard(self._entry.at(version))
+        results = {v: self._done.get(v) for v in self._versions}
+        if self._newest is None:
+            why = "; ".join(f"{version}: {why}" for version, why in self._skipped.items())
+            raise UnavailableError(f"no release could be audited: {why}", flag="--releases")
+        found = changes(self._versions, results)
+        newest = self._done[self._newest]
+
+        def cells(version: str, row: Release | None) -> list[str]:
+            if row is None:
+                return [version, "skipped" if version in self._skipped else "not needed", *3 * [NOTHING]]
+            loops = NOTHING if row.tokens_per_loop is None else f"{row.tokens_per_loop:.2f}"
+            speed = "1" if row is newest else NOTHING if row.speed is None else interval(row.speed)
+            return [version, row.law, str(row.texts), loops, speed]
+
+        speed = right(f"speed against {newest.version} [95%]")
+        columns = [left("release", whole=True), left("law"), right("texts"), right("tokens/loop"), speed]
+        table = Table(columns, [cells(*each) for each in results.items()])
+        facts = {
+            "engine": self._entry.name,
+            "folder": str(self._folder),
+            "releases": [asdict(row) for row in results.values() if row is not None],
+            "skipped": self._skipped,
+            "changes": [asdict(each) for each in found],
+        }
+        if self._params["json"]:
+            print_json(facts)
+        else:
+            screen = out(quiet=self._params["quiet"])
+            screen.print(table.as_rich())
+            for sentence in _sentences(found, self._skipped):
+                screen.print(f"\n{sentence}", markup=False, highlight=False)
+        if newest.code:
+            kind = GateFailed if newest.code == GateFailed.exit_code else IncompleteError
+            raise kind(f"the audit of {newest.version} ends with: {newest.why}", flag="--releases")
+
+
+_NOT_ITS_FAULT = ("no package index can be reached", "No space left", " free.")
+"""Of errors that every release would end with."""
+
+
+def _sentences(found: Sequence[Change], skipped: Mapping[str, str]) -> Iterator[str]:
+    yield from (f"{version} was skipped: {why}" for version, why in skipped.items())
+    if not found:
+        yield f"No release differs: its law, and by more than {_APART:.0%} its acceptance and speed."
+    for number, each in enumerate(found):
+        yield f"{'Another' if number else 'The first'} release that differs: {each}."
+
+
+_Text = tuple[float, float, int, int | None]
+"""Tokens, the milliseconds that they took, tokens of loops and loops of a greedy text."""
+
+
+def _turns(course: Course, kinds: Sequence[PeerKind]) -> Iterator[tuple[_Text, _Text]]:
+    """Greedy texts of both engines, prompt by prompt in turns, one stopped while the other works; up to the
+    first request that fails."""
+    from spsbench.base.protocol import Ask, PeerError
+    from spsbench.base.records import SamplingParams
+    from spsbench.parts.external.engine import sampling_of
+
+    subject, effort = course.subject, course.effort
+    k = next((row.setting.k for row in course.rows if row.setting.k), 0)
+    most, stop, greedy = effort.max_new_tokens, [*subject.stop_ids], sampling_of(SamplingParams(greedy=True))
+    asks = [Ask([*prompt], most, stop, sampling=greedy) for prompt in subject.prompts]
+    ends = time.monotonic() + effort.budget_s
+    with ExitStack() as opened, suppress(PeerError):
+        peers = []
+        for kind in kinds:
+            load = replace(subject, kind=kind).load(k, most)
+            peers.append(kind.open(load, course.folder / "engine.log", True))
+            opened.callback(peers[-1].close)
+            _text(peers[-1], asks[0], subject)  # the first request is slower
+        for number, ask in enumerate(asks):
+            if time.monotonic() > ends:
+                return
+            first = number % 2
+            drawn = [_text(peers[place], ask, subject) for place in (first, 1 - first)]
+            yield drawn[first], drawn[1 - first]
+
+
+def _text(peer: Peer, ask: Ask, subject: Subject) -> _Text:
+    from spsbench.base.protocol import checked
+
+    began = time.perf_counter()
+    found = checked(peer.generate(ask), ask, subject.models[0].vocab_size)
+    took = 1e3 * (time.perf_counter() - began) if found.wall_ms is None else found.wall_ms
+    count = len(found.output_ids)
+    own = (found.decoded, found.decode_ms) if found.decoded and found.decode_ms else (count, took)
+    return *own, found.decoded or count, found.loops
+
+
+def _ratio(rows: Sequence[tuple[float | None, ...]]) -> Interval | None:
+    """(first / second) / (third / fourth) of sums over prompts."""
+    if len(rows) < 2:
+        return None
+    import numpy as np
+
+    from spsbench.stats.bootstrap import pooled_interval
+
+    columns = list(np.array(rows, dtype=np.float64).T)
+
+    def statistic(sums: Any) -> Any:
+        return sums[0] / sums[1] / (sums[2] / sums[3])
+
+    estimate = float(statistic([column.sum() for column in columns]))
+    low, high = pooled_interval(columns, statistic, log=True)
+    return Interval(estimate, estimate if low is None else low, estimate if high is None else high)

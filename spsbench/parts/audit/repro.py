@@ -1,0 +1,512 @@
+"""One short context where an engine's next token is not the target's, measured over many seeds.
+
+Contexts are taken from the drawn texts, where draft and target, or the target and the law that explains the
+texts best, are farthest apart. A few are tried with few outputs, short ones first. The clearest spot is
+measured over new seeds; if it shows nothing, the next, up to three, and the p-value is that of all of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from pprint import pformat
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import spsbench
+from spsbench.base import protocol
+from spsbench.base.files import write_text
+from spsbench.base.protocol import Ask, Peer, PeerError, PeerGone, checked, request_seed
+from spsbench.base.records import SamplingParams, Spec
+from spsbench.decode.sampling import warp
+from spsbench.engines.rescore import Reading, own_entries, teacher_force
+from spsbench.models.causal_lm import CausalLM
+from spsbench.parts.audit import repro_parts
+from spsbench.parts.audit.bet_table import LEAVES_OUT_STOPS
+from spsbench.parts.audit.engine_audit import Row, Subject
+from spsbench.parts.audit.localise import MOST_TEXTS, Law, read_under
+from spsbench.parts.audit.repro_parts import LEAST, LEVEL, followers, p_value, seeds
+from spsbench.parts.external import serving, workers
+from spsbench.parts.external.engine import sampling_of
+from spsbench.parts.external.registry import NAMED, WORKER, name_of
+from spsbench.parts.verify.subject import steady
+from spsbench.runner.foreign_texts import reading_of
+from spsbench.runner.stopping import derive_seed
+from spsbench.stats.losslessness import ALARM
+from spsbench.store.summary_types import ReproFacts
+
+_TRIED = 3
+"""Contexts that are tried of each kind: the first token after them is wrong, or a later one."""
+
+_MEASURED = 3
+"""Contexts that are measured at most."""
+
+_CLEAR = 1e-6
+"""p-value of a try after which no longer context is tried."""
+
+_RARE = 0.02
+"""Probability from which a token is counted by itself."""
+
+_KEPT = 0.9
+"""Share of its score that a context keeps when it is shortened."""
+
+_LENGTHS = (8, 16, 32, 64, 128)
+_MOST_CELLS, _TOP = 200, 24
+
+_GAP = 1e-3  # of logits: below it rounding decides
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """How many outputs are asked for."""
+
+    tried: int = 40
+    measured: int = 300
+    budget_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """One token of an output: the one after ``prefix``, after ``context``; both are token ids."""
+
+    context: tuple[int, ...]
+    prefix: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a spot shows; ``expected`` is the target's row there, as in a script."""
+
+    spot: Spot
+    outputs: int
+    counts: Counter[int]
+    expected: repro_parts.Row
+    p_value: float
+
+
+def reproducible(rows: Iterable[Row]) -> Row | None:
+    """The alarm with the most evidence, a sampled one first; None without one of requests that run alone."""
+    alarms = [row for row in rows if row.decision == ALARM and row.convention is None and row.setting.alone]
+
+    def evidence(row: Row) -> tuple[bool, float]:
+        found = row.found.evidence
+        return not row.setting.sampling.greedy, (found and found["log10_e_value"]) or 0.0
+
+    return max(alarms, key=evidence, default=None)
+
+
+def reproduce(
+    row: Row,
+    subject: Subject,
+    names: tuple[str, str],
+    max_new_tokens: int,
+    seed: int,
+    folder: Path,
+    draws: Draws | None = None,
+) -> ReproFacts:
+    """Find a context, measure it, and write ``repro.py``."""
+    setting, draws = row.setting, draws or Draws()
+    if setting.sampling.greedy:
+        draws = replace(draws, tried=LEAST, measured=2 * LEAST)  # another seed is the same text
+    load = subject.load(setting.lookahead, max_new_tokens)
+    peer = subject.kind.open(load, folder / "engine.log", False)
+    try:
+        search = _Search(row, subject, peer, draws, seed)
+        shown, first = search.clearest()
+    finally:
+        peer.close()
+    spot, (likely, rest) = shown.spot, shown.expected
+    case: dict[str, Any] = {
+        "prompt_ids": list(spot.context),
+        "prefix_ids": list(spot.prefix),
+        "max_new_tokens": setting.lookahead + 2,
+        "stop_ids": list(subject.stop_ids),
+        "sampling": setting.sampling.record(),
+        "k": setting.lookahead,
+        "threads": subject.threads,
+        "dtype": subject.dtype,
+        "vocab_size": subject.models[0].vocab_size,
+        **options_of(subject.kind.name, subject.threads),
+        "held_against": None if row.against is None else row.against.name,
+        "context": load.context,
+        "prefix_probability": search.reached(spot),
+        "draws": draws.measured,
+        "first_seed": first,
+        "expected": dict(likely),
+        "rest": rest,
+    }
+    write_text(folder / "repro.py", script(subject.kind.name, _title(row, shown, names), case))
+    return {
+        "setting": setting.name,
+        "script": "repro.py",
+        "context": list(spot.context),
+        "prefix": list(spot.prefix),
+        "outputs": shown.outputs,
+        "observed": {str(token): count for token, count in shown.counts.most_common()},
+        "expected": {str(token): value for token, value in likely.items()},
+        "rest": rest,
+        "p_value": shown.p_value,
+        "clear": shown.p_value < LEVEL,
+    }
+
+
+def _title(row: Row, shown: Shown, names: tuple[str, str]) -> str:
+    told, spot = row.described, shown.spot
+    behind = f", among outputs that begin with {list(spot.prefix)}" if spot.prefix else ""
+    total = sum(shown.counts.values())
+    drafting = f"drafts by {names[1]}" if row.setting.lookahead else "no draft"
+    verdict = "not the target's" if shown.p_value < LEVEL else "no clear deviation"
+    law = "" if row.against is None else f"\nExpected: what its plain texts follow, {row.against.name}."
+    return (
+        f"{told.engine} {told.version}, {row.setting.name}: does a token follow the target?\n\n"
+        f"One prompt of {len(spot.context)} ids, many seeds, output token {len(spot.prefix) + 1}{behind}.\n"
+        f"When this was written: {total} tokens of {shown.outputs} outputs, "
+        f"p-value {repro_parts.shown(shown.p_value)}: {verdict}.\n"
+        f"The expected probabilities are those of transformers' float32 forward.{law}\n\n"
+        f"Models: {names[0]}, {drafting}."
+    )
+
+
+class _Search:
+    """Looks for the spot that shows an alarm most clearly."""
+
+    def __init__(self, row: Row, subject: Subject, peer: Peer, draws: Draws, seed: int) -> None:
+        self._row, self._subject, self._peer, self._draws = row, subject, peer, draws
+        self._seed, self._end = seed, time.monotonic() + draws.budget_s
+
+    def clearest(self) -> tuple[Shown, int]:
+        """The spot over new seeds, and what those were made of."""
+        tried: list[Shown] = []
+        found = contexts(self._row, self._subject.models, self._subject.stop_ids)
+        for number, context in enumerate(sorted(found, key=len)):
+            if any(each.p_value < _CLEAR for each in tried):
+                break  # the next ones are longer
+            outputs = self._outputs(context, self._first("try", number), self._draws.tried)
+            tried += [self._shown(spot, outputs) for spot in self._spots(context, outputs)]
+        if not tried:
+            raise PeerGone("no context had enough outputs that begin alike")
+        best: dict[tuple[int, ...], Shown] = {}  # of each context, the clearest first
+        for each in sorted(tried, key=lambda each: each.p_value):
+            best.setdefault(each.spot.context, each)
+        measured = []
+        for number, each in enumerate(list(best.values())[:_MEASURED]):
+            first = self._first("measured", number)
+            outputs = self._outputs(each.spot.context, first, self._draws.measured)
+            measured.append((self._shown(each.spot, outputs), first))
+            if measured[-1][0].p_value < LEVEL / _MEASURED:
+                break
+        shown, first = min(measured, key=lambda each: each[0].p_value)
+        return replace(shown, p_value=min(1.0, len(measured) * shown.p_value)), first
+
+    def reached(self, spot: Spot) -> float:
+        """The probability that an output begins with the prefix."""
+        found = 1.0
+        for place, token in enumerate(spot.prefix):
+            logits = self._logits(Spot(spot.context, spot.prefix[:place]))
+            row, _ = expected(logits, self._row.setting.sampling, self._row.against, [token])
+            found *= row.get(token, 0.0)
+        return found
+
+    def _spots(self, context: tuple[int, ...], outputs: Sequence[Sequence[int]]) -> Iterator[Spot]:
+        """One a place: after the most frequent prefix, while enough outputs have it."""
+        for place in range(self._row.setting.lookahead + 1):
+            prefixes = Counter(tuple(ids[:place]) for ids in outputs if len(ids) > place)
+            prefix, count = max(prefixes.items(), key=lambda item: item[1], default=((), 0))
+            if count < LEAST:
+                return
+            spot = Spot(context, prefix)
+            if _is_firm(self._logits(spot), self._row.setting.sampling):
+                yield spot
+
+    def _shown(self, spot: Spot, outputs: Sequence[Sequence[int]]) -> Shown:
+        counts = followers(outputs, spot.prefix)
+        row = expected(self._logits(spot), self._row.setting.sampling, self._row.against, counts)
+        return Shown(spot, len(outputs), counts, row, p_value(counts, row))
+
+    @torch.inference_mode()
+    def _logits(self, spot: Spot) -> Tensor:
+        """[1, V] of the target."""
+        target = self._subject.models[0]
+        ids = torch.tensor([*spot.context, *spot.prefix], device=target.device)
+        return target.score_uncached(ids, last=1).float()
+
+    def _outputs(self, context: tuple[int, ...], first: int, count: int) -> list[list[int]]:
+        """Valid ones, up to the budget."""
+        sampling = sampling_of(self._row.setting.sampling)
+        found = []
+        for seed in seeds(first, count):
+            if time.monotonic() > self._end:
+                break
+            length = self._row.setting.lookahead + 2  # one loop, and a token of the next
+            ask = Ask(list(context), length, list(self._subject.stop_ids), [], sampling, seed)
+            try:
+                answer = checked(self._peer.generate(ask), ask, self._subject.models[0].vocab_size)
+            except PeerGone:
+                raise
+            except PeerError:
+                continue
+            found.append(answer.output_ids)
+        return found
+
+    def _first(self, what: str, number: int) -> int:
+        return request_seed(derive_seed(self._seed, "repro", number, what))
+
+
+def _is_firm(logits: Tensor, sampling: SamplingParams) -> bool:
+    """Whether rounding cannot change which tokens are possible; logits: [1, V]."""
+    if sampling.greedy:
+        best = logits.topk(2).values[0]
+        return float(best[0] - best[1]) > _GAP
+    return bool(steady(logits, sampling, slack=1e-4))
+
+
+def expected(
+    logits: Tensor, sampling: SamplingParams, law: Law | None, observed: Iterable[int] = ()
+) -> repro_parts.Row:
+    """The target's row, from logits [1, V]. All of its tokens where they are few, else the most probable and
+    the observed ones."""
+    row = (warp(logits, sampling) if law is None or law.share else law.warped(logits))[0].double()
+    possible = int((row > 0).sum())
+    few = possible <= _MOST_CELLS
+    top = row.topk(possible if few else _TOP).indices.tolist()
+    every = {*top, *(token for token in observed if row[token] > 0)}
+    known = {
+        token: float(f"{float(row[token]):.7g}") for token in sorted(every, key=lambda t: -float(row[t]))
+    }
+    return known, 0.0 if few else max(0.0, 1.0 - sum(known.values()))
+
+
+# --- contexts -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A context of a text."""
+
+    score: float
+    later: bool
+    ids: tuple[int, ...]
+    onwards: tuple[int, ...]
+
+
+def contexts(row: Row, models: tuple[CausalLM, CausalLM], stop_ids: Sequence[int]) -> list[tuple[int, ...]]:
+    """Contexts to try, shortened; the best ones whole too."""
+    starts: list[_Start] = []
+    for each in row.found.drawn[:MOST_TEXTS]:
+        starts += _starts(reading_of(each, models), row, each.prompt, stop_ids)
+    starts.sort(key=lambda start: -start.score)
+    best: list[_Start] = []
+    for later in (False, True):
+        best += [start for start in starts if start.later == later][:_TRIED]
+    short = [_shortened(start, row, models, stop_ids) for start in best]
+    whole = [start.ids for start in best[:1] + best[_TRIED : _TRIED + 1]]
+    return list(dict.fromkeys([*short, *whole]))
+
+
+def _starts(reading: Reading, row: Row, prompt: tuple[int, ...], stop_ids: Sequence[int]) -> list[_Start]:
+    """The best two starts of a text: for the first token, and for a later one."""
+    apart = _apart(reading, row, stop_ids)
+    law = read_under(reading, row.against)
+    own = own_entries(law.q, reading.tokens).double()
+    tokens = reading.tokens.tolist()
+    reach = row.setting.lookahead + 1
+    found: dict[bool, list[_Start]] = {False: [], True: []}
+    for start in range(len(tokens)):
+        scores = _scores(own[start : start + reach], apart[start : start + reach])
+        ids, onwards = (*prompt, *tokens[:start]), tuple(tokens[start : start + reach])
+        found[False].append(_Start(float(scores[0]), False, ids, onwards))
+        if len(scores) > 1:
+            found[True].append(_Start(float(scores[1:].max()), True, ids, onwards))
+    return [max(starts, key=lambda each: each.score) for starts in found.values() if starts]
+
+
+def _scores(own: Tensor, apart: Tensor) -> Tensor:
+    """[n] the distance at each place times the probability of getting there."""
+    reached = torch.cat([own.new_ones(1), own.cumprod(0)[:-1]])
+    return reached * apart
+
+
+def _apart(reading: Reading, row: Row, stop_ids: Sequence[int]) -> Tensor:
+    """[n] how far the engine's rows may be from the target's, in total variation."""
+    held = read_under(reading, row.against)
+    found = torch.zeros(len(reading.tokens), dtype=torch.float64)
+    if row.setting.lookahead and held.p is not None:
+        found = _distance(held.q, held.p)
+    if row.located is not None:
+        best = row.located.fits[0].law.rows(reading)
+        found = torch.maximum(found, _distance(held.q, best))
+    if stop_ids and row.found.leading is not None and row.found.leading[1] == LEAVES_OUT_STOPS:
+        stops = held.q[:, list(stop_ids)].sum(-1).double()
+        found = torch.maximum(found, stops.where(stops < 1, 0.0))
+    return found + 0.5 * reading.impossible
+
+
+def _distance(q: Tensor, other: Tensor) -> Tensor:
+    """[n] total variation of rows, where all tokens too rare to be counted one by one are taken together."""
+    counted = q >= _RARE
+    apart = ((q - other) * counted).double()
+    return (apart.abs().sum(-1) + apart.sum(-1).abs()) / 2
+
+
+def _shortened(
+    start: _Start, row: Row, models: tuple[CausalLM, CausalLM], stop_ids: Sequence[int]
+) -> tuple[int, ...]:
+    """The shortest end of a context that promises about as much."""
+    for length in _LENGTHS:
+        ids = start.ids[-length:]
+        if len(ids) == len(start.ids):
+            break
+        reading = teacher_force(*models, ids, start.onwards, row.setting.sampling)
+        own = own_entries(read_under(reading, row.against).q, reading.tokens).double()
+        scores = _scores(own, _apart(reading, row, stop_ids))
+        reached = float(scores[1:].max()) if start.later else float(scores[0])
+        if reached >= _KEPT * start.score:
+            return ids
+    return start.ids
+
+
+# --- the script, for the tracker of an engine ---
+
+
+# Of each driver's module: what to know of it, what its models are, and options that only a user knows.
+_NOTES: dict[str, tuple[str, str, dict[str, str]]] = {
+    "llama_cpp": (
+        """llama.cpp: a llama-server on the loopback, started here, with everything in float32.
+
+TARGET and DRAFT are GGUF files in float32, made of the Hugging Face folders that are named above.""",
+        "GGUF",
+        {"server": "llama-server"},
+    ),
+    "onnxruntime_genai": (
+        """ONNX Runtime GenAI on the CPU, in float32.
+
+TARGET and DRAFT are folders of its builder, made of the Hugging Face folders that are named above:
+
+    python -m onnxruntime_genai.models.builder -i HF_DIR -o TARGET -p fp32 -e cpu -c CACHE""",
+        "ONNX_DIR",
+        {},
+    ),
+    "openvino": (
+        """OpenVINO GenAI on the CPU, in float32, without its prefix cache.
+
+TARGET and DRAFT are folders of OpenVINO's (openvino_model.xml and .bin) in float32. For the audit each was
+made of the Hugging Face folder that is named above: written as a GGUF file in float16, loaded by
+LLMPipeline(..., enable_save_ov_model=True), and the float32 weights put back into what that saved.""",
+        "OPENVINO_DIR",
+        {},
+    ),
+    "transformers": (
+        """``generate()`` of transformers with an assistant, on the CPU, in float32.
+
+TARGET and DRAFT are the Hugging Face folders that are named above.""",
+        "HF_DIR",
+        {},
+    ),
+    "mlx_lm": (
+        """MLX LM on the CPU, in float32, one request at a time.
+
+TARGET and DRAFT are the Hugging Face folders that are named above.""",
+        "HF_DIR",
+        {},
+    ),
+    "vllm": (
+        """vLLM's build for CPUs, one request at a time, without its prefix cache.
+
+TARGET and DRAFT are the Hugging Face folders that are named above. The audit ran with LD_PRELOAD set to
+lib/libiomp5.so of the environment that vLLM is installed in, as vLLM advises.""",
+        "HF_DIR",
+        {},
+    ),
+}
+
+
+def options_of(engine: str, threads: int | None = None) -> dict[str, Any]:
+    """What the script has to know of an engine beside its setting."""
+    if engine.startswith(WORKER):
+        command = {"command": shlex.join(shlex.split(engine.removeprefix(WORKER)))}
+        return {"models": "HF_DIR", "options": command, "flags": ["command"], "environment": {}}
+    spec = Spec.parse(engine)
+    named = NAMED[name_of(spec)]
+    _, models, flags = _NOTES[named.module]
+    options: dict[str, Any] = {**named.settled(spec, "--engine"), **flags}
+    environment = {**named.environment}
+    if threads is not None:
+        environment["OMP_NUM_THREADS"] = str(threads)
+    return {"models": models, "options": options, "flags": list(flags), "environment": environment}
+
+
+def script(engine: str, title: str, case: Mapping[str, Any]) -> str:
+    """The whole script: the driver of the engine's worker, what it uses of the protocol, the statistics."""
+    files = [Path(protocol.__file__)]
+    driver, about = "JsonLines", str(repro_parts.JsonLines.__doc__)
+    if not engine.startswith(WORKER):
+        module = NAMED[name_of(Spec.parse(engine))].module
+        files += [Path(serving.__file__), Path(workers.__file__).with_name(f"{module}.py")]
+        classes = (node for node in ast.parse(files[-1].read_text()).body if isinstance(node, ast.ClassDef))
+        driver, about = next(classes).name, _NOTES[module][0]
+    imports, body = _bundled([*files, Path(repro_parts.__file__)], {"main", driver})
+    facts = pformat(dict(case), width=100, compact=True, sort_dicts=False)
+    told = f"{title}\n\n{about}\n\nWritten by spsbench {spsbench.__version__}; needs none of it."
+    return (
+        f'"""{told}\n"""\n\nfrom __future__ import annotations\n\n{imports}\n\n'
+        f"CASE: dict[str, Any] = {facts}\n\n{body}\n\n\n"
+        f'if __name__ == "__main__":\n    main({driver})\n'
+    )
+
+
+def _bundled(files: Iterable[Path], wanted: set[str]) -> tuple[str, str]:
+    """The imports and the definitions of some files that the wanted names need."""
+    parts: list[tuple[ast.stmt, str, set[str]]] = []
+    imported: dict[str, tuple[str, str]] = {}
+    for text in (file.read_text(encoding="utf-8") for file in files):
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0]: ("", alias.name) for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported |= {alias.name: (str(node.module), alias.name) for alias in node.names}
+            elif not isinstance(node, ast.Expr | ast.If):
+                parts.append((node, _text(node, text.splitlines()), _defined(node)))
+    needed = {"CASE"}
+    while more := wanted - needed:
+        needed |= more
+        reached = [node for node, _, names in parts if names & more]
+        wanted = {each.id for node in reached for each in ast.walk(node) if isinstance(each, ast.Name)}
+    kept = [part for part in parts if part[2] & (needed - {"CASE"})]
+    outside = needed.difference(*(names for _, _, names in parts)) & imported.keys()
+    modules: dict[str, list[str]] = {}
+    for module, name in sorted(imported[name] for name in outside | {"Any"}):
+        modules.setdefault(module, []).append(name)
+    lines = [f"import {name}" for name in modules.pop("", [])]
+    lines += [f"from {module} import {', '.join(names)}" for module, names in modules.items()]
+    body = "\n".join(text for _, text, _ in kept)
+    return "\n".join(lines), body.replace("\n" * 4, "\n" * 3)
+
+
+def _defined(node: ast.stmt) -> set[str]:
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return {node.name}
+    names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+    return {each.id for each in names if isinstance(each.ctx, ast.Store)}
+
+
+_NOT_ASKED = ("describe", "together", "add", "step", "abort", "_alongside")
+"""Methods of a worker; a script asks for one request at a time."""
+
+
+def _text(node: ast.stmt, lines: Sequence[str]) -> str:
+    """The source of a statement; a class loses what a script does not ask for."""
+    numbers = list(range(node.lineno, (node.end_lineno or 0) + 1))
+    if not isinstance(node, ast.ClassDef | ast.FunctionDef):
+        return "\n".join(lines[number - 1] for number in numbers)
+    numbers = [*(each.lineno for each in node.decorator_list), *numbers]
+    for each in [each for each in node.body if getattr(each, "name", "") in _NOT_ASKED]:
+        node.body.remove(each)
+        numbers = [number for number in numbers if not each.lineno - 1 <= number <= (each.end_lineno or 0)]
+    return "\n\n" + "\n".join(lines[number - 1] for number in numbers) + "\n"

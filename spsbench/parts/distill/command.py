@@ -1,0 +1,200 @@
+"""``spsbench distill``."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.base.errors import UsageError
+from spsbench.cli import options, values
+from spsbench.cli.console import out, print_json, say
+from spsbench.cli.interruption import continued_by, typed
+from spsbench.cli.options import takes
+
+if TYPE_CHECKING:
+    from spsbench.models.source import ModelSource
+    from spsbench.parts.distill.evaluation import Forecast
+    from spsbench.parts.distill.making import Made, Told, Watch
+    from spsbench.parts.distill.recipe import Recipe
+
+TEXT, TRAINING = "Training text", "Training"
+_LINE_EVERY_S = 20.0
+_FORECAST_CONTEXT, _FORECAST_S = 256, 10.0
+
+
+@takes(
+    "target out kind layers vocabulary data tokens minutes seed epochs batch_tokens heads corpus "
+    "evaluated revision device threads",
+    {
+        options.FIRST: {
+            "--out FOLDER": "Folder of the draft; training resumes if it was begun there.",
+            "--kind KIND": "model, eagle, eagle3 or medusa. Default: model.",
+            "--layers N": "Layers of a draft model. Default: 2.",
+            "--vocabulary N": "Tokens that the draft can propose, 0 for all. Default: 8000.",
+            "--data LIST": "own (the target's text), python, or prompts files. Default: own,python.",
+            "--tokens N": "Tokens of training text. Default: 2000000.",
+            "--minutes M": "Shorten text and training to fit into M minutes. Default: no limit.",
+        },
+        TRAINING: {
+            "--epochs N": "Passes over the text. Default: 2.",
+            "--batch-tokens N": "Tokens of an update, padding included. Default: 2048.",
+            "--heads N": "medusa: heads, one for each token ahead. Default: 4.",
+        },
+        TEXT: {
+            "--corpus FOLDER": "Folder of the training text, shared by several drafts. Default: OUT/corpus.",
+            "--evaluated TASK...": "Another task or prompts file to keep out of the text; may be repeated.",
+            "--revision REV": "Revision of the target.",
+        },
+        options.MACHINE: {"--threads N": "CPU threads. Default: all."},
+    },
+)
+def distill(**params: Any) -> None:
+    """Train a draft model or head for a target on the target's own distributions.
+
+    Example: spsbench distill --target package:smollm2 --kind eagle --out head
+    """
+    recipe = _recipe(params)
+    values.require_machine({"device": params["device"]})
+    threads = params["threads"] and int(values.number(params["threads"], "--threads", 1, 1, whole=True))
+    target, folder = params["target"], params["out"]
+    if target is None or folder is None:
+        missing = "--target" if target is None else "--out"
+        remedy = "For example: --target package:smollm2 --out head."
+        raise UsageError("it is required.", flag=missing, remedy=remedy)
+    quiet: bool = params["quiet"]
+    say(f"Reading {target}", quiet=quiet)
+    continued_by(typed)
+    source, made, forecasts = _make(params, recipe, threads, _lines(quiet))
+    if params["json"]:
+        print_json(made.record | {"forecast": [asdict(forecast) for forecast in forecasts]})
+    elif not quiet:
+        _print(made, forecasts, _use(source.name, made))
+
+
+def _make(
+    params: Mapping[str, Any], recipe: Recipe, threads: int | None, watch: Watch
+) -> tuple[ModelSource, Made, list[Forecast]]:
+    """Make the draft in the folder and write its card beside it."""
+    import torch
+
+    from spsbench.models.device import resolve_device
+    from spsbench.models.hf_errors import quiet_libraries
+    from spsbench.models.source import find
+    from spsbench.parts.distill.corpus import evaluated_texts
+    from spsbench.parts.distill.making import card, make_draft
+
+    # Kernels for every shape that ever came would take gigabytes; read when the first is made.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
+    quiet_libraries()
+    folder: Path = params["out"]
+    source = find(params["target"], params["revision"], "--target")
+    if source.is_encoder_decoder:
+        why = f"{source.name} is an encoder-decoder, for which no draft is trained here."
+        raise UsageError(why, flag="--target", remedy="Choose a decoder-only language model.")
+    device = resolve_device(params["device"] or "auto")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    corpus = params["corpus"] or folder / "corpus"
+    texts = evaluated_texts(params["evaluated"] or ())
+    made = make_draft(source, recipe, folder, corpus, texts, device, watch)
+    forecasts = _forecast(source, made, device)
+    (folder / "README.md").write_text(card(made, forecasts, _use(source.name, made)), encoding="utf-8")
+    return source, made, forecasts
+
+
+def _forecast(source: ModelSource, made: Made, device: Any) -> list[Forecast]:
+    """What the draft is worth with the target's forwards timed here, as a run would compute them."""
+    from spsbench.models.loading import choose_backend, load, model_not_covered
+    from spsbench.parts.distill.evaluation import KS, forecasts
+    from spsbench.parts.whatif.bench.forwards import time_forwards
+
+    reason = model_not_covered(source, "float32", device, "--target")
+    backend, _ = choose_backend("auto", [(source.name, reason)], device)
+    model = load(source, "float32", device, source.tokenizer.size, "--target", backend)
+    rows = (1, *(k + 1 for k in KS))
+    timed = time_forwards(model, rows, min(_FORECAST_CONTEXT, model.context_window // 2), _FORECAST_S)
+    width = 4  # bytes of a weight in float32, of target and draft
+    share = width * made.forward_parameters / model.forward_bytes()
+    return forecasts(made.held_out, timed, share, made.recipe.kind)
+
+
+def _recipe(params: Mapping[str, Any]) -> Recipe:
+    from spsbench.parts.distill.recipe import Recipe
+
+    least = {"vocabulary": 0, "seed": 0, "batch_tokens": 64}
+    given: dict[str, Any] = {}
+    for field in fields(Recipe):
+        if (text := params[field.name]) is None:
+            continue
+        if field.name == "data":
+            given["data"] = tuple(part.strip() for part in text.split(","))
+        elif field.name == "kind":
+            given["kind"] = text
+        else:
+            flag = f"--{field.name.replace('_', '-')}"
+            value = values.number(text, flag, least.get(field.name, 1), 1, whole=True)
+            given[field.name] = float(value) if field.name == "minutes" else int(value)
+    recipe = Recipe(**given)
+    recipe.require_possible()
+    return recipe
+
+
+def _lines(quiet: bool) -> Watch:
+    """Lines on stderr: of text every few seconds, of training whenever held-out text was looked at."""
+    last = 0.0
+
+    def watch(told: Told) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if not told.held_out and now - last < _LINE_EVERY_S and told.done < told.planned:
+            return
+        last = now
+        if told.stage == "text":
+            say(f"text: {told.done:,} of {told.planned:,} tokens, {told.seconds / 60:.0f} min", quiet=quiet)
+            return
+        seen = "".join(f", {text.kind} alpha {_alphas(text.alphas)}" for text in told.held_out)
+        place = f"training: {told.done:,} of {told.planned:,} updates, {told.seconds / 60:.0f} min"
+        say(f"{place}, loss {told.loss:.2f}{seen}", quiet=quiet)
+
+    return watch
+
+
+def _alphas(alphas: list[float]) -> str:
+    return "/".join(f"{alpha:.2f}".removeprefix("0") for alpha in alphas)
+
+
+def _use(target: str, made: Made) -> str:
+    """The command line that measures the draft."""
+    from spsbench.models import MODEL
+
+    draft = f"--draft {made.folder}" if made.recipe.kind == MODEL else f"--drafter heads:from={made.folder}"
+    return f"spsbench run humaneval --target {target} {draft}"
+
+
+def _print(made: Made, forecasts: list[Forecast], use: str) -> None:
+    from spsbench.report.tables import Table, left, right
+
+    titles = ("alpha", "best K", "tokens/loop", "forecast")
+    columns = [left("held-out text"), *map(right, titles)]
+    texts = {text.kind: text for text in made.held_out}
+    cells = [
+        [
+            f.kind,
+            _alphas(texts[f.kind].alphas),
+            str(f.k or "-"),
+            f"{f.tokens_per_loop:.2f}",
+            f"{f.speedup:.2f}x",
+        ]
+        for f in forecasts
+    ]
+    console = out()
+    console.print(Table(columns, cells).as_rich())
+    console.print(
+        "Forecast: held-out acceptance, the target's forwards timed here, drafting charged by its weights.",
+        style="dim",
+    )
+    console.print(f"Draft: {made.folder}. Measure it:\n  {use}", highlight=False, soft_wrap=True)

@@ -1,0 +1,122 @@
+"""What a draft is worth before any run: acceptance on held-out text, and the speedup that gives here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spsbench.decode.rows import warped
+from spsbench.parts.distill.own_text import SAMPLINGS
+from spsbench.parts.distill.sampler import Sampled
+from spsbench.parts.distill.students import Teacher
+from spsbench.parts.distill.training import batches_of
+from spsbench.parts.whatif.bench.forced import SyntheticAcceptance
+from spsbench.parts.whatif.bench.forwards import Forwards
+
+_CHUNK = 256
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Acceptance on held-out text of one kind, under the law that the text was sampled by.
+
+    Attributes:
+        alphas: by depth the mean of sum min(p, q) (Chen et al. 2023, Theorem 1); a small model has one depth.
+    """
+
+    kind: str
+    alphas: list[float]
+    tokens: int
+
+    @property
+    def alpha(self) -> float:
+        """Of the first drafted token."""
+        return self.alphas[0]
+
+    def tokens_per_loop(self, k: int) -> float:
+        """Expected tokens of a loop of K drafted ones; the last depth stands for all that follow."""
+        return SyntheticAcceptance(self.alphas).expected_tokens(k)
+
+
+@torch.inference_mode()
+def held_out(
+    teacher: Teacher, student: Any, texts: Mapping[str, Sequence[Sampled]], tokens: int, most: int
+) -> list[HeldOut]:
+    """Measure a student."""
+    found = []
+    for kind, sequences in sorted(texts.items()):
+        sums: list[list[float]] = []
+        count = 0
+        for batch in batches_of({kind: sequences}, tokens, 0, teacher.model.device, torch.float32):
+            for depth, predicted in enumerate(student.predict(batch.tokens, batch.features)):
+                features = batch.at_target(predicted.ahead)
+                states = batch.at(predicted.states, predicted.ahead)
+                shares = _shares(teacher, features, states, kind)
+                if len(sums) <= depth:
+                    sums.append([])
+                sums[depth] += shares
+                count += len(shares) if depth == 0 else 0
+            if count >= most:
+                break
+        found.append(HeldOut(kind, [sum(values) / len(values) for values in sums if values], count))
+    return found
+
+
+def _shares(teacher: Teacher, features: Tensor, states: Tensor, kind: str) -> list[float]:
+    """Sum min(p, q) at n positions, from the target's features and the student's states [n, hidden]."""
+    head = teacher.model.get_output_embeddings().weight.float()
+    rows = teacher.head_rows(torch.float32)
+    shares: list[float] = []
+    parts = (torch.split(each.float(), _CHUNK) for each in (features, states))
+    for wanted, offered in zip(*parts, strict=True):
+        q = warped(wanted @ head.T, SAMPLINGS[kind]).dense()[:, teacher.vocabulary]
+        p = warped(offered @ rows.T, SAMPLINGS[kind]).dense()
+        shares += torch.minimum(p, q).sum(-1).tolist()
+    return shares
+
+
+KS = tuple(range(1, 9))
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Of one kind of text."""
+
+    kind: str
+    alpha: float
+    k: int
+    tokens_per_loop: float
+    speedup: float
+    cost: float
+
+
+def forecasts(
+    measured: Sequence[HeldOut], target: Forwards, weight_share: float, kind: str
+) -> list[Forecast]:
+    """The best K and what it gives, by kind of text.
+
+    A drafted token is charged the target's forward times the draft's share of its weights: what a draft
+    costs where reading weights is what a forward waits for. Sampling and Python are not charged, so that a
+    run stays somewhat below.
+
+    Args:
+        weight_share: bytes that a draft forward reads over the target's.
+    """
+    from spsbench.models import MEDUSA
+
+    found = []
+    for text in measured:
+        best = Forecast(text.kind, text.alpha, 0, 1.0, 1.0, weight_share)
+        most = len(text.alphas) if kind == MEDUSA else max(KS)
+        for k in (k for k in KS if k <= most):
+            forwards = 1 if kind == MEDUSA else k
+            cost = forwards * weight_share + target.median_s(k + 1) / target.median_s(1)
+            tokens = text.tokens_per_loop(k)
+            if tokens / cost > best.speedup:
+                best = Forecast(text.kind, text.alpha, k, tokens, tokens / cost, weight_share)
+        found.append(best)
+    return found

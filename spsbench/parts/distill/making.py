@@ -1,0 +1,401 @@
+"""From a target to a draft in a folder: text, training, evaluation and the model card."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.files import make_folder, write_json
+from spsbench.models import EAGLE, EAGLE3, MEDUSA, MODEL, speculators
+from spsbench.models.blueprint import NotCovered, blueprint_of
+from spsbench.models.causal_lm import text_config
+from spsbench.models.checkpoint import EMBEDDING, Checkpoint
+from spsbench.models.loading import weights_folder
+from spsbench.models.source import ModelSource
+from spsbench.models.trained import DESCRIPTION, FORMAT, VOCABULARY, WEIGHTS, MadeFor, embedding_fingerprint
+from spsbench.parts.distill.corpus import Corpus, Evaluated, Lessons, lessons_of
+from spsbench.parts.distill.evaluation import Forecast, HeldOut, held_out
+from spsbench.parts.distill.own_text import OwnText
+from spsbench.parts.distill.recipe import DEPTHS, Recipe
+from spsbench.parts.distill.sampler import Writer
+from spsbench.parts.distill.students import Eagle3Head, EagleHead, MedusaHeads, SmallModel, Teacher, shortened
+from spsbench.parts.distill.training import Batch, Progress, Training, batches_of, has_fast_bfloat16
+
+# Of the minutes: what is left is for learning.
+_SAMPLING_SHARE = 0.5
+_EVALUATIONS = 12
+_GLANCED_AT, _MEASURED = 3_000, 20_000
+"""Held-out positions of a kind, as it goes and at the end: rows of the whole vocabulary take half a
+millisecond each."""
+_LEAST_UPDATES = 8
+SERVED_TOKENS = 3
+"""K that an engine takes from a checkpoint unless it is given another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is worth a line on the screen while a draft is made.
+
+    Attributes:
+        stage: ``text`` or ``training``.
+        seconds: since the stage began.
+    """
+
+    stage: str
+    done: int
+    planned: int
+    seconds: float
+    loss: float | None = None
+    held_out: tuple[HeldOut, ...] = ()
+
+
+Watch = Callable[[Told], None]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A draft that was trained.
+
+    Attributes:
+        record: everything of ``training.json``.
+    """
+
+    folder: Path
+    recipe: Recipe
+    target: MadeFor
+    parameters: int
+    forward_parameters: int
+    held_out: list[HeldOut]
+    record: dict[str, Any]
+
+
+def make_draft(
+    source: ModelSource,
+    recipe: Recipe,
+    out: Path,
+    corpus: Path,
+    evaluated: Iterable[str],
+    device: torch.device,
+    watch: Watch,
+) -> Made:
+    """Make a draft, or go on where an earlier call was stopped."""
+    _require_plain(source, recipe.kind)
+    made_for = _made_for(source)
+    model = _load(source, device)
+    recipe.require_fitting(model.config.num_hidden_layers, source.tokenizer.size)
+    _claim(out, recipe.settings() | {"target": made_for.embedding}, "--out")
+    _claim(corpus, {"target": made_for.embedding, "data": list(recipe.data), "seed": recipe.seed}, "--corpus")
+    began = time.perf_counter()
+    text = Corpus(corpus)
+    writer = Writer(model, sorted(source.tokenizer.eos_ids), source.tokenizer.size)
+    _write_text(OwnText(writer, source.tokenizer, recipe.data, recipe.seed), text, recipe, watch)
+    lessons = lessons_of(text, recipe.tokens, source.tokenizer.decode, Evaluated(evaluated))
+    if not lessons.learnt or not lessons.held_out:
+        raise UnavailableError(
+            "the text has nothing to learn from, or nothing to hold out.",
+            flag="--tokens",
+            remedy="Ask for more tokens, or for more minutes.",
+        )
+    size = recipe.vocabulary or source.tokenizer.size
+    vocabulary = lessons.vocabulary(size, sorted(source.tokenizer.eos_ids), source.tokenizer.size)
+    teacher = Teacher(model, vocabulary.to(device))
+    torch.manual_seed(recipe.seed)
+    students: dict[str, Callable[[], SmallModel | EagleHead | MedusaHeads]] = {
+        MODEL: lambda: SmallModel(teacher, recipe.layers),
+        EAGLE: lambda: EagleHead(teacher, DEPTHS),
+        EAGLE3: lambda: Eagle3Head(teacher, DEPTHS),
+        MEDUSA: lambda: MedusaHeads(teacher, recipe.heads),
+    }
+    student = students[recipe.kind]().to(device)
+    progress, found = _train(teacher, student, lessons, recipe, out, began, watch)
+    parameters = sum(parameter.numel() for parameter in student.parameters())
+    if isinstance(student, Eagle3Head):
+        location = str(Path(source.location).resolve()) if source.is_local else source.location
+        write_speculators(out, made_for, location, teacher, student)
+    else:
+        config = None
+        if not isinstance(student, MedusaHeads):
+            config = shortened(teacher.config.to_dict(), student.numbers)
+        heads = recipe.heads if recipe.kind == MEDUSA else 0
+        write_draft(out, recipe.kind, made_for, config, heads, student.weights(), vocabulary)
+    record = _record(recipe, made_for, lessons, progress, found, parameters, device)
+    write_json(out / "training.json", record)
+    own = parameters + len(vocabulary) * teacher.hidden
+    return Made(out, recipe, made_for, parameters, own, found, record)
+
+
+def _load(source: ModelSource, device: torch.device) -> Any:
+    """The target, in bfloat16 where that is fast: text to learn from needs no more."""
+    from transformers import AutoModelForCausalLM
+
+    dtype = torch.bfloat16 if has_fast_bfloat16(device) else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(
+        source.location, revision=source.commit, dtype=dtype, trust_remote_code=False
+    )
+    return model.to(device).eval().requires_grad_(False)
+
+
+def _require_plain(source: ModelSource, kind: str) -> None:
+    """Refuse a target that scales what a student shares with it: embeddings, blocks or logits."""
+    try:
+        plan = blueprint_of(source.config)
+        factors = (plan.embedding_scale, plan.residual_scale, plan.logit_scale)
+        reason = None if factors == (1.0, 1.0, 1.0) else "it scales its embeddings, blocks or logits"
+    except NotCovered as refused:
+        reason = str(refused)
+    if kind == EAGLE3 and not hasattr(text_config(source.config), "rms_norm_eps"):
+        reason = "its final norm is none of the root mean square, which eagle3 takes over"
+    if reason is not None:
+        raise UsageError(
+            f"no draft can be trained for {source.name}: {reason}.",
+            flag="--target",
+            remedy="Choose a model like Llama, Mistral, Qwen or OLMo.",
+        )
+
+
+def _made_for(source: ModelSource) -> MadeFor:
+    stored = Checkpoint(weights_folder(source))
+    if EMBEDDING not in stored:
+        raise UnavailableError(
+            f"{source.name} keeps its embedding in no safetensors file.",
+            flag="--target",
+            remedy="Save it with save_pretrained.",
+        )
+    rows, width = stored.shape(EMBEDDING)
+    return MadeFor(source.name, width, rows, embedding_fingerprint(stored))
+
+
+def _claim(folder: Path, settings: dict[str, Any], flag: str) -> None:
+    """Make a folder ours, or refuse one that is somebody else's."""
+    make_folder(folder, flag)
+    path = folder / "recipe.json"
+    told = json.loads(json.dumps(settings))
+    if not path.exists():
+        if any(folder.iterdir()):
+            raise UsageError(f"{folder} is not empty.", flag=flag, remedy="Give another folder.")
+        write_json(path, told)
+    before = json.loads(path.read_text(encoding="utf-8"))
+    free = {"tokens", "minutes"}  # may be raised later
+    differing = sorted(name for name in told if name not in free and told[name] != before.get(name))
+    if differing:
+        name = differing[0]
+        raise UsageError(
+            f"{folder} was begun with {name} {before.get(name)}, not {told[name]}.",
+            flag=flag,
+            remedy="Give another folder, or the settings that it was begun with.",
+        )
+
+
+def _write_text(source: OwnText, corpus: Corpus, recipe: Recipe, watch: Watch) -> None:
+    began, done, number = time.perf_counter(), 0, 0
+    limit_s = None if recipe.minutes is None else 60 * recipe.minutes * _SAMPLING_SHARE
+    while done < recipe.tokens and (number == 0 or limit_s is None or time.perf_counter() - began < limit_s):
+        corpus.require(number, partial(source.shard, number))
+        done += corpus.drawn(number)
+        number += 1
+        watch(Told("text", done, recipe.tokens, time.perf_counter() - began))
+
+
+def _train(
+    teacher: Teacher, student: Any, lessons: Lessons, recipe: Recipe, out: Path, began: float, watch: Watch
+) -> tuple[Progress, list[HeldOut]]:
+    device = teacher.model.device
+    dtype = torch.bfloat16 if has_fast_bfloat16(device) else torch.float32
+
+    def batches(epoch: int) -> Iterator[Batch]:
+        return batches_of(lessons.learnt, recipe.batch_tokens, recipe.seed + epoch, device, torch.float32)
+
+    planned = recipe.epochs * sum(1 for _ in batches(0))
+    training = Training(teacher, student, out, Progress(max(planned, _LEAST_UPDATES)), dtype)
+    if recipe.minutes is not None:
+        training.end_by(began + 60 * recipe.minutes)
+    found: list[HeldOut] = []
+
+    def evaluate() -> dict[str, Any]:
+        most = _MEASURED if training.progress.updates >= training.progress.planned else _GLANCED_AT
+        found[:] = held_out(teacher, student, lessons.held_out, recipe.batch_tokens, most)
+        return {text.kind: text.alphas for text in found}
+
+    def tell(progress: Progress, loss: float) -> None:
+        fresh = tuple(found) if progress.curve and progress.curve[-1]["updates"] == progress.updates else ()
+        watch(Told("training", progress.updates, progress.planned, progress.seconds, loss, fresh))
+
+    training.run(batches, evaluate, max(1, training.progress.planned // _EVALUATIONS), tell)
+    if not found:
+        evaluate()
+    return training.progress, found
+
+
+def _record(
+    recipe: Recipe,
+    target: MadeFor,
+    lessons: Lessons,
+    progress: Progress,
+    found: list[HeldOut],
+    parameters: int,
+    device: torch.device,
+) -> dict[str, Any]:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    kinds = {kind: sum(len(s.tokens) - s.start for s in group) for kind, group in lessons.learnt.items()}
+    return {
+        "recipe": recipe.settings(),
+        "target": asdict(target),
+        "parameters": parameters,
+        "tokens_by_kind": kinds,
+        "sequences_held_out": {kind: len(group) for kind, group in lessons.held_out.items()},
+        "sequences_contaminated": lessons.contaminated,
+        "updates": progress.updates,
+        "tokens_learnt": progress.tokens,
+        "training_s": round(progress.seconds, 1),
+        "device": name or f"CPU, {torch.get_num_threads()} threads",
+        "torch": torch.__version__,
+        "held_out": [asdict(text) for text in found],
+        "curve": progress.curve,
+    }
+
+
+def write_draft(
+    folder: Path,
+    kind: str,
+    target: MadeFor,
+    config: dict[str, Any] | None,
+    heads: int,
+    weights: dict[str, Tensor],
+    vocabulary: Tensor,
+) -> None:
+    """Write a draft's weights in bfloat16 and what they are; a reader finds both or no ``draft.json``.
+
+    Args:
+        vocabulary: [m] the ids that it proposes, ascending.
+    """
+    described = {"format": FORMAT, "kind": kind, "target": asdict(target), "config": config} | (
+        {"heads": heads} if heads else {}
+    )
+    tensors = {name: value.bfloat16() for name, value in weights.items()}
+    if len(vocabulary) < target.vocab_size:
+        tensors[VOCABULARY] = vocabulary.int()
+    _write(folder, tensors, described, DESCRIPTION)
+
+
+def write_speculators(
+    folder: Path, target: MadeFor, location: str, teacher: Teacher, student: Eagle3Head
+) -> None:
+    """Write a head as ``write_draft`` does, in the format that the ``speculators`` package and vLLM read.
+
+    Args:
+        location: of the target, as ``from_pretrained`` takes it.
+    """
+    vocabulary, dtype = teacher.vocabulary, teacher.model.dtype
+    proposal = {"proposal_type": "greedy", "speculative_tokens": SERVED_TOKENS}
+    described = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": EAGLE3,
+        "speculators_config": {
+            "algorithm": EAGLE3,
+            "proposal_methods": [proposal],
+            "default_proposal_method": "greedy",
+            "verifier": {"name_or_path": location, "architectures": teacher.model.config.architectures},
+        },
+        speculators.LAYER: student.model.config.to_dict()
+        # vLLM counts the states here, and three unless it is told.
+        | {"vocab_size": target.vocab_size, "num_aux_hidden_states": 1},
+        speculators.READS: [teacher.config.num_hidden_layers],
+        "draft_vocab_size": len(vocabulary),
+        "norm_before_fc": True,
+        "norm_before_residual": False,
+        "tie_word_embeddings": False,
+        speculators.FINGERPRINT: target.embedding,
+    }
+    tensors = {name: value.bfloat16() for name, value in student.weights().items()}
+    tensors[speculators.HEAD] = teacher.head_rows(dtype)
+    # The target's, which the package takes for itself only where torch leaves missing weights not a number.
+    tensors[speculators.OWN_EMBEDDING] = teacher.model.get_input_embeddings().weight
+    tensors[speculators.INPUT_NORMS[0]] = teacher.model.get_decoder().norm.weight
+    if len(vocabulary) < target.vocab_size:
+        tensors[speculators.D2T] = vocabulary - torch.arange(len(vocabulary), device=vocabulary.device)
+        proposed = torch.zeros(target.vocab_size, dtype=torch.bool, device=vocabulary.device)
+        tensors[speculators.T2D] = proposed.index_fill(0, vocabulary, True)
+    _write(folder, tensors, described, speculators.CONFIG)
+
+
+def _write(folder: Path, tensors: dict[str, Tensor], described: dict[str, Any], name: str) -> None:
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    weights_part, description_part = (folder / f"{each}.part" for each in (WEIGHTS, name))
+    kept = {each: value.detach().cpu().contiguous() for each, value in tensors.items()}
+    save_file(kept, weights_part, {"format": "pt"})
+    weights_part.replace(folder / WEIGHTS)
+    write_json(description_part, described)
+    description_part.replace(folder / name)
+
+
+_WHAT = {
+    MODEL: "A draft model: {layers} of the target's layers, trained further.",
+    EAGLE: "An EAGLE-style head: one layer over the target's last hidden states (Li et al. 2024).",
+    EAGLE3: "An EAGLE-3 layer over the target's last hidden states, in the format of `speculators`.",
+    MEDUSA: "Medusa-style heads: {heads} tokens from the target's last hidden state (Cai et al. 2024).",
+}
+
+
+def card(made: Made, forecasts: Sequence[Forecast], use: str) -> str:
+    """Markdown."""
+    record, recipe = made.record, made.recipe
+    what = _WHAT[recipe.kind].format(layers=recipe.layers, heads=recipe.heads)
+    words = f"{recipe.vocabulary:,} tokens" if recipe.vocabulary else "all tokens"
+    sources = ", ".join(recipe.data)
+    kinds = ", ".join(f"{count:,} of {kind}" for kind, count in sorted(record["tokens_by_kind"].items()))
+    rows = "\n".join(
+        f"| {text.kind} | {' / '.join(f'{alpha:.3f}' for alpha in text.alphas)} | {text.tokens:,} |"
+        for text in made.held_out
+    )
+    gains = "\n".join(
+        f"| {f.kind} | {f.k or '-'} | {f.tokens_per_loop:.2f} | {f.speedup:.2f}x |" for f in forecasts
+    )
+    text_tokens = sum(record["tokens_by_kind"].values())
+    minutes = record["training_s"] / 60
+    return f"""# Draft for {made.target.name}
+
+{what} It proposes {words}; {made.parameters:,} trained weights, in bfloat16.
+Embedding and output head are the target's, which is recognised by its embedding
+({made.target.embedding}).
+
+    {use}
+
+## Text
+{text_tokens:,} tokens ({kinds}), from: {sources}.
+`own` is text that the target wrote itself, `python` the standard library's functions as they were
+written, with the target's distributions over them. {record["sequences_contaminated"]} sequences were left out
+because they share 13 words in a row with an evaluated problem or document.
+
+## Training
+{record["updates"]:,} updates on {record["tokens_learnt"]:,} tokens in {minutes:.0f} minutes of
+{record["device"]} (torch {record["torch"]}), sampling apart. Cross-entropy with the target's
+distribution, then the chance of rejection while the rate falls. `training.json` has the settings and
+the curve.
+
+## Acceptance on held-out text
+Mean of sum min(p, q) at the text's own sampling; what was held out was asked by other requests. Behind
+the first number are those of the next drafted tokens, each after accepted ones.
+
+| text | alpha | positions |
+|---|---|---|
+{rows}
+
+## Forecast
+From these and the target's forwards, timed on the machine of the training; a drafted token is charged
+by the weights that it reads. Loops in Python come on top: measure with `spsbench run`.
+
+| text | best K | tokens/loop | speedup |
+|---|---|---|---|
+{gains}
+"""

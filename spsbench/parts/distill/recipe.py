@@ -1,0 +1,61 @@
+"""Everything that determines a training."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from spsbench.base.errors import UsageError
+from spsbench.models import EAGLE, EAGLE3, KINDS, MEDUSA, MODEL
+from spsbench.tasks.prompts import is_prompts_file
+
+OWN, PYTHON = SOURCES = ("own", "python")
+
+DEPTHS = 2
+"""Tokens that an EAGLE head drafts in training."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a draft is made.
+
+    Attributes:
+        kind: ``model``, ``eagle``, ``eagle3`` or ``medusa``.
+        vocabulary: how many tokens it proposes, those that are written most often; 0 for all.
+        data: where text comes from: ``own``, ``python``, and files of prompts.
+    """
+
+    kind: str = MODEL
+    layers: int = 2
+    heads: int = 4
+    vocabulary: int = 8_000
+    data: tuple[str, ...] = ("own", "python")
+    tokens: int = 2_000_000
+    epochs: int = 2
+    minutes: float | None = None
+    batch_tokens: int = 2_048
+    seed: int = 0
+
+    def require_possible(self) -> None:
+        """Refuse what fits no target."""
+        if self.kind not in (*KINDS, EAGLE3):
+            _refuse("--kind", self.kind, f"Choose from {MODEL}, {EAGLE}, {EAGLE3} and {MEDUSA}.")
+        for source in self.data:
+            if source not in SOURCES and not is_prompts_file(source):
+                _refuse("--data", source or "''", "Name own, python, or prompts files.")
+
+    def require_fitting(self, layers: int, vocab_size: int) -> None:
+        """Refuse what does not fit the target."""
+        if self.kind == MODEL and not 1 <= self.layers < layers:
+            _refuse("--layers", self.layers, f"Give 1 to {layers - 1}: the target has {layers}.")
+        if self.vocabulary and not 16 <= self.vocabulary <= vocab_size:
+            _refuse("--vocabulary", self.vocabulary, f"Give 16 to {vocab_size}, or 0 for all tokens.")
+
+    def settings(self) -> dict[str, Any]:
+        """For the record, what has no effect on this kind left out."""
+        unused = {MODEL: ("heads",), MEDUSA: ("layers",)}.get(self.kind, ("heads", "layers"))
+        return {name: value for name, value in asdict(self).items() if name not in unused}
+
+
+def _refuse(flag: str, value: object, remedy: str) -> None:
+    raise UsageError(f"{value} is not valid.", flag=flag, remedy=remedy)

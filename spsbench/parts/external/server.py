@@ -1,0 +1,461 @@
+"""An engine that is already running, behind an OpenAI-compatible server, and JSON over HTTP to it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import requests
+from urllib3.exceptions import HTTPError, MaxRetryError, ReadTimeoutError
+
+from spsbench.base import protocol
+from spsbench.base.errors import UnavailableError
+from spsbench.config.addresses import withheld
+from spsbench.models.fetch.http import Bounded
+from spsbench.parts.external import dialects
+from spsbench.parts.external.waves import Hear, threaded
+from spsbench.parts.external.worker import MOST_BYTES, Failures
+
+KEY = "SPSBENCH_API_KEY"
+"""Environment variable with the key of a server that asks for one; it is sent and never written down."""
+
+_CONNECT_S = 10.0
+_ABSENT = (404, 405, 501)
+
+
+class Absent(protocol.PeerError):
+    """Nothing is at a path of the server."""
+
+
+class Http:
+    """A server by its root.
+
+    Several threads may ask at once. Every request has its own connection: of requests over connections
+    that each thread kept, llama-server (build 11434) closed one in ten early.
+
+    Args:
+        answer_s: how long one answer may take, to its last byte, in seconds.
+    """
+
+    def __init__(self, root: str, answer_s: float) -> None:
+        self.root, self._answer_s = root, answer_s
+        self._login, self._query = withheld(root)
+        key = os.environ.get(KEY)
+        self._headers = {"Connection": "close", "Accept-Encoding": "identity"} | (
+            {"Authorization": f"Bearer {key}"} if key else {}
+        )
+
+    def get(self, path: str) -> Any:
+        """What JSON is there."""
+        with self._asked("GET", path) as response:
+            return self._json(response, path)
+
+    def find(self, path: str) -> dict[str, Any] | None:
+        """The JSON object that is there, or None for anything else that a server may answer."""
+        with self._asked("GET", path) as response:
+            if response.status_code in (401, 403):
+                self._require_ok(response, path)
+            try:
+                found = protocol.loaded(response.content) if _is_ok(response) else None
+            except protocol.ProtocolError:
+                return None
+            return found if isinstance(found, dict) else None
+
+    def text(self, path: str) -> str | None:
+        """The text that is there; None where there is none."""
+        with self._asked("GET", path) as response:
+            return response.content.decode(errors="replace") if _is_ok(response) else None
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The object that answers a request."""
+        with self._asked("POST", path, body) as response:
+            return self._object(self._json(response, path), path)
+
+    def accepts(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
+        """The object that answers a request, or None where the server finds fault with the request."""
+        with self._asked("POST", path, body) as response:
+            wrong = response.status_code in (400, 422)
+            return None if wrong else self._object(self._json(response, path), path)
+
+    def events(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Objects of a stream, each as it arrives."""
+        with self._asked("POST", path, body, most=math.inf) as response:
+            self._require_ok(response, path)
+            for line in _lines(response, path):
+                if not line.startswith(b"data:"):
+                    continue  # a comment that keeps the connection alive, or the name of an event
+                text = line[5:].strip()
+                if text == b"[DONE]":
+                    return
+                try:
+                    event = self._object(protocol.loaded(text), path)
+                except protocol.ProtocolError as error:
+                    raise protocol.PeerError(f"{path} streams {error}") from None
+                if "error" in event:
+                    why = f"{path} says {protocol.shortened(json.dumps(event['error']), 200)}"
+                    raise protocol.PeerError(why)
+                yield event
+
+    @contextmanager
+    def _asked(
+        self, method: str, path: str, body: dict[str, Any] | None = None, *, most: float = MOST_BYTES
+    ) -> Iterator[requests.Response]:
+        """The response, whose errors are ours, also while it is read."""
+        url = self.root + path
+        limits = (min(_CONNECT_S, self._answer_s), self._answer_s)
+        late = protocol.PeerError(f"no answer from {url} within {self._answer_s:g} s")
+        long = protocol.PeerError(f"{url} answers more than {MOST_BYTES >> 20} MB")
+        try:
+            with requests.Session() as session:
+                for scheme in ("http://", "https://"):
+                    session.mount(scheme, Bounded(self._answer_s, most, late, long))
+                # A redirection would turn a POST into a GET, and lead the key elsewhere.
+                given: dict[str, Any] = {"stream": True, "allow_redirects": False, "headers": self._headers}
+                given |= {"params": self._query, "auth": self._login}
+                with session.request(method, url, json=body, timeout=limits, **given) as response:
+                    if "Content-Encoding" in response.headers:  # a small answer may be a large one then
+                        raise protocol.PeerError(f"{url} compresses its answers, which was not asked for")
+                    yield response
+        except (requests.RequestException, HTTPError) as error:
+            raise self._explained(error, url) from error
+
+    def _explained(self, error: Exception, url: str) -> protocol.PeerError:
+        """Why there is no response. A stream that falls silent is a ``ConnectionError`` for requests."""
+        cause = error if isinstance(error, HTTPError) else error.args[0] if error.args else None
+        if isinstance(error, requests.Timeout) or isinstance(cause, ReadTimeoutError):
+            return protocol.PeerError(f"no answer from {url} within {self._answer_s:g} s")
+        if isinstance(cause, MaxRetryError):
+            return protocol.PeerGone(f"no server answers at {self.root}")
+        if isinstance(error, (requests.ConnectionError, HTTPError)):
+            return protocol.PeerError(f"{url} closed the connection early")
+        return protocol.PeerError(f"{url} cannot be asked ({type(error).__name__})")
+
+    def _require_ok(self, response: requests.Response, path: str) -> None:
+        status = response.status_code
+        if _is_ok(response):
+            return
+        if status in (401, 403):
+            why = f"; set its key in {KEY}"
+        elif response.is_redirect:
+            why = f", to be found at {protocol.shortened(response.headers['Location'])}: give that URL"
+        elif status in _ABSENT:
+            why = "; give the URL of the server's root or of /v1"
+        else:
+            why = f": {protocol.shortened(_reason(response))}"
+        kind = Absent if status in _ABSENT else protocol.PeerError
+        raise kind(f"{self.root}{path} answers {status}{why}")
+
+    def _json(self, response: requests.Response, path: str) -> Any:
+        self._require_ok(response, path)
+        try:
+            return protocol.loaded(response.content)
+        except protocol.ProtocolError as error:
+            kind = response.headers.get("Content-Type", "nothing")
+            raise protocol.PeerError(f"{self.root}{path} answers {kind}, {error}") from None
+
+    def _object(self, found: Any, path: str) -> dict[str, Any]:
+        if not isinstance(found, dict):
+            shown = protocol.shortened(json.dumps(found))
+            raise protocol.PeerError(f"{self.root}{path} answers something other than an object: {shown}")
+        return found
+
+
+def _is_ok(response: requests.Response) -> bool:
+    return 200 <= int(response.status_code) < 300
+
+
+def _lines(response: requests.Response, path: str) -> Iterator[bytes]:
+    held = b""
+    while part := response.raw.read1(1 << 16):
+        *lines, held = (held + part).split(b"\n")
+        yield from lines
+        if len(held) > MOST_BYTES:
+            raise protocol.PeerError(f"{path} streams a line of more than {MOST_BYTES >> 20} MB")
+    yield held
+
+
+def _reason(response: requests.Response) -> str:
+    """What the server says of its error, or the beginning of its page."""
+    try:
+        found = protocol.loaded(response.content)
+    except protocol.ProtocolError:
+        return str(response.content[:1000], errors="replace")
+    error = found.get("error", found) if isinstance(found, dict) else found
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error)
+
+
+# --- the peer ---
+
+
+ANSWER_S = 300.0
+
+NEAR_TIE = 0.5
+"""Two logits this near may change places with another precision or batch, so they prove nothing."""
+
+
+class Server:
+    """A ``Peer`` over HTTP, given up by ``Failures``; several threads may ask at once."""
+
+    def __init__(
+        self,
+        url: str,
+        model: str | None = None,
+        texts: dialects.Texts | None = None,
+        *,
+        answer_s: float = ANSWER_S,
+        alone: bool = True,
+        prefix_cache: bool = False,
+    ) -> None:
+        self.url = url
+        self._http = Http(url.rstrip("/").removesuffix("/v1"), answer_s)
+        self._model, self._texts, self._alone = model, texts, alone
+        self._prefix_cache = prefix_cache
+        self._dialect: dialects.Dialect | None = None
+        self._failures = Failures()
+        self._lock = threading.Lock()
+
+    def describe(self) -> protocol.Described:
+        return self._spoken().described
+
+    def together(self, wave: protocol.Wave) -> protocol.Together:
+        """See ``Batching.together``: a thread a request, and streams are closed to abort."""
+        dialect = self._spoken()
+
+        def asked(ask: protocol.Ask, hear: Hear | None) -> protocol.Answer | None:
+            if hear is None:
+                return dialect.answer(self._http.post(dialect.path, dialect.body(ask, stream=False)), ask)
+            with closing(self._heard(ask)) as events:
+                for place, heard in enumerate(events, 1):
+                    if hear(place if heard.tokens is None else heard.tokens):
+                        break
+            return None
+
+        return self._failures.wave(lambda: threaded(wave, asked))
+
+    def generate(self, ask: protocol.Ask) -> protocol.Answer:
+        """See ``Peer.generate``; the answer is not ``checked`` yet."""
+        dialect = self._spoken()
+        with self._failures.counted():
+            return self._generated(dialect, ask)
+
+    def stream(self, ask: protocol.Ask) -> Generator[dialects.Heard]:
+        """What is heard of one output, as it is written; ``tokens`` counts up wherever that is known."""
+        self._spoken()
+        with self._failures.counted():
+            yield from self._heard(ask)
+
+    def _heard(self, ask: protocol.Ask) -> Generator[dialects.Heard]:
+        dialect = self._spoken()
+        written: int | None = 0
+        said: list[str] = []
+        for event in self._http.events(dialect.path, dialect.body(ask, stream=True)):
+            heard = dialect.heard(event)
+            if heard.tokens is not None:
+                written = heard.tokens
+            elif written is not None and heard.text:
+                written = None if heard.added is None else written + heard.added
+            said.append(heard.said)
+            yield replace(heard, tokens=written)
+        if written is None and self._texts is not None:
+            yield dialects.Heard(text=False, tokens=len(self._texts.ids("".join(said))), retokenised=True)
+
+    def close(self) -> None:
+        """See ``Peer.close``: the server is not ours to end."""
+
+    def _spoken(self) -> dialects.Dialect:
+        with self._lock:
+            if self._dialect is None:
+                try:
+                    self._dialect = detected(self._http, self._model, self._texts)
+                    self._dialect.keep_prompts(self._prefix_cache)
+                except protocol.PeerGone:
+                    raise
+                except protocol.PeerError as error:
+                    raise protocol.PeerGone(str(error)) from error
+            return self._dialect
+
+    def _generated(self, dialect: dialects.Dialect, ask: protocol.Ask) -> protocol.Answer:
+        counted = self.counting() if self._alone else None
+        started = time.perf_counter()
+        found = self._http.post(dialect.path, dialect.body(ask, stream=False))
+        wall_ms = (time.perf_counter() - started) * 1e3
+        answer = replace(dialect.answer(found, ask), wall_ms=wall_ms)
+        if counted is None or answer.drafted is not None:
+            return answer
+        drafted, accepted = counted(len(answer.output_ids))
+        return replace(answer, drafted=drafted, accepted=accepted)
+
+    def counting(self) -> Callable[[int], Counted]:
+        """Look at what the server counts; what is returned looks again.
+
+        It is given how many tokens the server wrote meanwhile, and answers how many draft tokens were
+        proposed and kept, or None twice where the server does not report it, or served others too.
+        """
+        dialect = self._spoken()
+        before = self._tally(dialect)
+        if before is None:
+            return lambda tokens: (None, None)
+        return lambda tokens: counted_between(before, lambda: self._tally(dialect), tokens)
+
+    def _tally(self, dialect: dialects.Dialect) -> Tally | None:
+        """The sums of ``counters`` in a page of Prometheus' text format; None where one is missing."""
+        sums: dict[str, float] = {}
+        page = self._http.text("/metrics") if dialect.counters else None
+        for line in (page or "").splitlines():
+            sample, _, value = line.rpartition(" ")
+            name = sample.partition("{")[0]
+            with suppress(ValueError):
+                sums[name] = sums.get(name, 0.0) + float(value)
+        if not dialect.counters or any(name not in sums for name in dialect.counters):
+            return None
+        written, drafted, accepted = (int(sums[name]) for name in dialect.counters)
+        return written, drafted, accepted
+
+
+def require_same_model(peer: protocol.Peer, rows: Sequence[tuple[list[int], int, float]], url: str) -> None:
+    """Refuse a server whose greedy tokens are not the target's.
+
+    Rows are prompts, the target's best next token, and how far its logit exceeds the second; of rows nearer
+    than ``NEAR_TIE`` another precision may decide, so they are left out.
+    """
+    judged = [(prompt, best) for prompt, best, gap in rows if gap >= NEAR_TIE]
+    if not judged:
+        why = f"no prompt of {len(rows)} distinguishes the target from another model."
+        raise UnavailableError(why, flag="--engine", remedy="Give more prompts.")
+    wrong = sum(first_token(peer, prompt, [best], url) != best for prompt, best in judged)
+    if wrong:
+        raise UnavailableError(
+            f"{url} serves another model than the target: at {wrong} of {len(judged)} prompts its most "
+            "probable token differs.",
+            flag="--engine",
+            remedy="Name the server of the target, or the target of the server.",
+        )
+
+
+def first_token(peer: protocol.Peer, prompt: list[int], stop_ids: list[int], url: str) -> int | None:
+    """The most probable next token, as a server sees it; None for a stop token that it keeps back."""
+    try:
+        ids = peer.generate(
+            protocol.Ask(prompt, 1, stop_ids, sampling=protocol.Sampling(greedy=True))
+        ).output_ids
+    except protocol.PeerError as error:
+        raise UnavailableError(f"{url}: {error}.", flag="--engine") from error
+    return ids[0] if ids else None
+
+
+_LATE_S = 1.0
+"""Servers count shortly after they have answered."""
+
+
+Tally = tuple[int, int, int]
+"""Sums of a dialect's ``counters`` since the server's start, over all of their labels."""
+
+Counted = tuple[int, int] | tuple[None, None]
+
+
+def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int) -> Counted:
+    """Draft tokens proposed and kept by a request of so many tokens.
+
+    None where the server wrote another number of tokens meanwhile: it has other clients, or has not counted.
+    """
+    deadline = time.monotonic() + _LATE_S
+    while (after := now()) is not None:
+        written, drafted, accepted = (b - a for a, b in zip(before, after, strict=True))
+        if written == tokens:
+            return drafted, accepted
+        if written > tokens or time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    return None, None
+
+
+def detected(http: Http, model: str | None, texts: dialects.Texts | None) -> dialects.Dialect:
+    """The dialect of a server and of one model that it serves."""
+    props = http.find("/props")
+    found = http.get("/v1/models")
+    cards = found.get("data") if isinstance(found, dict) else None
+    if not (isinstance(cards, list) and cards and all(isinstance(each, dict) for each in cards)):
+        raise protocol.PeerError(f"{http.root}/v1/models lists no model: {protocol.shortened(repr(found))}")
+    if props is not None and "default_generation_settings" in props:
+        return dialects.LlamaCpp(props, dialects.whole(dialects.part(cards[0], "meta", "n_vocab")))
+    info = http.find("/get_server_info") or http.find("/server_info")
+    if info is not None and "version" in info:
+        return dialects.Sglang(info)
+    name = _chosen(cards, model)
+    version = str((http.find("/version") or {}).get("version", "unknown"))
+    if cards[0].get("owned_by") == "vllm":
+        return dialects.Vllm(name, version)
+    return _openai(http, name, version, texts)
+
+
+def _chosen(cards: list[dict[str, Any]], model: str | None) -> str:
+    """The name of the model that is meant. An adapter of vLLM names its model as its parent."""
+    names = [str(card.get("id")) for card in cards]
+    if model in names:
+        return str(model)
+    if model is None and len([card for card in cards if not card.get("parent")]) == 1:
+        return names[0]
+    asked = "no model is named" if model is None else f"{model!r} is not served"
+    raise protocol.PeerGone(f"{asked}; it serves {', '.join(names)}: choose with :model=NAME")
+
+
+def _openai(http: Http, model: str, version: str, texts: dialects.Texts | None) -> dialects.Dialect:
+    """A server that is known by its answer to one token: which fields it takes and gives."""
+    info = http.find("/info") or {}
+    engine = "TGI" if "model_id" in info and "max_total_tokens" in info else "OpenAI API"
+    version = str(info.get("version", version))
+    probe = {"model": model, "prompt": [0], "max_tokens": 1, "temperature": 0.0, "return_token_ids": True}
+    path = dialects.OpenAi.path
+    try:
+        found = http.accepts(path, probe)
+    except Absent as error:
+        return _chat(http, model, engine, version, texts, error)
+    plain = {name: value for name, value in probe.items() if name != "return_token_ids"}
+    if found is None and http.accepts(path, plain | {"prompt": "a"}) is None:
+        with suppress(Absent):
+            return _chat(http, model, engine, version, texts)
+    if found is not None and isinstance(dialects.part(found, "choices", 0, "token_ids"), list):
+        dialects.token_ids(dialects.part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
+        return dialects.Vllm(model, version)
+    ids_in = found is not None and dialects.part(found, "usage", "prompt_tokens") in (None, 1)
+    return dialects.OpenAi(model, engine, version, texts, ids_in=ids_in)
+
+
+def _chat(
+    http: Http,
+    model: str,
+    engine: str,
+    version: str,
+    texts: dialects.Texts | None,
+    absent: Absent | None = None,
+) -> dialects.Dialect:
+    """A server that has chat alone; where it has not even that, ``absent`` is raised, or what says so.
+
+    Some servers know ``max_completion_tokens`` alone, and some refuse fields that they do not know.
+    """
+    asked = {"model": model, "messages": [{"role": "user", "content": "a"}]}
+    path, found, limit = dialects.Chat.path, None, ""
+    for limit, ids in product(("max_tokens", "max_completion_tokens"), ({"return_token_ids": True}, {})):
+        try:
+            found = http.accepts(path, {**asked, limit: 1, **ids})
+        except Absent as neither:
+            raise absent or neither from None
+        if found is not None:
+            break
+    else:
+        http.post(path, {**asked, limit: 1})  # which says why it is refused
+    if not isinstance(texts, dialects.Conversations):
+        raise protocol.PeerGone(
+            f"it has chat alone ({path}): its own template makes the prompt, so that its texts cannot be "
+            "held against the target's. With --concurrency 1 its speed is measured"
+        )
+    ids_out = isinstance(dialects.part(found, "choices", 0, "token_ids"), list)
+    return dialects.Chat(model, f"{engine} (chat)", version, texts, limit, ids_out=ids_out)

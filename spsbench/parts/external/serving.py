@@ -1,0 +1,138 @@
+"""A worker's side of the protocol: answer one request a line. Standard library only."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from spsbench.base.protocol import (
+    BYE,
+    DESCRIBE,
+    FLOAT32,
+    GENERATE,
+    LENGTH,
+    SAMPLER_ORDER,
+    SMALLEST_SET,
+    STOP,
+    TOGETHER,
+    VERSION,
+    Answer,
+    Ask,
+    Described,
+    Load,
+    PeerError,
+    Result,
+    Sampling,
+    Wave,
+    failure,
+    parsed,
+    read,
+    result,
+)
+
+
+class Served(Protocol):
+    """An engine with its models loaded."""
+
+    def describe(self) -> Described:
+        """What was loaded, and what it really runs with."""
+
+    def generate(self, ask: Ask) -> Answer:
+        """Write one sequence; times are taken here."""
+
+
+def serve(load: Callable[[Load], Served]) -> None:
+    """Answer standard input until it ends or says ``bye``.
+
+    What the engine prints goes to standard error: standard output is the protocol's alone.
+    """
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    served: Served | None = None
+    for line in sys.stdin:
+        message = parsed(line)
+        try:
+            served, found = _answered(message, served, load)
+            answers.write(result(message["id"], found))
+        except Exception as error:
+            traceback.print_exc()
+            first = next(iter(str(error).strip().splitlines()), "")
+            answers.write(failure(message["id"], f"{type(error).__name__}: {first}"))
+        if message.get("method") == BYE:
+            return
+
+
+def _answered(
+    message: dict[str, Any], served: Served | None, load: Callable[[Load], Served]
+) -> tuple[Served | None, Result]:
+    """The engine from now on, and the answer."""
+    method = message.get("method")
+    if method == BYE:
+        return served, None
+    if method == DESCRIBE:
+        asked = read(Load, message.get("params"))
+        if asked.protocol != VERSION:
+            raise ValueError(f"protocol {asked.protocol} is asked for, and this worker speaks {VERSION}")
+        served = load(asked)
+        return served, served.describe()
+    if method not in (GENERATE, TOGETHER):
+        raise ValueError(f"{method!r} is not a method of the protocol")
+    if served is None:
+        raise ValueError("`describe` comes first")
+    if method == TOGETHER:
+        together = getattr(served, "together", None)
+        if together is None:
+            raise ValueError("it takes one request at a time")
+        return served, together(read(Wave, message.get("params")))
+    return served, served.generate(read(Ask, message.get("params")))
+
+
+def float32_only(load: Load) -> None:
+    if load.dtype != FLOAT32:
+        raise ValueError(f"dtype {load.dtype} is not supported, only float32")
+
+
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+PROCESSORS = ("min_p", "typical_p", *PENALTIES, "logit_bias", "min_new_tokens", "bad_words", "grammar")
+"""The fields of ``Sampling`` that an engine may lack."""
+
+
+def require_processors(sampling: Sampling, known: Sequence[str]) -> None:
+    """Refuse steps on logits that an engine has not."""
+    if missing := lacking(sampling, known):
+        raise PeerError(f"cannot: it has no {', '.join(missing)}")
+
+
+def lacking(sampling: Sampling, known: Sequence[str]) -> list[str]:
+    """Steps on logits that are asked for and not known."""
+    plain = Sampling()
+    asked = (name for name in PROCESSORS if getattr(sampling, name) != getattr(plain, name))
+    return [name for name in asked if name not in known]
+
+
+def usual_settings(load: Load) -> dict[str, Any]:
+    """``Described.settings`` of an engine that has none but what it is to load, warped in the usual order."""
+    return {
+        "dtype": load.dtype,
+        "kv_dtype": load.dtype,
+        "dynamic_quantisation": load.weights != FLOAT32,
+        "prefix_cache": load.prefix_cache,
+        "threads": load.threads,
+        "top_p": SMALLEST_SET,
+        "sampler_order": SAMPLER_ORDER,
+        **{name: told for name in ("device", "environment") if (told := load.options.get(name))},
+    }
+
+
+def until_stop(ids: list[int], ask: Ask) -> tuple[list[int], str]:
+    """The output up to the token that ends it, and why it ended.
+
+    Some engines hand out what the last loop held beyond the end.
+    """
+    ids = ids[: ask.max_new_tokens]
+    ends = [place for place, token in enumerate(ids) if token in ask.stop_ids]
+    return (ids[: ends[0] + 1], STOP) if ends else (ids, LENGTH)

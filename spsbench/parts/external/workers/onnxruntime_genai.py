@@ -1,0 +1,229 @@
+"""ONNX Runtime GenAI: tokens are handed out one by one, so the stamps are real.
+
+Models are folders of its builder's (``conversion.onnx``); only ``onnxruntime_genai`` and numpy are needed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from spsbench.base.protocol import (
+    MOST_IN_FLIGHT,
+    Answer,
+    Ask,
+    Described,
+    Load,
+    PeerError,
+    Together,
+    Wave,
+    seed_field,
+)
+from spsbench.parts.external.serving import (
+    float32_only,
+    require_processors,
+    serve,
+    until_stop,
+    usual_settings,
+)
+from spsbench.parts.external.waves import News, stepped
+
+_CONFIG = "genai_config.json"
+_EVENTS = 64  # of one call
+_PROCESSORS = ("repetition_penalty", "min_new_tokens", "grammar")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+class OnnxRuntimeGenAI:
+    """The target alone, or with its draft as ``model.draft``.
+
+    Several requests are for its ``Engine``, which takes no draft model; on a CPU it has static batches only:
+    a batch is run to its end before others join, and a seed is refused ("A per-turn seed requires an Engine
+    configured for dynamic batching", 0.18.0).
+    """
+
+    def __init__(self, load: Load) -> None:
+        float32_only(load)
+        self._genai: Any = importlib.import_module("onnxruntime_genai")
+        self._load = load
+        config = json.loads((Path(load.target) / _CONFIG).read_text())
+        self._vocab_size: int = config["model"]["vocab_size"]
+        ends: int | list[int] = config["model"].get("eos_token_id", [])
+        self._ends = {ends} if isinstance(ends, int) else set(ends)
+        folder = Path(tempfile.mkdtemp())  # which it reads again where a request has a grammar
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        compose(load, folder)
+        if load.in_flight > 1:
+            batching = {"engine": {"static_batching": {"max_batch_size": load.in_flight}}}
+            file = folder / _CONFIG
+            file.write_text(json.dumps(json.loads(file.read_text()) | batching))
+        self._model = self._genai.Model(str(folder))
+        self._turns: dict[int, tuple[Any, int, list[int]]] = {}
+
+    def describe(self) -> Described:
+        rule = "greedy: sample-and-compare; sampled: not documented"
+        settings = usual_settings(self._load)
+        del settings["sampler_order"]
+        return Described(
+            engine="ONNX Runtime GenAI",
+            version=version("onnxruntime-genai"),
+            vocab_size=self._vocab_size,
+            rule=rule if self._load.speculative else None,
+            settings=settings | {"prefix_cache": False},
+            in_flight=None if self._load.speculative else MOST_IN_FLIGHT,
+            limits=[
+                "With top_k 0 it ignores top_p, so it is asked for a top-k of the whole vocabulary.",
+                "Its order of temperature, top-k and top-p is not documented, and not reported here.",
+                "Drafted and accepted tokens count the whole last round, also after the stop token.",
+            ],
+            processors=list(_PROCESSORS),
+        )
+
+    def generate(self, ask: Ask) -> Answer:
+        """Alone, the first token comes of the prefill; with a draft, of the first round as all others."""
+        import numpy as np
+
+        generator = self._genai.Generator(self._model, self._parameters(ask))
+        prompt = np.array(ask.prompt_ids, dtype=np.int32)
+        started = time.perf_counter()
+        generator.append_tokens(prompt)
+        prefilled = time.perf_counter()
+        ids: list[int] = []
+        logprobs: list[float] = []
+        shown = ask.logprobs and not self._load.speculative
+        while not generator.is_done() and len(ids) < ask.max_new_tokens:
+            row = generator.get_logits().reshape(-1, self._vocab_size)[-1] if shown else None
+            generator.generate_next_token()
+            ids.append(int(generator.get_next_tokens()[0]))
+            if row is not None:
+                logprobs.append(float(row[ids[-1]] - row.max() - np.log(np.exp(row - row.max()).sum())))
+            if ids[-1] in ask.stop_ids:
+                break
+        ended = time.perf_counter()
+        counts: dict[str, Any] = {"decoded": len(ids) - 1, "loops": len(ids) - 1}
+        if self._load.speculative:
+            told = generator.get_speculative_stats()
+            counts = {"decoded": len(ids), "loops": int(told["rounds"])}
+            counts["drafted"] = int(told["draft_tokens_proposed"])
+            counts["accepted"] = int(told["draft_tokens_accepted"])
+        return Answer(
+            *until_stop(ids, ask),
+            prefill_ms=1e3 * (prefilled - started),
+            decode_ms=1e3 * (ended - prefilled),
+            wall_ms=1e3 * (ended - started),
+            logprobs=logprobs if shown else None,
+            **counts,
+        )
+
+    def together(self, wave: Wave) -> Together:
+        """In static batches; see the class. One that failed takes no other request, so each has an engine."""
+        self._turns.clear()
+        self._engine = self._genai.Engine(self._model)
+        self._events = self._engine.create_event_buffer(_EVENTS)
+        return stepped(wave, self)
+
+    def add(self, number: int, ask: Ask) -> None:
+        import numpy as np
+
+        self._require_possible(ask)
+        drawn = ask.sampling
+        turn = self._genai.TurnOptions(request := self._engine.create_request())
+        turn.set_max_generated_tokens(ask.max_new_tokens)
+        turn.set_do_sample(not drawn.greedy)
+        turn.set_repetition_penalty(drawn.repetition_penalty)
+        turn.set_min_generated_tokens(drawn.min_new_tokens)
+        if drawn.grammar is not None:
+            turn.set_guidance("json_schema", drawn.grammar)
+        if not drawn.greedy:
+            turn.set_temperature(drawn.temperature)
+            turn.set_top_k(drawn.top_k or self._vocab_size)
+            turn.set_top_p(drawn.top_p)
+        began = request.begin_turn(np.array(ask.prompt_ids, dtype=np.int32), turn)
+        self._turns[number] = request, began, []
+
+    def step(self) -> Iterator[News]:
+        flags = self._genai.EngineEventFlags
+        for event in self._engine.run(self._events):
+            number = next((n for n, (request, *_) in self._turns.items() if request is event.request), None)
+            if number is None:
+                continue
+            ids = self._turns[number][2]
+            if event.flags & flags.FAILED:
+                yield number, ids, RuntimeError(f"its engine failed: {event.error_code}")
+                continue
+            if event.flags & flags.TOKEN:
+                ids.append(int(event.token))
+            if event.finish_reason == self._genai.FinishReason.EOS and len(self._ends) == 1:
+                ids.extend(self._ends)  # which it keeps back
+            yield number, ids, bool(event.flags & flags.TURN_FINISHED)
+
+    def abort(self, number: int) -> None:
+        request, began, _ = self._turns.pop(number)
+        request.cancel_turn(began)
+
+    def _require_possible(self, ask: Ask) -> None:
+        require_processors(ask.sampling, _PROCESSORS)
+        if ask.sampling.min_new_tokens and not set(ask.stop_ids) <= self._ends:
+            raise PeerError("cannot: its min_length bars the model's own end tokens alone")
+
+    def _parameters(self, ask: Ask) -> Any:
+        self._require_possible(ask)
+        drawn = ask.sampling
+        parameters = self._genai.GeneratorParams(self._model)
+        options: dict[str, Any] = {"max_length": len(ask.prompt_ids) + ask.max_new_tokens}
+        options |= {"do_sample": not drawn.greedy, "repetition_penalty": drawn.repetition_penalty}
+        options["min_length"] = len(ask.prompt_ids) + drawn.min_new_tokens if drawn.min_new_tokens else 0
+        if not ask.sampling.greedy:
+            options |= {"temperature": ask.sampling.temperature, **seed_field("random_seed", ask.seed)}
+            options |= {"top_k": ask.sampling.top_k, "top_p": ask.sampling.top_p}
+            if ask.sampling.top_p < 1 and not ask.sampling.top_k:
+                options["top_k"] = self._vocab_size  # with 0 it ignores top_p
+        parameters.set_search_options(**options)
+        if drawn.grammar is not None:
+            parameters.set_guidance("json_schema", drawn.grammar)
+        if self._load.speculative:
+            parameters.set_speculative_options(max_draft_tokens=self._load.k)
+        return parameters
+
+
+def compose(load: Load, folder: Path) -> None:
+    """Write a configuration for these settings, above links to the models' own folders.
+
+    Release 0.18 refuses ``..`` in a file name, so the models must lie beneath their configuration.
+    """
+    roles = {"target": Path(load.target)} | ({} if load.draft is None else {"draft": Path(load.draft)})
+    decoders = {}
+    for role, source in roles.items():
+        (folder / role).symlink_to(source.absolute(), target_is_directory=True)
+        decoders[role] = _decoder(role, source, load.threads)
+    config = json.loads((roles["target"] / _CONFIG).read_text())
+    config["model"]["decoder"] = decoders["target"]
+    if "draft" in decoders:
+        config["model"]["draft"] = decoders["draft"]
+        config["speculative"] = {"max_draft_tokens": load.k}
+    (folder / _CONFIG).write_text(json.dumps(config))
+    for name in _TOKENIZER_FILES:
+        content = json.loads((roles["target"] / name).read_text())
+        if "tokenizer_class" in content:  # it knows no name of transformers 5's
+            content["tokenizer_class"] = "PreTrainedTokenizerFast"
+        (folder / name).write_text(json.dumps(content))
+
+
+def _decoder(role: str, source: Path, threads: int | None) -> dict[str, Any]:
+    decoder: dict[str, Any] = json.loads((source / _CONFIG).read_text())["model"]["decoder"]
+    decoder["filename"] = f"{role}/{decoder['filename']}"
+    if threads is not None:
+        decoder["session_options"] |= {"intra_op_num_threads": threads, "inter_op_num_threads": 1}
+    return decoder
+
+
+if __name__ == "__main__":
+    serve(OnnxRuntimeGenAI)

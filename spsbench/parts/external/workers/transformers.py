@@ -1,0 +1,113 @@
+"""``generate()`` of transformers with an assistant, since release 4.44, in the release's own environment.
+
+Option ``head``: the folder of a DFlash head, which drafts in place of the draft model; since release 5.15.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from typing import Any
+
+from spsbench.base.protocol import Answer, Ask, Described, Load
+from spsbench.parts.external.serving import require_processors, serve, until_stop, usual_settings
+
+
+class Transformers:
+    """One sequence at a time, no cache between requests."""
+
+    def __init__(self, load: Load) -> None:
+        self._torch: Any = importlib.import_module("torch")
+        self._dtype = getattr(self._torch, load.dtype)
+        self._device = load.options.get("device") or "cpu"
+        self._library: Any = importlib.import_module("transformers")
+        if load.threads is not None:
+            self._torch.set_num_threads(load.threads)
+        self._load, self._head_folder = load, load.options.get("head") or None
+        self._target, self._calls = self._loaded(load.target), 0
+        self._target.register_forward_pre_hook(self._count)
+        self._draft: Any = None
+        if load.draft is not None:
+            self._draft = self._assistant(load.draft) if self._head_folder is None else self._head()
+
+    def describe(self) -> Described:
+        return Described(
+            engine="transformers",
+            version=self._library.__version__,
+            vocab_size=self._target.config.vocab_size,
+            rule="modified rejection" if self._load.speculative else None,
+            settings=usual_settings(self._load) | {"threads": self._torch.get_num_threads()},
+            limits=[
+                "It reports no accepted tokens, nor when decoding began; calls of the target are counted."
+            ],
+        )
+
+    def generate(self, ask: Ask) -> Answer:
+        """The time is that of the whole request."""
+        require_processors(ask.sampling, ())
+        prompt = self._torch.tensor([ask.prompt_ids], device=self._device)
+        self._torch.seed() if ask.seed is None else self._torch.manual_seed(ask.seed)
+        self._calls, started = 0, time.perf_counter()
+        with self._torch.inference_mode():
+            found = self._target.generate(
+                prompt,
+                attention_mask=self._torch.ones_like(prompt),
+                generation_config=self._config(ask),
+                **({} if self._draft is None else {"assistant_model": self._draft}),
+            )
+        wall_ms = 1e3 * (time.perf_counter() - started)
+        ids, finish = until_stop(found[0, prompt.shape[1] :].tolist(), ask)
+        if self._draft is None:
+            return Answer(ids, finish, wall_ms=wall_ms)
+        return Answer(ids, finish, wall_ms=wall_ms, decoded=len(ids), loops=self._calls)
+
+    def _count(self, *_: Any) -> None:
+        self._calls += 1
+
+    def _loaded(self, folder: str) -> Any:
+        """A model; a checkpoint's own settings are not the task's."""
+        config = self._library.AutoConfig.from_pretrained(folder)
+        is_old = int(self._library.__version__.split(".")[0]) < 5
+        if is_old and (rope := getattr(config, "rope_parameters", None)):  # which it does not know
+            config.rope_theta = rope["rope_theta"]
+            config.rope_scaling = None if rope.get("rope_type", "default") == "default" else rope
+        given = {"config": config, "torch_dtype" if is_old else "dtype": self._dtype}
+        model = self._library.AutoModelForCausalLM.from_pretrained(folder, **given)
+        model.generation_config = self._library.GenerationConfig()
+        return model.eval().to(self._device)
+
+    def _assistant(self, folder: str) -> Any:
+        """The draft model, K tokens in every loop."""
+        draft = self._loaded(folder)
+        draft.generation_config.num_assistant_tokens = self._load.k
+        draft.generation_config.num_assistant_tokens_schedule = "constant"
+        draft.generation_config.assistant_confidence_threshold = 0.0
+        return draft
+
+    def _head(self) -> Any:
+        """A DFlash head; it drafts as many tokens as it was made for, and ValueError says that those are not
+        K."""
+        module = importlib.import_module("transformers.models.muse_glimmer_assistant")
+        head = module.MuseGlimmerAssistantModel.from_pretrained(self._head_folder, dtype=self._dtype)
+        if head.config.block_size != self._load.k + 1:
+            raise ValueError(f"the head drafts {head.config.block_size - 1} tokens, and K is {self._load.k}")
+        return head.eval().to(self._device)
+
+    def _config(self, ask: Ask) -> Any:
+        """Nothing of a default: its top-k would be 50."""
+        settings: dict[str, Any] = {"do_sample": not ask.sampling.greedy}
+        if not ask.sampling.greedy:
+            drawn = ask.sampling
+            settings |= {"temperature": drawn.temperature, "top_k": drawn.top_k, "top_p": drawn.top_p}
+        if self._head_folder is not None and self._draft is not None:
+            settings["speculation_type"] = "dflash"
+        return self._library.GenerationConfig(
+            max_new_tokens=ask.max_new_tokens,
+            eos_token_id=ask.stop_ids or None,
+            pad_token_id=min(ask.stop_ids, default=0),
+            **settings,
+        )
+
+
+if __name__ == "__main__":
+    serve(Transformers)

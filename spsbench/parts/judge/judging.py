@@ -1,0 +1,162 @@
+"""Judge many programs: workers, equal programs once, faults twice, starved timeouts again alone."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from spsbench.base.errors import SpsbenchError
+from spsbench.parts.judge import verdict
+from spsbench.parts.judge.isolation import IsolationLevel, ProblemFailure, WorkerFailure, WorkerProcess, probe
+from spsbench.parts.judge.samples import PROBLEM_FIELDS
+from spsbench.parts.judge.verdict import Seeds, Verdict
+
+# A program that timed out with so much of its time on a CPU would have done so alone, too.
+_FAIR_SHARE = 0.9
+
+Pair = tuple[Mapping[str, Any], str]
+"""(HumanEval's fields task_id, prompt, entry_point and test; what the model wrote after the prompt)."""
+
+
+def judge(
+    problems: Sequence[Mapping[str, Any]],
+    completions: Sequence[str],
+    timeout_s: float = 3.0,
+    workers: int | None = None,
+    unsafe: bool = False,
+    secret: bytes | None = None,
+) -> list[Verdict]:
+    """Judge ``completions[i]`` against ``problems[i]``; verdicts in the same order.
+
+    Args:
+        timeout_s: wall seconds for a program with its check (upstream's default is 3).
+        secret: at most 64 bytes that random draws are seeded from; new ones if not given. Where a test
+            draws its inputs they are the same for all programs of one call, and others in the next.
+    """
+    return judge_all(zip(problems, completions, strict=True), timeout_s, workers, unsafe, secret)
+
+
+def judge_all(
+    pairs: Iterable[Pair],
+    timeout_s: float = 3.0,
+    workers: int | None = None,
+    unsafe: bool = False,
+    secret: bytes | None = None,
+) -> list[Verdict]:
+    """As ``judge``, for pairs that are read one by one and not kept: memory does not grow with them."""
+    level = probe(unsafe)
+    work = _Work(_jobs(pairs, timeout_s, secret or secrets.token_bytes(16)))
+    _run(work, workers or os.cpu_count() or 1, level)
+    starved, work.starved = work.starved, []
+    if starved:
+        again = _Work(iter(starved))
+        _run(again, 1, level)
+        work.results |= again.results
+    results = {key: Verdict(result == verdict.PASSED, result) for key, result in work.results.items()}
+    return [results[key] for key in work.keys]
+
+
+class _Job(NamedTuple):
+    key: bytes
+    message: dict[str, Any]
+
+
+@dataclass
+class _Work:
+    """What the workers share; jobs are ``starved`` that timed out without a fair share of a CPU."""
+
+    jobs: Iterator[_Job]
+    keys: list[bytes] = field(default_factory=list)
+    results: dict[bytes, str] = field(default_factory=dict)
+    starved: list[_Job] = field(default_factory=list)
+    over: bool = False
+    _seen: set[bytes] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self) -> _Job | None:
+        """The next job that equals no earlier one."""
+        with self._lock:
+            for job in self.jobs:
+                self.keys.append(job.key)
+                if self.over:
+                    return None
+                if job.key not in self._seen:
+                    self._seen.add(job.key)
+                    return job
+        return None
+
+
+def _jobs(pairs: Iterable[Pair], timeout_s: float, secret: bytes) -> Iterator[_Job]:
+    for problem, completion in pairs:
+        fields = {name: str(problem[name]) for name in PROBLEM_FIELDS}
+        text = "\0".join((*fields.values(), completion))
+        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        seeds = asdict(Seeds.of(secret, fields["task_id"]))
+        message = {"problem": fields, "completion": completion, "timeout_s": timeout_s, "seeds": seeds}
+        yield _Job(key, message)
+
+
+def _run(work: _Work, count: int, level: IsolationLevel) -> None:
+    with ThreadPoolExecutor(max_workers=count) as pool:
+        numbers = range(count) if count > 1 else [None]
+        futures = [pool.submit(_serve, work, level, number) for number in numbers]
+        try:
+            for future in futures:
+                future.result()
+        finally:
+            work.over = True  # after a failure or Ctrl-C the others stop at their next program
+
+
+def _serve(work: _Work, level: IsolationLevel, number: int | None) -> None:
+    job = work.take()
+    if job is None:
+        return
+    worker = _started(level, number)
+    try:
+        while job is not None and not work.over:
+            reply = _ask_twice(job.message, worker)
+            result, cpu_s = str(reply["result"]), float(reply["cpu_s"])
+            if result == verdict.TIMED_OUT and cpu_s < _FAIR_SHARE * job.message["timeout_s"]:
+                work.starved.append(job)
+            work.results[job.key] = result
+            job = work.take()
+    except BaseException:
+        work.over = True
+        raise
+    finally:
+        worker.close()
+
+
+def _started(level: IsolationLevel, number: int | None) -> WorkerProcess:
+    try:
+        return WorkerProcess(level.layers, number)
+    except WorkerFailure:
+        try:
+            return WorkerProcess(level.layers, number)
+        except WorkerFailure as failure:
+            remedy = "No score was recorded."
+            raise SpsbenchError(f"the sandbox failed to start twice: {failure}.", remedy=remedy) from failure
+
+
+def _ask_twice(job: dict[str, Any], worker: WorkerProcess) -> dict[str, Any]:
+    name = job["problem"]["task_id"]
+    try:
+        try:
+            return worker.ask(job)
+        except WorkerFailure:
+            worker.restart()  # once: a crash under memory pressure or a killed process may not repeat
+            return worker.ask(job)
+    except WorkerFailure as failure:
+        raise SpsbenchError(
+            f"judge or sandbox failed twice on a program for {name}: {failure}.",
+            remedy="No score was recorded; look at the program, or generate with --no-score.",
+        ) from failure
+    except ProblemFailure as failure:
+        remedy = "Its test must define check(candidate) and call it with plain data."
+        raise SpsbenchError(f"the problem {name} cannot be judged: {failure}.", remedy=remedy) from failure

@@ -1,0 +1,1 @@
+"""The tables of the papers, filled with what was measured."""

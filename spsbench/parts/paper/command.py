@@ -1,0 +1,544 @@
+"""``spsbench paper``: papers are made of parts that are runs, in one directory with the options of all."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.base.errors import IncompleteError, UsageError
+from spsbench.base.paths import results_dir
+from spsbench.cli import options
+from spsbench.cli.console import present, say
+from spsbench.cli.interruption import continued_by, written
+from spsbench.cli.options import takes
+from spsbench.config.together import is_given, refuse_together
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from spsbench.base.records import SamplingParams
+    from spsbench.config import PairConfig, PaperConfig, RunConfig
+    from spsbench.models.pair import Pair
+    from spsbench.parts.whatif.replay.texts import Written
+    from spsbench.report.measured import Measured
+    from spsbench.runner import Plan
+    from spsbench.store.summary_types import Summary
+
+    Plans = Mapping[tuple[str, str], Plan]
+    """Of the texts, by task and draft."""
+
+    Found = tuple[dict[str, tuple[str, Summary]], list[dict[str, Any]], list[dict[str, Any]]]
+    """The title and summary of every run, and the rows of Tables 3 and 2."""
+
+
+@takes(
+    "of pair target draft task data limit samples no_score unsafe_exec extract seed device dtype threads "
+    "backend out resume",
+    {
+        options.FIRST: {
+            "--of PAPER": (
+                "chen (Table 1, Figure 1), leviathan (Tables 1 to 3, Figures 2 to 4) or a YAML file. "
+                "Default: chen."
+            ),
+            "--draft [NAME=]MODEL...": "leviathan: a draft, e.g. small=MODEL; may be repeated.",
+        },
+        options.WHAT: {
+            "--task [NAME=]TASK...": "leviathan: a task, e.g. ende=TASK; may be repeated.",
+            "--limit N|all": (
+                "Prompts of every run, or all. Default: chen 100, 16 and 12 by part; leviathan 40."
+            ),
+            "--samples N": "chen: programs per HumanEval problem; 100 in the paper. Default: 10.",
+        },
+    },
+)
+def paper(**params: Any) -> None:
+    """Reproduce a paper's tables and figures from new measurements, in one directory.
+
+    Example: spsbench paper --of leviathan --limit 10
+    """
+    of = _paper_of(params)
+    if of == CHEN:
+        reproduce_chen(params)
+    else:
+        reproduce_leviathan(params, of)
+
+
+def _paper_of(params: Mapping[str, Any]) -> str:
+    """What ``--of`` names; of a directory that was begun before, its own paper."""
+    begun = options_before(params)
+    typed = None if params["of"] is None else _resolved(params["of"])
+    before = _resolved(begun.get("of", CHEN)) if begun else None
+    if typed is not None and before is not None and typed != before:
+        why = f"{params['resume'] or params['out']} holds the paper {before}, got {typed}."
+        raise UsageError(why, flag="--of", remedy="Leave it out, or name another directory.")
+    return typed or before or CHEN
+
+
+def _resolved(of: str) -> str:
+    """A file by its full path, so that ``--resume`` finds it from any folder; a paper's name stays."""
+    from spsbench.config import is_file_name
+
+    return str(Path(of).resolve()) if is_file_name(of) else of
+
+
+# --- one directory, its options and its parts ---
+
+OPTIONS_FILE, SUMMARY_FILE, PAGE_FILE = "options.json", "paper.json", "paper.md"
+SCHEMA_VERSION = 1
+ALL = "all"
+CHEN = "chen"
+
+OF_EVERY_RUN = ("data", "seed", "device", "dtype", "threads", "backend")
+OF_BOTH = ("pair", "limit", *OF_EVERY_RUN)
+OF_CHEN = ("samples", "no_score", "unsafe_exec", "extract")
+OF_LEVIATHAN = ("target", "draft", "task")
+"""Options of each paper by their names in Python; nothing is scored for Leviathan's tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One run of the paper; its settings are fields of ``RunConfig``."""
+
+    name: str
+    title: str
+    settings: Mapping[str, Any]
+
+
+def options_of(params: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """What was typed of ``names``; in a directory of before also what was typed the first time."""
+    before, options = options_before(params), {}
+    for name in names:
+        typed = params[name]
+        if name in ("limit", "samples", "seed", "threads") and isinstance(typed, str) and typed.isdigit():
+            typed = int(typed)  # other text stays, for the configuration to refuse
+        options[name] = typed if is_given(typed) else before.get(name)
+    return options
+
+
+def options_before(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that ``--resume``, or a directory given with ``--out``, was begun with; empty if new."""
+    from spsbench.base.files import read_json
+
+    resume: Path | None = params["resume"]
+    place = resume or params["out"]
+    if place is None or not (resume or (place / OPTIONS_FILE).is_file()):
+        return {}
+    return read_json(place / OPTIONS_FILE, "--resume" if resume else "--out")
+
+
+def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of ``RunConfig`` that every run of a paper takes as they were typed."""
+    return {name: options[name] for name in OF_EVERY_RUN if options[name] is not None}
+
+
+def paper_directory(params: Mapping[str, Any], pair: str) -> Path:
+    """Where everything goes; made if need be."""
+    from spsbench.store import fresh_directory
+
+    named: Path | None = params["resume"] or params["out"]
+    if named is None:
+        return fresh_directory(results_dir(), "paper", pair)
+    try:
+        named.mkdir(parents=True, exist_ok=True)
+        strangers = any(named.iterdir()) and not (named / OPTIONS_FILE).is_file()
+    except OSError as problem:
+        why = f"{named} cannot be used ({problem.strerror})."
+        raise UsageError(why, flag="--out", remedy="Name another directory.") from problem
+    if strangers:
+        remedy = "Name a directory that is empty or does not exist."
+        raise UsageError(f"{named} is not empty and holds no paper.", flag="--out", remedy=remedy)
+    return named
+
+
+def keep_options(directory: Path, options: Mapping[str, Any], runs: Iterable[tuple[Part, Plan]]) -> None:
+    """Write what a paper is begun or continued with, unless a run that is there already forbids it."""
+    from spsbench.base.files import write_json
+    from spsbench.runner import require_continuable
+
+    for part, ready in runs:
+        require_continuable(ready, directory / part.name)
+    write_json(directory / OPTIONS_FILE, options)
+    continued_by(lambda: written("paper", "--resume", str(directory)))
+
+
+def measure_part(part: Part, plan: Plan, directory: Path, place: tuple[int, int], *, quiet: bool) -> Measured:
+    """Carry out one part, as far as it is not there already, and draw its figures."""
+    from spsbench.cli.progress import watching
+    from spsbench.cli.report import derive
+    from spsbench.runner import execute
+
+    say(f"{part.title} ({place[0]} of {place[1]})", quiet=quiet)
+    with watching(quiet=quiet) as watcher:
+        execute(plan, directory / part.name, resume=True, watcher=watcher)
+    measured, _ = derive(directory / part.name)
+    return measured
+
+
+def keep_page(
+    page: Mapping[str, Any], text: str, screen: RenderableType, directory: Path, params: Mapping[str, Any]
+) -> None:
+    """Write ``paper.json`` and ``paper.md``, and print the page as tables or as JSON."""
+    from spsbench.base.files import write_json, write_text
+
+    write_json(directory / SUMMARY_FILE, page)
+    write_text(directory / PAGE_FILE, text)
+    present(lambda: page, lambda: screen, json=params["json"], quiet=params["quiet"])
+    say(f"Everything is in {directory / PAGE_FILE}", quiet=params["quiet"])
+    if not page["complete"]:
+        remedy = f"`spsbench paper --resume {directory}` tries again."
+        raise IncompleteError("some sequences failed or are missing.", remedy=remedy)
+
+
+# --- Chen et al. 2023 ---
+
+FIGURE_FILE = "figures/figure1.svg"
+_XSUM = {"task": "xsum", "ks": "4", "samplings": "nucleus,greedy", "samples": 1, "limit": 100}
+_HUMANEVAL = {"task": "humaneval", "ks": "4", "samplings": "nucleus", "samples": 10, "limit": 16}
+_FIGURE = {"ks": "0..7", "samplings": "nucleus", "samples": 1, "fixed_length": True, "max_new_tokens": 128}
+_FIGURE |= {"limit": 12, "score": False}
+PARTS = (
+    Part("table1-xsum", "Table 1, XSum", _XSUM),
+    Part("table1-humaneval", "Table 1, HumanEval", _HUMANEVAL),
+    Part("figure1-xsum", "Figure 1, XSum", {"task": "xsum", **_FIGURE}),
+    Part("figure1-humaneval", "Figure 1, HumanEval", {"task": "humaneval", **_FIGURE}),
+)
+
+
+def reproduce_chen(params: Mapping[str, Any]) -> None:
+    """Measure every part that is missing and write ``paper.md`` and ``paper.json``."""
+    refuse_together("paper", {**params, CHEN: CHEN})
+    options = options_of(params, (*OF_BOTH, *OF_CHEN))
+    configs = [settings(part, options) for part in PARTS]
+    say("Checking tasks, data and models", quiet=params["quiet"])
+    from spsbench.runner import plan
+
+    plans = [plan(config) for config in configs]
+    directory = paper_directory(params, configs[0].pair.name)
+    keep_options(directory, options, zip(PARTS, plans, strict=True))
+    runs, images = {}, {}
+    for number, (part, ready) in enumerate(zip(PARTS, plans, strict=True), start=1):
+        measured = measure_part(part, ready, directory, (number, len(PARTS)), quiet=params["quiet"])
+        runs[part.name] = part.title, measured.summary
+        if (directory / part.name / FIGURE_FILE).is_file():
+            images[part.name] = f"{part.name}/{FIGURE_FILE}"
+    from spsbench.parts.paper.report import gather_chen, render_chen, screen_chen
+
+    page = {"schema_version": SCHEMA_VERSION, **gather_chen(runs, images)}
+    keep_page(page, render_chen(page), screen_chen(page), directory, params)
+
+
+def settings(part: Part, options: Mapping[str, Any]) -> RunConfig:
+    """The configuration of one part under the options that were given."""
+    from spsbench.config import resolve
+
+    given: dict[str, Any] = {**part.settings, **settings_of(options)}
+    changes = {
+        "limit": options["limit"],
+        "samples": options["samples"] if given["samples"] > 1 else None,
+        "score": False if options["no_score"] else None,
+        "unsafe_exec": options["unsafe_exec"] or None,
+        "extract": options.get("extract") if given["task"] == "humaneval" else None,
+    }
+    given |= {name: value for name, value in changes.items() if value is not None}
+    if given["limit"] == ALL:
+        del given["limit"]  # the paper's protocol sets none
+    return resolve(given | {"protocol": "paper", "pair": options["pair"]})
+
+
+# --- Leviathan et al. 2022 ---
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
+_ENDING = re.compile(r"\.(gguf|ya?ml|jsonl)$")
+"""What a file's name loses; of `org/Model-3.2-1B` the number is no ending."""
+
+TEMPERATURES = (0, 1)
+LIMITS: Mapping[str, Any] = {"samples": 1, "score": False, "proof": False}
+"""Of every run: what a table of times and acceptance does not need is left out."""
+
+_DRAWN: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
+
+
+def reproduce_leviathan(params: Mapping[str, Any], of: str) -> None:
+    """Measure every part that is missing, write ``paper.md``, ``paper.json`` and the figures."""
+    refuse_together("paper", {**params, "leviathan": of})
+    options = options_of({**params, "of": of}, ("of", *OF_BOTH, *OF_LEVIATHAN))
+    setup = Setup(setup_of(options), options)
+    say("Checking tasks, data and models", quiet=params["quiet"])
+    plans = setup.plans()
+    directory = paper_directory(params, setup.paper.name)
+    texts = {task: _texts_plan(setup, task, plans, directory) for task in setup.paper.tasks}
+    begun = [(setup.texts(task), ready) for task, ready in texts.items()]
+    keep_options(directory, options, [*begun, *_begun_rows(setup, directory)])
+    found = _measure(setup, plans, texts, directory, quiet=params["quiet"])
+    _conclude(setup, found, directory, params)
+
+
+def setup_of(options: Mapping[str, Any]) -> PaperConfig:
+    """The models and tasks of a paper, with what was typed in their place."""
+    from spsbench.config import NGRAMS, ModelRef, load_pair, load_paper
+
+    paper = load_paper(options["of"])
+    drafts = _named("--draft", options["draft"] or ())
+    if taken := next((name for name in NGRAMS if name in drafts), None):
+        remedy = "Give the model another name, e.g. small=MODEL."
+        raise UsageError(f"{taken} is the name of an n-gram draft of Table 3.", flag="--draft", remedy=remedy)
+    tasks = _named("--task", options["task"] or ())
+    changes: dict[str, Any] = {"tasks": tasks} if tasks else {}
+    refuse_together("leviathan", {name: options[name] for name in ("target", "pair")})
+    if options["target"] is not None and not drafts:
+        remedy = "Give one or more, e.g. --draft small=MODEL."
+        raise UsageError(f"no draft of {options['target']} is named.", flag="--draft", remedy=remedy)
+    if options["pair"] not in (None, paper.pair):
+        changes |= {"pair": options["pair"], "drafts": {"draft": load_pair(options["pair"]).draft}}
+    if drafts:
+        changes["drafts"] = {name: ModelRef(id=id) for name, id in drafts.items()}
+    if changes:
+        changes["notes"] = ""  # they are of the file's own models and tasks
+    return paper.model_copy(update=changes)
+
+
+def _named(flag: str, given: Sequence[str]) -> dict[str, str]:
+    """``NAME=VALUE`` or a value alone, which is named after its last part."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (equals and _NAME.fullmatch(name)):
+            name, value = _UNFIT.sub("-", _ENDING.sub("", Path(text).name)).strip("-."), text
+        if not name or not value.strip():
+            raise UsageError(f"{text} is not valid.", flag=flag, remedy="Give NAME=VALUE, e.g. small=MODEL.")
+        if name in found:
+            raise UsageError(f"{name} is given twice.", flag=flag, remedy="Give each a name of its own.")
+        found[name] = value.strip()
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is measured, and how."""
+
+    paper: PaperConfig
+    options: Mapping[str, Any]
+
+    def plans(self) -> Plans:
+        """A plan of the texts by task and draft: whatever can be refused is refused here."""
+        texts = {task: self.texts(task) for task in self.paper.tasks}
+        names = product(texts, self.paper.drafts)
+        return {(task, draft): self.plan(texts[task], self.pair(draft)) for task, draft in names}
+
+    def texts(self, task: str) -> Part:
+        """The run in which the target writes the texts of a task."""
+        names = ",".join(self.samplings(task))
+        given = {"task": self.paper.tasks[task], "methods": "ars", "samplings": names, "ks": "0", **_DRAWN}
+        return Part(f"texts-{task}", f"Texts of the target, {task}", given)
+
+    def row(self, task: str, draft: str, temperature: int, k: int) -> Part:
+        """The run of a row of Table 2."""
+        name = self.samplings(task)[temperature]
+        given: dict[str, Any] = {"task": self.paper.tasks[task], "ks": str(k), "samplings": name}
+        given |= _DRAWN if temperature else {}
+        title = f"Table 2, {task}, {draft}, T={temperature}, K={k}"
+        return Part(f"table2-{task}-{draft}-t{temperature}", title, given)
+
+    def samplings(self, task: str) -> tuple[str, str]:
+        """The task's samplings for temperature 0 and 1; the second one's parameters are replaced."""
+        from spsbench.base.records import SamplingParams
+        from spsbench.tasks.catalogue import load_task
+
+        known = load_task(self.paper.tasks[task], unsafe_exec=False, extract="auto").samplings
+        greedy = [name for name, sampling in known.items() if sampling.greedy]
+        drawn = [name for name, sampling in known.items() if not sampling.greedy]
+        if not greedy or not drawn:
+            lacking = "greedy sampling" if drawn else "sampling that leaves anything to chance"
+            raise UsageError(
+                f"{self.paper.tasks[task]} has no {lacking}, and the tables are of temperature 0 and 1.",
+                flag="--task",
+                remedy="Choose another task, or add it to the task's samplings.",
+            )
+        plain = [name for name in drawn if known[name] == SamplingParams()]
+        return greedy[0], (plain or drawn)[0]
+
+    def plan(self, part: Part, pair: PairConfig) -> Plan:
+        from spsbench.config import resolve
+        from spsbench.runner import plan
+
+        given: dict[str, Any] = {**part.settings, "pair": pair.model_dump(mode="json")}
+        given |= {**LIMITS, **settings_of(self.options)}
+        limit = self.paper.limit if self.options["limit"] is None else self.options["limit"]
+        if limit not in (None, ALL):
+            given["limit"] = limit
+        return plan(resolve(given | {"protocol": "paper"}))
+
+    def pair(self, draft: str) -> PairConfig:
+        from spsbench.config import ModelRef, PairConfig, load_pair
+        from spsbench.config.files import pair_name
+
+        own, target = self.paper.drafts[draft], self.options["target"]
+        if target is not None:
+            whole = ModelRef(id=target)
+            return PairConfig(name=pair_name(whole, own), target=whole, draft=own)
+        pair = load_pair(self.paper.pair).model_copy(update={"draft": own, "drafter": None})
+        name = pair.name if len(self.paper.drafts) == 1 else f"{pair.name}-{draft}"
+        return pair.model_copy(update={"name": name})
+
+
+def _texts_plan(setup: Setup, task: str, plans: Plans, directory: Path) -> Plan:
+    """The plan of a task's texts. A run needs a draft, though none writes them: that it was begun with stays.
+
+    So drafts may come, go and change their order while the texts are those of before.
+    """
+    from spsbench.config import resolve
+    from spsbench.store.opening import CONFIG_FILE
+
+    part, drafts = setup.texts(task), setup.paper.drafts
+    config = directory / part.name / CONFIG_FILE
+    if not config.is_file():
+        return plans[task, next(iter(drafts))]
+    begun = resolve({}, config).pair
+    for name, model in drafts.items():
+        if model == begun.draft:
+            return plans[task, name]
+    pair = setup.pair(next(iter(drafts))).model_copy(update={"draft": begun.draft, "name": begun.name})
+    return setup.plan(part, pair)
+
+
+def _begun_rows(setup: Setup, directory: Path) -> Iterator[tuple[Part, Plan]]:
+    """The rows of Table 2 whose runs are there already, with the K that was chosen for them."""
+    from spsbench.base.files import read_json
+    from spsbench.store.opening import RUN_FILE
+
+    for task in setup.paper.tasks:
+        path = directory / f"drafts-{task}.json"
+        known = read_json(path, "--out")["temperatures"] if path.is_file() else {}
+        for temperature, draft in product(TEMPERATURES, setup.paper.drafts):
+            chosen = known.get(str(temperature), {}).get("drafts", {}).get(draft)
+            part = setup.row(task, draft, temperature, chosen["k"]) if chosen else None
+            if part is not None and (directory / part.name / RUN_FILE).is_file():
+                yield part, setup.plan(part, setup.pair(draft))
+
+
+def _measure(setup: Setup, plans: Plans, texts: Mapping[str, Plan], directory: Path, *, quiet: bool) -> Found:
+    """Every run, as far as it is not there already."""
+    from spsbench.parts.paper.report import TABLE_3, walltime_row
+    from spsbench.stats.acceptance import mean_length
+    from spsbench.stats.losslessness import alpha_leviathan_interval
+
+    tasks, drafts = setup.paper.tasks, setup.paper.drafts
+    found: Found = {}, [], []
+    runs, alphas, rows = found
+
+    def run(part: Part, ready: Plan) -> Measured:
+        place = len(runs) + 1, len(tasks) * (1 + len(drafts) * len(TEMPERATURES))
+        measured = measure_part(part, ready, directory, place, quiet=quiet)
+        runs[part.name] = part.title, measured.summary
+        return measured
+
+    for task in tasks:
+        run(setup.texts(task), texts[task])
+        drafted = measured_drafts(setup, task, plans, directory, quiet=quiet)["temperatures"]
+        for temperature in TEMPERATURES:
+            for draft, one in drafted[str(temperature)]["alphas"].items():
+                row = {"task": task, "draft": draft, "temperature": temperature}
+                row["alpha"] = {name: one[name] for name in ("estimate", "low", "high")}
+                row |= {"positions": one["positions"], "paper": TABLE_3.get((task, draft, temperature))}
+                alphas.append(row)
+        for temperature, draft in product(TEMPERATURES, drafts):
+            chosen = drafted[str(temperature)]["drafts"][draft]
+            part = setup.row(task, draft, temperature, chosen["k"])
+            measured = run(part, setup.plan(part, setup.pair(draft)))
+            arms = {row["method"]: row["arm"] for row in measured.summary["rows"]}
+            samples, loops = measured.samples, measured.loops
+            alpha = alpha_leviathan_interval(samples[samples["arm"] == arms["ars"]])
+            length = mean_length(loops[loops["arm"] == arms["sps"]])
+            place = task, draft, temperature
+            rows.append(walltime_row(place, part.name, measured.summary, alpha, length, chosen["c"]))
+    return found
+
+
+def _conclude(setup: Setup, found: Found, directory: Path, params: Mapping[str, Any]) -> None:
+    from spsbench.config import ModelRef
+    from spsbench.config.files import model_name
+    from spsbench.parts.paper.report import draw, gather_leviathan, render_leviathan, screen_leviathan
+    from spsbench.report.figures.style import save
+
+    target, (runs, alphas, rows) = setup.options["target"], found
+    together = setup.paper.pair if target is None else model_name(ModelRef(id=target))
+    page = {"schema_version": SCHEMA_VERSION, **gather_leviathan(rows, alphas, runs, together)}
+    page["study"] = {"target": target, **setup.paper.model_dump(mode="json")}
+    plates = draw(page)
+    for plate in plates:
+        save(plate, directory, "figures")
+    keep_page(page, render_leviathan(page, plates), screen_leviathan(page), directory, params)
+
+
+def measured_drafts(setup: Setup, task: str, plans: Plans, directory: Path, *, quiet: bool) -> dict[str, Any]:
+    """What is known of every draft on a task; measured unless it is there, of these very texts."""
+    from spsbench.base.files import read_json, write_json
+    from spsbench.parts.whatif.replay.texts import texts_of
+
+    path = directory / f"drafts-{task}.json"
+    before = read_json(path, "--out") if path.is_file() else {}
+    names = setup.samplings(task)
+    texts = [texts_of(directory / setup.texts(task).name, name, fewest=1) for name in names]
+    readers = sorted((name, model.id, model.revision) for name, model in setup.paper.drafts.items())
+    own = [(text.name, text.sample, text.tokens) for written in texts for text in written.texts]
+    digest = hashlib.sha256(repr((readers, own)).encode()).hexdigest()[:16]
+    if before.get("texts") == digest:
+        return before
+    say(f"Measuring alpha and c of the drafts on {task}", quiet=quiet)
+    pairs = _load({draft: plans[task, draft] for draft in setup.paper.drafts})
+    chosen = before.get("temperatures", {})
+    models = {name: model.model_dump(mode="json") for name, model in setup.paper.drafts.items()}
+    known = before.get("models", models)  # papers begun by earlier versions do not say
+    found: dict[str, Any] = {"texts": digest, "models": models, "temperatures": {}}
+    for temperature, read in zip(map(str, TEMPERATURES), texts, strict=True):
+        by_draft = chosen.get(temperature, {}).get("drafts", {})
+        kept = {name: one for name, one in by_draft.items() if known.get(name) == models.get(name)}
+        found["temperatures"][temperature] = _at(read, pairs, setup.paper.most_k, kept)
+    write_json(path, found)
+    return found
+
+
+def _at(written: Written, pairs: Mapping[str, Pair], most_k: int, kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Alphas at one temperature, and the K that theory chooses; a K that was chosen before is kept."""
+    from spsbench.parts.whatif.replay.alphas import draft_costs, overlaps
+
+    sampling: SamplingParams = written.sampling
+    measured = overlaps(written.texts, pairs, sampling)
+    alphas = {one.draft: one.alpha.estimate for one in measured}
+    costs = draft_costs(written.texts, pairs, sampling, written.config.seed)
+    drafts = {
+        name: {"alpha": alphas[name], "c": c, "k": chosen_k(alphas[name], c, most_k)}
+        for name, c in costs.items()
+    }
+    return {
+        "alphas": {
+            one.draft: {**asdict(one.alpha), "positions": int(one.positions.sum())} for one in measured
+        },
+        "drafts": drafts | {name: kept[name] for name in drafts if name in kept},
+    }
+
+
+def chosen_k(alpha: float, c: float, most_k: int) -> int:
+    """The K of the largest walltime factor (Leviathan et al. 2022, 3.5); 1 where no K gains."""
+    from spsbench.stats.predict.whatif import leviathan
+
+    return max(1, leviathan(min(alpha, 1.0), c).best_k(range(1, most_k + 1)))
+
+
+def _load(plans: Mapping[str, Plan]) -> dict[str, Pair]:
+    """The target with each draft; the target is loaded once."""
+    from spsbench.models.pair import load_pair
+
+    pairs: dict[str, Pair] = {}
+    for draft, ready in plans.items():
+        asked = ready.config.threads
+        threads = None if asked == "auto" else int(asked)
+        beside = next(iter(pairs.values()), None)
+        pairs[draft] = load_pair(ready.source, ready.dtypes, ready.device, ready.backend, threads, beside)
+    return pairs

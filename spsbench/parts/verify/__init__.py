@@ -1,0 +1,1 @@
+"""Proofs of our own sampler: enumeration, planted faults, streams of texts."""

@@ -1,0 +1,267 @@
+"""``spsbench verify``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from spsbench.base.axes import label
+from spsbench.base.cluster import require_alone, started
+from spsbench.base.errors import GateFailed, UsageError
+from spsbench.base.plugins import unknown
+from spsbench.base.records import Arm
+from spsbench.cli import options
+from spsbench.cli.console import out, print_json, say
+from spsbench.cli.options import takes
+
+if TYPE_CHECKING:
+    from spsbench.config import RunConfig
+    from spsbench.decode.stopping import TextDecoder
+    from spsbench.parts.verify.effort import Effort, Finding
+    from spsbench.parts.verify.subject import SamplerUnderTest
+    from spsbench.report.tables import Cell
+
+
+TESTED = "What to test"
+
+
+@takes(
+    "task pair target draft revision draft_revision data prompts k drafter rule policy control controls "
+    "effort engine sampling temperature top_p top_k chat_template seed device dtype quantise "
+    f"{options.PROCESSED} "
+    "draft_quantise threads backend tensor_parallel",
+    {
+        TESTED: {
+            "--control NAME": "Inject one known fault; the tests must fail.",
+            "--controls": "Inject every known fault and print which test caught it.",
+            "--effort full|reduced": "How many samples are drawn. Default: full; with --controls reduced.",
+            "--engine NAME": (
+                'Test instead whether an external engine follows the protocol, e.g. worker:"python '
+                'my_engine.py".'
+            ),
+        }
+    },
+)
+def verify(**params: Any) -> None:
+    """Test whether SpS, with any drafter and rule, keeps the target's distribution.
+
+    Example: spsbench verify --effort reduced --sampling nucleus
+    """
+    if params["tensor_parallel"] is None:
+        require_alone("test", f"Add --tensor-parallel {started()}, or start spsbench without torchrun.")
+    if params["engine"] is not None:
+        from spsbench.parts.audit.command import verify_engine
+
+        verify_engine(params)
+    else:
+        verify_here(params)
+
+
+def verify_here(params: Mapping[str, Any]) -> None:
+    """Test a sampler or the planted ones, over as many processes as the target is split over."""
+    from spsbench.cli.run import among_processes
+    from spsbench.cli.settings import require_possible
+    from spsbench.parts.verify.effort import EFFORTS, FAULTS
+
+    control, name = params["control"], params["effort"] or ("reduced" if params["controls"] else "full")
+    if control is not None and control not in FAULTS:
+        raise unknown(control, FAULTS, "--control")
+    if name not in EFFORTS:
+        raise UsageError(f"{name} is unknown.", flag="--effort", remedy="Choose full or reduced.")
+    work = verify_controls if params["controls"] else verify_sampler
+    config = _settings(params, EFFORTS[name])
+    require_possible(config)
+    if params["tensor_parallel"] is None:
+        work(params, EFFORTS[name])
+    else:
+        with among_processes(config) as leads:
+            if leads:
+                work(params, EFFORTS[name])
+
+
+@dataclass(frozen=True, slots=True)
+class _Tested:
+    """One way of drafting, accepting and sampling, what it is tested on, and what every test found of it.
+
+    The name distinguishes it from the others.
+    """
+
+    name: str
+    arm: Arm
+    subject: SamplerUnderTest
+    decoder: TextDecoder
+    prompts: list[tuple[int, ...]]
+    found: list[Finding] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """As people say it, with what is lossy called so."""
+        return label(self.arm.axes() | {"arm": self.arm.name, "lossless": self.subject.is_lossless})
+
+
+def verify_sampler(params: Mapping[str, Any], effort: Effort) -> None:
+    """Test one sampler, real or planted, under each sampling that was asked for."""
+    from spsbench.parts.verify.verification import findings
+
+    quiet, results = params["quiet"], list[_Tested]()
+    for tested in _subjects(params, effort):
+        for finding in findings(tested.subject, tested.prompts, tested.decoder, effort):
+            say(f"  {finding.test}: {finding.verdict}", quiet=quiet)
+            tested.found.append(finding)
+        results.append(tested)
+    failed = [(f, tested.name) for tested in results for f in tested.found if not f.passed]
+    if params["json"]:
+        axes = {each.name: each.arm.axes() | {"lossless": each.subject.is_lossless} for each in results}
+        found = {each.name: [asdict(f) | {"verdict": f.verdict} for f in each.found] for each in results}
+        print_json({"control": params["control"], "passed": not failed, "arms": axes, "findings": found})
+    elif not quiet:
+        for tested in results:
+            out().print(_verdicts(tested))
+    if failed:  # a drafter's fault in its own words, and the first option that made the sampler another one
+        faults = [f.fault for f, _ in failed if f.fault]
+        caught = ", ".join(f"{f.test} ({name})" for f, name in failed)
+        what = f"the drafter broke its contract: {faults[0]};" if faults else "the sampler is wrong:"
+        named = (
+            f"--{name} {params[name]}" for name in ("control", "drafter", "rule", "policy") if params[name]
+        )
+        raise GateFailed(f"{what} caught by {caught}.", flag=next(named, None))
+    for sentence in _closing(results):
+        say(sentence, quiet=quiet)
+
+
+def _closing(results: Sequence[_Tested]) -> Iterator[str]:
+    """What may be said where nothing failed; the leakage is by the re-score of whole outputs."""
+    from spsbench.parts.verify.effort import LOSSY
+    from spsbench.parts.verify.outputs import at_most
+
+    if any(tested.subject.is_lossless for tested in results):
+        yield "No test found a difference from the target's distribution."
+    for tested in results:
+        if not tested.subject.is_lossless:
+            numbers: Mapping[str, Any] = next(f.numbers for f in tested.found if f.test == "outputs")
+            leakage = "but nothing was left to chance"
+            if "leakage" in numbers:
+                leakage = f"leakage {numbers['leakage']:.1%}, {at_most(numbers['leakage_bound'])}"
+            yield f"{tested.label}, {tested.arm.sampling_name}: {LOSSY}, {leakage}."
+
+
+def verify_controls(params: Mapping[str, Any], effort: Effort) -> None:
+    """Plant every control in turn and print which test caught it."""
+    from spsbench.parts.verify.verification import control_matrix
+
+    matrices: dict[str, dict[str, dict[str, bool]]] = {}
+    quiet: bool = params["quiet"]
+
+    def told(control: str, found: list[Finding]) -> None:
+        caught = ", ".join(f.test for f in found if not f.passed) or "NOTHING"
+        say(f"  {control}: caught by {caught}", quiet=quiet)
+
+    for tested in _subjects(params, effort):
+        if not tested.subject.sampling.greedy:  # most controls are right when nothing is left to chance
+            given = (tested.subject, tested.prompts, tested.decoder, effort, told)
+            matrices[tested.name] = control_matrix(*given)
+    missed = [
+        f"{c} ({name})" for name, m in matrices.items() for c, row in m.items() if not any(row.values())
+    ]
+    if params["json"]:
+        print_json({"passed": not missed, "matrix": matrices})
+    elif not quiet:
+        for name, matrix in matrices.items():
+            out().print(_matrix(name, matrix))
+    if missed:
+        raise GateFailed(f"not caught: {', '.join(missed)}.", flag="--controls")
+
+
+def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
+    """Each sampling and way of drafting to test, with the pair loaded once."""
+    from spsbench.decode.processors import bound
+    from spsbench.drafters.registry import HIDDEN, drafter_kind
+    from spsbench.models.device import title
+    from spsbench.parts.verify.subject import SamplerUnderTest
+    from spsbench.runner import plan
+    from spsbench.runner.execute import load
+
+    config = _settings({**params, "quiet": True}, effort)  # how a file is read has been said
+    say("Checking task, data and models", quiet=params["quiet"])
+    ready = plan(config)
+    pair = load(ready)
+    prompts = [prompt.ids for prompt in ready.prompts]
+    arms = [arm for arm in ready.arms if arm.method == "sps"]
+    alone = len({arm.sampling_name for arm in arms}) == len(arms)
+    for arm in arms:
+        reads_states = HIDDEN in drafter_kind(arm.drafter.name).needs_of(arm.drafter)
+        subject = SamplerUnderTest(
+            pair.target.with_features("--drafter") if reads_states else pair.target,
+            pair.draft,
+            bound(arm.sampling, ready.source.tokenizer),
+            arm.k,
+            pair.device,
+            params["control"],
+            config.seed,
+            arm.drafter,
+            arm.rule,
+            arm.policy,
+            tuple(prompts),
+        )
+        name = arm.sampling_name if alone else arm.name
+        tested = _Tested(name, arm, subject, ready.source.tokenizer, prompts)
+        where = "" if (place := title(pair.device)) is None else f", on {place}"
+        say(f"Testing {tested.label}, {arm.sampling_name}{where}", quiet=params["quiet"])
+        yield tested
+
+
+def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
+    """The run's settings, with as many prompts as the tests read, and both samplings by default."""
+    from spsbench.cli.settings import read_settings
+    from spsbench.engines.arms import refuse_beams
+
+    fixed = {
+        "limit": str(effort.needed),
+        "sampling": "nucleus,greedy" if params["sampling"] is None else params["sampling"],
+    }
+    config = read_settings({**params, **fixed, "no_score": True})
+    refuse_beams(config, "verify")
+    return config
+
+
+def _verdicts(tested: _Tested) -> RenderableType:
+    from spsbench.parts.verify.effort import LOSSY
+    from spsbench.parts.verify.subject import PAPERS
+    from spsbench.report.tables import Styled, Table, left
+
+    styles = {"ok": "green", "FAILED": "bold red"}
+    columns = [left("test", whole=True), left("verdict", whole=True), left("found"), left("a pass excludes")]
+    rows: list[list[Cell]] = [
+        [f.test, Styled(f.verdict, styles.get(f.verdict, "yellow")), f.found, Styled(f.bounds, "dim")]
+        for f in tested.found
+    ]
+    arm = tested.arm
+    who = "SpS" if (arm.drafter, arm.rule, arm.policy) == PAPERS else tested.label
+    asked = f"Is {who} lossless?" if tested.subject.is_lossless else f"{who} is {LOSSY}"
+    return Group(Text(f"{asked} ({arm.sampling_name})", style="italic"), Table(columns, rows).as_rich())
+
+
+_HYPHENATED = {
+    "uniforms": "uni-\nforms",
+    "analytic": "ana-\nlytic",
+    "sampling": "samp-\nling",
+    "end to end": "end\nto end",
+    "outputs": "out-\nputs",
+    "decisions": "deci-\nsions",
+}
+
+
+def _matrix(name: str, matrix: dict[str, dict[str, bool]]) -> RenderableType:
+    """Marks fit on a screen of 80 characters where words would be cut."""
+    from spsbench.parts.verify.verification import TESTS
+    from spsbench.report.tables import Table, left
+
+    tests = [test for test in TESTS if any(test in row for row in matrix.values())]
+    rows = [[control, *("x" if row.get(test) else "-" for test in tests)] for control, row in matrix.items()]
+    table = Table([left("planted", whole=True), *(left(_HYPHENATED.get(test, test)) for test in tests)], rows)
+    title = f"Controls ({name}): x where a test caught what was planted"
+    return Group(Text(title, style="italic"), table.as_rich(gap=1))

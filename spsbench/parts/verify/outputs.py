@@ -1,0 +1,394 @@
+"""Tests of what the sampler writes: many loops, greedy outputs, whole ones by an uncached forward."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
+
+import torch
+from torch import Tensor
+
+from spsbench.base.records import Request, SamplingParams, Spec
+from spsbench.decode.algorithms import start
+from spsbench.decode.clock import FakeClock, Stopwatch, SystemClock
+from spsbench.decode.protocols import Drafter, LanguageModel, read_prompt
+from spsbench.decode.sampling import UniformStream
+from spsbench.decode.stopping import TextDecoder
+from spsbench.engines.derivation import derivation_of
+from spsbench.engines.local import EagerEngine
+from spsbench.engines.rescore import rows_held_against, score_stats, teacher_force
+from spsbench.law.evidence import DECIDED, MIXTURES, POWERS, Sums, added
+from spsbench.models.beam_lm import tree_of
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.torch_lm import TorchLM
+from spsbench.parts.verify.controls import planted
+from spsbench.parts.verify.effort import Finding, skipped
+from spsbench.parts.verify.subject import SamplerUnderTest
+from spsbench.stats.evidence_stats import FALSE_ALARM, g_statistic, survival
+from spsbench.stats.losslessness import TOO_FAR, UNBOUNDED, bounds, rows_apart, wrong_rows
+
+Path = tuple[int, ...]
+
+
+@dataclass(eq=False, slots=True)
+class _Node:
+    """A context: a node in the trie of all contexts scored so far, by the tokens that extend it."""
+
+    children: defaultdict[int, _Node] = field(default_factory=lambda: defaultdict(_Node))
+    row: Tensor | None = None
+    state: Tensor | None = None
+
+
+class MemoizedModel:
+    """Memoizes logits by context, so that many draws over few contexts are cheap.
+
+    A context keeps its first row, whatever block it was scored in: samples from memoized rows follow
+    exactly the distribution of these rows. Of a model that keeps its hidden states these are remembered, too.
+    """
+
+    def __init__(self, model: LanguageModel, device: torch.device) -> None:
+        self.vocab_size = model.vocab_size
+        # Bound now: a fault injected into the model later must not change the reference.
+        self._score, self._rollback, self._begin = model.score, model.rollback, model.begin
+        self.room_behind = model.room_behind
+        self._border = model.border if isinstance(model, CausalLM) else None
+        self._features: Callable[[int, int], Tensor] | None = None
+        if isinstance(model, CausalLM) and model.keeps_features:
+            self._features = model.features
+        self._device = device
+        self._prompt: list[int] = []
+        self._fed: list[int] = []
+        self._path = [_Node()]
+        self._read: list[int] = []
+
+    @property
+    def length(self) -> int:
+        return len(self._fed)
+
+    def begin(self, prompt: Sequence[int]) -> Tensor:
+        """See ``LanguageModel.begin``; an encoder-decoder reads it once a row is missing."""
+        if self._border is None:
+            return read_prompt(self, prompt, self._device)
+        self.rollback(0)
+        self._prompt = list(prompt)
+        self._feed(self._prompt[:-1])
+        return torch.tensor(self._prompt[-1:], device=self._device)
+
+    def _feed(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._fed.append(token)
+            self._path.append(self._path[-1].children[token])
+
+    def score(self, tokens: Tensor, last: int) -> Tensor:
+        self._feed(tokens.tolist())
+        nodes = self._path[-last:]
+        missing = next((i for i, node in enumerate(nodes) if node.row is None), last)
+        if missing < last:
+            self._compute(nodes, missing)
+        rows = [node.row for node in nodes if node.row is not None]
+        return rows[0] if last == 1 else torch.cat(rows)
+
+    def rollback(self, length: int) -> None:
+        del self._fed[length:]
+        del self._path[length + 1 :]
+
+    def features(self, start: int, end: int) -> Tensor:
+        states = [node.state for node in self._path[start + 1 : end + 1]]
+        return torch.cat([state for state in states if state is not None])
+
+    def row(self, context: Sequence[int]) -> Tensor:
+        """Logits [1, V] after a context, which becomes the current one."""
+        return self.score(self.begin(context), last=1)
+
+    def _compute(self, nodes: list[_Node], missing: int) -> None:
+        """Compute the rows from the first missing one on, in one forward of the wrapped model."""
+        wanted = len(nodes) - missing
+        known = len(self._fed) - wanted
+        same = (ours == theirs for ours, theirs in zip(self._read, self._fed[:known], strict=False))
+        shared = sum(takewhile(bool, same))
+        if shared < len(self._prompt) - 1:
+            self._begin(self._prompt)
+            shared = len(self._prompt) - 1
+        else:
+            self._rollback(shared)
+        self._read = list(self._fed)
+        rows = self._score(torch.tensor(self._fed[shared:], device=self._device), last=wanted)
+        for node, row in zip(nodes[missing:], torch.split(rows.clone(), 1), strict=True):
+            if node.row is None:
+                node.row = row
+        if self._features is not None:
+            states = self._features(shared, len(self._fed)).clone()
+            for node, state in zip(self._path[shared + 1 :], torch.split(states, 1), strict=True):
+                node.state = node.state if node.state is not None else state
+
+
+# The context is read again after so many draws: a cache that does not forget would grow without end.
+_ANEW = 100
+
+
+@torch.inference_mode()
+def remembered_draws(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]], draws: int) -> Finding:
+    """Many loops over few contexts, on rows that are computed once and remembered."""
+    target = MemoizedModel(subject.target, subject.device)
+    draft = MemoizedModel(subject.draft, subject.device)
+    drafter = subject.build_drafter(subject.sampling, draft, hidden=target)
+    return _test("sampling", subject, contexts, draws, target, drafter, target)
+
+
+@torch.inference_mode()
+def end_to_end_draws(subject: SamplerUnderTest, contexts: Sequence[Sequence[int]], draws: int) -> Finding:
+    """Fewer loops with every forward computed again through the models and their caches."""
+    witness = MemoizedModel(subject.target, subject.device)
+    drafter = subject.build_drafter(subject.sampling)
+    return _test("end to end", subject, contexts, draws, subject.target, drafter, witness)
+
+
+def _test(
+    name: str,
+    subject: SamplerUnderTest,
+    contexts: Sequence[Sequence[int]],
+    draws: int,
+    target: LanguageModel,
+    drafter: Drafter,
+    witness: MemoizedModel,
+) -> Finding:
+    """Count the next tokens by the tokens before them in the loop, and hold them against the target's rows.
+
+    A loop that goes on after a prefix has accepted it, and whether it did so does not depend on
+    what comes next: after each prefix the next token follows the target's row there.
+    """
+    g, freedom, cells, impossible = 0.0, 0, 0, 0
+    for index, context in enumerate(contexts):
+        seen: dict[Path, Counter[int]] = {}
+        for path in _paths(subject, target, drafter, context, draws, index):
+            for i, token in enumerate(path):
+                seen.setdefault(path[:i], Counter())[token] += 1
+        for prefix, counts in seen.items():
+            row = subject.law(witness.row([*context, *prefix]), [*context, *prefix], len(context))[0].tolist()
+            statistic, df, outside = g_statistic(counts, row)
+            g, freedom = g + statistic, freedom + df
+            cells, impossible = cells + (df > 0), impossible + outside
+    p_value = survival(g, freedom)
+    # A token that the law rules out needs no statistics, but rounding may put one at a nucleus' edge.
+    passed = p_value >= FALSE_ALARM and impossible <= draws * len(contexts) // 1000
+    return Finding(
+        name,
+        passed,
+        f"G = {g:.0f} on {freedom} degrees of freedom, p = {p_value:.2g}, {impossible} impossible tokens",
+        f"false alarm once in {1 / FALSE_ALARM:,.0f}; {draws:,} draws in each of {len(contexts)} contexts",
+        {
+            "draws": draws,
+            "contexts": len(contexts),
+            "g": g,
+            "degrees_of_freedom": freedom,
+            "prefixes": cells,
+            "p_value": p_value,
+            "impossible": impossible,
+        },
+    )
+
+
+def _paths(
+    subject: SamplerUnderTest,
+    target: LanguageModel,
+    drafter: Drafter,
+    context: Sequence[int],
+    draws: int,
+    index: int,
+) -> Iterator[Path]:
+    """The tokens of one loop after a context, again and again."""
+    for first in range(0, draws, _ANEW):
+        seed = (subject.seed * 1_000_003 + index) * 10_000_019 + first
+        with subject.loops(target, drafter, context, seed) as begin:
+            for _ in range(min(_ANEW, draws - first)):
+                yield tuple(next(begin()).tokens)
+
+
+# --- whole outputs ---
+
+
+_GREEDY_TOKENS, TOKENS = 48, 64
+_GREEDY = SamplingParams(greedy=True)
+_COPY_LIMIT_PARAMETERS = 2_000_000_000
+ALARM = 1000.0
+_ONE_SIDED_95 = 1.645
+
+
+@torch.inference_mode()
+def greedy_identity(
+    subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], row_difference: float
+) -> Finding:
+    """Compare the greedy outputs token by token and judge where they first part.
+
+    At a difference the two best logits are compared again in float32, without a cache. A gap of at
+    most twice what the row count changes is a numeric tie; a larger one is a bug.
+
+    Args:
+        row_difference: largest difference of logits between one and K+1 rows.
+    """
+    greedy = replace(subject, sampling=_GREEDY)
+    witness: CausalLM | None = None
+    partings: list[int] = []
+    gaps: list[float] = []
+    for prompt in prompts:
+        plain, speculative = _greedy_outputs(greedy, prompt)
+        parting = next((i for i, (a, b) in enumerate(zip(plain, speculative, strict=False)) if a != b), None)
+        if parting is not None:
+            witness = witness or _in_float32(subject.target)
+            context = torch.tensor([*prompt, *plain[:parting]], device=witness.device)
+            row = witness.score_uncached(context, last=1)[0].float()
+            partings.append(parting)
+            gaps.append(abs(float(row[plain[parting]] - row[speculative[parting]])))
+    same, bugs = len(prompts) - len(gaps), sum(not gap <= 2 * row_difference for gap in gaps)
+    found = f"{same} of {len(prompts)} outputs identical, {len(gaps) - bugs} numeric ties, {bugs} bugs"
+    first, widest = min(partings, default=None), max(gaps, default=0.0)
+    return Finding(
+        "greedy",
+        bugs == 0,
+        found if first is None else f"{found}; first parting at token {first}, widest gap {widest:.2g}",
+        f"any greedy difference in {len(prompts)} outputs of {_GREEDY_TOKENS} tokens that rounding does not "
+        "explain",
+        {
+            "outputs": len(prompts),
+            "identical": same,
+            "numeric_ties": len(gaps) - bugs,
+            "bugs": bugs,
+            "first_parting": first,
+            "widest_gap": widest,
+            "tie_limit": 2 * row_difference,
+        },
+    )
+
+
+def _greedy_outputs(subject: SamplerUnderTest, prompt: Sequence[int]) -> tuple[list[int], list[int]]:
+    """By ArS, untouched by any control, and by SpS with the subject's."""
+    loops = start(subject.target, None, prompt, 0, _GREEDY, UniformStream(0, subject.device))
+    plain = [loop.tokens[0] for loop in islice(loops(Stopwatch(FakeClock())), _GREEDY_TOKENS)]
+    return plain, _written(subject, prompt, 0)[:_GREEDY_TOKENS]
+
+
+@torch.inference_mode()
+def _written(subject: SamplerUnderTest, prompt: Sequence[int], seed: int) -> list[int]:
+    """Some tokens of the subject's loops after a prompt."""
+    drafter, tokens = subject.build_drafter(subject.sampling), list[int]()
+    with subject.loops(subject.target, drafter, prompt, seed) as begin:
+        speculative = begin()
+        while len(tokens) < TOKENS:
+            tokens += next(speculative).tokens
+    return tokens[:TOKENS]
+
+
+def _in_float32(model: CausalLM) -> CausalLM:
+    """A float32 copy of a model of lower precision, if it is small enough to copy."""
+    exact = model.dtype in (torch.float32, torch.float64)
+    if exact or model.parameters > _COPY_LIMIT_PARAMETERS:
+        return model
+    return TorchLM(copy.deepcopy(model.reference().model).float(), model.vocab_size)
+
+
+def output_sums(
+    subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], decoder: TextDecoder
+) -> tuple[Sums, Sums]:
+    """Of whole outputs of the engine the sums of their re-score, and those of their decisions and rows.
+
+    Each is read once, and its rows are let go before the next one. Decisions are none under a rule for which
+    they are not derived.
+    """
+    shape = subject.shape
+    engine = EagerEngine(
+        subject.target,
+        subject.draft,
+        subject.k,
+        decoder,
+        subject.device,
+        SystemClock(),
+        subject.build_rule(),
+        subject.build_drafter,
+        derivation=derivation_of(subject.k, subject.drafter, subject.rule, subject.policy),
+        tree=None if shape is None else tree_of(subject.target),
+        nodes=0 if shape is None else shape.nodes,
+    )
+    evidence, decisions = Sums(), Sums()
+    for seed, prompt in enumerate(prompts, start=subject.seed):
+        request = Request(tuple(prompt), TOKENS, (), subject.sampling, seed=seed, fixed_length=True)
+        with planted(subject.control, subject.target):
+            generation = engine.generate(request)
+        reading = teacher_force(subject.target, subject.draft, prompt, generation.tokens, subject.sampling)
+        evidence = added(evidence, score_stats(reading, seed))
+        if (kept := generation.kept_rows) is None:
+            continue
+        own = {n: value for n, value in (generation.losslessness or {}).items() if n.startswith(DECIDED)}
+        held = rows_held_against(
+            "target",
+            subject.target,
+            kept.target,
+            generation,
+            reading.logits,
+            subject.sampling,
+            prompt,
+            subject.k,
+            seed,
+        )
+        decisions = added(decisions, own | held)
+    return evidence, decisions
+
+
+def decided_outputs(decisions: Sums, outputs: int, rule: Spec) -> Finding:
+    """Derive every decision of the outputs again, and hold the rows that they had against the target's."""
+    rows = rows_apart(decisions, "target")
+    if rows is None:
+        return skipped("decisions", f"those of the rule {rule} are not derived")
+    decided, contradicted = (int(decisions[name]) for name in (DECIDED, f"{DECIDED}_contradicted"))
+    reasons = [f"{contradicted} of {decided} decisions contradict the rows"] * bool(contradicted)
+    reasons += wrong_rows("target", rows)
+    return Finding(
+        "decisions",
+        not reasons,
+        "; ".join(reasons) or f"all {decided} follow from the rows as computed, and these are the target's",
+        "any decision that rounding in float32 does not explain, any wrong row in float32, in 16 bits rows "
+        f"{TOO_FAR:g} times farther off than rounding",
+        {
+            "outputs": outputs,
+            "decisions": decided,
+            "contradicted": contradicted,
+            "rows": rows["rows"],
+            "apart": rows["apart"],
+            "beyond": rows["beyond"],
+            "rounding_apart": rows["rounding"],
+        },
+    )
+
+
+def at_most(bound: float) -> str:
+    """An upper bound of a leakage in words."""
+    return f"at most {bound:.2%} (95%)" if bounds(bound) else UNBOUNDED
+
+
+def rescored_outputs(total: Sums, outputs: int) -> Finding:
+    """Measure leakage of the draft into outputs of the engine, and e-values against other distributions."""
+    names = [f"log_e_mixture_{x}" for x in MIXTURES] + [f"log_e_power_{x}" for x in POWERS]
+    e_value = sum(math.exp(min(total.get(name, 0.0), 700.0)) for name in names) / len(names)
+    information, impossible = total.get("leak_information", 0.0), total["impossible"]
+    numbers: dict[str, float | int | str | None] = {"outputs": outputs, "e_value": e_value, **total}
+    passed, leakage = e_value < ALARM and impossible == 0, "nothing was left to chance"
+    if information > 0:
+        estimate = total["leak_score"] / information
+        error = math.sqrt(total["leak_var"]) / information
+        bound = max(estimate, 0.0) + _ONE_SIDED_95 * error
+        # An estimate beside an "ok" reads as a leak that was found; there its noise alone is known.
+        leakage = f"leakage {estimate:.2%}, {at_most(bound)}"
+        if passed:
+            seen = f"one above {bound:.1%} would have been seen (95%)" if bounds(bound) else UNBOUNDED
+            leakage = f"no sign of a leak; {seen}"
+        numbers |= {"leakage": estimate, "leakage_error": error, "leakage_bound": bound}
+    return Finding(
+        "outputs",
+        passed,
+        f"{leakage}, e-value {e_value:.2g}, {impossible:.0f} impossible tokens",
+        f"alarm at an e-value of {ALARM:.0f}: at most one false alarm in {ALARM:.0f}, whenever evaluated",
+        numbers,
+    )

@@ -1,0 +1,431 @@
+"""Tests of the sampler's parts: its warper, the drafter's law on tables, uniform numbers, the clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from spsbench.base.axes import EAGER
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Arm, Generation, Prompt, Request, SamplingParams
+from spsbench.decode import rows as loop_rows
+from spsbench.decode.clock import FakeClock
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.rejection import Draft
+from spsbench.decode.rules import Rule
+from spsbench.decode.sampling import UniformStream, warp
+from spsbench.decode.stopping import TextDecoder
+from spsbench.drafters.checked import CheckedDrafter, DrafterFault
+from spsbench.drafters.registry import build_rule
+from spsbench.engines.local import EagerEngine
+from spsbench.law.enumeration import EXACT, NotAFunction, Scene, TableModel, random_rows, worst_difference
+from spsbench.parts.verify.effort import Finding, Sizes, skipped
+from spsbench.parts.verify.subject import SamplerUnderTest, written
+from spsbench.runner.stopping import turns
+from spsbench.testing import described as difference_shown
+from spsbench.testing import scenes, small_tree
+
+Row = NDArray[np.float64]
+
+
+def brute_force(logits: Sequence[float] | Row, params: SamplingParams) -> Row:
+    """Temperature, then top-k, then nucleus, of one row; tokens that tie at an edge are all kept.
+
+    Args:
+        logits: [V], finite or minus infinity.
+        params: temperature, top_k, top_p, greedy (the one-hot row of the first largest logit).
+
+    Returns:
+        [V] probabilities that sum to 1.
+    """
+    scores = np.asarray(logits, dtype=np.float64)
+    if params.greedy:
+        return np.asarray(np.arange(len(scores)) == scores.argmax(), dtype=np.float64)
+    scores = scores / params.temperature
+    if 0 < params.top_k < len(scores):
+        scores = np.where(scores < np.sort(scores)[-params.top_k], -np.inf, scores)
+    probs: Row = np.exp(scores - scores.max())
+    probs /= probs.sum()
+    if params.top_p < 1.0:
+        mass = 0.0
+        for probability in np.sort(probs)[::-1].tolist():
+            mass += probability
+            if mass >= params.top_p:
+                break
+        probs[probs < float(probability)] = 0.0
+        probs /= probs.sum()
+    return probs
+
+
+def is_clear(logits: Sequence[float] | Row, params: SamplingParams, slack: float) -> bool:
+    """Whether rounding by ``slack`` leaves the same tokens: at an edge no two warpers need agree.
+
+    Args:
+        logits: [V].
+        slack: of the nucleus' mass, and of a logit relative to the largest.
+    """
+    if params.greedy:
+        return True
+    scores = np.asarray(logits, dtype=np.float64)
+    least = slack * float(np.abs(scores[np.isfinite(scores)]).max())
+    near = (params.top_p - slack, params.top_p, params.top_p + slack) if params.top_p < 1.0 else ()
+    kept = [brute_force(scores, replace(params, top_p=min(max(p, 0.0), 1.0))) > 0 for p in near]
+    before = brute_force(scores, replace(params, top_p=1.0)) > 0
+    same = all(bool((some == kept[0]).all()) for some in kept)
+    return same and all(_gap(scores, some) > least for some in (before, *kept))
+
+
+def _gap(scores: Row, kept: NDArray[np.bool_]) -> float:
+    """How far the least kept score lies above the largest dropped one."""
+    return np.inf if kept.all() else float(scores[kept].min() - scores[~kept].max())
+
+
+# Each stage alone can be right and their order wrong: so two of them at a time, with rows made flat
+# enough that the cuts fall at different tokens.
+_OTHERS = (
+    SamplingParams(temperature=0.5, top_p=0.8),
+    SamplingParams(temperature=2.0, top_p=0.8),
+    SamplingParams(temperature=2.0, top_k=4, top_p=0.7),
+    SamplingParams(temperature=1.5, top_k=20, top_p=0.9),
+    SamplingParams(greedy=True),
+)
+_ROWS = 6
+_SLACK = 1e-4
+_LIMIT = 1e-4
+
+
+@torch.inference_mode()
+def same_warp(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Finding:
+    """Compare both warpers on rows of target and draft, under the subject's sampling and others.
+
+    Each row is warped alone, as a draft's are, and among others, as the target's are.
+    """
+    distances: list[tuple[float, SamplingParams]] = []
+    skipped = 0
+    for rows in _flat_rows(subject, prompts):
+        for sampling in dict.fromkeys((replace(subject.sampling, process=None), *_OTHERS)):
+            together = _warped(rows, sampling)
+            for index, row in enumerate(rows.double().cpu().numpy()):
+                if not is_clear(row, sampling, _SLACK):
+                    skipped += 1
+                    continue
+                truth = torch.from_numpy(brute_force(row, sampling))
+                for found in (together[:, index], _warped(rows[index : index + 1], sampling)[:, 0]):
+                    distance = float((found.double().cpu() - truth).abs().sum(-1).max()) / 2
+                    distances.append((distance, sampling))
+    worst, where = max(distances, key=lambda each: each[0], default=(0.0, None))
+    said = "-" if where is None else where.described
+    return Finding(
+        "warp",
+        len(distances) > 0 and all(distance <= _LIMIT for distance, _ in distances),
+        f"total variation at most {worst:.1e} ({said}) over {len(distances)} rows",
+        f"a total variation above {_LIMIT:g} from a brute-force warper, in any row whose edge is clear",
+        {
+            "compared": len(distances),
+            "skipped_at_an_edge": skipped,
+            "worst": worst,
+            "worst_sampling": said,
+            "limit": _LIMIT,
+        },
+    )
+
+
+def _flat_rows(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Iterator[Tensor]:
+    """[n, V] logits of either model in each prompt and its text, where most is left to chance."""
+    for prompt in prompts:
+        tokens = torch.tensor(written(subject, prompt, subject.seed), device=subject.device)
+        for model in (subject.target, subject.draft):
+            logits = model.score_uncached(tokens)
+            entropy = torch.special.entr(logits.float().softmax(-1)).sum(-1)
+            yield logits[entropy.topk(min(_ROWS, len(logits))).indices]
+
+
+def _warped(rows: Tensor, sampling: SamplingParams) -> Tensor:
+    """[2, n, V] by the warper, and as a loop on their device holds its rows."""
+    return torch.stack([warp(rows, sampling), loop_rows.warped(rows, sampling).dense()])
+
+
+# --- the drafter: its contract, and the law of a loop on tables ---
+
+
+LOOPS = 16
+_PLAIN, _CUT = SamplingParams(), SamplingParams(temperature=0.8, top_p=0.8)
+_OF_TREES = ((3, 2),)
+"""V of tables with trees, and the depth of dynamic ones; others have their own."""
+
+
+@torch.inference_mode()
+def kept_contract(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> Finding:
+    """Look at every proposal of some loops, and at those of a second drafter under the same numbers."""
+    once, again = (_proposals(subject, prompts) for _ in range(2))
+    differs = next((pair for pair in zip(once, again, strict=False) if pair[0] != pair[1]), None)
+    if differs is not None:
+        raise DrafterFault(
+            f"the drafter {subject.drafter} proposed {differs[0]} and, built again and given the same "
+            f"numbers, {differs[1]}"
+        )
+    lengths = sorted(map(len, once))
+    return Finding(
+        "contract",
+        True,
+        f"{len(once)} drafts of {_span(lengths)} tokens, twice the same",
+        "in those loops, anything but a draft of up to K tokens, and the drafter's own random numbers",
+        {"drafts": len(once), "shortest": lengths[0], "longest": lengths[-1]},
+    )
+
+
+def _proposals(subject: SamplerUnderTest, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    drafter, drafts = subject.build_drafter(subject.sampling), []
+    if not isinstance(drafter, CheckedDrafter):
+        drafter = CheckedDrafter(drafter, str(subject.drafter), subject.target.vocab_size)
+    for seed, prompt in enumerate(prompts, start=subject.seed):
+        with subject.loops(subject.target, drafter, prompt, seed) as begin:
+            drafts += [
+                loop.draft.tokens.tolist() for loop in islice(begin(), LOOPS) if loop.draft is not None
+            ]
+    return drafts
+
+
+def _span(lengths: Sequence[int]) -> str:
+    return f"{lengths[0]} to {lengths[-1]}" if lengths[0] < lengths[-1] else f"{lengths[0]}"
+
+
+@torch.inference_mode()
+def enumerated(subject: SamplerUnderTest, sizes: Sizes, wide: Sizes) -> Finding:
+    """Compare the exact law of a loop with this drafter and rule on tables with the target's."""
+    name = "enumeration"
+    try:
+        next(_scenes(subject, sizes[:1], _PLAIN)).make()
+    except (UsageError, DrafterFault) as error:
+        return skipped(name, f"it cannot be built on a table of probabilities: {error}")
+    every: Iterator[Scene] = chain(_scenes(subject, sizes, _PLAIN), _scenes(subject, wide, _CUT))
+    if subject.sampling.greedy:
+        every = _scenes(subject, sizes + wide, SamplingParams(greedy=True))
+    try:
+        compared = [(worst_difference(scene), scene) for scene in every]
+    except NotAFunction as error:
+        return Finding(name, False, f"{error}", "nothing")
+    worst, scene = max(compared, key=lambda pair: (not pair[0].is_none, pair[0].size))
+    lengths = sorted(set[int]().union(*(difference.drafted for difference, _ in compared)))
+    vocab_size, k = max(each.target.vocab_size for _, each in compared), max(each.k for _, each in compared)
+    found = f"probabilities off by at most {worst.size:.0e} in {len(compared)} situations"
+    return Finding(
+        name,
+        worst.is_none,
+        f"{found}, drafts of {_span(lengths)} tokens" if worst.is_none else difference_shown(worst, scene),
+        f"a difference of {worst.limit:g} in any probability of K+1 tokens, V to {vocab_size}, K to {k}; "
+        "on tables",
+        {
+            "situations": len(compared),
+            "worst": worst.size,
+            "limit": worst.limit,
+            "exact": int(worst.limit == EXACT),
+            "vocab_size": vocab_size,
+            "k": k,
+            "shortest": lengths[0],
+            "longest": lengths[-1],
+        },
+    )
+
+
+def _scenes(subject: SamplerUnderTest, sizes: Sizes, sampling: SamplingParams) -> Iterator[Scene]:
+    accept, policy = build_rule(subject.rule).accept, str(subject.policy)
+    drafter = small_tree(subject.drafter)
+    for vocab_size, k in sizes if subject.shape is None else _OF_TREES:
+        yield from scenes(str(drafter), accept, vocab_size, (k,), (sampling,), policy=policy)
+
+
+# --- uniform numbers: uniform and independent, along a sequence and between sequences? ---
+
+FALSE_ALARM = 1e-4
+LONG = 64 * 1024
+SHORT = 1024
+_EXAMPLES, _SAMPLES, _LAGS = 8, 3, 32
+# Four numbers of 24 bits: two equal windows among so many come by chance once in 10^18 runs.
+_WINDOW = 4
+
+Numbers = NDArray[np.float32]
+
+
+def independent_uniforms(subject: SamplerUnderTest) -> Finding:
+    """One long stream as each arm reads it, and the streams of a run's arms, examples and samples.
+
+    Looks for repeated stretches, a law that is not uniform, and correlation: along a stream, between
+    its parts, between streams.
+    """
+    seeds = run_seeds(subject)
+    long = [long_stream(subject, n) for n in (1, 2 * subject.k + 1)]
+    runs = np.stack([drawn(UniformStream(seed, subject.device), SHORT, SHORT) for seed in seeds])
+    repeated = sum(repeats([stream]) for stream in long) + repeats(list(runs))
+    p_values = {
+        "uniform": min(1.0, len(long) * min(uniform_p(stream) for stream in long)),
+        "uniform_first": uniform_p(runs[:, 0]),
+        "serial": min(1.0, len(long) * min(serial_p(stream) for stream in long)),
+        "parts": min(1.0, len(long) * min(crossed_p(stream.reshape(-1, SHORT)) for stream in long)),
+        "streams": crossed_p(runs),
+    }
+    name, least = min(p_values.items(), key=lambda item: item[1])
+    shared = len(seeds) - len(set(seeds))
+    return Finding(
+        "uniforms",
+        repeated == 0 and shared == 0 and least * len(p_values) >= FALSE_ALARM,
+        f"{repeated} repeated stretches, {shared} of {len(seeds)} seeds shared, least p {least:.2g} ({name})",
+        f"any repetition in {LONG:,} numbers of a sequence or between sequences; false alarm once in "
+        f"{1 / FALSE_ALARM:,.0f}",
+        {"numbers": LONG, "streams": len(seeds), "shared_seeds": shared, "repeated": repeated}
+        | {f"p_{key}": value for key, value in p_values.items()},
+    )
+
+
+def run_seeds(subject: SamplerUnderTest) -> list[int]:
+    """The seed of each sequence of a small run under the subject's sampling, by the runner's schedule."""
+    sps = Arm("sps", subject.k, EAGER, "tested", subject.sampling)
+    arms = [replace(sps, method="ars", k=0), sps, replace(sps, method="draft", k=0)]
+    prompts = [Prompt(str(number), "", (0,), "") for number in range(_EXAMPLES)]
+    return [turn.seed for turn in turns(prompts, _SAMPLES, arms, subject.seed)]
+
+
+def long_stream(subject: SamplerUnderTest, n: int) -> Numbers:
+    """[LONG] numbers of one sequence, taken ``n`` at a time as a loop takes them."""
+    return drawn(UniformStream(subject.seed, subject.device), LONG, n)
+
+
+def drawn(stream: UniformStream, count: int, n: int) -> Numbers:
+    """[count] numbers, ``n`` a call."""
+    taken = torch.cat([stream(n) for _ in range(math.ceil(count / n))])
+    numbers: Numbers = taken[:count].cpu().numpy()
+    return numbers
+
+
+def repeats(streams: Sequence[Numbers]) -> int:
+    """How many stretches of four numbers stand in the streams more than once."""
+    windows = [np.lib.stride_tricks.sliding_window_view(stream, _WINDOW) for stream in streams]
+    whole = np.ascontiguousarray(np.concatenate(windows)).view(f"V{4 * _WINDOW}").ravel()
+    return len(whole) - len(np.unique(whole))
+
+
+def uniform_p(numbers: Numbers) -> float:
+    """Kolmogorov-Smirnov against the uniform law."""
+    from scipy.stats import kstest
+
+    return float(kstest(numbers, "uniform").pvalue)
+
+
+def serial_p(numbers: Numbers) -> float:
+    """Correlation of a stream with itself some numbers later, over ``_LAGS`` lags."""
+    centred = numbers.astype(np.float64) - 0.5
+    products = [float((centred[:-lag] * centred[lag:]).sum()) for lag in range(1, _LAGS + 1)]
+    # Independent centred uniforms: each product has the variance (1/12)^2.
+    z = [12 * value / math.sqrt(len(centred) - lag) for lag, value in enumerate(products, start=1)]
+    return _two_sided(max(map(abs, z)), _LAGS)
+
+
+def crossed_p(streams: Numbers) -> float:
+    """Correlation between any two of [n, m] streams, number by number."""
+    centred = streams.astype(np.float64) - 0.5
+    products = centred @ centred.T
+    above = products[np.triu_indices(len(streams), k=1)]
+    return _two_sided(12 * float(np.abs(above).max()) / math.sqrt(streams.shape[1]), len(above))
+
+
+def _two_sided(z: float, times: int) -> float:
+    """p of the largest of ``times`` standard normal numbers, by Bonferroni."""
+    return min(1.0, times * math.erfc(z / math.sqrt(2)))
+
+
+# --- the clock: is every second of decoding accounted for? ---
+
+# Powers of two: sums of them are exact, and identify which of them is missing.
+TARGET_S, DRAFT_S, TICK_S = 64.0, 4.0, 2.0**-10
+SIZE = 4
+_TOKENS = 24
+
+
+class Timed(TableModel):
+    """A table whose forwards take ``forward_s`` seconds."""
+
+    def __init__(self, clock: FakeClock, forward_s: float, seed: int) -> None:
+        super().__init__(random_rows(SIZE, seed), SIZE)
+        self._clock, self._forward_s = clock, forward_s
+
+    def score(self, tokens: Tensor, last: int) -> Tensor:
+        self._clock.advance(self._forward_s)
+        return super().score(tokens, last)
+
+
+class TimedDrafter:
+    """A drafter that takes as long as a draft model would: a forward to begin, and K to draft."""
+
+    def __init__(self, drafter: Drafter, clock: FakeClock) -> None:
+        self._drafter, self._clock = drafter, clock
+        self.observe = drafter.observe
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        self._clock.advance(DRAFT_S)
+        self._drafter.begin(prompt)
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        self._clock.advance(k * DRAFT_S)
+        return self._drafter.draft(tokens, k, u)
+
+
+def booked_time(
+    k: int, decoder: TextDecoder, make: Callable[[], Drafter] | None = None, rule: Rule | None = None
+) -> Finding:
+    """Compare what the engine booked in ArS and SpS with what passed, phase by phase and loop by loop."""
+    wrong: list[str] = []
+    loops = 0
+    for lookahead in (0, k):
+        generation = timed(lookahead, decoder, make, rule)
+        loops += len(generation.loops or [])
+        wrong += [f"{'SpS' if lookahead else 'ArS'}, {text}" for text in differences(generation, lookahead)]
+    return Finding(
+        "clock",
+        not wrong,
+        wrong[0] if wrong else f"every second of {loops} loops is booked, each in its phase",
+        "a lap, a forward or a draft left out of an arm's time, booked twice or in another phase; on tables",
+        {"loops": loops, "differences": len(wrong)},
+    )
+
+
+def timed(
+    k: int, decoder: TextDecoder, make: Callable[[], Drafter] | None = None, rule: Rule | None = None
+) -> Generation:
+    """An output of the eager engine on tables, under the clock; ArS if ``k`` is 0."""
+    clock, cpu = FakeClock(TICK_S), torch.device("cpu")
+    target, draft = Timed(clock, TARGET_S, seed=1), Timed(clock, DRAFT_S, seed=2) if k else None
+    own = (lambda sampling: TimedDrafter(make(), clock)) if k and make else None
+    engine = EagerEngine(target, draft, k, decoder, cpu, clock, rule, own)
+    return engine.generate(Request((0, 1), _TOKENS, (), SamplingParams(), seed=0, fixed_length=True))
+
+
+def differences(generation: Generation, k: int) -> Iterator[str]:
+    """What is booked otherwise than it passed, in words; nothing if all is right.
+
+    A look at the clock takes a tick. A loop has four laps, or five with a draft: ``other`` before and
+    after, and one for each phase between. Around the loops lie two looks more.
+    """
+    phases = {
+        "draft_s": k * DRAFT_S + TICK_S if k else 0.0,
+        "verify_s": TARGET_S + TICK_S,
+        "sample_s": TICK_S,
+        "other_s": 2 * TICK_S,
+    }
+    loops = generation.loops or []
+    for number, loop in enumerate(loops):
+        for phase, seconds in {**phases, "loop_s": sum(phases.values())}.items():
+            if getattr(loop, phase) != seconds:
+                yield f"loop {number}: {phase} {getattr(loop, phase):g} where {seconds:g} passed"
+    passed = sum(loop.loop_s for loop in loops) + 2 * TICK_S
+    if generation.decode_s != passed:
+        yield f"decoding {generation.decode_s:g} where the loops and its edges are {passed:g}"
+    read = TARGET_S + (DRAFT_S if k else 0.0) + TICK_S
+    if generation.prefill_s != read:
+        yield f"prefill {generation.prefill_s:g} where {read:g} passed"

@@ -1,0 +1,118 @@
+"""The built-in engine as a worker of the engine protocol, with a planted fault or none.
+
+    python -m spsbench.parts.verify.served [FAULT]
+
+Without a fault it is a right engine: an audit must stay quiet about it. With one it is an engine that looks
+right and is not: an audit must find it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+import spsbench
+from spsbench.base.protocol import LENGTH, STOP, Answer, Ask, Described, Load
+from spsbench.base.records import VERIFICATION_RULE, Request, SamplingParams
+from spsbench.config.models import ONNXRUNTIME, TORCH, ModelRef, PairConfig
+from spsbench.decode.clock import SystemClock
+from spsbench.engines.local import EagerEngine
+from spsbench.models.causal_lm import CausalLM, text_config
+from spsbench.models.loading import load, model_not_covered
+from spsbench.models.pair import find_pair
+from spsbench.models.source import find
+from spsbench.parts.external.serving import serve, usual_settings
+from spsbench.parts.verify.controls import ENGINE_FAULTS, faulty
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(eq=False)
+class _Ids:
+    """Stops at ids alone: the protocol has no text."""
+
+    eos_ids: frozenset[int]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return ""
+
+
+class Served:
+    """The built-in eager engine behind the protocol."""
+
+    def __init__(self, asked: Load, fault: str | None) -> None:
+        self._asked, self._fault = asked, fault
+        self._models = _loaded(asked)
+        self._last: list[int] = []
+
+    def describe(self) -> Described:
+        rule = VERIFICATION_RULE if self._asked.speculative else None
+        size = self._models[0].vocab_size
+        settings = usual_settings(self._asked)
+        return Described("spsbench", spsbench.__version__, vocab_size=size, rule=rule, settings=settings)
+
+    def generate(self, ask: Ask) -> Answer:
+        """One sequence by the production's loops; every token is decoded."""
+        began = time.perf_counter()
+        target, *rest = self._models
+        ids = frozenset(ask.stop_ids)
+        engine = EagerEngine(target, rest[0] if rest else None, self._asked.k, _Ids(ids), _CPU, SystemClock())
+        with faulty(self._fault, target, ids):
+            found = engine.generate(self._request(ask))
+        assert found.loops is not None
+        accepted = [loop.accepted for loop in found.loops]
+        return Answer(
+            output_ids=found.tokens,
+            finish=LENGTH if found.finish_reason == "length" else STOP,
+            prefill_ms=1e3 * found.prefill_s,
+            decode_ms=1e3 * found.decode_s,
+            wall_ms=1e3 * (time.perf_counter() - began),
+            decoded=len(found.tokens),
+            loops=len(found.loops),
+            drafted=sum(loop.drafted for loop in found.loops) if rest else None,
+            accepted=sum(accepted) if rest else None,
+            accepted_per_loop=accepted if rest else None,
+            drafted_ids=None if found.proposed is None or not rest else [list(ids) for ids in found.proposed],
+        )
+
+    def _request(self, ask: Ask) -> Request:
+        """The request as the sampler sees it: some faults outlive a request."""
+        prompt, seed = ask.prompt_ids, secrets.randbits(31) if ask.seed is None else ask.seed
+        if self._fault == "leaked-prompt":
+            leaked, self._last = self._last[-len(prompt) // 2 :], prompt
+            prompt = [*leaked, *prompt[len(leaked) :]]
+        elif self._fault == "reused-seed":
+            seed = 0
+        drawn = ask.sampling
+        sampling = SamplingParams(drawn.temperature, drawn.top_k, drawn.top_p, drawn.greedy)
+        return Request(tuple(prompt), ask.max_new_tokens, (), sampling, seed)
+
+
+def _loaded(asked: Load) -> list[CausalLM]:
+    """Target and, if there is one, draft, over the backend that runs choose."""
+    if asked.draft is None:
+        sources = [find(asked.target, None, "target")]
+        size = text_config(sources[0].config).vocab_size
+    else:
+        target, draft = (ModelRef(id=name) for name in (asked.target, asked.draft))
+        pair = find_pair(PairConfig(name="served", target=target, draft=draft))
+        sources, size = [pair.target, pair.draft], pair.vocab_size
+    missing = any(model_not_covered(source, asked.dtype, _CPU, "target") for source in sources)
+    models: list[CausalLM] = []
+    for source, flag in zip(sources, ("target", "draft"), strict=False):
+        given = (size, flag, TORCH if missing else ONNXRUNTIME, asked.threads, models[0] if models else None)
+        models.append(load(source, asked.dtype, _CPU, *given))
+    return models
+
+
+if __name__ == "__main__":
+    planned = next(iter(sys.argv[1:]), None)
+    if planned not in (None, *ENGINE_FAULTS):
+        sys.exit(f"{planned!r} is not a fault: choose from {', '.join(ENGINE_FAULTS)}")
+    serve(partial(Served, fault=planned))

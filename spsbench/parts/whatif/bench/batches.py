@@ -1,0 +1,180 @@
+"""Forwards of batches: t(B, n), the speedups over batch size and K that they allow, and loops that try it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from spsbench.base.records import Request, Speedup
+from spsbench.decode.batch import BatchArS, BatchModel, BatchSpS, ModelBatchDrafter
+from spsbench.decode.clock import SystemClock, device_now
+from spsbench.engines.local import BatchedEngine, EagerEngine
+from spsbench.models.batched import batched
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.memory import require_free
+from spsbench.parts.whatif.bench import BenchConfig
+from spsbench.parts.whatif.bench.forced import (
+    NullDecoder,
+    SyntheticAcceptance,
+    forced_engine,
+    in_turns,
+    speedup_of,
+)
+from spsbench.parts.whatif.bench.forwards import budgeted_rounds
+from spsbench.stats.speedup import shown
+from spsbench.stats.surface import crossing
+
+_FORCED_TOKENS, _FORCED_ROUNDS = 32, 8
+USUAL_ALPHA = 0.8
+"""That predictions assume where no acceptance is given."""
+
+Shape = tuple[int, int, int]
+"""Role (0 the target, 1 the draft), sequences, and tokens of each, in a forward."""
+Models = Mapping[int, tuple[BatchModel, BatchModel]]
+
+
+class Alone:
+    """A model of one sequence as a ``BatchModel``: what batch size 1 really runs."""
+
+    batch = 1
+
+    def __init__(self, model: CausalLM) -> None:
+        self._model = model
+        self.vocab_size, self.device = model.vocab_size, model.device
+
+    def begin(self, row: int, prompt: Sequence[int]) -> None:
+        """See ``BatchModel.begin``."""
+        self._model.begin(prompt)
+
+    def score(self, tokens: torch.Tensor, starts: Sequence[int], last: int) -> torch.Tensor:
+        """See ``BatchModel.score``."""
+        self._model.rollback(starts[0])
+        return self._model.score(tokens[0], last).unsqueeze(0)
+
+
+def study_batches(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, Any]:
+    """Measure forwards of every shape in turns, and loops if an acceptance is given.
+
+    Returns:
+        what ``--json`` prints and the terminal shows; ``step_ms`` is of a target forward of one token a row,
+        ``pays_up_to`` is null where it lies beyond the largest batch.
+    """
+    slots = config.context + _FORCED_TOKENS + 2 * max(config.ks) + 2
+    _require_room(target, draft, config, slots)
+
+    def of(model: CausalLM, size: int) -> BatchModel:
+        return Alone(model) if size == 1 else batched(model, size, slots, blocks=True)
+
+    models = {size: (of(target, size), of(draft, size)) for size in config.batches}
+    times = _timed(models, config)
+    acceptance = config.acceptance or SyntheticAcceptance([USUAL_ALPHA])
+    measured = _looped(target, draft, models, config, config.acceptance) if config.acceptance else {}
+    cells: list[dict[str, Any]] = []
+    for size in config.batches:
+        for k in config.ks:
+            step, verify = times[0, size, 1], times[0, size, k + 1]
+            # Where some row of a batch was accepted whole all read their last two tokens again.
+            kept_whole = float(np.prod([acceptance.at(position) for position in range(k)]))
+            again = 0.0 if size == 1 else 1.0 - (1.0 - kept_whole) ** size
+            first = again * times[1, size, 2] + (1.0 - again) * times[1, size, 1]
+            drafting = first + (k - 1) * times[1, size, 1]
+            cells.append(
+                {
+                    "batch": size,
+                    "k": k,
+                    "verify_ms": 1e3 * verify,
+                    "draft_ms": 1e3 * drafting,
+                    "predicted": acceptance.expected_tokens(k) * step / (drafting + verify),
+                    "measured": shown(measured.get((size, k))),
+                }
+            )
+    ends = {
+        k: crossing(config.batches, [cell["predicted"] for cell in cells if cell["k"] == k])
+        for k in config.ks
+    }
+    shares = " ".join(f"{p:.2f}" for p in acceptance.probabilities)
+    return {
+        "context": config.context,
+        "tokens_per_loop": {k: acceptance.expected_tokens(k) for k in config.ks},
+        "step_ms": {size: 1e3 * times[0, size, 1] for size in config.batches},
+        "cells": cells,
+        "pays_up_to": {k: None if np.isinf(end) else end for k, end in ends.items()},
+        "assumed": f"acceptance {shares}",
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _require_room(target: CausalLM, draft: CausalLM, config: BenchConfig, slots: int) -> None:
+    """Refuse batches whose caches, and weights packed once more for each size, do not fit."""
+    sizes, models = [size for size in config.batches if size > 1], (target, draft)
+    caches = sum(sum(sizes) * slots * (model.kv_bytes_per_token or 0) for model in models)
+    needed = caches + len(sizes) * sum(model.forward_bytes() for model in models)
+    what = f"beside the models, batches of {', '.join(map(str, config.batches))}"
+    require_free(needed, target.device, what, "--batch", "Give fewer or smaller batches.")
+
+
+@torch.inference_mode()
+def _timed(models: Models, config: BenchConfig) -> dict[Shape, float]:
+    """Median seconds of a forward: of K+1 tokens a row by the target, of one and two by the draft."""
+    blocks = {1} | {k + 1 for k in config.ks}
+    shapes = [(role, size, n) for size in models for role, ns in ((0, blocks), (1, {1, 2})) for n in ns]
+    context, generator = config.context, torch.Generator().manual_seed(config.seed)
+    width = models[config.batches[0]][0].vocab_size
+    tokens = torch.randint(width, (context + max(blocks),), generator=generator)
+    for pair in models.values():
+        for model in pair:
+            for row in range(model.batch):
+                model.begin(row, tokens[:context].tolist())
+
+    def forward_s(role: int, size: int, n: int, number: int) -> float:
+        model = models[size][role]
+        block = tokens[context - 1 :][:n].expand(size, n).to(model.device).contiguous()
+        started = device_now(model.device)
+        model.score(block, [context - 1] * size, last=n)
+        return device_now(model.device) - started
+
+    rounds = budgeted_rounds(config.budget_s, most=100)
+    seconds = in_turns({shape: partial(forward_s, *shape) for shape in shapes}, rounds, config.seed)
+    return {shape: float(np.median(found)) for shape, found in seconds.items()}
+
+
+def _looped(
+    target: CausalLM, draft: CausalLM, models: Models, config: BenchConfig, acceptance: SyntheticAcceptance
+) -> dict[tuple[int, int], Speedup | None]:
+    """Speedups of real loops with the planned acceptance, by batch size and K, paired by round."""
+    generator = torch.Generator().manual_seed(config.seed)
+    prompt = tuple(torch.randint(target.vocab_size, (config.context,), generator=generator).tolist())
+
+    def engine(size: int, k: int) -> EagerEngine | BatchedEngine:
+        if size == 1:
+            return forced_engine(target, draft if k else None, k, acceptance)
+        decoder, clock, rule = NullDecoder(), SystemClock(), acceptance.rule()
+        if not k:
+            batch = BatchArS(models[size][0], config.sampling)
+            return BatchedEngine(batch, decoder, target.device, clock)
+        drafter = ModelBatchDrafter(models[size][1], config.sampling)
+        loops = BatchSpS(models[size][0], config.sampling, drafter, k, rule.accept)
+        return BatchedEngine(loops, decoder, target.device, clock, rule)
+
+    def decoding_s(engine: EagerEngine | BatchedEngine, size: int, number: int) -> float:
+        seeds = [config.seed + size * (1 + number) + row for row in range(size)]
+        requests = [
+            Request(prompt, _FORCED_TOKENS, (), config.sampling, seed, fixed_length=True) for seed in seeds
+        ]
+        if isinstance(engine, EagerEngine):
+            return sum(engine.generate(request).decode_s for request in requests)
+        total = 0.0
+        for _, answer in engine.generate_all(requests):
+            if isinstance(answer, FloatingPointError):
+                raise answer
+            total += answer.decode_s
+        return total
+
+    arms = [(size, k) for size in config.batches for k in (0, *config.ks)]
+    runs = {(size, k): partial(decoding_s, engine(size, k), size) for size, k in arms}
+    seconds = in_turns(runs, range(-1, _FORCED_ROUNDS), config.seed)
+    return {(size, k): speedup_of(seconds[size, 0], seconds[size, k]) for size, k in arms if k}

@@ -1,0 +1,171 @@
+"""ArS and SpS with synthetic acceptance: real forwards and loops, with a random draw as the accept test.
+
+It measures the speedup at a given acceptance without a pair that has it. The generated text is
+meaningless, and every record says that acceptance is synthetic.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spsbench.base.environment import watch
+from spsbench.base.records import Request, SamplingParams, Speedup
+from spsbench.decode.clock import SystemClock
+from spsbench.decode.rejection import Draft, Verdict
+from spsbench.decode.rows import Rows, rows_of
+from spsbench.decode.rules import Rule, expected_acceptance
+from spsbench.engines.local import EagerEngine, Engine
+from spsbench.models.causal_lm import CausalLM
+from spsbench.stats.acceptance import acceptance
+from spsbench.stats.speedup import PairedTimes, speedup
+from spsbench.store.timings import least_disturbed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class SyntheticAcceptance:
+    """Accepts the i-th draft token with a given probability, whatever target and draft say.
+
+    Args:
+        probabilities: by draft position, that a token is accepted if all before it were; the last one
+            holds for all further positions.
+    """
+
+    def __init__(self, probabilities: Sequence[float]) -> None:
+        self.probabilities = tuple(probabilities)
+        self._held = torch.empty(0)
+
+    takes_rows = True
+
+    def __call__(self, q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
+        """Replaces ``decode.rejection.accept_draft``; the final token is drawn from the target's row."""
+        k = draft.tokens.shape[0]
+        heads = u[:k] < self._chances(k, u)
+        accepted = heads.to(torch.int64).cumprod(0).sum()
+        return Verdict(accepted, rows_of(q).pick(accepted).draw(u[k:]).squeeze(0))
+
+    def _chances(self, k: int, u: Tensor) -> Tensor:
+        """[k] the probabilities beside the numbers; copied to an accelerator once, and not in every loop."""
+        if (self._held.device, self._held.dtype) != (u.device, u.dtype) or len(self._held) < k:
+            self._held = u.new_tensor([self.at(position) for position in range(k)])
+        return self._held[:k]
+
+    def rule(self) -> Rule:
+        """As an engine takes it; what is expected stays that of modified rejection."""
+        return Rule(self, expected_acceptance)
+
+    def at(self, position: int) -> float:
+        """Acceptance probability at a draft position, from 0."""
+        return self.probabilities[min(position, len(self.probabilities) - 1)]
+
+    def expected_tokens(self, k: int) -> float:
+        """Mean number of tokens per loop."""
+        kept = np.cumprod([self.at(position) for position in range(k)])
+        return 1.0 + float(kept.sum())
+
+
+class NullDecoder:
+    """Replaces a tokenizer: no token has text or ends an output."""
+
+    eos_ids: frozenset[int] = frozenset()
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Always the empty string."""
+        return ""
+
+
+def forced_engine(
+    target: CausalLM, draft: CausalLM | None, k: int, acceptance: SyntheticAcceptance | None
+) -> EagerEngine:
+    """SpS with synthetic acceptance, or ArS without a draft, of tokens that have no text."""
+    rule = None if acceptance is None else acceptance.rule()
+    return EagerEngine(target, draft, k, NullDecoder(), target.device, SystemClock(), rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """Measured times of one arm; the speedup is over ArS."""
+
+    k: int
+    ms_per_token: float
+    tokens_per_loop: float
+    speedup: Speedup | None
+
+
+Arm = TypeVar("Arm", bound=Hashable)
+Made = TypeVar("Made")
+
+
+def in_turns(
+    arms: Mapping[Arm, Callable[[int], Made]], rounds: Iterable[int], seed: int
+) -> dict[Arm, list[Made]]:
+    """What every arm makes in each round; the order is shuffled, and -1 is the number of a warm-up.
+
+    Rounds that others disturbed are left out, as far as enough are left.
+    """
+    shuffler, order = random.Random(seed), list(arms)
+    found: dict[Arm, list[Made]] = {arm: [] for arm in arms}
+    lost: list[float] = []
+    for number in rounds:
+        lost_share = watch()
+        shuffler.shuffle(order)
+        for arm in order:
+            made = arms[arm](number)
+            if number >= 0:
+                found[arm].append(made)
+        if number >= 0:
+            lost.append(lost_share())
+    kept = least_disturbed(lost)
+    return {arm: [made[number] for number in kept] for arm, made in found.items()}
+
+
+def measure_forced(
+    engines: dict[int, Engine],
+    prompt: Sequence[int],
+    sampling: SamplingParams,
+    *,
+    tokens: int,
+    rounds: int,
+    seed: int = 0,
+) -> list[Forced]:
+    """Measure arms by their K, 0 among them, in turns: in each round one sequence of every arm."""
+
+    def generated(k: int, number: int) -> tuple[float, int]:
+        request = Request(tuple(prompt), tokens, (), sampling, seed=seed + 1 + number, fixed_length=True)
+        made = engines[k].generate(request)
+        return made.decode_s, len(made.loops or ())
+
+    made = in_turns({k: partial(generated, k) for k in engines}, range(-1, rounds), seed)
+    total = float(rounds * tokens)
+    found = []
+    for k, own in made.items():
+        seconds, loops = map(sum, zip(*own, strict=True))
+        gain = speedup_of([each for each, _ in made[0]], [each for each, _ in own]) if k else None
+        found.append(Forced(k, 1e3 * seconds / total, total / max(loops, 1), gain))
+    return found
+
+
+def speedup_of(plain: Sequence[float], speculating: Sequence[float]) -> Speedup | None:
+    """Of seconds for equally many tokens, paired by round."""
+    tokens = np.ones(len(plain))
+    return speedup(PairedTimes(np.array(plain), tokens, np.array(speculating), tokens))
+
+
+def acceptance_of(arms: pd.DataFrame, loops: pd.DataFrame) -> SyntheticAcceptance | None:
+    """The acceptance of a run's SpS arm with the largest K, by draft position; None if it has none."""
+    seen = arms[(arms["method"] == "sps") & arms["arm"].isin(loops["arm"])]
+    if seen.empty:
+        return None
+    arm = seen.sort_values("k", kind="stable").iloc[-1]
+    found = acceptance(loops[loops["arm"] == arm["arm"]], int(arm["k"]))
+    shares = [] if found is None else [p for p in found["conditional_acceptance"] if p is not None]
+    return SyntheticAcceptance(shares) if shares else None

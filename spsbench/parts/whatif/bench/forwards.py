@@ -1,0 +1,198 @@
+"""How long a forward of n rows takes, and what that allows a loop to gain."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from spsbench.base.environment import watch
+from spsbench.decode.clock import device_now
+from spsbench.models.causal_lm import CausalLM, text_config
+from spsbench.stats.predict.whatif import WhatIf, alpha_needed, independent
+from spsbench.store.timings import least_disturbed
+
+Floats = npt.NDArray[np.float64]
+
+_RESAMPLES, _SEED = 1_000, 20_230_202
+
+
+@dataclass(frozen=True, slots=True)
+class Forwards:
+    """Times of one model; ``seconds``: [rounds, len(rows)]; a round has one forward of each."""
+
+    rows: tuple[int, ...]
+    seconds: Floats
+
+    def median_s(self, rows: int) -> float:
+        """Median time of a forward of so many rows."""
+        return float(np.median(self._of(rows)))
+
+    def ratio(self, rows: int, to: int = 1) -> tuple[float, float, float]:
+        """(median over median, and both ends of its 95% interval), resampling rounds."""
+        return _ratio(self._of(rows), self._of(to))
+
+    def over(self, other: Forwards) -> tuple[float, float, float]:
+        """The same of a forward of one row over one of another model, measured in the same rounds."""
+        return _ratio(self._of(1), other._of(1))
+
+    def _of(self, rows: int) -> Floats:
+        return self.seconds[:, self.rows.index(rows)]
+
+
+def _ratio(one: Floats, other: Floats) -> tuple[float, float, float]:
+    draws = np.random.default_rng(_SEED).integers(len(one), size=(_RESAMPLES, len(one)))
+    drawn = np.median(one[draws], axis=1) / np.median(other[draws], axis=1)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return float(np.median(one) / np.median(other)), float(low), float(high)
+
+
+def budgeted_rounds(budget_s: float, least: int = 5, most: float = 200) -> Iterator[int]:
+    """Numbers of rounds from -1, the warm-up, on: ``least``, and more until the budget is used up."""
+    started, number = time.perf_counter(), -1
+    while number < least or (number < most and time.perf_counter() - started < budget_s):
+        yield number
+        number += 1
+
+
+def time_forwards(
+    model: CausalLM, rows: Sequence[int], context: int, budget_s: float, seed: int = 0
+) -> Forwards:
+    """Time forwards of several sizes in turns, in an order reshuffled each round.
+
+    Args:
+        budget_s: seconds after which no further round begins, if a few are done.
+    """
+    return time_in_turns([(model, rows)], [context], budget_s, seed)[0][context]
+
+
+@torch.inference_mode()
+def time_in_turns(
+    models: Sequence[tuple[CausalLM, Sequence[int]]], contexts: Sequence[int], budget_s: float, seed: int = 0
+) -> list[dict[int, Forwards]]:
+    """The same of several models after several contexts: each round has them all, in shuffled order.
+
+    The longest context is read once. A shorter one is a rollback, and a longer one takes the rollback back:
+    what is scored are the very tokens that lie there, so that the cache keeps what was read. Before the
+    forwards of a model after a context goes one that does not count: in a loop, too, forwards of a kind
+    follow each other.
+    """
+    probes = [_Probe(model, rows, max(contexts), seed) for model, rows in models]
+    places = [(probe, context) for probe in range(len(probes)) for context in contexts]
+    rounds: dict[tuple[int, int], list[list[float]]] = {place: [] for place in places}
+    turns, shuffler = list(places), random.Random(seed)
+    lost: list[float] = []
+    for _ in budgeted_rounds(budget_s):
+        lost_share = watch()
+        shuffler.shuffle(turns)
+        for probe, context in turns:
+            if len(places) > 1:
+                probes[probe].settle(context)
+            rounds[probe, context].append(probes[probe].round(context, shuffler))
+        lost.append(lost_share())
+    for own in probes:
+        own.model.rollback(0)
+    kept = 1 + np.array(least_disturbed(lost[1:]), dtype=np.int64)  # the first of a shape is slow
+    return [
+        {context: Forwards(own.counts, np.array(rounds[probe, context])[kept]) for context in contexts}
+        for probe, own in enumerate(probes)
+    ]
+
+
+class _Probe:
+    """A model that has read the longest context, and the tokens that lie in its cache and after it."""
+
+    def __init__(self, model: CausalLM, rows: Sequence[int], longest: int, seed: int) -> None:
+        self.model, self.counts = model, tuple(sorted({1, *rows}))
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randint(model.vocab_size, (longest + max(self.counts),), generator=generator)
+        self._tokens, self._order = drawn.to(model.device), list(self.counts)
+        read_context(model, self._tokens[:longest])
+        self._beyond = model.length - longest  # what an encoder-decoder begins with
+
+    def settle(self, context: int) -> None:
+        """Go to a context, with a forward there that is not timed."""
+        self.model.restore(context)
+        self._seconds(1, context)
+
+    def round(self, context: int, shuffler: random.Random) -> list[float]:
+        """Seconds of one forward of each number of rows, in order of the numbers."""
+        shuffler.shuffle(self._order)
+        taken = {n: self._seconds(n, context) for n in self._order}
+        return [taken[n] for n in self.counts]
+
+    def _seconds(self, rows: int, context: int) -> float:
+        tokens = self._tokens[context : context + rows]
+        return _seconds(self.model, tokens, context + self._beyond)
+
+
+MOST_BLOCK, _LEAST_BLOCK = 512, 16
+_MOST_SCORES_BYTES = 256 << 20
+
+
+def block_rows(config: Any, context: int) -> int:
+    """How many tokens of a context are read at once: their attention scores take 256 MiB at most.
+
+    All heads of one layer, float32. Fused kernels never hold them as a whole; others do.
+    """
+    heads = getattr(text_config(config), "num_attention_heads", None) or 1
+    return min(max(_MOST_SCORES_BYTES // (4 * heads * context), _LEAST_BLOCK), MOST_BLOCK)
+
+
+def read_context(model: CausalLM, tokens: torch.Tensor) -> None:
+    """Forget the last sequence and read tokens [n] in blocks; to an encoder-decoder they are a source."""
+    if model.border is not None:
+        model.score(model.begin(model.as_prompt(tokens).tolist()), last=1)
+        return
+    model.rollback(0)
+    rows = block_rows(model.config, len(tokens))
+    for start in range(0, len(tokens), rows):
+        model.score(tokens[start : start + rows], last=1)
+
+
+def _seconds(model: CausalLM, tokens: torch.Tensor, read: int) -> float:
+    started = device_now(model.device)
+    model.score(tokens, last=len(tokens))
+    seconds = device_now(model.device) - started
+    model.rollback(read)
+    return seconds
+
+
+ALPHAS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
+
+def bench_loop_cost(target: Forwards, draft: Forwards, k: int) -> float:
+    """Time of a loop's forwards in target steps: (K t_draft(1) + t_target(K+1)) / t_target(1)."""
+    return (k * draft.median_s(1) + target.median_s(k + 1)) / target.median_s(1)
+
+
+def payoff(target: Forwards, draft: Forwards, ks: Sequence[int]) -> dict[str, Any]:
+    """The predicted speedup of every alpha and K."""
+    costs = {k: bench_loop_cost(target, draft, k) for k in ks}
+    grid = []
+    for alpha in ALPHAS:
+        loop = WhatIf(independent(alpha), costs.__getitem__)
+        grid.append({"alpha": alpha, "speedups": {k: loop.speedup(k) for k in ks}, "best_k": loop.best_k(ks)})
+    return {
+        "costs": costs,
+        "break_even": {k: alpha_needed(k, cost) for k, cost in costs.items()},
+        "grid": grid,
+    }
+
+
+def verdict(found: dict[str, Any]) -> str:
+    """One sentence: from which alpha on speculation can pay, and what it can bring."""
+    needed = {k: alpha for k, alpha in found["break_even"].items() if alpha is not None}
+    if not needed:
+        return "Speculation cannot pay here: no K gains, not even if every draft token is accepted."
+    k = min(needed, key=lambda k: (needed[k], k))
+    usual = next(row for row in found["grid"] if row["alpha"] == 0.8)
+    best = usual["best_k"]
+    at = f"at alpha 0.8 the best K is {best}: {usual['speedups'][best]:.2f}x" if best else "not at alpha 0.8"
+    return f"Speculation can pay here from alpha {needed[k]:.2f} on (K={k}); {at}, by the forwards alone."

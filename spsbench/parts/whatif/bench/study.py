@@ -1,0 +1,250 @@
+"""A pair on this machine: forwards by rows and context, their floors, the payoff, and forced acceptance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from spsbench.base.errors import UsageError
+from spsbench.engines.local import Engine
+from spsbench.models.causal_lm import CausalLM, text_config
+from spsbench.models.memory import available_bytes, cache_bytes, cache_bytes_per_token, measured_bandwidth
+from spsbench.parts.whatif.bench import FORCED_TOKENS, BenchConfig
+from spsbench.parts.whatif.bench.forced import SyntheticAcceptance, forced_engine, measure_forced
+from spsbench.parts.whatif.bench.forwards import (
+    Forwards,
+    bench_loop_cost,
+    block_rows,
+    payoff,
+    time_forwards,
+    time_in_turns,
+    verdict,
+)
+from spsbench.stats.predict.roofline import BANDWIDTH_BOUND, regime
+
+ALPHA = 0.8
+"""Of the best speedup by context."""
+
+DRAFT_ROWS = (1, 2)
+"""Of the draft: one token in every pass but the one after a loop whose drafts were all accepted."""
+
+_FEWEST_ROUNDS, _MOST_ROUNDS = 3, 60
+
+
+def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, Any]:
+    """Measure a pair after one context or several; returns what ``--json`` prints and the terminal shows.
+
+    Of several contexts every round has both models after all of them, so that a drift of the machine hits
+    them alike.
+    """
+    several = len(config.contexts) > 1
+    models = {"target": target, "draft": draft}
+    times: list[dict[str, Forwards]]
+    if several:
+        both = [(target, config.rows), (draft, DRAFT_ROWS)]
+        of_target, of_draft = time_in_turns(both, config.contexts, config.budget_s, config.seed)
+        times = [{"target": of_target[each], "draft": of_draft[each]} for each in config.contexts]
+    else:
+        parts = {"target": (config.rows, 0.8 * config.budget_s), "draft": (DRAFT_ROWS, 0.2 * config.budget_s)}
+        times = [
+            {
+                role: time_forwards(models[role], rows, config.context, budget_s, config.seed)
+                for role, (rows, budget_s) in parts.items()
+            }
+        ]
+    bandwidth, cache = measured_bandwidth(target.device), cache_bytes(target.device)
+    places = [
+        _place(context, models, own, config.ks, bandwidth, cache)
+        for context, own in zip(config.contexts, times, strict=True)
+    ]
+    facts = {
+        "threads": torch.get_num_threads(),
+        "modes": {role: model.backend for role, model in models.items()},
+        "bandwidth_bytes_per_s": bandwidth,
+        "cache_bytes": cache,
+    }
+    if several:
+        found = [own | _moving(own, models, at) for own, at in zip(places, times, strict=True)]
+        return facts | {"ks_shown": few(config.ks), "contexts": found, "sentence": sentence(found)}
+    forced = config.acceptance and _forced(target, draft, times[0], config, config.acceptance)
+    return places[0] | facts | {"forced": forced}
+
+
+def _place(
+    context: int,
+    models: Mapping[str, CausalLM],
+    times: Mapping[str, Forwards],
+    ks: Sequence[int],
+    bandwidth: float | None,
+    cache: float | None,
+) -> dict[str, Any]:
+    """Forwards after a context, whether memory bounds them, and what they allow."""
+    read = sum(model.forward_bytes() + (_kv_bytes(model, context) or 0) for model in models.values())
+    bound = regime(read, bandwidth, cache)
+    known = bandwidth if bound == BANDWIDTH_BOUND else None
+    found = payoff(times["target"], times["draft"], ks)
+    return {
+        "context": context,
+        "regime": bound,
+        "forwards": {role: _table(models[role], own, context, known) for role, own in times.items()},
+        "rounds": {role: {"rows": own.rows, "seconds": own.seconds.tolist()} for role, own in times.items()},
+        "payoff": found,
+        "verdict": verdict(found),
+    }
+
+
+def _moving(
+    place: Mapping[str, Any], models: Mapping[str, CausalLM], times: Mapping[str, Forwards]
+) -> dict[str, Any]:
+    """What else is told of one of several contexts; K = 0 and a speedup of 1 where no K gains."""
+    c, low, high = times["draft"].over(times["target"])
+    row = next(row for row in place["payoff"]["grid"] if row["alpha"] == ALPHA)
+    k = row["best_k"]
+    return {
+        "c": {"ratio": c, "low": low, "high": high},
+        "read_bytes": {
+            role: {"weights": model.forward_bytes(), "keys_and_values": _kv_bytes(model, place["context"])}
+            for role, model in models.items()
+        },
+        "best": {"alpha": ALPHA, "k": k, "speedup": row["speedups"][k] if k else 1.0},
+    }
+
+
+def _kv_bytes(model: CausalLM, context: int) -> int | None:
+    """That a forward reads, one row or a few."""
+    return None if model.kv_bytes_per_token is None else model.kv_bytes_per_token * context
+
+
+def _table(
+    model: CausalLM, times: Forwards, context: int, bandwidth: float | None
+) -> list[dict[str, float | int | None]]:
+    """t(n), t(n)/t(1) with its interval, and the floor that memory sets."""
+    table: list[dict[str, float | int | None]] = []
+    for n in times.rows:
+        ratio, low, high = times.ratio(n)
+        size = model.forward_bytes(n) + (_kv_bytes(model, context) or 0)
+        floor = None if bandwidth is None else size / bandwidth
+        table.append(
+            {
+                "rows": n,
+                "ms": 1e3 * times.median_s(n),
+                "ratio": ratio,
+                "low": low,
+                "high": high,
+                "bytes": size,
+                "floor_ms": None if floor is None else 1e3 * floor,
+                "share": None if floor is None else floor / times.median_s(n),
+            }
+        )
+    return table
+
+
+def _forced(
+    target: CausalLM,
+    draft: CausalLM,
+    times: Mapping[str, Forwards],
+    config: BenchConfig,
+    acceptance: SyntheticAcceptance,
+) -> dict[str, Any]:
+    """Loops in which each draft token is accepted by chance, beside what the forwards predict of them."""
+    engines: dict[int, Engine] = {0: forced_engine(target, None, 0, None)}
+    engines |= {k: forced_engine(target, draft, k, acceptance) for k in config.ks}
+    generator = torch.Generator().manual_seed(config.seed)
+    drawn = torch.randint(target.vocab_size, (config.context,), generator=generator)
+    step = times["target"].median_s(1)
+    costs = {k: bench_loop_cost(times["target"], times["draft"], k) for k in config.ks}
+    steps = 1 + sum(c / acceptance.expected_tokens(k) for k, c in costs.items())
+    rounds = int(config.budget_s / (FORCED_TOKENS * step * steps))
+    rounds = min(max(rounds, _FEWEST_ROUNDS), _MOST_ROUNDS)
+    prompt = target.as_prompt(drawn).tolist()
+    measured = measure_forced(
+        engines, prompt, config.sampling, tokens=FORCED_TOKENS, rounds=rounds, seed=config.seed
+    )
+    return {
+        "synthetic_acceptance": True,
+        "acceptance_by_position": list(acceptance.probabilities),
+        "sampling": config.sampling.record(),
+        "rounds": rounds,
+        "tokens_per_sequence": FORCED_TOKENS,
+        "arms": [
+            {**asdict(arm), "predicted": acceptance.expected_tokens(arm.k) / costs[arm.k] if arm.k else None}
+            for arm in measured
+        ],
+    }
+
+
+def few(ks: Sequence[int]) -> tuple[int, ...]:
+    """The smallest, the middle and the largest of some lookaheads."""
+    ordered = sorted(set(ks))
+    return tuple(sorted({ordered[0], ordered[len(ordered) // 2], ordered[-1]}))
+
+
+def short(context: int) -> str:
+    """``4k`` for 4,096; other numbers as they are."""
+    return str(context) if context % 1024 else f"{context // 1024}k"
+
+
+def sentence(found: Sequence[dict[str, Any]]) -> str:
+    """The best speedup after the shortest and the longest context, and what moved between them."""
+    first, last = found[0], found[-1]
+    ends = [f"{end['best']['speedup']:.2f}x after {short(end['context'])}" for end in (first, last)]
+    ks = [str(end["best"]["k"]) if end["best"]["k"] else "none gains" for end in (first, last)]
+    rows = max(first["best"]["k"], last["best"]["k"], 1) + 1
+    ratios = [next(row for row in end["forwards"]["target"] if row["rows"] == rows) for end in (first, last)]
+    moved = [_moved("c", first["c"], last["c"]), _moved(f"t({rows})/t(1)", *ratios)]
+    return (
+        f"{' and '.join(ends)} at alpha {ALPHA} (best K: {', '.join(ks)}), by the forwards alone: "
+        f"{'; '.join(moved)}."
+    )
+
+
+def _moved(name: str, first: dict[str, float], last: dict[str, float]) -> str:
+    """How a ratio went, and nothing of a direction that its intervals do not show."""
+    if last["low"] > first["high"]:
+        way = "rises"
+    elif last["high"] < first["low"]:
+        way = "falls"
+    else:
+        return f"{name} does not clearly move ({first['ratio']:.2f}, {last['ratio']:.2f})"
+    return f"{name} {way} from {first['ratio']:.2f} to {last['ratio']:.2f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a model takes on its device: bytes of all its weights, and of a number in its keys and values."""
+
+    config: Any
+    weights_bytes: int
+    width_bytes: int
+
+
+def require_context_room(
+    models: Sequence[Held], context: int, tokens: int, device: torch.device, *, whole: bool
+) -> None:
+    """Refuse a context whose keys, values and attention scores do not fit beside the weights.
+
+    An upper bound: a fused attention holds less. Where the free memory is not known nothing is refused.
+
+    Args:
+        whole: the context is read at once, and not in blocks.
+    """
+    weights = sum(model.weights_bytes for model in models)
+    # A cache grows into a buffer twice as large, beside the old one.
+    caches = sum(2 * tokens * cache_bytes_per_token(model.config, model.width_bytes) for model in models)
+    scores = 0
+    for model in models:
+        heads = getattr(text_config(model.config), "num_attention_heads", None) or 0
+        at_once = context if whole else block_rows(model.config, context)
+        scores = max(scores, 4 * heads * context * at_once)
+    available, needed, gib = available_bytes(device), weights + caches + scores, 1 << 30
+    if available is not None and needed > available:
+        raise UsageError(
+            f"after {context} tokens the models need {needed / gib:.3g} GiB (weights {weights / gib:.3g}, "
+            f"keys and values {caches / gib:.3g} while the caches grow, attention {scores / gib:.3g}), but "
+            f"{device.type} has {available / gib:.3g} GiB free.",
+            flag="--context",
+            remedy="Give fewer tokens, or smaller models.",
+        )

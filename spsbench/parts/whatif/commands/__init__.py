@@ -1,0 +1,1 @@
+"""The commands that predict: bench, replay, advise and simulate."""

@@ -1,0 +1,430 @@
+"""``spsbench advise``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.base.axes import BLOCK, MODEL, MODIFIED_REJECTION, ONE_HOT
+from spsbench.base.errors import SpsbenchError, UsageError
+from spsbench.base.paths import results_dir
+from spsbench.base.plugins import unknown
+from spsbench.cli import options, values
+from spsbench.cli.console import out, present, say, say_if_busy
+from spsbench.cli.interruption import continued_by, typed
+from spsbench.cli.interruption import written as command_of
+from spsbench.cli.options import takes
+from spsbench.cli.values import sought_of
+from spsbench.config.together import refuse_together
+from spsbench.parts.whatif.replay import MEAN, OBJECTIVES
+from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
+
+if TYPE_CHECKING:
+    from spsbench.base.records import Spec
+    from spsbench.config import RunConfig
+    from spsbench.models.pair import Pair
+    from spsbench.parts.whatif.replay.advice import Advice, Candidate, Check, Progress, Readings
+    from spsbench.parts.whatif.replay.study import Study
+    from spsbench.parts.whatif.replay.texts import Written
+    from spsbench.runner import Plan
+
+FORMATS = ("vllm", "sglang", "llama-cpp", "tensorrt-llm")
+"""Engines whose options are known: see ``whatif.replay.recipes``."""
+
+HARDWARE = "Hardware that is not here"
+
+_PROMPTS, _CHECKED, _FEWEST_CHECKED = 24, 8, 3
+_TEXTS, _TIMES, _LIVE = 0.5, 0.12, 0.2
+"""Shares of the budget: of writing texts and reading them, of timing, and of the live run at least."""
+_LIVE_TOKENS = 96
+"""Of an output in the live run, whose interval is over prompts: many of them tell more than long ones."""
+_ENDING_S = 15.0
+"""What the live run takes besides its sequences, and the half of a prompt that it ends late."""
+
+
+@takes(
+    "task pair target draft data limit k drafter tree sampling budget objective memory format times out "
+    "prompts no_check revision draft_revision turns temperature top_p top_k max_new_tokens seed device dtype "
+    "quantise threads backend hardware target_config draft_config curve alpha batch context",
+    {
+        options.FIRST: {
+            "--draft MODEL...": "Draft model; may be repeated, to choose among several.",
+            "--k LIST": "Lookaheads to choose from. Default: 1..8.",
+            "--drafter LIST": "Drafters to choose from. Default: all that suit the pair.",
+        },
+        options.DRAFTING: {
+            "--tree SHAPES": (
+                "Trees to choose from beside chains, siblings by depth: 4,2,1 or 4,2,1+2,2. Of drafters "
+                "model, quantised."
+            )
+        },
+        options.WHAT: {
+            "--budget TIME": "Time for everything together, e.g. 10min. Default: 3min.",
+            "--objective NAME": (
+                "Minimise mean (time per token) or p99 (time of slow sequences). Default: mean."
+            ),
+            "--memory SIZE": "Most memory for weights and caches, e.g. 4GB.",
+            "--format ENGINE": (
+                "Print only the options of vllm, sglang, llama-cpp or tensorrt-llm, to paste."
+            ),
+            "--times FILE": (
+                "With --format vllm: what `spsbench bench --batch LIST --json` printed, for K by batch size."
+            ),
+            "--no-check": "Predict only; do not run the recommended setting.",
+        },
+        HARDWARE: {
+            "--hardware NAME": "Predict for an accelerator that is not here, e.g. h100-sxm; runs nothing.",
+            "--target-config FILE": "The target's config.json, its folder, or a hub id.",
+            "--draft-config FILE": "The same of the draft, or of a head of ordinary layers.",
+            "--curve FILE": "acceptance.json or .yaml of `spsbench replay --curve --out DIR`.",
+            "--alpha A": "In its place: each draft token is accepted with probability A.",
+            "--batch LIST": "Batch sizes to show. Default: 1,8,64.",
+            "--context LIST": "Tokens in the cache: 4k, or 1k,4k for a table of each. Default: 1k.",
+        },
+    },
+)
+def advise(**params: Any) -> None:
+    """Choose a drafter and K for your prompts, predicted from ArS texts and checked by a run.
+
+    Example: spsbench advise prompts.jsonl --target package:smollm2
+    """
+    if params["hardware"] is None:
+        advise_on(params)
+    else:
+        from spsbench.parts.whatif.commands.hardware import show
+
+        show(params)
+
+
+def advise_on(params: Mapping[str, Any]) -> None:
+    """Write ArS texts, replay every drafter over them, choose, and run what was chosen."""
+    from spsbench.cli.settings import require_possible
+
+    quiet, began_s = params["quiet"], time.monotonic()
+    ks = values.lookaheads(params["k"] or "1..8")
+    named = None if params["drafter"] is None else values.drafters(params["drafter"])
+    shapes, of_trees = shapes_of(params["tree"]), (ONE_HOT,)
+    if named is not None:
+        trees_of(named, shapes, of_trees)
+    budget_s = values.seconds(params["budget"], 180.0)
+    objective, memory = params["objective"] or MEAN, values.memory_bytes(params["memory"])
+    if objective not in OBJECTIVES:
+        raise unknown(objective, OBJECTIVES, "--objective")
+    if budget_s == 0:
+        raise UsageError("it must be above 0, got 0.", flag="--budget", remedy="Give a time, e.g. 3min.")
+    engine = _engine(params, ks)
+    config = _config(params).model_copy(update={"budget_s": _TEXTS * budget_s})
+    require_possible(config)
+    if config.limit is not None:
+        _require_prompts(config.limit)
+    say_if_busy(quiet=quiet)
+    say("Checking task, data and models", quiet=quiet)
+    from spsbench.cli.progress import watching
+    from spsbench.parts.whatif.commands.screen import advice_facts, advice_screen
+    from spsbench.parts.whatif.replay.advice import Readings, advise, disturbed
+    from spsbench.runner import plan, require_continuable
+    from spsbench.store import fresh_directory
+
+    ready = plan(config)
+    _require_prompts(len(ready.prompts))
+    chains = _drafters(named, ready)
+    drafters = {spec: _rules(spec) for spec in chains} | trees_of(chains, shapes, of_trees)
+    directory: Path = params["out"] or fresh_directory(results_dir(), "advise", ready.config.pair.name)
+    require_continuable(ready, directory)
+    continued_by(lambda: typed(*(() if params["out"] else ("--out", str(directory)))))
+    with watching(quiet=quiet, moving=True) as progress:
+        pairs = _pairs(ready, params["draft"] or (), progress)
+        readings = Readings(sought_of(drafters, list(pairs.items())), ready, ks, progress)
+        written = _written(ready, directory, next(iter(pairs.values())), readings)
+        readings.time(written.texts, _TIMES * budget_s, config.seed)
+        progress.stage("Choosing", 1)
+        study = readings.study(written)
+        advice = disturbed(advise(study, objective, memory), readings.lost_share)
+    spent_s = max(time.monotonic() - began_s, readings.spent_s) + _ENDING_S
+    left_s = max(budget_s - spent_s, _LIVE * budget_s)
+    checks = (
+        []
+        if params["no_check"]
+        else _check(ready, advice, pairs, directory, left_s, readings.text_s, quiet=quiet)
+    )
+    options = None if engine is None else _options(engine, study, advice, checks, params)
+    present(
+        lambda: advice_facts(directory, advice, checks) | ({} if options is None else {engine: options}),
+        lambda: advice_screen(
+            written.label, written.sampling_name, advice, checks, _command(params, advice, checks)
+        ),
+        json=params["json"],
+        quiet=quiet or options is not None,
+    )
+    if options is not None and not params["json"] and not quiet:
+        out().print(options, soft_wrap=True, markup=False)
+
+
+_CARRIED = (
+    *("pair", "target", "revision", "draft_revision", "data", "prompts", "turns", "sampling", "temperature"),
+    *("top_p", "top_k", "max_new_tokens", "seed", "device", "dtype", "quantise", "threads", "backend"),
+)
+"""Options that a run of what is advised takes as they were typed."""
+
+
+def _command(params: Mapping[str, Any], advice: Advice, checks: Sequence[Check]) -> str | None:
+    """What to type to measure what is advised; None where nothing pays."""
+    from spsbench.parts.whatif.replay.advice import advised
+
+    found = advised(advice, checks).candidate.found
+    if found is None:
+        return None
+    cell = found.cell
+    draft = cell.draft or next(iter(params["draft"] or ()), None)
+    typed_options = {name: params[name] for name in _CARRIED} | {
+        "draft": draft,
+        "drafter": None if str(cell.drafter) == MODEL else str(cell.drafter),
+        "rule": None if cell.rule == MODIFIED_REJECTION else cell.rule,
+        "k": cell.k,
+    }
+    arguments = ["run", *([str(params["task"])] if params["task"] else [])]
+    for name, value in typed_options.items():
+        if value is not None and value is not False:  # 0 is a value
+            flag = f"--{name.replace('_', '-')}"
+            arguments += [flag] if value is True else [flag, str(value)]
+    return command_of(*arguments)
+
+
+def _engine(params: Mapping[str, Any], ks: Sequence[int]) -> str | None:
+    """Of ``--format``, once it and ``--times`` are known to be possible."""
+    engine: str | None = params["format"]
+    if engine is not None and engine not in FORMATS:
+        raise unknown(engine, FORMATS, "--format")
+    refuse_together("advise", params)
+    if params["times"] is not None and engine != "vllm":
+        raise UsageError(f"{engine} has one K for all batch sizes.", flag="--times", remedy="Leave it out.")
+    values.readable(params["times"], "--times", "Give what `spsbench bench --batch LIST --json` printed.")
+    if params["times"] is not None:  # before minutes are spent
+        from spsbench.parts.whatif.replay.recipes import schedule
+
+        schedule(params["times"], dict.fromkeys(ks, 1.0), drafts=False)
+    return engine
+
+
+def _options(
+    engine: str, study: Study, advice: Advice, checks: Sequence[Check], params: Mapping[str, Any]
+) -> str:
+    """What an engine takes of the advice, below comments that say what it is worth."""
+    from spsbench.parts.whatif.replay.advice import advised
+    from spsbench.parts.whatif.replay.recipes import can_run, recipe, schedule
+    from spsbench.report.wording import interval
+
+    first = advised(advice, checks).candidate
+    alarmed = {id(check.candidate) for check in checks if check.alarm}
+    ranked = [first, *(each for each in (advice.best, *advice.others) if each is not first)]
+    for candidate in ranked:
+        found = candidate.found
+        if found is None:
+            return f"# {engine}: no speculation; none that it has is predicted to be faster."
+        if not can_run(engine, found) or id(candidate) in alarmed:
+            continue
+        lines = [f"# {candidate.name}: {interval(candidate.speedup, 'x')} per token, predicted here."]
+        if candidate is not first:
+            lines.append(f"# {first.name} is faster here, and {engine} does not have it.")
+        config, by_batch = study.written.config, list[tuple[int, int, int]]()
+        if params["times"] is not None:
+            cells = [each.cell for each in study.found if each.name == found.name]
+            tokens = {each.k: each.tokens_per_loop.estimate for each in cells if each.rule == found.cell.rule}
+            by_batch = [*schedule(params["times"], tokens, drafts=found.cell.drafter.name == "model")]
+            lines.append(f"# K by batch size: forwards of {params['times']}, tokens per loop of these texts.")
+        elif engine == "vllm":
+            lines.append(
+                "# One sequence at a time. For K by batch size: --times, from spsbench bench --batch."
+            )
+        draft = found.cell.draft or config.pair.draft.id
+        return "\n".join([*lines, recipe(engine, found, draft, study.written.sampling, by_batch)])
+    return f"# {engine} has none of these drafters."
+
+
+def _written(ready: Plan, directory: Path, pair: Pair, readings: Readings) -> Written:
+    """The texts, written and read as far as they were not."""
+    from spsbench.parts.whatif.replay.texts import texts_of
+    from spsbench.runner import execute
+
+    execute(ready, directory, resume=True, watcher=readings, pair=pair, rule_of=readings.rule)
+    try:
+        written = texts_of(directory, ready.arms[0].sampling_name)
+    except UsageError as short:  # too few tokens: of these prompts there may be more
+        raise UsageError(short.message, flag="--limit", remedy="Raise it, or --max-new-tokens.") from short
+    readings.catch_up(written.texts)
+    _require_prompts(len({text.name for text in written.texts}))
+    return written
+
+
+def _require_prompts(count: int) -> None:
+    from spsbench.stats.predict import FEWEST_PROMPTS
+
+    if count < FEWEST_PROMPTS:
+        raise UsageError(
+            f"{count} prompts are too few to choose on and to judge on.",
+            flag="--limit",
+            remedy=f"Give at least {FEWEST_PROMPTS}.",
+        )
+
+
+def _pairs(ready: Plan, drafts: Sequence[str], progress: Progress) -> dict[str, Pair]:
+    """The plan's pair, or its target with each draft that is named; of one draft the name is empty."""
+    from spsbench.models.device import title
+    from spsbench.models.pair import load_pair
+    from spsbench.runner.execute import load
+
+    several = drafts if len(drafts) > 1 else ("",)
+    where = "" if (gpu := title(ready.device)) is None else f" on {gpu}"
+    progress.stage(f"Loading the models{where}", len(several))
+    if ready.fallback:
+        progress.warned(f"The forwards run over torch, not ONNX Runtime: {ready.fallback}.")
+    found = {several[0]: load(ready)}
+    progress.step()
+    first = found[several[0]]
+    for name in several[1:]:
+        own = _with_draft(ready, name)
+        place = (own.device, own.backend, first.info["threads"], first, own.placement)
+        found[name] = load_pair(own.source, own.dtypes, *place)
+        progress.step()
+    return found
+
+
+def _config(params: Mapping[str, Any]) -> RunConfig:
+    """ArS alone on the prompts."""
+    from spsbench.cli.settings import read_settings
+    from spsbench.engines.arms import refuse_beams
+
+    given = dict(params) | {"limit": params["limit"] or str(_PROMPTS), "arms": "ars"}
+    given |= {"no_score": True, "no_proof": True, "remeasure": "0"}
+    given["draft"] = params["draft"][0] if params["draft"] else None
+    own = "k drafter tree budget objective memory format times no_check"
+    for name in f"{own} hardware target_config draft_config curve alpha batch context".split():
+        del given[name]
+    config = read_settings(given)
+    refuse_beams(config, "advise")
+    return config
+
+
+def _rules(drafter: Spec) -> tuple[str, ...]:
+    """Those of a chain: of copies block verification accepts no more."""
+    from spsbench.drafters.registry import drafter_kind
+
+    certain = drafter_kind(drafter.name).point_mass
+    return (MODIFIED_REJECTION,) if certain else (MODIFIED_REJECTION, BLOCK)
+
+
+def _drafters(named: list[Spec] | None, ready: Plan) -> list[Spec]:
+    """Those that were named, or all that are available for this pair and its backend."""
+    from spsbench.base.records import Spec
+    from spsbench.drafters.registry import drafter_kind
+
+    source = ready.source
+
+    def require(spec: Spec) -> None:
+        kind = drafter_kind(spec.name)
+        kind.settled(spec)
+        kind.require_target(spec, source.target)
+        kind.require_backend(spec, ready.backend, ready.dtypes[0])
+
+    if named is not None:
+        for spec in named:
+            require(spec)
+        return named
+    names = ["lookup", "suffix"]
+    if not source.is_one(("", "")):
+        names += ["model", "union:of=lookup+model"]
+    found = [Spec.parse(name) for name in names]
+    for name in ("heads", "heads:bits=8", "union:of=lookup+heads", "quantised", "quantised:bits=4"):
+        spec = Spec.parse(name)
+        try:
+            require(spec)
+        except SpsbenchError:
+            continue
+        found.append(spec)
+    return found
+
+
+def _check(
+    ready: Plan,
+    advice: Advice,
+    pairs: Mapping[str, Pair],
+    directory: Path,
+    budget_s: float,
+    reading_s: float,
+    *,
+    quiet: bool,
+) -> list[Check]:
+    """The two fastest drafters beside ArS, on a few of the judging prompts; none where ArS is the fastest.
+
+    A tree only where a run can draft one. Every output is read again, ``reading_s`` each: where half of the
+    budget does not pay that for a few prompts, as with long ones, nothing is run.
+    """
+    from spsbench.base.records import Arm, Spec
+    from spsbench.cli.progress import watching
+    from spsbench.parts.whatif.replay.advice import Check
+    from spsbench.runner import execute
+    from spsbench.runner.stopping import duration
+    from spsbench.stats.conditions import disturbance
+
+    if advice.best.found is None:
+        return []
+    ranked = [each for each in (advice.best, *advice.others) if each.found is not None][:2]
+    prompt_s = reading_s * (1 + len(ranked))
+    count = _CHECKED if prompt_s <= 0 else min(_CHECKED, int(max(budget_s / 2, _ENDING_S) / prompt_s))
+    if count < _FEWEST_CHECKED:
+        say(
+            f"Not run: the proof of a prompt takes about {duration(prompt_s)}, and {duration(budget_s)} of "
+            "--budget are left. Give more, shorter prompts, or --no-check.",
+            quiet=quiet,
+        )
+        return []
+    budget_s -= max(0.0, count * prompt_s - _ENDING_S)  # what comes behind it is left out already
+    say(f"Running {' and '.join(each.name for each in ranked)} beside ArS", quiet=quiet)
+    together: dict[str, dict[Arm, Candidate]] = {}
+    ars = ready.arms[0]
+    for each in ranked:
+        assert each.found is not None
+        cell = each.found.cell
+        rest = ars.sampling_name, ars.sampling, cell.drafter, Spec(cell.rule)
+        arm = Arm("sps", cell.k, ars.engine, *rest)
+        together.setdefault(cell.draft or next(iter(together), ""), {})[arm] = each
+    chosen = tuple(prompt for prompt in ready.prompts if prompt.example_id in advice.judging)[:count]
+    short = min(ready.max_new_tokens, _LIVE_TOKENS)
+    checks = []
+    for draft, own in together.items():
+        with_draft = _with_draft(ready, draft)
+        own_s = budget_s / len(together)
+        config = with_draft.config.model_copy(update={"budget_s": own_s, "remeasure_s": own_s / 2})
+        again = replace(with_draft, config=config, arms=(ars, *own), prompts=chosen, max_new_tokens=short)
+        named = sha256(" ".join([draft, *(arm.name for arm in own)]).encode()).hexdigest()[:8]
+        pair = pairs.get(draft) or next(iter(pairs.values()))
+        with watching(quiet=quiet) as watcher:
+            folder = directory / f"check-{named}"
+            summary = execute(again, folder, resume=True, watcher=watcher, pair=pair).summary
+        speedups = {row["arm"]: row["speedup"] for row in summary["rows"]}
+        judged = (summary["losslessness"] or {"arms": []})["arms"]
+        alarmed = {arm["arm"] for arm in judged if arm["verdict"] == "alarm"}
+        prompts = {row["arm"]: row["paired_prompts"] or 0 for row in summary["rows"]}
+        untrusted = " ".join(disturbance(summary))
+        checks += [
+            Check(each, speedups.get(arm.name), arm.name in alarmed, prompts.get(arm.name, 0), untrusted)
+            for arm, each in own.items()
+        ]
+    return checks
+
+
+def _with_draft(ready: Plan, name: str) -> Plan:
+    """The plan with a draft of that name in place of its own; an empty name changes nothing."""
+    from spsbench.config import ModelRef
+    from spsbench.config.files import with_draft
+    from spsbench.runner import plan
+
+    if not name:
+        return ready
+    pair = ready.config.pair
+    draft = ModelRef(id=name, revision=pair.draft.revision)
+    return plan(ready.config.model_copy(update={"pair": with_draft(pair, draft)}))

@@ -1,0 +1,314 @@
+"""``spsbench bench``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.base.errors import UsageError
+from spsbench.base.records import SamplingParams
+from spsbench.cli import options, values
+from spsbench.cli.console import present, say, say_if_busy
+from spsbench.cli.options import takes
+
+if TYPE_CHECKING:
+    import torch
+
+    from spsbench.config import PairConfig
+    from spsbench.models.causal_lm import CausalLM
+    from spsbench.parts.whatif.bench import BenchConfig
+    from spsbench.parts.whatif.bench.forced import SyntheticAcceptance
+
+
+ACCEPTANCE = "Synthetic acceptance"
+
+
+@takes(
+    "pair target draft target_config draft_config k context batch alpha acceptance_from seconds seed "
+    "device dtype threads backend",
+    {
+        options.WHAT: {
+            "--target-config CONFIG": (
+                "In place of a model: config.json, folder or hub id; weights are random."
+            ),
+            "--draft-config CONFIG": "The same for the draft.",
+        },
+        options.FIRST: {
+            "--k LIST": "Lookaheads K, from 1: 4, 2,4 or 1..8. Default: 1..8.",
+            "--context LIST": "Tokens in the cache: 4k, or 1k,4k,16k for a table by context. Default: 256.",
+            "--seconds S": "How long to time forwards. Default: 20.",
+        },
+        ACCEPTANCE: {
+            "--alpha A": "Run loops in which each draft token is accepted with probability A.",
+            "--acceptance-from RUN": "The same, with the acceptance by draft position of a run.",
+        },
+        options.MACHINE: {"--dtype NAME": "auto, float32, bfloat16 or float16. Default: auto."},
+    },
+)
+def bench(**params: Any) -> None:
+    """Time forwards on this machine and predict the speedup by alpha and K; no task is run.
+
+    Example: spsbench bench --pair mini --k 1..8 --seconds 10
+    """
+    bench_pair(params)
+
+
+_LENGTH = re.compile(r"(?P<number>\d+)(?P<k>[kK]?)", re.ASCII)
+
+
+def lengths(text: str | None, default: int) -> tuple[int, ...]:
+    """``1k,4k,16384`` as numbers of tokens, ascending and each once; k stands for 1,024."""
+    if text is None:
+        return (default,)
+    matches = [_LENGTH.fullmatch(part.strip()) for part in text.split(",")]
+    found = [int(match["number"]) * (1024 if match["k"] else 1) for match in matches if match is not None]
+    if len(found) < len(matches) or min(found) < 1:
+        remedy = "Give 256, 4k or 1k,4k,16k."
+        raise UsageError(f"it must be numbers of tokens from 1, got {text}.", flag="--context", remedy=remedy)
+    return tuple(sorted(set(found)))
+
+
+def sizes(text: str | None) -> tuple[int, ...]:
+    """``1,2,4,8`` ascending and each once; nothing where nothing was typed."""
+    from spsbench.config.models import MAX_BATCH
+
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    found = {int(part) if part.isascii() and part.isdigit() else 0 for part in parts}
+    if not all(1 <= size <= MAX_BATCH for size in found):
+        why = f"it must be whole numbers from 1 to {MAX_BATCH}, got {text}."
+        raise UsageError(why, flag="--batch", remedy="Give one (8) or a list (1,2,4,8).")
+    return tuple(sorted(found))
+
+
+def bench_pair(params: Mapping[str, Any]) -> None:
+    """Measure a pair, real or of random weights, and print what it can gain."""
+    random_weights = params["target_config"] is not None or params["draft_config"] is not None
+    quiet: bool = params["quiet"]
+    asked = _asked(params, random_weights=random_weights)
+    threads = values.threads(params["threads"])
+    from spsbench.base.environment import describe_environment
+    from spsbench.models.device import Gpu, resolve_device
+    from spsbench.models.hf_errors import quiet_libraries
+    from spsbench.models.memory import suitable_threads
+    from spsbench.parts.whatif.commands.screen import bench_screen
+
+    asked = replace(asked, acceptance=_acceptance(params))
+    device = resolve_device(params["device"] or "auto")
+    say_if_busy(quiet=quiet)
+    say("Checking the models", quiet=quiet)
+    quiet_libraries()
+    models = (_random if random_weights else _named)(params, asked, device)
+    _require_room(models, asked, device)
+    if models.fallback is not None:
+        say(f"The forwards run over torch: {models.fallback}", quiet=quiet)
+    target = models.load("target", threads, None)
+    threads = threads or suitable_threads(target.parameters)
+    draft = models.load("draft", threads, target)
+    if device.type == "cpu":
+        import torch
+
+        torch.set_num_threads(threads)
+    say(f"Timing forwards after {', '.join(map(str, asked.contexts))} tokens of context", quiet=quiet)
+    if asked.batches:
+        from spsbench.parts.whatif.bench.batches import study_batches as study
+    else:
+        from spsbench.parts.whatif.bench.study import study
+    facts = {
+        role: {
+            "name": models.names[role],
+            "model_type": model.config.model_type,
+            "parameters": model.parameters,
+            "dtype": model.weights,
+            "backend": model.backend,
+            "random_weights": random_weights,
+        }
+        for role, model in (("target", target), ("draft", draft))
+    } | {"device": str(device), **study(target, draft, asked), "environment": describe_environment()}
+    if (gpu := Gpu.of(device)) is not None:
+        facts |= {"gpu": gpu.facts | {"now": gpu.state()}}
+    present(lambda: facts, lambda: bench_screen(facts), json=params["json"], quiet=quiet)
+
+
+def _asked(params: Mapping[str, Any], *, random_weights: bool) -> BenchConfig:
+    """What was typed, without the acceptance; whatever can be refused before torch is imported is."""
+    from spsbench.parts.whatif.bench import BenchConfig
+    from spsbench.store.opening import read_run
+
+    # Random weights give almost even rows, whose nucleus is most of the vocabulary: no model's work.
+    sampling = SamplingParams(temperature=0.1 if random_weights else 1.0, top_p=0.95)
+    ks = values.lookaheads(params["k"] or "1..8")
+    budget_s = values.number(params["seconds"], "--seconds", 0.01, 20.0)
+    seed = values.seed(params["seed"])
+    values.float_dtype(params["dtype"], "--dtype")
+    contexts = lengths(params["context"], 256)
+    batches = sizes(params["batch"])
+    if batches and len(contexts) > 1:
+        raise UsageError("batches are measured at one context.", flag="--context", remedy="Give one number.")
+    alpha, run = params["alpha"], params["acceptance_from"]
+    if alpha is not None or run is not None:
+        if len(contexts) > 1:
+            raise UsageError(
+                "loops with synthetic acceptance run at one context.",
+                flag="--context",
+                remedy="Give one number, or leave --alpha and --acceptance-from out.",
+            )
+        values.between(alpha, "--alpha", 0, 1, 0.8)
+        if run is not None:
+            read_run(run, "--acceptance-from")
+    values.require_machine(params)
+    if not random_weights:
+        _pair(params)
+    for name in ("target_config", "draft_config"):
+        if random_weights and params[name] is None:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError("it is missing.", flag=flag, remedy="Give both configurations.")
+    return BenchConfig(ks, contexts, budget_s, sampling, None, seed, batches)
+
+
+def _acceptance(params: Mapping[str, Any]) -> SyntheticAcceptance | None:
+    from spsbench.parts.whatif.bench.forced import SyntheticAcceptance, acceptance_of
+    from spsbench.store import RunStore
+
+    run: Path | None = params["acceptance_from"]
+    if params["alpha"] is not None:
+        return SyntheticAcceptance([float(params["alpha"])])
+    if run is None:
+        return None
+    with RunStore.open(run) as store:
+        frames = store.frames()
+    found = acceptance_of(frames.arms, frames.loops)
+    if found is None:
+        raise UsageError(
+            f"{run} has no SpS arm whose loops were seen.",
+            flag="--acceptance-from",
+            remedy="Name a run with an sps arm of the engine eager or graphed.",
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class _Models:
+    """Two models that can be loaded; ``load`` takes a role, threads and, for the draft, the target."""
+
+    names: Mapping[str, str]
+    configs: Sequence[Any]
+    weights_bytes: Sequence[int]
+    dtype: str
+    backend: str
+    fallback: str | None
+    load: Callable[[str, int | None, CausalLM | None], CausalLM]
+
+
+def _named(params: Mapping[str, Any], asked: BenchConfig, device: torch.device) -> _Models:
+    """The named pair, or target and draft by themselves."""
+    from spsbench.config.models import chosen_backend
+    from spsbench.models.loading import fetch_weights, load
+    from spsbench.models.memory import require_memory, weight_bytes
+    from spsbench.models.pair import find_pair, pair_backend
+
+    config = _pair(params)
+    source = find_pair(config)
+    dtype = values.float_dtype(params["dtype"], "--dtype")
+    dtype = config.dtype if dtype == "auto" else dtype
+    _require_window(source.context_window, asked, apart=source.target.is_encoder_decoder)
+    backend, fallback = pair_backend(chosen_backend(params["backend"]), source, (dtype, dtype), device)
+    require_memory(source.target, source.draft, (dtype, dtype), device, backend)
+    fetch_weights({"--target": source.target, "--draft": source.draft})
+    models = {"target": source.target, "draft": source.draft}
+    sizes = [weight_bytes(model, dtype, f"--{role}") or 0 for role, model in models.items()]
+
+    def loaded(role: str, threads: int | None, beside: CausalLM | None) -> CausalLM:
+        place = source.vocab_size, f"--{role}", backend, threads, beside
+        return load(models[role], dtype, device, *place)
+
+    names = {role: model.name for role, model in models.items()}
+    configs = [model.config for model in models.values()]
+    return _Models(names, configs, sizes, dtype, backend, fallback, loaded)
+
+
+def _pair(params: Mapping[str, Any]) -> PairConfig:
+    from spsbench.config import ModelRef, PairConfig, load_pair
+    from spsbench.config.files import pair_name
+
+    if (params["target"] is None) != (params["draft"] is None):
+        missing = "--draft" if params["draft"] is None else "--target"
+        raise UsageError("it is missing.", flag=missing, remedy="Give --target and --draft, or --pair.")
+    if params["target"] is None:
+        return load_pair(params["pair"] or "mini")
+    if params["pair"] is not None:
+        remedy = "Leave --pair out, or the two."
+        raise UsageError("--target and --draft are given too.", flag="--pair", remedy=remedy)
+    target, draft = ModelRef(id=params["target"]), ModelRef(id=params["draft"])
+    return PairConfig(name=pair_name(target, draft), target=target, draft=draft)
+
+
+def _random(params: Mapping[str, Any], asked: BenchConfig, device: torch.device) -> _Models:
+    """Models of random weights from two configurations."""
+    from spsbench.config.models import chosen_backend
+    from spsbench.models.causal_lm import context_window, text_config
+    from spsbench.models.loading import (
+        choose_backend,
+        config_not_covered,
+        random_model,
+        read_config,
+        require_room,
+        weights_bytes,
+    )
+
+    dtype = values.float_dtype(params["dtype"], "--dtype")
+    names, flags = (params["target_config"], params["draft_config"]), ("--target-config", "--draft-config")
+    configs = [read_config(name, flag) for name, flag in zip(names, flags, strict=True)]
+    two_sided = {bool(config.is_encoder_decoder) for config in configs}
+    if len(two_sided) > 1:
+        why = "one is an encoder-decoder and the other a decoder alone."
+        raise UsageError(why, flag=flags[1], remedy="Give two configurations of one kind.")
+    _require_window(min(context_window(config) for config in configs), asked, apart=two_sided == {True})
+    require_room(dict(zip(flags, configs, strict=True)), dtype, device)
+    shared = min(text_config(config).vocab_size for config in configs)
+    reasons = [(name, config_not_covered(c, dtype, device)) for name, c in zip(names, configs, strict=True)]
+    backend, fallback = choose_backend(chosen_backend(params["backend"]), reasons, device)
+    roles = ("target", "draft")
+
+    def loaded(role: str, threads: int | None, beside: CausalLM | None) -> CausalLM:
+        own = configs[roles.index(role)]
+        return random_model(own, dtype, device, shared, backend, threads, asked.seed)
+
+    sizes = [weights_bytes(config, dtype) for config in configs]
+    return _Models(dict(zip(roles, names, strict=True)), configs, sizes, dtype, backend, fallback, loaded)
+
+
+def _require_window(window: int, asked: BenchConfig, *, apart: bool) -> None:
+    """``apart``: the context is a source, which does not share a window with what is written."""
+    if apart and len(asked.contexts) > 1:
+        why = "an encoder-decoder reads its source as a whole, so that its cache does not grow by steps."
+        raise UsageError(why, flag="--context", remedy="Give one number.")
+    written = asked.tokens - asked.context
+    most = window if apart else window - written
+    if asked.context > most:
+        raise UsageError(
+            f"{asked.context} tokens and {written} after them are needed, and the models take {window}"
+            f"{' of each' if apart else ''}.",
+            flag="--context",
+            remedy=f"Give at most {max(most, 1)}.",
+        )
+
+
+def _require_room(models: _Models, asked: BenchConfig, device: torch.device) -> None:
+    """Refuse a context that does not fit beside the weights."""
+    import torch
+
+    from spsbench.config.models import ONNXRUNTIME
+    from spsbench.models.memory import DTYPES
+    from spsbench.parts.whatif.bench.study import Held, require_context_room
+
+    held = []
+    for config, size in zip(models.configs, models.weights_bytes, strict=True):
+        own = DTYPES.get(models.dtype) or getattr(config, "dtype", None) or torch.float32
+        held.append(Held(config, size, 4 if models.backend == ONNXRUNTIME else int(own.itemsize)))
+    whole = asked.acceptance is not None
+    require_context_room(held, asked.context, asked.tokens, device, whole=whole)

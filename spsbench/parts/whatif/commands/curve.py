@@ -1,0 +1,185 @@
+"""``spsbench replay --curve``: the screen, the JSON, and the files that others inject."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.cli.console import present, say
+from spsbench.parts.whatif.curve import WITHIN, AcceptanceCurve, Point, ReadText, by_category
+from spsbench.report.tables import Table, left, right
+from spsbench.report.wording import counted, interval
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from spsbench.parts.whatif.replay.reading import Replayed
+    from spsbench.parts.whatif.replay.study import Sought
+    from spsbench.parts.whatif.replay.texts import Written
+
+NAME = "acceptance"
+_QUANTILES = ("p50", "p90", "p99")
+_HEAVY = 0.1
+"""Share of the tokens: where one prompt has more, resampling prompts says little of the next ones."""
+
+
+def curves_of(
+    written: Written, replayed: Mapping[Sought, Replayed], rules: Sequence[str], ks: Sequence[int]
+) -> Iterator[AcceptanceCurve]:
+    """Every drafter under every rule, over all texts and by category."""
+    from spsbench.base.axes import BLOCK, MODIFIED_REJECTION
+
+    for sought, own in replayed.items():
+        texts = [
+            ReadText(text.name, text.category, found.ratios, found.drafted)
+            for text, found in zip(written.texts, own.forced, strict=True)
+        ]
+        for rule in sought.rules or rules:
+            name = sought.name if rule == MODIFIED_REJECTION else f"{sought.name}, {rule}"
+            yield from by_category(name, texts, ks, block=rule == BLOCK)
+
+
+def show(
+    title: str, curves: Sequence[AcceptanceCurve], params: Mapping[str, Any], *, synthetic: bool = False
+) -> None:
+    """Print the curves, and write figure, YAML and JSON where ``--out`` names a folder."""
+    facts = {"source": title, "synthetic": synthetic, "curves": [curve_facts(each) for each in curves]}
+    if params["out"]:
+        _write(params["out"], title, curves, facts, synthetic=synthetic)
+        say(f"Wrote {NAME}.yaml, .json, .svg, .png and .pdf to {params['out']}", quiet=params["quiet"])
+    present(lambda: facts, lambda: _screen(title, curves), json=params["json"], quiet=params["quiet"])
+
+
+def curve_facts(found: AcceptanceCurve) -> dict[str, Any]:
+    """All of a curve, for JSON; ``synthetic_acceptance_rates`` as vLLM takes them."""
+    return {
+        "name": found.name,
+        "category": found.category or None,
+        "prompts": found.prompts,
+        "texts": found.texts,
+        "tokens": found.tokens,
+        "autocorrelation": {str(lag): value for lag, value in found.correlation.items()},
+        f"prompts_for_{WITHIN:g}": found.needed,
+        "heaviest_prompt": found.heaviest,
+        "points": [
+            {
+                "k": point.k,
+                "acceptance_length": asdict(point.length),
+                "synthetic_acceptance_rates": list(point.rates),
+                "variance": point.variance,
+                "variance_by_mean": point.mean_variance,
+                "loops_per_100_tokens": {
+                    name: dict(zip(_QUANTILES, values, strict=True))
+                    for name, values in asdict(point.tail).items()
+                },
+            }
+            for point in found.points
+        ],
+    }
+
+
+def _screen(title: str, curves: Sequence[AcceptanceCurve]) -> RenderableType:
+    from rich.console import Group
+
+    parts: list[RenderableType] = [title]
+    for found in curves:
+        parts += ["", _heading(found), "", _table(found).as_rich(), "", *_sentences(found)]
+    if any(found.needed for found in curves):
+        parts += ["", "Of each table the intervals hold at once, over prompts."]
+    return Group(*parts)
+
+
+def _heading(found: AcceptanceCurve) -> str:
+    return f"{_label(found)}: {counted(found.prompts, 'prompt')}, {found.tokens:,} tokens"
+
+
+def _table(found: AcceptanceCurve) -> Table:
+    rows, before = [], 1.0
+    for point in found.points:
+        tail = [f"{each[-1]:.1f}" for each in (point.tail.true, point.tail.by_rates, point.tail.by_mean)]
+        step = f"{point.length.estimate - before:+.3f}"
+        rows.append([str(point.k), interval(point.length), step, *tail])
+        before = point.length.estimate
+    titles = ("tokens/loop [95%]", "step", "P99 loops/100", "by rates", "by mean")
+    return Table([left("K"), *map(right, titles)], rows)
+
+
+def shortfall(point: Point) -> tuple[float, float]:
+    """By how much of it the P99 of loops is too low where the distribution, or the mean, is injected."""
+    true, rates, mean = (each[-1] for each in (point.tail.true, point.tail.by_rates, point.tail.by_mean))
+    return 1 - rates / true, 1 - mean / true
+
+
+def _sentences(found: AcceptanceCurve) -> Iterator[str]:
+    worst = max(found.points, key=lambda point: shortfall(point)[1])
+    rates, mean = shortfall(worst)
+    yield (
+        f"Mean alone injected, at K={worst.k}: drafts kept a loop vary by {worst.mean_variance:.2f}, not "
+        f"{worst.variance:.2f}; P99 of loops {_off(mean)}, {_off(rates)} with the whole distribution."
+    )
+    if found.correlation:
+        told = ", ".join(f"{value:+.2f} at {lag}" for lag, value in found.correlation.items())
+        yield f"Autocorrelation of acceptance, by tokens apart: {told}."
+    if found.needed is None:
+        yield f"Too few prompts for an interval: {found.prompts}."
+    else:
+        yield f"For ±{WITHIN:g} tokens at every K: about {counted(found.needed, 'prompt')} like these."
+    if found.heaviest > _HEAVY:
+        yield (
+            f"One prompt has {found.heaviest:.0%} of the tokens: other prompts may lie outside of these "
+            "intervals."
+        )
+
+
+def _off(share: float) -> str:
+    return f"{abs(share):.0%} too {'low' if share >= 0 else 'high'}"
+
+
+def _write(
+    folder: Path, title: str, curves: Sequence[AcceptanceCurve], facts: Mapping[str, Any], *, synthetic: bool
+) -> None:
+    from spsbench.base.files import make_folder, replacing
+    from spsbench.report.figures.curve import acceptance
+    from spsbench.report.figures.style import save
+
+    make_folder(folder, "--out")
+    lines = {_label(found): {point.k: point.length for point in found.points} for found in curves}
+    caption = "All K from one reading of the same texts; bands are 95% intervals that hold at once."
+    save(acceptance(lines, title, synthetic=synthetic, caption=caption), folder)
+    for ending, text in (("json", json.dumps(facts, indent=2) + "\n"), ("yaml", _yaml(title, curves))):
+        with replacing(folder / f"{NAME}.{ending}", folder) as new:
+            new.write(text.encode())
+
+
+def _label(found: AcceptanceCurve) -> str:
+    return f"{found.name}, {found.category}" if found.category else found.name
+
+
+def _yaml(title: str, curves: Sequence[AcceptanceCurve]) -> str:
+    """Means as InferenceX's golden files have them, and the distribution as vLLM takes it."""
+
+    def by_k(told: Callable[[Point], str]) -> Iterator[str]:
+        for found in curves:
+            yield f"  {json.dumps(_label(found), ensure_ascii=False)}:"
+            yield from (f"    {point.k}: {told(point)}" for point in found.points)
+
+    def mean(point: Point) -> str:
+        own = point.length
+        ends = "" if own.low is None else f"  # [{own.low:.3f}, {own.high:.3f}]"
+        return f"{own.estimate:.3f}{ends}"
+
+    lines = [
+        f"# {title}",
+        "# Tokens per loop, the target's own token included, by num_speculative_tokens;",
+        "# with 95% intervals over prompts that hold at once for all K of a curve.",
+        "acceptance_length:",
+        *by_k(mean),
+        "# The chance that a loop keeps its first draft, the first two, ...: vLLM's --speculative-config",
+        '# {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [...]}.',
+        "synthetic_acceptance_rates:",
+        *by_k(lambda point: f"[{', '.join(f'{rate:.4f}' for rate in point.rates)}]"),
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,202 @@
+"""``spsbench replay FILE --explain``: which definition a tool's number has, the others, and what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from spsbench.base.records import Interval
+from spsbench.cli.console import present
+from spsbench.law.theory import alpha_iid
+from spsbench.report.tables import Table, left, right
+from spsbench.report.wording import counted, interval
+from spsbench.stats.bootstrap import interval_of_mean, pooled_ratio
+from spsbench.store.foreign import Counts, Found
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_FEWEST = 8
+"""Requests, for an interval."""
+
+
+class Definition(NamedTuple):
+    """One number that is called acceptance; ``by``: who calls it so."""
+
+    name: str
+    formula: str
+    by: str
+    value: Interval | None
+
+
+def _ratio(pairs: Sequence[tuple[float, float]]) -> Interval | None:
+    """One sum over another, with an interval over requests where there are enough."""
+    over, under = np.array(pairs, np.float64).reshape(-1, 2).T
+    if not under.sum():
+        return None
+    if len(pairs) >= _FEWEST and over.sum():
+        return pooled_ratio(over, under)
+    return Interval(float(over.sum() / under.sum()), None, None)
+
+
+def kept_shares(counts: Sequence[Counts]) -> list[float]:
+    """The share of loops that kept 1, 2, ... drafts or more; empty where it is not known."""
+    if all(each.kept for each in counts):
+        longest = max((len(each.kept) for each in counts), default=0)
+        kept = np.sum([np.pad(each.kept, (0, longest - len(each.kept))) for each in counts], axis=0)
+        shares: list[float] = (1.0 - np.cumsum(kept)[:-1] / kept.sum()).tolist()
+        return shares
+    return list(counts[0].rates) if len(counts) == 1 else []
+
+
+def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
+    """Every definition that these counts give, the usual one first."""
+    looped = [(each, each.loops) for each in counts if each.loops]
+    own = _ratio([(each.accepted + loops, loops) for each, loops in looped])
+    first = kept_shares(counts)[:1]
+    every = [
+        Definition("tokens per loop", "1 + accepted/loops", "vLLM, InferenceX", own),
+        Definition(
+            "accepted drafts/loop",
+            *("accepted/loops", "TensorRT-LLM, forced"),
+            _ratio([(each.accepted, loops) for each, loops in looped]),
+        ),
+        Definition(
+            "share of drafts",
+            *("accepted/drafted", "vLLM in %, llama.cpp"),
+            _ratio([(each.accepted, each.drafted) for each in counts]),
+        ),
+        Definition(
+            "output tokens/loop",
+            *("output tokens/loops", "SGLang accept length"),
+            _ratio([(each.tokens, loops) for each, loops in looped if each.tokens is not None]),
+        ),
+        Definition(
+            "mean of requests",
+            *("mean of tokens/loop", "aiperf's avg"),
+            interval_of_mean([1 + each.accepted / loops for each, loops in looped])
+            if len(looped) > 1
+            else None,
+        ),
+        Definition(
+            "first draft kept",
+            *("kept 1 or more/loops", "vLLM position 0"),
+            Interval(first[0], None, None) if first else None,
+        ),
+    ]
+    if own is not None and k:
+        alpha = alpha_iid(own.estimate, k)
+        every += [
+            Definition("r'", f"tokens per loop/{k + 1}", "Chen et al. 2023", own.over(k + 1)),
+            Definition("alpha", "if all places alike", "Leviathan et al. 2022", Interval(alpha, None, None)),
+        ]
+    return [each for each in every if each.value is not None]
+
+
+def shape(curve: Mapping[int, float]) -> dict[int, str]:
+    """Where a curve of two decimals falls, or steps more than before, by more than rounding.
+
+    Over one set of texts it never falls, where what is accepted does not depend on where a loop began: a
+    longer draft from an earlier place ends no earlier. Its steps may grow, which few texts make them do.
+    Rounding keeps an order, so that a fall of 0.01 is one; it can make a step that grows by 0.02.
+    """
+    hundredths = {0: 100} | {k: round(100 * length) for k, length in curve.items()}
+    steps = {k: hundredths[k] - hundredths[k - 1] for k in curve if k - 1 in hundredths}
+    grows = {k: "step grows" for k, step in steps.items() if k - 1 in steps and step > steps[k - 1] + 2}
+    return grows | {k: "falls" for k, step in steps.items() if step < 0}
+
+
+def explain(path: Path, found: Found, params: Mapping[str, Any]) -> None:
+    """Print what a file says, and what it cannot say."""
+    categories = list(dict.fromkeys(each.category for each in found.counts))
+    groups = {"": found.counts}
+    if len(categories) > 1:
+        groups |= {
+            name or "none": [each for each in found.counts if each.category == name] for name in categories
+        }
+    told = {name: definitions(counts, found.k) for name, counts in groups.items() if counts}
+    facts = {
+        "file": str(path),
+        "format": found.form.name,
+        "model": next(filter(None, found.models), None),
+        "k": found.k,
+        "requests": len(found.counts),
+        "skipped": found.skipped,
+        "definitions": {
+            name or "all": [each._asdict() | {"value": asdict(each.value)} for each in rows if each.value]
+            for name, rows in told.items()
+        },
+        "kept": kept_shares(found.counts) if found.counts else [],
+        "published": {
+            name: {"acceptance_length": curve, "shape": shape(curve)}
+            for name, curve in found.published.items()
+        },
+        "says": found.form.says,
+        "silent": found.form.silent,
+    }
+    present(lambda: facts, lambda: _screen(found, told), json=params["json"], quiet=params["quiet"])
+
+
+def _screen(found: Found, told: Mapping[str, Sequence[Definition]]) -> RenderableType:
+    from rich.console import Group
+
+    model = next(filter(None, found.models), None)
+    about = [found.form.name, model, f"K={found.k}" if found.k else None]
+    count = counted(len(found.counts), "count") if len(found.counts) == 1 else f"{len(found.counts)} requests"
+    parts: list[RenderableType] = [", ".join(filter(None, [*about, count if found.counts else None]))]
+    if "" in told:
+        rows = [[each.name, interval(each.value), each.formula, each.by] for each in told[""] if each.value]
+        columns = [left("definition"), right("value [95%]"), left("from"), left("so called by")]
+        parts += ["", Table(columns, rows).as_rich()]
+        if kept := kept_shares(found.counts):
+            parts += ["", _positions(kept).as_rich()]
+    if len(told) > 1:
+        names = list(dict.fromkeys(each.name for rows in told.values() for each in rows))[:3]
+        by = {group: {each.name: each.value for each in rows} for group, rows in told.items() if group}
+        cells = [
+            [group, *("" if (value := own.get(name)) is None else interval(value) for name in names)]
+            for group, own in by.items()
+        ]
+        parts += ["", Table([left("category"), *map(right, names)], cells).as_rich()]
+    for name, curve in found.published.items():
+        parts += ["", name, "", _published(curve).as_rich()]
+    parts += ["", *_sentences(found), f"It says: {found.form.says}", f"It cannot say: {found.form.silent}"]
+    return Group(*parts)
+
+
+def _positions(kept: Sequence[float]) -> Table:
+    before = [1.0, *kept]
+    rows = [
+        [str(place), f"{share:.3f}", f"{share / above:.3f}" if above else ""]
+        for place, (share, above) in enumerate(zip(kept, before, strict=False), start=1)
+    ]
+    return Table([left("draft"), right("kept, of loops"), right("of those that kept the one before")], rows)
+
+
+def _published(curve: Mapping[int, float]) -> Table:
+    odd = shape(curve)
+    rows = []
+    for k, length in curve.items():
+        step = f"{length - curve.get(k - 1, 1.0):+.2f}" if k - 1 in {0, *curve} else ""
+        rows.append([str(k), f"{length:.2f}", step, odd.get(k, "")])
+    return Table([left("K"), right("tokens/loop"), right("step"), left("")], rows)
+
+
+def _sentences(found: Found) -> Iterator[str]:
+    marks = [shape(curve) for curve in found.published.values()]
+    falling, growing = (sum(what in each.values() for each in marks) for what in ("falls", "step grows"))
+    if falling:
+        yield (
+            f"{falling} of {len(marks)} curves fall somewhere: over one set of texts none does, unless "
+            "drafts depend on K."
+        )
+    if growing:
+        yield f"{growing} of {len(marks)} have a step that grows by more than rounding, which few texts do."
+    if any(each.loops is None for each in found.counts):
+        yield "Loops are not counted in it: tokens per loop do not follow."
+    for what, count in {**found.skipped, **found.odd}.items():
+        yield f"{counted(count, 'request')} {what}."

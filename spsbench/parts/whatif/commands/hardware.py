@@ -1,0 +1,190 @@
+"""``spsbench advise --hardware``: PREDICTED speedups on an accelerator that is not here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.plugins import unknown
+from spsbench.base.records import Interval
+from spsbench.cli import values
+from spsbench.cli.console import out, present
+from spsbench.config.together import is_given
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from spsbench.parts.whatif.hardware.roofline import Accelerator, Models
+
+_TAKEN = "hardware target_config draft_config curve alpha batch context k drafter format dtype json quiet"
+_ACCEPTANCE = "Give --curve FILE, which `spsbench replay --curve --out DIR` writes, or --alpha A."
+
+
+def show(params: Mapping[str, Any]) -> None:
+    """Print the prediction; no model is loaded."""
+    from spsbench.models.downloads import configuration
+    from spsbench.parts.whatif.commands.bench import lengths, sizes
+    from spsbench.parts.whatif.hardware.decoder import Decoder, read_decoder
+    from spsbench.parts.whatif.hardware.roofline import accelerators
+
+    if other := next(
+        (name for name in params if name not in _TAKEN.split() and is_given(params[name])), None
+    ):
+        why = f"{params[other]}: nothing is run or read for hardware that is not here."
+        raise UsageError(why, flag=f"--{other.replace('_', '-')}", remedy="Leave it out.")
+    if params["format"] not in (None, "vllm"):
+        raise UsageError("only vllm takes K by batch size.", flag="--format", remedy="Give vllm.")
+    if params["dtype"] not in (None, "auto", "bfloat16", "float16"):
+        raise UsageError(f"{params['dtype']} is not modelled.", flag="--dtype", remedy="Give bfloat16.")
+    asked, contexts = sizes(params["batch"]) or (1, 8, 64), lengths(params["context"], 1024)
+    if params["hardware"] not in accelerators():
+        raise unknown(params["hardware"], accelerators(), "--hardware")
+    machine, models = accelerators()[params["hardware"]], list[Decoder]()
+    for flag, name in (("--target-config", "target_config"), ("--draft-config", "draft_config")):
+        if params[name] is None:
+            raise UsageError(
+                "it is missing.", flag=flag, remedy="Give a config.json, its folder or a hub id."
+            )
+        path: Path = params[name]
+        if not path.exists() and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.json)", str(path)):
+            path = configuration(str(path), flag)
+        models.append(read_decoder(path, flag))
+    tokens = _tokens(params)
+    tables = [_table(machine, (models[0], models[1]), tokens, asked, context) for context in contexts]
+    facts = {
+        "predicted": True,
+        "hardware": machine.model_dump(),
+        "parameters": {"target": models[0].parameters, "draft": models[1].parameters},
+        "tokens_per_loop": {str(k): asdict(each) for k, each in tokens.items()},
+        "tables": tables,
+    }
+    if params["format"]:
+        facts["vllm"] = _vllm(machine, tables[0], params["draft_config"])
+        if not params["json"]:
+            out(quiet=params["quiet"]).print(facts["vllm"], soft_wrap=True, markup=False)
+            return
+    present(lambda: facts, lambda: _screen(machine, tables), json=params["json"], quiet=params["quiet"])
+
+
+def _tokens(params: Mapping[str, Any]) -> dict[int, Interval]:
+    """Tokens per loop by K, of a curve or of one alpha at every place."""
+    ks = values.lookaheads(params["k"] or "1..8")
+    if params["alpha"] is not None:
+        if params["curve"] is not None:
+            raise UsageError("--curve is given too.", flag="--alpha", remedy="Leave one of the two out.")
+        alpha = values.between(params["alpha"], "--alpha", 0, 1, 0.8)
+        return {k: Interval(sum(alpha**place for place in range(k + 1)), None, None) for k in ks}
+    if params["curve"] is None:
+        raise UsageError("no prompts are read, so acceptance is unknown.", flag="--curve", remedy=_ACCEPTANCE)
+    own = _curve(params["curve"], params["drafter"])
+    missing = [str(k) for k in ks if k not in own]
+    if len(missing) == len(ks) or (missing and params["k"]):
+        raise UsageError(f"{params['curve']} has no K = {', '.join(missing)}.", flag="--k")
+    return {k: own[k] for k in ks if k in own}
+
+
+def _curve(path: Path, drafter: str | None) -> dict[int, Interval]:
+    """The drafter's curve over all texts: ``model``, or the only one, where none is named."""
+    from spsbench.config.files import read_yaml
+    from spsbench.store.foreign import documents
+
+    values.readable(path, "--curve", _ACCEPTANCE)
+    curves: dict[str, dict[int, Interval]] = {}
+    try:
+        if path.suffix == ".json":
+            for one in next(row for _, row in documents(path, "--curve"))["curves"]:
+                points = {int(point["k"]): Interval(**point["acceptance_length"]) for point in one["points"]}
+                curves |= {} if one["category"] else {one["name"]: points}
+        else:
+            for name, means in read_yaml(path, "--curve")["acceptance_length"].items():
+                curves[name] = {int(k): Interval(float(mean), None, None) for k, mean in means.items()}
+        name = drafter or ("model" if "model" in curves else "".join(curves))
+        if curves and name not in curves:
+            raise unknown(drafter or "one of several", curves, "--drafter")
+        if wrong := [k for k, each in curves[name].items() if not 1 <= each.estimate <= k + 1]:
+            raise ValueError(f"K={wrong[0]} without 1 to K+1 tokens")
+    except (StopIteration, KeyError, TypeError, ValueError, AttributeError) as problem:
+        why = f"{path} is not a curve: {problem!r}."
+        raise UnavailableError(why, flag="--curve", remedy=_ACCEPTANCE) from problem
+    return curves[name]
+
+
+def _table(
+    machine: Accelerator, models: Models, tokens: Mapping[int, Interval], asked: Sequence[int], context: int
+) -> dict[str, Any]:
+    """All that is predicted at one length of the context, by K and batch size."""
+    import numpy as np
+
+    from spsbench.config.models import MAX_BATCH
+    from spsbench.parts.whatif.hardware.roofline import Band, fitting, speedups
+
+    most = min(fitting(machine, models, context), MAX_BATCH)
+    if most < 1:
+        why = f"{machine.title} does not hold both models and {context:,} tokens."
+        raise UsageError(why, flag="--hardware", remedy="Choose one with more memory.")
+    batch = np.arange(1.0, most + 1)
+    bands = speedups(machine, models, tokens, batch, context)
+    gains = [np.ones(most), *(band.estimate for band in bands.values())]
+    chosen = [(0, *bands)[place] for place in np.argmax(gains, axis=0)]
+    runs = [[size + 1 for size in own] for _, own in groupby(range(most), chosen.__getitem__)]
+    ends = (np.max(each, axis=0) for each in zip(*map(astuple, bands.values()), strict=True))
+    every = {str(k): band for k, band in bands.items()} | {"best": Band(*ends)}
+    shown = [size for size in asked if size <= most]
+    return {
+        "context": context,
+        "sequences": most,
+        "too_large": [size for size in asked if size > most],
+        "predicted_speedup": {
+            k: {size: [float(end[size - 1]) for end in astuple(band)] for size in shown}
+            for k, band in every.items()
+        },
+        "slower_than_ars_from": {k: band.slower_from(batch) for k, band in every.items()},
+        "k_by_batch": [[run[0], run[-1], chosen[run[0] - 1]] for run in runs],
+    }
+
+
+def _vllm(machine: Accelerator, table: Mapping[str, Any], draft: Path) -> str:
+    by_batch, told = table["k_by_batch"], []
+    name = str(draft)
+    if draft.suffix == ".json":  # of a model that is somewhere else
+        name = "DRAFT_MODEL"
+        told = [f"# {name}: the model that {draft} is the configuration of."]
+    config = {"method": "draft_model", "model": name, "num_speculative_tokens": max(k for *_, k in by_batch)}
+    if not config["num_speculative_tokens"]:
+        return f"# vllm: no speculation; none is PREDICTED to be faster on {machine.title}."
+    config["num_speculative_tokens_per_batch_size"] = by_batch
+    what = f"{machine.title}, context {table['context']:,}, up to {table['sequences']:,} sequences"
+    told = [f"# K by batch size PREDICTED for {what}: not measured.", *told]
+    return "\n".join([*told, f"--speculative-config '{json.dumps(config)}'"])
+
+
+def _screen(machine: Accelerator, tables: Sequence[Mapping[str, Any]]) -> RenderableType:
+    from rich.console import Group
+
+    from spsbench.report.tables import Table, left, right
+    from spsbench.report.wording import interval
+
+    parts: list[RenderableType] = [f"PREDICTED, not measured: {machine.title}, 16-bit weights."]
+    for table in tables:
+        most, slower, rows = table["sequences"], "", []
+        for k, own in table["predicted_speedup"].items():  # the best K is the last row
+            first, low, high = (each or f">{most}" for each in table["slower_than_ars_from"][k].values())
+            slower = f"{first}" if first == low == high else f"{first} [{low}, {high}]"
+            rows.append([k, *(interval(Interval(*each)) for each in own.values()), slower])
+        columns = [left("K"), *(right(f"batch {size}") for size in own), right("ArS from")]
+        told = f"Context {table['context']:,}, up to {most:,} sequences: SpS is slower than ArS from batch"
+        parts += ["", f"{told} {slower} at the best K.", "", Table(columns, rows).as_rich()]
+        if gone := ", ".join(map(str, table["too_large"])):
+            parts.append(f"Not shown, they do not fit with their caches: batch {gone}.")
+    figures = ("bandwidth", machine.bandwidth), ("compute", machine.compute), ("floor", machine.floor)
+    lent = ", ".join(f"{name} of {figure.borrowed}" for name, figure in figures if figure.borrowed)
+    if lent:
+        parts += ["", f"Not measured on it, borrowed with a wider band: {lent}."]
+    parts += ["", "[]: all ends of the published figures, not 95%; their sources are in --json."]
+    return Group(*parts)

@@ -1,0 +1,151 @@
+"""``spsbench run --engine openai:URL --concurrency LIST``: servers under load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.base.errors import IncompleteError, UnavailableError, UsageError
+from spsbench.cli.console import hint, present, say
+from spsbench.cli.values import concurrencies
+
+if TYPE_CHECKING:
+    from spsbench.base.protocol import Ask
+    from spsbench.config import RunConfig
+    from spsbench.runner import Plan
+
+
+def measure_load(params: Mapping[str, Any]) -> None:
+    from spsbench.parts.whatif.load.measure import server_names
+
+    in_flight = concurrencies(params["concurrency"])
+    names = server_names(params["engine"] or "")
+    config = _config(params)
+    quiet: bool = params["quiet"]
+    from rich.console import Group
+
+    from spsbench.base.environment import describe_environment
+    from spsbench.base.files import write_json, write_text
+    from spsbench.parts.whatif.load.measure import measure
+    from spsbench.parts.whatif.load.summary import page, sentences, summarised, table, waves_of
+    from spsbench.runner import plan
+    from spsbench.runner.plan import require_decoder
+
+    ready = plan(config, loads=False)
+    if (recommendation := ready.recommendation()) is not None:
+        hint(recommendation, quiet=quiet)
+    require_decoder(ready.source, "a server")
+    asks, seed = _asks(ready), ready.config.seed
+    with _room(params["out"], ready) as directory:
+        loaded = measure(
+            names, asks, ready.samples, in_flight, seed, _RunTexts(ready), lambda text: say(text, quiet=quiet)
+        )
+    about = {
+        "task": ready.label(),
+        "prompts": len(ready.prompts),
+        "max_new_tokens": ready.max_new_tokens,
+        "sampling": asdict(asks[0].sampling),
+        "seed": seed,
+        "environment": describe_environment(),
+    }
+    found = summarised(loaded, about)
+    write_json(directory / "load.json", found | {"waves": waves_of(loaded)})
+    write_text(directory / "load.md", page(loaded, f"{ready.label()}: servers under load"))
+    present(
+        lambda: found,
+        lambda: Group(table(loaded).as_rich(), "", *sentences(loaded)),
+        json=params["json"],
+        quiet=quiet,
+    )
+    say(f"Everything is in {directory}", quiet=quiet)
+    readings = [reading for wave in loaded.waves for reading in wave.readings]
+    failed = [reading for reading in readings if reading.error is not None]
+    if len(failed) == len(readings):
+        raise UnavailableError(f"every request failed, the last: {failed[-1].error}.", flag="--engine")
+    if loaded.ended is not None:
+        raise UnavailableError(f"the measurement ended early: {loaded.ended}", flag="--engine")
+    if failed:
+        why = f"{len(failed)} of {len(readings)} requests failed, the last: {failed[-1].error}."
+        raise IncompleteError(why, remedy="load.json has them all.")
+
+
+@contextmanager
+def _room(out: Path | None, ready: Plan) -> Iterator[Path]:
+    """An empty directory, made before anything is measured; it goes again if nothing was."""
+    from spsbench.base.files import unwritable
+    from spsbench.base.paths import results_dir
+    from spsbench.store import fresh_directory
+
+    try:
+        directory = out or fresh_directory(results_dir(), "load", ready.config.pair.name)
+        directory.mkdir(parents=True, exist_ok=True)
+        holds = next(directory.iterdir(), None)
+    except OSError as problem:
+        raise unwritable(out or results_dir(), problem, "--out") from problem
+    if holds is not None:
+        raise UsageError(f"{directory} is not empty.", flag="--out", remedy="Name a new directory.")
+    try:
+        yield directory
+    except BaseException:
+        with suppress(OSError):
+            directory.rmdir()
+        raise
+
+
+def _config(params: Mapping[str, Any]) -> RunConfig:
+    """Of the prompts, as a run would have them; no model is loaded."""
+    from spsbench.cli.settings import read_settings, require_possible
+    from spsbench.engines.arms import refuse_beams
+
+    given = dict(params)
+    del given["processes"], given["concurrency"]
+    given |= {"engine": None, "arms": "ars", "no_score": True, "no_proof": True}
+    if given["target"] is not None and given["draft"] is None:
+        given["draft"] = given["target"]  # only the target's tokenizer is asked
+    config = read_settings(given)
+    refuse_beams(config, "load on servers")
+    require_possible(config)
+    return config
+
+
+def _asks(ready: Plan) -> list[Ask]:
+    from spsbench.base.protocol import Ask
+    from spsbench.parts.external.engine import ids_that_end, sampling_of, stop_characters
+
+    samplings = {arm.sampling for arm in ready.arms}
+    if len(samplings) > 1:
+        remedy = "Name one of them."
+        raise UsageError("servers are measured under one sampling.", flag="--sampling", remedy=remedy)
+    sampling, tokenizer = sampling_of(samplings.pop()), ready.source.tokenizer
+    stop = () if ready.config.fixed_length else ready.stop
+    ends = [] if ready.config.fixed_length else ids_that_end(stop, tokenizer, tokenizer.size)
+    characters = list(stop_characters(stop))
+    return [
+        Ask(list(prompt.ids), ready.max_new_tokens, ends, characters, sampling) for prompt in ready.prompts
+    ]
+
+
+class _RunTexts:
+    """The target's tokenizer for servers of text alone, and the prompts for those that have chat alone."""
+
+    def __init__(self, ready: Plan) -> None:
+        from spsbench.tasks.prompts import MESSAGES
+
+        self._tokenizer = ready.source.tokenizer
+        asked = {example.example_id: example.fields.get(MESSAGES) for example in ready.data.examples}
+        self._messages: dict[tuple[int, ...], list[dict[str, str]]] = {
+            prompt.ids: asked.get(prompt.example_id) or [{"role": "user", "content": prompt.text}]
+            for prompt in ready.prompts
+        }
+
+    def messages(self, ids: list[int]) -> list[dict[str, str]]:
+        return self._messages[tuple(ids)]
+
+    def text(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids)
+
+    def ids(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, special=False)

@@ -1,0 +1,167 @@
+"""``spsbench replay``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from spsbench.base.axes import FIXED
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.files import make_folder
+from spsbench.cli import options, values
+from spsbench.cli.console import present, say
+from spsbench.cli.options import takes
+from spsbench.cli.values import pairs_of, sought_of, times_of, written_of
+from spsbench.config.together import refuse_together
+from spsbench.parts.audit.command import OF_TEXTS
+from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
+
+
+@takes(
+    "run drafter draft k curve explain tree rule policy sampling budget times out pair target revision "
+    "draft_revision temperature top_p top_k greedy device dtype backend threads",
+    {
+        options.FIRST: {
+            "[RUN]": (
+                "Run directory, texts as JSON lines (as for `audit`), or a file of vllm bench serve, vLLM, "
+                "aiperf, GuideLLM, speed-bench, InferenceX or SpecDecode-Bench. Default: the latest run."
+            ),
+            "--draft MODEL...": "Draft model; may be repeated, to compare several.",
+            "--k LIST": "Lookahead: 4, 2,4 or 1..8. Default: 1..8.",
+            "--curve": (
+                "Acceptance length for every K of --k (default 1..16), its intervals, and what its mean "
+                "leaves out."
+            ),
+            "--explain": (
+                "Of another tool's file: which definition of acceptance its numbers have, and the others."
+            ),
+            "--tree SHAPES": (
+                "Trees beside chains, siblings by depth: 4,2,1 or 4,2,1+2,2. Of drafters model, early-exit, "
+                "quantised."
+            ),
+            "--rule LIST": (
+                "modified-rejection, block; of trees one-hot, sample-and-compare, recursive-rejection, "
+                "traversal. Default: modified-rejection; of trees recursive-rejection."
+            ),
+            "--out DIR": "With --curve: write figure, YAML and JSON there.",
+        },
+        "Times": {
+            "--budget TIME": "Time to spend on timing loops, e.g. 5min; 0 for none. Default: 30.",
+            "--times FILE": "Times of another machine: the output of `spsbench bench --json` there.",
+        },
+        options.SAMPLING: {"--sampling NAME": "The sampling of the run. Default: its first.", **OF_TEXTS},
+    },
+)
+def replay(**params: Any) -> None:
+    """Predict the speedup of any drafter and K from texts that the target has written.
+
+    Example: spsbench replay results/RUN --drafter model,lookup --k 1..8
+    """
+    replay_texts(params["run"], params)
+
+
+def _source(typed: Path | None) -> Path:
+    """The run or file that was typed, or the latest run."""
+    from spsbench.base.paths import results_dir
+    from spsbench.store import latest
+    from spsbench.store.opening import read_run
+
+    source = typed or latest(results_dir())
+    if not source.is_file():
+        read_run(source)
+    return source
+
+
+def _shown(path: Path, params: Mapping[str, Any], k: int) -> bool:
+    """Whether a file was another tool's that was shown without a model."""
+    from spsbench.store.foreign import read, recognised
+
+    form, named = recognised(path, "RUN"), params["target"] is not None or params["pair"] is not None
+    if form is None or (form.samples is not None and named and not params["explain"]):
+        if params["explain"]:
+            remedy = "See docs/replay.md."
+            raise UsageError(f"{path} is of no tool that is known.", flag="--explain", remedy=remedy)
+        return False
+    say(f"Reading {path}", quiet=params["quiet"])
+    found = read(path, form, "RUN")
+    counted = bool(found.counts) and all(each.kept for each in found.counts)
+    if not params["curve"] or params["explain"] or found.published:
+        from spsbench.parts.whatif.commands.explain import explain
+
+        explain(path, found, params)
+        return True
+    if not (counted or found.places):
+        raise UnavailableError(f"{path}, {form.name}, cannot say: {form.silent}", flag="--curve")
+    from spsbench.parts.whatif.commands.curve import show
+    from spsbench.parts.whatif.curve import by_category, of_counts, of_places
+
+    ks = values.lookaheads(params["k"] or f"1..{k}")
+    curves = [each for name, own in of_places(found.places, k).items() for each in by_category(name, own, ks)]
+    if counted:
+        longest = max(len(each.kept) for each in found.counts) - 1
+        curves.append(of_counts(f"K={longest}", found.counts, longest))
+    show(f"{path.name}, {form.name}: acceptance length", curves, params)
+    return True
+
+
+def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
+    """Replay drafters over the ArS texts of a run or a file, or of the latest run."""
+    quiet = params["quiet"]
+    ks = values.lookaheads(params["k"] or ("1..16" if params["curve"] else "1..8"))
+    drafters = values.drafters(params["drafter"] or "model")
+    named = values.policies(params["policy"])
+    shapes = shapes_of(params["tree"])
+    refuse_together("replay", {**params, "tree": shapes})
+    adapting = any(spec.name != FIXED for spec in named)
+    rules, of_trees = values.replayed_rules(params["rule"], under_policies=adapting, trees=bool(shapes))
+    trees = trees_of(drafters, shapes, of_trees)
+    values.seconds(params["budget"], 30.0)
+    values.readable(params["times"], "--times", "Give what `spsbench bench --json` printed.")
+    values.require_machine(params)
+    source = _source(typed)
+    if source.is_file() and _shown(source, params, max(ks)):
+        return
+    from spsbench.parts.whatif.commands.screen import replay_facts, replay_screen
+    from spsbench.parts.whatif.replay.policies import curve, policies_of
+    from spsbench.parts.whatif.replay.study import study
+
+    times = times_of(params, 30.0, drafters)
+    policies = policies_of(named, drafters)
+    if policies is not None:
+        ks = tuple(range(1, max(ks) + 1))
+        if len(params["draft"] or ()) > 1:
+            remedy = "Give --draft once."
+            raise UsageError("policies are replayed with one draft.", flag="--policy", remedy=remedy)
+    say(f"Reading {source}", quiet=quiet)
+    written = written_of(source, params, drafters)
+    sought = sought_of({**dict.fromkeys(drafters, ()), **trees}, pairs_of(written, params))
+    if params["curve"]:
+        from spsbench.parts.whatif.commands.curve import curves_of, show
+        from spsbench.parts.whatif.replay.study import read_texts
+
+        if params["out"]:  # before minutes are spent
+            make_folder(params["out"], "--out")
+        replayed, _ = read_texts(written, sought, max(ks), lambda text: say(text, quiet=quiet))
+        title = (
+            f"{written.label}, {written.sampling_name}: acceptance length from one reading of "
+            f"{len(written.texts)} texts"
+        )
+        synthetic = written.config.pair.synthetic
+        show(title, list(curves_of(written, replayed, rules, ks)), params, synthetic=synthetic)
+        return
+    readers = {} if policies is None else policies.readers(written.config.seed)
+    under = () if policies is None else policies.timed
+    found = study(
+        *(written, sought, ks, times, lambda text: say(text, quiet=quiet)),
+        readers=readers,
+        under=under,
+        rules=rules,
+    )
+    curves = [curve(found, drafter, reader, policies) for drafter, reader in readers.items() if policies]
+    present(
+        lambda: replay_facts(found, curves),
+        lambda: replay_screen(found, curves, times),
+        json=params["json"],
+        quiet=quiet,
+    )

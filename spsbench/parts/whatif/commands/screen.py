@@ -1,0 +1,505 @@
+"""What ``bench``, ``replay`` and ``advise`` print: facts for JSON, tables and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from spsbench.base.records import Interval
+from spsbench.parts.whatif.bench.study import short
+from spsbench.parts.whatif.replay.advice import Advice, Candidate, Check, advised
+from spsbench.parts.whatif.replay.policies import Choice, Curve, PolicyCell
+from spsbench.parts.whatif.replay.prediction import Even, Predicted
+from spsbench.parts.whatif.replay.study import Found, Study
+from spsbench.parts.whatif.replay.times import Calibration
+from spsbench.report.tables import Cell, Column, Heading, Row, Styled, Table, left, right
+from spsbench.report.wording import (
+    NOTHING,
+    counted,
+    interval,
+    interval_percent,
+    milliseconds,
+    percent,
+    speedup,
+)
+
+
+def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
+    """All of a replay, for JSON."""
+    written = study.written
+    found: dict[str, Any] = {
+        "source": str(written.source),
+        "sampling": written.sampling_name,
+        "texts": len(written.texts),
+        "tokens": written.tokens,
+        "cells": [
+            {
+                "drafter": str(one.cell.drafter),
+                "draft": one.cell.draft or None,
+                "rule": one.cell.rule,
+                "k": one.cell.k,
+                "nodes": one.cell.k if one.tree is None else one.tree.shape.nodes,
+                "tokens_per_loop": asdict(one.cell.tokens_per_loop),
+                "r_prime": one.cell.r_prime,
+                "emitted": one.cell.emitted.tolist(),
+                "loops": dict(zip(("p50", "p90", "p99"), one.cell.loops, strict=True)),
+                "break_even": None if (even := study.even(one)) is None else asdict(even),
+                "predicted": None if (told := study.predicted(one)) is None else asdict(told),
+                "measured_tokens_per_loop": one.measured,
+            }
+            for one in study.found
+        ],
+    }
+    if curves:
+        found["policies"] = [
+            {
+                "drafter": str(each.drafter),
+                "k": each.k,
+                "cells": [_policy_facts(cell) for cell in each.cells],
+                "oracle": _policy_facts(each.oracle),
+                "choices": [asdict(choice) | {"policy": str(choice.policy)} for choice in each.choices],
+                "beyond_ms": {name: asdict(taken) for name, taken in each.beyond_ms.items()},
+                "rollouts": each.rollouts,
+            }
+            for each in curves
+        ]
+    return found
+
+
+def _policy_facts(cell: PolicyCell) -> dict[str, Any]:
+    return asdict(cell) | {"policy": None if cell.policy is None else str(cell.policy)}
+
+
+def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibration) -> RenderableType:
+    """A table of cells, one of each curve, how far the best K are from break-even, and whose times."""
+    written = study.written
+    rows = []
+    for one in study.found:
+        p50, _, p99 = one.cell.loops
+        ran = "" if one.measured is None else f"{one.measured:.2f}"
+        told = _told(study.predicted(one))
+        rows.append(
+            (one.cell.name, [_size(one), interval(one.cell.tokens_per_loop), ran, f"{p50}, {p99}", *told])
+        )
+    titles = ("tokens/loop [95%]", "in the run", "loops P50, P99", "ms/token", "speedup [95%]")
+    note = "Predicted: no sequence was generated for these numbers."
+    if study.ars is not None and isinstance(times, float):
+        note += " Times are of loops run here."
+        if any(one.tree for one in study.found):
+            note = f"{note[:-1]} in parts, a tree's as of a chain of as many rows."
+    elif study.ars is not None and isinstance(times, Calibration):
+        note += (
+            f" Times are of forwards alone, {times.told}, after {times.context:,} tokens of context; what "
+            "else a loop does is not in them."
+        )
+    evens = _evens(study)
+    return Group(
+        f"{written.label}, {written.sampling_name}: replayed over {len(written.texts)} texts, "
+        f"{written.tokens:,} tokens",
+        "",
+        _grouped([left(), *map(right, titles)], rows).as_rich(),
+        *(part for curve in curves for part in _curve(curve)),
+        "",
+        *([*evens, ""] if evens else []),
+        note,
+    )
+
+
+def _size(one: Found) -> str:
+    return f"K={one.cell.k}" + ("" if one.tree is None else f", {one.tree.shape.nodes} nodes")
+
+
+def _grouped(columns: Sequence[Column], rows: Iterable[tuple[str, Row]]) -> Table:
+    """A table whose rows stand under the name of their group."""
+    found: list[Row | Heading] = []
+    before = None
+    for name, row in rows:
+        if name != before:
+            before = name
+            found.append(Heading(name))
+        found.append(row)
+    return Table(columns, found)
+
+
+def _told(predicted: Predicted | None) -> list[str]:
+    if predicted is None:
+        return ["", ""]
+    return [f"{predicted.ms_per_token.estimate:.3g}", interval(predicted.speedup, "x")]
+
+
+def _evens(study: Study) -> list[str]:
+    """A line for the fastest K of each drafter."""
+    best: dict[str, tuple[float, str]] = {}
+    for one in study.found:
+        even = study.even(one)
+        if one.timed is not None and even is not None:
+            taken_s, name = one.timed.mean_s(), one.cell.name
+            if name not in best or taken_s < best[name][0]:
+                best[name] = taken_s, f"{name}, K={one.cell.k} {_even_words(even)}"
+    return [line for _, line in best.values()]
+
+
+def _even_words(even: Even) -> str:
+    """``gains from alpha .31 on, and while drafting a token takes less than .55 ArS steps (now .11).``"""
+    if even.alpha is None:
+        return f"takes {even.cost:.2f} ArS steps a loop, which no alpha pays for."
+    if even.c_allowed is None:
+        return f"takes {even.cost:.2f} ArS steps a loop, and gains from alpha {even.alpha:.2f} on."
+    return (
+        f"gains from alpha {even.alpha:.2f} on, and while drafting a token takes less than "
+        f"{even.c_allowed:.2f} ArS steps (now {even.c:.2f})."
+    )
+
+
+def _curve(found: Curve) -> Iterator[RenderableType]:
+    """A table of policies and thresholds, and what it says."""
+    rows = []
+    for cell in (*found.cells, found.oracle):
+        name, _, threshold = ("oracle" if cell.policy is None else str(cell.policy)).partition(":")
+        low, high = cell.bounds.low, cell.bounds.high
+        between = "" if high - low < 0.005 else f" ({low:.2f}-{high:.2f})"
+        drafted = f"{cell.drafted_per_loop.estimate:.2f}{between}"
+        rows.append((name, [threshold, interval(cell.tokens_per_loop), drafted, *_told(cell.predicted)]))
+    titles = ("tokens/loop [95%]", "drafted/loop", "ms/token", "speedup [95%]")
+    table = _grouped([left(whole=True), *map(right, titles)], rows)
+    yield from ("", f"{found.drafter}, up to K={found.k}, by policy", "", table.as_rich(), "")
+    for choice in found.choices:
+        yield from _judged(choice)
+    for cell in found.cells:
+        if cell.ran is not None:
+            yield f"In the run {cell.policy} emitted {cell.ran.tokens_per_loop:.2f} tokens a loop."
+    if found.rollouts:
+        yield (
+            "Tokens per loop are exact given the texts. What is drafted after rejected tokens is sampled "
+            f"({found.rollouts:,} drafts); in brackets its bounds."
+        )
+    if found.choices:
+        yield f"No policy with drafts of up to {found.k} tokens is faster than the oracle."
+    if found.beyond_ms:
+        costs = ", ".join(f"{name} {_signed(taken)}" for name, taken in found.beyond_ms.items())
+        yield f"Beyond a fixed K that drafts as many a loop took here, in ms: {costs}; charged if above 0."
+
+
+def _judged(choice: Choice) -> Iterator[str]:
+    yield (
+        f"{choice.policy}, chosen on {choice.chosen_on} prompts: {interval(choice.gain, 'x')} as fast as the "
+        f"best fixed K, {choice.fixed_k}, on {choice.judged_on} others."
+    )
+    if choice.fixed_share is not None and choice.policy_share is not None:
+        fixed, own = map(interval_percent, (choice.fixed_share, choice.policy_share))
+        yield (
+            f"Of the time that the oracle saves there over ArS, fixed K={choice.fixed_k} already saves "
+            f"{fixed}, {choice.policy} {own}."
+        )
+
+
+def _signed(value: Interval) -> str:
+    ends = "" if value.low is None else f" [{value.low:+.2f}, {value.high:+.2f}]"
+    return f"{value.estimate:+.2f}{ends}"
+
+
+def advice_facts(directory: Path, advice: Advice, checks: Sequence[Check]) -> dict[str, Any]:
+    """All of an advice, for JSON."""
+    use = advised(advice, checks)
+    return {
+        "run": str(directory),
+        "chosen_on": len(advice.choosing),
+        "judged_on": len(advice.judging),
+        "advised": _candidate(use.candidate),
+        "close_k": list(advice.close) if use.candidate is advice.best else [],
+        "too_large": list(advice.too_large),
+        "untrusted": advice.untrusted,
+        "others": [_candidate(each) for each in (advice.best, *advice.others) if each is not use.candidate],
+        "break_even": None if advice.even is None else asdict(advice.even),
+        "live": use.live,
+        "within": use.within,
+        "checked": [
+            {
+                **{name: _candidate(check.candidate)[name] for name in ("drafter", "draft", "k", "rule")},
+                "live": check.live,
+                "within": check.within,
+                "alarm": check.alarm,
+                "prompts": check.prompts,
+                "untrusted": check.untrusted,
+            }
+            for check in checks
+        ],
+    }
+
+
+def _candidate(candidate: Candidate) -> dict[str, Any]:
+    found = candidate.found
+    return {
+        "drafter": None if found is None else str(found.cell.drafter),
+        "draft": None if found is None else found.cell.draft or None,
+        "k": 0 if found is None else found.cell.k,
+        "rule": None if found is None else found.cell.rule,
+        "speedup": asdict(candidate.speedup),
+        "slower": asdict(candidate.slower),
+        "p99_s": candidate.p99_s,
+        "bytes": candidate.bytes,
+    }
+
+
+def advice_screen(
+    label: str, sampling: str, advice: Advice, checks: Sequence[Check], command: str | None
+) -> RenderableType:
+    """What to use, how sure that is, what else there is, and the command that measures what is advised."""
+    rows = []
+    for each in (advice.best, *advice.others):
+        slower = "" if each is advice.best else _longer(each.slower)
+        rows.append([each.name, interval(each.speedup, "x"), slower, f"{each.p99_s:.2f}"])
+    titles = ("speedup [95%]", "slower by [95%]", "P99 [s]")
+    chosen, measured = len(advice.choosing), len(advice.judging)
+    return Group(
+        f"{label}, {sampling}: chosen on {chosen} prompts, measured on {measured} others",
+        "",
+        *_sentences(advice, checks),
+        "",
+        Table([left(whole=True), *map(right, titles)], rows).as_rich(),
+        *(("", Text(command)) if command else ()),
+    )
+
+
+def _longer(slower: Interval) -> str:
+    """By how much more time a token it takes than the advised one."""
+    low, high = (None if end is None else end - 1 for end in (slower.low, slower.high))
+    return interval_percent(replace(slower, estimate=slower.estimate - 1, low=low, high=high))
+
+
+def _sentences(advice: Advice, checks: Sequence[Check]) -> Iterator[str]:
+    use = advised(advice, checks)
+    if use.candidate.found is None:
+        predicted = "" if checks else "predicted to be "
+        yield f"Does not pay here: no drafter and K is {predicted}faster than ArS."
+    else:
+        yield f"Use {use.candidate.name}: {interval(use.candidate.speedup, 'x')} per token predicted."
+    yield from filter(None, [advice.untrusted])
+    for check in checks:
+        yield from _checked(check, use)
+    yield from dict.fromkeys(check.untrusted for check in checks if check.untrusted)
+    found = [each.found for each in (advice.best, *advice.others)]
+    ran = [id(check.candidate.found) for check in checks]
+    if checks and any(one is not None and one.tree and id(one) not in ran for one in found):
+        yield "Trees were predicted and not run."
+    best = use.candidate is advice.best
+    if best and advice.close:
+        yield f"K={', '.join(map(str, advice.close))} cannot be told apart from it."
+    for other in advice.others:
+        if best and not checks and other.slower.estimate < 1.0:
+            doubt = "more prompts would decide between the two"
+            yield f"{other.name} was faster on the measuring prompts: {doubt}."
+    if best and advice.even is not None and advice.even.c_allowed is not None:
+        yield (
+            f"Break-even: drafting a token may take {advice.even.c_allowed:.2f} ArS steps (now "
+            f"{advice.even.c:.2f})."
+        )
+    if best and advice.plain is not None:
+        slower = _longer(advice.plain.slower)
+        yield f"Without block verification ({advice.plain.name}) it is predicted {slower} slower."
+    if advice.too_large:
+        yield f"Left out, too large for --memory: {', '.join(advice.too_large)}."
+
+
+def _checked(check: Check, use: Check) -> Iterator[str]:
+    name = "Measured" if check is use else f"{check.candidate.name}, measured"
+    agrees = {None: "", True: ", as predicted", False: ", which does NOT agree with the prediction"}
+    told = "could not be measured" if check.live is None else f"{speedup(check.live)}{agrees[check.within]}"
+    where = f" on {counted(check.prompts, 'prompt')}" if check.prompts else ""
+    yield f"{name} live beside ArS{where}: {told}."
+    if check.alarm:
+        yield f"ALARM: {check.candidate.name} does not follow the target's distribution."
+
+
+_REGIMES = {
+    "dispatch-bound": "What is read fits in the reported last-level cache: no memory floor is known here.",
+    "unknown": "Bandwidth could not be measured: no floor is known here.",
+}
+Facts = Mapping[str, Any]
+
+
+def bench_screen(facts: Facts) -> RenderableType:
+    """Models, then what was measured, and one sentence."""
+    rows = []
+    for role in ("target", "draft"):
+        model = facts[role]
+        kind = "random weights" if model["random_weights"] else ""
+        size = f"{model['parameters'] / 1e6:,.1f}M"
+        rows.append([role, model["name"], f"{model['model_type']}, {size}, {model['dtype']}", kind])
+    if "step_ms" in facts:
+        parts = _by_batch(facts)
+    else:
+        parts = _by_context(facts) if "contexts" in facts else _at_one_context(facts)
+    return Group(Table([left()] * 4, rows).as_rich(), "", *parts)
+
+
+def _titled(tables: Mapping[str, Table]) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    for title, table in tables.items():
+        parts += [Group(Text(title, style="bold"), "", table.as_rich()), ""]
+    return parts
+
+
+def _read_at(facts: Facts) -> str:
+    bandwidth = facts["bandwidth_bytes_per_s"]
+    return "" if bandwidth is None else f"Memory is read at {bandwidth / 1e9:.1f} GB/s (measured). "
+
+
+def _device(facts: Facts) -> str:
+    gpu = facts.get("gpu")
+    return str(facts["device"]) if gpu is None else f"{gpu['name']}, {gpu['device']}"
+
+
+def _at_one_context(facts: Facts) -> list[RenderableType]:
+    """Forwards, floors, the grid, and forced acceptance if there is any."""
+    place = f"{_device(facts)}, {facts['threads']} threads, {facts['modes']['target']}"
+    title = f"Forwards after {facts['context']} tokens of context, {place}"
+    columns = [right("model"), right("rows"), right("ms"), right("t(n)/t(1)", note="95%")]
+    rows = []
+    for role in ("target", "draft"):
+        for row in facts["forwards"][role]:
+            own = f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" if row["rows"] > 1 else "1"
+            times = milliseconds(row["ms"]), own, milliseconds(row["floor_ms"])
+            rows.append([role, str(row["rows"]), *times, percent(row["share"])])
+    forwards = _titled({title: Table([*columns, right("floor ms"), right("of floor")], rows)})
+    regime = _REGIMES.get(facts["regime"], "The floor is the bytes of weights and cache over that.")
+    parts = [*forwards, _read_at(facts) + regime, ""]
+    parts += _titled({"Predicted speedup, forwards alone, independent tests": _grid(facts["payoff"])})
+    forced = [] if facts["forced"] is None else _forced(facts["forced"])
+    return [*parts, facts["verdict"], *forced]
+
+
+def _grid(found: Facts) -> Table:
+    ks = list(found["costs"])
+    rows: list[list[Cell]] = []
+    for row in found["grid"]:
+        cells = [
+            Styled(f"{value:.2f}", "bold") if k == row["best_k"] else f"{value:.2f}"
+            for k, value in row["speedups"].items()
+        ]
+        rows.append([f"{row['alpha']:.2f}", *cells])
+    needed = found["break_even"]
+    rows.append(["pays from", *("never" if needed[k] is None else f"{needed[k]:.2f}" for k in ks)])
+    return Table([right("alpha"), *(right(f"K={k}") for k in ks)], rows)
+
+
+def _forced(found: Facts) -> list[RenderableType]:
+    shares = " ".join(f"{p:.2f}" for p in found["acceptance_by_position"])
+    title = f"Measured with SYNTHETIC acceptance ({shares}), {found['rounds']} rounds"
+    columns = [right("arm"), right("ms/token"), right("tokens/loop"), right("speedup", note="95%")]
+    rows = [
+        [
+            f"SpS (K={arm['k']})" if arm["k"] else "ArS",
+            milliseconds(arm["ms_per_token"]),
+            f"{arm['tokens_per_loop']:.2f}",
+            speedup(arm["speedup"]) if arm["k"] else "1x",
+            NOTHING if arm["predicted"] is None else f"{arm['predicted']:.2f}x",
+        ]
+        for arm in found["arms"]
+    ]
+    return ["", *_titled({title: Table([*columns, right("predicted")], rows)})[:-1]]
+
+
+def _by_context(facts: Facts) -> list[RenderableType]:
+    """Forwards by context, what they allow, and one sentence."""
+    place = f"{_device(facts)}, {facts['threads']} threads, {facts['modes']['target']}"
+    tables = {
+        f"Forwards by context, {place}": forwards_table(facts),
+        "What they read and allow": payoff_table(facts),
+    }
+    memory = (
+        f"{_read_at(facts)}KV and weights are what one forward of the target reads; the floor is their sum "
+        "over that. Intervals are of 95%, over rounds; every round has both models at all contexts in "
+        "shuffled order, so that a drift of the machine hits all alike."
+    )
+    return [*_titled(tables), memory, "", facts["sentence"]]
+
+
+def forwards_table(facts: Facts) -> Table:
+    """t(1) of the target, t(K+1)/t(1) for a few K, and c; a row of four intervals on one line is too wide."""
+    ks = facts["ks_shown"]
+    rows = []
+    for found in facts["contexts"]:
+        target = {row["rows"]: row for row in found["forwards"]["target"]}
+        ratios = [
+            f"{row['ratio']:.2f}\n[{row['low']:.2f}, {row['high']:.2f}]"
+            for row in (*(target[k + 1] for k in ks), found["c"])
+        ]
+        rows.append([short(found["context"]), milliseconds(target[1]["ms"]), *ratios])
+    titles = ["context", "t(1) ms", *(f"t({k + 1})/t(1)" for k in ks), "c"]
+    return Table([*map(right, titles)], rows)
+
+
+def payoff_table(facts: Facts) -> Table:
+    """Bytes of keys and values beside those of weights, the floor, break-even and the best speedup."""
+    rows = []
+    for found in facts["contexts"]:
+        read, one = found["read_bytes"]["target"], found["forwards"]["target"][0]
+        best, kv = found["best"], read["keys_and_values"]
+        known = {k: alpha for k, alpha in found["payoff"]["break_even"].items() if alpha is not None}
+        k = min(known, key=lambda k: (known[k], k), default=None)
+        rows.append(
+            [
+                short(found["context"]),
+                NOTHING if kv is None else f"{kv / 1e6:,.0f}",
+                f"{read['weights'] / 1e6:,.0f}",
+                milliseconds(one["floor_ms"]),
+                percent(one["share"]),
+                "never" if k is None else f"{known[k]:.2f} (K={k})",
+                f"{best['speedup']:.2f}x (K={best['k']})" if best["k"] else "none gains",
+            ]
+        )
+    titles = ("context", "KV MB", "weights MB", "floor ms", "of floor", "pays from alpha", "best at .8")
+    return Table([*map(right, titles)], rows)
+
+
+def _by_batch(facts: Facts) -> list[RenderableType]:
+    """Forwards by batch size, the speedups that they allow, those of real loops, and up to where they pay."""
+    place = f"{_device(facts)}, {facts['threads']} threads, after {facts['context']} tokens"
+    ks = sorted({cell["k"] for cell in facts["cells"]})
+    cells = {(cell["batch"], cell["k"]): cell for cell in facts["cells"]}
+    rows = []
+    for size, step in facts["step_ms"].items():
+        ratios = [f"{cells[size, k]['verify_ms'] / step:.2f}" for k in ks[:4]]
+        rows.append([str(size), milliseconds(step), milliseconds(step / size), *ratios])
+    titles = ["B", "t(B) ms", "t(B)/B", *(f"t(B*{k + 1})/t(B)" for k in ks[:4])]
+
+    def speedups(kind: str) -> Table:
+        found: list[list[Cell]] = []
+        for size in facts["step_ms"]:
+            shown: list[Cell] = [str(size)]
+            for k in ks:
+                value = cells[size, k][kind]
+                point, clear = (
+                    (value, value)
+                    if kind == "predicted"
+                    else (value["ratio"], value["low"] or value["ratio"])
+                )
+                shown.append(Styled(f"{point:.2f}", "bold") if clear > 1 else f"{point:.2f}")
+            found.append(shown)
+        return Table([right("B"), *(right(f"K={k}") for k in ks)], found)
+
+    tables = {
+        f"Forwards by batch size, {place}": Table([*map(right, titles)], rows),
+        f"Predicted speedup by the forwards alone, {facts['assumed']}": speedups("predicted"),
+    }
+    if any(cell["measured"] for cell in facts["cells"]):
+        tables[f"Measured with SYNTHETIC acceptance, {facts['assumed']}"] = speedups("measured")
+    return [*_titled(tables), _pays_up_to(facts)]
+
+
+def _pays_up_to(facts: Facts) -> str:
+    """Up to which batch size speculation should pay, at the K that goes furthest."""
+    beyond = [k for k, end in facts["pays_up_to"].items() if end is None]
+    if beyond:
+        ks = ", ".join(map(str, beyond))
+        return f"By the forwards it pays up to the largest batch, {max(facts['step_ms'])}, at K = {ks}."
+    k, furthest = max(facts["pays_up_to"].items(), key=lambda item: item[1] or 0.0)
+    if not furthest:
+        return "By the forwards it pays at no batch size."
+    return f"By the forwards it pays up to B = {furthest:.3g}, at K = {k}."

@@ -1,0 +1,335 @@
+"""``spsbench simulate``: no model at all, theory against simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.base.axes import CHAIN, MODIFIED_REJECTION, TREE_RULE
+from spsbench.base.errors import UsageError
+from spsbench.base.plugins import unknown
+from spsbench.cli import options, values
+from spsbench.cli.console import present, say
+from spsbench.cli.options import takes
+from spsbench.parts.verify.effort import TREE_FAULTS
+
+if TYPE_CHECKING:
+    from spsbench.base.records import Spec
+    from spsbench.drafters.shape import Shape
+    from spsbench.drafters.tree import Siblings
+    from spsbench.parts.whatif.simulate.study import Question
+    from spsbench.parts.whatif.simulate.tables import Source
+
+
+ALPHA, COST, OPERATIONS = 0.8, 1.8 / 14.1, 4.0 / 70.0
+"""c and c^ of Chen et al. 2023: 1.8 and 14.1 ms a token, 4 and 70 billion parameters. Alpha is round."""
+
+FAULTS = (
+    *("lecture-test", "inverted-ratio", "no-residual", "unscaled-residual", "bonus-from-draft"),
+    *("row-off-by-one", "residual-row", "one-uniform", "constant-uniform", "lenience"),
+)
+"""Wrong samplers of ``verify --controls`` that are wrong on tables, too, which have no caches."""
+
+
+FACTS_FILE = "simulation.json"
+"""A folder that has it holds a simulation, and may be written again."""
+
+CLOSENESS = "How close the draft is, instead of --alpha"
+TARGET = "The target"
+
+
+@takes(
+    "alpha cost k source rule tree siblings fault table tokens seed formula out concentration "
+    "draft_temperature dependence "
+    "vocabulary contexts sharpness variation stay operations temperature top_p top_k",
+    {
+        options.FIRST: {
+            "--alpha A": "Acceptance probability of a draft token, above 0 and below 1. Default: 0.8.",
+            "--cost C": (
+                "c, time of a draft forward over a target forward. Default: 1.8/14.1, from Chen et al."
+            ),
+            "--k LIST": "Lookahead: 4, 2,4 or 1..8. Default: 1..8; with --formula 0..7.",
+            "--source NAME": "dirichlet, temperature or ngram. Default: dirichlet.",
+            "--table FILE": (
+                'Both models: {"target": [[...]], "draft": [[...]]}, one row everywhere or one after each '
+                "token."
+            ),
+            "--tokens N": "Tokens for each K, in sequences of 128. Default: 6400.",
+            "--formula": "Print only what the formula predicts; nothing is simulated.",
+            "--out DIR": "Write figures, Markdown and JSON there. Default: nothing is written.",
+        },
+        options.DRAFTING: {
+            "--rule NAME": (
+                "What accepts draft tokens, see `spsbench list rules`. Default: modified-rejection; of trees "
+                "recursive-rejection."
+            ),
+            "--tree SHAPE": "Drafts are trees with so many siblings by depth: 4,2,1. Default: chain.",
+            "--siblings NAME": (
+                "Siblings are drawn without replacement (without), independent, or the most probable (top). "
+                "Default: without; k-seq: independent."
+            ),
+            "--fault NAME": (
+                f"Inject a faulty sampler: {', '.join(FAULTS)}; or one of block verification and trees with "
+                f"its own drafts: {', '.join(map(repr, TREE_FAULTS))}."
+            ),
+        },
+        CLOSENESS: {
+            "--concentration X": "dirichlet: the larger, the closer the draft is to the target.",
+            "--draft-temperature T": "temperature: of the draft; 1 is the target itself.",
+            "--dependence X": "ngram: share of the target's row that depends on two tokens, 0 to 1.",
+        },
+        TARGET: {
+            "--vocabulary V": "Vocabulary size. Default: 32.",
+            "--contexts LIST": (
+                "Classes of tokens that a row depends on; 1 is the same row everywhere. Default: 1,32; "
+                "ngram: 8."
+            ),
+            "--sharpness X": "Standard deviation of the logits. Default: 2.",
+            "--variation X": "How unequal easy and hard contexts are, 0 to 0.99. Default: 0.9.",
+            "--stay X": "Chance that easy stays easy and hard stays hard. Default: 0.95.",
+            "--operations C": (
+                "c^, operations of a draft forward over a target forward. Default: 4/70, from Chen et al."
+            ),
+        },
+    },
+)
+def simulate(**params: Any) -> None:
+    """Compare theory with simulated loops; target and draft are random tables, no model is needed.
+
+    Example: spsbench simulate --alpha 0.8 --cost 0.13 --k 1..8
+    """
+    (show_formula if params["formula"] else simulate_loops)(params)
+
+
+def show_formula(params: Mapping[str, Any]) -> None:
+    """Print expected tokens per loop and speedup for every K, and the best K."""
+    from rich.console import Group
+
+    from spsbench.config import parse_ks
+    from spsbench.law.theory import expected_tokens, minimum_gain, walltime_factor
+    from spsbench.report.tables import Table, right
+    from spsbench.stats.predict.whatif import KS, leviathan
+
+    alpha = values.between(params["alpha"], "--alpha", 0, 1, ALPHA)
+    c = values.number(params["cost"], "--cost", 0, COST)
+    gain = minimum_gain(alpha, c)  # checks both
+    best = leviathan(alpha, c).best_k(KS)
+    by_k = {
+        k: (expected_tokens(alpha, k), walltime_factor(alpha, c, k)) for k in parse_ks(params["k"] or "0..7")
+    }
+    facts = {
+        "alpha": alpha,
+        "c": c,
+        "best_k": best,
+        "best_speedup": walltime_factor(alpha, c, best),
+        "minimum_gain": gain,
+        "rows": [{"k": k, "tokens_per_loop": n, "speedup": factor} for k, (n, factor) in by_k.items()],
+    }
+    rows = [[str(k), f"{n:.3f}", f"{factor:.2f}x"] for k, (n, factor) in by_k.items()]
+    table = Table([*map(right, ("K", "tokens/loop", "speedup"))], rows)
+    said = f"Best: K={best} with {facts['best_speedup']:.2f}x."
+    note = "A prediction, not a measurement: acceptance is assumed independent, verifying K tokens free."
+    screen = Group(table.as_rich(), "", said, note)
+    present(lambda: facts, lambda: screen, json=params["json"], quiet=params["quiet"])
+
+
+def simulate_loops(params: Mapping[str, Any]) -> None:
+    """Simulate what was asked for, print it and write it."""
+    quiet: bool = params["quiet"]
+    question = _question(params)
+    from spsbench.base.files import write_json, write_text
+    from spsbench.cli.progress import watching
+    from spsbench.parts.whatif.simulate.study import prepare, study
+    from spsbench.parts.whatif.simulate.summary import facts, page, plates, screen
+    from spsbench.report.figures.style import save
+
+    pairs = prepare(question)
+    folder = _folder(params["out"])
+    total = len(question.classes) * len(question.ks) * question.sequences
+    with watching(quiet=quiet, moving=True) as watcher:
+        watcher.stage(f"Simulating {total:,} sequences", total)
+        worlds = study(question, pairs, watcher.step)
+    loops = sum(point.simulated.loops for world in worlds for point in world.points)
+    say(f"{loops:,} loops simulated", quiet=quiet)
+    if folder is not None:
+        drawn = plates(question, worlds)
+        for plate in drawn:
+            save(plate, folder)
+        write_json(folder / FACTS_FILE, facts(question, worlds))
+        write_text(folder / "simulation.md", page(question, worlds, drawn))
+        say(f"Figures, page and JSON are in {folder}", quiet=quiet)
+    present(
+        lambda: facts(question, worlds), lambda: screen(question, worlds), json=params["json"], quiet=quiet
+    )
+
+
+def _folder(out: Path | None) -> Path | None:
+    """The folder, made before anything is simulated."""
+    from spsbench.base.files import unwritable
+
+    if out is None:
+        return None
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        strangers = any(out.iterdir()) and not (out / FACTS_FILE).is_file()
+    except OSError as problem:
+        raise unwritable(out, problem, "--out") from problem
+    if strangers:
+        remedy = "Name a directory that is empty or does not exist."
+        raise UsageError(f"{out} is not empty and holds no simulation.", flag="--out", remedy=remedy)
+    return out
+
+
+def _question(params: Mapping[str, Any]) -> Question:
+    """What was typed, checked."""
+    from spsbench.parts.whatif.simulate.tables import SOURCES, Language, read_table
+
+    source = SOURCES.get(params["source"] or "dirichlet")
+    if source is None:
+        raise unknown(str(params["source"]), SOURCES, "--source")
+    alpha, distance = _closeness(params, source)
+    size, contexts = params["vocabulary"], params["contexts"]
+    if params["table"] is not None:
+        (source, *table), alpha, distance = read_table(Path(params["table"])), None, 0.0
+        contexts, size = map(str, table)
+    language = Language(
+        vocabulary=int(values.number(size, "--vocabulary", 2, 32, whole=True)),
+        sharpness=values.between(params["sharpness"], "--sharpness", 0, 50, 2.0),
+        variation=values.between(params["variation"], "--variation", 0, 0.99, 0.9),
+        stay=values.between(params["stay"], "--stay", 0, 1, 0.95),
+        seed=values.seed(params["seed"]),
+    )
+    classes = _classes(contexts, source, language.vocabulary)
+    operations = values.number(params["operations"], "--operations", 0, OPERATIONS)
+    tokens = int(values.number(params["tokens"], "--tokens", 1, 6400, whole=True))
+    cost = values.number(params["cost"], "--cost", 0, COST)
+    sampling = values.sampling({**params, "greedy": False})
+    if sampling.greedy:
+        why = "a greedy target leaves nothing to chance, got 0."
+        raise UsageError(why, flag="--temperature", remedy="Give a temperature above 0.")
+    rule = _rule(params)
+    tree, siblings = _tree(params, rule, min(language.vocabulary, sampling.top_k or language.vocabulary))
+    ks = _ks(params["k"]) if tree is None else (tree.depth(0),)
+    # torch comes with these: all that was typed has been checked by now.
+    from spsbench.parts.whatif.simulate.loops import Sampler
+    from spsbench.parts.whatif.simulate.study import Question
+
+    sampler = Sampler(sampling, rule, params["fault"], language.seed, tree, siblings)
+    return Question(source, language, classes, alpha, distance, ks, cost, operations, tokens, sampler)
+
+
+def _ks(text: str | None) -> tuple[int, ...]:
+    from spsbench.config import parse_ks
+
+    ks = parse_ks(text or "1..8")
+    if 0 in ks:
+        remedy = "Give a K from 1 on, e.g. 1..8; 0 is ArS, one token a loop."
+        raise UsageError("a simulated loop drafts at least one token, got 0.", flag="--k", remedy=remedy)
+    return tuple(sorted(ks))
+
+
+def _closeness(params: Mapping[str, Any], source: Source) -> tuple[float | None, float | None]:
+    """(alpha, None) or (None, distance), whichever was asked for."""
+    given = {flag: text for flag in _LIMITS if (text := params[flag[2:].replace("-", "_")]) is not None}
+    for flag in given:
+        if flag != source.option:
+            remedy = f"Give {source.option}."
+            raise UsageError(f"--source {source.name} has no such closeness.", flag=flag, remedy=remedy)
+    if given:
+        if params["alpha"] is not None:
+            remedy = f"Leave it or {source.option} out."
+            raise UsageError("both say how close the draft is.", flag="--alpha", remedy=remedy)
+        chosen = values.between(given[source.option], source.option, *_LIMITS[source.option])
+        return None, source.distance(chosen)
+    alpha = values.between(params["alpha"], "--alpha", 0, 1, ALPHA)
+    if alpha in (0.0, 1.0):
+        raise UsageError(
+            f"no draft is solved for at {params['alpha']}, where "
+            f"{'everything' if alpha else 'nothing'} is accepted.",
+            flag="--alpha",
+            remedy="Give a number above 0 and below 1, or --formula.",
+        )
+    return alpha, None
+
+
+_LIMITS = {
+    "--concentration": (1e-6, 1e7, 20.0),
+    "--draft-temperature": (1e-3, 1e3, 0.5),
+    "--dependence": (0.0, 1.0, 0.3),
+}
+"""The least, the most, and an example."""
+
+
+def _classes(text: str | None, source: Source, vocabulary: int) -> tuple[int, ...]:
+    if text is None:
+        return (min(8, vocabulary),) if source.order == 2 else tuple(dict.fromkeys((1, min(32, vocabulary))))
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        remedy = "Give one or several: 1,32."
+        raise UsageError(f"it must be whole numbers from 1, got {text}.", flag="--contexts", remedy=remedy)
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def _rule(params: Mapping[str, Any]) -> Spec:
+    from spsbench.base.records import Spec
+    from spsbench.drafters.registry import rule_kind
+
+    text, fault = params["rule"], params["fault"]
+    usual = MODIFIED_REJECTION if fault or params["tree"] in (None, CHAIN) else TREE_RULE
+    if text in FAULTS and text != "lenience":
+        remedy = f"Give --fault {text}."
+        raise UsageError(f"{text} is a planted fault, not a rule.", flag="--rule", remedy=remedy)
+    rule = Spec.parse(text or usual)
+    rule_kind(rule.name).settled(rule)
+    if fault is not None and fault not in (*FAULTS, *TREE_FAULTS):
+        raise unknown(fault, (*FAULTS, *TREE_FAULTS), "--fault")
+    if fault is not None and rule.name != MODIFIED_REJECTION:
+        raise UsageError(
+            f"{fault} is a fault of {MODIFIED_REJECTION if fault in FAULTS else 'a rule of its own'}, "
+            f"and the rule is {rule}.",
+            flag="--fault",
+            remedy="Leave --rule out.",
+        )
+    return rule
+
+
+_SIBLINGS: tuple[Siblings, ...] = ("without", "independent", "top")
+
+
+def _tree(params: Mapping[str, Any], rule: Spec, support: int) -> tuple[Shape | None, Siblings]:
+    """The shape of drafts, None for chains, and how siblings of ``support`` possible tokens are chosen."""
+    from spsbench.base.axes import K_SEQ
+    from spsbench.drafters.registry import rule_kind
+    from spsbench.drafters.shape import Shape, shape_of
+
+    flag, chosen, fault = "--tree", params["siblings"], params["fault"]
+    shape = shape_of(params["tree"] or CHAIN, flag)
+    for given, value in ((flag, shape), ("--siblings", chosen)):
+        if value is not None and fault is not None:
+            raise UsageError(f"{fault} has its own drafts.", flag=given, remedy="Leave it or --fault out.")
+    if fault in TREE_FAULTS:
+        from spsbench.parts.verify.tree_faults import FAULTS as PLANTED
+
+        planted = PLANTED[fault]
+        return Shape(tuple(planted.branching)), planted.siblings
+    if shape is None:
+        if chosen is not None:
+            raise UsageError("a chain has no siblings.", flag="--siblings", remedy="Give --tree, e.g. 2,1.")
+        return None, "without"
+    name = chosen or ("independent" if rule.name == K_SEQ else "without")
+    siblings = next((each for each in _SIBLINGS if each == name), None)
+    if siblings is None:
+        raise unknown(name, _SIBLINGS, "--siblings")
+    rule_kind(rule.name).require_tree(siblings)
+    if params["k"] is not None:
+        raise UsageError("a tree has its own depth.", flag="--k", remedy="Leave --k or --tree out.")
+    if shape.dynamic:
+        raise UsageError("tables draw static trees.", flag=flag, remedy="Give siblings by depth, e.g. 4,2,1.")
+    if siblings != "independent" and max(shape.branching) > support:
+        raise UsageError(
+            f"{max(shape.branching)} different siblings, and a row has {support} tokens.",
+            flag=flag,
+            remedy="Give fewer siblings, more --vocabulary, or --siblings independent.",
+        )
+    return shape, siblings

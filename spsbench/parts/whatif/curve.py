@@ -1,0 +1,221 @@
+"""Acceptance length against K from one reading of one set of texts, and what its mean leaves out.
+
+Every K is replayed over the same texts, so that steps from K to K follow from the texts alone and not from
+which prompts and draws each K happened to get.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from spsbench.base.records import Interval
+from spsbench.drafters.forced import Integers
+from spsbench.law.text_loops import Floats, loops_over, stopped
+from spsbench.stats.bootstrap import simultaneous_ratios
+from spsbench.store.foreign import Counts, Places
+
+LAGS = (1, 2, 4, 8, 16)
+"""Tokens apart, for the autocorrelation."""
+WITHIN = 0.05
+"""Tokens a loop: the precision for which prompts are counted."""
+_P = (0.5, 0.9, 0.99)
+_FEWEST = 8
+"""Prompts: an interval from fewer would not cover what it says."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadText:
+    """A text as a drafter met it: see ``Forced``."""
+
+    prompt: str
+    category: str
+    ratios: Floats
+    drafted: Integers
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Loops that 100 tokens of a text take: P50, P90 and P99 over texts and draws.
+
+    Attributes:
+        true: of the texts as they are.
+        by_rates: where every loop is drawn alike from the curve's distribution.
+        by_mean: where it keeps the mean's whole part, and one draft more with the chance of its fraction.
+    """
+
+    true: tuple[float, ...]
+    by_rates: tuple[float, ...]
+    by_mean: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One K.
+
+    Attributes:
+        length: tokens per loop; its interval holds together with those of the other K.
+        rates: [K] the chance that a loop keeps its first draft, the first two, ...: in sum length - 1.
+        variance: of the drafts that a loop keeps.
+        mean_variance: the same where the mean alone is injected.
+    """
+
+    k: int
+    length: Interval
+    rates: tuple[float, ...]
+    variance: float
+    mean_variance: float
+    tail: Tail
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceCurve:
+    """Every K of one drafter under one rule, over all texts or those of a category.
+
+    Attributes:
+        correlation: between the acceptance of a token and of one so many tokens on, by lag.
+        needed: prompts for ``WITHIN`` at every K, were they like these; None where there is no interval.
+        heaviest: the largest share of the tokens that one prompt has.
+    """
+
+    name: str
+    category: str
+    prompts: int
+    texts: int
+    tokens: int
+    points: tuple[Point, ...]
+    correlation: Mapping[int, float]
+    needed: int | None
+    heaviest: float
+
+
+def curve(name: str, texts: Sequence[ReadText], ks: Sequence[int], *, block: bool = False) -> AcceptanceCurve:
+    """The curve of texts that were read up to the largest K."""
+    prompts = list(dict.fromkeys(text.prompt for text in texts))
+    place = {prompt: number for number, prompt in enumerate(prompts)}
+    tokens, loops = np.zeros(len(prompts)), np.zeros((len(prompts), len(ks)))
+    lengths = [len(text.ratios) for text in texts]
+    for text, length in zip(texts, lengths, strict=True):
+        tokens[place[text.prompt]] += length
+    parts: list[tuple[tuple[float, ...], float, float, Tail]] = []
+    for column, k in enumerate(ks):
+        laws = [loops_over(stopped(text.ratios[:, :k], text.drafted), block=block) for text in texts]
+        for text, law in zip(texts, laws, strict=True):
+            loops[place[text.prompt], column] += law.loops
+        emitted = np.sum([law.emitted() for law in laws], axis=0)
+        parts.append(_shape(emitted / emitted.sum(), [law.counts for law in laws], lengths))
+    intervals = simultaneous_ratios(tokens, loops)
+    if len(prompts) < _FEWEST:
+        intervals = [Interval(each.estimate, None, None) for each in intervals]
+    points = tuple(Point(k, length, *part) for k, length, part in zip(ks, intervals, parts, strict=True))
+    own = (name, "", len(prompts), len(texts), int(tokens.sum()), points)
+    needed = _needed(points, len(prompts))
+    return AcceptanceCurve(*own, _correlation(texts), needed, float(tokens.max() / tokens.sum()))
+
+
+def by_category(
+    name: str, texts: Sequence[ReadText], ks: Sequence[int], *, block: bool = False
+) -> Iterable[AcceptanceCurve]:
+    """The curve of all texts, and of each category where there are several."""
+    yield curve(name, texts, ks, block=block)
+    categories = list(dict.fromkeys(text.category for text in texts))
+    for category in categories if len(categories) > 1 else ():
+        own = [text for text in texts if text.category == category]
+        yield replace(curve(name, own, ks, block=block), category=category or "none")
+
+
+def of_places(found: Sequence[Places], k: int) -> dict[str, list[ReadText]]:
+    """By drafter the texts of which a file says at each place how many drafts a loop would keep."""
+    texts: dict[str, list[ReadText]] = {}
+    for number, (drafter, ahead) in enumerate(found):
+        kept = np.array(ahead, np.int64)
+        stands = (np.arange(k) < kept[:, None]).astype(np.float64)
+        texts.setdefault(drafter, []).append(ReadText(str(number), "", stands, np.full(len(kept), k)))
+    return texts
+
+
+def of_counts(name: str, requests: Sequence[Counts], k: int) -> AcceptanceCurve:
+    """The one point of requests of which is counted how many drafts each of their loops kept."""
+    kept = np.array([[*each.kept, *[0] * (k + 1 - len(each.kept))] for each in requests], np.float64)
+    loops, tokens = kept.sum(1), kept @ np.arange(1, k + 2)
+    lengths = tokens.astype(int).tolist()
+    counts = [np.eye(1, n + 1, int(count))[0] for n, count in zip(lengths, loops, strict=True)]
+    (length,) = simultaneous_ratios(tokens, loops[:, None])
+    if len(requests) < _FEWEST:
+        length = Interval(length.estimate, None, None)
+    point = Point(k, length, *_shape(kept.sum(0) / kept.sum(), counts, lengths))
+    own = (name, "", len(requests), len(requests), int(tokens.sum()), (point,), dict[int, float]())
+    return AcceptanceCurve(*own, _needed([point], len(requests)), float(tokens.max() / tokens.sum()))
+
+
+def _needed(points: Sequence[Point], prompts: int) -> int | None:
+    halves = [
+        (point.length.high - point.length.low) / 2
+        for point in points
+        if point.length.low is not None and point.length.high is not None
+    ]
+    return math.ceil(prompts * (max(halves) / WITHIN) ** 2) if halves else None
+
+
+def scheduled(length: float, k: int) -> Floats:
+    """[K+1] the law of drafts kept, where only a mean is injected: the one of least variance."""
+    whole = min(int(length - 1), k)
+    found = np.zeros(k + 1)
+    found[whole] = 1.0 - (length - 1 - whole)
+    if whole < k:
+        found[whole + 1] = length - 1 - whole
+    return found
+
+
+def _shape(
+    shares: Floats, counts: Sequence[Floats], lengths: Sequence[int]
+) -> tuple[tuple[float, ...], float, float, Tail]:
+    """Rates, variances and tail of loops that emit 1 to K+1 tokens in such shares."""
+    kept = np.arange(len(shares))
+    mean = float(shares @ kept)
+    injected = scheduled(1 + mean, len(shares) - 1)
+    rates = tuple((1.0 - np.cumsum(shares))[:-1].clip(0.0, 1.0).tolist())
+    variance, least = (float(law @ (kept - mean) ** 2) for law in (shares, injected))
+    tails = (counts, drawn_alike(shares, lengths), drawn_alike(injected, lengths))
+    return rates, variance, least, Tail(*(_quantiles(each, lengths) for each in tails))
+
+
+def drawn_alike(shares: Floats, lengths: Sequence[int]) -> list[Floats]:
+    """Of each text [n+1] the distribution of its loops, if they emit 1 to K+1 tokens in such shares."""
+    longest = max(lengths)
+    emitted = np.append(0.0, shares)
+    at = np.zeros(longest)
+    at[0] = 1.0  # tokens emitted by so many loops, as long as they are too few for the longest text
+    short = [np.ones(longest)]
+    while short[-1][-1] > 1e-12:
+        at = np.convolve(at, emitted)[:longest]
+        short.append(np.cumsum(at))  # [longest] the chance that 1, 2, ... tokens are still not reached
+    below = np.array([*short, np.zeros(longest)])
+    return [np.append(0.0, below[:-1, n - 1] - below[1:, n - 1]) for n in lengths]
+
+
+def _quantiles(counts: Sequence[Floats], lengths: Sequence[int]) -> tuple[float, ...]:
+    """Of loops for 100 tokens."""
+    values = np.concatenate([100 * np.arange(len(each)) / n for each, n in zip(counts, lengths, strict=True)])
+    weights = np.concatenate(counts)
+    order = np.argsort(values, kind="stable")
+    below = np.cumsum(weights[order]) / weights.sum()
+    places = np.searchsorted(below, np.array(_P) - 1e-12).clip(max=len(order) - 1)
+    return tuple(values[order][places].tolist())
+
+
+def _correlation(texts: Sequence[ReadText]) -> dict[int, float]:
+    """By lag: of whether two tokens, drafted first in a loop, are accepted; each by its own chance."""
+    chances = [np.minimum(text.ratios[:, 0], 1.0) * (text.drafted > 0) for text in texts if len(text.ratios)]
+    mean = float(np.concatenate(chances).mean())
+    found: dict[int, float] = {}
+    for lag in LAGS:
+        pairs = [(own[:-lag], own[lag:]) for own in chances if len(own) > lag]
+        if pairs and 0.0 < mean < 1.0:
+            first, second = (np.concatenate(side) for side in zip(*pairs, strict=True))
+            together = float(((first - mean) * (second - mean)).mean())
+            found[lag] = together / (mean * (1.0 - mean))
+    return found

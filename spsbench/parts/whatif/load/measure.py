@@ -1,0 +1,299 @@
+"""Servers under load: checked, warmed up, and measured in turns, wave by wave."""
+
+from __future__ import annotations
+
+import random
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.protocol import Ask, Described, PeerError, PeerGone
+from spsbench.parts.external.dialects import CHAT_ALONE, Texts
+from spsbench.parts.external.registry import OPENAI, server_address
+from spsbench.parts.external.server import Server, first_token
+
+FEWEST_WAVES = 6
+"""Of one server at one concurrency; an interval is over waves."""
+
+_SMALLEST, _IN_FLIGHT_TIMES = 6, 2
+"""Requests of a wave: so many, or so many times those in flight."""
+
+_COMPARED, _TOLERATED = 16, 1 / 8
+"""Prompts at which two servers of one model are compared, and the share that may differ: near ties."""
+
+_WARMUP_TOKENS = 8
+
+
+def server_names(text: str) -> tuple[str, ...]:
+    """``openai:A`` or ``openai:A,openai:B`` as its parts; a comma may belong to a URL."""
+    first, *others = text.split(f",{OPENAI}")
+    names = (first, *(OPENAI + other for other in others))
+    if not first.startswith(OPENAI) or len(names) > 2:
+        raise UsageError(
+            f"it must name one or two servers, got {text or 'nothing'}.",
+            flag="--engine",
+            remedy="With --concurrency give openai:URL, or the plain server and the speculating one: "
+            "openai:URL,openai:URL.",
+        )
+    for name in names:
+        server_address(name, "--engine")
+    if len(set(names)) < len(names):
+        raise UsageError(
+            f"{names[0]} is named twice.", flag="--engine", remedy="Give one server, or two different ones."
+        )
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A wave that is to be sent."""
+
+    server: int
+    concurrency: int
+    number: int
+    asks: tuple[Ask, ...]
+
+
+def turns(
+    asks: Sequence[Ask], samples: int, concurrencies: Sequence[int], servers: int, seed: int
+) -> Iterator[Turn]:
+    """Waves in the order in which they are sent.
+
+    All servers get the same prompts at once, now one first and now the other, so that a machine that becomes
+    slower meanwhile slows all of them. Every request has its own seed, which servers share.
+    """
+    waves = {}
+    for concurrency in concurrencies:
+        size = max(_SMALLEST, _IN_FLIGHT_TIMES * concurrency)
+        count = max(FEWEST_WAVES, -(-samples * len(asks) // size))
+        drawn = random.Random(f"{seed} {concurrency}")
+        order: list[Ask] = []
+        while len(order) < count * size:
+            order += drawn.sample(list(asks), len(asks))
+        seeded = [replace(ask, seed=drawn.getrandbits(31)) for ask in order[: count * size]]
+        waves[concurrency] = [tuple(seeded[start : start + size]) for start in range(0, len(seeded), size)]
+    for number in range(max(map(len, waves.values()))):
+        for concurrency, own in waves.items():
+            if number < len(own):
+                for server in range(servers) if number % 2 == 0 else range(servers - 1, -1, -1):
+                    yield Turn(server, concurrency, number, own[number])
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One request: when tokens came, and how many there were then. Seconds since the start of its wave."""
+
+    sent: float
+    done: float
+    times: tuple[float, ...] = ()
+    counts: tuple[float, ...] = ()
+    drafted: int | None = None
+    accepted: int | None = None
+    error: str | None = None
+    retokenised: bool = False  # the server counts no tokens: its text was tokenized again
+
+    @property
+    def tokens(self) -> int:
+        """How many were written."""
+        return round(self.counts[-1]) if self.counts else 0
+
+    @property
+    def ttft_s(self) -> float | None:
+        """Until the first token."""
+        return self.times[0] - self.sent if self.times else None
+
+    @property
+    def tpot_s(self) -> float | None:
+        """For each further token; None where all came at once."""
+        if not self.times or self.counts[-1] <= self.counts[0]:
+            return None
+        return (self.times[-1] - self.times[0]) / (self.counts[-1] - self.counts[0])
+
+    def tokens_by(self, time_s: float) -> float:
+        """How many were there at that time."""
+        place = bisect_right(self.times, time_s)
+        return self.counts[place - 1] if place else 0.0
+
+
+def listened(server: Server, ask: Ask, started: float) -> Reading:
+    """Ask for one output and listen to it."""
+    sent = time.perf_counter() - started
+    heard: list[tuple[float, int | None, int]] = []
+    retokenised = False
+    latest: dict[str, int | None] = dict.fromkeys(("tokens", "drafted", "accepted"))
+    try:
+        for event in server.stream(ask):
+            now = time.perf_counter() - started
+            for name in latest:
+                if (said := getattr(event, name)) is not None:
+                    latest[name] = said
+            retokenised = event.retokenised
+            if event.text:
+                heard.append((now, event.tokens, len(event.said)))
+            written = 0 if retokenised else latest["tokens"] or 0
+            if max(written, len(heard)) > ask.max_new_tokens:
+                raise PeerError(f"it wrote more than the {ask.max_new_tokens} tokens that were asked for")
+    except PeerGone:
+        raise
+    except PeerError as error:
+        return Reading(sent, time.perf_counter() - started, error=str(error))
+    done = time.perf_counter() - started
+    total = latest["tokens"]
+    if not total:
+        return Reading(sent, done, error="it does not say how many tokens it wrote")
+    times, counts = _counted(heard, total, done)
+    if any(later < earlier for earlier, later in pairwise(counts)):
+        return Reading(sent, done, error="its count of tokens goes backwards")
+    counted = latest["drafted"], latest["accepted"]
+    return Reading(sent, done, times, counts, *counted, retokenised=retokenised)
+
+
+def _counted(
+    heard: Sequence[tuple[float, int | None, int]], total: int, done: float
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Times and counts that end with all tokens; characters of each event are beside its time and count."""
+    if any(count is None for _, count, _ in heard):  # only the sum is reported: shares are by characters
+        so_far = list(accumulate(max(1, length) for *_, length in heard))
+        pairs = zip(heard, so_far, strict=True)
+        points = [(time_s, total * length / so_far[-1]) for (time_s, *_), length in pairs]
+    else:
+        points = [(time_s, float(count or 0)) for time_s, count, _ in heard]
+        if not points or points[-1][1] < total:
+            points.append((done, float(total)))  # e.g. a stop token, which has no text
+    times, counts = zip(*points, strict=True)
+    return times, counts
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """Requests of one wave to one server."""
+
+    server: int
+    concurrency: int
+    number: int
+    readings: tuple[Reading, ...]
+    drafted: int | None
+    accepted: int | None
+
+    @property
+    def answered(self) -> list[Reading]:
+        """Those that did not fail."""
+        return [reading for reading in self.readings if reading.error is None]
+
+    @property
+    def window_s(self) -> float:
+        """How long so many requests were in flight: until one ended for which no other could begin."""
+        last_sent = max(reading.sent for reading in self.readings)
+        return min(reading.done for reading in self.readings if reading.done > last_sent)
+
+    @property
+    def window_tokens(self) -> float:
+        """Tokens that came within ``window_s``."""
+        return sum(reading.tokens_by(self.window_s) for reading in self.answered)
+
+
+def _sent(name: str, server: Server, turn: Turn) -> Wave:
+    """Send requests, each as soon as one of those in flight is answered.
+
+    What a server counts in ``/metrics`` is used only at concurrency 1, where other clients would be noticed.
+    """
+    try:
+        counted = server.counting() if turn.concurrency == 1 else None
+        started = time.perf_counter()
+        pool = ThreadPoolExecutor(turn.concurrency)
+        try:
+            readings = tuple(pool.map(lambda ask: listened(server, ask, started), turn.asks))
+        finally:
+            pool.shutdown(cancel_futures=True)
+        # An output that was too short for a draft reports none.
+        told = [(r.drafted, r.accepted) for r in readings if r.drafted is not None and r.accepted is not None]
+        drafted, accepted = (sum(column) for column in zip(*told, strict=True)) if told else (None, None)
+        if drafted is None and counted is not None:
+            drafted, accepted = counted(sum(reading.tokens for reading in readings))
+    except PeerGone as error:
+        raise _gone(name, error) from error
+    return Wave(turn.server, turn.concurrency, turn.number, readings, drafted, accepted)
+
+
+def _gone(name: str, error: PeerGone) -> UnavailableError:
+    return UnavailableError(f"{name}: {error}.", flag="--engine")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was measured."""
+
+    names: tuple[str, ...]
+    described: tuple[Described, ...]
+    waves: tuple[Wave, ...]
+    ended: str | None = None
+
+
+def measure(
+    names: tuple[str, ...],
+    asks: Sequence[Ask],
+    samples: int,
+    concurrencies: Sequence[int],
+    seed: int,
+    texts: Texts | None,
+    say: Callable[[str], None],
+) -> Loaded:
+    """Measure servers in turns; where one of them ends, what all of them had finished is kept."""
+    servers = [Server(*server_address(name, "--engine"), texts, alone=False) for name in names]
+    described = []
+    for name, server in zip(names, servers, strict=True):
+        try:
+            told = server.describe()
+            if CHAT_ALONE in told.limits:
+                say(f"{name}: {CHAT_ALONE}")
+            described.append(told)
+        except PeerGone as error:
+            raise _gone(name, error) from error
+    _require_one_model(names, servers, asks)
+    say("Warming up")  # with as many short requests at once as will ever be in flight
+    most = max(concurrencies)
+    short = [replace(ask, max_new_tokens=min(_WARMUP_TOKENS, ask.max_new_tokens)) for ask in asks]
+    at_once = tuple(short[place % len(short)] for place in range(most))
+    for place, (name, server) in enumerate(zip(names, servers, strict=True)):
+        _sent(name, server, Turn(place, most, -1, at_once))
+    waves: list[Wave] = []
+    begun: list[Wave] = []
+    ended = None
+    for turn in turns(asks, samples, concurrencies, len(servers), seed):
+        if not begun and turn.concurrency == concurrencies[0]:
+            say(f"Wave {turn.number + 1}")
+        try:
+            begun.append(_sent(names[turn.server], servers[turn.server], turn))
+        except UnavailableError as error:
+            if not waves:
+                raise
+            ended = error.message
+            break
+        if len(begun) == len(servers):
+            waves += begun
+            begun = []
+    return Loaded(names, tuple(described), tuple(waves), ended)
+
+
+def _require_one_model(names: Sequence[str], servers: Sequence[Server], asks: Sequence[Ask]) -> None:
+    """Refuse two servers whose greedy tokens differ at more than a few prompts.
+
+    One alone is asked for a token, so that what it cannot do with these prompts shows now.
+    """
+    asks = asks[: 1 if len(servers) == 1 else _COMPARED]
+    seen = [
+        [first_token(server, ask.prompt_ids, ask.stop_ids, name) for ask in asks]
+        for name, server in zip(names, servers, strict=True)
+    ]
+    differing = sum(one != other for one, other in zip(seen[0], seen[-1], strict=True))
+    if differing > _TOLERATED * len(asks):
+        raise UnavailableError(
+            f"{' and '.join(names)} serve different models: at {differing} of {len(asks)} prompts "
+            "their most probable tokens differ.",
+            flag="--engine",
+            remedy="Start both with the same target.",
+        )

@@ -1,0 +1,235 @@
+"""From waves to throughput, latency and where speculation stops paying; as JSON, table and page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from spsbench.base.records import Interval
+from spsbench.parts.external.dialects import CHAT_ALONE
+from spsbench.parts.whatif.load.measure import Loaded, Wave
+from spsbench.report.tables import Heading, Table, left, right
+from spsbench.report.wording import NOTHING, escape, interval, milliseconds, percent
+from spsbench.stats.bootstrap import Floats, finite, plain, pooled_interval, pooled_ratio
+from spsbench.stats.surface import pays_up_to as crossed
+
+FORMAT = 1
+PLAIN, SPECULATING = 0, 1
+"""Places of the two servers that are compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One server at one concurrency; its speedup is over the plain one, of the same waves."""
+
+    server: int
+    concurrency: int
+    requests: int
+    failed: int
+    tokens_per_s: Interval | None
+    ttft_ms: dict[str, float]
+    tpot_ms: dict[str, float]
+    acceptance: float | None
+    speedup: Interval | None
+
+
+def rows(waves: Sequence[Wave]) -> list[Row]:
+    """Every server at every concurrency."""
+    cells: dict[tuple[int, int], list[Wave]] = {}
+    for wave in sorted(waves, key=lambda wave: (wave.concurrency, wave.server, wave.number)):
+        cells.setdefault((wave.concurrency, wave.server), []).append(wave)
+    found = []
+    for (concurrency, server), own in cells.items():
+        answered = [reading for wave in own for reading in wave.answered]
+        requests = sum(len(wave.readings) for wave in own)
+        drafted = sum(wave.drafted or 0 for wave in own)
+        sums = _sums(own)
+        plain = None if server == PLAIN else cells.get((concurrency, PLAIN))
+        found.append(
+            Row(
+                server,
+                concurrency,
+                requests,
+                requests - len(answered),
+                pooled_ratio(*sums) if sums[0].sum() else None,
+                _percentiles([reading.ttft_s for reading in answered]),
+                _percentiles([reading.tpot_s for reading in answered]),
+                sum(wave.accepted or 0 for wave in own) / drafted if drafted else None,
+                None if plain is None else _speedup([*sums, *_sums(plain)]),
+            )
+        )
+    return found
+
+
+def _speedup(columns: Sequence[Floats]) -> Interval | None:
+    """With its interval over waves; None without tokens."""
+    if not all(column.sum() > 0 for column in columns):
+        return None
+    point = float(_quotient(np.stack(columns).sum(axis=1, keepdims=True))[0])
+    return Interval(point, *pooled_interval(columns, _quotient, log=True))
+
+
+def _quotient(sums: Floats) -> Floats:
+    """[m] speedups of sums [4, m]: tokens and seconds speculating, tokens and seconds plain."""
+    return np.asarray(sums[0] / sums[1] * sums[3] / sums[2])
+
+
+def pays_up_to(waves: Sequence[Wave]) -> Interval | None:
+    """The concurrency at which the speedup falls below 1 for good, with its interval over waves.
+
+    0 says that speculation pays at none that was measured, infinity at the largest.
+    """
+    concurrencies = sorted({wave.concurrency for wave in waves if wave.server == SPECULATING})
+    ordered = sorted(waves, key=lambda wave: wave.number)
+    data = [
+        np.concatenate(
+            [
+                _sums([wave for wave in ordered if (wave.server, wave.concurrency) == (server, concurrency)])
+                for server in (SPECULATING, PLAIN)
+            ]
+        )
+        for concurrency in concurrencies
+    ]
+    return crossed(concurrencies, data, _quotient, together=False) if data else None
+
+
+def _sums(waves: Sequence[Wave]) -> Floats:
+    """[2, waves] tokens and seconds."""
+    return (
+        np.array([(wave.window_tokens, wave.window_s) for wave in waves], dtype=np.float64).reshape(-1, 2).T
+    )
+
+
+def _percentiles(seconds: Sequence[float | None]) -> dict[str, float]:
+    """In milliseconds, by name; empty without values."""
+    values = [1e3 * value for value in seconds if value is not None]
+    return {f"p{each}": float(np.percentile(values, each)) for each in (50, 95, 99)} if values else {}
+
+
+def summarised(loaded: Loaded, about: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of ``load.json``, without its waves.
+
+    ``pays_up_to`` is null for one server; of its numbers 0 says at no concurrency that was measured, and null
+    at the largest, too.
+    """
+    crossing = pays_up_to(loaded.waves)
+    found = {
+        "format": FORMAT,
+        **about,
+        "servers": [
+            {"name": name, **asdict(described)}
+            for name, described in zip(loaded.names, loaded.described, strict=True)
+        ],
+        "ended": loaded.ended,
+        "rows": [asdict(row) for row in rows(loaded.waves)],
+        "pays_up_to": None if crossing is None else asdict(crossing),
+    }
+    return plain(found)
+
+
+def waves_of(loaded: Loaded) -> list[dict[str, Any]]:
+    """Every wave and request, in the order in which they were sent."""
+    names = ("server", "concurrency", "number", "window_s", "window_tokens", "drafted", "accepted")
+    return [
+        {name: getattr(wave, name) for name in names}
+        | {
+            "requests": [
+                {
+                    "sent_s": reading.sent,
+                    "done_s": reading.done,
+                    "ttft_s": reading.ttft_s,
+                    "tpot_s": reading.tpot_s,
+                    "tokens": reading.tokens,
+                    "error": reading.error,
+                }
+                for reading in wave.readings
+            ]
+        }
+        for wave in loaded.waves
+    ]
+
+
+def table(loaded: Loaded) -> Table:
+    """A row for each server at each concurrency, at most 80 columns wide."""
+    compared = len(loaded.names) > 1
+    numbers = [right("tok/s"), right("TTFT", note="ms"), right("TPOT", note="ms"), right("kept")]
+    columns = [right("in flight"), *numbers]
+    if compared:
+        columns = [columns[0], left("server", whole=True), *numbers, right("speedup", note="95%")]
+    cells: list[Sequence[str] | Heading] = []
+    for row in rows(loaded.waves):
+        if cells and compared and row.server == PLAIN:
+            cells.append(Heading())
+        found = [
+            str(row.concurrency) if row.server == PLAIN else "",
+            NOTHING if row.tokens_per_s is None else f"{row.tokens_per_s.estimate:.0f}",
+            *(_pair(each) for each in (row.ttft_ms, row.tpot_ms)),
+            percent(row.acceptance),
+        ]
+        if compared:
+            found.insert(1, _role(row.server, 2))
+            found.append(NOTHING if row.speedup is None else interval(row.speedup, "x"))
+        cells.append(found)
+    return Table(columns, cells)
+
+
+def _role(server: int, servers: int) -> str:
+    """What a server is to the other, or that it is the only one."""
+    return "server" if servers == 1 else ("plain", "spec")[server]
+
+
+def _pair(found: Mapping[str, float]) -> str:
+    return f"{milliseconds(found.get('p50'))} {milliseconds(found.get('p95'))}" if found else NOTHING
+
+
+def sentences(loaded: Loaded) -> list[str]:
+    """What the table says, and which server is which."""
+    said = []
+    crossing = pays_up_to(loaded.waves)
+    if crossing is not None:
+        concurrencies = sorted({wave.concurrency for wave in loaded.waves})
+        point, *ends = (
+            _end(value, concurrencies) for value in (crossing.estimate, crossing.low, crossing.high)
+        )
+        between = "" if crossing.low is None else f" [{', '.join(ends)}]"
+        said.append(f"Speculation pays up to this many in flight: {point}{between}.")
+    for place, (name, described) in enumerate(zip(loaded.names, loaded.described, strict=True)):
+        said.append(f"{_role(place, len(loaded.names))}: {name}, {described.engine} {described.version}.")
+        said += [limit for limit in described.limits if limit == CHAT_ALONE]
+    said.append("TTFT: until the first token; TPOT: for each further one; 50th and 95th percentile.")
+    failed = sum(row.failed for row in rows(loaded.waves))
+    again = sum(reading.retokenised for wave in loaded.waves for reading in wave.answered)
+    if again:
+        said.append(f"{again} answers without a count of tokens: their text was tokenized again.")
+    if loaded.ended is not None:
+        said.append(f"The measurement ended early: {loaded.ended}")
+    if failed:
+        said.append(f"{failed} requests failed; their tokens are not counted.")
+    return said
+
+
+def _end(value: float | None, concurrencies: Sequence[int]) -> str:
+    if value == 0:
+        return f"below {concurrencies[0]}"
+    number = finite(value)
+    return f"above {concurrencies[-1]}" if number is None else f"{number:.1f}"
+
+
+def page(loaded: Loaded, title: str) -> str:
+    """The content of ``load.md``."""
+    lines = [f"# {escape(title)}", "", *table(loaded).as_markdown(), ""]
+    lines += [f"* {escape(sentence)}" for sentence in sentences(loaded)]
+    lines += [
+        f"* {_role(place, len(loaded.names))}: {escape(limit)}"
+        for place, described in enumerate(loaded.described)
+        for limit in described.limits
+        if limit != CHAT_ALONE
+    ]
+    lines += [
+        "* Tokens a second count while so many requests were in flight; intervals are over waves of the same "
+        "prompts. Kept: of the draft tokens proposed."
+    ]
+    return "\n".join(lines) + "\n"

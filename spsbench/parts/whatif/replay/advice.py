@@ -1,0 +1,506 @@
+"""Which drafter and which K: chosen on one half of the prompts, judged on the other.
+
+Texts that were read and loops that were timed are kept in the run's folder as soon as each is done.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from spsbench.base.axes import BLOCK, MODIFIED_REJECTION
+from spsbench.base.environment import taken, taken_since
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Arm, Interval, Sample, Spec
+from spsbench.drafters.forced import Forced
+from spsbench.drafters.registry import DRAFT, drafter_kind
+from spsbench.parts.whatif.replay import MEAN
+from spsbench.parts.whatif.replay.prediction import Even, Timed, faster
+from spsbench.parts.whatif.replay.reading import Replayed, TextReader
+from spsbench.parts.whatif.replay.study import Found, Sought, Study, given_by, study_of
+from spsbench.parts.whatif.replay.texts import TargetText, Written
+from spsbench.parts.whatif.replay.times import LEAST_ROUNDS, Part, Round, StepTimes, time_round
+from spsbench.parts.whatif.replay.trees import tree_of
+from spsbench.runner.plan import Plan, Watcher
+from spsbench.runner.stopping import Reason, StoppingRule
+from spsbench.stats.conditions import percent
+from spsbench.stats.predict import FEWEST_PROMPTS
+from spsbench.stats.predict.verdict import halves
+from spsbench.stats.speedup import hidden
+from spsbench.store import RunStore
+from spsbench.store.journal import Journal
+from spsbench.store.summary_types import RatioInterval
+from spsbench.store.timings import CLEAN, least_disturbed
+
+FILE = "advice.jsonl"
+_READ = "ratios"
+"""What is kept of a text: of another name it is read again."""
+
+Key = tuple[str, str, str, int]
+"""Draft, drafter, prompt and sample; of a round of times its number alone."""
+
+
+class Progress(Watcher, Protocol):
+    """An observer of phases, too."""
+
+    def stage(self, what: str, total: int, done: int = 0) -> None:
+        """A phase of so many steps begins."""
+
+    def doing(self, what: str) -> None:
+        """Something begins within a step."""
+
+    def step(self, rows: Sequence[tuple[str, str]] = ()) -> None:
+        """One more step is done; rows are what is known by now."""
+
+    def reach(self, done: float, total: float) -> None:
+        """So much of a phase is done."""
+
+
+_WRITING = "Writing texts and reading them"
+
+
+class Readings:
+    """Watches texts being written, reads each with every drafter, and times loops.
+
+    What the run's folder has is not done again.
+    """
+
+    def __init__(self, sought: Sequence[Sought], plan: Plan, ks: Sequence[int], progress: Progress) -> None:
+        progress.stage("Building the drafters", len(sought))
+        self._sought, self._ks, self._ends, self._progress = sought, ks, (min(ks), max(ks)), progress
+        self.loading, self.warned = progress.loading, progress.warned
+        sampling = plan.arms[0].sampling
+        self._prompts = {prompt.example_id: prompt.ids for prompt in plan.prompts}
+        corpus = [prompt.ids for prompt in plan.prompts]
+        pairs = {each.draft: each.pair for each in sought}
+        drafters = {name: [each.drafter for each in sought if each.draft == name] for name in pairs}
+        self._readers = {
+            name: TextReader(
+                pair, sampling, drafters[name], max(ks), corpus, told=lambda spec: progress.step()
+            )
+            for name, pair in pairs.items()
+        }
+        self._judged = given_by(sought, (MODIFIED_REJECTION,), ks)
+        self._parts = [Part(name, spec) for name, reader in self._readers.items() for spec in reader.drafters]
+        shared = [_READ, sampling.record(), self._ends, [list(ids) for ids in corpus]]
+        self._of = {part: _digest([*shared, *self._content(part)]) for part in self._parts}
+        self._of_rounds = _digest([*shared, sorted(self._of.values()), self._judged])
+        self._found: dict[Key, Forced] = {}
+        self._read: set[tuple[str, int]] = set()
+        self._tokens = 0
+        self._loops: dict[str, dict[int, float]] = {}
+        self._timed: list[tuple[float, float, Round]] = []  # share that others took, seconds, and the round
+        self.reading_s, self.timing_s = 0.0, 0.0
+
+    def rule(self, plan: Plan, store: RunStore) -> TextsRule:
+        """Take up what the folder has, which is this process's now; what is of other models stays unused."""
+        mine, path = {*self._of.values(), self._of_rounds}, store.directory / FILE
+        self._journal = Journal(path, lambda row: row["of"] not in mine or self._take(row), writable=True)
+        self._rule = TextsRule(plan, store, self)
+        return self._rule
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds of all texts and times, in every process that wrote some."""
+        return self._rule.measured_s + self.timing_s
+
+    @property
+    def lost_share(self) -> float:
+        """What others took of the rounds that count, where that is more than ``CLEAN``; else 0."""
+        counting = self._counting()
+        lost = sum(share * seconds for share, seconds, _ in counting)
+        share = lost / total if (total := sum(seconds for _, seconds, _ in counting)) else 0.0
+        return share if share > CLEAN else 0.0
+
+    def _counting(self) -> list[tuple[float, float, Round]]:
+        kept = least_disturbed([share for share, _, _ in self._timed], LEAST_ROUNDS)
+        return [self._timed[number] for number in kept]
+
+    def started(self, total: int, done: int, arms: Sequence[Arm]) -> None:
+        self._progress.stage(_WRITING, total, done)
+
+    @property
+    def text_s(self) -> float:
+        """Seconds of reading one text again, with every drafter; 0 where none was read."""
+        return self.reading_s / len(self._read) if self._read else 0.0
+
+    def remeasuring(self, rounds: int, *, short: bool) -> None:
+        """Texts are written, not timed."""
+
+    def remeasured(self) -> None:
+        """Texts are written, not timed."""
+
+    def expecting(self, total: int | None, sentence: str) -> None:
+        """The texts count up to all there are: the budget may end them earlier."""
+
+    def finished(self, sample: Sample) -> None:
+        if sample.error is None and sample.generation.tokens:
+            ids, tokens = self._prompts[sample.example_id], tuple(sample.generation.tokens)
+            self._read_text(TargetText(sample.example_id, sample.sample_index, ids, tokens))
+        self._progress.doing(_WRITING)
+        self._progress.step(self._interim())
+
+    def proving(self, total: int) -> None:
+        """Nothing is proved here."""
+
+    def scoring(self, total: int) -> None:
+        """Nothing is scored here."""
+
+    def catch_up(self, texts: Sequence[TargetText]) -> None:
+        """Read those of an earlier process, as far as that did not; refuse those of another target."""
+        due = [text for text in texts if (text.name, text.sample) not in self._read]
+        if due:
+            self._progress.stage("Reading texts", len(due))
+        for text in due:
+            self._read_text(text)
+            self._progress.step(self._interim())
+        for reader in self._readers.values():
+            reader.require_fitting()
+
+    def _read_text(self, text: TargetText) -> None:
+        """Read a text with those that have not yet; each is kept as soon as it is done."""
+        self._read.add((text.name, text.sample))
+        for name, reader in self._readers.items():
+            due = [spec for spec in reader.drafters if _key(Part(name, spec), text) not in self._found]
+            began_s = time.perf_counter()
+            for spec, found in reader.read(text, len(self._read), due):
+                part, now_s = Part(name, spec), time.perf_counter()
+                self._keep(
+                    self._of[part],
+                    _key(part, text),
+                    now_s - began_s,
+                    drafted=found.drafted.tolist(),
+                    ratios=found.ratios.tolist(),
+                )
+                began_s = now_s
+                self._progress.doing(f"Read with {spec}")
+        self._tokens += len(text.tokens)
+        for sought, replayed in self._replayed([text]).items():
+            ks = dict.fromkeys(k for _, k in sought.cells((MODIFIED_REJECTION,), self._ks))
+            loops = self._loops.setdefault(sought.name, dict.fromkeys(ks, 0.0))
+            for k in ks:
+                loops[k] += sum(law.loops for law in replayed.loops(k))
+
+    def _interim(self) -> list[tuple[str, str]]:
+        """Tokens per loop by now, of every drafter."""
+        title = f"K={', '.join(map(str, self._ks))}:"
+        told = [
+            (name, ", ".join(f"{self._tokens / loops:.2f}" for loops in by_k.values()))
+            for name, by_k in self._loops.items()
+        ]
+        return [("tokens per loop,", title), *told] if told else []
+
+    def _replayed(self, texts: Sequence[TargetText]) -> dict[Sought, Replayed]:
+        """Every drafter over texts that it has read."""
+        found: dict[Sought, Replayed] = {}
+        for name, reader in self._readers.items():
+            read = [
+                {spec: self._found[_key(Part(name, spec), text)] for spec in reader.drafters}
+                for text in texts
+            ]
+            own = [each for each in self._sought if each.draft == name]
+            found |= zip(own, reader.replayed(texts, read), strict=True)
+        return found
+
+    def time(self, texts: Sequence[TargetText], budget_s: float, seed: int) -> None:
+        """Time rounds until there are enough: ``LEAST_ROUNDS``, and more until the budget is used up.
+
+        Where others disturbed rounds more are timed, for as long again, until enough are clean.
+        """
+        self._progress.stage("Timing drafts and forwards, seconds", round(budget_s))
+        warm, expected_s = bool(self._timed), budget_s  # the first of a shape is slow
+        while self._lacks_rounds(budget_s):
+            began_s, number, before = time.perf_counter(), len(self._timed), taken()
+            if number == 1:  # said once, and it stands: the first round tells what the least number takes
+                expected_s = max(budget_s, LEAST_ROUNDS * self.timing_s)
+
+            def tell(since_s: float = began_s, expected_s: float = expected_s) -> None:
+                done_s = self.timing_s + time.perf_counter() - since_s
+                self._progress.reach(min(done_s, expected_s), expected_s)
+
+            found = time_round(self._readers, texts, self._ends, seed + number, tell, self._judged)
+            if warm:
+                self._keep(
+                    self._of_rounds,
+                    ("", "", "", number),
+                    time.perf_counter() - began_s,
+                    context=found.context,
+                    verifying=found.verifying,
+                    drafting=[found.drafting[part] for part in self._parts],
+                    judged=[found.judged[each] for each in self._judged],
+                    taken=taken_since(before),
+                )
+            warm = True
+
+    def _lacks_rounds(self, budget_s: float) -> bool:
+        if len(self._timed) < LEAST_ROUNDS or self.timing_s < budget_s:
+            return True
+        clean = sum(share <= CLEAN for share, _, _ in self._timed)
+        return clean < LEAST_ROUNDS and self.timing_s < 2 * budget_s
+
+    def study(self, written: Written) -> Study:
+        """What was read and timed, of texts that were all read."""
+        steps = StepTimes([found for _, _, found in self._counting()], self._ends)
+
+        def parts_of(sought: Sought) -> list[Part]:
+            parts = self._readers[sought.draft].parts[sought.drafter]
+            return [Part(sought.draft, spec) for spec in parts]
+
+        return study_of(written, self._replayed(written.texts), self._ks, steps, parts_of)
+
+    def _keep(self, of: str, key: Key, seconds: float, **content: Any) -> None:
+        row = {"of": of, "key": list(key), "seconds": seconds, **content}
+        self._journal.append(row)
+        self._take(row)
+
+    def _take(self, row: Mapping[str, Any]) -> bool:
+        """Make a row one's own; True."""
+        seconds, most = float(row["seconds"]), self._ends[1]
+        if row["of"] == self._of_rounds:
+            verifying, drafting = (np.array(row[name], np.float64) for name in ("verifying", "drafting"))
+            if verifying.shape != (most + 1,) or drafting.shape != (len(self._parts), 2):
+                raise ValueError("a round of other drafters or K")
+            found = dict(zip(self._parts, drafting.tolist(), strict=True))
+            judged = dict(zip(self._judged, map(float, row["judged"]), strict=True))
+            lost_s = sum(float(each) for each in row.get("taken", {}).values())
+            share = min(lost_s / seconds, 1.0) if seconds > 0 else 0.0
+            timed = Round(int(row["context"]), verifying.tolist(), found, judged)
+            self._timed.append((share, seconds, timed))
+            self.timing_s += seconds
+        else:
+            draft, drafter, name, sample = row["key"]
+            ratios, drafted = np.array(row["ratios"], np.float64), np.array(row["drafted"], np.int64)
+            tree = tree_of(Spec.parse(drafter))
+            width = most if tree is None else tree.shape.depth(0)
+            if ratios.shape != (len(drafted), width) or not (ratios >= 0).all():
+                raise ValueError("no ratios of drafts up to K")
+            self._found[draft, drafter, name, sample] = Forced(ratios, drafted)
+            self.reading_s += seconds
+        return True
+
+    def _content(self, part: Part) -> list[Any]:
+        kind = drafter_kind(part.drafter.name)
+        draft = self._readers[part.draft].pair.info["draft"] if DRAFT in kind.needs_of(part.drafter) else {}
+        return [part.draft, str(part.drafter), kind.content_of(part.drafter), draft.get("fingerprint")]
+
+
+class TextsRule(StoppingRule):
+    """End the writing of texts with its budget, reading included, once there are enough to choose."""
+
+    def __init__(self, plan: Plan, store: RunStore, readings: Readings) -> None:
+        self._readings = readings
+        super().__init__(plan, store.samples())
+
+    @property
+    def measured_s(self) -> float:
+        return super().measured_s + self._readings.reading_s
+
+    def reason(self) -> Reason | None:
+        found = super().reason()
+        return None if found == "budget" and self.prompts < FEWEST_PROMPTS else found
+
+
+def _key(part: Part, text: TargetText) -> Key:
+    return part.draft, str(part.drafter), text.name, text.sample
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A cell, or ArS, on the judging half; ``bytes`` are of weights and caches."""
+
+    found: Found | None
+    speedup: Interval
+    slower: Interval
+    p99_s: float
+    bytes: int
+
+    @property
+    def name(self) -> str:
+        """Of drafter and K."""
+        return "ArS" if self.found is None else f"{self.found.cell.name}, K={self.found.cell.k}"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to use.
+
+    Attributes:
+        plain: the same drafter under modified rejection, where block verification is best.
+        untrusted: what others took of the times that it was predicted from, where its intervals hold that.
+    """
+
+    best: Candidate
+    others: tuple[Candidate, ...]
+    close: tuple[int, ...]
+    choosing: tuple[str, ...]
+    judging: tuple[str, ...]
+    even: Even | None
+    too_large: tuple[str, ...]
+    plain: Candidate | None = None
+    untrusted: str = ""
+
+
+def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) -> Advice:
+    """Choose among the cells of a study that was timed.
+
+    Args:
+        memory_bytes: cells that hold more are left out.
+    """
+    names = list(dict.fromkeys(text.name for text in study.written.texts))
+    if study.ars is None or len(names) < FEWEST_PROMPTS:
+        raise ValueError(f"{len(names)} prompts are too few to choose and to judge on, or nothing was timed")
+    sides = halves(names)
+    choosing, judging = ([names.index(name) for name in side] for side in sides)
+    if study.ars_bytes > memory_bytes:
+        raise UsageError(
+            f"the target alone needs {study.ars_bytes / 1e9:.2f} GB with its cache.",
+            flag="--memory",
+            remedy="Give more, or a smaller target.",
+        )
+    arms: list[tuple[Found | None, Timed]] = [(None, study.ars)]
+    arms += [
+        (one, one.timed)
+        for one in study.found
+        if one.timed is not None and one.bytes <= memory_bytes and _pays(one, study)
+    ]
+
+    def worth(pair: tuple[Found | None, Timed]) -> float:
+        own = pair[1].part(choosing)
+        return own.mean_s() if objective == MEAN else own.quantile_s(0.99)
+
+    ranked = sorted(arms, key=worth)
+    best, best_timed = ranked[0]
+    ars = study.ars.part(judging)
+
+    def candidate(found: Found | None, timed: Timed) -> Candidate:
+        own = timed.part(judging)
+        slower = faster(own, best_timed.part(judging))
+        size = study.ars_bytes if found is None else found.bytes
+        return Candidate(found, faster(ars, own), slower, own.quantile_s(0.99), size)
+
+    first: dict[tuple[str, str], Candidate] = {}
+    close: list[int] = []
+    plain: Candidate | None = None
+    for found, timed in ranked[1:]:
+        name = _name(found)
+        if name == _name(best):
+            assert found is not None
+            assert best is not None
+            if found.cell.rule == best.cell.rule:
+                low = faster(timed.part(judging), best_timed.part(judging)).low
+                close += [found.cell.k] if low is None or low <= 1 else []
+            elif best.cell.rule == BLOCK and plain is None:
+                plain = candidate(found, timed)
+        elif name not in first:
+            first[name] = candidate(found, timed)
+    return Advice(
+        candidate(best, best_timed),
+        tuple(first.values()),
+        tuple(sorted(close)),
+        tuple(sides[0]),
+        tuple(sides[1]),
+        None if best is None else study.even(best),
+        tuple(dict.fromkeys(one.name for one in study.found if one.bytes > memory_bytes)),
+        plain,
+    )
+
+
+def disturbed(advice: Advice, lost: float) -> Advice:
+    """The advice with intervals that hold what others took: at worst all of it hit one side; 0 for none."""
+    if not lost:
+        return advice
+
+    def wider(found: Interval) -> Interval:
+        return Interval(found.estimate, *hidden((found.low, found.high), lost, lost))
+
+    def widened(one: Candidate) -> Candidate:
+        return replace(one, speedup=wider(one.speedup), slower=wider(one.slower))
+
+    best, others = widened(advice.best), tuple(map(widened, advice.others))
+    taken = f"others took {percent(lost)} of the time in which loops were timed"
+    if best.found is None:  # something that drafts may yet be faster
+        hides = any(each.speedup.high is None or each.speedup.high > 1.0 for each in others)
+    else:
+        hides = best.speedup.low is None or best.speedup.low <= 1.0
+    told = f"Widened: {taken}, and every predicted interval holds all of it."
+    if hides:
+        told = f"UNDECIDED: {taken}, which may hide the answer. Repeat when less else runs."
+    plain = None if advice.plain is None else widened(advice.plain)
+    return replace(advice, best=best, others=others, plain=plain, untrusted=told)
+
+
+def _name(found: Found | None) -> tuple[str, str]:
+    """Of a drafter, with whatever rule and K."""
+    return ("", "") if found is None else (str(found.cell.drafter), found.cell.draft)
+
+
+_GAIN = 1e-3
+"""Block verification is a choice where it has so much more of tokens per loop: else noise would choose."""
+
+
+def _pays(one: Found, study: Study) -> bool:
+    if one.cell.rule != BLOCK:
+        return True
+    same = {(_name(each), each.cell.k): each for each in study.found if each.cell.rule == MODIFIED_REJECTION}
+    plain = same[_name(one), one.cell.k].cell.tokens_per_loop.estimate
+    return one.cell.tokens_per_loop.estimate > (1 + _GAIN) * plain
+
+
+@dataclass(frozen=True)
+class Check:
+    """A candidate that was run beside ArS.
+
+    Attributes:
+        live: the speedup that was measured.
+        alarm: whether its output contradicts the target.
+        prompts: how many both wrote for.
+        untrusted: why these times are not to be trusted, one sentence; empty if they are.
+    """
+
+    candidate: Candidate
+    live: RatioInterval | None
+    alarm: bool
+    prompts: int = 0
+    untrusted: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """The speedup that was measured; 1 where there is none."""
+        return 1.0 if self.live is None else self.live["ratio"]
+
+    @property
+    def within(self) -> bool | None:
+        """Whether the prediction and the live run have a speedup in common."""
+        told, live = self.candidate.speedup, self.live
+        if (
+            live is None
+            or live["low"] is None
+            or live["high"] is None
+            or told.low is None
+            or told.high is None
+        ):
+            return None
+        return live["low"] <= told.high and told.low <= live["high"]
+
+
+def advised(advice: Advice, checks: Sequence[Check]) -> Check:
+    """What to use: of what was run the fastest without an alarm; ArS where none of it gained."""
+    if not checks:
+        return Check(advice.best, None, alarm=False)
+    sound = [check for check in checks if not check.alarm]
+    ars = next(each for each in advice.others if each.found is None)
+    best = max(sound, key=lambda check: check.ratio, default=None)
+    if best is None or (best.live is not None and best.ratio <= 1.0):
+        return Check(ars, None, alarm=False)
+    return best

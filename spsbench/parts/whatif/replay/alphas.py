@@ -1,0 +1,191 @@
+"""Leviathan's alpha of several drafts over texts that the target wrote: model drafts, unigram and bigram.
+
+Leviathan et al. 2022, Table 3: the mean over positions of sum_x min(target(x), draft(x)), both warped, along
+text of the target. At temperature 0 that is the share of positions where both have the same most probable
+token.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spsbench.base.axes import EAGER
+from spsbench.base.records import Arm, Generation, Interval, Request, SamplingParams, Spec
+from spsbench.config import NGRAMS
+from spsbench.decode.protocols import Drafter
+from spsbench.drafters.registry import Context, build_drafter
+from spsbench.engines.local import Engine
+from spsbench.engines.rescore import teacher_force
+from spsbench.law.text_loops import Floats
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.pair import Pair
+from spsbench.parts.whatif.bench.forced import in_turns
+from spsbench.parts.whatif.replay.texts import TargetText
+from spsbench.runner.engines import EngineFactory
+from spsbench.stats.bootstrap import pooled_ratio
+
+UNIGRAM, BIGRAM = NGRAMS
+FOLDS = 10
+"""An n-gram draft is counted on the texts of other prompts: of so many parts, all but the prompt's own."""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """A draft's overlap with the target.
+
+    Attributes:
+        sums: [prompts] of min(target, draft), over the positions of a prompt's texts.
+        positions: [prompts] how many those are.
+    """
+
+    draft: str
+    sums: Floats
+    positions: Floats
+
+    @property
+    def alpha(self) -> Interval:
+        """The mean over all positions with its 95% interval, prompts resampled."""
+        return pooled_ratio(self.sums, self.positions, most=1.0)
+
+
+@torch.inference_mode()
+def overlaps(
+    texts: Sequence[TargetText], pairs: Mapping[str, Pair], sampling: SamplingParams
+) -> list[Overlap]:
+    """Read every text with the target and with every draft."""
+    prompts = {name: number for number, name in enumerate(dict.fromkeys(text.name for text in texts))}
+    ngrams = _Ngrams(texts, prompts, next(iter(pairs.values())), sampling) if len(prompts) > 1 else None
+    names = [*(() if ngrams is None else NGRAMS), *pairs]
+    sums = {name: np.zeros(len(prompts)) for name in names}
+    positions = np.zeros(len(prompts))
+    for text in texts:
+        prompt = prompts[text.name]
+        positions[prompt] += len(text.tokens)
+        for name, target, draft in _rows(text, pairs, sampling, ngrams, prompt):
+            sums[name][prompt] += float(torch.minimum(target, draft).sum())
+    return [Overlap(name, sums[name], positions) for name in names]
+
+
+def _rows(
+    text: TargetText, pairs: Mapping[str, Pair], sampling: SamplingParams, ngrams: _Ngrams | None, prompt: int
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Of every draft its name and the warped rows [n, V] of the target and of itself."""
+    targets: dict[int, Tensor] = {}  # one that is shared by pairs is read once
+    for name, pair in pairs.items():
+        if id(pair.target) not in targets:
+            targets[id(pair.target)] = _read(pair.target, text, sampling)
+        target = targets[id(pair.target)]
+        if ngrams is not None and name == next(iter(pairs)):
+            for order in NGRAMS:
+                yield order, target, ngrams.rows(order, text, prompt, target)
+        yield name, target, target if pair.is_one else _read(pair.draft, text, sampling)
+
+
+def _read(model: CausalLM, text: TargetText, sampling: SamplingParams) -> Tensor:
+    return teacher_force(model, None, text.prompt, text.tokens, sampling).q
+
+
+class _Ngrams:
+    """Unigram and bigram drafts of each fold of prompts, counted on the texts of the other folds.
+
+    The unigram is counted on output tokens alone. The bigram's texts begin with the last token of the prompt,
+    after which the first token is drafted.
+    """
+
+    def __init__(
+        self, texts: Sequence[TargetText], prompts: Mapping[str, int], pair: Pair, sampling: SamplingParams
+    ) -> None:
+        self._folds = min(FOLDS, len(prompts))
+        self._drafters: dict[tuple[str, int], Drafter] = {}
+        for order, before in ((UNIGRAM, 0), (BIGRAM, 1)):
+            for fold in range(self._folds):
+                corpus = [
+                    (*text.prompt[len(text.prompt) - before :], *text.tokens)
+                    for text in texts
+                    if prompts[text.name] % self._folds != fold
+                ]
+                place = sampling, pair.device, pair.target.vocab_size
+                context = Context(pair.target, None, *place, corpus=partial(list, corpus))
+                self._drafters[order, fold] = build_drafter(Spec(order, (("adapt", False),)), context)
+
+    def rows(self, order: str, text: TargetText, prompt: int, like: Tensor) -> Tensor:
+        """[n, V] of one of them over a text of a prompt, as warped as the target's rows."""
+        drafter = self._drafters[order, prompt % self._folds]
+        drafter.begin(text.prompt)
+        u = torch.full((1,), 0.5, dtype=torch.float64)  # what is drawn has no effect, its row has
+        found = []
+        for place in range(len(text.tokens)):
+            row = drafter.draft([*text.prompt[-1:], *text.tokens[:place]], 1, u).probs
+            assert row is not None, "an n-gram draft draws from its row"
+            found.append(row)
+        return torch.cat(found).to(like)
+
+
+ROUNDS, TOKENS = 8, 32
+"""Each engine writes so many tokens in a round; the first round is not counted."""
+
+_K = 4
+_TARGET = ""
+
+
+def draft_costs(
+    texts: Sequence[TargetText],
+    pairs: Mapping[str, Pair],
+    sampling: SamplingParams,
+    seed: int,
+    rounds: int | None = None,
+) -> dict[str, float]:
+    """Measure c of every draft, in turns with the target alone.
+
+    On a CPU it is the time of drafting a token within loops over that of a target step, as a run measures it;
+    elsewhere, where the phases of a loop are not seen, of a token that the draft writes alone.
+
+    Returns:
+        by draft the median over rounds of its seconds over the target's in the same round.
+    """
+    engines, count, shuffler = _engines(pairs, sampling), rounds or ROUNDS, random.Random(seed)
+    prompts = [shuffler.choice(texts).prompt for _ in range(-1, count)]
+    models = [model for pair in pairs.values() for model in (pair.target, pair.draft)]
+
+    def run_s(name: str, number: int) -> float:
+        prompt = prompts[number + 1]
+        room = min(model.room_behind(prompt) for model in models) - _K - 1
+        limit = max(1, min(TOKENS, room))
+        request = Request(prompt, limit, (), sampling, seed=seed + number + 1, fixed_length=True)
+        made = engines[name].generate(request)
+        # As in a run, so that the next model finds the caches as it does there.
+        teacher_force(models[0], None, prompt, made.tokens, sampling)
+        return _run_s(made)
+
+    seconds = in_turns({name: partial(run_s, name) for name in engines}, range(-1, count), seed)
+    base = np.array(seconds[_TARGET])
+    return {name: float(np.median(np.array(seconds[name]) / base)) for name in pairs}
+
+
+def _engines(pairs: Mapping[str, Pair], sampling: SamplingParams) -> dict[str, Engine]:
+    """The target's, and one of every draft."""
+    first = next(iter(pairs.values()))
+    window = first.target.context_window  # no engine here has a fixed shape
+    engines = {_TARGET: EngineFactory(first, window).build(Arm("ars", 0, EAGER, "timed", sampling))}
+    for name, pair in pairs.items():
+        in_loops = Arm("sps", _K, EAGER, "timed", sampling)
+        alone = Arm("draft", 0, EAGER, "timed", sampling)
+        engines[name] = EngineFactory(pair, window).build(in_loops if pair.device.type == "cpu" else alone)
+    return engines
+
+
+def _run_s(made: Generation) -> float:
+    """Seconds of a run of the draft where it drafted, else of the model that wrote the text."""
+    loops = made.loops or []
+    drafted = sum(loop.drafted for loop in loops)
+    if drafted:
+        return sum(loop.draft_s or 0.0 for loop in loops) / drafted
+    seen = [loop.verify_s for loop in loops if loop.verify_s is not None]
+    return sum(seen) / len(seen) if seen else made.decode_s / len(made.tokens)

@@ -1,0 +1,226 @@
+"""From loops over texts and the times of loops to tokens a loop, milliseconds a token, and a speedup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from spsbench.base.axes import MODIFIED_REJECTION
+from spsbench.base.records import Interval, Spec
+from spsbench.law.text_loops import DraftedLoops, Floats, TextLoops
+from spsbench.parts.whatif.replay.texts import TargetText
+from spsbench.parts.whatif.replay.times import COLD, PROMPTS, LoopCosts, LoopTimes, resampled
+from spsbench.stats.bootstrap import LEVEL, pooled_ratio
+from spsbench.stats.predict.whatif import alpha_needed, c_allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One drafter with one rule and one K over all texts.
+
+    Attributes:
+        emitted: [K+1] the share of loops that emit 1 to K+1 tokens.
+        loops: of a sequence, 50th, 90th and 99th percentile.
+    """
+
+    name: str
+    drafter: Spec
+    draft: str
+    k: int
+    tokens_per_loop: Interval
+    emitted: Floats
+    loops: tuple[int, ...]
+    rule: str = MODIFIED_REJECTION
+
+    @property
+    def r_prime(self) -> float:
+        """Tokens per loop over K+1 (Chen et al. 2023)."""
+        return self.tokens_per_loop.estimate / (self.k + 1)
+
+
+@dataclass(frozen=True)
+class TextWork:
+    """What decoding one text takes: [n+1] the distribution of its loops, and mean tokens before a loop."""
+
+    prompt: int
+    counts: Floats
+    context: float
+
+
+@dataclass(frozen=True)
+class Work:
+    """What decoding the texts takes, by prompt and by how many tokens a loop drafts.
+
+    Attributes:
+        tokens: [prompts] of its texts.
+        loops: [prompts, D] expected loops that draft 0 to D-1 tokens; of a fixed K, and of ArS, D is 1.
+        contexts: [prompts, D] tokens before such a loop, summed over them.
+        first: [prompts, COLD, D] expected first, second... loops of a text that draft so many.
+        texts: of a fixed K, for the tails.
+    """
+
+    tokens: Floats
+    loops: Floats
+    contexts: Floats
+    first: Floats
+    texts: tuple[TextWork, ...] = ()
+
+    def part(self, prompts: Sequence[int]) -> Work:
+        """Of some of the prompts, by their numbers."""
+        places = {prompt: place for place, prompt in enumerate(prompts)}
+        texts = tuple(
+            replace(text, prompt=places[text.prompt]) for text in self.texts if text.prompt in places
+        )
+        own = list(prompts)
+        return Work(self.tokens[own], self.loops[own], self.contexts[own], self.first[own], texts)
+
+    @property
+    def tokens_per_loop(self) -> Interval:
+        return pooled_ratio(self.tokens, self.loops.sum(1))
+
+    @property
+    def drafted_per_loop(self) -> Interval:
+        return pooled_ratio(self.loops @ np.arange(self.loops.shape[1]), self.loops.sum(1))
+
+    def per_token(self, costs: LoopCosts, beyond: Floats | None = None) -> Floats:
+        """[1 + RESAMPLES] seconds a token: the estimate, then prompts and rounds resampled together.
+
+        Args:
+            beyond: [1 + RESAMPLES] seconds that every loop takes beyond its cost.
+        """
+        return self._per_token(costs, beyond, resampled(len(self.tokens), PROMPTS))
+
+    def estimate(self, costs: LoopCosts, beyond: Floats | None = None) -> float:
+        """The first of ``per_token``."""
+        return float(self._per_token(costs, beyond, np.ones((1, len(self.tokens))))[0])
+
+    def _per_token(self, costs: LoopCosts, beyond: Floats | None, counts: Floats) -> Floats:
+        seconds = (costs.at_zero * (counts @ self.loops)).sum(1)
+        seconds += (costs.slope * (counts @ self.contexts)).sum(1)
+        seconds += (costs.cold * np.tensordot(counts, self.first, 1)).sum((1, 2))
+        if beyond is not None:
+            seconds = seconds + beyond * (counts @ self.loops.sum(1))
+        found: Floats = seconds / (counts @ self.tokens)
+        return found
+
+
+def work_of(texts: Sequence[TargetText], laws: Sequence[TextLoops] | None = None) -> Work:
+    """Of loops of a fixed K over texts; of ArS, a loop a token, without laws."""
+    names = list(dict.fromkeys(text.name for text in texts))
+    drafted, each = [], []
+    for number, text in enumerate(texts):
+        n, law = len(text.tokens), None if laws is None else laws[number]
+        starts = np.ones(n) if law is None else law.starts[0]
+        first = (np.arange(COLD) < n).astype(np.float64) if law is None else law.begun(COLD)
+        counts = np.eye(n + 1)[n] if law is None else law.counts
+        context = float(starts @ (len(text.prompt) + np.arange(n)) / starts.sum())
+        drafted.append(DraftedLoops(starts[:, None], first[:, None]))
+        each.append(TextWork(names.index(text.name), counts, context))
+    return replace(drafted_work(texts, drafted, 0), texts=tuple(each))
+
+
+def drafted_work(texts: Sequence[TargetText], drafted: Iterable[DraftedLoops], k: int) -> Work:
+    """Of loops over texts that draft 0 to K tokens."""
+    names = list(dict.fromkeys(text.name for text in texts))
+    tokens, loops, contexts = np.zeros(len(names)), *np.zeros((2, len(names), k + 1))
+    first = np.zeros((len(names), COLD, k + 1))
+    for text, own in zip(texts, drafted, strict=True):
+        prompt, width = names.index(text.name), own.loops.shape[1]
+        tokens[prompt] += len(text.tokens)
+        loops[prompt, :width] += own.loops.sum(0)
+        contexts[prompt, :width] += (len(text.prompt) + np.arange(len(text.tokens))) @ own.loops
+        first[prompt, :, :width] += own.first
+    return Work(tokens, loops, contexts, first)
+
+
+def cell(name: str, drafter: Spec, draft: str, work: Work, laws: Sequence[TextLoops], rule: str) -> Cell:
+    """One cell, of its work and the laws of its loops over the same texts."""
+    emitted = np.sum([law.emitted() for law in laws], axis=0)
+    counts = np.zeros(max(len(text.counts) for text in work.texts))
+    for text in work.texts:
+        counts[: len(text.counts)] += text.counts
+    below = np.cumsum(counts) / counts.sum()
+    loops = tuple(int(np.searchsorted(below, share - 1e-12)) for share in (0.5, 0.9, 0.99))
+    name = name if rule == MODIFIED_REJECTION else f"{name}, {rule}"
+    shares, tokens = emitted / emitted.sum(), work.tokens_per_loop
+    return Cell(name, drafter, draft, len(emitted) - 1, tokens, shares, loops, rule)
+
+
+def interval_of(values: Floats) -> Interval:
+    """Of an estimate and what resamples gave in its place."""
+    low, high = np.quantile(values[1:], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(float(values[0]), float(low), float(high))
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What is predicted of a cell."""
+
+    ms_per_token: Interval
+    speedup: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Work of a fixed K, or of ArS, with the times of its loops."""
+
+    work: Work
+    times: LoopTimes
+
+    def part(self, prompts: Sequence[int]) -> Timed:
+        """Of some of the prompts, by their numbers."""
+        return Timed(self.work.part(prompts), self.times)
+
+    def per_token(self) -> Floats:
+        """[1 + RESAMPLES] seconds a token; those of two arms are resampled alike."""
+        return self.work.per_token(self.times.costs)
+
+    def mean_s(self) -> float:
+        """Seconds a token, every prompt and round counted once."""
+        return self.work.estimate(self.times.costs)
+
+    def quantile_s(self, share: float) -> float:
+        """Seconds that so large a share of the sequences stays below."""
+        costs = self.times.costs
+        extra = np.concatenate([[0.0], np.cumsum(costs.cold[0, :, 0])])
+        seconds = []
+        for text in self.work.texts:
+            loops = np.arange(len(text.counts))
+            a_loop = costs.at_zero[0, 0] + costs.slope[0, 0] * text.context
+            seconds.append(loops * a_loop + extra[np.minimum(loops, COLD)])
+        every, weights = np.concatenate(seconds), np.concatenate([text.counts for text in self.work.texts])
+        order = np.argsort(every)
+        below = np.cumsum(weights[order]) / weights.sum()
+        place = int(np.searchsorted(below, share - 1e-12))
+        return float(every[order][min(place, len(order) - 1)])
+
+
+@dataclass(frozen=True, slots=True)
+class Even:
+    """Where a cell would be as fast as ArS, all else being as it is; costs in ArS steps."""
+
+    cost: float
+    alpha: float | None
+    c: float
+    c_allowed: float | None
+
+
+def break_even(own: Timed, ars: Timed, k: int) -> Even:
+    """Of a cell with lookahead K."""
+    step = ars.mean_s()
+    tokens = float(own.work.tokens.sum() / own.work.loops.sum())
+    cost = own.mean_s() * tokens / step
+    c = float(own.times.drafting.mean()) / k / step
+    return Even(cost, alpha_needed(k, cost), c, c_allowed(c, k, tokens, cost))
+
+
+def predict(own: Timed, ars: Timed) -> Predicted:
+    """Predict one cell, from the same prompts and rounds as ArS."""
+    return Predicted(interval_of(1e3 * own.per_token()), faster(ars, own))
+
+
+def faster(slow: Timed, fast: Timed) -> Interval:
+    """How many times one's time per token the other's is, of the same prompts and rounds."""
+    return interval_of(slow.per_token() / fast.per_token())

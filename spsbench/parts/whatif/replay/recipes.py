@@ -1,0 +1,137 @@
+"""Advice as other engines take it: arguments, JSON or YAML to paste.
+
+Options as vLLM (``SpeculativeConfig``), SGLang, llama.cpp (``--spec-type``) and TensorRT-LLM
+(``speculative_config``) had them in November 2026.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spsbench.base.axes import BLOCK, MODIFIED_REJECTION
+from spsbench.base.errors import UnavailableError
+from spsbench.base.records import SamplingParams
+from spsbench.drafters.registry import drafter_kind
+from spsbench.parts.whatif.replay.study import Found
+from spsbench.store.foreign import documents
+
+Schedule = Sequence[tuple[int, int, int]]
+"""(first batch size, last, K); K is 0 where speculation does not pay."""
+
+
+def _vllm(found: Found, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
+    config: dict[str, Any] = {"num_speculative_tokens": max([found.cell.k, *(k for *_, k in by_batch)])}
+    options = _options(found)
+    match found.cell.drafter.name:
+        case "model":
+            config |= {"method": "draft_model", "model": draft}
+            if not sampling.greedy:  # its default takes the draft's most probable token
+                config["draft_sample_method"] = "probabilistic"
+        case "lookup":
+            config |= {"method": "ngram", "prompt_lookup_max": int(options["max_n"])}
+            config["prompt_lookup_min"] = int(options["min_n"])
+        case _:
+            config["method"] = "suffix"
+    if found.cell.rule == BLOCK:
+        config["rejection_sample_method"] = "block"
+    if by_batch:
+        config["num_speculative_tokens_per_batch_size"] = [list(each) for each in by_batch]
+    return f"--speculative-config '{json.dumps(config)}'"
+
+
+def _sglang(found: Found, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
+    k = found.cell.k
+    if found.cell.drafter.name == "lookup":
+        return f"--speculative-algorithm NGRAM --speculative-num-draft-tokens {k + 1}"
+    return (
+        f"--speculative-algorithm STANDALONE --speculative-draft-model-path {draft} "
+        f"--speculative-num-steps {k} --speculative-eagle-topk 1 --speculative-num-draft-tokens {k + 1}"
+    )
+
+
+def _llama_cpp(found: Found, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
+    k = found.cell.k
+    if found.cell.drafter.name == "lookup":
+        size = _options(found)["max_n"]
+        return f"--spec-type ngram-simple --spec-ngram-simple-size-n {size} --spec-ngram-simple-size-m {k}"
+    return f"--spec-type draft-simple -md {draft} --spec-draft-n-max {k} --spec-draft-p-min 0"
+
+
+def _tensorrt_llm(found: Found, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
+    own = {"decoding_type": "DraftTarget", "max_draft_len": found.cell.k, "speculative_model": draft}
+    if found.cell.drafter.name == "lookup":
+        own = {"decoding_type": "NGram", "max_draft_len": found.cell.k}
+        own["max_matching_ngram_size"] = int(_options(found)["max_n"])
+    return "\n".join(["speculative_config:", *(f"  {name}: {value}" for name, value in own.items())])
+
+
+_Writer = Callable[[Found, str, SamplingParams, Schedule], str]
+_RULES = {"vllm": (BLOCK,)}
+FORMATS: Mapping[str, tuple[_Writer, tuple[str, ...]]] = {
+    "vllm": (_vllm, ("model", "lookup", "suffix")),
+    "sglang": (_sglang, ("model", "lookup")),
+    "llama-cpp": (_llama_cpp, ("model", "lookup")),
+    "tensorrt-llm": (_tensorrt_llm, ("model", "lookup")),
+}
+"""By engine what writes its options, and the drafters that it has."""
+
+
+def _options(found: Found) -> Mapping[str, Any]:
+    spec = found.cell.drafter
+    return drafter_kind(spec.name).settled(spec)
+
+
+def can_run(engine: str, found: Found) -> bool:
+    """Whether the engine has such a drafter and rule."""
+    _, drafters = FORMATS[engine]
+    rules = (MODIFIED_REJECTION, *_RULES.get(engine, ()))
+    return found.tree is None and found.cell.drafter.name in drafters and found.cell.rule in rules
+
+
+def recipe(engine: str, found: Found, draft: str, sampling: SamplingParams, by_batch: Schedule = ()) -> str:
+    """The engine's options for a cell that it can run."""
+    writer, _ = FORMATS[engine]
+    return writer(found, draft, sampling, by_batch)
+
+
+def schedule(path: Path, tokens: Mapping[int, float], *, drafts: bool) -> Schedule:
+    """The fastest K of each batch size of which ``spsbench bench --batch --json`` timed the forwards.
+
+    Between measured sizes the next smaller one's holds.
+
+    Args:
+        tokens: replayed tokens per loop by K.
+        drafts: whether a draft model drafts; a copy takes no forward.
+
+    Raises:
+        UnavailableError: it is not such a file, or has none of these K.
+    """
+    best: dict[int, tuple[float, int]] = {}
+    for _, content in documents(path, "--times"):
+        try:
+            steps = {int(size): float(step) for size, step in content["step_ms"].items()}
+            for cell in content["cells"]:
+                size, k = int(cell["batch"]), int(cell["k"])
+                loop_ms = float(cell["verify_ms"]) + (float(cell["draft_ms"]) if drafts else 0.0)
+                if k in tokens:
+                    best[size] = max(best.get(size, (1.0, 0)), (tokens[k] * steps[size] / loop_ms, k))
+        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as problem:
+            why = f"{path} lacks {problem}: it is not what `spsbench bench --batch LIST --json` printed."
+            raise UnavailableError(why, flag="--times") from problem
+    if not best:
+        ks = ", ".join(map(str, tokens))
+        raise UnavailableError(
+            f"{path} has no forwards for K = {ks}.", flag="--times", remedy="Give bench --k."
+        )
+    sizes = sorted(best)
+    found: list[tuple[int, int, int]] = []
+    for size, end in zip(sizes, [*(after - 1 for after in sizes[1:]), sizes[-1]], strict=True):
+        _, k = best[size]
+        if found and found[-1][2] == k:
+            found[-1] = found[-1][0], end, k
+        else:
+            found.append((size if found else 1, end, k))
+    return found

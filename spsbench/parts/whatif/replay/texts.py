@@ -1,0 +1,161 @@
+"""Texts that a target wrote: the ArS sequences of a run, or a file of another engine's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spsbench.base.axes import EAGER, is_beam
+from spsbench.base.errors import UsageError
+from spsbench.base.records import SamplingParams
+from spsbench.config import RunConfig, resolve
+from spsbench.runner.foreign_texts import Reader
+from spsbench.store import RunStore, read_frames
+
+FEWEST_TOKENS = 200
+"""With fewer tokens nothing is said: an interval over them would be as wide as what it is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetText:
+    """One of them."""
+
+    name: str
+    sample: int
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    category: str = ""
+
+    @property
+    def length(self) -> int:
+        """Tokens of both."""
+        return len(self.prompt) + len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What an arm of the run did."""
+
+    tokens_per_loop: float
+    drafted_per_loop: float
+
+
+AsRun = tuple[str, int, str, str]
+"""Drafter, K, policy and rule of an arm, as a run names them."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """The texts of one sampling."""
+
+    source: Path
+    config: RunConfig
+    label: str
+    sampling_name: str
+    sampling: SamplingParams
+    texts: tuple[TargetText, ...]
+    identity: Mapping[str, Any] | None
+    ran: Mapping[AsRun, Ran]
+
+    @property
+    def tokens(self) -> int:
+        """Of all texts."""
+        return sum(len(text.tokens) for text in self.texts)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text and its prompt."""
+        return max(text.length for text in self.texts)
+
+
+def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_TOKENS) -> Written:
+    """The ArS sequences of a run."""
+    with RunStore.open(directory) as store:
+        info = store.run_info()
+        arm = _arm(directory, store.arms(), sampling)
+        prompts = {prompt.example_id: (prompt.ids, prompt.category or "") for prompt in store.prompts()}
+        texts = tuple(
+            TargetText(s.example_id, s.sample_index, ids, tuple(s.generation.tokens), category)
+            for s in store.samples()
+            for ids, category in (prompts[s.example_id],)
+            if s.arm == arm["arm"] and s.error is None and s.generation.tokens
+        )
+    loops = read_frames(directory).loops
+    ran: dict[AsRun, Ran] = {}
+    for other in info["arms"]:
+        plain = (other["engine"], other["sampling"]) == (EAGER, arm["sampling"])
+        own = loops[loops["arm"] == other["arm"]]
+        if other["method"] == "sps" and plain and len(own):
+            name = str(other["drafter"]), int(other["k"]), str(other["policy"]), str(other["rule"])
+            ran[name] = Ran(float(own["emitted"].mean()), float(own["drafted"].mean()))
+    if arm["params"].get("process") is not None:
+        raise UsageError(
+            f"{arm['sampling']} is processed, and a replay knows temperature, top-k and top-p.",
+            flag="RUN",
+            remedy="Replay a run without penalties, bans and min-p.",
+        )
+    found = Written(
+        directory,
+        resolve({}, directory / "config.yaml"),
+        str(info["task_label"]),
+        str(arm["sampling"]),
+        SamplingParams(**arm["params"]),
+        texts,
+        info["identity"]["pair"],
+        ran,
+    )
+    _require_enough(found, "RUN", "Continue it with a larger --limit.", fewest)
+    return found
+
+
+def texts_in(path: Path, reader: Reader, config: RunConfig) -> Written:
+    """The texts of a file that another engine wrote; each under the number of its prompt, from 1."""
+    found = list(reader.read(path))
+    samplings = list(dict.fromkeys(text.sampling for text in found)) or [reader.sampling]
+    if len(samplings) > 1:
+        raise UsageError(
+            f"{path} has texts of several samplings: {', '.join(each.described for each in samplings)}.",
+            flag="SAMPLES",
+            remedy="Give a file of one.",
+        )
+    by_prompt: dict[tuple[int, ...], list[TargetText]] = {}
+    texts = []
+    for text in found:
+        own = by_prompt.setdefault(text.prompt, [])
+        name = own[0].name if own else str(len(by_prompt))
+        own.append(TargetText(name, len(own), text.prompt, text.completion, text.category))
+        texts.append(own[-1])
+    (sampling,) = samplings
+    written = Written(path, config, path.name, sampling.described, sampling, tuple(texts), None, {})
+    _require_enough(written, "SAMPLES", "Give more of them.")
+    return written
+
+
+def _require_enough(written: Written, flag: str, remedy: str, fewest: int = FEWEST_TOKENS) -> None:
+    if written.tokens < fewest:
+        raise UsageError(
+            f"{written.source} has {written.tokens} tokens of ArS; a prediction needs at least {fewest}.",
+            flag=flag,
+            remedy=remedy,
+        )
+
+
+def _arm(directory: Path, arms: Sequence[dict[str, Any]], sampling: str | None) -> dict[str, Any]:
+    ars = [arm for arm in arms if arm["method"] == "ars" and not is_beam(arm)]
+    if not ars:
+        raise UsageError(
+            f"{directory} has no ArS sequences, whose texts are what is replayed; a beam search's are not.",
+            flag="RUN",
+            remedy="Run it with --arms ars or ars,sps under another sampling than beam.",
+        )
+    if sampling is None:
+        return ars[0]
+    for arm in ars:
+        if arm["sampling"] == sampling:
+            return arm
+    names = ", ".join(arm["sampling"] for arm in ars)
+    raise UsageError(
+        f"{directory} has no ArS sequences under {sampling!r}.", flag="--sampling", remedy=f"It has {names}."
+    )

@@ -1,0 +1,482 @@
+"""The time of a loop here or elsewhere: of loops that were run, of its parts, or of forwards alone."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import BaseModel, Field, ValidationError
+from torch import Tensor
+
+from spsbench.base.axes import MODIFIED_REJECTION
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.records import Generation, Request, SamplingParams, Spec
+from spsbench.decode.algorithms import ars, sps
+from spsbench.decode.clock import Stopwatch, SystemClock, device_now
+from spsbench.decode.protocols import Drafter
+from spsbench.decode.rejection import Draft
+from spsbench.decode.sampling import UniformStream
+from spsbench.drafters.registry import DRAFT, build_rule, drafter_kind
+from spsbench.engines.local import Engine
+from spsbench.law.text_loops import Floats
+from spsbench.parts.whatif.bench.forwards import budgeted_rounds
+from spsbench.parts.whatif.replay.reading import TextReader
+from spsbench.parts.whatif.replay.texts import TargetText
+from spsbench.parts.whatif.replay.trees import Tree
+from spsbench.stats.bootstrap import RESAMPLES, SEED
+
+Cell = TypeVar("Cell", bound=Hashable)
+
+_LOOPS = 14
+"""Of a cell in a round: few, so that the rounds are many and no cell has its own moment."""
+_LEAST_TOKENS = 42
+"""A sequence in a round has at least so many: ArS, whose time stands in every speedup, has a token a loop."""
+COLD = 4
+"""The first loops of a sequence, which find the caches full of what came before, are apart."""
+LEAST_ROUNDS = 6
+
+PROMPTS, ROUNDS = 1, 2
+"""Streams of resampling, which do not depend on each other."""
+
+
+def resampled(size: int, stream: int) -> Floats:
+    """[1 + RESAMPLES, size] how often each of some counts: once, then drawn with replacement."""
+    drawn = np.random.default_rng([SEED, stream]).integers(0, size, (RESAMPLES, size))
+    counts = np.zeros((RESAMPLES, size))
+    np.add.at(counts, (np.arange(RESAMPLES)[:, None], drawn), 1.0)
+    return np.concatenate([np.ones((1, size)), counts])
+
+
+@dataclass(frozen=True)
+class LoopCosts:
+    """Seconds of loops by how many tokens they draft [D], as measured and in resamples of the rounds.
+
+    Attributes:
+        at_zero, slope: [1 + RESAMPLES, D] of the line in the context's length.
+        cold: [1 + RESAMPLES, COLD, D] what the first loops of a sequence take beyond it.
+    """
+
+    at_zero: Floats
+    slope: Floats
+    cold: Floats
+
+    def at(self, contexts: Floats) -> Floats:
+        """[n, D] seconds, as measured, of loops after contexts [n] of so many tokens."""
+        found: Floats = self.at_zero[0] + contexts[:, None] * self.slope[0]
+        return found
+
+    def beyond(self, times: LoopTimes) -> Floats:
+        """[1 + RESAMPLES] seconds that a policy's loop takes beyond one of a fixed K that drafts as many."""
+        drafted = times.drafted.astype(np.int64)
+        counts = resampled(times.count, ROUNDS)
+        weights = counts[:, times.rounds.astype(np.int64)] * (times.places >= COLD)
+        expected = self.at_zero[:, drafted] + self.slope[:, drafted] * times.contexts
+        found: Floats = (weights * (times.seconds - expected)).sum(1) / weights.sum(1)
+        return found
+
+
+@dataclass(frozen=True)
+class LoopTimes:
+    """Times of one cell's loops.
+
+    Attributes:
+        rounds: [m] in which round each was run.
+        places: [m] how many loops of its sequence came before it.
+        contexts: [m] tokens before it.
+        seconds: [m] what it took.
+        drafting: [m] what of it was drafting.
+        drafted: [m] tokens that it drafted.
+    """
+
+    rounds: Floats
+    places: Floats
+    contexts: Floats
+    seconds: Floats
+    drafting: Floats
+    drafted: Floats
+
+    @classmethod
+    def one_a_round(cls, context: float, verifying: Floats, drafting: Floats, drafted: float) -> LoopTimes:
+        """Of a loop in each round, none of them cold."""
+        same, rounds = np.ones(len(verifying)), np.arange(len(verifying), dtype=np.float64)
+        return cls(rounds, COLD * same, context * same, verifying + drafting, drafting, drafted * same)
+
+    @property
+    def count(self) -> int:
+        return int(self.rounds.max()) + 1
+
+    @cached_property
+    def costs(self) -> LoopCosts:
+        """What they say of a loop, with D = 1."""
+        return self.fitted(resampled(self.count, ROUNDS))
+
+    def fitted(self, counts: Floats) -> LoopCosts:
+        """A line in the context through the warm loops, by least squares, and what cold ones take beyond it.
+
+        Args:
+            counts: [m, rounds] how often each round counts.
+        """
+        rounds, centre = self.rounds.astype(np.int64), float(self.contexts.mean())
+        x, y = self.contexts - centre, self.seconds
+
+        def sums(of: npt.NDArray[np.bool_], values: Floats) -> Floats:
+            return np.asarray(counts @ np.bincount(rounds, of * values, counts.shape[1]))
+
+        warm = self.places >= COLD
+        total = sums(warm, np.ones_like(x))
+        mean_x, mean_y = sums(warm, x) / total, sums(warm, y) / total
+        spread = sums(warm, x * x) / total - mean_x**2
+        level = spread < 1e-6  # one context alone, in tokens
+        slope = (sums(warm, x * y) / total - mean_x * mean_y) / np.where(level, 1.0, spread)
+        # More to attend to is never faster: a falling line is noise.
+        slope = np.where(level, 0.0, np.maximum(slope, 0.0))
+        at_zero = mean_y - slope * (mean_x + centre)
+        cold = np.zeros((len(counts), COLD))
+        for place in range(COLD):
+            here = self.places == place
+            count = sums(here, np.ones_like(x))
+            beyond = sums(here, y) - at_zero * count - slope * sums(here, self.contexts)
+            cold[:, place] = beyond / np.maximum(count, 1.0)
+        return LoopCosts(at_zero[:, None], slope[:, None], cold[:, :, None])
+
+
+def loop_costs(times: Sequence[LoopTimes]) -> LoopCosts:
+    """Of ArS and of fixed K from 1 on, in the same rounds: of loops that draft 0 to K tokens."""
+    costs = [(each.costs.at_zero, each.costs.slope, each.costs.cold) for each in times]
+    return LoopCosts(*(np.concatenate(parts, axis=-1) for parts in zip(*costs, strict=True)))
+
+
+def rehearse(
+    engines: Mapping[Cell, Engine],
+    most_tokens: Mapping[Cell, int],
+    texts: Sequence[TargetText],
+    sampling: SamplingParams,
+    room: Callable[[Sequence[int]], int],
+    budget_s: float,
+    between: Callable[[Request, Generation], None] = lambda request, generation: None,
+    seed: int = 0,
+    least_rounds: int = LEAST_ROUNDS,
+) -> dict[Cell, LoopTimes]:
+    """Run some loops of every cell after prefixes of the texts, in turns and reshuffled each round.
+
+    Args:
+        budget_s: seconds after which no further round begins, if ``least_rounds`` are done.
+    """
+    shuffler, order = random.Random(seed), list(engines)
+    found: dict[Cell, list[tuple[float, ...]]] = {name: [] for name in engines}
+    for number in budgeted_rounds(budget_s, least_rounds, math.inf):
+        text = shuffler.choice(texts)
+        prompt = (*text.prompt, *text.tokens[: shuffler.randrange(len(text.tokens))])
+        shuffler.shuffle(order)
+        for name in order:
+            asked = max(_LOOPS * most_tokens[name], _LEAST_TOKENS)
+            limit = max(1, min(asked, room(prompt) - most_tokens[name]))
+            request = Request(prompt, limit, (), sampling, seed=seed + number, fixed_length=True)
+            generation = engines[name].generate(request)
+            context = len(prompt)
+            for place, loop in enumerate(generation.loops or ()):
+                if number >= 0:
+                    drafting = loop.draft_s or 0.0
+                    found[name].append((number, place, context, loop.loop_s, drafting, loop.drafted))
+                context += loop.emitted
+            between(request, generation)
+    return {name: LoopTimes(*np.array(loops).T) for name, loops in found.items()}
+
+
+_FLAG, _REMEDY = "--times", "Give what `spsbench bench --json` printed for these models, with every K."
+
+
+class _Model(BaseModel):
+    name: str
+    parameters: int
+
+
+class _Rounds(BaseModel):
+    rows: list[int] = Field(min_length=1)
+    seconds: list[list[float]] = Field(min_length=1)
+
+
+class _Bench(BaseModel):
+    """What is used of the output of ``bench --json``."""
+
+    target: _Model
+    draft: _Model
+    device: str
+    context: int = Field(ge=1)
+    rounds: dict[str, _Rounds]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Seconds of forwards of a target and a draft model on another machine, as ``bench`` timed them.
+
+    Attributes:
+        seconds: by role and by how many tokens were scored at once, [rounds]; of one number of rounds.
+    """
+
+    path: Path
+    told: str
+    parameters: Mapping[str, int]
+    context: int
+    seconds: Mapping[str, Mapping[int, Floats]]
+
+    def ars(self) -> LoopTimes:
+        """Of ArS: a forward of one token."""
+        step = self._forward("target", 1)
+        return LoopTimes.one_a_round(self.context, step, np.zeros_like(step), 0)
+
+    def loops(self, drafter: Spec, k: int, tree: Tree | None = None) -> LoopTimes:
+        """Of SpS: a forward of K+1 tokens, and K of the draft model where one drafts.
+
+        Of a tree: a forward of its nodes and one token, and the draft's of the nodes of each depth.
+        """
+        self.require_covered(drafter)
+        verifying = self._forward("target", 1 + (k if tree is None else tree.shape.nodes))
+        if tree is None:
+            drafting = drafter_kind(drafter.name).forwards(k) * self._forward("draft", 1)
+            return LoopTimes.one_a_round(self.context, verifying, drafting, k)
+        drafting = np.sum([self._forward("draft", rows) for rows in tree.rows], axis=0)
+        return LoopTimes.one_a_round(self.context, verifying, drafting, tree.shape.nodes)
+
+    def require_covered(self, drafter: Spec) -> None:
+        """Refuse a drafter of whose work the file says nothing."""
+        if drafter.name == "union" or drafter_kind(drafter.name).needs_of(drafter) - {DRAFT}:
+            raise UsageError(
+                f"{self.path} has no times of {drafter}.",
+                flag=_FLAG,
+                remedy="Leave it out, or replay on that machine without --times.",
+            )
+
+    def require_models(self, parameters: Mapping[str, int]) -> None:
+        """Refuse times of other models."""
+        for role, here in parameters.items():
+            if here != self.parameters[role]:
+                raise UsageError(
+                    f"{self.path} has times of a {role} of {self.parameters[role]:,} weights, not {here:,}.",
+                    flag=_FLAG,
+                    remedy=_REMEDY,
+                )
+
+    def _forward(self, role: str, rows: int) -> Floats:
+        found = self.seconds[role].get(rows)
+        if found is None:
+            have = ", ".join(map(str, sorted(self.seconds[role])))
+            raise UsageError(
+                f"{self.path} has times of the {role} for {have} tokens at once, and not for {rows}.",
+                flag=_FLAG,
+                remedy=_REMEDY,
+            )
+        return found
+
+
+def read_times(path: Path) -> Calibration:
+    """Read what ``bench --json`` printed."""
+    seconds: dict[str, dict[int, Floats]] = {}
+    try:
+        found = _Bench.model_validate_json(path.read_bytes())
+        for role in ("target", "draft"):
+            rows, taken = found.rounds[role].rows, np.array(found.rounds[role].seconds, dtype=np.float64)
+            if taken.ndim != 2 or taken.shape[1] != len(rows):
+                raise ValueError("a round has not one time for each number of rows")
+            if not (np.isfinite(taken) & (taken > 0)).all():
+                raise ValueError("a time is not above 0")
+            seconds[role] = dict(zip(rows, taken.T, strict=True))
+    except OSError as error:
+        raise UnavailableError(
+            f"{path} cannot be read: {error.strerror}.", flag=_FLAG, remedy=_REMEDY
+        ) from error
+    except (ValidationError, KeyError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"{path} holds no times: {reason}.", flag=_FLAG, remedy=_REMEDY) from error
+    rounds = min(len(times) for own in seconds.values() for times in own.values())
+    return Calibration(
+        path,
+        f"{found.target.name} and {found.draft.name} on {found.device}",
+        {"target": found.target.parameters, "draft": found.draft.parameters},
+        found.context,
+        {role: {n: times[:rounds] for n, times in own.items()} for role, own in seconds.items()},
+    )
+
+
+_REPEATS = 3
+
+
+Given = tuple[str, int]
+"""A loop that is given so many tokens, judged by a rule."""
+
+
+class Part(NamedTuple):
+    """A drafter whose rows are its own, with the draft model's name where several are compared."""
+
+    draft: str
+    drafter: Spec
+
+
+@dataclass(frozen=True)
+class Round:
+    """Times after one prefix of a text, medians of a few.
+
+    Attributes:
+        verifying: [K+1] seconds of a loop that is given 0 to K tokens, and drafts none itself.
+        drafting: of every part the seconds of a draft of the smallest and of the largest K.
+        judged: seconds of loops under other rules.
+    """
+
+    context: int
+    verifying: Sequence[float]
+    drafting: Mapping[Part, Sequence[float]]
+    judged: Mapping[Given, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Rounds, and a loop's time from its parts: verifying by the number of rows, drafting by the drafter."""
+
+    rounds: Sequence[Round]
+    ks: tuple[int, int]
+
+    def ars(self) -> LoopTimes:
+        return self._loops(np.array([[1.0]]), np.zeros(len(self.rounds)))
+
+    def loops(
+        self, parts: Sequence[Part], shares: Floats, k: int, rule: str = MODIFIED_REJECTION
+    ) -> LoopTimes:
+        """Of SpS, whose parts draft so many tokens in these shares [parts, K+1] of the loops."""
+        drafting = np.zeros(len(self.rounds))
+        for part, share in zip(parts, shares.sum(1), strict=False):
+            ends = np.array([each.drafting[part] for each in self.rounds])
+            least, most = self.ks
+            along = (k - least) / (most - least) if most > least else 0.0
+            drafting += share * (ends[:, 0] + along * (ends[:, 1] - ends[:, 0]))
+        return self._loops(shares, drafting, rule)
+
+    def of_tree(self, part: Part, tree: Tree, rule: str) -> LoopTimes:
+        """Of a tree, whose part was timed with its own rows, whatever K."""
+        drafting = np.array([each.drafting[part][0] for each in self.rounds])
+        verifying = np.array([each.judged[rule, tree.shape.nodes] for each in self.rounds])
+        return LoopTimes.one_a_round(self._context, verifying, drafting, tree.shape.nodes)
+
+    @property
+    def _context(self) -> float:
+        return float(np.mean([each.context for each in self.rounds]))
+
+    def _loops(self, shares: Floats, drafting: Floats, rule: str = MODIFIED_REJECTION) -> LoopTimes:
+        """Prefixes are drawn evenly from the tokens of all texts, so that their mean is that of the texts.
+
+        A few rounds are no ground for a slope in the context.
+        """
+        drafts = shares.sum(0)
+        by_count = [
+            [each.judged.get((rule, given), each.verifying[given]) for given in range(len(drafts))]
+            for each in self.rounds
+        ]
+        drafted = float(drafts @ np.arange(len(drafts)))
+        return LoopTimes.one_a_round(self._context, np.array(by_count) @ drafts, drafting, drafted)
+
+
+class _Given:
+    """A drafter that is certain of tokens which cost it nothing."""
+
+    def __init__(self, tokens: Tensor) -> None:
+        self._tokens = tokens
+
+    def begin(self, prompt: Sequence[int]) -> None:
+        """Nothing is kept."""
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        """What was given."""
+        return Draft(self._tokens, None)
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None:
+        """Nothing is kept."""
+
+
+@torch.inference_mode()
+def time_round(
+    readers: Mapping[str, TextReader],
+    texts: Sequence[TargetText],
+    ks: tuple[int, int],
+    seed: int,
+    told: Callable[[], None] = lambda: None,
+    judged: Sequence[Given] = (),
+) -> Round:
+    """Time each part once more, in shuffled order, after a prefix of some text."""
+    shuffler, given = random.Random(seed), [(MODIFIED_REJECTION, count) for count in range(ks[1] + 1)]
+    most = max(ks[1], *(count for _, count in judged), 0)
+    models = [model for reader in readers.values() for model in (reader.pair.target, reader.pair.draft)]
+    ahead = most + 2 * _REPEATS
+    roomy = [text for text in texts if all(model.room_behind(text.prompt) > ahead for model in models)]
+    texts = roomy or texts
+    text = shuffler.choices(texts, [len(text.tokens) for text in texts])[0]
+    last = max(len(text.tokens) - ahead, 0)
+    place = max(len(text.prompt) + shuffler.randint(0, last), 2)
+    ids = [*text.prompt, *text.tokens]
+    ids += ids[-1:] * (place + ahead - len(ids))
+    verifying = _verifying(next(iter(readers.values())), ids, place, [*given, *judged], shuffler)
+    told()
+    parts = [(Part(name, spec), reader) for name, reader in readers.items() for spec in reader.drafters]
+    shuffler.shuffle(parts)
+    drafting = {}
+    for part, reader in parts:
+        drafting[part] = _drafting(reader, reader.drafters[part.drafter], ids, place, ks)
+        told()
+    others = {each: verifying[each] for each in judged}
+    return Round(place, [verifying[each] for each in given], drafting, others)
+
+
+def _verifying(
+    reader: TextReader, ids: Sequence[int], place: int, all_given: Sequence[Given], shuffler: random.Random
+) -> dict[Given, float]:
+    """See ``Round``; the loops are the real ones, whose tests of the given tokens may fail."""
+    target, device, sampling = reader.target, reader.pair.device, reader.sampling
+    prefix = ids[:place]
+    seconds: dict[Given, list[float]] = {each: [] for each in all_given}
+    accept = {rule: build_rule(Spec(rule)).accept for rule, _ in all_given}
+    uniforms, watch = UniformStream(shuffler.randrange(2**31), device), Stopwatch(SystemClock())
+    pending, order = target.begin(prefix), [*all_given] * (_REPEATS + 1)
+    shuffler.shuffle(order)
+    for rule, given in order:
+        tokens = torch.tensor(ids[place : place + given], dtype=torch.int64, device=device)
+        loops = (
+            sps(target, _Given(tokens), prefix, given, sampling, uniforms, watch, accept[rule], pending)
+            if given
+            else ars(target, pending, sampling, uniforms, watch)
+        )
+        began_s = device_now(device)
+        next(loops)
+        seconds[rule, given].append(device_now(device) - began_s)
+        target.rollback(place - 1)
+    return {each: float(np.median(own)) for each, own in seconds.items()}
+
+
+def _drafting(
+    reader: TextReader, drafter: Drafter, ids: Sequence[int], place: int, ks: tuple[int, int]
+) -> list[float]:
+    """See ``Round``; the target runs between two drafts, as in a loop, and none of them is accepted."""
+    target, device, states = reader.target, reader.pair.device, reader.states
+    u = torch.full((ks[1],), 0.5, device=device)
+    target.begin(ids[: place + 2 * _REPEATS])
+    if states is not None:
+        states.length = place - 1
+    drafter.begin(ids[:place])
+    seconds: list[list[float]] = [[], []]
+    for turn in range(2 * _REPEATS):
+        tokens = ids[: place + turn]
+        if states is not None:
+            states.length = len(tokens) - 1
+        length = target.length
+        target.score(torch.tensor(ids[-1:], device=device), last=1)
+        target.rollback(length)
+        began_s = device_now(device)
+        drafter.draft(tokens, ks[turn % 2], u)
+        seconds[turn % 2].append(device_now(device) - began_s)
+        drafter.observe(ids[: place + turn + 1], 0)
+    return [float(np.median(own)) for own in seconds]

@@ -1,0 +1,112 @@
+"""Static trees of drafts to replay: which drafters have one, under which rules, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
+
+from spsbench.base.axes import ONE_HOT, RECURSIVE
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Spec
+from spsbench.drafters.registry import SIBLINGS, TREE, shape_in
+from spsbench.drafters.shape import Shape, shape_of
+
+WITHOUT, INDEPENDENT, TOP = SIBLINGS
+_USUAL = {ONE_HOT: TOP, "sample-and-compare": TOP, "traversal": TOP, RECURSIVE: WITHOUT}
+"""Siblings of each rule whose law over a text is known, unless the drafter says which."""
+_ALSO = {(RECURSIVE, TOP), (RECURSIVE, INDEPENDENT)}
+
+TREE_RULES = tuple(_USUAL)
+
+_DRAFTERS = ("model", "early-exit", "quantised")
+"""Those whose row at a place depends on the tokens before it alone."""
+
+_FLAG, _SIBLINGS = "--tree", "siblings"
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A drafter's static tree."""
+
+    drafter: Spec
+    shape: Shape
+    siblings: str
+
+    def __str__(self) -> str:
+        return f"{self.drafter}, tree {','.join(map(str, self.shape.branching))}"
+
+    @property
+    def spec(self) -> Spec:
+        """The drafter as an arm has it."""
+        own = {TREE: str(self.shape), _SIBLINGS: self.siblings}
+        return replace(self.drafter, options=tuple(sorted((dict(self.drafter.options) | own).items())))
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """[depth] rows of each forward of the draft: the nodes whose children are wanted."""
+        return tuple(accumulate(self.shape.branching[:-1], mul, initial=1))
+
+
+def tree_of(spec: Spec) -> Tree | None:
+    """The tree of a drafter that has one."""
+    options = dict(spec.options)
+    if TREE not in options:
+        return None
+    text, siblings = str(options.pop(TREE)), str(options.pop(_SIBLINGS, SIBLINGS[0]))
+    shape = shape_of(text, _FLAG)
+    return None if shape is None else Tree(replace(spec, options=tuple(options.items())), shape, siblings)
+
+
+def shapes_of(text: str | None) -> list[Shape]:
+    """``chain+4,2,1+2,2`` as static trees, each once; chains are replayed in any case."""
+    parts = [] if text is None else text.split("+")
+    shapes = [shape for part in parts if (shape := shape_of(part, _FLAG)) is not None]
+    for shape in shapes:
+        if shape.dynamic:
+            raise UsageError(
+                f"{text} has a dynamic tree, whose nodes no text gives: the draft decides them as it drafts.",
+                flag=_FLAG,
+                remedy="Give a static tree, e.g. 4,2,1, or measure it with spsbench run.",
+            )
+    return list(dict.fromkeys(shapes))
+
+
+def trees_of(
+    drafters: Sequence[Spec], shapes: Sequence[Shape], rules: Sequence[str]
+) -> dict[Spec, tuple[str, ...]]:
+    """The trees of those drafters that have one over a text, each with its rules.
+
+    Raises:
+        UsageError: no drafter has one, or a rule's law over a text is not known for its siblings.
+    """
+    for drafter in drafters:
+        if (own := shape_in(drafter)) is not None:
+            raise UsageError(
+                f"{drafter} has a tree of its own; shapes are replayed beside chains.",
+                flag="--drafter",
+                remedy=f"Leave it out there, and give --tree {','.join(map(str, own.branching or (own,)))}.",
+            )
+    found: dict[Spec, tuple[str, ...]] = {}
+    for drafter in (each for each in drafters if each.name in _DRAFTERS):
+        options = dict(drafter.options)
+        named = options.pop(_SIBLINGS, None)
+        for shape in shapes:
+            for rule in rules:
+                siblings = str(named or _USUAL[rule])
+                if siblings != _USUAL[rule] and (rule, siblings) not in _ALSO:
+                    raise UsageError(
+                        f"{rule} with siblings={siblings} cannot be replayed: no law of it is known.",
+                        flag="--rule",
+                        remedy=f"Choose {RECURSIVE}, or siblings={_USUAL[rule]}.",
+                    )
+                tree = Tree(replace(drafter, options=tuple(options.items())), shape, siblings)
+                found[tree.spec] = (*found.get(tree.spec, ()), rule)
+    if shapes and not found:
+        raise UsageError(
+            f"no tree of {', '.join(map(str, drafters))} can be replayed.",
+            flag=_FLAG,
+            remedy=f"Add --drafter {_DRAFTERS[0]}: a text gives the rows of {', '.join(_DRAFTERS)}.",
+        )
+    return found

@@ -1,0 +1,299 @@
+"""Theory against simulation: the same loops by formula, exactly and drawn, for every K."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+
+from spsbench.base.axes import MODIFIED_REJECTION
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Interval, SamplingParams
+from spsbench.decode.rejection import Draft
+from spsbench.drafters.registry import build_rule
+from spsbench.law.theory import expected_tokens, loop_operations, minimum_gain, operations_factor
+from spsbench.parts.whatif.simulate.loops import (
+    SEQUENCE,
+    Exact,
+    LawCheck,
+    Sampler,
+    Simulated,
+    check,
+    exact,
+    simulate,
+)
+from spsbench.parts.whatif.simulate.tables import Chain, Language, Source, Tables
+from spsbench.stats.evidence_stats import survival
+from spsbench.stats.predict.whatif import WhatIf
+
+Reason = Literal["noise", "alpha varies", "unexplained", "-"]
+
+MOST_CELLS = 4_000_000
+"""Contexts times V of a table."""
+
+REACHED = 1e-3
+"""An alpha that differs by less is the one that was asked for."""
+
+_Z = 1.959964
+"""Standard errors on either side of a 95% interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be simulated.
+
+    Attributes:
+        language: the target; its ``classes`` are set by each of ``classes``.
+        alpha, distance: of draft and target; one of them is None, and the distance is solved for an alpha.
+        operations: c^, operations of one draft run over those of one target run, per token.
+    """
+
+    source: Source
+    language: Language
+    classes: tuple[int, ...]
+    alpha: float | None
+    distance: float | None
+    ks: tuple[int, ...]
+    cost: float
+    operations: float
+    tokens: int
+    sampler: Sampler
+
+    @property
+    def sequences(self) -> int:
+        """For each K; two at least, or there is no interval."""
+        return max(2, -(-self.tokens // SEQUENCE))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One K.
+
+    Attributes:
+        formula: tokens per loop if tests are independent; None where tokens are judged together.
+        exact: the same without its assumption, see ``Chain.tokens_per_loop`` and, of small tables, ``exact``;
+            None where neither is known.
+        reason: why the simulation differs from the formula: by ``noise``, if the interval holds the formula;
+            since ``alpha varies``, if it holds the exact value; else it is ``unexplained``, or ``-`` without
+            an exact value to test.
+        operations_factor: Leviathan et al. 2022, Theorem 3.11, with the simulated tokens per loop.
+    """
+
+    simulated: Simulated
+    formula: float | None
+    exact: float | None
+    reason: Reason
+    cost: float
+    operations_factor: float
+    formula_operations_factor: float | None
+    enumerated: Exact | None = None
+
+    @property
+    def k(self) -> int:
+        return self.simulated.k
+
+    @property
+    def speedup(self) -> Interval:
+        """Walltime factor over ArS: tokens per loop over ``cost``."""
+        return self.simulated.tokens_per_loop.over(self.cost)
+
+    @property
+    def r_prime(self) -> Interval:
+        """Accepted tokens + 1 of a loop over K + 1."""
+        return self.simulated.tokens_per_loop.over(self.k + 1)
+
+    @property
+    def sequence_time(self) -> tuple[float, float]:
+        """Mean and standard deviation over sequences of the time for ``SEQUENCE`` tokens, in target steps."""
+        times = self.simulated.by_sequence * self.cost
+        return float(times.mean()), float(times.std(ddof=1))
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One pair of tables.
+
+    Attributes:
+        accepts: exact mean over a target's text of the chance that the rule accepts; ``alpha`` for modified
+            rejection.
+        minimum_gain: Leviathan et al. 2022, Corollary 3.9.
+    """
+
+    classes: int
+    contexts: int
+    closeness: float
+    alpha: float
+    deviation: float
+    accepts: float | None
+    points: tuple[Point, ...]
+    minimum_gain: float | None
+    formula_fits: float | None
+    exact_fits: float | None
+    law: LawCheck
+
+    def best_k(self, tokens: Callable[[Point], float | None]) -> int | None:
+        """The fastest K by some tokens per loop; 0 where ArS is, None where some are unknown."""
+        by_k = {point.k: point for point in self.points}
+        known = {point.k: found for point in self.points if (found := tokens(point)) is not None}
+        loop = WhatIf(known.__getitem__, lambda k: by_k[k].cost)
+        return loop.best_k(by_k) if known.keys() == by_k.keys() else None
+
+
+def prepare(question: Question) -> list[tuple[float, Tables]]:
+    """The distance and the tables of every world; whatever can be refused is refused here."""
+    for classes in question.classes:
+        _require_room(question, classes)
+    return [_prepared(question, classes) for classes in question.classes]
+
+
+def _require_room(question: Question, classes: int) -> None:
+    vocabulary, order = question.language.vocabulary, question.source.order
+    least, largest = (2, 16) if order == 2 else (1, 512)
+    most = min(largest, vocabulary)
+    if not least <= classes <= most:
+        remedy = f"Give a number of contexts from {least} to {most}"
+        by_vocabulary = f": a vocabulary of {vocabulary} tokens has no more classes, see --vocabulary"
+        raise UsageError(
+            f"--source {question.source.name} takes {least} to {most}, got {classes}.",
+            flag="--contexts",
+            remedy=f"{remedy}{by_vocabulary if vocabulary < min(classes, largest) else ''}.",
+        )
+    if classes**order * vocabulary > MOST_CELLS:
+        raise UsageError(
+            f"{classes**order} contexts of {vocabulary} tokens make too large a table.",
+            flag="--vocabulary",
+            remedy=f"Contexts times tokens may be {MOST_CELLS:,}.",
+        )
+
+
+def _prepared(question: Question, classes: int) -> tuple[float, Tables]:
+    language, source = replace(question.language, classes=classes), question.source
+    distance = question.distance
+    if distance is None:
+        assert question.alpha is not None
+        distance = distance_of(source, language, question.sampler.sampling, question.alpha)
+    elif distance > source.farthest(language.unequal):
+        most = source.closeness(source.farthest(language.unequal))
+        raise UsageError(
+            f"{source.closeness(distance):g} leaves no room for --variation {language.variation:g}.",
+            flag=source.option,
+            remedy=f"Give at most {most:.4g}, or less variation.",
+        )
+    return distance, source.make(language, distance)
+
+
+def distance_of(source: Source, language: Language, sampling: SamplingParams, alpha: float) -> float:
+    """The distance at which draft and target have this ``alpha_leviathan``, by bisection of its logarithm.
+
+    Alpha is exact, for an endless text of the target, and falls as the distance grows.
+    """
+
+    def alpha_at(distance: float) -> float:
+        return Chain(source.make(language, distance).warped(sampling)).alpha
+
+    def out_of_reach(found: str) -> UsageError:
+        return UsageError(
+            f"{alpha:g} cannot be reached with --source {source.name}: {found}.",
+            flag="--alpha",
+            remedy="Give another alpha, --vocabulary, --sharpness, --contexts or --source, or no truncation.",
+        )
+
+    farthest = source.farthest(language.unequal)
+    low, high = math.log(1e-7), math.log(farthest)
+    least = alpha_at(farthest)
+    if alpha < least - REACHED:
+        raise out_of_reach(f"the farthest draft still has alpha {least:.3f}")
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if alpha_at(math.exp(middle)) < alpha else (middle, high)
+    found = alpha_at(math.exp(low))
+    if abs(found - alpha) > REACHED:
+        raise out_of_reach(f"the closest that is reached is {found:.4f}")
+    return math.exp(low)
+
+
+def study(
+    question: Question, pairs: Sequence[tuple[float, Tables]], tick: Callable[[], None] = lambda: None
+) -> list[World]:
+    """Simulate pairs of tables."""
+    return [_world(question, distance, tables, tick) for distance, tables in pairs]
+
+
+def _world(question: Question, distance: float, tables: Tables, tick: Callable[[], None]) -> World:
+    sampler, warped = question.sampler, tables.warped(question.sampler.sampling)
+    chain = Chain(warped)
+    rows = torch.from_numpy(warped.target), torch.from_numpy(warped.draft)
+    draft = Draft(torch.zeros(len(rows[0]), dtype=torch.int64), rows[1])
+    expected = np.asarray(build_rule(sampler.rule).expected(rows[0], draft).numpy())
+    accepts = None if sampler.together else float(np.clip(chain.mean(expected), 0.0, 1.0))
+    simulated = [
+        simulate(tables, chain.text, expected, k, question.sequences, sampler, tick) for k in question.ks
+    ]
+    points = tuple(
+        _point(question, chain, accepts, each, exact(warped, chain.text, each.k, sampler))
+        for each in simulated
+    )
+    return World(
+        tables.contexts.classes,
+        tables.contexts.count,
+        question.source.closeness(distance),
+        chain.alpha,
+        chain.deviation,
+        accepts,
+        points,
+        None if accepts is None else minimum_gain(accepts, question.cost),
+        _fits(points, [point.formula for point in points]),
+        _fits(points, [point.exact for point in points]),
+        check(warped, [text for each in simulated for text in each.texts], sampler.seed),
+    )
+
+
+def _point(
+    question: Question, chain: Chain, accepts: float | None, simulated: Simulated, enumerated: Exact | None
+) -> Point:
+    sampler, k = question.sampler, simulated.k
+    right = sampler.fault is None and sampler.rule.name == MODIFIED_REJECTION
+    formula = None if accepts is None else expected_tokens(accepts, k)
+    exact = chain.tokens_per_loop(k) if right else None if enumerated is None else enumerated.tokens_per_loop
+    nodes = sampler.nodes(k)
+    return Point(
+        simulated,
+        formula,
+        exact,
+        _reason(simulated.tokens_per_loop, formula, exact),
+        1.0 + k * question.cost,
+        loop_operations(question.operations, nodes) / simulated.tokens_per_loop.estimate,
+        None if accepts is None else operations_factor(accepts, question.operations, k),
+        enumerated,
+    )
+
+
+def _reason(found: Interval, formula: float | None, exact: float | None) -> Reason:
+    if formula is None:
+        return "-" if exact is None else "noise" if _holds(found, exact) else "unexplained"
+    if _holds(found, formula):
+        return "noise"
+    if exact is None:
+        return "-"
+    return "alpha varies" if _holds(found, exact) else "unexplained"
+
+
+def _holds(found: Interval, value: float) -> bool:
+    if found.low is None or found.high is None:
+        return bool(np.isclose(found.estimate, value))
+    return found.low <= value <= found.high
+
+
+def _fits(points: Sequence[Point], values: Sequence[float | None]) -> float | None:
+    """The p-value of tokens per loop if these were the true ones, K by K independent."""
+    total = 0.0
+    for point, value in zip(points, values, strict=True):
+        found = point.simulated.tokens_per_loop
+        if value is None or found.low is None or found.high is None:
+            return None
+        total += ((found.estimate - value) / ((found.high - found.low) / (2 * _Z))) ** 2
+    return survival(total, len(points))

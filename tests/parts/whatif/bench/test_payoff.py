@@ -1,0 +1,41 @@
+"""What forwards allow, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spsbench.law.theory import expected_tokens
+from spsbench.parts.whatif.bench.forwards import Forwards, bench_loop_cost, payoff, verdict
+
+
+def times(*ms: float) -> Forwards:
+    """The same times in each of ten rounds, for 1, 2 ... rows."""
+    return Forwards(tuple(range(1, len(ms) + 1)), np.tile(np.array(ms) / 1e3, (10, 1)))
+
+
+def test_a_loop_costs_k_drafts_and_a_block() -> None:
+    target, draft = times(10, 10, 11, 12), times(1, 1)
+    assert bench_loop_cost(target, draft, 3) == pytest.approx((3 * 1 + 12) / 10)
+    found = payoff(target, draft, [1, 2, 3])
+    at = next(row for row in found["grid"] if row["alpha"] == 0.8)
+    assert at["speedups"][3] == pytest.approx(expected_tokens(0.8, 3) / 1.5)
+    assert at["best_k"] == 3
+    assert found["break_even"][1] == pytest.approx(0.1)
+    assert verdict(found).startswith("Speculation can pay here from alpha 0.10 on (K=1)")
+
+
+def test_where_nothing_pays_it_says_so() -> None:
+    found = payoff(times(10, 25, 40), times(8, 8), [1, 2])
+    assert found["break_even"] == {1: None, 2: None}
+    assert {row["best_k"] for row in found["grid"]} == {0}
+    assert "cannot pay" in verdict(found)
+
+
+def test_the_ratio_has_an_interval_over_rounds() -> None:
+    rng = np.random.default_rng(0)
+    seconds = np.array([1.0, 1.3]) * rng.lognormal(0, 0.1, (40, 2))
+    ratio, low, high = Forwards((1, 5), seconds).ratio(5)
+    assert low < ratio < high
+    assert low < 1.3 < high
+    assert times(3, 6).ratio(2) == (2.0, 2.0, 2.0)

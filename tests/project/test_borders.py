@@ -1,0 +1,67 @@
+"""What crosses the borders of the package does not grow, unless the commit that records it says why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.borders import RECORD, circles, counts, imports, part
+
+COUNTS = counts()
+RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", sorted(COUNTS))
+def test_nothing_more_crosses_than_was_recorded(name: str) -> None:
+    now, then = COUNTS[name], RECORDED.get(name, 0)
+    remedy = "take less, or record it with `python -m benchmarks.borders --write` and say why"
+    if isinstance(now, list):
+        assert set(now) <= set(then or ()), remedy
+    else:
+        assert now <= then, remedy
+
+
+def test_what_is_counted(tmp_path: Path) -> None:
+    """A made-up package: a name over a border, a circle, a class defined twice, an option by string."""
+    package = tmp_path / "spsbench"
+    files = {
+        "__init__.py": "",
+        "base.py": "class Answer: ...\n",
+        "cli/__init__.py": "",
+        "cli/run.py": "def f(params):\n    from spsbench.parts.whatif.study import study\n    return params['k']\n",
+        "whatif/__init__.py": "",
+        "whatif/study.py": "from spsbench.base import Answer\nfrom spsbench.cli import run\nstudy = 1\n",
+        "store/__init__.py": "class Answer: ...\n",
+    }
+    for name, source in files.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(source)
+    found = counts(package)
+    assert found["names that the core takes from parts"] == 1
+    assert found["circles of rooms"] == ["cli, whatif"]
+    assert found["arrows between rooms"] == 3
+    assert found["options by string"] == 1
+    assert found["classes defined twice"] == 1
+    assert found["files of the core that whatif takes from"] == 2
+    assert {(each.by, each.of, each.name) for each in imports(package)} == {
+        ("cli.run", "whatif.study", "study"),
+        ("whatif.study", "base", "Answer"),
+        ("whatif.study", "cli.run", ""),
+    }
+
+
+def test_a_circle_may_be_longer() -> None:
+    ways = {("a", "b"), ("b", "c"), ("c", "a"), ("c", "d")}
+    assert circles(ways) == ["a, b, c"]
+    assert circles(ways - {("c", "a")}) == []
+
+
+def test_the_longest_beginning_of_a_name_decides() -> None:
+    assert [part(name) for name in ("verify.controls", "verify.bets", "verification", "cli.run")] == [
+        "verify",
+        "audit",
+        "core",
+        "core",
+    ]

@@ -1,0 +1,255 @@
+"""Files of other tools: recognised by their fields, read or refused with the field's name."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.foreign_files import BENCH, SPEED_BENCH, aiperf, guidellm, per_position, response, stats, written
+
+from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.parts.whatif.commands.explain import definitions, kept_shares, shape
+from spsbench.parts.whatif.curve import by_category, of_counts, of_places
+from spsbench.store.foreign import Found, read, recognised, samples
+
+KEPT = [10, 5, 5, 20]
+
+
+def found_in(path: Path) -> Found:
+    form = recognised(path, "RUN")
+    assert form is not None
+    return read(path, form, "RUN")
+
+
+def test_each_tool_is_recognised_and_its_numbers_are_its_own(tmp_path: Path) -> None:
+    files = {
+        "vllm bench serve": written(tmp_path / "a.json", BENCH),
+        "vLLM responses": written(tmp_path / "b.jsonl", response(KEPT), response([1, 0, 0, 9])),
+        "aiperf": written(tmp_path / "c.jsonl", aiperf(KEPT), aiperf(KEPT, phase="warmup")),
+        "GuideLLM": written(tmp_path / "d.json", guidellm({"prompt": "Once"}), indent=1),
+        "llama.cpp speed-bench": written(tmp_path / "e.json", SPEED_BENCH, indent=2),
+        "SpecDecode-Bench": written(tmp_path / "f.jsonl", per_position([2, 1, 0, 5])),
+    }
+    read_ = {name: found_in(path) for name, path in files.items()}
+    assert {name: found.form.name for name, found in read_.items()} == {name: name for name in files}
+    bench, responses, lines = (
+        read_[name].counts for name in ("vllm bench serve", "vLLM responses", "aiperf")
+    )
+    assert (bench[0].loops, bench[0].accepted, bench[0].rates) == (300, 540, (0.8, 0.6, 0.4))
+    assert [each.kept for each in responses] == [(10, 5, 5, 20), (1, 0, 0, 9)]
+    assert len(lines) == 1
+    assert (lines[0].category, lines[0].kept) == ("coding", tuple(KEPT))
+    assert read_["aiperf"].skipped == {"of the warm-up": 1}
+    assert read_["llama.cpp speed-bench"].skipped == {"that failed": 1}
+    assert read_["SpecDecode-Bench"].places == [("eagle", (2, 1, 0, 5))]
+    assert (
+        recognised(written(tmp_path / "own.jsonl", {"prompt_ids": [1], "completion_ids": [2]}), "RUN") is None
+    )
+
+
+def test_a_compressed_file_is_read_and_a_line_is_all_that_is_held(tmp_path: Path) -> None:
+    path = tmp_path / "many.jsonl.gz"
+    with gzip.open(path, "wt") as file:
+        file.writelines(json.dumps(response(KEPT)) + "\n" for _ in range(2_000))
+    form = recognised(path, "RUN")
+    assert form is not None
+    assert len(read(path, form, "RUN").counts) == 2_000
+
+
+WRONG: dict[str, tuple[list[Any], str]] = {
+    "another version": ([guidellm({"prompt": "x"}) | {"metadata": {"version": 7}}], "metadata.version is 7"),
+    "no speculation": ([{k: v for k, v in BENCH.items() if "spec" not in k}], "spec_decode_num_drafts"),
+    "a field is missing": (
+        [{**BENCH, "spec_decode_draft_tokens": None}],
+        "spec_decode_draft_tokens is missing",
+    ),
+    "more accepted than drafted": ([{**BENCH, "spec_decode_draft_tokens": 500}], "540 accepted of 500"),
+    "fewer tokens than counted": ([response(KEPT, usage={"completion_tokens": 60})], "60 output tokens"),
+    "a histogram that contradicts": (
+        [response(KEPT, metrics={"speculative_decoding": stats(KEPT) | {"num_spec_steps": 41}})],
+        "contradicts num_spec_steps",
+    ),
+    "several models": ([response(KEPT), response(KEPT, model="other")], "several models: big, other"),
+    "no record at all": ([response(KEPT, metrics=None)] * 2, "2 requests without metrics"),
+    "two formats": ([response(KEPT), aiperf(KEPT)], "line 2"),
+    "places below 1": ([per_position([2, -3])], "acc_eagle.acc_len"),
+}
+
+
+@pytest.mark.parametrize("what", sorted(WRONG))
+def test_what_is_missing_is_named(what: str, tmp_path: Path) -> None:
+    rows, why = WRONG[what]
+    path = written(tmp_path / "file.jsonl", *rows)
+    form = recognised(path, "RUN")
+    assert form is not None
+    with pytest.raises(UnavailableError, match=why) as refused:
+        read(path, form, "RUN")
+    assert refused.value.exit_code == 3
+
+
+def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    lines = tmp_path / "cut.jsonl"
+    whole = json.dumps(response(KEPT))
+    lines.write_text(f"{whole}\n{whole[:-20]}")
+    with pytest.raises(UnavailableError, match=r"line 2 .* not whole JSON"):
+        found_in(lines)
+    document = tmp_path / "cut.json"
+    document.write_text(json.dumps(SPEED_BENCH, indent=2)[:-30])
+    assert recognised(document, "RUN") is None
+    with pytest.raises(UnavailableError, match="cut off"):
+        list(samples(document, "RUN"))
+
+
+def texts(path: Path) -> Iterator[dict[str, Any]]:
+    return (dict(row) for _, row in samples(path, "SAMPLES"))
+
+
+def test_texts_become_lines_of_an_audit(tmp_path: Path) -> None:
+    greedy, hot = {"prompt": "Once", "temperature": 0}, {"prompt": [4, 5], "temperature": 0.7, "top_k": -1}
+    assert list(texts(written(tmp_path / "g.json", guidellm(greedy, hot)))) == [
+        {"prompt": "Once", "completion": " and so on", "sampling": {"greedy": True}},
+        {"prompt_ids": [4, 5], "completion": " and so on", "sampling": {"temperature": 0.7, "top_k": 0}},
+    ]
+    answer = response(KEPT, choices=[{"prompt_token_ids": [1, 2], "token_ids": [3]}])
+    assert list(texts(written(tmp_path / "v.jsonl", answer))) == [
+        {"prompt_ids": [1, 2], "completion_ids": [3]}
+    ]
+    (own,) = texts(written(tmp_path / "s.jsonl", per_position([1, 0])))
+    assert own == {"prompt_ids": [1, 2], "completion_ids": [3, 3, 3]}
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (BENCH, "generated_texts has no prompts"),
+        (aiperf(KEPT), "keeps no texts"),
+        (SPEED_BENCH, "keeps no texts"),
+        (response(KEPT), "return_token_ids"),
+        (guidellm({"messages": [{"role": "user", "content": "x"}]}), "request_args.body.prompt is missing"),
+    ],
+)
+def test_without_texts_an_audit_says_what_is_missing(row: Any, why: str, tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match=why):
+        list(texts(written(tmp_path / "file.json", row)))
+
+
+def test_every_definition_follows_from_the_same_counts(tmp_path: Path) -> None:
+    found = found_in(written(tmp_path / "b.jsonl", *[response(KEPT)] * 4, *[response([1, 0, 0, 9])] * 5))
+    told = {each.name: each.value for each in definitions(found.counts, found.k)}
+    loops, accepted = 4 * 40 + 5 * 10, 4 * 75 + 5 * 27
+    by_hand = {
+        "tokens per loop": 1 + accepted / loops,
+        "accepted drafts/loop": accepted / loops,
+        "share of drafts": accepted / (3 * loops),
+        "mean of requests": (4 * (1 + 75 / 40) + 5 * 3.7) / 9,
+        "first draft kept": (4 * 30 + 5 * 9) / loops,
+        "output tokens/loop": (loops + accepted + 9) / loops,
+        "r'": (1 + accepted / loops) / 4,
+    }
+    for name, value in by_hand.items():
+        assert (own := told[name]) is not None
+        assert own.estimate == pytest.approx(value), name
+    assert told["tokens per loop"] != told["mean of requests"]  # the control: pooled is not the mean
+    assert sum(kept_shares(found.counts)) == pytest.approx(accepted / loops)
+    (alone,) = found_in(written(tmp_path / "a.json", BENCH)).counts
+    names = [each.name for each in definitions([alone], 3)]
+    assert "mean of requests" not in names
+    without = found_in(written(tmp_path / "e.json", SPEED_BENCH)).counts
+    assert [each.name for each in definitions(without, None)] == ["share of drafts"]
+
+
+def test_requests_give_one_point_of_a_curve(tmp_path: Path) -> None:
+    found = found_in(written(tmp_path / "c.jsonl", *[aiperf(KEPT)] * 5, *[aiperf([1, 0, 0, 9])] * 5))
+    shown = of_counts("K=3", found.counts, 3)
+    (point,) = shown.points
+    assert point.length.estimate == pytest.approx((5 * 115 + 5 * 37) / 250)
+    assert 1 + sum(point.rates) == pytest.approx(point.length.estimate)
+    assert point.tail.true[-1] == pytest.approx(100 * 40 / 115)
+
+
+def test_places_are_walked_as_the_tool_walks_them(tmp_path: Path) -> None:
+    ahead = [3, 2, 0, 1, 0, 4, 0, 2, 2, 0]
+    found = found_in(written(tmp_path / "f.jsonl", per_position(ahead)))
+    assert not found.odd
+    for shown in by_category("eagle", of_places(found.places, 4)["eagle"], [1, 2, 4]):
+        for point in shown.points:
+            place = loops = 0
+            while place < len(ahead):
+                place, loops = place + min(ahead[place], point.k) + 1, loops + 1
+            assert point.length.estimate == pytest.approx(len(ahead) / loops)
+    assert found_in(written(tmp_path / "odd.jsonl", per_position(ahead, tokens=5))).odd
+
+
+def test_a_published_curve_is_looked_at_for_its_shape(tmp_path: Path) -> None:
+    path = tmp_path / "golden.yaml"
+    path.write_text("model:\n  thinking_on:\n    1: 1.8\n    2: 2.4\n    3: 3.1\n    4: 3.05\n    5: 3.06\n")
+    (curve,) = found_in(path).published.values()
+    assert shape(curve) == {3: "step grows", 4: "falls", 5: "step grows"}
+    assert shape({1: 1.8, 2: 2.4, 3: 2.9, 4: 3.41}) == {}  # within rounding
+    falling = [shape({1: high, 2: low}) for high, low in ((3.52, 3.51), (2.55, 2.54), (1.81, 1.8))]
+    assert falling == [{2: "falls"}] * 3  # hundredths: as floats the first differ by more than 0.01
+    path.write_text("model:\n  thinking_on: fast\n")
+    with pytest.raises(UnavailableError, match="no mapping of K"):
+        found_in(path)
+
+
+ODD: list[Any] = [None, math.nan, math.inf, -1, 0, 1.5, 10**9, 10**400, -1e308, "x", "9" * 400, "x" * 10_000]
+ODD += [[], {}, [[]], [10**9], [1] * 10_000, {"a": 1}, True]
+WHOLE: dict[str, Any] = {
+    "vllm bench": BENCH,
+    "response": response(KEPT),
+    "aiperf": aiperf(KEPT),
+    "guidellm": guidellm({"prompt": "Once", "temperature": 0}),
+    "SPEED-Bench": SPEED_BENCH,
+    "SpecDecode-Bench": per_position([2, 1]),
+}
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to every value in JSON, of a list to the first."""
+    if at:
+        yield at
+    inner = (
+        value.items() if isinstance(value, dict) else enumerate(value[:1] if isinstance(value, list) else ())
+    )
+    for name, each in inner:
+        yield from places(each, (*at, name))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_whatever_stands_in_a_field_is_read_or_refused_in_a_sentence(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.jsonl"
+    for at in places(WHOLE[name]):
+        for odd in ODD:
+            row = copy.deepcopy(WHOLE[name])
+            inner = row
+            for part in at[:-1]:
+                inner = inner[part]
+            inner[at[-1]] = odd
+            written(path, row)
+            if (form := recognised(path, "RUN")) is not None:
+                assert len(refusal(read, path, form, "RUN")) < 500
+                assert len(refusal(lambda: list(texts(path)))) < 500
+
+
+def refusal(use: Callable[..., Any], *given: Any) -> str:
+    """The sentence by which a file is refused; none where it is read."""
+    try:
+        use(*given)
+    except (UnavailableError, UsageError) as refused:
+        return str(refused)
+    return ""
+
+
+@pytest.mark.parametrize("share", [math.nan, -0.1, 1.5, "x", 10**400])
+def test_a_share_of_loops_is_one(share: Any, tmp_path: Path) -> None:
+    row = BENCH | {"spec_decode_per_position_acceptance_rates": [0.8, share, 0.4]}
+    path = written(tmp_path / "file.jsonl", row)
+    with pytest.raises(UnavailableError, match="not a share"):
+        found_in(path)
