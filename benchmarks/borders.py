@@ -4,7 +4,8 @@
     python -m benchmarks.borders --write    # what tests/project/test_borders.py lets no change exceed
 
 Counted by reading: ``from spsbench.X import name`` at any depth, each (file, name) once. A room is a folder
-of the package, or a module beside them. A part is what a user could do without; the core is the rest.
+of the package, or a module beside them; a part, which a user could do without, is a folder of ``parts``.
+The core is the rest.
 """
 
 from __future__ import annotations
@@ -19,25 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-RECORD = ROOT / "tests" / "borders.json"
+RECORD = ROOT / "tests" / "project" / "borders.json"
 
-PARTS: dict[str, tuple[str, ...]] = {
-    "judge": ("execution",),
-    "external": ("engines.external",),
-    "verify": (
-        *("verify.analytic", "verify.controls", "verify.effort", "verify.outputs", "verify.parts"),
-        *("verify.subject", "verify.tree_faults", "verify.verification", "verify.served", "cli.verify"),
-    ),
-    "audit": ("verify", "gate", "cli.audit", "cli.audit_texts", "cli.releases"),
-    "whatif": (
-        "whatif",
-        *("cli.bench", "cli.replay", "cli.advise", "cli.simulate", "cli.curve", "cli.whatif_screen"),
-        *("cli.explain", "cli.load", "cli.hardware"),
-    ),
-    "paper": ("cli.paper", "report.paper"),
-    "distill": ("distill", "cli.distill"),
-}
-"""The modules of each part, by the beginning of their names; the longest that fits counts."""
+PARTS = ("judge", "external", "verify", "audit", "whatif", "paper", "distill")
 
 CORE = "core"
 
@@ -75,19 +60,18 @@ def imports(package: Path) -> Iterator[Import]:
 
 
 def room(module: str) -> str:
-    """The folder of a module, or the module itself."""
-    return module.partition(".")[0]
+    """The folder of a module, or the module itself; each part is a room."""
+    names = module.split(".")
+    return ".".join(names[: 2 if names[0] == "parts" else 1])
 
 
-def part(module: str, parts: dict[str, tuple[str, ...]] | None = None) -> str:
+def part(module: str) -> str:
     """The part that a module belongs to; ``CORE`` for the rest."""
-    fits = [
-        (len(start), name)
-        for name, starts in (PARTS if parts is None else parts).items()
-        for start in starts
-        if module == start or module.startswith(f"{start}.")
-    ]
-    return max(fits)[1] if fits else CORE
+    return room(module).removeprefix("parts.") if module.startswith("parts.") else CORE
+
+
+BY_STRING = re.compile(rf"(?:{'|'.join(PARTS)})(?:\.\w+)+:\w+")
+"""How a name of a part is written that is imported when it is needed, see ``spsbench.base.parts``."""
 
 
 def circles(arrows: set[tuple[str, str]]) -> list[str]:
@@ -120,6 +104,7 @@ def counts(package: Path = ROOT / "spsbench") -> dict[str, int | list[str]]:
     taken = {(each.of, each.name) for each in found if part(each.by) == CORE != part(each.of)}
     record: dict[str, int | list[str]] = {
         "names that the core takes from parts": len(taken),
+        "names of parts by string": len({name for source in sources for name in BY_STRING.findall(source)}),
         "circles of rooms": circles(arrows),
         "arrows between rooms": len(arrows),
         "names over borders": len({(each.of, each.name) for each in crossing}),

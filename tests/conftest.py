@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from support.commands import cli, drawn, finished, undrawn  # noqa: F401  # fixtures of every folder
 from support.metric_scripts import write_script
 from support.tiers import divide
 

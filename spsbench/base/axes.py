@@ -31,6 +31,10 @@ TREE_RULE = RECURSIVE
 EAGER = "eager"
 """The engine that an arm has unless it says otherwise: our own loop, without graphs."""
 
+WORKER, OPENAI, RELEASE = "worker:", "openai:", "@"
+"""How an external engine is named: by a command, by a server's address, by a release
+(``transformers@4.44.2``)."""
+
 OWN_RULE = "own-rule"
 """The rule of an external engine: what it reports of it is in ``verification_rule``."""
 

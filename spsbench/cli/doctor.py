@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from spsbench.base.axes import RELEASE
 from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.base.paths import EMBEDDED, embedded_dir
 from spsbench.base.plugins import unknown
@@ -18,7 +19,6 @@ from spsbench.config import list_pairs, load_pair
 
 if TYPE_CHECKING:
     from spsbench.models.fetch.cache import Package
-    from spsbench.parts.external.install import Entry
     from spsbench.report.tables import Cell
     from spsbench.tasks.spec import TaskSpec
 
@@ -58,11 +58,11 @@ def get(name: str, remove: bool, json: bool, quiet: bool) -> None:
     Example: spsbench get smollm2
     """
     from spsbench.models.fetch.cache import PREFIX, megabytes, size_of, watched_by
-    from spsbench.parts.external.install import RELEASE, list_entries, load_entry
+    from spsbench.parts.external.registry import NAMED
 
-    engines, pairs = list_entries(), list_pairs()
+    engines, pairs = sorted(NAMED), list_pairs()
     if name.partition(RELEASE)[0] in engines:
-        wanted = [_engine(load_entry(name, "NAME"))]
+        wanted = [_engine(name)]
     elif (pair := name.removeprefix(PREFIX)) in pairs:
         wanted = [_model(package) for package in _packages_of(pair)]
     else:
@@ -110,9 +110,10 @@ def _model(package: Package) -> _Wanted:
     return _Wanted(name, package.folder, {"model": name}, lambda: folder_of_package(name, "NAME"), take_away)
 
 
-def _engine(entry: Entry) -> _Wanted:
-    from spsbench.parts.external.install import install, uninstall
+def _engine(name: str) -> _Wanted:
+    from spsbench.parts.external.install import install, load_entry, uninstall
 
+    entry = load_entry(name, "NAME")
     facts = {"engine": entry.name, "version": entry.version}
     folder = entry.environment.folder
     return _Wanted(entry.called, folder, facts, lambda: install(entry), lambda: uninstall(entry))
@@ -194,9 +195,10 @@ def _gpus(boards: list[dict[str, str]]) -> Iterator[Check]:
 def _engines() -> str:
     """Which external engines are installed here."""
     from spsbench.cli.listing import OWN
-    from spsbench.parts.external.install import list_entries, load_entry
+    from spsbench.parts.external.install import load_entry
+    from spsbench.parts.external.registry import NAMED
 
-    entries = [load_entry(name, "NAME") for name in list_entries()]
+    entries = [load_entry(name, "NAME") for name in sorted(NAMED)]
     here = [f"{entry.name} {entry.version}" for entry in entries if entry.environment.is_here]
     return f"installed: {', '.join(here) or 'none'}; elsewhere: {OWN}"
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from spsbench.base.plugins import Registry
     from spsbench.config import PairConfig
-    from spsbench.parts.external.install import Entry
     from spsbench.tasks.spec import TaskSpec
 
 Row = dict[str, Any]
@@ -177,10 +176,11 @@ def _engines() -> list[Row]:
 
 def _external_engines() -> list[Row]:
     from spsbench.models.fetch.cache import megabytes
-    from spsbench.parts.external.install import list_entries, load_entry
+    from spsbench.parts.external.install import load_entry
     from spsbench.parts.external.registry import NAMED
 
-    def row(entry: Entry) -> Row:
+    def row(name: str) -> Row:
+        entry = load_entry(name, "WHAT")
         here = entry.environment.is_here
         rules, size = entry.rules, megabytes(entry.kept_bytes)
         return {
@@ -190,13 +190,13 @@ def _external_engines() -> list[Row]:
             "greedy": rules.greedy,
             "sampled": rules.sampled,
             "statistics": _lines(entry.statistics),
-            "options": _options(NAMED[entry.name]),
+            "options": _options(NAMED[name]),
             "limits": _lines(entry.limits),
             "needs": NOTHING if here else f"`spsbench get {entry.name}`, {size}",
             "from": entry.package,
         }
 
-    return [row(load_entry(name, "WHAT")) for name in list_entries()]
+    return [row(name) for name in sorted(NAMED)]
 
 
 def _metrics() -> list[Row]:

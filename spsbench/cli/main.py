@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 import spsbench
 from spsbench.base.cluster import require_alone
 from spsbench.base.errors import SpsbenchError, UsageError, as_typed
+from spsbench.base.parts import of_part
 from spsbench.cli.compare import compare
 from spsbench.cli.console import Transfers, broken_pipe, complain, harmless
 from spsbench.cli.doctor import doctor, get
@@ -31,14 +32,6 @@ from spsbench.cli.trace import trace
 from spsbench.config.addresses import withhold
 from spsbench.config.together import refuse_together
 from spsbench.models.fetch.cache import watched_by
-from spsbench.parts.audit.command import audit
-from spsbench.parts.distill.command import distill
-from spsbench.parts.paper.command import paper
-from spsbench.parts.verify.command import verify
-from spsbench.parts.whatif.commands.advise import advise
-from spsbench.parts.whatif.commands.bench import bench
-from spsbench.parts.whatif.commands.replay import replay
-from spsbench.parts.whatif.commands.simulate import simulate
 
 LIST = "LIST"
 """The metavar of options whose value is a list: ``--k 2,4``."""
@@ -126,20 +119,53 @@ SETTINGS = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(name="spsbench", cls=Group, context_settings=SETTINGS)
 
-PANELS: dict[str, tuple[tuple[str, Callable[..., None]], ...]] = {
-    "Measure": (("run", run), ("sweep-k", sweep_k), ("paper", paper)),
-    "Predict": (("bench", bench), ("replay", replay), ("advise", advise), ("simulate", simulate)),
-    "Prove": (("verify", verify), ("audit", audit), ("compare", compare)),
-    "Look": (("report", report), ("trace", trace)),
-    "Make": (("distill", distill),),
-    "Manage": (("list", list_), ("get", get), ("score", score), ("merge", merge), ("doctor", doctor)),
+OWN: dict[str, Callable[..., None]] = {
+    "run": run,
+    "sweep-k": sweep_k,
+    "compare": compare,
+    "report": report,
+    "trace": trace,
+    "list": list_,
+    "get": get,
+    "score": score,
+    "merge": merge,
+    "doctor": doctor,
+}
+"""The core's commands."""
+
+OF_PARTS = {
+    "paper": "paper.command:paper",
+    "bench": "whatif.commands.bench:bench",
+    "replay": "whatif.commands.replay:replay",
+    "advise": "whatif.commands.advise:advise",
+    "simulate": "whatif.commands.simulate:simulate",
+    "verify": "verify.command:verify",
+    "audit": "audit.command:audit",
+    "distill": "distill.command:distill",
+}
+"""The commands of the parts; one that is deleted takes its rows with it."""
+
+COMMANDS = OWN | {name: of_part(place) for name, place in OF_PARTS.items()}
+
+_PANELS = {
+    "Measure": ("run", "sweep-k", "paper"),
+    "Predict": ("bench", "replay", "advise", "simulate"),
+    "Prove": ("verify", "audit", "compare"),
+    "Look": ("report", "trace"),
+    "Make": ("distill",),
+    "Manage": ("list", "get", "score", "merge", "doctor"),
+}
+PANELS = {
+    panel: shown
+    for panel, names in _PANELS.items()
+    if (shown := [name for name in names if name in COMMANDS])
 }
 """The commands by what they are for, as `spsbench --help` shows them."""
 
-for panel, commands in PANELS.items():
-    for name, command in commands:
+for panel, names in PANELS.items():
+    for name in names:
         app.command(name, cls=Command, rich_help_panel=panel, epilog=EXIT_CODES, context_settings=SETTINGS)(
-            command
+            COMMANDS[name]
         )
 
 

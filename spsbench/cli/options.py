@@ -175,6 +175,16 @@ PROCESSED = (
 )
 """The options of ``Processing of logits``."""
 
+OF_TEXTS = {
+    "--temperature T": (
+        "Of texts that do not say theirs: 1. With --engine a list: 0.7, 1, and 1 with top-p 0.9."
+    ),
+    "--top-p P": "The same. Default: 1.",
+    "--top-k N": "The same. Default: all tokens.",
+    "--greedy": "Texts are greedy: each token the most probable one.",
+}
+"""How the texts of a file were drawn."""
+
 _PATHS = ("DIR", "FILE", "FOLDER", "RUN")
 _PATH_ARGUMENTS = ("A", "B", "RUN", "RUN or SAMPLES", "SAMPLES", "SHARD")
 """Values that are paths; the file of ``--prompts`` is a way to write TASK, which stays as it was typed."""

@@ -18,6 +18,7 @@ import typer
 from spsbench.base.cluster import cluster_of, require_alone, require_cluster
 from spsbench.base.errors import GateFailed, IncompleteError, UsageError
 from spsbench.base.files import make_folder, write_text
+from spsbench.base.parts import of_part
 from spsbench.base.paths import results_dir
 from spsbench.cli import options
 from spsbench.cli.console import hint, out, print_json, say, say_if_busy
@@ -93,9 +94,7 @@ def measure(params: Mapping[str, Any]) -> None:
     if params["concurrency"] is not None or params["processes"] is not None:
         require_alone("measurement")
     if params["concurrency"] is not None:
-        from spsbench.parts.whatif.commands.load import measure_load
-
-        measure_load(params)
+        of_part("whatif.commands.load:measure_load")(params)
         return
     if params["processes"] is not None:
         measure_processes(params)

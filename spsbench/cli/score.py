@@ -66,8 +66,8 @@ _MOST = 1e5
 
 def judge_samples(samples: Path, params: Mapping[str, Any], limits: Mapping[str, Any]) -> None:
     """Judge a file of samples; each row is written with every field that came in, with passed and result."""
-    from spsbench.parts.judge import judge_all, sandbox_level
-    from spsbench.parts.judge.samples import read_problems, read_samples, write_rows
+    from spsbench.base.jsonl import write_rows
+    from spsbench.parts.judge import judge_all, read_problems, read_samples, sandbox_level
     from spsbench.tasks.answers import completion_of
     from spsbench.tasks.metrics.builtin import pass_at_k
 

@@ -9,7 +9,18 @@ from itertools import product
 from math import inf
 from typing import Any
 
-from spsbench.base.axes import BEAM, EAGER, FIXED, MODEL, MODIFIED_REJECTION, OWN_RULE, RECOMMENDED
+from spsbench.base.axes import (
+    BEAM,
+    EAGER,
+    FIXED,
+    MODEL,
+    MODIFIED_REJECTION,
+    OPENAI,
+    OWN_RULE,
+    RECOMMENDED,
+    RELEASE,
+    WORKER,
+)
 from spsbench.base.errors import UsageError
 from spsbench.base.plugins import unknown
 from spsbench.base.records import Arm, BeamParams, Processing, SamplingParams, Spec
@@ -26,8 +37,7 @@ from spsbench.drafters.registry import (
     siblings_of,
 )
 from spsbench.drafters.shape import Shape, shape_of
-from spsbench.parts.external.install import RELEASE
-from spsbench.parts.external.registry import NAMED, OPENAI, WORKER, find_peer
+from spsbench.parts.external.registry import NAMED, find_peer
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.task import Task
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spsbench.base.errors import UsageError
+from spsbench.base.jsonl import rows
 from spsbench.base.protocol import LENGTH, Answer, Ask, ProtocolError, read
 from spsbench.base.records import SamplingParams
 from spsbench.decode.processors import bound
@@ -25,7 +26,6 @@ from spsbench.engines.rescore import Reading, score_stats, teacher_force
 from spsbench.law.evidence import Sums, added
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.tokenizer import Tokenizer
-from spsbench.parts.judge.samples import rows
 from spsbench.stats import evidence_stats
 from spsbench.stats.losslessness import ALARM, NO_EVIDENCE, OK, evidence_of
 from spsbench.store.foreign import recognised, samples, samples_in

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.commandline import BRIEF, SMALL, Result, call
 
-from spsbench.cli.main import PANELS
+from spsbench.cli import main
 from spsbench.parts.paper import command as paper
 from spsbench.parts.paper.command import keep_page
 from spsbench.parts.verify.effort import Finding
@@ -61,7 +61,7 @@ def typed(command: str, run: Path) -> list[str]:
     }[command]
 
 
-COMMANDS = [name for commands in PANELS.values() for name, _ in commands if name not in ELSEWHERE]
+COMMANDS = [name for names in main.PANELS.values() for name in names if name not in ELSEWHERE]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import spsbench
 from spsbench import testing
 from spsbench.cli.main import PANELS
 
-COMMANDS = [name for panel in PANELS.values() for name, _ in panel]
+COMMANDS = [name for names in PANELS.values() for name in names]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

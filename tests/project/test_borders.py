@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.borders import RECORD, circles, counts, imports, part
+from benchmarks.borders import RECORD, circles, counts, imports, part, room
 
 COUNTS = counts()
 RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))
@@ -30,9 +30,16 @@ def test_what_is_counted(tmp_path: Path) -> None:
         "__init__.py": "",
         "base.py": "class Answer: ...\n",
         "cli/__init__.py": "",
-        "cli/run.py": "def f(params):\n    from spsbench.parts.whatif.study import study\n    return params['k']\n",
-        "whatif/__init__.py": "",
-        "whatif/study.py": "from spsbench.base import Answer\nfrom spsbench.cli import run\nstudy = 1\n",
+        "cli/run.py": (
+            "def f(params):\n"
+            "    from spsbench.parts.whatif.study import study\n"
+            "    return params['k'], of_part('audit.command:audit')\n"
+        ),
+        "parts/__init__.py": "",
+        "parts/whatif/__init__.py": "",
+        "parts/whatif/study.py": (
+            "from spsbench.base import Answer\nfrom spsbench.cli import run\nstudy = 1\n"
+        ),
         "store/__init__.py": "class Answer: ...\n",
     }
     for name, source in files.items():
@@ -40,15 +47,16 @@ def test_what_is_counted(tmp_path: Path) -> None:
         (package / name).write_text(source)
     found = counts(package)
     assert found["names that the core takes from parts"] == 1
-    assert found["circles of rooms"] == ["cli, whatif"]
+    assert found["names of parts by string"] == 1
+    assert found["circles of rooms"] == ["cli, parts.whatif"]
     assert found["arrows between rooms"] == 3
     assert found["options by string"] == 1
     assert found["classes defined twice"] == 1
     assert found["files of the core that whatif takes from"] == 2
     assert {(each.by, each.of, each.name) for each in imports(package)} == {
-        ("cli.run", "whatif.study", "study"),
-        ("whatif.study", "base", "Answer"),
-        ("whatif.study", "cli.run", ""),
+        ("cli.run", "parts.whatif.study", "study"),
+        ("parts.whatif.study", "base", "Answer"),
+        ("parts.whatif.study", "cli.run", ""),
     }
 
 
@@ -58,10 +66,15 @@ def test_a_circle_may_be_longer() -> None:
     assert circles(ways - {("c", "a")}) == []
 
 
-def test_the_longest_beginning_of_a_name_decides() -> None:
-    assert [part(name) for name in ("verify.controls", "verify.bets", "verification", "cli.run")] == [
+def test_a_part_is_a_folder_of_parts() -> None:
+    assert [part(name) for name in ("parts.verify.controls", "parts", "verify", "cli.run")] == [
         "verify",
-        "audit",
         "core",
         "core",
+        "core",
+    ]
+    assert [room(name) for name in ("parts.verify.controls", "cli.run", "api")] == [
+        "parts.verify",
+        "cli",
+        "api",
     ]

@@ -34,16 +34,6 @@ DRAWN = "With --engine"
 
 PLAIN, SPECULATING = "ars", "sps"
 
-OF_TEXTS = {
-    "--temperature T": (
-        "Of texts that do not say theirs: 1. With --engine a list: 0.7, 1, and 1 with top-p 0.9."
-    ),
-    "--top-p P": "The same. Default: 1.",
-    "--top-k N": "The same. Default: all tokens.",
-    "--greedy": "Texts are greedy: each token the most probable one.",
-}
-"""How the texts of a file were drawn."""
-
 
 @takes(
     "samples engine follow pair target draft revision draft_revision temperature top_p top_k greedy "
@@ -63,7 +53,7 @@ OF_TEXTS = {
             "--follow FILE": "Re-score requests of a server's log, as SAMPLES, while it grows; see --every.",
         },
         options.SAMPLING: {
-            **OF_TEXTS,
+            **options.OF_TEXTS,
             "--samples-dtype NAME": "Dtype of the engine that wrote SAMPLES. Default: the target's here.",
         },
         "With --follow": {

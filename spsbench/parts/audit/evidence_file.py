@@ -22,13 +22,13 @@ from pydantic import TypeAdapter, ValidationError
 import spsbench
 from spsbench.base.environment import describe_environment
 from spsbench.base.errors import UsageError
+from spsbench.base.jsonl import rows, write_rows
 from spsbench.base.protocol import FLOAT32, Answer, Ask, Described, Load, PeerGone, request_seed
 from spsbench.decode.processors import bound
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.source import ModelSource, files_of
 from spsbench.parts.audit.engine_audit import Decision, Effort, Row, Setting, Subject, Watch, audit_engine
 from spsbench.parts.external.registry import PeerKind
-from spsbench.parts.judge.samples import rows, write_rows
 from spsbench.runner.foreign_texts import COLDEST
 from spsbench.runner.stopping import derive_seed
 from spsbench.store.summary_types import Evidence

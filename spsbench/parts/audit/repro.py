@@ -22,6 +22,7 @@ from torch import Tensor
 
 import spsbench
 from spsbench.base import protocol
+from spsbench.base.axes import WORKER
 from spsbench.base.files import write_text
 from spsbench.base.protocol import Ask, Peer, PeerError, PeerGone, checked, request_seed
 from spsbench.base.records import SamplingParams, Spec
@@ -35,7 +36,7 @@ from spsbench.parts.audit.localise import MOST_TEXTS, Law, read_under
 from spsbench.parts.audit.repro_parts import LEAST, LEVEL, followers, p_value, seeds
 from spsbench.parts.external import serving, workers
 from spsbench.parts.external.engine import sampling_of
-from spsbench.parts.external.registry import NAMED, WORKER, name_of
+from spsbench.parts.external.registry import NAMED, name_of
 from spsbench.parts.verify.subject import steady
 from spsbench.runner.foreign_texts import reading_of
 from spsbench.runner.stopping import derive_seed

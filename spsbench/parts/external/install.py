@@ -22,6 +22,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from spsbench.base.axes import RELEASE
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.paths import data_dir
 from spsbench.base.plugins import unknown
@@ -115,10 +116,6 @@ def engines_dir() -> Path:
 
 def list_entries() -> list[str]:
     return sorted(path.stem for path in _folder().glob("*.yaml"))
-
-
-RELEASE = "@"
-"""Between an engine's name and a release that is not the catalogue's: ``transformers@4.44.2``."""
 
 
 def load_entry(name: str, flag: str) -> Entry:

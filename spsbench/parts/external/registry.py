@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from spsbench.base.axes import OPENAI, RELEASE, WORKER
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.plugins import Options, settled, unknown
 from spsbench.base.protocol import DRAFT, FLOAT32, LOOKUP, Load, Peer
 from spsbench.base.records import Spec
 from spsbench.parts.external import conversion
-from spsbench.parts.external.install import RELEASE, Environment, load_entry
+from spsbench.parts.external.install import Environment, load_entry
 from spsbench.parts.external.launch import LAUNCH
 from spsbench.parts.external.own import CPU, Needed, Own, find_own
 from spsbench.parts.external.quantised import GGUF, ONNX
@@ -139,9 +140,6 @@ NAMED: Mapping[str, Named] = {
 }
 """By their names on the command line; each has an entry in the catalogue."""
 
-
-WORKER = "worker:"
-OPENAI = "openai:"
 
 _MODEL = ":model="
 

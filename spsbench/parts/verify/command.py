@@ -12,6 +12,7 @@ from rich.text import Text
 from spsbench.base.axes import label
 from spsbench.base.cluster import require_alone, started
 from spsbench.base.errors import GateFailed, UsageError
+from spsbench.base.parts import of_part
 from spsbench.base.plugins import unknown
 from spsbench.base.records import Arm
 from spsbench.cli import options
@@ -54,9 +55,7 @@ def verify(**params: Any) -> None:
     if params["tensor_parallel"] is None:
         require_alone("test", f"Add --tensor-parallel {started()}, or start spsbench without torchrun.")
     if params["engine"] is not None:
-        from spsbench.parts.audit.command import verify_engine
-
-        verify_engine(params)
+        of_part("audit.command:verify_engine")(params)
     else:
         verify_here(params)
 

@@ -18,8 +18,8 @@ from spsbench.cli.console import out, present, say, say_if_busy
 from spsbench.cli.interruption import continued_by, typed
 from spsbench.cli.interruption import written as command_of
 from spsbench.cli.options import takes
-from spsbench.cli.values import sought_of
 from spsbench.config.together import refuse_together
+from spsbench.parts.whatif.commands.values import sought_of
 from spsbench.parts.whatif.replay import MEAN, OBJECTIVES
 from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
 

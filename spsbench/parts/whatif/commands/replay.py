@@ -12,9 +12,8 @@ from spsbench.base.files import make_folder
 from spsbench.cli import options, values
 from spsbench.cli.console import present, say
 from spsbench.cli.options import takes
-from spsbench.cli.values import pairs_of, sought_of, times_of, written_of
 from spsbench.config.together import refuse_together
-from spsbench.parts.audit.command import OF_TEXTS
+from spsbench.parts.whatif.commands.values import pairs_of, replayed_rules, sought_of, times_of, written_of
 from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
 
 
@@ -50,7 +49,10 @@ from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
             "--budget TIME": "Time to spend on timing loops, e.g. 5min; 0 for none. Default: 30.",
             "--times FILE": "Times of another machine: the output of `spsbench bench --json` there.",
         },
-        options.SAMPLING: {"--sampling NAME": "The sampling of the run. Default: its first.", **OF_TEXTS},
+        options.SAMPLING: {
+            "--sampling NAME": "The sampling of the run. Default: its first.",
+            **options.OF_TEXTS,
+        },
     },
 )
 def replay(**params: Any) -> None:
@@ -114,7 +116,7 @@ def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
     shapes = shapes_of(params["tree"])
     refuse_together("replay", {**params, "tree": shapes})
     adapting = any(spec.name != FIXED for spec in named)
-    rules, of_trees = values.replayed_rules(params["rule"], under_policies=adapting, trees=bool(shapes))
+    rules, of_trees = replayed_rules(params["rule"], under_policies=adapting, trees=bool(shapes))
     trees = trees_of(drafters, shapes, of_trees)
     values.seconds(params["budget"], 30.0)
     values.readable(params["times"], "--times", "Give what `spsbench bench --json` printed.")

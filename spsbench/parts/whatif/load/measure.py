@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
+from spsbench.base.axes import OPENAI
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.protocol import Ask, Described, PeerError, PeerGone
 from spsbench.parts.external.dialects import CHAT_ALONE, Texts
-from spsbench.parts.external.registry import OPENAI, server_address
+from spsbench.parts.external.registry import server_address
 from spsbench.parts.external.server import Server, first_token
 
 FEWEST_WAVES = 6

@@ -1,4 +1,4 @@
-"""A command line to call, and one small run that many tests look at."""
+"""Fixtures of tests of commands: a command line to call, and one small run that many tests look at."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
 
 
 @pytest.fixture(autouse=True)
-def _undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The figures of a report take two seconds: it has none where a test does not ask for ``drawn``."""
-    if "drawn" not in request.fixturenames:
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures of a report take two seconds: none where a test does not ask for ``drawn``."""
+    if "drawn" not in request.fixturenames and {"cli", "commands"} & {*request.path.parent.parts[-2:]}:
         monkeypatch.setattr("spsbench.report.figures.FIGURES", {})
 
 

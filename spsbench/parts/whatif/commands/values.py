@@ -1,0 +1,124 @@
+"""What the commands that predict ask for: texts, pairs of models, drafters with rules, times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.base.errors import UsageError
+from spsbench.cli.values import sampling, seconds, specs, threads
+from spsbench.config.together import refuse_together
+
+if TYPE_CHECKING:
+    from spsbench.base.records import Spec
+    from spsbench.models.pair import Pair
+    from spsbench.parts.whatif.replay.study import Sought
+    from spsbench.parts.whatif.replay.texts import Written
+    from spsbench.parts.whatif.replay.times import Calibration
+
+
+def written_of(source: Path, params: Mapping[str, Any], drafters: Sequence[Spec]) -> Written:
+    """The texts of a run, or of a file."""
+    from spsbench.config import resolve
+    from spsbench.models.pair import find_pair
+    from spsbench.parts.whatif.replay.texts import texts_in, texts_of
+    from spsbench.runner.foreign_texts import Reader
+
+    if source.is_file():
+        refuse_together("replay", {**params, "texts": source})
+        names = ("pair", "target", "revision", "device", "dtype", "backend")
+        flags = {name: params[name] for name in names}
+        if params["draft"]:
+            flags |= {"draft": params["draft"][0], "draft_revision": params["draft_revision"]}
+        drawn, config = sampling(params), resolve(flags | {"drafter": ",".join(map(str, drafters))})
+        found = find_pair(config.pair)
+        reader = Reader(found.tokenizer, found.vocab_size, found.context_window, drawn)
+        return texts_in(source, reader, config)
+    refuse_together("replay", {**params, "recorded": source})
+    return texts_of(source, params["sampling"])
+
+
+def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pair]]:
+    """The target with each draft that is named, or with the run's own; of one draft the name is empty."""
+    from spsbench.config import ModelRef
+    from spsbench.config.files import with_draft
+    from spsbench.models.device import resolve_device
+    from spsbench.models.pair import find_pair, load_pair, pair_backend
+    from spsbench.models.placement import Placement
+
+    config, named = written.config, params["draft"] or ()
+    drafts = {id: ModelRef(id=id, revision=params["draft_revision"]) for id in named}
+    wanted = {id: with_draft(config.pair, draft) for id, draft in drafts.items()} or {"": config.pair}
+    sources = {name: find_pair(pair) for name, pair in wanted.items()}
+    before = None if written.identity is None else written.identity["target"]
+    for source in sources.values():
+        if before is not None and before != (now := source.target.identity()):
+            why = f"the target is now {now['fingerprint']}, and {before['fingerprint']} wrote these texts."
+            raise UsageError(why, flag="RUN", remedy="Run it again with this target.")
+    device = resolve_device(config.device)
+    placement = None if config.device_map is None else Placement.read(config.device_map)
+    dtypes = config.model_dtype, config.draft_model_dtype
+    count = threads(params["threads"] or str(config.threads))
+    pairs: list[tuple[str, Pair]] = []
+    for name, source in sources.items():
+        asked = config.backend if placement is None else placement.backend(config.backend)
+        backend, _ = pair_backend(asked, source, dtypes, device)
+        beside = pairs[0][1] if pairs else None
+        loaded = load_pair(source, dtypes, device, backend, count, beside, placement)
+        pairs.append((name if len(sources) > 1 else "", loaded))
+    return pairs
+
+
+def sought_of(drafters: Mapping[Spec, Sequence[str]], pairs: Sequence[tuple[str, Pair]]) -> list[Sought]:
+    """Every drafter, with rules of its own if any, and each draft; once if that makes no difference to it."""
+    from spsbench.parts.whatif.replay.study import Sought
+
+    found = []
+    for drafter, rules in drafters.items():
+        every = [Sought(drafter, pair, name, tuple(rules)) for name, pair in pairs]
+        found += every if every[0].needs_draft else [replace(every[0], draft="")]
+    return found
+
+
+def times_of(params: Mapping[str, Any], default_s: float, drafters: Sequence[Spec]) -> float | Calibration:
+    """Seconds for timing loops here, or another machine's times."""
+    if params["times"] is None:
+        return seconds(params["budget"], default_s)
+    from spsbench.parts.whatif.replay.times import read_times
+
+    found = read_times(params["times"])
+    for drafter in drafters:
+        found.require_covered(drafter)
+    return found
+
+
+def replayed_rules(text: str | None, *, under_policies: bool, trees: bool) -> tuple[list[str], list[str]]:
+    """``modified-rejection,block,one-hot``: the rules of chains and of trees, each once.
+
+    Only those whose law over a text is known; where none is named of one or the other, its usual rule.
+    """
+    from spsbench.base.axes import BLOCK, MODIFIED_REJECTION, TREE_RULE
+    from spsbench.drafters.registry import rule_kind
+    from spsbench.parts.whatif.replay.trees import TREE_RULES
+
+    of_chains = MODIFIED_REJECTION, BLOCK
+    known = (*of_chains, *(TREE_RULES if trees else ()))
+    text = text or MODIFIED_REJECTION
+    named = list(dict.fromkeys(spec.name for spec in specs(text, rule_kind)))
+    for name in named:
+        if name not in known:
+            raise UsageError(
+                f"{name} cannot be replayed: its loops over a given text are not known.",
+                flag="--rule",
+                remedy=f"Choose from {', '.join(known)}, or measure it with spsbench run.",
+            )
+    if under_policies and named != [MODIFIED_REJECTION]:
+        raise UsageError(
+            f"policies are replayed under {MODIFIED_REJECTION} alone.",
+            flag="--policy",
+            remedy="Leave --rule or --policy out, or measure both with spsbench run.",
+        )
+    own = [name for name in named if name not in of_chains]
+    return [name for name in named if name in of_chains] or [MODIFIED_REJECTION], own or [TREE_RULE]
