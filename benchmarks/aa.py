@@ -33,7 +33,7 @@ from spsbench.runner.execute import load
 from spsbench.runner.stopping import Turn, turns
 from spsbench.stats.conditions import contention
 from spsbench.stats.speedup import pair as pair_times
-from spsbench.stats.speedup import speedup
+from spsbench.stats.speedup import speedup_over_prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def _generate(order: list[Turn], engines: dict[Arm, Engine], ready: Plan) -> lis
 
 def _judge(rows: pd.DataFrame, arms: tuple[Arm, Arm]) -> Repeat:
     one, other = (rows[rows["arm"] == arm.name] for arm in arms)
-    result = speedup(pair_times(one, other))
+    result = speedup_over_prompts(pair_times(one, other))
     assert result is not None  # every prompt has run in both arms, or an exception has ended this
     return Repeat(result, int(rows["new_tokens"].sum()), contention(rows, {})["trusted"])
 

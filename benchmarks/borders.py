@@ -44,9 +44,28 @@ def modules(package: Path) -> dict[str, Path]:
     return found
 
 
+def offered(init: Path, own: str) -> dict[str, str]:
+    """The names that a package offers, with where they are defined: by its stub, else by what it imports."""
+    stub = init.with_suffix(".pyi")
+    source = (stub if stub.exists() else init).read_text(encoding="utf-8")
+    found = (node for node in ast.parse(source).body if isinstance(node, ast.ImportFrom))
+    return {
+        alias.asname or alias.name: str(node.module).removeprefix(f"{own}.")
+        for node in found
+        for alias in node.names
+    }
+
+
+def faces(package: Path) -> dict[str, dict[str, str]]:
+    """What each package offers, see ``offered``."""
+    inits = {name: path for name, path in modules(package).items() if path.name == "__init__.py"}
+    return {name: offered(path, package.name) for name, path in inits.items()}
+
+
 def imports(package: Path) -> Iterator[Import]:
-    """Every import of the package from itself."""
+    """Every import of the package from itself; a module that its room offers counts as a name of the room."""
     known, own = modules(package), package.name
+    offers = faces(package)
     for module, path in known.items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.ImportFrom) or node.module is None:
@@ -56,7 +75,8 @@ def imports(package: Path) -> Iterator[Import]:
             base = node.module[len(own) + 1 :]
             for alias in node.names:
                 inner = f"{base}.{alias.name}".lstrip(".")
-                yield Import(module, inner if inner in known else base, "" if inner in known else alias.name)
+                is_module = inner in known and alias.name not in offers.get(base, ())
+                yield Import(module, inner if is_module else base, "" if is_module else alias.name)
 
 
 def room(module: str) -> str:
@@ -101,13 +121,15 @@ def counts(package: Path = ROOT / "spsbench") -> dict[str, int | list[str]]:
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
+    offers = faces(package)
+    crossing_names = {(offers.get(each.of, {}).get(each.name, each.of), each.name) for each in crossing}
     taken = {(each.of, each.name) for each in found if part(each.by) == CORE != part(each.of)}
     record: dict[str, int | list[str]] = {
         "names that the core takes from parts": len(taken),
         "names of parts by string": len({name for source in sources for name in BY_STRING.findall(source)}),
         "circles of rooms": circles(arrows),
         "arrows between rooms": len(arrows),
-        "names over borders": len({(each.of, each.name) for each in crossing}),
+        "names over borders": len(crossing_names),
         "options by string": sum(len(re.findall(r"\bparams\[", source)) for source in sources),
         "classes defined twice": sum(count > 1 for count in classes.values()),
     }

@@ -28,7 +28,7 @@ from scipy.stats import bootstrap, t
 from benchmarks.leakage_power import ROWS, VOCABULARY, Setting, score
 from spsbench.stats.bootstrap import pseudo_values
 from spsbench.stats.evidence_stats import leakage
-from spsbench.stats.speedup import PairedTimes, ratio_of_sums, speedup
+from spsbench.stats.speedup import PairedTimes, ratio_of_sums, speedup_over_prompts
 
 Floats = npt.NDArray[np.float64]
 Ends = tuple[float | None, float | None]
@@ -47,7 +47,7 @@ LAWS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
 
 def ours(times: PairedTimes) -> Ends:
     """The interval of every table."""
-    found = speedup(times)
+    found = speedup_over_prompts(times)
     return (None, None) if found is None else (found.low, found.high)
 
 

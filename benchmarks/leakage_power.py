@@ -27,7 +27,7 @@ from scipy.special import gammaln, logsumexp
 
 from spsbench.base.records import SamplingParams
 from spsbench.decode.sampling import warp
-from spsbench.law.evidence import BINS, DRAFTED_SHARE, MIXTURES, POWERS, Sums, evidence
+from spsbench.law.evidence import BINS, DRAFTED_SHARE, MIXTURES, POWERS, Sums, sums_of
 from spsbench.stats.evidence_stats import SLOPES
 
 Floats = npt.NDArray[np.float64]
@@ -118,7 +118,7 @@ def increments(s: Setting) -> dict[str, Floats]:
 def require_same(s: Setting) -> None:
     """What a token adds here is what ``spsbench.law.evidence`` sums up; else SystemExit."""
     tokens = np.asarray(s.q.argmax(-1))
-    real: Sums = evidence(torch.tensor(tokens), torch.tensor(s.q), torch.tensor(s.p), torch.rand(ROWS))
+    real: Sums = sums_of(torch.tensor(tokens), torch.tensor(s.q), torch.tensor(s.p), torch.rand(ROWS))
     mine = {name: float(table[np.arange(ROWS), tokens].sum()) for name, table in increments(s).items()}
     pairs = {f"within {share}": f"mixture_{share}" for share in MIXTURES}
     pairs |= {f"power {power}": f"power_{power}" for power in POWERS} | {"no-residual rule": "no_residual"}

@@ -38,7 +38,7 @@ from spsbench.runner.execute import load
 from spsbench.runner.peers import folder_of
 from spsbench.runner.stopping import derive_seed
 from spsbench.stats.conditions import MOST
-from spsbench.stats.speedup import PairedTimes, speedup
+from spsbench.stats.speedup import PairedTimes, speedup_over_prompts
 
 ALONE, STOPPED, RUNNING = "alone", "stopped", "running"
 SPINNING = Path(__file__).with_name("spinning.py")
@@ -118,7 +118,7 @@ def _table(found: Measured) -> Iterator[str]:
     yield "| :-- | --: | --: | :-- | --: |"
     for way, (seconds, tokens, waited) in columns.items():
         times = PairedTimes(seconds, tokens, *columns[ALONE][:2])  # the neighbour's over that without one
-        ratio = None if way == ALONE else speedup(times)
+        ratio = None if way == ALONE else speedup_over_prompts(times)
         shown = "-" if ratio is None else f"{ratio.ratio:.4f}"
         ends = "-" if ratio is None or ratio.low is None else f"[{ratio.low:.4f}, {ratio.high:.4f}]"
         share = waited.sum() / seconds.sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spsbench.config.addresses import withheld
 from spsbench.config.files import (
     is_file_name,
     list_pairs,
@@ -9,23 +10,53 @@ from spsbench.config.files import (
     load_pair,
     load_paper,
     load_protocol,
+    model_name,
+    pair_name,
+    read_yaml,
+    validate,
+    with_draft,
 )
-from spsbench.config.models import MAX_K, NGRAMS, ModelRef, PairConfig, PaperConfig, RunConfig, parse_ks
+from spsbench.config.models import (
+    MAX_BATCH,
+    MAX_K,
+    NGRAMS,
+    ONNXRUNTIME,
+    TORCH,
+    ModelRef,
+    PairConfig,
+    PaperConfig,
+    RunConfig,
+    chosen_backend,
+    parse_ks,
+)
 from spsbench.config.resolve import resolve
+from spsbench.config.together import is_given, refuse_together
 
 __all__ = [
+    "MAX_BATCH",
     "MAX_K",
     "NGRAMS",
+    "ONNXRUNTIME",
+    "TORCH",
     "ModelRef",
     "PairConfig",
     "PaperConfig",
     "RunConfig",
+    "chosen_backend",
     "is_file_name",
+    "is_given",
     "list_pairs",
     "list_protocols",
     "load_pair",
     "load_paper",
     "load_protocol",
+    "model_name",
+    "pair_name",
     "parse_ks",
+    "read_yaml",
+    "refuse_together",
     "resolve",
+    "validate",
+    "with_draft",
+    "withheld",
 ]

@@ -11,7 +11,7 @@ from torch import Tensor
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import ROOT, Draft
 from spsbench.decode.rows import Rows
-from spsbench.drafters.forced import Forced, ForcedText, forced
+from spsbench.drafters.forced import Forced, ForcedText, forced_drafts
 
 Answer = TypeVar("Answer")
 
@@ -47,7 +47,7 @@ class CheckedDrafter:
         self._called(lambda: self._drafter.observe(tokens, accepted))
 
     def forced(self, text: ForcedText, k: int) -> Forced:
-        return forced(self._drafter, text, k, self._name)
+        return forced_drafts(self._drafter, text, k, self._name)
 
     def _called(self, call: Callable[[], Answer]) -> Answer:
         try:

@@ -91,7 +91,7 @@ class Forced(NamedTuple):
         return np.minimum(self.ratios, 1.0)
 
 
-def forced(drafter: Drafter, text: ForcedText, k: int, name: str) -> Forced:
+def forced_drafts(drafter: Drafter, text: ForcedText, k: int, name: str) -> Forced:
     """The drafts of any drafter over a text, by its method ``forced``; what it remembers is then lost.
 
     Only a drafter whose proposals follow from the decided tokens alone has one.

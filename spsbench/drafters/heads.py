@@ -23,9 +23,9 @@ from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import TREE, Context
 from spsbench.drafters.shape import Shape, shape_of
 from spsbench.drafters.tree import ModelTreeDrafter
-from spsbench.models import EAGLE3, MEDUSA, MODEL
 from spsbench.models.causal_lm import CausalLM, HiddenStates, text_config
 from spsbench.models.heads import Chain, Heads, load_chain, load_heads
+from spsbench.models.kinds import EAGLE3, MEDUSA, MODEL
 from spsbench.models.live_tree import Branches, LiveTree
 from spsbench.models.source import ModelSource, embedding_of, fingerprint
 from spsbench.models.speculators import read_speculators, require_last_layer

@@ -13,7 +13,7 @@ from spsbench.base.errors import UsageError
 from spsbench.base.plugins import Options
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
-from spsbench.drafters.forced import Forced, ForcedText, Integers, forced
+from spsbench.drafters.forced import Forced, ForcedText, Integers, forced_drafts
 from spsbench.drafters.registry import DRAFT, Context
 from spsbench.drafters.shape import Shape
 from spsbench.drafters.tree import merged
@@ -56,8 +56,10 @@ class UnionDrafter:
             member.observe(tokens, accepted if member is self._proposer else 0)
 
     def forced(self, text: ForcedText, k: int) -> Forced:
-        """See ``forced.forced``: before every token the drafts of the first member that has one."""
-        found = [forced(member, text, k, f"union of {type(member).__name__}") for member in self.members]
+        """See ``forced_drafts``: before every token the drafts of the first member that has one."""
+        found = [
+            forced_drafts(member, text, k, f"union of {type(member).__name__}") for member in self.members
+        ]
         return united(found)[0]
 
 

@@ -18,7 +18,7 @@ from spsbench.decode.rejection import ROOT, Draft
 from spsbench.decode.rows import Rows
 from spsbench.decode.rules import Expected, expected_acceptance
 from spsbench.engines.derivation import Derivation, KeptRows
-from spsbench.law.evidence import Sums, added, evidence
+from spsbench.law.evidence import Sums, added, sums_of
 from spsbench.law.optimum import most_of_certain, most_of_chain
 
 
@@ -257,7 +257,7 @@ def own_evidence(loops: Sequence[TruncatedLoop], kept: Sequence[Tensor], seed: i
     q = torch.cat(list(kept))
     p = torch.cat([_draft_rows(loop, rows) for loop, rows in zip(loops, kept, strict=True)])
     numbers = transform_numbers(len(tokens), seed, q)
-    return evidence(torch.tensor(tokens, device=q.device), q, p if bool(p.any()) else None, numbers)
+    return sums_of(torch.tensor(tokens, device=q.device), q, p if bool(p.any()) else None, numbers)
 
 
 def _emitted_rows(loop: TruncatedLoop) -> tuple[Rows, Rows | None]:

@@ -21,7 +21,7 @@ from spsbench.decode import rows as loop_rows
 from spsbench.decode.processors import with_history
 from spsbench.engines.buffer import transform_numbers
 from spsbench.law.apart import rows_apart
-from spsbench.law.evidence import DECIDED, Sums, added, evidence
+from spsbench.law.evidence import DECIDED, Sums, added, sums_of
 from spsbench.law.rederive import own_law, rounding_slack
 from spsbench.models.causal_lm import CausalLM
 
@@ -168,7 +168,7 @@ class Scores:
             tokens, q, p = tokens[kept], q[kept], None if p is None else p[kept]
         numbers = self._numbers[self._taken : self._taken + len(tokens)].to(q.device)
         self._taken += len(tokens)
-        return evidence(tokens, q, p, numbers) | {"edge": float(edge)}
+        return sums_of(tokens, q, p, numbers) | {"edge": float(edge)}
 
 
 def rescored(sums: Sums) -> Sums:

@@ -46,7 +46,7 @@ CLOSEST = f"{DECIDED}_closest"
 """A distance among the sums: of two the smaller one counts."""
 
 
-def evidence(tokens: Tensor, q: Tensor, p: Tensor | None, v: Tensor) -> Sums:
+def sums_of(tokens: Tensor, q: Tensor, p: Tensor | None, v: Tensor) -> Sums:
     """Sums over the positions of one sequence.
 
     Args:

@@ -235,7 +235,7 @@ class OnnxBatchLM:
 _PROMPT, _BLOCK = 12, 3
 
 
-def batched(model: CausalLM, batch: int, slots: int, *, blocks: bool) -> BatchModel:
+def batch_model(model: CausalLM, batch: int, slots: int, *, blocks: bool) -> BatchModel:
     """A model for B sequences over the weights of one, with its own caches."""
     found: BatchModel
     try:

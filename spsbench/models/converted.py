@@ -178,7 +178,7 @@ def folder_of_gguf(file: Path, name: str, flag: str) -> Path:
     if not made.is_dir():
         with cache.locked(made, name):
             if not made.is_dir():
-                cache.require_room(4 * header.parameters, name)
+                cache.require_disk(4 * header.parameters, name)
                 with cache.written_whole(made) as folder:
                     _convert(file, folder, sha256, name, flag)
     return made

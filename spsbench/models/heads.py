@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, silu
 
 from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.models import EAGLE, EAGLE3, MEDUSA
 from spsbench.models.beam_lm import additive
 from spsbench.models.blueprint import Blueprint, NotCovered, blueprint_of
 from spsbench.models.causal_lm import CausalLM, VocabularyRows, text_config
 from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights
+from spsbench.models.kinds import EAGLE, EAGLE3, MEDUSA
 from spsbench.models.live_tree import Branches
 from spsbench.models.onnx_graph import Builder, Graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, session_of

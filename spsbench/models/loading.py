@@ -414,7 +414,7 @@ def weights_bytes(config: Any, dtype: str) -> int:
     return sum(parameter.nbytes for parameter in skeleton(config, _dtype(dtype)).parameters())
 
 
-def require_room(models: dict[str, Any], dtype: str, device: torch.device) -> None:
+def require_weights_fit(models: dict[str, Any], dtype: str, device: torch.device) -> None:
     """Refuse configurations whose weights do not fit on the device together."""
     needed = sum(weights_bytes(config, dtype) for config in models.values())
     remedy = "Choose smaller models, --dtype bfloat16, or another --device."

@@ -16,7 +16,6 @@ from typing import Any
 from spsbench.base.environment import little_memory
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.paths import embedded_dir
-from spsbench.models import MODEL
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.converted import SUFFIX as GGUF
@@ -24,6 +23,7 @@ from spsbench.models.converted import folder_of_gguf, folder_of_package, read_or
 from spsbench.models.downloads import pinned
 from spsbench.models.fetch.cache import PREFIX as PACKAGE
 from spsbench.models.hf_errors import typed_errors
+from spsbench.models.kinds import MODEL
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.models.trained import (
     TrainedDraft,

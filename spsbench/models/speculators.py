@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from spsbench.base.errors import UnavailableError, UsageError, as_typed
-from spsbench.models import EAGLE3
 from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.hf_errors import typed_errors
+from spsbench.models.kinds import EAGLE3
 from spsbench.models.trained import MadeFor, TrainedDraft, require_vocabulary
 
 CONFIG, LAYER, READS = "config.json", "transformer_layer_config", "eagle_aux_hidden_state_layer_ids"

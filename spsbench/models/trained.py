@@ -18,9 +18,9 @@ import numpy.typing as npt
 from torch import Tensor
 
 from spsbench.base.errors import UnavailableError, UsageError, as_typed
-from spsbench.models import KINDS, MEDUSA
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, Floats, StoredWeights
 from spsbench.models.hf_errors import typed_errors
+from spsbench.models.kinds import KINDS, MEDUSA
 
 FORMAT = 1
 DESCRIPTION, WEIGHTS, VOCABULARY = "draft.json", "model.safetensors", "vocabulary"

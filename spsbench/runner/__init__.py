@@ -3,18 +3,48 @@
 from __future__ import annotations
 
 from spsbench.runner.distributed import execute_on
-from spsbench.runner.execute import Outcome, execute, require_continuable
+from spsbench.runner.engines import EngineFactory
+from spsbench.runner.execute import Outcome, execute, load, require_continuable
 from spsbench.runner.finalize import finalize, score
-from spsbench.runner.plan import Plan, Watcher, plan
+from spsbench.runner.foreign_texts import (
+    COLDEST,
+    REPORTED,
+    Audit,
+    Foreign,
+    Reader,
+    is_exact,
+    reading_of,
+    told_in,
+)
+from spsbench.runner.peers import folder_of
+from spsbench.runner.plan import Plan, Watcher, plan, require_decoder
+from spsbench.runner.stopping import Reason, StoppingRule, derive_seed, duration, turns
 
 __all__ = [
+    "COLDEST",
+    "REPORTED",
+    "Audit",
+    "EngineFactory",
+    "Foreign",
     "Outcome",
     "Plan",
+    "Reader",
+    "Reason",
+    "StoppingRule",
     "Watcher",
+    "derive_seed",
+    "duration",
     "execute",
     "execute_on",
     "finalize",
+    "folder_of",
+    "is_exact",
+    "load",
     "plan",
+    "reading_of",
     "require_continuable",
+    "require_decoder",
     "score",
+    "told_in",
+    "turns",
 ]

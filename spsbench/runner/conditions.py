@@ -15,11 +15,12 @@ import torch
 
 from spsbench.base.energy import EnergyMeter, FoundMeter, find_nvml, find_rapl
 from spsbench.base.errors import UsageError
+from spsbench.base.files import plain
 from spsbench.models.device import Gpu, uuid_of
 from spsbench.runner.plan import Plan
 from spsbench.runner.stopping import due_turns
 from spsbench.stats.latency import ENERGY
-from spsbench.store import RunStore, differences, plain
+from spsbench.store import RunStore, differences
 from spsbench.store.opening import RUN_FILE
 from spsbench.store.summary_types import Conditions
 

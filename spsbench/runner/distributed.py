@@ -14,6 +14,7 @@ from typing import Any
 from spsbench.base.cluster import FLAG
 from spsbench.base.energy import FoundMeter
 from spsbench.base.errors import UsageError
+from spsbench.base.files import plain
 from spsbench.base.records import Prompt, Sample
 from spsbench.config.models import ONNXRUNTIME
 from spsbench.drafters.registry import drafter_kind
@@ -47,7 +48,7 @@ from spsbench.runner.worker import (
     ray_pool,
 )
 from spsbench.stats.conditions import unlike
-from spsbench.store import RunStore, plain
+from spsbench.store import RunStore
 from spsbench.store.opening import RUN_FILE, check_identity, require_free
 from spsbench.store.summary_types import Conditions
 from spsbench.tasks.task import Task

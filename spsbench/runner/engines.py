@@ -40,7 +40,7 @@ from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, G
 from spsbench.engines.derivation import Derivation, derivation_of
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine, Engine, ThreadedEngine
-from spsbench.models.batched import NotStatic, StaticLM, batched, require_same_answers
+from spsbench.models.batched import NotStatic, StaticLM, batch_model, require_same_answers
 from spsbench.models.beam_lm import BeamLM, require_exact_tree, tree_of
 from spsbench.models.causal_lm import CausalLM, attention_window
 from spsbench.models.faults import TAKES_LESS, is_out_of_memory, settle, shortage
@@ -246,7 +246,7 @@ class EngineFactory:
         """The model for so many sequences, of several tokens each where any arm speculates."""
         key = (id(model), batch)
         if key not in self._several:
-            self._several[key] = batched(model, batch, self._slots, blocks=self._blocks)
+            self._several[key] = batch_model(model, batch, self._slots, blocks=self._blocks)
         return self._several[key]
 
     def _threaded(self, engine: Engine) -> ThreadedEngine:

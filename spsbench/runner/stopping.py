@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from spsbench.base.errors import SpsbenchError
+from spsbench.base.files import plain
 from spsbench.base.records import SPENT, Arm, Prompt, Sample
 from spsbench.config import RunConfig
 from spsbench.runner.plan import Plan
 from spsbench.stats.anytime import EXPECTABLE, Timings, anytime_speedup, prompts_needed, relative_half_width
 from spsbench.stats.speedup import PairedTimes, finished
-from spsbench.store import RunStore, differences, plain
+from spsbench.store import RunStore, differences
 from spsbench.store.summary_types import StoppedArm, Stopping
 from spsbench.store.timings import Round
 

@@ -25,6 +25,7 @@ from spsbench import __version__
 from spsbench.base.cluster import FLAG, LOCAL
 from spsbench.base.environment import describe_environment
 from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
+from spsbench.base.files import plain
 from spsbench.config import RunConfig
 from spsbench.models.device import Gpu
 from spsbench.models.pair import Pair
@@ -35,7 +36,7 @@ from spsbench.runner.finalize import peak_memory_bytes
 from spsbench.runner.plan import Plan, plan
 from spsbench.runner.proof import proven
 from spsbench.runner.stopping import Turn, all_turns, together
-from spsbench.store import Key, differences, plain
+from spsbench.store import Key, differences
 from spsbench.store.opening import of_any_board
 from spsbench.store.summary_types import Conditions
 

@@ -43,7 +43,7 @@ LEGEND = {
 }
 
 
-def acceptance(loops: pd.DataFrame, k: int) -> Acceptance | None:
+def acceptance_by_name(loops: pd.DataFrame, k: int) -> Acceptance | None:
     """All names of acceptance from the loops of one SpS arm.
 
     The names stand pooled over all loops (micro); ``macro`` holds them as means over prompts. The

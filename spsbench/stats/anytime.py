@@ -29,8 +29,8 @@ from spsbench.stats.speedup import (
     pair,
     pair_processes,
     ratio_of_sums,
-    speedup,
     speedup_over_processes,
+    speedup_over_prompts,
 )
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def paired_speedup(
         return anytime_speedup(pair(baseline, arm, prefill=prefill))
     if "process" in arm and arm["process"].nunique() > 1:
         return speedup_over_processes(pair_processes(baseline, arm, prefill=prefill))
-    return speedup(pair(baseline, arm, prefill=prefill))
+    return speedup_over_prompts(pair(baseline, arm, prefill=prefill))
 
 
 def relative_half_width(found: Speedup) -> float | None:

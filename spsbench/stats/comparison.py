@@ -22,7 +22,15 @@ from spsbench.stats.conditions import contention
 from spsbench.stats.corpus import by_prompt, corpus_metrics, score_table
 from spsbench.stats.losslessness import identity
 from spsbench.stats.parity import PASSED, Units, Value, differences, figure, per_prompt
-from spsbench.stats.speedup import finished, hidden, pair, paired_sums, ratio_of_sums, shown, speedup
+from spsbench.stats.speedup import (
+    finished,
+    hidden,
+    pair,
+    paired_sums,
+    ratio_of_sums,
+    shown,
+    speedup_over_prompts,
+)
 from spsbench.store.summary_types import Contention, MetricInterval, RatioInterval, TokenIdentity
 
 if TYPE_CHECKING:
@@ -381,7 +389,7 @@ def _arm(
     ours, theirs = a.of(name), b.of(its)
     times = pair(theirs, ours)
     shares = [each.get("lost_by_arm", {}) for each in lost]
-    plain = speedup(times)
+    plain = speedup_over_prompts(times)
     if plain is None:
         return None
     # B's time over A's: what others took of B may hide that B is faster, and of A that A is.

@@ -99,7 +99,7 @@ def unit_of(samples: pd.DataFrame) -> pd.Series[str]:
     return prompts if "wave" not in samples else samples["wave"].fillna(prompts)
 
 
-def speedup(times: PairedTimes) -> Speedup | None:
+def speedup_over_prompts(times: PairedTimes) -> Speedup | None:
     """The ratio with its paired 95% interval over prompts (see ``pooled_interval``).
 
     The ends are None where they do not exist: one prompt, or prompts without variation.

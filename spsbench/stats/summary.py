@@ -15,7 +15,7 @@ from spsbench.base.axes import EAGER, ArmIdentity, identity, is_beam, label, own
 from spsbench.base.gpu import OTHERS, SM_CLOCK, THROTTLED
 from spsbench.base.records import SCHEMA_VERSION, Loop
 from spsbench.parts.external.engine import Ran, unequal
-from spsbench.stats.acceptance import acceptance, disagreement, share_of_optimum
+from spsbench.stats.acceptance import acceptance_by_name, disagreement, share_of_optimum
 from spsbench.stats.bootstrap import finite, plain, ratio
 from spsbench.stats.certainty import OVER_TIME, Certainty
 from spsbench.stats.conditions import contention, separated, slow_sequences, unlike_workers, warnings
@@ -299,7 +299,7 @@ def _loop_time(loops: pd.DataFrame) -> Numbers:
 
 def _acceptance(loops: pd.DataFrame, arm: ArmIdentity) -> Acceptance | None:
     """See ``acceptance``; the alphas are of tokens, and a beam search tests steps."""
-    found = acceptance(loops, int(arm["k"]))
+    found = acceptance_by_name(loops, int(arm["k"]))
     if found is not None and is_beam(arm):
         for names in (found, found["macro"]):
             names["alpha_tested"] = names["alpha_beta"] = names["alpha_iid"] = None

@@ -100,5 +100,5 @@ def test_what_an_engine_is_asked(
 
 
 def test_names_to_import(snapshot: SnapshotAssertion) -> None:
-    assert {"spsbench": sorted(spsbench._WHERE), "spsbench.testing": sorted(testing.__all__)} == snapshot
-    assert all(getattr(spsbench, name) for name in spsbench._WHERE)
+    assert {"spsbench": sorted(spsbench.__all__), "spsbench.testing": sorted(testing.__all__)} == snapshot
+    assert all(getattr(spsbench, name) for name in spsbench.__all__)

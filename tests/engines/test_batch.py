@@ -38,7 +38,7 @@ from spsbench.drafters.registry import build_rule
 from spsbench.engines import local
 from spsbench.engines.cuda_graph import Capture, StagedBatch, uncaptured
 from spsbench.engines.local import BatchedEngine, EagerEngine
-from spsbench.models.batched import StaticLM, batched
+from spsbench.models.batched import StaticLM, batch_model
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.runner.engines import answers
@@ -58,7 +58,7 @@ def engine_of(batch: Batch, **given: Any) -> BatchedEngine:
 
 
 def hosted(pair: Pair, k: int, sampling: SamplingParams, size: int) -> BatchedEngine:
-    target, draft = (batched(model, size, SLOTS, blocks=True) for model in pair)
+    target, draft = (batch_model(model, size, SLOTS, blocks=True) for model in pair)
     if not k:
         return engine_of(BatchArS(target, sampling))
     return engine_of(BatchSpS(target, sampling, ModelBatchDrafter(draft, sampling), k))
@@ -120,7 +120,7 @@ def test_a_batch_of_other_neighbours_changes_no_token() -> None:
 def test_a_drafter_of_each_row_and_another_rule() -> None:
     target, _ = pair_over("onnxruntime")
     rule, make = build_rule(Spec("sample-and-compare")), partial(LookupDrafter, 3, 1)
-    batch = BatchSpS(batched(target, 4, SLOTS, blocks=True), SAMPLED, RowDrafters(make), 4, rule.accept)
+    batch = BatchSpS(batch_model(target, 4, SLOTS, blocks=True), SAMPLED, RowDrafters(make), 4, rule.accept)
     alone = EagerEngine(target, None, 4, Bytes(), CPU, FakeClock(0.001), rule, lambda sampling: make())
     check_all(engine_of(batch, rule=rule), alone, SAMPLED)
     assert any(loop.drafted for one in in_order(engine_of(batch), asked(SAMPLED)) for loop in one.loops or ())
@@ -167,7 +167,7 @@ class _Failing(BatchArS):
 
 
 def test_after_a_failure_what_was_done_stays_and_the_next_wave_begins_anew() -> None:
-    target = batched(pair_over("onnxruntime")[0], 2, SLOTS, blocks=False)
+    target = batch_model(pair_over("onnxruntime")[0], 2, SLOTS, blocks=False)
     engine = engine_of(_Failing(target, GREEDY, at=4))
     requests = [request(9, GREEDY, n, max_new_tokens=3 * n + 2, fixed_length=True) for n in range(3)]
     found = dict(answers(engine, requests))
@@ -189,14 +189,14 @@ class _Refusing(BatchArS):
 
 
 def test_a_prompt_that_cannot_be_read_leaves_no_row_behind() -> None:
-    engine = engine_of(_Refusing(batched(pair_over("onnxruntime")[0], 3, SLOTS, blocks=False), GREEDY))
+    engine = engine_of(_Refusing(batch_model(pair_over("onnxruntime")[0], 3, SLOTS, blocks=False), GREEDY))
     requests = [request(9, GREEDY, n, fixed_length=True) for n in range(3)]
     assert all(isinstance(answer, RuntimeError) for _, answer in answers(engine, requests))
     assert [len(one.tokens) for one in in_order(engine, requests[:1])] == [NEW]
 
 
 def test_a_row_with_nan_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = batched(pair_over("onnxruntime")[0], 2, SLOTS, blocks=False)
+    target = batch_model(pair_over("onnxruntime")[0], 2, SLOTS, blocks=False)
     score = target.score
 
     def spoiled(*given: Any, **named: Any) -> torch.Tensor:

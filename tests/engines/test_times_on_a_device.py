@@ -15,7 +15,7 @@ from spsbench.decode.clock import Stopwatch, SystemClock
 from spsbench.engines import local
 from spsbench.engines.cuda_graph import GraphedEngine, Graphs, StagedBatch
 from spsbench.engines.local import BatchedEngine, EagerEngine
-from spsbench.models.batched import StaticLM, batched
+from spsbench.models.batched import StaticLM, batch_model
 from spsbench.models.torch_lm import TorchLM
 
 K = 2
@@ -34,7 +34,9 @@ def on_device(engine: str, k: int = K, size: int = 1) -> EagerEngine | GraphedEn
     if size == 1:
         return EagerEngine(target, draft, k, Bytes(), CUDA, clock)
     assert not k
-    return BatchedEngine(BatchArS(batched(target, size, SLOTS, blocks=False), SAMPLED), Bytes(), CUDA, clock)
+    return BatchedEngine(
+        BatchArS(batch_model(target, size, SLOTS, blocks=False), SAMPLED), Bytes(), CUDA, clock
+    )
 
 
 def generated(engine: Any, lengths: list[int]) -> list[Generation]:

@@ -17,7 +17,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode.sampling import warp
-from spsbench.drafters.forced import ForcedText, forced
+from spsbench.drafters.forced import ForcedText, forced_drafts
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import build_rule
 from spsbench.law.enumeration import Scene, TableModel, law_of_loop, paths, random_rows
@@ -45,7 +45,7 @@ def of_text(scene: Scene, text: Sequence[int]) -> tuple[float, Floats]:
     if not all(q):
         return 0.0, np.zeros((len(text), scene.k))
     given = ForcedText(scene.prompt, text, np.log(q))
-    return math.prod(q), forced(scene.make(), given, scene.k, "").ratios
+    return math.prod(q), forced_drafts(scene.make(), given, scene.k, "").ratios
 
 
 def law_by_replay(scene: Scene, vocab_size: int, *, block: bool) -> dict[tuple[int, ...], float]:

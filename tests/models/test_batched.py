@@ -12,7 +12,7 @@ from spsbench.base.errors import UsageError
 from spsbench.decode.batch import BatchModel
 from spsbench.models import batched as module
 from spsbench.models import onnx_lm
-from spsbench.models.batched import OnnxBatchLM, StaticLM, batched, difference
+from spsbench.models.batched import OnnxBatchLM, StaticLM, batch_model, difference
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
 
@@ -26,7 +26,7 @@ def test_over_onnx_a_row_is_what_it_is_alone(architecture: str, blocks: bool) ->
     """Windows, norms of queries and fused matrices included; products of other row counts may round apart."""
     sizes = WIDE | ({"head_dim": 16} if architecture in ("qwen3", "mistral") else {})
     model = over_onnx(make(config_of(architecture, **sizes)))
-    found = batched(model, 5, SLOTS, blocks=blocks)
+    found = batch_model(model, 5, SLOTS, blocks=blocks)
     assert max(difference(model, found, n) for n in ((1, 3) if blocks else (1,))) < 1e-5
 
 
@@ -37,25 +37,25 @@ def test_over_onnx_a_large_model_whose_session_knows_both_ways_of_attention(
     monkeypatch.setattr(onnx_lm, "_LARGE", 0)
     model = over_onnx(make(config_of("llama", **WIDE)))
     assert model.large
-    found = batched(model, 3, SLOTS, blocks=blocks)
+    found = batch_model(model, 3, SLOTS, blocks=blocks)
     assert max(difference(model, found, n) for n in ((1, 3) if blocks else (1,))) < 1e-5
 
 
 @pytest.mark.parametrize("bits", [8, 4])
 def test_rounded_weights_too(bits: int) -> None:
     model = over_onnx(make(config_of("llama", **WIDE))).rounded(bits)
-    assert difference(model, batched(model, 3, SLOTS, blocks=True), 3) < 1e-2
+    assert difference(model, batch_model(model, 3, SLOTS, blocks=True), 3) < 1e-2
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen2", "gpt2", "gpt_neox", "phi"])
 def test_over_torch(architecture: str) -> None:
     model = TorchLM(make(config_of(architecture)))
-    assert difference(model, batched(model, 3, SLOTS, blocks=True), 3) < 1e-4
+    assert difference(model, batch_model(model, 3, SLOTS, blocks=True), 3) < 1e-4
 
 
 def test_a_row_that_held_nan_is_clean_for_the_next_sequence() -> None:
     model = TorchLM(make(config_of("llama")))
-    batch = batched(model, 2, SLOTS, blocks=True)
+    batch = batch_model(model, 2, SLOTS, blocks=True)
     assert isinstance(batch, StaticLM)
     with torch.inference_mode():
         for layer in batch.layers:
@@ -65,7 +65,7 @@ def test_a_row_that_held_nan_is_clean_for_the_next_sequence() -> None:
 
 def test_windows_over_torch_are_refused() -> None:
     with pytest.raises(UsageError, match="sliding") as refused:
-        batched(TorchLM(make(config_of("mistral"))), 3, SLOTS, blocks=True)
+        batch_model(TorchLM(make(config_of("mistral"))), 3, SLOTS, blocks=True)
     assert refused.value.flag == "--batch"
 
 
@@ -98,12 +98,12 @@ def test_a_batch_that_answers_otherwise_is_found_out(
     model: CausalLM = over_onnx(make(config_of("llama", **WIDE)))
     monkeypatch.setattr(module, "OnnxBatchLM", wrong)
     with pytest.raises(UsageError, match="logits differ"):
-        batched(model, 3, SLOTS, blocks=True)
+        batch_model(model, 3, SLOTS, blocks=True)
 
 
 def test_what_a_row_held_before_is_forgotten() -> None:
     model = over_onnx(make(config_of("llama", **WIDE)))
-    batch: BatchModel = batched(model, 2, SLOTS, blocks=True)
+    batch: BatchModel = batch_model(model, 2, SLOTS, blocks=True)
     tokens = torch.tensor([[5, 6], [7, 8]])
     with torch.inference_mode():
         batch.begin(0, [1, 2, 3])

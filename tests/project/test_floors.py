@@ -14,6 +14,7 @@ PACKAGE = Path(spsbench.__file__).resolve().parent
 
 FLOORS: dict[str, float] = {
     "": 0,  # spsbench itself: the version
+    "faces": 0,
     "base": 0.5,
     "config": 1,
     "decode": 1,

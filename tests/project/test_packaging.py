@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 import tomllib
@@ -114,13 +115,30 @@ def test_whatever_the_extras_bring_is_pinned() -> None:
     assert sorted(seen - set(known) - {"setuptools"}) == []
 
 
-def test_type_checkers_see_the_names_that_are_imported_on_first_use() -> None:
-    stub = ast.parse((ROOT / "spsbench/__init__.pyi").read_text())
-    imported = {
-        alias.asname: node.module
-        for node in stub.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert imported == spsbench._WHERE
-    assert all(hasattr(spsbench, name) for name in imported)
+FACES = sorted(path.parent for path in (ROOT / "spsbench").rglob("__init__.pyi"))
+
+
+@pytest.mark.parametrize("folder", FACES, ids=lambda folder: folder.relative_to(ROOT).as_posix())
+def test_a_face_has_what_its_stub_says(folder: Path) -> None:
+    """A stub names each thing where it is defined, under its own name; nothing has the name of a module."""
+    package = ".".join(folder.relative_to(ROOT).parts)
+    stub = ast.parse((folder / "__init__.pyi").read_text())
+    imported = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    face, names = (
+        importlib.import_module(package),
+        [(node, alias) for node in imported for alias in node.names],
+    )
+    assert names
+    for node, alias in names:
+        assert alias.asname == alias.name
+        if node.module == package:
+            assert (folder / f"{alias.name}.py").is_file()
+            continue
+        found = getattr(importlib.import_module(str(node.module)), alias.name)
+        assert getattr(face, alias.name) is found
+        assert not (folder / f"{alias.name}.py").exists()
+
+
+def test_a_face_has_nothing_else() -> None:
+    with pytest.raises(AttributeError, match="has no attribute"):
+        importlib.import_module("spsbench.models").no_such_name  # noqa: B018

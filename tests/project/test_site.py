@@ -97,7 +97,7 @@ def test_the_reference_can_be_read_as_it_lies_and_is_in_step_with_the_code() -> 
     blocks = BLOCK.findall(PAGE.read_text())
     stale = [name for name, block in blocks if written(block) != ast.dump(stub(name))]
     assert not stale
-    assert set(spsbench._WHERE) <= {name.rpartition(".")[2] for name, _ in blocks}
+    assert set(spsbench.__all__) <= {name.rpartition(".")[2] for name, _ in blocks}
 
 
 def test_reading_it_loads_nothing_from_elsewhere(site: Path) -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from spsbench.base.errors import SpsbenchError
-from spsbench.stats.acceptance import LEGEND, PER_POSITION, acceptance, disagreement, share_of_optimum
+from spsbench.stats.acceptance import LEGEND, PER_POSITION, acceptance_by_name, disagreement, share_of_optimum
 
 
 def _exact_iid_loops(make_loops: Callable[..., pd.DataFrame]) -> pd.DataFrame:
@@ -21,7 +21,7 @@ def _exact_iid_loops(make_loops: Callable[..., pd.DataFrame]) -> pd.DataFrame:
 
 
 def test_the_iid_example_at_alpha_080_and_k_4(make_loops: Callable[..., pd.DataFrame]) -> None:
-    names = acceptance(_exact_iid_loops(make_loops), 4)
+    names = acceptance_by_name(_exact_iid_loops(make_loops), 4)
     assert names["r_prime"] == pytest.approx(0.67232)
     assert names["mean_acceptance_length"] == pytest.approx(3.3616)
     assert names["draft_acceptance_rate"] == pytest.approx(0.5904)
@@ -40,7 +40,7 @@ def test_hand_made_loops(make_loops: Callable[..., pd.DataFrame]) -> None:
     loops["tested"] = [3, 2, 1, 2]
     loops["beta_sum"] = [2.4, 1.2, 0.3, 1.5]
     loops["emitted"] = [4, 2, 1, 2]
-    names = acceptance(loops, 3)
+    names = acceptance_by_name(loops, 3)
     assert names["r_prime"] == pytest.approx(10 / 16)
     assert names["mean_acceptance_length"] == pytest.approx(2.5)
     assert names["draft_acceptance_rate"] == pytest.approx(6 / 11)  # drafted < K keeps its own
@@ -53,7 +53,7 @@ def test_hand_made_loops(make_loops: Callable[..., pd.DataFrame]) -> None:
 
 def test_macro_is_the_mean_over_prompts(make_loops: Callable[..., pd.DataFrame]) -> None:
     """Prompt a: one loop that accepts 4; prompt b: three loops that accept 0."""
-    names = acceptance(make_loops([4, 0, 0, 0], prompts=["a", "b", "b", "b"]), 4)
+    names = acceptance_by_name(make_loops([4, 0, 0, 0], prompts=["a", "b", "b", "b"]), 4)
     assert names["mean_acceptance_length"] == pytest.approx(2.0)
     assert names["macro"]["mean_acceptance_length"] == pytest.approx(3.0)
     assert names["macro"]["draft_acceptance_rate"] == pytest.approx(0.5)
@@ -64,23 +64,23 @@ def test_macro_is_the_mean_over_prompts(make_loops: Callable[..., pd.DataFrame])
 
 
 def test_every_name_has_its_legend_and_appears_twice(make_loops: Callable[..., pd.DataFrame]) -> None:
-    names = acceptance(make_loops([1, 2]), 4)
+    names = acceptance_by_name(make_loops([1, 2]), 4)
     assert set(names) - {"macro"} == set(names["macro"]) == set(LEGEND)
     assert set(PER_POSITION) < set(LEGEND)
 
 
 def test_extremes_have_finite_or_no_values(make_loops: Callable[..., pd.DataFrame]) -> None:
-    none_accepted = acceptance(make_loops([0, 0], alpha=0.0), 4)
+    none_accepted = acceptance_by_name(make_loops([0, 0], alpha=0.0), 4)
     assert none_accepted["alpha_iid"] == 0.0
     assert none_accepted["conditional_acceptance"] == [0.0, None, None, None]
-    all_accepted = acceptance(make_loops([4, 4], alpha=1.0), 4)
+    all_accepted = acceptance_by_name(make_loops([4, 4], alpha=1.0), 4)
     assert all_accepted["alpha_iid"] == all_accepted["r_prime"] == 1.0
 
 
 def test_nothing_drafted_gives_no_rate(make_loops: Callable[..., pd.DataFrame]) -> None:
     loops = make_loops([0, 0])
     loops[["drafted", "tested", "beta_sum"]] = 0
-    names = acceptance(loops, 4)
+    names = acceptance_by_name(loops, 4)
     assert names["draft_acceptance_rate"] is None
     assert names["alpha_beta"] is None
     assert names["mean_acceptance_length"] == 1.0
@@ -91,7 +91,7 @@ def test_what_an_engine_cannot_see_is_none_and_the_rest_stays(
 ) -> None:
     loops = make_loops([3, 1])
     loops["tested"] = loops["beta_sum"] = None
-    names = acceptance(loops, 4)
+    names = acceptance_by_name(loops, 4)
     assert names["alpha_beta"] is None
     assert names["alpha_tested"] is None
     assert names["conditional_acceptance"] == [None] * 4
@@ -99,13 +99,13 @@ def test_what_an_engine_cannot_see_is_none_and_the_rest_stays(
 
 
 def test_no_loops_and_k_0_have_no_acceptance(make_loops: Callable[..., pd.DataFrame]) -> None:
-    assert acceptance(make_loops([]), 4) is None
-    assert acceptance(make_loops([0, 0]), 0) is None
+    assert acceptance_by_name(make_loops([]), 4) is None
+    assert acceptance_by_name(make_loops([0, 0]), 0) is None
 
 
 def test_more_accepted_than_drafted_can_be_is_an_error(make_loops: Callable[..., pd.DataFrame]) -> None:
     with pytest.raises(SpsbenchError, match="K = 4"):
-        acceptance(make_loops([5]), 4)
+        acceptance_by_name(make_loops([5]), 4)
 
 
 def test_disagreement_is_small_for_a_faithful_sampler_and_large_for_another(
@@ -158,6 +158,6 @@ def test_a_million_loops_are_all_counted(
     """Standard error of the length is .0016 (deviation 1.6), so .01 is six of them."""
     n = 1_000_000
     prompts = np.char.add("e", (np.arange(n) // 25).astype(str))
-    names = acceptance(make_loops(simulate_accepted(0.8, 4, n, 2), prompts=prompts), 4)
+    names = acceptance_by_name(make_loops(simulate_accepted(0.8, 4, n, 2), prompts=prompts), 4)
     assert names["mean_acceptance_length"] == pytest.approx(3.3616, abs=0.01)
     assert names["macro"]["mean_acceptance_length"] == pytest.approx(names["mean_acceptance_length"])

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from spsbench.stats.certainty import STRETCHES, Certainty, time_half_width, with_error
-from spsbench.stats.speedup import pair, speedup
+from spsbench.stats.speedup import pair, speedup_over_prompts
 
 PROMPTS, TIMES = 40, 5
 TRUTH = 1.7
@@ -108,14 +108,14 @@ def test_a_long_run_needs_no_second_timing() -> None:
 def test_batches_and_runs_of_earlier_versions_have_prompts_alone() -> None:
     rng = np.random.default_rng(5)
     base, own = run(rng, np.repeat(np.linspace(0, 0.5, TIMES), PROMPTS))
-    plain = speedup(pair(base, own))
+    plain = speedup_over_prompts(pair(base, own))
     assert Certainty().undisturbed(base, own) == plain
     assert Certainty(over_time=True).undisturbed(base, own) != plain
     assert time_half_width(base.assign(wave="e0"), own.assign(wave="e0")) == 0.0
 
 
 def test_errors_add_up_in_squares() -> None:
-    plain = speedup(pair(*run(np.random.default_rng(6), np.zeros(PROMPTS * TIMES))))
+    plain = speedup_over_prompts(pair(*run(np.random.default_rng(6), np.zeros(PROMPTS * TIMES))))
     assert plain is not None
     assert plain.low is not None
     wider = with_error(plain, 0.3)

@@ -15,7 +15,7 @@ from support.simulated_evidence import rescored, run, samples, sequence
 from spsbench.base.errors import SpsbenchError
 from spsbench.base.records import SamplingParams
 from spsbench.decode.sampling import draw, warp
-from spsbench.law.evidence import BINS, MIXTURES, POWERS, evidence
+from spsbench.law.evidence import BINS, MIXTURES, POWERS, sums_of
 from spsbench.stats import evidence_stats
 from spsbench.stats.evidence_stats import g_statistic, survival
 
@@ -68,7 +68,7 @@ def test_the_bound_of_a_short_text_is_no_better_than_its_chances() -> None:
     q = torch.tensor([[1 - 1e-6, 1e-6]]).expand(30, 2)
     p = torch.tensor([[0.0, 1.0]]).expand(30, 2)
     _, prompts = evidence_stats.per_prompt(
-        samples([evidence(torch.zeros(30, dtype=torch.long), q, p, torch.rand(30))])
+        samples([sums_of(torch.zeros(30, dtype=torch.long), q, p, torch.rand(30))])
     )
     found = evidence_stats.leakage(prompts)
     assert 0.08 < found["bound"] < 0.2
@@ -83,7 +83,7 @@ def nucleus_run(prompts: int, leakage: float, seed: int) -> pd.DataFrame:
         logits = 20 * torch.randn(30, 12, generator=generator)
         q, p = warp(logits, params), warp(logits + 6 * torch.randn(30, 12, generator=generator), params)
         tokens = draw((1 - leakage) * q + leakage * p, torch.rand(30, generator=generator))
-        found.append(evidence(tokens, q, p, torch.rand(30, generator=generator)))
+        found.append(sums_of(tokens, q, p, torch.rand(30, generator=generator)))
     return evidence_stats.per_prompt(samples(found))[1]
 
 
@@ -106,7 +106,7 @@ def test_certain_text_bounds_leakage_by_what_did_not_come() -> None:
     """Target (1, 0), draft (0, 1): 30 positions without the draft's token. Exactly: 1 - .05^(1/30) = 9.5%."""
     q, p = torch.tensor([[1.0, 0.0]]).expand(30, 2), torch.tensor([[0.0, 1.0]]).expand(30, 2)
     table = evidence_stats.per_prompt(
-        samples([evidence(torch.zeros(30, dtype=torch.long), q, p, torch.rand(30))])
+        samples([sums_of(torch.zeros(30, dtype=torch.long), q, p, torch.rand(30))])
     )[1]
     assert evidence_stats.leakage(table) is None
     found = evidence_stats.leakage(table, everywhere=True)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.simulated_evidence import rescored, run, samples
 
-from spsbench.law.evidence import evidence
+from spsbench.law.evidence import sums_of
 from spsbench.stats.losslessness import (
     _verdict_of_kind,
     above_optimum,
@@ -47,7 +47,7 @@ def _greedy(impossible: int = 0, n: int = 20, length: int = 10) -> pd.DataFrame:
     for i in range(n):
         tokens = torch.zeros(length, dtype=torch.long)
         tokens[: impossible if i == 0 else 0] = 1
-        frames.append(evidence(tokens, q, q, torch.rand(length)))
+        frames.append(sums_of(tokens, q, q, torch.rand(length)))
     return samples(frames, tokens=length)
 
 
@@ -248,10 +248,10 @@ def test_only_exact_rows_let_certain_positions_bound_leakage() -> None:
     """Half of the positions leave one token; in half precision a token outside may be rounding."""
     q = torch.tensor([[1.0, 0.0], [0.5, 0.5]]).repeat(100, 1)
     p = torch.tensor([[0.2, 0.8], [0.2, 0.8]]).repeat(100, 1)
-    frame = samples([evidence(torch.tensor([0, 0, 0, 1]).repeat(50), q, p, torch.rand(200))])
+    frame = samples([sums_of(torch.tensor([0, 0, 0, 1]).repeat(50), q, p, torch.rand(200))])
     bounds = [evidence_of(frame, exact=exact)["leakage"]["bound"] for exact in (True, False)]  # type: ignore[index]
     assert bounds[0] < 0.5 * bounds[1]
-    greedy = samples([evidence(torch.zeros(100, dtype=torch.long), q[::2], p[::2], torch.rand(100))])
+    greedy = samples([sums_of(torch.zeros(100, dtype=torch.long), q[::2], p[::2], torch.rand(100))])
     found = evidence_of(greedy)
     assert (found["greedy"], found["leakage"]) == (True, None)
 

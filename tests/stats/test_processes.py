@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from spsbench.base.records import Speedup
-from spsbench.stats.speedup import PairedTimes, pair_processes, speedup, speedup_over_processes
+from spsbench.stats.speedup import PairedTimes, pair_processes, speedup_over_processes, speedup_over_prompts
 
 Make = Callable[..., pd.DataFrame]
 
@@ -43,7 +43,11 @@ def test_it_covers_a_process_effect_and_the_flat_interval_does_not() -> None:
     for _ in range(200):
         times = _times(5, 30, 0.05, rng)
         for kind in ("hierarchical", "flat"):
-            found = speedup_over_processes(times) if kind == "hierarchical" else speedup(_flat(times))
+            found = (
+                speedup_over_processes(times)
+                if kind == "hierarchical"
+                else speedup_over_prompts(_flat(times))
+            )
             assert found.low is not None
             assert found.high is not None
             hit = found.low <= TRUTH <= found.high
@@ -59,7 +63,7 @@ def test_it_covers_a_process_effect_and_the_flat_interval_does_not() -> None:
 
 def test_without_a_process_effect_it_is_wider_but_not_useless() -> None:
     times = _times(5, 60, 0.0, np.random.default_rng(12))
-    found, flat = speedup_over_processes(times), speedup(_flat(times))
+    found, flat = speedup_over_processes(times), speedup_over_prompts(_flat(times))
     assert found is not None
     assert flat is not None
     width, least = (found.high or 9) - (found.low or 0), (flat.high or 9) - (flat.low or 0)

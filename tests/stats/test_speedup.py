@@ -9,7 +9,15 @@ import pandas as pd
 import pytest
 
 from spsbench.base.records import Speedup
-from spsbench.stats.speedup import PairedTimes, drifted, finished, halves, pair, share_slower, speedup
+from spsbench.stats.speedup import (
+    PairedTimes,
+    drifted,
+    finished,
+    halves,
+    pair,
+    share_slower,
+    speedup_over_prompts,
+)
 
 Make = Callable[..., pd.DataFrame]
 
@@ -28,7 +36,7 @@ def _times(truth: float, n: int, rng: np.random.Generator) -> PairedTimes:
 def test_the_estimand_is_the_ratio_of_pooled_times_per_token(make_samples: Make) -> None:
     baseline = make_samples([1.0, 3.0], [10, 30])  # .1 s per token
     arm = make_samples([0.4, 1.0], [20, 10], method="sps", k=4)  # 1.4 s for 30 tokens
-    result = speedup(pair(baseline, arm))
+    result = speedup_over_prompts(pair(baseline, arm))
     assert result.ratio == pytest.approx(0.1 / (1.4 / 30))
 
 
@@ -70,7 +78,7 @@ def test_no_common_prompt_has_no_speedup(make_samples: Make) -> None:
     baseline, arm = make_samples([1.0], [10]), make_samples([1.0], [10], method="sps", k=4)
     arm["example_id"] = "other"
     times = pair(baseline, arm)
-    assert speedup(times) is None
+    assert speedup_over_prompts(times) is None
     assert share_slower(times) is None
     assert halves(times) == (None, None)
 
@@ -79,13 +87,13 @@ def test_one_prompt_and_constant_data_have_a_ratio_without_an_interval(make_samp
     for n in (1, 6):
         baseline = make_samples([0.7] * n, [9] * n)
         arm = make_samples([0.3] * n, [9] * n, method="sps", k=4)
-        result = speedup(pair(baseline, arm))
+        result = speedup_over_prompts(pair(baseline, arm))
         assert result == Speedup(pytest.approx(0.7 / 0.3), None, None)
 
 
 def test_the_interval_is_the_same_each_time_and_holds_its_estimate() -> None:
     times = _times(1.9, 40, np.random.default_rng(3))
-    first, second = speedup(times), speedup(times)
+    first, second = speedup_over_prompts(times), speedup_over_prompts(times)
     assert first == second
     assert first.low < first.ratio < first.high
 
@@ -94,7 +102,9 @@ def test_each_arm_is_divided_by_its_own_tokens() -> None:
     """ArS has one pace and SpS 5% of noise, whatever the lengths: the interval is as narrow as that noise."""
     rng = np.random.default_rng(4)
     base, arm = rng.integers(20, 120, (2, 30)) * 1.0
-    found = speedup(PairedTimes(0.1 * base, base, 0.05 * arm * rng.lognormal(0.0, 0.05, 30), arm))
+    found = speedup_over_prompts(
+        PairedTimes(0.1 * base, base, 0.05 * arm * rng.lognormal(0.0, 0.05, 30), arm)
+    )
     assert 1.9 < found.low < found.ratio < found.high < 2.1
 
 
@@ -105,7 +115,7 @@ def test_pairing_takes_the_machines_state_out_of_the_interval() -> None:
     tokens = np.full(60, 50.0)
     paired = PairedTimes(machine, tokens, machine / 2 * rng.lognormal(0.0, 0.05, 60), tokens)
     torn = PairedTimes(paired.baseline_s, tokens, np.roll(paired.arm_s, 1), tokens)
-    tight, wide = speedup(paired), speedup(torn)
+    tight, wide = speedup_over_prompts(paired), speedup_over_prompts(torn)
     assert tight.ratio == pytest.approx(wide.ratio)
     assert (tight.high or 0) - (tight.low or 9) < 0.2 * ((wide.high or 9) - (wide.low or 0))
 
@@ -116,7 +126,7 @@ def test_halves_and_drift() -> None:
     ones = np.ones(200)
     arm_s = np.repeat([0.5, 1.0], 100) * rng.lognormal(0.0, 0.05, 200)
     times = PairedTimes(ones, ones, arm_s, ones)
-    whole = speedup(times)
+    whole = speedup_over_prompts(times)
     assert whole is not None
     assert halves(times) == (pytest.approx(2.0, rel=0.02), pytest.approx(1.0, rel=0.02))
     assert drifted(times, whole)
@@ -128,7 +138,7 @@ def test_a_steady_run_seldom_counts_as_drifting() -> None:
     alarms = 0
     for _ in range(100):
         times = _times(1.5, 80, rng)
-        whole = speedup(times)
+        whole = speedup_over_prompts(times)
         assert whole is not None
         alarms += drifted(times, whole)
     assert alarms <= 15

@@ -611,7 +611,7 @@ def test_a_failed_replacement_leaves_the_old_file(store: RunStore, monkeypatch: 
 
 
 def test_one_module_alone_names_the_summary_file() -> None:
-    package = Path(opening.__file__).parents[2]
+    package = Path(opening.__file__).parents[1]
     naming = [
         path
         for path in package.rglob("*.py")

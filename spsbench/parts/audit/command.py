@@ -8,26 +8,38 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base.errors import GateFailed, IncompleteError, SpsbenchError, UnavailableError, UsageError
-from spsbench.base.files import make_folder
-from spsbench.base.paths import results_dir
-from spsbench.base.plugins import unknown
-from spsbench.cli import options, values
-from spsbench.cli.console import out, present, print_json, say
-from spsbench.cli.options import takes
-from spsbench.cli.settings import read_settings, require_possible
-from spsbench.config.files import model_name
-from spsbench.config.together import refuse_together
+from spsbench.base import (
+    GateFailed,
+    IncompleteError,
+    SpsbenchError,
+    UnavailableError,
+    UsageError,
+    make_folder,
+    results_dir,
+    unknown,
+)
+from spsbench.cli import (
+    options,
+    out,
+    present,
+    print_json,
+    read_settings,
+    require_possible,
+    say,
+    takes,
+    values,
+)
+from spsbench.config import model_name, refuse_together
 
 if TYPE_CHECKING:
-    from spsbench.base.records import SamplingParams
+    from spsbench.base import SamplingParams
     from spsbench.config import RunConfig
     from spsbench.parts.audit.engine_audit import Effort, Row, Setting, Subject, Watch
     from spsbench.parts.audit.evidence_file import Paths
     from spsbench.parts.external.registry import PeerKind
     from spsbench.parts.verify.effort import Finding
     from spsbench.runner import Plan
-    from spsbench.store.summary_types import Evidence, ReproFacts
+    from spsbench.store import Evidence, ReproFacts
 
 
 DRAWN = "With --engine"
@@ -127,7 +139,7 @@ def verify_engine(params: Mapping[str, Any]) -> None:
     config = config_of(dict(params) | {"limit": str(_CONFORMANCE_PROMPTS)}, "TASK")
     say("Checking prompts, models and engine", quiet=params["quiet"])
     from spsbench.parts.audit.conformance import Asked, conformance
-    from spsbench.report.tables import Table, left
+    from spsbench.report import Table, left
 
     ready = plan_of(config, params["engine"])
     subject = subject_of(kind, ready, threads)
@@ -187,7 +199,7 @@ class Asked:
 
 def settings_asked(params: Mapping[str, Any], kind: PeerKind) -> Asked:
     """Refuse what cannot be asked, before torch is imported."""
-    from spsbench.base.protocol import FLOAT32, MOST_IN_FLIGHT
+    from spsbench.base import FLOAT32, MOST_IN_FLIGHT
 
     bound = 0.02 if params["bound"] is None else values.share(params["bound"], "--bound")
     texts = int(values.number(params["texts"], "--texts", 1, _TEXTS, whole=True))
@@ -203,12 +215,12 @@ def settings_asked(params: Mapping[str, Any], kind: PeerKind) -> Asked:
 
 def audited(params: Mapping[str, Any], kind: PeerKind) -> tuple[Course, str | None]:
     """The audit of an engine, and why it was given up, if so."""
-    from spsbench.base.protocol import PeerGone
+    from spsbench.base import PeerGone
 
     asked = settings_asked(params, kind)
     kind, limits, caches, weights = asked.kind, asked.limits, asked.caches, asked.weights
-    from spsbench.cli.interruption import continued_by, typed
-    from spsbench.decode.processors import bound
+    from spsbench.cli import continued_by, typed
+    from spsbench.decode import bound
     from spsbench.parts.audit.engine_audit import Effort, Setting, audit_engine
     from spsbench.parts.audit.evidence_file import Paths
     from spsbench.parts.external.engine import ids_that_end
@@ -254,7 +266,7 @@ def audited(params: Mapping[str, Any], kind: PeerKind) -> tuple[Course, str | No
 
 def _prepared(kind: PeerKind, params: Mapping[str, Any], weights: str) -> tuple[PeerKind, list[int | None]]:
     """The engine with these weights, and with which K it is run."""
-    from spsbench.base.protocol import FLOAT32
+    from spsbench.base import FLOAT32
 
     kind = kind.with_weights(weights, "--weights")
     if params["repro"] and kind.served:
@@ -318,8 +330,7 @@ def config_of(params: Mapping[str, Any], task_flag: str) -> RunConfig:
 
 def plan_of(config: RunConfig, engine: str) -> Plan:
     """What ``config_of`` describes, with the models found and the prompts built."""
-    from spsbench.runner import plan
-    from spsbench.runner.plan import require_decoder
+    from spsbench.runner import plan, require_decoder
 
     ready = plan(config)
     require_decoder(ready.source, engine)
@@ -335,13 +346,12 @@ def subject_of(kind: PeerKind, ready: Plan, threads: int | None, weights: str = 
 
     import torch
 
-    from spsbench.config.models import TORCH
-    from spsbench.models.loading import load
-    from spsbench.models.source import find
+    from spsbench.config import TORCH
+    from spsbench.models import find, load
     from spsbench.parts.audit.engine_audit import Subject
     from spsbench.parts.external.conversion import read_back
     from spsbench.parts.external.engine import ids_that_end
-    from spsbench.runner.peers import folder_of
+    from spsbench.runner import folder_of
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) - (threads or 1)))
     source, given = ready.source, (ready.device, ready.source.vocab_size)
@@ -367,7 +377,7 @@ def watch(effort: Effort, *, quiet: bool) -> Watch:
     """Say every few seconds how far a setting is and what it says so far."""
     import time
 
-    from spsbench.report.judgement import interim
+    from spsbench.report import interim
 
     last = time.monotonic()
 
@@ -416,8 +426,7 @@ class Course:
 
     def write(self) -> None:
         """Keep what is known so far: a kill loses one setting at most, and of that the texts are there."""
-        from spsbench.base.environment import describe_environment
-        from spsbench.base.files import write_json
+        from spsbench.base import describe_environment, write_json
 
         facts: dict[str, Any] = {
             "asked": self.asked,
@@ -442,7 +451,7 @@ class Course:
 
     def reproduce(self, subject: Subject) -> None:
         """Look for one context that shows the clearest alarm, if there is one and the engine stays up."""
-        from spsbench.base.protocol import PeerGone
+        from spsbench.base import PeerGone
         from spsbench.parts.audit.repro import reproduce, reproducible
 
         quiet, pair = self.params["quiet"], self.ready.config.pair
@@ -461,7 +470,7 @@ class Course:
             self.write()
 
     def show(self) -> None:
-        from spsbench.report.judgement import repro_sentence
+        from spsbench.report import repro_sentence
 
         facts: dict[str, Any] = {"folder": str(self.folder), "label": self.ready.label()}
         facts |= {"rows": [row.facts() for row in self.rows]}
@@ -483,7 +492,7 @@ def print_rows(
     more: Sequence[str],
 ) -> None:
     """Print the table of settings and what it says, or facts as JSON."""
-    from spsbench.report.judgement import audit_sentences, audit_table
+    from spsbench.report import audit_sentences, audit_table
 
     if params["json"]:
         print_json(facts)
@@ -498,9 +507,9 @@ def print_rows(
 
 def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None:
     """Raise what gives the exit code: an alarm counts before what is not clear, or was not audited."""
-    from spsbench.base.protocol import FLOAT32
+    from spsbench.base import FLOAT32
     from spsbench.parts.audit.engine_audit import CANNOT, PLAIN_TEXTS, UNDECIDED
-    from spsbench.stats.losslessness import ALARM
+    from spsbench.stats import ALARM
 
     without = [row for row in rows if row.decision == CANNOT]
     if len(without) == len(rows) and gone is None:

@@ -7,11 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base.errors import GateFailed, UsageError, as_typed
-from spsbench.base.files import make_folder
-from spsbench.base.plugins import unknown
-from spsbench.cli import options, values
-from spsbench.cli.console import present, say
+from spsbench.base import GateFailed, UsageError, as_typed, make_folder, unknown
+from spsbench.cli import options, present, say, values
 from spsbench.config import resolve
 from spsbench.parts.audit.command import PLAIN, conclude, print_rows, watch
 
@@ -19,12 +16,11 @@ if TYPE_CHECKING:
     import torch
 
     from spsbench.config import RunConfig
-    from spsbench.models.causal_lm import CausalLM
-    from spsbench.models.source import ModelSource
+    from spsbench.models import CausalLM, ModelSource
     from spsbench.parts.audit.evidence_file import Header, Texts
     from spsbench.parts.audit.follow import State
     from spsbench.parts.audit.free_evidence import FreeEvidence
-    from spsbench.runner.foreign_texts import Audit, Reader
+    from spsbench.runner import Audit, Reader
 
 
 def _config_of_file(path: Path, flag: str, params: Mapping[str, Any]) -> RunConfig:
@@ -46,8 +42,8 @@ def _reader_of(
     """The models, not loaded yet, a reader of the file's lines and the dtype of who wrote them."""
     say(f"Checking {path} and the models", quiet=params["quiet"])
     sources, size, window = _sources(config, alone=params["draft"] is None and params["target"] is not None)
-    from spsbench.models.memory import DTYPES
-    from spsbench.runner.foreign_texts import Reader
+    from spsbench.models import DTYPES
+    from spsbench.runner import Reader
 
     theirs = None if params["samples_dtype"] is None else DTYPES[params["samples_dtype"]]
     return sources, Reader(sources[0].tokenizer, size, window, values.sampling(params)), theirs
@@ -66,10 +62,10 @@ def audit_file(path: Path, params: Mapping[str, Any]) -> None:
     if not total:
         raise UsageError(f"{path} is empty.", flag="SAMPLES", remedy="Name a file with completions.")
     models = _load(sources, reader.vocab_size, config)
-    from spsbench.base.protocol import Ask
-    from spsbench.cli.progress import watching
+    from spsbench.base import Ask
+    from spsbench.cli import watching
     from spsbench.parts.audit.free_evidence import COARSE, FreeEvidence
-    from spsbench.runner.foreign_texts import Audit
+    from spsbench.runner import Audit
 
     found = Audit(models[0], models[1] if len(models) > 1 else None, theirs, seed)
     coarse = theirs is not None and theirs.itemsize < 4
@@ -133,9 +129,9 @@ def audit_log(path: Path, params: Mapping[str, Any]) -> None:
         raise UsageError(f"it must be a URL, got {url}.", flag="--webhook", remedy="Give http://HOST/PATH.")
     config = _config_of_file(path, "--follow", params)
     sources, reader, theirs = _reader_of(path, config, params)
-    from spsbench.cli.interruption import continued_by, typed
+    from spsbench.cli import continued_by, typed
     from spsbench.parts.audit.follow import Follower, State
-    from spsbench.report.tables import Table, left
+    from spsbench.report import Table, left
 
     kept = (params["out"] or path.parent) / f"{path.name}.audit.json"
     make_folder(kept.parent, "--out")
@@ -215,9 +211,8 @@ def _followed(state: State) -> list[tuple[str, str]]:
 
 
 def _show(found: Audit, free: FreeEvidence, names: list[str], params: Mapping[str, Any]) -> None:
-    from spsbench.report.judgement import bound
-    from spsbench.report.tables import Table, left
-    from spsbench.stats.losslessness import ALARM, NO_EVIDENCE, bounds, leakage_bound
+    from spsbench.report import Table, bound, left
+    from spsbench.stats import ALARM, NO_EVIDENCE, bounds, leakage_bound
 
     facts = found.judged()
     beside = [each for each in free.findings() if not each.unjudged]
@@ -249,8 +244,8 @@ def _show(found: Audit, free: FreeEvidence, names: list[str], params: Mapping[st
 
 def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     from spsbench.parts.verify.outputs import at_most
-    from spsbench.report.judgement import worded
-    from spsbench.stats.losslessness import leakage_bound
+    from spsbench.report import worded
+    from spsbench.stats import leakage_bound
 
     kinds = ", ".join(f"{name} ({count})" for name, count in facts["samplings"].items())
     leak, score, cells, unsure = (
@@ -287,10 +282,7 @@ def _impossible(facts: Mapping[str, Any]) -> str:
 
 def _sources(config: RunConfig, *, alone: bool) -> tuple[list[ModelSource], int, int]:
     """Target and, unless it is alone, draft; the logits they share and the shorter window."""
-    from spsbench.models.causal_lm import context_window, text_config
-    from spsbench.models.hf_errors import quiet_libraries
-    from spsbench.models.pair import find_pair
-    from spsbench.models.source import find
+    from spsbench.models import context_window, find, find_pair, quiet_libraries, text_config
 
     if alone:
         quiet_libraries()
@@ -301,10 +293,8 @@ def _sources(config: RunConfig, *, alone: bool) -> tuple[list[ModelSource], int,
 
 
 def _load(sources: list[ModelSource], size: int, config: RunConfig) -> list[CausalLM]:
-    from spsbench.config.models import TORCH
-    from spsbench.models.device import resolve_device
-    from spsbench.models.loading import load
-    from spsbench.models.memory import require_memory
+    from spsbench.config import TORCH
+    from spsbench.models import load, require_memory, resolve_device
 
     device, dtype = resolve_device(config.device), config.model_dtype
     require_memory(sources[0], sources[1] if len(sources) > 1 else None, (dtype, dtype), device, TORCH)

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spsbench.base import protocol
-from spsbench.base.records import SamplingParams
-from spsbench.engines.rescore import teacher_force
-from spsbench.models.causal_lm import CausalLM
+from spsbench.base import SamplingParams, protocol
+from spsbench.engines import teacher_force
+from spsbench.models import CausalLM
 from spsbench.parts.verify.effort import Finding, skipped
 
 _GREEDY = protocol.Sampling(greedy=True)

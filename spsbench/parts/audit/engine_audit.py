@@ -25,12 +25,9 @@ from typing import Any, Literal, cast
 
 import torch
 
-from spsbench.base import protocol
-from spsbench.base.files import ordinary, write_text
-from spsbench.base.records import SamplingParams
-from spsbench.engines.rescore import Reading
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.torch_lm import TorchLM
+from spsbench.base import SamplingParams, ordinary, protocol, write_text
+from spsbench.engines import Reading
+from spsbench.models import CausalLM, TorchLM
 from spsbench.parts.audit.bets import Bets
 from spsbench.parts.audit.free_evidence import COARSE, MOST, FreeEvidence, probes
 from spsbench.parts.audit.localise import Law, Located, locate, read_under
@@ -40,10 +37,9 @@ from spsbench.parts.external.registry import PeerKind
 from spsbench.parts.external.server import require_same_model
 from spsbench.parts.external.serving import lacking
 from spsbench.parts.verify.effort import Finding
-from spsbench.runner.foreign_texts import REPORTED, Audit, Foreign, reading_of, told_in
-from spsbench.runner.stopping import derive_seed
-from spsbench.stats.losslessness import ALARM, ALARM_LOG10_E, FEWEST_POSITIONS
-from spsbench.store.summary_types import EngineAuditRow, Evidence, RoundingFacts
+from spsbench.runner import REPORTED, Audit, Foreign, derive_seed, reading_of, told_in
+from spsbench.stats import ALARM, ALARM_LOG10_E, FEWEST_POSITIONS
+from spsbench.store import EngineAuditRow, Evidence, RoundingFacts
 
 Decision = Literal["alarm", "quiet", "undecided", "cannot"]
 QUIET: Decision = "quiet"

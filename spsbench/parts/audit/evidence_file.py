@@ -20,18 +20,25 @@ from typing import Any, Literal, NoReturn, TypeGuard
 from pydantic import TypeAdapter, ValidationError
 
 import spsbench
-from spsbench.base.environment import describe_environment
-from spsbench.base.errors import UsageError
-from spsbench.base.jsonl import rows, write_rows
-from spsbench.base.protocol import FLOAT32, Answer, Ask, Described, Load, PeerGone, request_seed
-from spsbench.decode.processors import bound
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.source import ModelSource, files_of
+from spsbench.base import (
+    FLOAT32,
+    Answer,
+    Ask,
+    Described,
+    Load,
+    PeerGone,
+    UsageError,
+    describe_environment,
+    request_seed,
+    rows,
+    write_rows,
+)
+from spsbench.decode import bound
+from spsbench.models import CausalLM, ModelSource, files_of
 from spsbench.parts.audit.engine_audit import Decision, Effort, Row, Setting, Subject, Watch, audit_engine
 from spsbench.parts.external.registry import PeerKind
-from spsbench.runner.foreign_texts import COLDEST
-from spsbench.runner.stopping import derive_seed
-from spsbench.store.summary_types import Evidence
+from spsbench.runner import COLDEST, derive_seed
+from spsbench.store import Evidence
 
 Texts = Sequence[dict[str, Any]]
 

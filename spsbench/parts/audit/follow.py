@@ -40,14 +40,12 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from spsbench.base.errors import UsageError
-from spsbench.base.files import LONGEST_LINE_BYTES, read_json, write_json
-from spsbench.engines.rescore import score_stats, teacher_force
-from spsbench.law.evidence import BINS, Sums
-from spsbench.models.causal_lm import CausalLM
-from spsbench.runner.foreign_texts import Reader, is_exact
-from spsbench.stats.evidence_stats import SLOPES, directions
-from spsbench.stats.losslessness import ALARM_LOG10_E, COARSE_TOLERANCE
+from spsbench.base import LONGEST_LINE_BYTES, UsageError, read_json, write_json
+from spsbench.engines import score_stats, teacher_force
+from spsbench.law import BINS, Sums
+from spsbench.models import CausalLM
+from spsbench.runner import Reader, is_exact
+from spsbench.stats import ALARM_LOG10_E, COARSE_TOLERANCE, SLOPES, directions
 
 START = 1e-3
 """What is bet on a defect that was there from the start, in years."""

@@ -19,9 +19,9 @@ from typing import Final
 import numpy as np
 import torch
 
-from spsbench.base.protocol import Answer, Ask
-from spsbench.engines.rescore import Reading, own_entries
-from spsbench.law.text_loops import TextLoops, anchored, loops_over, ratio_by_token
+from spsbench.base import Answer, Ask
+from spsbench.engines import Reading, own_entries
+from spsbench.law import TextLoops, anchored, loops_over, ratio_by_token
 from spsbench.parts.audit.bet_table import TINY, Floats, Ints
 from spsbench.parts.audit.bets import copied, tilted
 from spsbench.parts.external.engine import add_up

@@ -11,15 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.base.records import Processing, SamplingParams
-from spsbench.decode.processors import CONVENTIONS, with_history
-from spsbench.decode.sampling import warp
-from spsbench.engines.rescore import Reading, own_entries
-from spsbench.law.evidence import Sums, added, evidence
-from spsbench.models.causal_lm import CausalLM
+from spsbench.base import Processing, SamplingParams
+from spsbench.decode import CONVENTIONS, warp, with_history
+from spsbench.engines import Reading, own_entries
+from spsbench.law import Sums, added, sums_of
+from spsbench.models import CausalLM
 from spsbench.parts.audit.bets import loops_of
-from spsbench.runner.foreign_texts import Foreign, reading_of
-from spsbench.store.summary_types import LocatedFacts
+from spsbench.runner import Foreign, reading_of
+from spsbench.store import LocatedFacts
 
 MOST_TEXTS = 60
 """Texts that are read again: enough to see what raised an alarm."""
@@ -283,7 +282,7 @@ def _sums(reading: Reading, mask: Tensor, law: Tensor) -> Sums:
     v = torch.full((int(mask.sum()),), 0.5, dtype=torch.float64)
     outside = own_entries(law, reading.tokens) <= 0 if law is not reading.q else reading.impossible
     granted = {"impossible": float((outside & mask).sum())}
-    return evidence(reading.tokens[mask], law[mask], p, v) | granted
+    return sums_of(reading.tokens[mask], law[mask], p, v) | granted
 
 
 def _place(name: str, tokens: int, sums: Sums) -> Place:

@@ -14,15 +14,22 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base.errors import GateFailed, IncompleteError, UnavailableError, UsageError
-from spsbench.base.files import make_folder, write_json
-from spsbench.base.paths import results_dir
-from spsbench.base.records import Interval, Spec
-from spsbench.cli.console import out, print_json, say
-from spsbench.report.wording import NOTHING, interval
+from spsbench.base import (
+    GateFailed,
+    IncompleteError,
+    Interval,
+    Spec,
+    UnavailableError,
+    UsageError,
+    make_folder,
+    results_dir,
+    write_json,
+)
+from spsbench.cli import out, print_json, say
+from spsbench.report import NOTHING, interval
 
 if TYPE_CHECKING:
-    from spsbench.base.protocol import Ask, Peer
+    from spsbench.base import Ask, Peer
     from spsbench.parts.audit.command import Course
     from spsbench.parts.audit.engine_audit import Subject
     from spsbench.parts.external.install import Entry
@@ -159,9 +166,9 @@ def chosen(text: str, known: Sequence[str], what: str) -> tuple[list[str], bool]
 
 
 def audit_releases(params: Mapping[str, Any]) -> None:
-    from spsbench.base.plugins import unknown
-    from spsbench.cli.interruption import continued_by, typed
-    from spsbench.models.fetch.cache import megabytes, require_room
+    from spsbench.base import unknown
+    from spsbench.cli import continued_by, typed
+    from spsbench.models import megabytes, require_disk
     from spsbench.parts.audit.command import settings_asked
     from spsbench.parts.external.install import Environment, load_entry
     from spsbench.parts.external.registry import NAMED, name_of, peer_in
@@ -192,7 +199,7 @@ def audit_releases(params: Mapping[str, Any]) -> None:
         quiet=params["quiet"],
     )
     at_once = len(versions) if params["keep"] else 2
-    require_room(at_once * entry.kept_bytes + entry.fetch_bytes + entry.spare_bytes, "The releases")
+    require_disk(at_once * entry.kept_bytes + entry.fetch_bytes + entry.spare_bytes, "The releases")
     course = _Course(params, spec, entry, versions, folder)
     search(versions, course.visit, halving=halving)
     course.conclude()
@@ -200,7 +207,7 @@ def audit_releases(params: Mapping[str, Any]) -> None:
 
 def _known(entry: Entry) -> list[str]:
     """Releases on the index for this Python, newest first."""
-    from spsbench.models.fetch.http import Http, find_versions, pip_settings
+    from spsbench.models import Http, find_versions, pip_settings
 
     found, problems = find_versions(entry.package, Http(pip_settings()), sources=entry.source is not None)
     if not found:
@@ -319,7 +326,7 @@ class _Course:
     def conclude(self) -> None:
         """Throw environments away, print what was found, and end as the newest release's audit does."""
         from spsbench.parts.external.install import discard
-        from spsbench.report.tables import Table, left, right
+        from spsbench.report import Table, left, right
 
         self._write()
         for version in self._versions if not self._params["keep"] else ():
@@ -379,8 +386,7 @@ _Text = tuple[float, float, int, int | None]
 def _turns(course: Course, kinds: Sequence[PeerKind]) -> Iterator[tuple[_Text, _Text]]:
     """Greedy texts of both engines, prompt by prompt in turns, one stopped while the other works; up to the
     first request that fails."""
-    from spsbench.base.protocol import Ask, PeerError
-    from spsbench.base.records import SamplingParams
+    from spsbench.base import Ask, PeerError, SamplingParams
     from spsbench.parts.external.engine import sampling_of
 
     subject, effort = course.subject, course.effort
@@ -404,7 +410,7 @@ def _turns(course: Course, kinds: Sequence[PeerKind]) -> Iterator[tuple[_Text, _
 
 
 def _text(peer: Peer, ask: Ask, subject: Subject) -> _Text:
-    from spsbench.base.protocol import checked
+    from spsbench.base import checked
 
     began = time.perf_counter()
     found = checked(peer.generate(ask), ask, subject.models[0].vocab_size)
@@ -420,7 +426,7 @@ def _ratio(rows: Sequence[tuple[float | None, ...]]) -> Interval | None:
         return None
     import numpy as np
 
-    from spsbench.stats.bootstrap import pooled_interval
+    from spsbench.stats import pooled_interval
 
     columns = list(np.array(rows, dtype=np.float64).T)
 

@@ -21,14 +21,22 @@ import torch
 from torch import Tensor
 
 import spsbench
-from spsbench.base import protocol
-from spsbench.base.axes import WORKER
-from spsbench.base.files import write_text
-from spsbench.base.protocol import Ask, Peer, PeerError, PeerGone, checked, request_seed
-from spsbench.base.records import SamplingParams, Spec
-from spsbench.decode.sampling import warp
-from spsbench.engines.rescore import Reading, own_entries, teacher_force
-from spsbench.models.causal_lm import CausalLM
+from spsbench.base import (
+    WORKER,
+    Ask,
+    Peer,
+    PeerError,
+    PeerGone,
+    SamplingParams,
+    Spec,
+    checked,
+    protocol,
+    request_seed,
+    write_text,
+)
+from spsbench.decode import warp
+from spsbench.engines import Reading, own_entries, teacher_force
+from spsbench.models import CausalLM
 from spsbench.parts.audit import repro_parts
 from spsbench.parts.audit.bet_table import LEAVES_OUT_STOPS
 from spsbench.parts.audit.engine_audit import Row, Subject
@@ -38,10 +46,9 @@ from spsbench.parts.external import serving, workers
 from spsbench.parts.external.engine import sampling_of
 from spsbench.parts.external.registry import NAMED, name_of
 from spsbench.parts.verify.subject import steady
-from spsbench.runner.foreign_texts import reading_of
-from spsbench.runner.stopping import derive_seed
-from spsbench.stats.losslessness import ALARM
-from spsbench.store.summary_types import ReproFacts
+from spsbench.runner import derive_seed, reading_of
+from spsbench.stats import ALARM
+from spsbench.store import ReproFacts
 
 _TRIED = 3
 """Contexts that are tried of each kind: the first token after them is wrong, or a later one."""

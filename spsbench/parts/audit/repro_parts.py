@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spsbench.base.protocol import Answer, Ask, Load, Sampling, request
+from spsbench.base import Answer, Ask, Load, Sampling, request
 
 CASE: dict[str, Any] = {}
 

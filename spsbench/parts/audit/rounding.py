@@ -22,13 +22,12 @@ from statistics import median
 import torch
 from torch import nn
 
-from spsbench.base.protocol import Ask, Peer, PeerError
-from spsbench.engines.rescore import Reading, own_entries
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.torch_lm import TorchLM
-from spsbench.runner.foreign_texts import Foreign, reading_of
-from spsbench.stats.losslessness import ALARM_LOG10_E
-from spsbench.store.summary_types import Evidence, RoundingFacts
+from spsbench.base import Ask, Peer, PeerError
+from spsbench.engines import Reading, own_entries
+from spsbench.models import CausalLM, TorchLM
+from spsbench.runner import Foreign, reading_of
+from spsbench.stats import ALARM_LOG10_E
+from spsbench.store import Evidence, RoundingFacts
 
 Models = tuple[CausalLM, CausalLM | None]
 

@@ -9,14 +9,11 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base.errors import UsageError
-from spsbench.cli import options, values
-from spsbench.cli.console import out, print_json, say
-from spsbench.cli.interruption import continued_by, typed
-from spsbench.cli.options import takes
+from spsbench.base import UsageError
+from spsbench.cli import continued_by, options, out, print_json, say, takes, typed, values
 
 if TYPE_CHECKING:
-    from spsbench.models.source import ModelSource
+    from spsbench.models import ModelSource
     from spsbench.parts.distill.evaluation import Forecast
     from spsbench.parts.distill.making import Made, Told, Watch
     from spsbench.parts.distill.recipe import Recipe
@@ -81,9 +78,7 @@ def _make(
     """Make the draft in the folder and write its card beside it."""
     import torch
 
-    from spsbench.models.device import resolve_device
-    from spsbench.models.hf_errors import quiet_libraries
-    from spsbench.models.source import find
+    from spsbench.models import find, quiet_libraries, resolve_device
     from spsbench.parts.distill.corpus import evaluated_texts
     from spsbench.parts.distill.making import card, make_draft
 
@@ -108,7 +103,7 @@ def _make(
 
 def _forecast(source: ModelSource, made: Made, device: Any) -> list[Forecast]:
     """What the draft is worth with the target's forwards timed here, as a run would compute them."""
-    from spsbench.models.loading import choose_backend, load, model_not_covered
+    from spsbench.models import choose_backend, load, model_not_covered
     from spsbench.parts.distill.evaluation import KS, forecasts
     from spsbench.parts.whatif.bench.forwards import time_forwards
 
@@ -176,7 +171,7 @@ def _use(target: str, made: Made) -> str:
 
 
 def _print(made: Made, forecasts: list[Forecast], use: str) -> None:
-    from spsbench.report.tables import Table, left, right
+    from spsbench.report import Table, left, right
 
     titles = ("alpha", "best K", "tokens/loop", "forecast")
     columns = [left("held-out text"), *map(right, titles)]

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.base.errors import SpsbenchError
+from spsbench.base import SpsbenchError
 from spsbench.parts.distill.sampler import Sampled
-from spsbench.tasks.catalogue import load_task
+from spsbench.tasks import load_task
 
 _PREFIX = "text-"
 _TENSORS = ("tokens", "lengths", "starts", "features", "log_masses")

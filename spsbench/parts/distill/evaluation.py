@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.decode.rows import warped
+from spsbench.decode import warped
 from spsbench.parts.distill.own_text import SAMPLINGS
 from spsbench.parts.distill.sampler import Sampled
 from spsbench.parts.distill.students import Teacher

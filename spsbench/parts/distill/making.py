@@ -13,15 +13,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.base.files import make_folder, write_json
-from spsbench.models import EAGLE, EAGLE3, MEDUSA, MODEL, speculators
-from spsbench.models.blueprint import NotCovered, blueprint_of
-from spsbench.models.causal_lm import text_config
-from spsbench.models.checkpoint import EMBEDDING, Checkpoint
-from spsbench.models.loading import weights_folder
-from spsbench.models.source import ModelSource
-from spsbench.models.trained import DESCRIPTION, FORMAT, VOCABULARY, WEIGHTS, MadeFor, embedding_fingerprint
+from spsbench.base import UnavailableError, UsageError, make_folder, write_json
+from spsbench.models import (
+    DESCRIPTION,
+    EAGLE,
+    EAGLE3,
+    EMBEDDING,
+    FORMAT,
+    MEDUSA,
+    MODEL,
+    VOCABULARY,
+    WEIGHTS,
+    Checkpoint,
+    MadeFor,
+    ModelSource,
+    NotCovered,
+    blueprint_of,
+    embedding_fingerprint,
+    speculators,
+    text_config,
+    weights_folder,
+)
 from spsbench.parts.distill.corpus import Corpus, Evaluated, Lessons, lessons_of
 from spsbench.parts.distill.evaluation import Forecast, HeldOut, held_out
 from spsbench.parts.distill.own_text import OwnText

@@ -17,13 +17,12 @@ from textwrap import dedent
 
 import torch
 
-from spsbench.base.records import SamplingParams
-from spsbench.models.tokenizer import Tokenizer
+from spsbench.base import SamplingParams
+from spsbench.models import Tokenizer
 from spsbench.parts.distill.corpus import Shard, shard_of
 from spsbench.parts.distill.recipe import PYTHON, SOURCES
 from spsbench.parts.distill.sampler import Writer
-from spsbench.tasks.humaneval import begun_function
-from spsbench.tasks.prompts import read_prompts_file
+from spsbench.tasks import begun_function, read_prompts_file
 
 CHAT, CODE = "chat", "code"
 _USUAL = SamplingParams(temperature=0.8, top_p=0.95)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from spsbench.base.errors import UsageError
+from spsbench.base import UsageError
 from spsbench.models import EAGLE, EAGLE3, KINDS, MEDUSA, MODEL
-from spsbench.tasks.prompts import is_prompts_file
+from spsbench.tasks import is_prompts_file
 
 OWN, PYTHON = SOURCES = ("own", "python")
 

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spsbench.base.records import SamplingParams
-from spsbench.models.torch_lm import RewindCache
+from spsbench.base import SamplingParams
+from spsbench.models import RewindCache
 
 # A nucleus is looked for among so many tokens: what lies after them is not text to learn from.
 _HEAD = 256

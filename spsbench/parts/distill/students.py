@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spsbench.models.causal_lm import text_config
-from spsbench.models.speculators import WideLayer
+from spsbench.models import WideLayer, text_config
 
 _SIZES = (
     *(

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.base.protocol import FLOAT32
-from spsbench.models.fetch.cache import cache_dir, locked, megabytes, require_room, watcher, written_whole
+from spsbench.base import FLOAT32, UnavailableError, UsageError
+from spsbench.models import cache_dir, locked, megabytes, require_disk, watcher, written_whole
 from spsbench.parts.external.install import Environment, clean_environment, run
 from spsbench.parts.external.launch import LAUNCH
 from spsbench.parts.external.quantised import block_type, blocks, write_float32
@@ -114,7 +113,7 @@ def _once(model: Path, form: str, build: Callable[[Path], None]) -> Path:
     with locked(folder, f"{model.name} as {form}"):
         if not folder.is_dir():  # another process may have made it meanwhile
             size = sum(path.stat().st_size for path in model.glob("*.safetensors"))
-            require_room(
+            require_disk(
                 6 * size, f"{model.name} as {form}"
             )  # bfloat16 to float32, and what is made on the way
             watcher().said(f"Converting {model.name} ({megabytes(size)}) to {form}, once")

@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from spsbench.base import protocol
-from spsbench.base.axes import shown_engine
-from spsbench.base.records import Generation, Loop, Request, SamplingParams
-from spsbench.decode.stopping import StopRule, TextDecoder
+from spsbench.base import Generation, Loop, Request, SamplingParams, protocol, shown_engine
+from spsbench.decode import StopRule, TextDecoder
 
 
 def sampling_of(params: SamplingParams) -> protocol.Sampling:

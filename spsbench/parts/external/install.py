@@ -22,11 +22,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from spsbench.base.axes import RELEASE
-from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.base.paths import data_dir
-from spsbench.base.plugins import unknown
-from spsbench.config.files import read_yaml, validate
+from spsbench.base import RELEASE, UnavailableError, UsageError, data_dir, unknown
+from spsbench.config import read_yaml, validate
 from spsbench.models.fetch import cache
 
 Count = Annotated[int, Field(strict=True, ge=0)]
@@ -318,7 +315,7 @@ def _install(entry: Entry, execute: Run, passing: bool) -> None:
         f"{entry.title} {entry.version}: {fetched} to fetch, {kept} to keep, about {entry.duration}"
     )
     most = entry.fetch_bytes + entry.kept_bytes + entry.spare_bytes
-    cache.require_room(most, entry.title)
+    cache.require_disk(most, entry.title)
     folder = entry.environment.folder
     with cache.writable():
         shutil.rmtree(folder, ignore_errors=True)  # one whose interpreter is gone
@@ -401,8 +398,8 @@ def _compile(entry: Entry, environment: Environment, archive: Path, scratch: Pat
 def _fetched(entry: Entry, source: Source) -> Path:
     """The sources of an engine, a package on the index; its hash is right."""
     # Not at the top: requests takes 0.1 s to import, and most commands fetch nothing.
+    from spsbench.models import Http, find_file, pip_settings
     from spsbench.models.fetch import cache
-    from spsbench.models.fetch.http import Http, find_file, pip_settings
 
     http, part = Http(pip_settings()), cache.part_of(source.file)
     if entry.locked and part.is_file() and part.stat().st_size >= source.bytes:

@@ -16,8 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.base.protocol import shortened
+from spsbench.base import UnavailableError, UsageError, shortened
 from spsbench.parts.external.install import Environment, clean_environment
 
 OLDEST = (3, 10)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.base.protocol import FLOAT32
+from spsbench.base import FLOAT32
 
 Array = NDArray[Any]
 

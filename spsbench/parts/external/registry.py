@@ -9,11 +9,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from spsbench.base.axes import OPENAI, RELEASE, WORKER
-from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.base.plugins import Options, settled, unknown
-from spsbench.base.protocol import DRAFT, FLOAT32, LOOKUP, Load, Peer
-from spsbench.base.records import Spec
+from spsbench.base import (
+    DRAFT,
+    FLOAT32,
+    LOOKUP,
+    OPENAI,
+    RELEASE,
+    WORKER,
+    Load,
+    Options,
+    Peer,
+    Spec,
+    UnavailableError,
+    UsageError,
+    settled,
+    unknown,
+)
 from spsbench.parts.external import conversion
 from spsbench.parts.external.install import Environment, load_entry
 from spsbench.parts.external.launch import LAUNCH

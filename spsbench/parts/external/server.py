@@ -16,10 +16,9 @@ from typing import Any
 import requests
 from urllib3.exceptions import HTTPError, MaxRetryError, ReadTimeoutError
 
-from spsbench.base import protocol
-from spsbench.base.errors import UnavailableError
-from spsbench.config.addresses import withheld
-from spsbench.models.fetch.http import Bounded
+from spsbench.base import UnavailableError, protocol
+from spsbench.config import withheld
+from spsbench.models import Bounded
 from spsbench.parts.external import dialects
 from spsbench.parts.external.waves import Hear, threaded
 from spsbench.parts.external.worker import MOST_BYTES, Failures

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from spsbench.base.protocol import (
+from spsbench.base import (
     BYE,
     DESCRIBE,
     FLOAT32,

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from spsbench.base.protocol import Answer, Ask, Together, Wave
+from spsbench.base import Answer, Ask, Together, Wave
 from spsbench.parts.external.serving import until_stop
 
 News = tuple[int, list[int], bool | Exception]

@@ -15,8 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from spsbench.base import protocol
-from spsbench.base.files import ordinary
+from spsbench.base import ordinary, protocol
 
 MOST_BYTES = 8 << 20
 """Of one answer: far more than the longest text takes as token ids."""

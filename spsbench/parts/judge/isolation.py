@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import spsbench
-from spsbench.base.errors import UsageError
+from spsbench.base import UsageError
 from spsbench.parts.judge import verdict
 from spsbench.parts.judge.verdict import Seeds
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from spsbench.base.errors import SpsbenchError
+from spsbench.base import SpsbenchError
 from spsbench.parts.judge import verdict
 from spsbench.parts.judge.isolation import IsolationLevel, ProblemFailure, WorkerFailure, WorkerProcess, probe
 from spsbench.parts.judge.samples import PROBLEM_FIELDS

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.base.jsonl import rows
+from spsbench.base import UnavailableError, UsageError, rows
 
 PROBLEM_FIELDS = ("task_id", "prompt", "entry_point", "test")
 

@@ -10,24 +10,20 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base.errors import IncompleteError, UsageError
-from spsbench.base.paths import results_dir
-from spsbench.cli import options
-from spsbench.cli.console import present, say
-from spsbench.cli.interruption import continued_by, written
-from spsbench.cli.options import takes
-from spsbench.config.together import is_given, refuse_together
+from spsbench.base import IncompleteError, UsageError, results_dir
+from spsbench.cli import continued_by, options, present, say, takes, written
+from spsbench.config import is_given, refuse_together
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from spsbench.base.records import SamplingParams
+    from spsbench.base import SamplingParams
     from spsbench.config import PairConfig, PaperConfig, RunConfig
-    from spsbench.models.pair import Pair
+    from spsbench.models import Pair
     from spsbench.parts.whatif.replay.texts import Written
-    from spsbench.report.measured import Measured
+    from spsbench.report import Measured
     from spsbench.runner import Plan
-    from spsbench.store.summary_types import Summary
+    from spsbench.store import Summary
 
     Plans = Mapping[tuple[str, str], Plan]
     """Of the texts, by task and draft."""
@@ -122,7 +118,7 @@ def options_of(params: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any
 
 def options_before(params: Mapping[str, Any]) -> dict[str, Any]:
     """The options that ``--resume``, or a directory given with ``--out``, was begun with; empty if new."""
-    from spsbench.base.files import read_json
+    from spsbench.base import read_json
 
     resume: Path | None = params["resume"]
     place = resume or params["out"]
@@ -157,7 +153,7 @@ def paper_directory(params: Mapping[str, Any], pair: str) -> Path:
 
 def keep_options(directory: Path, options: Mapping[str, Any], runs: Iterable[tuple[Part, Plan]]) -> None:
     """Write what a paper is begun or continued with, unless a run that is there already forbids it."""
-    from spsbench.base.files import write_json
+    from spsbench.base import write_json
     from spsbench.runner import require_continuable
 
     for part, ready in runs:
@@ -168,8 +164,7 @@ def keep_options(directory: Path, options: Mapping[str, Any], runs: Iterable[tup
 
 def measure_part(part: Part, plan: Plan, directory: Path, place: tuple[int, int], *, quiet: bool) -> Measured:
     """Carry out one part, as far as it is not there already, and draw its figures."""
-    from spsbench.cli.progress import watching
-    from spsbench.cli.report import derive
+    from spsbench.cli import derive, watching
     from spsbench.runner import execute
 
     say(f"{part.title} ({place[0]} of {place[1]})", quiet=quiet)
@@ -183,7 +178,7 @@ def keep_page(
     page: Mapping[str, Any], text: str, screen: RenderableType, directory: Path, params: Mapping[str, Any]
 ) -> None:
     """Write ``paper.json`` and ``paper.md``, and print the page as tables or as JSON."""
-    from spsbench.base.files import write_json, write_text
+    from spsbench.base import write_json, write_text
 
     write_json(directory / SUMMARY_FILE, page)
     write_text(directory / PAGE_FILE, text)
@@ -347,8 +342,8 @@ class Setup:
 
     def samplings(self, task: str) -> tuple[str, str]:
         """The task's samplings for temperature 0 and 1; the second one's parameters are replaced."""
-        from spsbench.base.records import SamplingParams
-        from spsbench.tasks.catalogue import load_task
+        from spsbench.base import SamplingParams
+        from spsbench.tasks import load_task
 
         known = load_task(self.paper.tasks[task], unsafe_exec=False, extract="auto").samplings
         greedy = [name for name, sampling in known.items() if sampling.greedy]
@@ -375,8 +370,7 @@ class Setup:
         return plan(resolve(given | {"protocol": "paper"}))
 
     def pair(self, draft: str) -> PairConfig:
-        from spsbench.config import ModelRef, PairConfig, load_pair
-        from spsbench.config.files import pair_name
+        from spsbench.config import ModelRef, PairConfig, load_pair, pair_name
 
         own, target = self.paper.drafts[draft], self.options["target"]
         if target is not None:
@@ -393,7 +387,7 @@ def _texts_plan(setup: Setup, task: str, plans: Plans, directory: Path) -> Plan:
     So drafts may come, go and change their order while the texts are those of before.
     """
     from spsbench.config import resolve
-    from spsbench.store.opening import CONFIG_FILE
+    from spsbench.store import CONFIG_FILE
 
     part, drafts = setup.texts(task), setup.paper.drafts
     config = directory / part.name / CONFIG_FILE
@@ -409,8 +403,8 @@ def _texts_plan(setup: Setup, task: str, plans: Plans, directory: Path) -> Plan:
 
 def _begun_rows(setup: Setup, directory: Path) -> Iterator[tuple[Part, Plan]]:
     """The rows of Table 2 whose runs are there already, with the K that was chosen for them."""
-    from spsbench.base.files import read_json
-    from spsbench.store.opening import RUN_FILE
+    from spsbench.base import read_json
+    from spsbench.store import RUN_FILE
 
     for task in setup.paper.tasks:
         path = directory / f"drafts-{task}.json"
@@ -425,8 +419,7 @@ def _begun_rows(setup: Setup, directory: Path) -> Iterator[tuple[Part, Plan]]:
 def _measure(setup: Setup, plans: Plans, texts: Mapping[str, Plan], directory: Path, *, quiet: bool) -> Found:
     """Every run, as far as it is not there already."""
     from spsbench.parts.paper.report import TABLE_3, walltime_row
-    from spsbench.stats.acceptance import mean_length
-    from spsbench.stats.losslessness import alpha_leviathan_interval
+    from spsbench.stats import alpha_leviathan_interval, mean_length
 
     tasks, drafts = setup.paper.tasks, setup.paper.drafts
     found: Found = {}, [], []
@@ -461,10 +454,9 @@ def _measure(setup: Setup, plans: Plans, texts: Mapping[str, Plan], directory: P
 
 
 def _conclude(setup: Setup, found: Found, directory: Path, params: Mapping[str, Any]) -> None:
-    from spsbench.config import ModelRef
-    from spsbench.config.files import model_name
+    from spsbench.config import ModelRef, model_name
     from spsbench.parts.paper.report import draw, gather_leviathan, render_leviathan, screen_leviathan
-    from spsbench.report.figures.style import save
+    from spsbench.report import save
 
     target, (runs, alphas, rows) = setup.options["target"], found
     together = setup.paper.pair if target is None else model_name(ModelRef(id=target))
@@ -478,7 +470,7 @@ def _conclude(setup: Setup, found: Found, directory: Path, params: Mapping[str, 
 
 def measured_drafts(setup: Setup, task: str, plans: Plans, directory: Path, *, quiet: bool) -> dict[str, Any]:
     """What is known of every draft on a task; measured unless it is there, of these very texts."""
-    from spsbench.base.files import read_json, write_json
+    from spsbench.base import read_json, write_json
     from spsbench.parts.whatif.replay.texts import texts_of
 
     path = directory / f"drafts-{task}.json"
@@ -526,14 +518,14 @@ def _at(written: Written, pairs: Mapping[str, Pair], most_k: int, kept: Mapping[
 
 def chosen_k(alpha: float, c: float, most_k: int) -> int:
     """The K of the largest walltime factor (Leviathan et al. 2022, 3.5); 1 where no K gains."""
-    from spsbench.stats.predict.whatif import leviathan
+    from spsbench.stats import leviathan
 
     return max(1, leviathan(min(alpha, 1.0), c).best_k(range(1, most_k + 1)))
 
 
 def _load(plans: Mapping[str, Plan]) -> dict[str, Pair]:
     """The target with each draft; the target is loaded once."""
-    from spsbench.models.pair import load_pair
+    from spsbench.models import load_pair
 
     pairs: dict[str, Pair] = {}
     for draft, ready in plans.items():

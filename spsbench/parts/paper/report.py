@@ -11,18 +11,38 @@ import numpy.typing as npt
 from rich.console import Group
 from rich.text import Text
 
-from spsbench.base.axes import Row, identity
-from spsbench.base.records import Interval
+from spsbench.base import Interval, Row, identity
 from spsbench.law import theory
-from spsbench.report import facts, judgement, why, wording
-from spsbench.report.figures import style
-from spsbench.report.figures.style import Drawing, Plate, printed, quiet
-from spsbench.report.tables import ARM, SAMPLING, Heading, Table, entry, left, paragraphs, right, table_of
-from spsbench.report.wording import NOTHING, escape, estimate, milliseconds, number, signed, speedup, times
-from spsbench.stats.predict.costs import loop_ms
-from spsbench.stats.predict.factors import residual_cause, residual_factors
-from spsbench.stats.predict.whatif import leviathan
-from spsbench.store.summary_types import ArmPrediction, ArmRow, Estimate, MeanSd, Summary
+from spsbench.report import (
+    ARM,
+    NOTHING,
+    SAMPLING,
+    Drawing,
+    Heading,
+    Plate,
+    Table,
+    entry,
+    escape,
+    estimate,
+    facts,
+    judgement,
+    left,
+    milliseconds,
+    number,
+    paragraphs,
+    printed,
+    quiet,
+    right,
+    signed,
+    speedup,
+    style,
+    table_of,
+    times,
+    why,
+    wording,
+)
+from spsbench.stats import leviathan, loop_ms, residual_cause, residual_factors
+from spsbench.store import ArmPrediction, ArmRow, Estimate, MeanSd, Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

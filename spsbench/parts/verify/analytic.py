@@ -18,12 +18,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from spsbench.base.axes import MODIFIED_REJECTION
-from spsbench.decode import algorithms
+from spsbench.base import MODIFIED_REJECTION
+from spsbench.decode import Accept, DecodedLoop, Draft, HostRows, algorithms, as_in_a_loop, judged
 from spsbench.decode import sampling as law
-from spsbench.decode.algorithms import DecodedLoop
-from spsbench.decode.rejection import Accept, Draft, judged
-from spsbench.decode.rows import HostRows, as_in_a_loop
 from spsbench.parts.verify.effort import Finding, skipped
 from spsbench.parts.verify.subject import SamplerUnderTest, steady
 

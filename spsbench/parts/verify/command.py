@@ -9,22 +9,15 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from spsbench.base.axes import label
-from spsbench.base.cluster import require_alone, started
-from spsbench.base.errors import GateFailed, UsageError
-from spsbench.base.parts import of_part
-from spsbench.base.plugins import unknown
-from spsbench.base.records import Arm
-from spsbench.cli import options
-from spsbench.cli.console import out, print_json, say
-from spsbench.cli.options import takes
+from spsbench.base import Arm, GateFailed, UsageError, label, of_part, require_alone, started, unknown
+from spsbench.cli import options, out, print_json, say, takes
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
-    from spsbench.decode.stopping import TextDecoder
+    from spsbench.decode import TextDecoder
     from spsbench.parts.verify.effort import Effort, Finding
     from spsbench.parts.verify.subject import SamplerUnderTest
-    from spsbench.report.tables import Cell
+    from spsbench.report import Cell
 
 
 TESTED = "What to test"
@@ -62,8 +55,7 @@ def verify(**params: Any) -> None:
 
 def verify_here(params: Mapping[str, Any]) -> None:
     """Test a sampler or the planted ones, over as many processes as the target is split over."""
-    from spsbench.cli.run import among_processes
-    from spsbench.cli.settings import require_possible
+    from spsbench.cli import among_processes, require_possible
     from spsbench.parts.verify.effort import EFFORTS, FAULTS
 
     control, name = params["control"], params["effort"] or ("reduced" if params["controls"] else "full")
@@ -177,12 +169,11 @@ def verify_controls(params: Mapping[str, Any], effort: Effort) -> None:
 
 def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
     """Each sampling and way of drafting to test, with the pair loaded once."""
-    from spsbench.decode.processors import bound
-    from spsbench.drafters.registry import HIDDEN, drafter_kind
-    from spsbench.models.device import title
+    from spsbench.decode import bound
+    from spsbench.drafters import HIDDEN, drafter_kind
+    from spsbench.models import title
     from spsbench.parts.verify.subject import SamplerUnderTest
-    from spsbench.runner import plan
-    from spsbench.runner.execute import load
+    from spsbench.runner import load, plan
 
     config = _settings({**params, "quiet": True}, effort)  # how a file is read has been said
     say("Checking task, data and models", quiet=params["quiet"])
@@ -215,8 +206,8 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
 
 def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
     """The run's settings, with as many prompts as the tests read, and both samplings by default."""
-    from spsbench.cli.settings import read_settings
-    from spsbench.engines.arms import refuse_beams
+    from spsbench.cli import read_settings
+    from spsbench.engines import refuse_beams
 
     fixed = {
         "limit": str(effort.needed),
@@ -230,7 +221,7 @@ def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
 def _verdicts(tested: _Tested) -> RenderableType:
     from spsbench.parts.verify.effort import LOSSY
     from spsbench.parts.verify.subject import PAPERS
-    from spsbench.report.tables import Styled, Table, left
+    from spsbench.report import Styled, Table, left
 
     styles = {"ok": "green", "FAILED": "bold red"}
     columns = [left("test", whole=True), left("verdict", whole=True), left("found"), left("a pass excludes")]
@@ -257,7 +248,7 @@ _HYPHENATED = {
 def _matrix(name: str, matrix: dict[str, dict[str, bool]]) -> RenderableType:
     """Marks fit on a screen of 80 characters where words would be cut."""
     from spsbench.parts.verify.verification import TESTS
-    from spsbench.report.tables import Table, left
+    from spsbench.report import Table, left
 
     tests = [test for test in TESTS if any(test in row for row in matrix.values())]
     rows = [[control, *("x" if row.get(test) else "-" for test in tests)] for control, row in matrix.items()]

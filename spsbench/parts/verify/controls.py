@@ -21,15 +21,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.base.records import SamplingParams
-from spsbench.decode import algorithms, rejection, rows
+from spsbench.base import SamplingParams
+from spsbench.decode import (
+    Draft,
+    LanguageModel,
+    Phase,
+    Stopwatch,
+    UniformStream,
+    Verdict,
+    Weights,
+    algorithms,
+    draw,
+    rejection,
+    rows,
+    warp,
+)
 from spsbench.decode import sampling as law
-from spsbench.decode.clock import Phase, Stopwatch
-from spsbench.decode.protocols import LanguageModel
-from spsbench.decode.rejection import Draft, Verdict, Weights
-from spsbench.decode.sampling import UniformStream, draw, warp
-from spsbench.drafters.model import ModelDrafter
-from spsbench.models.causal_lm import CausalLM
+from spsbench.drafters import ModelDrafter
+from spsbench.models import CausalLM
 from spsbench.parts.verify.effort import FAULTS
 from spsbench.runner import stopping as schedule
 

@@ -12,24 +12,34 @@ from itertools import islice, takewhile
 import torch
 from torch import Tensor
 
-from spsbench.base.records import Request, SamplingParams, Spec
-from spsbench.decode.algorithms import start
-from spsbench.decode.clock import FakeClock, Stopwatch, SystemClock
-from spsbench.decode.protocols import Drafter, LanguageModel, read_prompt
-from spsbench.decode.sampling import UniformStream
-from spsbench.decode.stopping import TextDecoder
-from spsbench.engines.derivation import derivation_of
-from spsbench.engines.local import EagerEngine
-from spsbench.engines.rescore import rows_held_against, score_stats, teacher_force
-from spsbench.law.evidence import DECIDED, MIXTURES, POWERS, Sums, added
-from spsbench.models.beam_lm import tree_of
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.torch_lm import TorchLM
+from spsbench.base import Request, SamplingParams, Spec
+from spsbench.decode import (
+    Drafter,
+    FakeClock,
+    LanguageModel,
+    Stopwatch,
+    SystemClock,
+    TextDecoder,
+    UniformStream,
+    read_prompt,
+    start,
+)
+from spsbench.engines import EagerEngine, derivation_of, rows_held_against, score_stats, teacher_force
+from spsbench.law import DECIDED, MIXTURES, POWERS, Sums, added
+from spsbench.models import CausalLM, TorchLM, tree_of
 from spsbench.parts.verify.controls import planted
 from spsbench.parts.verify.effort import Finding, skipped
 from spsbench.parts.verify.subject import SamplerUnderTest
-from spsbench.stats.evidence_stats import FALSE_ALARM, g_statistic, survival
-from spsbench.stats.losslessness import TOO_FAR, UNBOUNDED, bounds, rows_apart, wrong_rows
+from spsbench.stats import (
+    FALSE_ALARM,
+    TOO_FAR,
+    UNBOUNDED,
+    bounds,
+    g_statistic,
+    rows_apart,
+    survival,
+    wrong_rows,
+)
 
 Path = tuple[int, ...]
 

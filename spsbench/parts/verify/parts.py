@@ -12,23 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spsbench.base.axes import EAGER
-from spsbench.base.errors import UsageError
-from spsbench.base.records import Arm, Generation, Prompt, Request, SamplingParams
+from spsbench.base import EAGER, Arm, Generation, Prompt, Request, SamplingParams, UsageError
+from spsbench.decode import Draft, Drafter, FakeClock, Rule, TextDecoder, UniformStream, warp
 from spsbench.decode import rows as loop_rows
-from spsbench.decode.clock import FakeClock
-from spsbench.decode.protocols import Drafter
-from spsbench.decode.rejection import Draft
-from spsbench.decode.rules import Rule
-from spsbench.decode.sampling import UniformStream, warp
-from spsbench.decode.stopping import TextDecoder
-from spsbench.drafters.checked import CheckedDrafter, DrafterFault
-from spsbench.drafters.registry import build_rule
-from spsbench.engines.local import EagerEngine
-from spsbench.law.enumeration import EXACT, NotAFunction, Scene, TableModel, random_rows, worst_difference
+from spsbench.drafters import CheckedDrafter, DrafterFault, build_rule
+from spsbench.engines import EagerEngine
+from spsbench.law import EXACT, NotAFunction, Scene, TableModel, random_rows, worst_difference
 from spsbench.parts.verify.effort import Finding, Sizes, skipped
 from spsbench.parts.verify.subject import SamplerUnderTest, written
-from spsbench.runner.stopping import turns
+from spsbench.runner import turns
 from spsbench.testing import described as difference_shown
 from spsbench.testing import scenes, small_tree
 

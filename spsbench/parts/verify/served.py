@@ -18,15 +18,21 @@ from functools import partial
 import torch
 
 import spsbench
-from spsbench.base.protocol import LENGTH, STOP, Answer, Ask, Described, Load
-from spsbench.base.records import VERIFICATION_RULE, Request, SamplingParams
-from spsbench.config.models import ONNXRUNTIME, TORCH, ModelRef, PairConfig
-from spsbench.decode.clock import SystemClock
-from spsbench.engines.local import EagerEngine
-from spsbench.models.causal_lm import CausalLM, text_config
-from spsbench.models.loading import load, model_not_covered
-from spsbench.models.pair import find_pair
-from spsbench.models.source import find
+from spsbench.base import (
+    LENGTH,
+    STOP,
+    VERIFICATION_RULE,
+    Answer,
+    Ask,
+    Described,
+    Load,
+    Request,
+    SamplingParams,
+)
+from spsbench.config import ONNXRUNTIME, TORCH, ModelRef, PairConfig
+from spsbench.decode import SystemClock
+from spsbench.engines import EagerEngine
+from spsbench.models import CausalLM, find, find_pair, load, model_not_covered, text_config
 from spsbench.parts.external.serving import serve, usual_settings
 from spsbench.parts.verify.controls import ENGINE_FAULTS, faulty
 

@@ -10,19 +10,32 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from spsbench.base.axes import FIXED, MODEL, MODIFIED_REJECTION
-from spsbench.base.records import SamplingParams, Spec
-from spsbench.decode.algorithms import DecodedLoop, start, start_tree
-from spsbench.decode.clock import FakeClock, Stopwatch
-from spsbench.decode.processors import with_history
-from spsbench.decode.protocols import Drafter, LanguageModel
-from spsbench.decode.rules import Rule
-from spsbench.decode.sampling import UniformStream, warp
-from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.registry import Context, build_drafter, build_policy, build_rule, rule_kind, shape_in
-from spsbench.drafters.shape import Shape
-from spsbench.law.enumeration import TableTree
-from spsbench.models.causal_lm import CausalLM, HiddenStates
+from spsbench.base import FIXED, MODEL, MODIFIED_REJECTION, SamplingParams, Spec
+from spsbench.decode import (
+    DecodedLoop,
+    Drafter,
+    FakeClock,
+    LanguageModel,
+    Rule,
+    Stopwatch,
+    UniformStream,
+    start,
+    start_tree,
+    warp,
+    with_history,
+)
+from spsbench.drafters import (
+    Context,
+    ModelDrafter,
+    Shape,
+    build_drafter,
+    build_policy,
+    build_rule,
+    rule_kind,
+    shape_in,
+)
+from spsbench.law import TableTree
+from spsbench.models import CausalLM, HiddenStates
 from spsbench.parts.verify.controls import planted
 
 PAPERS = Spec(MODEL), Spec(MODIFIED_REJECTION), Spec(FIXED)

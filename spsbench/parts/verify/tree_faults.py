@@ -13,11 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.decode import trees
-from spsbench.decode.rejection import ROOT, Accept, Draft, Verdict
-from spsbench.decode.rows import Floats, HostRow, HostRows, Rows
-from spsbench.decode.trees import Tree
-from spsbench.drafters.tree import ModelTreeDrafter, Siblings
+from spsbench.decode import ROOT, Accept, Draft, Floats, HostRow, HostRows, Rows, Tree, Verdict, trees
+from spsbench.drafters import ModelTreeDrafter, Siblings
 
 
 def _chain(q: Rows | Tensor, draft: Draft, u: Tensor) -> tuple[Tree, list[float], list[float]]:

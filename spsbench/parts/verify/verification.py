@@ -8,13 +8,10 @@ from functools import cache
 
 import torch
 
-from spsbench.base.axes import FIXED, MODEL
-from spsbench.base.errors import UsageError
-from spsbench.base.records import SamplingParams
-from spsbench.decode.stopping import TextDecoder
-from spsbench.drafters.checked import DrafterFault
-from spsbench.drafters.registry import HIDDEN, build_drafter, drafter_kind, rule_kind, siblings_of
-from spsbench.law.evidence import Sums, added
+from spsbench.base import FIXED, MODEL, SamplingParams, UsageError
+from spsbench.decode import TextDecoder
+from spsbench.drafters import HIDDEN, DrafterFault, build_drafter, drafter_kind, rule_kind, siblings_of
+from spsbench.law import Sums, added
 from spsbench.parts.verify.analytic import analytic
 from spsbench.parts.verify.controls import SHARED, planted, planted_everywhere
 from spsbench.parts.verify.effort import FAULTS, LOSSY, Effort, Finding, skipped

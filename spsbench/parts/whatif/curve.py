@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spsbench.base.records import Interval
-from spsbench.drafters.forced import Integers
-from spsbench.law.text_loops import Floats, loops_over, stopped
-from spsbench.stats.bootstrap import simultaneous_ratios
-from spsbench.store.foreign import Counts, Places
+from spsbench.base import Interval
+from spsbench.drafters import Integers
+from spsbench.law import Floats, loops_over, stopped
+from spsbench.stats import simultaneous_ratios
+from spsbench.store import Counts, Places
 
 LAGS = (1, 2, 4, 8, 16)
 """Tokens apart, for the autocorrelation."""

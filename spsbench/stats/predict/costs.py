@@ -19,7 +19,7 @@ from spsbench.law import theory
 from spsbench.law.text_loops import Floats, accepted_by_token, anchored, loops_over
 from spsbench.stats.bootstrap import pooled_ratio
 from spsbench.stats.predict.whatif import KS, WhatIf, leviathan
-from spsbench.stats.speedup import column, pair, shown, speedup
+from spsbench.stats.speedup import column, pair, shown, speedup_over_prompts
 from spsbench.store.summary_types import (
     Acceptance,
     AdaptiveGain,
@@ -271,7 +271,7 @@ def _adaptive(
         adapts = row["policy"] not in (None, FIXED) and place(row, "k", "policy") == common
         if not adapts or row["arm"] not in by_arm or row["ms_per_token"] is None:
             continue
-        gain = shown(speedup(pair(by_arm[best["arm"]], by_arm[row["arm"]])))
+        gain = shown(speedup_over_prompts(pair(by_arm[best["arm"]], by_arm[row["arm"]])))
         if gain is not None:
             yield {
                 "arm": row["arm"],

@@ -19,7 +19,7 @@ import numpy as np
 from spsbench.base.axes import axes, identity
 from spsbench.stats.certainty import Certainty, time_half_width, with_error
 from spsbench.stats.predict import FEWEST_PROMPTS
-from spsbench.stats.speedup import PairedTimes, finished, shown, speedup
+from spsbench.stats.speedup import PairedTimes, finished, shown, speedup_over_prompts
 from spsbench.store.summary_types import (
     AgainstBest,
     ArmFactors,
@@ -150,7 +150,7 @@ def _chosen_elsewhere(
         picked.add(chosen)
         judged = (tables[arm].loc[judging].to_numpy(dtype=np.float64).T for arm in (ars, chosen))
         parts.append(np.concatenate([*judged]))
-    found = speedup(PairedTimes(*np.concatenate(parts, axis=1)))
+    found = speedup_over_prompts(PairedTimes(*np.concatenate(parts, axis=1)))
     if found is None:
         return None
     if others := picked - {ars}:  # of two arms the wider error, and the one that lost more

@@ -16,7 +16,7 @@ from spsbench.base.errors import UnavailableError
 from spsbench.base.protocol import LENGTH, Answer, Ask, PeerError, PeerGone, Sampling, checked
 from spsbench.base.records import SamplingParams
 from spsbench.engines import rescore
-from spsbench.law.evidence import Sums, added, evidence
+from spsbench.law.evidence import Sums, added, sums_of
 from spsbench.parts.audit import engine_audit, localise
 from spsbench.parts.audit.conformance import Asked, conformance
 from spsbench.parts.audit.engine_audit import (
@@ -321,7 +321,7 @@ def test_the_bet_on_lenience_has_expectation_one() -> None:
         torch.softmax(2 * torch.randn(1, 9, generator=generator, dtype=torch.float64), -1) for _ in range(2)
     )
     tokens = [torch.tensor([x]) for x in range(9)]
-    logs = [evidence(x, q, p, torch.rand(1))["log_e_lenience"] for x in tokens]
+    logs = [sums_of(x, q, p, torch.rand(1))["log_e_lenience"] for x in tokens]
     mean = sum(float(q[0, x]) * math.exp(log) for x, log in enumerate(logs))
     assert mean == pytest.approx(1.0, abs=1e-12)
 

@@ -9,9 +9,8 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base.errors import IncompleteError, SpsbenchError, UsageError
-from spsbench.base.protocol import Load
-from spsbench.config.together import refuse_together
+from spsbench.base import IncompleteError, Load, SpsbenchError, UsageError
+from spsbench.config import refuse_together
 from spsbench.parts.audit.command import Course, audit, conclude
 from spsbench.parts.audit.command import audited as drawn
 from spsbench.parts.audit.gate.inside import Function, Inside
@@ -55,7 +54,7 @@ def audited(engine: Engine | None, options: Mapping[str, Any], folder: Path, tes
         course, gone = _course(engine, params, folder)
     except SpsbenchError as error:
         return Found(f"not audited: {error}", "", is_red=True)
-    from spsbench.report.judgement import audit_sentences, audit_table
+    from spsbench.report import audit_sentences, audit_table
 
     facts = [row.facts() for row in course.rows]
     said = "\n".join([*audit_sentences(facts, course.effort.bound), *_unjudged(course.rows)])

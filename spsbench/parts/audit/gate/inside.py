@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from spsbench.base.protocol import Answer, Ask, Described, Sampling, Together, Wave
+from spsbench.base import Answer, Ask, Described, Sampling, Together, Wave
 from spsbench.parts.external.serving import until_stop
 
 

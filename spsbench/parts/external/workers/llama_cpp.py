@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spsbench.base.protocol import (
+from spsbench.base import (
     FLOAT32,
     IMPOSSIBLE,
     LENGTH,

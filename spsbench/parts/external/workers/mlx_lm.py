@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from spsbench.base.protocol import Answer, Ask, Described, Load
+from spsbench.base import Answer, Ask, Described, Load
 from spsbench.parts.external.serving import (
     float32_only,
     require_processors,

@@ -16,17 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from spsbench.base.protocol import (
-    MOST_IN_FLIGHT,
-    Answer,
-    Ask,
-    Described,
-    Load,
-    PeerError,
-    Together,
-    Wave,
-    seed_field,
-)
+from spsbench.base import MOST_IN_FLIGHT, Answer, Ask, Described, Load, PeerError, Together, Wave, seed_field
 from spsbench.parts.external.serving import (
     float32_only,
     require_processors,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.base.protocol import (
+from spsbench.base import (
     DRAFT,
     LONGEST_NGRAM,
     LOOKUP,

@@ -9,7 +9,7 @@ import importlib
 import time
 from typing import Any
 
-from spsbench.base.protocol import Answer, Ask, Described, Load
+from spsbench.base import Answer, Ask, Described, Load
 from spsbench.parts.external.serving import require_processors, serve, until_stop, usual_settings
 
 

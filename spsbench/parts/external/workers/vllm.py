@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from typing import Any
 
-from spsbench.base.protocol import IMPOSSIBLE, MOST_IN_FLIGHT, Answer, Ask, Described, Load, Together, Wave
+from spsbench.base import IMPOSSIBLE, MOST_IN_FLIGHT, Answer, Ask, Described, Load, Together, Wave
 from spsbench.parts.external.serving import PENALTIES, require_processors, serve, until_stop, usual_settings
 from spsbench.parts.external.waves import stepped
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spsbench.base.records import SamplingParams
+from spsbench.base import SamplingParams
 
 if TYPE_CHECKING:
     from spsbench.parts.whatif.bench.forced import SyntheticAcceptance

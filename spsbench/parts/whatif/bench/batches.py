@@ -9,13 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from spsbench.base.records import Request, Speedup
-from spsbench.decode.batch import BatchArS, BatchModel, BatchSpS, ModelBatchDrafter
-from spsbench.decode.clock import SystemClock, device_now
-from spsbench.engines.local import BatchedEngine, EagerEngine
-from spsbench.models.batched import batched
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.memory import require_free
+from spsbench.base import Request, Speedup
+from spsbench.decode import BatchArS, BatchModel, BatchSpS, ModelBatchDrafter, SystemClock, device_now
+from spsbench.engines import BatchedEngine, EagerEngine
+from spsbench.models import CausalLM, batch_model, require_free
 from spsbench.parts.whatif.bench import BenchConfig
 from spsbench.parts.whatif.bench.forced import (
     NullDecoder,
@@ -25,8 +22,7 @@ from spsbench.parts.whatif.bench.forced import (
     speedup_of,
 )
 from spsbench.parts.whatif.bench.forwards import budgeted_rounds
-from spsbench.stats.speedup import shown
-from spsbench.stats.surface import crossing
+from spsbench.stats import crossing, shown
 
 _FORCED_TOKENS, _FORCED_ROUNDS = 32, 8
 USUAL_ALPHA = 0.8
@@ -67,7 +63,7 @@ def study_batches(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dic
     _require_room(target, draft, config, slots)
 
     def of(model: CausalLM, size: int) -> BatchModel:
-        return Alone(model) if size == 1 else batched(model, size, slots, blocks=True)
+        return Alone(model) if size == 1 else batch_model(model, size, slots, blocks=True)
 
     models = {size: (of(target, size), of(draft, size)) for size in config.batches}
     times = _timed(models, config)

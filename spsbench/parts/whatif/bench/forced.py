@@ -16,17 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.base.environment import watch
-from spsbench.base.records import Request, SamplingParams, Speedup
-from spsbench.decode.clock import SystemClock
-from spsbench.decode.rejection import Draft, Verdict
-from spsbench.decode.rows import Rows, rows_of
-from spsbench.decode.rules import Rule, expected_acceptance
-from spsbench.engines.local import EagerEngine, Engine
-from spsbench.models.causal_lm import CausalLM
-from spsbench.stats.acceptance import acceptance
-from spsbench.stats.speedup import PairedTimes, speedup
-from spsbench.store.timings import least_disturbed
+from spsbench.base import Request, SamplingParams, Speedup, watch
+from spsbench.decode import Draft, Rows, Rule, SystemClock, Verdict, expected_acceptance, rows_of
+from spsbench.engines import EagerEngine, Engine
+from spsbench.models import CausalLM
+from spsbench.stats import PairedTimes, acceptance_by_name, speedup_over_prompts
+from spsbench.store import least_disturbed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -157,7 +152,7 @@ def measure_forced(
 def speedup_of(plain: Sequence[float], speculating: Sequence[float]) -> Speedup | None:
     """Of seconds for equally many tokens, paired by round."""
     tokens = np.ones(len(plain))
-    return speedup(PairedTimes(np.array(plain), tokens, np.array(speculating), tokens))
+    return speedup_over_prompts(PairedTimes(np.array(plain), tokens, np.array(speculating), tokens))
 
 
 def acceptance_of(arms: pd.DataFrame, loops: pd.DataFrame) -> SyntheticAcceptance | None:
@@ -166,6 +161,6 @@ def acceptance_of(arms: pd.DataFrame, loops: pd.DataFrame) -> SyntheticAcceptanc
     if seen.empty:
         return None
     arm = seen.sort_values("k", kind="stable").iloc[-1]
-    found = acceptance(loops[loops["arm"] == arm["arm"]], int(arm["k"]))
+    found = acceptance_by_name(loops[loops["arm"] == arm["arm"]], int(arm["k"]))
     shares = [] if found is None else [p for p in found["conditional_acceptance"] if p is not None]
     return SyntheticAcceptance(shares) if shares else None

@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spsbench.base.environment import watch
-from spsbench.decode.clock import device_now
-from spsbench.models.causal_lm import CausalLM, text_config
-from spsbench.stats.predict.whatif import WhatIf, alpha_needed, independent
-from spsbench.store.timings import least_disturbed
+from spsbench.base import watch
+from spsbench.decode import device_now
+from spsbench.models import CausalLM, text_config
+from spsbench.stats import WhatIf, alpha_needed, independent
+from spsbench.store import least_disturbed
 
 Floats = npt.NDArray[np.float64]
 

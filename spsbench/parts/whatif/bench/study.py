@@ -8,10 +8,16 @@ from typing import Any
 
 import torch
 
-from spsbench.base.errors import UsageError
-from spsbench.engines.local import Engine
-from spsbench.models.causal_lm import CausalLM, text_config
-from spsbench.models.memory import available_bytes, cache_bytes, cache_bytes_per_token, measured_bandwidth
+from spsbench.base import UsageError
+from spsbench.engines import Engine
+from spsbench.models import (
+    CausalLM,
+    available_bytes,
+    cache_bytes,
+    cache_bytes_per_token,
+    measured_bandwidth,
+    text_config,
+)
 from spsbench.parts.whatif.bench import FORCED_TOKENS, BenchConfig
 from spsbench.parts.whatif.bench.forced import SyntheticAcceptance, forced_engine, measure_forced
 from spsbench.parts.whatif.bench.forwards import (
@@ -23,7 +29,7 @@ from spsbench.parts.whatif.bench.forwards import (
     time_in_turns,
     verdict,
 )
-from spsbench.stats.predict.roofline import BANDWIDTH_BOUND, regime
+from spsbench.stats import BANDWIDTH_BOUND, regime
 
 ALPHA = 0.8
 """Of the best speedup by context."""

@@ -9,24 +9,27 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base.axes import BLOCK, MODEL, MODIFIED_REJECTION, ONE_HOT
-from spsbench.base.errors import SpsbenchError, UsageError
-from spsbench.base.paths import results_dir
-from spsbench.base.plugins import unknown
-from spsbench.cli import options, values
-from spsbench.cli.console import out, present, say, say_if_busy
-from spsbench.cli.interruption import continued_by, typed
-from spsbench.cli.interruption import written as command_of
-from spsbench.cli.options import takes
-from spsbench.config.together import refuse_together
+from spsbench.base import (
+    BLOCK,
+    MODEL,
+    MODIFIED_REJECTION,
+    ONE_HOT,
+    SpsbenchError,
+    UsageError,
+    results_dir,
+    unknown,
+)
+from spsbench.cli import continued_by, options, out, present, say, say_if_busy, takes, typed, values
+from spsbench.cli import written as command_of
+from spsbench.config import refuse_together
 from spsbench.parts.whatif.commands.values import sought_of
 from spsbench.parts.whatif.replay import MEAN, OBJECTIVES
 from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
 
 if TYPE_CHECKING:
-    from spsbench.base.records import Spec
+    from spsbench.base import Spec
     from spsbench.config import RunConfig
-    from spsbench.models.pair import Pair
+    from spsbench.models import Pair
     from spsbench.parts.whatif.replay.advice import Advice, Candidate, Check, Progress, Readings
     from spsbench.parts.whatif.replay.study import Study
     from spsbench.parts.whatif.replay.texts import Written
@@ -102,7 +105,7 @@ def advise(**params: Any) -> None:
 
 def advise_on(params: Mapping[str, Any]) -> None:
     """Write ArS texts, replay every drafter over them, choose, and run what was chosen."""
-    from spsbench.cli.settings import require_possible
+    from spsbench.cli import require_possible
 
     quiet, began_s = params["quiet"], time.monotonic()
     ks = values.lookaheads(params["k"] or "1..8")
@@ -123,7 +126,7 @@ def advise_on(params: Mapping[str, Any]) -> None:
         _require_prompts(config.limit)
     say_if_busy(quiet=quiet)
     say("Checking task, data and models", quiet=quiet)
-    from spsbench.cli.progress import watching
+    from spsbench.cli import watching
     from spsbench.parts.whatif.commands.screen import advice_facts, advice_screen
     from spsbench.parts.whatif.replay.advice import Readings, advise, disturbed
     from spsbench.runner import plan, require_continuable
@@ -216,7 +219,7 @@ def _options(
     """What an engine takes of the advice, below comments that say what it is worth."""
     from spsbench.parts.whatif.replay.advice import advised
     from spsbench.parts.whatif.replay.recipes import can_run, recipe, schedule
-    from spsbench.report.wording import interval
+    from spsbench.report import interval
 
     first = advised(advice, checks).candidate
     alarmed = {id(check.candidate) for check in checks if check.alarm}
@@ -261,7 +264,7 @@ def _written(ready: Plan, directory: Path, pair: Pair, readings: Readings) -> Wr
 
 
 def _require_prompts(count: int) -> None:
-    from spsbench.stats.predict import FEWEST_PROMPTS
+    from spsbench.stats import FEWEST_PROMPTS
 
     if count < FEWEST_PROMPTS:
         raise UsageError(
@@ -273,9 +276,8 @@ def _require_prompts(count: int) -> None:
 
 def _pairs(ready: Plan, drafts: Sequence[str], progress: Progress) -> dict[str, Pair]:
     """The plan's pair, or its target with each draft that is named; of one draft the name is empty."""
-    from spsbench.models.device import title
-    from spsbench.models.pair import load_pair
-    from spsbench.runner.execute import load
+    from spsbench.models import load_pair, title
+    from spsbench.runner import load
 
     several = drafts if len(drafts) > 1 else ("",)
     where = "" if (gpu := title(ready.device)) is None else f" on {gpu}"
@@ -295,8 +297,8 @@ def _pairs(ready: Plan, drafts: Sequence[str], progress: Progress) -> dict[str, 
 
 def _config(params: Mapping[str, Any]) -> RunConfig:
     """ArS alone on the prompts."""
-    from spsbench.cli.settings import read_settings
-    from spsbench.engines.arms import refuse_beams
+    from spsbench.cli import read_settings
+    from spsbench.engines import refuse_beams
 
     given = dict(params) | {"limit": params["limit"] or str(_PROMPTS), "arms": "ars"}
     given |= {"no_score": True, "no_proof": True, "remeasure": "0"}
@@ -311,7 +313,7 @@ def _config(params: Mapping[str, Any]) -> RunConfig:
 
 def _rules(drafter: Spec) -> tuple[str, ...]:
     """Those of a chain: of copies block verification accepts no more."""
-    from spsbench.drafters.registry import drafter_kind
+    from spsbench.drafters import drafter_kind
 
     certain = drafter_kind(drafter.name).point_mass
     return (MODIFIED_REJECTION,) if certain else (MODIFIED_REJECTION, BLOCK)
@@ -319,8 +321,8 @@ def _rules(drafter: Spec) -> tuple[str, ...]:
 
 def _drafters(named: list[Spec] | None, ready: Plan) -> list[Spec]:
     """Those that were named, or all that are available for this pair and its backend."""
-    from spsbench.base.records import Spec
-    from spsbench.drafters.registry import drafter_kind
+    from spsbench.base import Spec
+    from spsbench.drafters import drafter_kind
 
     source = ready.source
 
@@ -363,12 +365,11 @@ def _check(
     A tree only where a run can draft one. Every output is read again, ``reading_s`` each: where half of the
     budget does not pay that for a few prompts, as with long ones, nothing is run.
     """
-    from spsbench.base.records import Arm, Spec
-    from spsbench.cli.progress import watching
+    from spsbench.base import Arm, Spec
+    from spsbench.cli import watching
     from spsbench.parts.whatif.replay.advice import Check
-    from spsbench.runner import execute
-    from spsbench.runner.stopping import duration
-    from spsbench.stats.conditions import disturbance
+    from spsbench.runner import duration, execute
+    from spsbench.stats import disturbance
 
     if advice.best.found is None:
         return []
@@ -419,8 +420,7 @@ def _check(
 
 def _with_draft(ready: Plan, name: str) -> Plan:
     """The plan with a draft of that name in place of its own; an empty name changes nothing."""
-    from spsbench.config import ModelRef
-    from spsbench.config.files import with_draft
+    from spsbench.config import ModelRef, with_draft
     from spsbench.runner import plan
 
     if not name:

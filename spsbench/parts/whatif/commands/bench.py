@@ -8,17 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base.errors import UsageError
-from spsbench.base.records import SamplingParams
-from spsbench.cli import options, values
-from spsbench.cli.console import present, say, say_if_busy
-from spsbench.cli.options import takes
+from spsbench.base import SamplingParams, UsageError
+from spsbench.cli import options, present, say, say_if_busy, takes, values
 
 if TYPE_CHECKING:
     import torch
 
     from spsbench.config import PairConfig
-    from spsbench.models.causal_lm import CausalLM
+    from spsbench.models import CausalLM
     from spsbench.parts.whatif.bench import BenchConfig
     from spsbench.parts.whatif.bench.forced import SyntheticAcceptance
 
@@ -73,7 +70,7 @@ def lengths(text: str | None, default: int) -> tuple[int, ...]:
 
 def sizes(text: str | None) -> tuple[int, ...]:
     """``1,2,4,8`` ascending and each once; nothing where nothing was typed."""
-    from spsbench.config.models import MAX_BATCH
+    from spsbench.config import MAX_BATCH
 
     if text is None:
         return ()
@@ -91,10 +88,8 @@ def bench_pair(params: Mapping[str, Any]) -> None:
     quiet: bool = params["quiet"]
     asked = _asked(params, random_weights=random_weights)
     threads = values.threads(params["threads"])
-    from spsbench.base.environment import describe_environment
-    from spsbench.models.device import Gpu, resolve_device
-    from spsbench.models.hf_errors import quiet_libraries
-    from spsbench.models.memory import suitable_threads
+    from spsbench.base import describe_environment
+    from spsbench.models import Gpu, quiet_libraries, resolve_device, suitable_threads
     from spsbench.parts.whatif.commands.screen import bench_screen
 
     asked = replace(asked, acceptance=_acceptance(params))
@@ -137,7 +132,7 @@ def bench_pair(params: Mapping[str, Any]) -> None:
 def _asked(params: Mapping[str, Any], *, random_weights: bool) -> BenchConfig:
     """What was typed, without the acceptance; whatever can be refused before torch is imported is."""
     from spsbench.parts.whatif.bench import BenchConfig
-    from spsbench.store.opening import read_run
+    from spsbench.store import read_run
 
     # Random weights give almost even rows, whose nucleus is most of the vocabulary: no model's work.
     sampling = SamplingParams(temperature=0.1 if random_weights else 1.0, top_p=0.95)
@@ -206,10 +201,8 @@ class _Models:
 
 def _named(params: Mapping[str, Any], asked: BenchConfig, device: torch.device) -> _Models:
     """The named pair, or target and draft by themselves."""
-    from spsbench.config.models import chosen_backend
-    from spsbench.models.loading import fetch_weights, load
-    from spsbench.models.memory import require_memory, weight_bytes
-    from spsbench.models.pair import find_pair, pair_backend
+    from spsbench.config import chosen_backend
+    from spsbench.models import fetch_weights, find_pair, load, pair_backend, require_memory, weight_bytes
 
     config = _pair(params)
     source = find_pair(config)
@@ -232,8 +225,7 @@ def _named(params: Mapping[str, Any], asked: BenchConfig, device: torch.device) 
 
 
 def _pair(params: Mapping[str, Any]) -> PairConfig:
-    from spsbench.config import ModelRef, PairConfig, load_pair
-    from spsbench.config.files import pair_name
+    from spsbench.config import ModelRef, PairConfig, load_pair, pair_name
 
     if (params["target"] is None) != (params["draft"] is None):
         missing = "--draft" if params["draft"] is None else "--target"
@@ -249,14 +241,15 @@ def _pair(params: Mapping[str, Any]) -> PairConfig:
 
 def _random(params: Mapping[str, Any], asked: BenchConfig, device: torch.device) -> _Models:
     """Models of random weights from two configurations."""
-    from spsbench.config.models import chosen_backend
-    from spsbench.models.causal_lm import context_window, text_config
-    from spsbench.models.loading import (
+    from spsbench.config import chosen_backend
+    from spsbench.models import (
         choose_backend,
         config_not_covered,
+        context_window,
         random_model,
         read_config,
-        require_room,
+        require_weights_fit,
+        text_config,
         weights_bytes,
     )
 
@@ -268,7 +261,7 @@ def _random(params: Mapping[str, Any], asked: BenchConfig, device: torch.device)
         why = "one is an encoder-decoder and the other a decoder alone."
         raise UsageError(why, flag=flags[1], remedy="Give two configurations of one kind.")
     _require_window(min(context_window(config) for config in configs), asked, apart=two_sided == {True})
-    require_room(dict(zip(flags, configs, strict=True)), dtype, device)
+    require_weights_fit(dict(zip(flags, configs, strict=True)), dtype, device)
     shared = min(text_config(config).vocab_size for config in configs)
     reasons = [(name, config_not_covered(c, dtype, device)) for name, c in zip(names, configs, strict=True)]
     backend, fallback = choose_backend(chosen_backend(params["backend"]), reasons, device)
@@ -302,8 +295,8 @@ def _require_room(models: _Models, asked: BenchConfig, device: torch.device) -> 
     """Refuse a context that does not fit beside the weights."""
     import torch
 
-    from spsbench.config.models import ONNXRUNTIME
-    from spsbench.models.memory import DTYPES
+    from spsbench.config import ONNXRUNTIME
+    from spsbench.models import DTYPES
     from spsbench.parts.whatif.bench.study import Held, require_context_room
 
     held = []

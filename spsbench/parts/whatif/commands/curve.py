@@ -8,10 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.cli.console import present, say
+from spsbench.cli import present, say
 from spsbench.parts.whatif.curve import WITHIN, AcceptanceCurve, Point, ReadText, by_category
-from spsbench.report.tables import Table, left, right
-from spsbench.report.wording import counted, interval
+from spsbench.report import Table, counted, interval, left, right
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,7 +29,7 @@ def curves_of(
     written: Written, replayed: Mapping[Sought, Replayed], rules: Sequence[str], ks: Sequence[int]
 ) -> Iterator[AcceptanceCurve]:
     """Every drafter under every rule, over all texts and by category."""
-    from spsbench.base.axes import BLOCK, MODIFIED_REJECTION
+    from spsbench.base import BLOCK, MODIFIED_REJECTION
 
     for sought, own in replayed.items():
         texts = [
@@ -141,9 +140,8 @@ def _off(share: float) -> str:
 def _write(
     folder: Path, title: str, curves: Sequence[AcceptanceCurve], facts: Mapping[str, Any], *, synthetic: bool
 ) -> None:
-    from spsbench.base.files import make_folder, replacing
-    from spsbench.report.figures.curve import acceptance
-    from spsbench.report.figures.style import save
+    from spsbench.base import make_folder, replacing
+    from spsbench.report import acceptance, save
 
     make_folder(folder, "--out")
     lines = {_label(found): {point.k: point.length for point in found.points} for found in curves}

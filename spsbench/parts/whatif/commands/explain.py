@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from spsbench.base.records import Interval
-from spsbench.cli.console import present
-from spsbench.law.theory import alpha_iid
-from spsbench.report.tables import Table, left, right
-from spsbench.report.wording import counted, interval
-from spsbench.stats.bootstrap import interval_of_mean, pooled_ratio
-from spsbench.store.foreign import Counts, Found
+from spsbench.base import Interval
+from spsbench.cli import present
+from spsbench.law import alpha_iid
+from spsbench.report import Table, counted, interval, left, right
+from spsbench.stats import interval_of_mean, pooled_ratio
+from spsbench.store import Counts, Found
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -10,12 +10,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.base.plugins import unknown
-from spsbench.base.records import Interval
-from spsbench.cli import values
-from spsbench.cli.console import out, present
-from spsbench.config.together import is_given
+from spsbench.base import Interval, UnavailableError, UsageError, unknown
+from spsbench.cli import out, present, values
+from spsbench.config import is_given
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,7 +25,7 @@ _ACCEPTANCE = "Give --curve FILE, which `spsbench replay --curve --out DIR` writ
 
 def show(params: Mapping[str, Any]) -> None:
     """Print the prediction; no model is loaded."""
-    from spsbench.models.downloads import configuration
+    from spsbench.models import configuration
     from spsbench.parts.whatif.commands.bench import lengths, sizes
     from spsbench.parts.whatif.hardware.decoder import Decoder, read_decoder
     from spsbench.parts.whatif.hardware.roofline import accelerators
@@ -91,8 +88,8 @@ def _tokens(params: Mapping[str, Any]) -> dict[int, Interval]:
 
 def _curve(path: Path, drafter: str | None) -> dict[int, Interval]:
     """The drafter's curve over all texts: ``model``, or the only one, where none is named."""
-    from spsbench.config.files import read_yaml
-    from spsbench.store.foreign import documents
+    from spsbench.config import read_yaml
+    from spsbench.store import documents
 
     values.readable(path, "--curve", _ACCEPTANCE)
     curves: dict[str, dict[int, Interval]] = {}
@@ -121,7 +118,7 @@ def _table(
     """All that is predicted at one length of the context, by K and batch size."""
     import numpy as np
 
-    from spsbench.config.models import MAX_BATCH
+    from spsbench.config import MAX_BATCH
     from spsbench.parts.whatif.hardware.roofline import Band, fitting, speedups
 
     most = min(fitting(machine, models, context), MAX_BATCH)
@@ -167,8 +164,7 @@ def _vllm(machine: Accelerator, table: Mapping[str, Any], draft: Path) -> str:
 def _screen(machine: Accelerator, tables: Sequence[Mapping[str, Any]]) -> RenderableType:
     from rich.console import Group
 
-    from spsbench.report.tables import Table, left, right
-    from spsbench.report.wording import interval
+    from spsbench.report import Table, interval, left, right
 
     parts: list[RenderableType] = [f"PREDICTED, not measured: {machine.title}, 16-bit weights."]
     for table in tables:

@@ -8,12 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base.errors import IncompleteError, UnavailableError, UsageError
-from spsbench.cli.console import hint, present, say
-from spsbench.cli.values import concurrencies
+from spsbench.base import IncompleteError, UnavailableError, UsageError
+from spsbench.cli import concurrencies, hint, present, say
 
 if TYPE_CHECKING:
-    from spsbench.base.protocol import Ask
+    from spsbench.base import Ask
     from spsbench.config import RunConfig
     from spsbench.runner import Plan
 
@@ -27,12 +26,10 @@ def measure_load(params: Mapping[str, Any]) -> None:
     quiet: bool = params["quiet"]
     from rich.console import Group
 
-    from spsbench.base.environment import describe_environment
-    from spsbench.base.files import write_json, write_text
+    from spsbench.base import describe_environment, write_json, write_text
     from spsbench.parts.whatif.load.measure import measure
     from spsbench.parts.whatif.load.summary import page, sentences, summarised, table, waves_of
-    from spsbench.runner import plan
-    from spsbench.runner.plan import require_decoder
+    from spsbench.runner import plan, require_decoder
 
     ready = plan(config, loads=False)
     if (recommendation := ready.recommendation()) is not None:
@@ -75,8 +72,7 @@ def measure_load(params: Mapping[str, Any]) -> None:
 @contextmanager
 def _room(out: Path | None, ready: Plan) -> Iterator[Path]:
     """An empty directory, made before anything is measured; it goes again if nothing was."""
-    from spsbench.base.files import unwritable
-    from spsbench.base.paths import results_dir
+    from spsbench.base import results_dir, unwritable
     from spsbench.store import fresh_directory
 
     try:
@@ -97,8 +93,8 @@ def _room(out: Path | None, ready: Plan) -> Iterator[Path]:
 
 def _config(params: Mapping[str, Any]) -> RunConfig:
     """Of the prompts, as a run would have them; no model is loaded."""
-    from spsbench.cli.settings import read_settings, require_possible
-    from spsbench.engines.arms import refuse_beams
+    from spsbench.cli import read_settings, require_possible
+    from spsbench.engines import refuse_beams
 
     given = dict(params)
     del given["processes"], given["concurrency"]
@@ -112,7 +108,7 @@ def _config(params: Mapping[str, Any]) -> RunConfig:
 
 
 def _asks(ready: Plan) -> list[Ask]:
-    from spsbench.base.protocol import Ask
+    from spsbench.base import Ask
     from spsbench.parts.external.engine import ids_that_end, sampling_of, stop_characters
 
     samplings = {arm.sampling for arm in ready.arms}
@@ -132,7 +128,7 @@ class _RunTexts:
     """The target's tokenizer for servers of text alone, and the prompts for those that have chat alone."""
 
     def __init__(self, ready: Plan) -> None:
-        from spsbench.tasks.prompts import MESSAGES
+        from spsbench.tasks import MESSAGES
 
         self._tokenizer = ready.source.tokenizer
         asked = {example.example_id: example.fields.get(MESSAGES) for example in ready.data.examples}

@@ -6,13 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spsbench.base.axes import FIXED
-from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.base.files import make_folder
-from spsbench.cli import options, values
-from spsbench.cli.console import present, say
-from spsbench.cli.options import takes
-from spsbench.config.together import refuse_together
+from spsbench.base import FIXED, UnavailableError, UsageError, make_folder
+from spsbench.cli import options, present, say, takes, values
+from spsbench.config import refuse_together
 from spsbench.parts.whatif.commands.values import pairs_of, replayed_rules, sought_of, times_of, written_of
 from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
 
@@ -65,9 +61,8 @@ def replay(**params: Any) -> None:
 
 def _source(typed: Path | None) -> Path:
     """The run or file that was typed, or the latest run."""
-    from spsbench.base.paths import results_dir
-    from spsbench.store import latest
-    from spsbench.store.opening import read_run
+    from spsbench.base import results_dir
+    from spsbench.store import latest, read_run
 
     source = typed or latest(results_dir())
     if not source.is_file():
@@ -77,7 +72,7 @@ def _source(typed: Path | None) -> Path:
 
 def _shown(path: Path, params: Mapping[str, Any], k: int) -> bool:
     """Whether a file was another tool's that was shown without a model."""
-    from spsbench.store.foreign import read, recognised
+    from spsbench.store import read, recognised
 
     form, named = recognised(path, "RUN"), params["target"] is not None or params["pair"] is not None
     if form is None or (form.samples is not None and named and not params["explain"]):

@@ -10,21 +10,28 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from spsbench.base.records import Interval
+from spsbench.base import Interval
 from spsbench.parts.whatif.bench.study import short
 from spsbench.parts.whatif.replay.advice import Advice, Candidate, Check, advised
 from spsbench.parts.whatif.replay.policies import Choice, Curve, PolicyCell
 from spsbench.parts.whatif.replay.prediction import Even, Predicted
 from spsbench.parts.whatif.replay.study import Found, Study
 from spsbench.parts.whatif.replay.times import Calibration
-from spsbench.report.tables import Cell, Column, Heading, Row, Styled, Table, left, right
-from spsbench.report.wording import (
+from spsbench.report import (
     NOTHING,
+    Cell,
+    Column,
+    Heading,
+    Row,
+    Styled,
+    Table,
     counted,
     interval,
     interval_percent,
+    left,
     milliseconds,
     percent,
+    right,
     speedup,
 )
 

@@ -6,18 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base.axes import CHAIN, MODIFIED_REJECTION, TREE_RULE
-from spsbench.base.errors import UsageError
-from spsbench.base.plugins import unknown
-from spsbench.cli import options, values
-from spsbench.cli.console import present, say
-from spsbench.cli.options import takes
+from spsbench.base import CHAIN, MODIFIED_REJECTION, TREE_RULE, UsageError, unknown
+from spsbench.cli import options, present, say, takes, values
 from spsbench.parts.verify.effort import TREE_FAULTS
 
 if TYPE_CHECKING:
-    from spsbench.base.records import Spec
-    from spsbench.drafters.shape import Shape
-    from spsbench.drafters.tree import Siblings
+    from spsbench.base import Spec
+    from spsbench.drafters import Shape, Siblings
     from spsbench.parts.whatif.simulate.study import Question
     from spsbench.parts.whatif.simulate.tables import Source
 
@@ -107,9 +102,9 @@ def show_formula(params: Mapping[str, Any]) -> None:
     from rich.console import Group
 
     from spsbench.config import parse_ks
-    from spsbench.law.theory import expected_tokens, minimum_gain, walltime_factor
-    from spsbench.report.tables import Table, right
-    from spsbench.stats.predict.whatif import KS, leviathan
+    from spsbench.law import expected_tokens, minimum_gain, walltime_factor
+    from spsbench.report import Table, right
+    from spsbench.stats import KS, leviathan
 
     alpha = values.between(params["alpha"], "--alpha", 0, 1, ALPHA)
     c = values.number(params["cost"], "--cost", 0, COST)
@@ -138,11 +133,11 @@ def simulate_loops(params: Mapping[str, Any]) -> None:
     """Simulate what was asked for, print it and write it."""
     quiet: bool = params["quiet"]
     question = _question(params)
-    from spsbench.base.files import write_json, write_text
-    from spsbench.cli.progress import watching
+    from spsbench.base import write_json, write_text
+    from spsbench.cli import watching
     from spsbench.parts.whatif.simulate.study import prepare, study
     from spsbench.parts.whatif.simulate.summary import facts, page, plates, screen
-    from spsbench.report.figures.style import save
+    from spsbench.report import save
 
     pairs = prepare(question)
     folder = _folder(params["out"])
@@ -166,7 +161,7 @@ def simulate_loops(params: Mapping[str, Any]) -> None:
 
 def _folder(out: Path | None) -> Path | None:
     """The folder, made before anything is simulated."""
-    from spsbench.base.files import unwritable
+    from spsbench.base import unwritable
 
     if out is None:
         return None
@@ -272,8 +267,8 @@ def _classes(text: str | None, source: Source, vocabulary: int) -> tuple[int, ..
 
 
 def _rule(params: Mapping[str, Any]) -> Spec:
-    from spsbench.base.records import Spec
-    from spsbench.drafters.registry import rule_kind
+    from spsbench.base import Spec
+    from spsbench.drafters import rule_kind
 
     text, fault = params["rule"], params["fault"]
     usual = MODIFIED_REJECTION if fault or params["tree"] in (None, CHAIN) else TREE_RULE
@@ -299,9 +294,8 @@ _SIBLINGS: tuple[Siblings, ...] = ("without", "independent", "top")
 
 def _tree(params: Mapping[str, Any], rule: Spec, support: int) -> tuple[Shape | None, Siblings]:
     """The shape of drafts, None for chains, and how siblings of ``support`` possible tokens are chosen."""
-    from spsbench.base.axes import K_SEQ
-    from spsbench.drafters.registry import rule_kind
-    from spsbench.drafters.shape import Shape, shape_of
+    from spsbench.base import K_SEQ
+    from spsbench.drafters import Shape, rule_kind, shape_of
 
     flag, chosen, fault = "--tree", params["siblings"], params["fault"]
     shape = shape_of(params["tree"] or CHAIN, flag)

@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base.errors import UsageError
-from spsbench.cli.values import sampling, seconds, specs, threads
-from spsbench.config.together import refuse_together
+from spsbench.base import UsageError
+from spsbench.cli import sampling, seconds, specs, threads
+from spsbench.config import refuse_together
 
 if TYPE_CHECKING:
-    from spsbench.base.records import Spec
-    from spsbench.models.pair import Pair
+    from spsbench.base import Spec
+    from spsbench.models import Pair
     from spsbench.parts.whatif.replay.study import Sought
     from spsbench.parts.whatif.replay.texts import Written
     from spsbench.parts.whatif.replay.times import Calibration
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def written_of(source: Path, params: Mapping[str, Any], drafters: Sequence[Spec]) -> Written:
     """The texts of a run, or of a file."""
     from spsbench.config import resolve
-    from spsbench.models.pair import find_pair
+    from spsbench.models import find_pair
     from spsbench.parts.whatif.replay.texts import texts_in, texts_of
-    from spsbench.runner.foreign_texts import Reader
+    from spsbench.runner import Reader
 
     if source.is_file():
         refuse_together("replay", {**params, "texts": source})
@@ -42,11 +42,8 @@ def written_of(source: Path, params: Mapping[str, Any], drafters: Sequence[Spec]
 
 def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pair]]:
     """The target with each draft that is named, or with the run's own; of one draft the name is empty."""
-    from spsbench.config import ModelRef
-    from spsbench.config.files import with_draft
-    from spsbench.models.device import resolve_device
-    from spsbench.models.pair import find_pair, load_pair, pair_backend
-    from spsbench.models.placement import Placement
+    from spsbench.config import ModelRef, with_draft
+    from spsbench.models import Placement, find_pair, load_pair, pair_backend, resolve_device
 
     config, named = written.config, params["draft"] or ()
     drafts = {id: ModelRef(id=id, revision=params["draft_revision"]) for id in named}
@@ -99,8 +96,8 @@ def replayed_rules(text: str | None, *, under_policies: bool, trees: bool) -> tu
 
     Only those whose law over a text is known; where none is named of one or the other, its usual rule.
     """
-    from spsbench.base.axes import BLOCK, MODIFIED_REJECTION, TREE_RULE
-    from spsbench.drafters.registry import rule_kind
+    from spsbench.base import BLOCK, MODIFIED_REJECTION, TREE_RULE
+    from spsbench.drafters import rule_kind
     from spsbench.parts.whatif.replay.trees import TREE_RULES
 
     of_chains = MODIFIED_REJECTION, BLOCK

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
 
-from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.store.foreign import documents
+from spsbench.base import UnavailableError, UsageError
+from spsbench.store import documents
 
 _KNOWN = ("llama", "mistral", "phi3", "qwen2", "qwen3")
 _BYTES = 2

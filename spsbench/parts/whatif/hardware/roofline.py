@@ -14,7 +14,7 @@ import numpy.typing as npt
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from spsbench.base.records import Interval
+from spsbench.base import Interval
 from spsbench.parts.whatif.hardware.decoder import Decoder
 
 Floats = npt.NDArray[np.float64]

@@ -10,9 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from spsbench.base.axes import OPENAI
-from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.base.protocol import Ask, Described, PeerError, PeerGone
+from spsbench.base import OPENAI, Ask, Described, PeerError, PeerGone, UnavailableError, UsageError
 from spsbench.parts.external.dialects import CHAT_ALONE, Texts
 from spsbench.parts.external.registry import server_address
 from spsbench.parts.external.server import Server, first_token

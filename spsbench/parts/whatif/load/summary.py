@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from spsbench.base.records import Interval
+from spsbench.base import Interval
 from spsbench.parts.external.dialects import CHAT_ALONE
 from spsbench.parts.whatif.load.measure import Loaded, Wave
-from spsbench.report.tables import Heading, Table, left, right
-from spsbench.report.wording import NOTHING, escape, interval, milliseconds, percent
-from spsbench.stats.bootstrap import Floats, finite, plain, pooled_interval, pooled_ratio
-from spsbench.stats.surface import pays_up_to as crossed
+from spsbench.report import NOTHING, Heading, Table, escape, interval, left, milliseconds, percent, right
+from spsbench.stats import Floats, finite, plain, pooled_interval, pooled_ratio
+from spsbench.stats import pays_up_to as crossed
 
 FORMAT = 1
 PLAIN, SPECULATING = 0, 1

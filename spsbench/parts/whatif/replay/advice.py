@@ -15,12 +15,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from spsbench.base.axes import BLOCK, MODIFIED_REJECTION
-from spsbench.base.environment import taken, taken_since
-from spsbench.base.errors import UsageError
-from spsbench.base.records import Arm, Interval, Sample, Spec
-from spsbench.drafters.forced import Forced
-from spsbench.drafters.registry import DRAFT, drafter_kind
+from spsbench.base import (
+    BLOCK,
+    MODIFIED_REJECTION,
+    Arm,
+    Interval,
+    Sample,
+    Spec,
+    UsageError,
+    taken,
+    taken_since,
+)
+from spsbench.drafters import DRAFT, Forced, drafter_kind
 from spsbench.parts.whatif.replay import MEAN
 from spsbench.parts.whatif.replay.prediction import Even, Timed, faster
 from spsbench.parts.whatif.replay.reading import Replayed, TextReader
@@ -28,16 +34,9 @@ from spsbench.parts.whatif.replay.study import Found, Sought, Study, given_by, s
 from spsbench.parts.whatif.replay.texts import TargetText, Written
 from spsbench.parts.whatif.replay.times import LEAST_ROUNDS, Part, Round, StepTimes, time_round
 from spsbench.parts.whatif.replay.trees import tree_of
-from spsbench.runner.plan import Plan, Watcher
-from spsbench.runner.stopping import Reason, StoppingRule
-from spsbench.stats.conditions import percent
-from spsbench.stats.predict import FEWEST_PROMPTS
-from spsbench.stats.predict.verdict import halves
-from spsbench.stats.speedup import hidden
-from spsbench.store import RunStore
-from spsbench.store.journal import Journal
-from spsbench.store.summary_types import RatioInterval
-from spsbench.store.timings import CLEAN, least_disturbed
+from spsbench.runner import Plan, Reason, StoppingRule, Watcher
+from spsbench.stats import FEWEST_PROMPTS, halves, hidden, percent
+from spsbench.store import CLEAN, Journal, RatioInterval, RunStore, least_disturbed
 
 FILE = "advice.jsonl"
 _READ = "ratios"

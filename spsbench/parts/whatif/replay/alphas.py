@@ -16,20 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.base.axes import EAGER
-from spsbench.base.records import Arm, Generation, Interval, Request, SamplingParams, Spec
+from spsbench.base import EAGER, Arm, Generation, Interval, Request, SamplingParams, Spec
 from spsbench.config import NGRAMS
-from spsbench.decode.protocols import Drafter
-from spsbench.drafters.registry import Context, build_drafter
-from spsbench.engines.local import Engine
-from spsbench.engines.rescore import teacher_force
-from spsbench.law.text_loops import Floats
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.pair import Pair
+from spsbench.decode import Drafter
+from spsbench.drafters import Context, build_drafter
+from spsbench.engines import Engine, teacher_force
+from spsbench.law import Floats
+from spsbench.models import CausalLM, Pair
 from spsbench.parts.whatif.bench.forced import in_turns
 from spsbench.parts.whatif.replay.texts import TargetText
-from spsbench.runner.engines import EngineFactory
-from spsbench.stats.bootstrap import pooled_ratio
+from spsbench.runner import EngineFactory
+from spsbench.stats import pooled_ratio
 
 UNIGRAM, BIGRAM = NGRAMS
 FOLDS = 10

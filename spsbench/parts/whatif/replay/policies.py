@@ -7,13 +7,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spsbench.base.axes import FIXED, MODIFIED_REJECTION
-from spsbench.base.errors import UsageError
-from spsbench.base.records import Interval, Spec
-from spsbench.drafters.policy import Momentum
-from spsbench.drafters.registry import DRAFTERS, POLICIES, build_policy, drafter_kind, policy_kind
-from spsbench.drafters.stopping import ENTROPY, STOP_BELOW, DraftedText, StopReader, StopRule
-from spsbench.law.text_loops import (
+from spsbench.base import FIXED, MODIFIED_REJECTION, Interval, Spec, UsageError
+from spsbench.drafters import (
+    DRAFTERS,
+    ENTROPY,
+    POLICIES,
+    STOP_BELOW,
+    DraftedText,
+    Momentum,
+    StopReader,
+    StopRule,
+    build_policy,
+    drafter_kind,
+    policy_kind,
+)
+from spsbench.law import (
     DraftedLoops,
     Floats,
     drafted_loops,
@@ -27,8 +35,7 @@ from spsbench.parts.whatif.replay.prediction import Predicted, Timed, Work, draf
 from spsbench.parts.whatif.replay.study import Study
 from spsbench.parts.whatif.replay.texts import Ran, TargetText
 from spsbench.parts.whatif.replay.times import COLD, LoopCosts, loop_costs
-from spsbench.stats.predict import FEWEST_PROMPTS
-from spsbench.stats.predict.verdict import halves
+from spsbench.stats import FEWEST_PROMPTS, halves
 
 MOMENTUM = "momentum"
 _FLAG = "--policy"

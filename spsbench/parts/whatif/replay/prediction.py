@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from spsbench.base.axes import MODIFIED_REJECTION
-from spsbench.base.records import Interval, Spec
-from spsbench.law.text_loops import DraftedLoops, Floats, TextLoops
+from spsbench.base import MODIFIED_REJECTION, Interval, Spec
+from spsbench.law import DraftedLoops, Floats, TextLoops
 from spsbench.parts.whatif.replay.texts import TargetText
 from spsbench.parts.whatif.replay.times import COLD, PROMPTS, LoopCosts, LoopTimes, resampled
-from spsbench.stats.bootstrap import LEVEL, pooled_ratio
-from spsbench.stats.predict.whatif import alpha_needed, c_allowed
+from spsbench.stats import LEVEL, alpha_needed, c_allowed, pooled_ratio
 
 
 @dataclass(frozen=True, slots=True)

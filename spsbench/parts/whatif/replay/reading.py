@@ -10,28 +10,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spsbench.base.axes import BLOCK, MODIFIED_REJECTION
-from spsbench.base.errors import UsageError
-from spsbench.base.records import SamplingParams, Spec
-from spsbench.decode import rows
-from spsbench.decode.protocols import Drafter
-from spsbench.decode.rejection import Draft
-from spsbench.decode.rows import HostRow
-from spsbench.drafters.forced import Forced, ForcedText, Integers, StatesUpTo, forced
-from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.registry import HIDDEN, Context, build_drafter, drafter_kind, parts_of
-from spsbench.drafters.stopping import StopReader
-from spsbench.drafters.tree import untruncated
-from spsbench.drafters.union import UnionDrafter, united
-from spsbench.engines.rescore import own_entries, teacher_force
-from spsbench.law.siblings import by_depth, drawn_siblings, top_siblings
-from spsbench.law.text_loops import Floats, TextLoops, loops_over, stopped
-from spsbench.models.causal_lm import CausalLM
-from spsbench.models.pair import Pair
+from spsbench.base import BLOCK, MODIFIED_REJECTION, SamplingParams, Spec, UsageError
+from spsbench.decode import Draft, Drafter, HostRow, rows
+from spsbench.drafters import (
+    HIDDEN,
+    Context,
+    Forced,
+    ForcedText,
+    Integers,
+    ModelDrafter,
+    StatesUpTo,
+    StopReader,
+    UnionDrafter,
+    build_drafter,
+    drafter_kind,
+    forced_drafts,
+    parts_of,
+    united,
+    untruncated,
+)
+from spsbench.engines import own_entries, teacher_force
+from spsbench.law import Floats, TextLoops, by_depth, drawn_siblings, loops_over, stopped, top_siblings
+from spsbench.models import CausalLM, Pair
 from spsbench.parts.whatif.replay.texts import TargetText
 from spsbench.parts.whatif.replay.trees import INDEPENDENT, TOP, Tree, tree_of
-from spsbench.runner.foreign_texts import Audit, Foreign
-from spsbench.stats.losslessness import ALARM
+from spsbench.runner import Audit, Foreign
+from spsbench.stats import ALARM
 
 
 def model_bytes(model: CausalLM, tokens: int) -> int:
@@ -185,7 +189,7 @@ class TextReader:
         for spec in parts:
             drafter, reader = self.drafters[spec], self._readers.get(spec)
             if reader is None:
-                yield spec, forced(drafter, given, self._k, str(spec))
+                yield spec, forced_drafts(drafter, given, self._k, str(spec))
             else:
                 assert isinstance(drafter, ModelDrafter), "its rows are not known"
                 yield spec, reader.forced(drafter, given, reading.q, self._k)

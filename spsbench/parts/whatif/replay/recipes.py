@@ -11,12 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spsbench.base.axes import BLOCK, MODIFIED_REJECTION
-from spsbench.base.errors import UnavailableError
-from spsbench.base.records import SamplingParams
-from spsbench.drafters.registry import drafter_kind
+from spsbench.base import BLOCK, MODIFIED_REJECTION, SamplingParams, UnavailableError
+from spsbench.drafters import drafter_kind
 from spsbench.parts.whatif.replay.study import Found
-from spsbench.store.foreign import documents
+from spsbench.store import documents
 
 Schedule = Sequence[tuple[int, int, int]]
 """(first batch size, last, K); K is 0 where speculation does not pay."""

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from spsbench.base.axes import EAGER, FIXED, MODIFIED_REJECTION
-from spsbench.base.records import Arm, Generation, Request, Spec
-from spsbench.drafters.registry import DRAFT, drafter_kind
-from spsbench.engines.local import Engine
-from spsbench.engines.rescore import teacher_force
-from spsbench.models.pair import Pair
+from spsbench.base import EAGER, FIXED, MODIFIED_REJECTION, Arm, Generation, Request, Spec
+from spsbench.drafters import DRAFT, drafter_kind
+from spsbench.engines import Engine, teacher_force
+from spsbench.models import Pair
 from spsbench.parts.whatif.bench.forwards import budgeted_rounds
 from spsbench.parts.whatif.replay.prediction import (
     Cell,
@@ -38,7 +36,7 @@ from spsbench.parts.whatif.replay.times import (
     time_round,
 )
 from spsbench.parts.whatif.replay.trees import Tree, tree_of
-from spsbench.runner.engines import EngineFactory
+from spsbench.runner import EngineFactory
 
 DrafterPolicy = tuple[Spec, Spec]
 

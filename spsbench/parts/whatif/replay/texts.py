@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spsbench.base.axes import EAGER, is_beam
-from spsbench.base.errors import UsageError
-from spsbench.base.records import SamplingParams
+from spsbench.base import EAGER, SamplingParams, UsageError, is_beam
 from spsbench.config import RunConfig, resolve
-from spsbench.runner.foreign_texts import Reader
+from spsbench.runner import Reader
 from spsbench.store import RunStore, read_frames
 
 FEWEST_TOKENS = 200

@@ -16,22 +16,24 @@ import torch
 from pydantic import BaseModel, Field, ValidationError
 from torch import Tensor
 
-from spsbench.base.axes import MODIFIED_REJECTION
-from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.base.records import Generation, Request, SamplingParams, Spec
-from spsbench.decode.algorithms import ars, sps
-from spsbench.decode.clock import Stopwatch, SystemClock, device_now
-from spsbench.decode.protocols import Drafter
-from spsbench.decode.rejection import Draft
-from spsbench.decode.sampling import UniformStream
-from spsbench.drafters.registry import DRAFT, build_rule, drafter_kind
-from spsbench.engines.local import Engine
-from spsbench.law.text_loops import Floats
+from spsbench.base import (
+    MODIFIED_REJECTION,
+    Generation,
+    Request,
+    SamplingParams,
+    Spec,
+    UnavailableError,
+    UsageError,
+)
+from spsbench.decode import Draft, Drafter, Stopwatch, SystemClock, UniformStream, ars, device_now, sps
+from spsbench.drafters import DRAFT, build_rule, drafter_kind
+from spsbench.engines import Engine
+from spsbench.law import Floats
 from spsbench.parts.whatif.bench.forwards import budgeted_rounds
 from spsbench.parts.whatif.replay.reading import TextReader
 from spsbench.parts.whatif.replay.texts import TargetText
 from spsbench.parts.whatif.replay.trees import Tree
-from spsbench.stats.bootstrap import RESAMPLES, SEED
+from spsbench.stats import RESAMPLES, SEED
 
 Cell = TypeVar("Cell", bound=Hashable)
 

@@ -7,11 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
 
-from spsbench.base.axes import ONE_HOT, RECURSIVE
-from spsbench.base.errors import UsageError
-from spsbench.base.records import Spec
-from spsbench.drafters.registry import SIBLINGS, TREE, shape_in
-from spsbench.drafters.shape import Shape, shape_of
+from spsbench.base import ONE_HOT, RECURSIVE, Spec, UsageError
+from spsbench.drafters import SIBLINGS, TREE, Shape, shape_in, shape_of
 
 WITHOUT, INDEPENDENT, TOP = SIBLINGS
 _USUAL = {ONE_HOT: TOP, "sample-and-compare": TOP, "traversal": TOP, RECURSIVE: WITHOUT}

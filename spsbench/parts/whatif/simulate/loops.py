@@ -16,38 +16,43 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from spsbench.base.axes import MODIFIED_REJECTION
-from spsbench.base.records import Interval, SamplingParams, Spec
-from spsbench.decode.algorithms import start, start_tree
-from spsbench.decode.beam import Node
-from spsbench.decode.clock import FakeClock, Stopwatch
-from spsbench.decode.protocols import Drafter
-from spsbench.decode.rejection import Accept
-from spsbench.decode.sampling import UniformStream
-from spsbench.decode.stopping import StopRule
-from spsbench.drafters.model import ModelDrafter
-from spsbench.drafters.registry import build_rule
-from spsbench.drafters.shape import Shape
-from spsbench.drafters.tree import ModelTreeDrafter, Siblings
-from spsbench.law.enumeration import (
+from spsbench.base import MODIFIED_REJECTION, Interval, SamplingParams, Spec
+from spsbench.decode import (
+    Accept,
+    Drafter,
+    FakeClock,
+    Node,
+    StopRule,
+    Stopwatch,
+    UniformStream,
+    start,
+    start_tree,
+)
+from spsbench.drafters import ModelDrafter, ModelTreeDrafter, Shape, Siblings, build_rule
+from spsbench.law import (
     Scene,
     TableModel,
     TableTree,
     law_of_drafts,
     law_of_loop,
+    most_tokens,
+    sums_of,
     target_law,
     worst_difference,
 )
-from spsbench.law.evidence import evidence
-from spsbench.law.optimum import most_tokens
 from spsbench.parts.verify.tree_faults import FAULTS
 from spsbench.parts.whatif.bench.forced import NullDecoder
 from spsbench.parts.whatif.simulate.tables import Contexts, Floats, Integers, Tables, in_the_long_run
-from spsbench.stats.acceptance import acceptance
-from spsbench.stats.bootstrap import pooled_ratio
-from spsbench.stats.evidence_stats import FALSE_ALARM, g_statistic, survival
-from spsbench.stats.losslessness import ALARM, evidence_of
-from spsbench.store.summary_types import Acceptance, Evidence
+from spsbench.stats import (
+    ALARM,
+    FALSE_ALARM,
+    acceptance_by_name,
+    evidence_of,
+    g_statistic,
+    pooled_ratio,
+    survival,
+)
+from spsbench.store import Acceptance, Evidence
 
 SEQUENCE = 128
 """Tokens of a simulated sequence: those of Figure 1 in Chen et al. 2023."""
@@ -236,7 +241,7 @@ def simulate(
     by_sequence = table.groupby("example_id", sort=True)["accepted"]
     counts = np.asarray(by_sequence.size(), dtype=np.float64)
     lengths = counts + np.asarray(by_sequence.sum(), dtype=np.float64)
-    found = acceptance(table, k)
+    found = acceptance_by_name(table, k)
     assert found is not None
     return Simulated(k, tuple(texts), len(table), pooled_ratio(lengths, counts), counts, found)
 
@@ -327,7 +332,7 @@ def _evidence(tables: Tables, texts: Sequence[Text], paths: Sequence[Integers], 
     for text, path in zip(texts, paths, strict=True):
         tokens, rows = torch.tensor(text.tokens), torch.from_numpy(path)
         drawn = torch.rand(len(tokens), generator=generator)
-        sums.append(evidence(tokens, target[rows], draft[rows], drawn))
+        sums.append(sums_of(tokens, target[rows], draft[rows], drawn))
     samples = pd.DataFrame(
         {
             "example_id": range(len(texts)),

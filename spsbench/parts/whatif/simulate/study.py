@@ -10,12 +10,10 @@ from typing import Literal
 import numpy as np
 import torch
 
-from spsbench.base.axes import MODIFIED_REJECTION
-from spsbench.base.errors import UsageError
-from spsbench.base.records import Interval, SamplingParams
-from spsbench.decode.rejection import Draft
-from spsbench.drafters.registry import build_rule
-from spsbench.law.theory import expected_tokens, loop_operations, minimum_gain, operations_factor
+from spsbench.base import MODIFIED_REJECTION, Interval, SamplingParams, UsageError
+from spsbench.decode import Draft
+from spsbench.drafters import build_rule
+from spsbench.law import expected_tokens, loop_operations, minimum_gain, operations_factor
 from spsbench.parts.whatif.simulate.loops import (
     SEQUENCE,
     Exact,
@@ -27,8 +25,7 @@ from spsbench.parts.whatif.simulate.loops import (
     simulate,
 )
 from spsbench.parts.whatif.simulate.tables import Chain, Language, Source, Tables
-from spsbench.stats.evidence_stats import survival
-from spsbench.stats.predict.whatif import WhatIf
+from spsbench.stats import WhatIf, survival
 
 Reason = Literal["noise", "alpha varies", "unexplained", "-"]
 

@@ -10,15 +10,12 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from spsbench.drafters.registry import rule_kind
-from spsbench.law.enumeration import EXACT
+from spsbench.drafters import rule_kind
+from spsbench.law import EXACT
 from spsbench.parts.whatif.simulate.loops import PAPERS_RULE, SEQUENCE, LawCheck
 from spsbench.parts.whatif.simulate.study import Point, Question, World
-from spsbench.report.figures import style
-from spsbench.report.figures.style import Drawing, Plate, printed
-from spsbench.report.tables import Table, right
-from spsbench.report.wording import NOTHING, escape, interval, number
-from spsbench.stats.bootstrap import plain
+from spsbench.report import NOTHING, Drawing, Plate, Table, escape, interval, number, printed, right, style
+from spsbench.stats import plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,8 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from spsbench.base.errors import UsageError
-from spsbench.base.records import SamplingParams
+from spsbench.base import SamplingParams, UsageError
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -74,7 +73,7 @@ class Tables:
         """Both under temperature, top-k and nucleus, as a loop warps their logits."""
         import torch  # what is refused must not wait for it
 
-        from spsbench.decode.sampling import warp
+        from spsbench.decode import warp
 
         target, draft = (
             np.asarray(warp(torch.from_numpy(rows).log(), sampling).numpy())

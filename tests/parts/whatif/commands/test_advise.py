@@ -98,7 +98,7 @@ def test_what_was_read_and_timed_is_kept_and_each_row_is_read_once(
             raise KeyboardInterrupt
         return time_round(*arguments)
 
-    monkeypatch.setattr(readers, "forced", reading)
+    monkeypatch.setattr(readers, "forced_drafts", reading)
     monkeypatch.setattr(advice, "time_round", timing)
     asked = (*BRIEF, "--k", "2", "--drafter", "lookup,model,union:of=lookup+model", "--no-check", "--json")
     command = ("advise", "xsum", *SHORT, *asked, *ONE, "--out", tmp_path / "advice")

@@ -1,0 +1,35 @@
+"""The run directory: everything a run leaves behind, appended as it goes; no other room writes its files."""
+
+from spsbench.store.foreign import Counts as Counts
+from spsbench.store.foreign import Found as Found
+from spsbench.store.foreign import Places as Places
+from spsbench.store.foreign import documents as documents
+from spsbench.store.foreign import read as read
+from spsbench.store.foreign import recognised as recognised
+from spsbench.store.journal import Journal as Journal
+from spsbench.store.opening import CONFIG_FILE as CONFIG_FILE
+from spsbench.store.opening import RUN_FILE as RUN_FILE
+from spsbench.store.opening import differences as differences
+from spsbench.store.opening import fresh_directory as fresh_directory
+from spsbench.store.opening import latest as latest
+from spsbench.store.opening import read_run as read_run
+from spsbench.store.opening import read_summary as read_summary
+from spsbench.store.opening import write_summary as write_summary
+from spsbench.store.run import RunStore as RunStore
+from spsbench.store.run import read_frames as read_frames
+from spsbench.store.summary_types import Acceptance as Acceptance
+from spsbench.store.summary_types import ArmPrediction as ArmPrediction
+from spsbench.store.summary_types import ArmRow as ArmRow
+from spsbench.store.summary_types import EngineAuditRow as EngineAuditRow
+from spsbench.store.summary_types import Estimate as Estimate
+from spsbench.store.summary_types import Evidence as Evidence
+from spsbench.store.summary_types import LocatedFacts as LocatedFacts
+from spsbench.store.summary_types import MeanSd as MeanSd
+from spsbench.store.summary_types import RatioInterval as RatioInterval
+from spsbench.store.summary_types import ReproFacts as ReproFacts
+from spsbench.store.summary_types import RoundingFacts as RoundingFacts
+from spsbench.store.summary_types import Summary as Summary
+from spsbench.store.tables import Frames as Frames
+from spsbench.store.timings import CLEAN as CLEAN
+from spsbench.store.timings import Key as Key
+from spsbench.store.timings import least_disturbed as least_disturbed
