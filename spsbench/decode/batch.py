@@ -8,6 +8,7 @@ rounding of a forward of more rows.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -83,9 +84,11 @@ class Batch(ABC):
         size: B.
         live: the rows that have a sequence, by their numbers from 0.
         shared: phases that cost the same, however many rows are live.
+        most_open: a sequence's loops after which the rows of its oldest one are overwritten.
     """
 
     shared: tuple[Phase, ...] = ("draft", "verify")
+    most_open: float = math.inf
 
     def __init__(self, target: BatchModel, sampling: SamplingParams) -> None:
         self.target, self.sampling = target, sampling

@@ -310,8 +310,8 @@ def as_in_a_loop(probs: Tensor) -> Rows:
 
 
 def on_host(rows: Rows) -> HostRows:
-    """Rows on the host, whatever device has them."""
-    return rows if isinstance(rows, HostRows) else HostRows.of(rows.dense())
+    """Rows on the host, whatever device has them; of a tensor a copy, for graphs write to theirs again."""
+    return rows if isinstance(rows, HostRows) else HostRows.of(rows.dense().to("cpu", copy=True))
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

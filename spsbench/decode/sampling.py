@@ -208,6 +208,11 @@ _BLOCK = 1024
 _BLOCKS = 16
 
 
+def loops_ahead(n: int) -> int:
+    """Of how many loops of n numbers each ``UniformStream.ahead`` has the numbers."""
+    return _BLOCKS * (_BLOCK // n)
+
+
 class Uniforms(Protocol):
     """A stream of uniform numbers in [0, 1).
 
@@ -250,6 +255,19 @@ class UniformStream:
             self._block, self._used = self._next(n), 0
         self._used += n
         return self._block.narrow(0, self._used - n, n)
+
+    def ahead(self, n: int) -> Tensor:
+        """[loops_ahead(n), n] what as many calls would give, for a device that takes a loop's row by itself.
+
+        Calls and ``ahead`` do not mix.
+        """
+        assert n <= _BLOCK, f"{n} numbers a loop"
+        if not self._ahead:
+            self._draw_ahead()
+        used = _BLOCK // n * n  # a loop's numbers are of one block
+        blocks = torch.stack([block.narrow(0, 0, used) for block in self._ahead])
+        self._ahead.clear()
+        return blocks.view(-1, n)
 
     def _next(self, n: int) -> Tensor:
         """A block of at least n numbers."""

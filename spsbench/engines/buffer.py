@@ -301,6 +301,7 @@ class LoopBuffer:
         end_ids: tokens that end the output whatever comes before them.
         most_bytes: rows that take more than this should be flushed. No more of them are made into tensors
             at a time either, and no more are kept until the output is read again.
+        most_loops: after so many they must be flushed, see ``Batch.most_open``.
         derivation: how decisions are derived again; None if they are not, and no rows are kept.
     """
 
@@ -313,6 +314,7 @@ class LoopBuffer:
         expected: Expected = expected_acceptance,
         end_ids: Collection[int] = (),
         most_bytes: int = MOST_BYTES,
+        most_loops: float = math.inf,
         derivation: Derivation | None = None,
     ) -> None:
         self._expected, self._end_ids = expected, end_ids
@@ -323,14 +325,15 @@ class LoopBuffer:
         self.proposed: list[list[int]] = []
         self.kept_rows = None if derivation is None else KeptRows(most_bytes)
         self._derivation = derivation
-        self._phases, self._seed, self._most_bytes = phases, seed, most_bytes
+        self._phases, self._seed = phases, seed
+        self._most_bytes, self._most_loops = most_bytes, most_loops
         self._open: list[TruncatedLoop] = []
         self._open_bytes = 0
 
     @property
     def is_full(self) -> bool:
         """Whether the rows should be flushed now."""
-        return self._open_bytes > self._most_bytes
+        return self._open_bytes > self._most_bytes or len(self._open) >= self._most_loops
 
     def add(self, loop: TruncatedLoop) -> None:
         """Take the next loop of the sequence."""

@@ -1,8 +1,9 @@
 """Decoding by CUDA graphs: stages of fixed shape for B sequences, recorded once and launched as a whole.
 
 A small draft costs less on a GPU than the launches of its kernels. Here the host launches a stage as
-a whole and waits once a loop, for the tokens. The stages are plain functions over tensors that stay
-where they are; uncaptured they run on any device, where tests compare them with the eager engine.
+a whole, and nothing beside them, and waits once a loop, for the tokens. The stages are plain functions over
+tensors that stay where they are; uncaptured they run on any device, where tests compare them with the eager
+engine.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from spsbench.decode.batch import Batch, BatchRow
 from spsbench.decode.clock import Clock, Stopwatch
 from spsbench.decode.rejection import Draft, Verdict, accept_drafts
 from spsbench.decode.rows import TensorRows
-from spsbench.decode.sampling import Uniforms, UniformStream, draw, warp
+from spsbench.decode.sampling import Uniforms, UniformStream, draw, loops_ahead, warp
 from spsbench.decode.stopping import TextDecoder
+from spsbench.engines.buffer import MOST_BYTES
 from spsbench.engines.derivation import Derivation
 from spsbench.engines.local import LocalEngine
 from spsbench.models.batched import StaticLM
@@ -64,17 +66,37 @@ def uncaptured(stage: Stage) -> Stage:
     return stage
 
 
+class RowMemory:
+    """Memory for the rows of open loops, the same for arms that take turns; the largest should come first."""
+
+    def __init__(self) -> None:
+        self._held = torch.empty(0)
+
+    def ring(self, most: int, rows: Tensor) -> Tensor:
+        """[B, places, 2K+1, V] for up to ``most`` loops, each with rows like these [B, 2K+1, V]."""
+        size = min(most * rows.numel(), max(MOST_BYTES // rows.itemsize, rows.numel()))
+        if self._held.numel() < size or self._held.dtype != rows.dtype:
+            self._held = rows.new_empty(size)
+        places = size // rows.numel()
+        return self._held[: places * rows.numel()].view(len(rows), places, *rows.shape[1:])
+
+
 class StagedBatch(Batch):
     """B sequences by Algorithm 2 in three stages, draft, verify and accept, or by Algorithm 1 in one.
 
     The draft always reads the last two tokens of every row again, so that its shape does not depend on
     whether all were accepted; a loop costs K forwards of it as in the eager engine. What the stages share are
-    tensors on the device that keep their addresses.
+    tensors on the device that keep their addresses. By the number of the loop, which the device counts, they
+    take its uniform numbers and find the place of its rows in a ring.
+
+    Args:
+        memory: of the ring; its own unless given.
 
     Attributes:
         tokens: [B, slots] the sequences.
         lengths: [B] how long they are; 1 where there is none.
         u: [B, 2K+1] the loop's uniform numbers.
+        most_open: places of the ring; no sequence has more loops than slots.
     """
 
     target: StaticLM
@@ -88,6 +110,7 @@ class StagedBatch(Batch):
         sampling: SamplingParams,
         capture: Capture,
         accept: Callable[[Tensor, Tensor, Tensor, Tensor], Verdict] = accept_drafts,
+        memory: RowMemory | None = None,
     ) -> None:
         super().__init__(target, sampling)
         self.draft, self._k, self._rule = draft, 0 if draft is None else k, accept
@@ -95,6 +118,8 @@ class StagedBatch(Batch):
         self.tokens = torch.zeros(size, target.slots, dtype=torch.int64, device=device)
         self.lengths = torch.ones(size, dtype=torch.int64, device=device)
         self._lives = torch.zeros(size, dtype=torch.int64, device=device)  # 1 where a row has a sequence
+        self._done = torch.zeros(size, dtype=torch.int64, device=device)  # loops of every row's sequence
+        self._ahead = torch.zeros(size, loops_ahead(2 * k + 1), 2 * k + 1, device=device)
         self.u = torch.zeros(size, 2 * k + 1, device=device)
         self._offsets, self._numbers = torch.arange(k + 1, device=device), torch.arange(size, device=device)
         self._drafted = torch.zeros(size, k, dtype=torch.int64, device=device)
@@ -102,7 +127,11 @@ class StagedBatch(Batch):
         self._rows = torch.zeros(size, 2 * k + 1, width, dtype=target.wide, device=device)
         self._p, self._q = torch.split(self._rows, [k, k + 1], dim=1)
         self._answer = torch.zeros(size, k + 2, dtype=torch.int64, device=device)
-        self._none = torch.zeros(2 * k + 1, device=device)
+        self._open_rows = (memory or RowMemory()).ring(target.slots, self._rows)
+        self.most_open = places = self._open_rows.shape[1]
+        self._open_drafts = torch.zeros(size, places, k, dtype=torch.int64, device=device)
+        self._counted = [0] * size  # ``_done`` as the host knows it
+        self._given: dict[int, Tensor] = {}  # the numbers in ``_ahead``, for records: never overwritten
         accepting = capture(self._accept) if k else None
         self._stages = {span: self._captured(span, capture, accepting) for span in target.spans}
 
@@ -122,6 +151,16 @@ class StagedBatch(Batch):
         self.tokens[row, : len(prompt)] = torch.tensor(prompt, device=self.tokens.device)
         self.lengths[row] = len(prompt)
         self._lives[row] = 1
+        self._done[row].zero_()
+        self._counted[row] = 0
+        self._draw_ahead(row)
+
+    def _draw_ahead(self, row: int) -> None:
+        """Give the device the numbers of a row's next loops: one copy that waits, at K = 4 in 1,808 loops."""
+        uniforms = self.live[row].uniforms
+        assert isinstance(uniforms, UniformStream), "others do not know their next numbers"
+        self._given[row] = uniforms.ahead(self.u.shape[1])
+        self._ahead[row] = self._given[row]
 
     def _read(self, number: int, row: BatchRow) -> None:
         super()._read(number, row)
@@ -135,9 +174,10 @@ class StagedBatch(Batch):
 
     def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
         """One or three graphs, and one wait for the answer."""
-        live, width = self.live, self.u.shape[1]
-        drawn = [live[row].uniforms(width) if row in live else self._none for row in range(self.size)]
-        torch.stack(drawn, out=self.u)
+        live, ahead = sorted(self.live), self._ahead.shape[1]
+        for number in live:
+            if self._counted[number] and self._counted[number] % ahead == 0:
+                self._draw_ahead(number)
         stages = self.stages()
         watch.lap("other")
         if self._k:
@@ -150,27 +190,41 @@ class StagedBatch(Batch):
         else:
             stages[0]()
             watch.lap("verify")
-        # Copies: the next loop writes to the same places. Launched before the wait, while the device works.
-        rows, answer = self._rows.clone(), self._answer.clone()
-        answers = answer.tolist()
+        answers = self._answer.tolist()
         watch.lap("sample")
         found = {}
-        for number, row in sorted(live.items()):
+        for number in live:
             *own, token, accepted = answers[number]
-            p, q = torch.split(rows[number], [self._k, self._k + 1])
-            draft = Draft(answer[number, : self._k], p) if self._k else None
+            done = self._counted[number]
+            self._counted[number] += 1
+            place = done % self._open_rows.shape[1]
+            p, q = torch.split(self._open_rows[number, place], [self._k, self._k + 1])
+            draft = Draft(self._open_drafts[number, place], p) if self._k else None
             new = [*own[:accepted], token]
-            row.tokens += new
-            found[number] = DecodedLoop(new, accepted, TensorRows(q), draft, drawn[number])
+            self.live[number].tokens += new
+            u = self._given[number][done % ahead]
+            found[number] = DecodedLoop(new, accepted, TensorRows(q), draft, u)
         return found
 
+    def _take_numbers(self) -> None:
+        self.u.copy_(self._ahead[self._numbers, self._done % self._ahead.shape[1]])
+
+    def _keep(self) -> None:
+        """Copy the loop's rows to its place in the ring, and count it."""
+        place = self._done % self._open_rows.shape[1]
+        self._open_rows[self._numbers, place] = self._rows
+        self._open_drafts[self._numbers, place] = self._drafted
+        self._done += self._lives
+
     def _step(self, span: int) -> None:
+        self._take_numbers()
         self._score(span)
         self._accept()
 
     def _propose(self, span: int) -> None:
         """K tokens after every row, each drawn from the row of probabilities that is kept of it."""
         assert self.draft is not None
+        self._take_numbers()
         # Of a sequence of one token there are no last two: then the second one is junk after it.
         first = (self.lengths - 2).clamp(min=0)
         tokens = self.tokens.gather(1, first.unsqueeze(1) + self._offsets[:2])
@@ -203,6 +257,7 @@ class StagedBatch(Batch):
         new = torch.where(self._offsets < accepted, longer, token)
         self.tokens.scatter_(1, self.lengths.unsqueeze(1) + self._offsets, new)
         self.lengths += self._lives * (verdict.accepted + 1)
+        self._keep()
 
 
 class GraphedEngine(LocalEngine):
@@ -214,7 +269,7 @@ class GraphedEngine(LocalEngine):
         self, batch: StagedBatch, decoder: TextDecoder, clock: Clock, *, derivation: Derivation | None = None
     ) -> None:
         super().__init__(decoder, batch.target.device, clock, derivation=derivation)
-        self.batch = batch
+        self.batch, self.most_open = batch, batch.most_open
 
     def start(self, request: Request) -> Loops:
         self.batch.begin(0, request.prompt_ids, UniformStream(request.seed, self._device))

@@ -80,7 +80,13 @@ def _sees_phases(device: torch.device) -> bool:
 
 
 class LocalEngine(ABC):
-    """Generates a sequence from an endless iterator of loops."""
+    """Generates a sequence from an endless iterator of loops.
+
+    Attributes:
+        most_open: see ``Batch.most_open``.
+    """
+
+    most_open: float = math.inf
 
     def __init__(
         self,
@@ -116,6 +122,7 @@ class LocalEngine(ABC):
             seed=request.seed,
             expected=expected_acceptance if self._rule is None else self._rule.expected,
             end_ids=stop.end_ids,
+            most_loops=self.most_open,
             derivation=self._derivation,
         )
         with torch.inference_mode():
@@ -288,6 +295,7 @@ class BatchedEngine:
                 expected=self._expected,
                 end_ids=stop.end_ids,
                 most_bytes=MOST_BYTES // self.size,
+                most_loops=self._batch.most_open,
                 derivation=self._derivation,
             )
             self._live[row] = _Sequence(place, stop, buffer, prefill_s, self._elapsed_s)

@@ -36,7 +36,7 @@ from spsbench.drafters.registry import (
     shape_in,
 )
 from spsbench.engines.arms import GRAPHED, is_peer, without_graphs
-from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs, StagedBatch
+from spsbench.engines.cuda_graph import Capture, CaptureFailed, GraphedEngine, Graphs, RowMemory, StagedBatch
 from spsbench.engines.derivation import Derivation, derivation_of
 from spsbench.engines.hf import ASSISTED, GENERATE, LOOKUP, HFGenerateEngine
 from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine, Engine, ThreadedEngine
@@ -192,6 +192,7 @@ class EngineFactory:
         self._references: dict[int, TorchLM] = {}
         self._trees: dict[int, BeamLM] = {}
         self._several: dict[tuple[int, int], BatchModel] = {}
+        self._open_rows = RowMemory()
         self._blocks = True
         self._keeping: CausalLM | None = None
         self.fallbacks: dict[str, str] = {}
@@ -286,12 +287,16 @@ class EngineFactory:
 
     def all(self, arms: Sequence[Arm]) -> dict[Arm, Engine]:
         self._blocks = any(arm.method == "sps" for arm in arms)
-        return {arm: self.build(arm) for arm in arms}
+        # Graphs with the largest rows first: the others have theirs in the same memory.
+        order = sorted(arms, key=lambda arm: -arm.batch * (2 * arm.k + 1) if arm.engine == GRAPHED else 0)
+        built = {arm: self.build(arm) for arm in order}
+        return {arm: built[arm] for arm in arms}
 
     def _graphed(self, arm: Arm, target: CausalLM, draft: CausalLM | None) -> Engine:
         capture = self._capture or self._graphs()
         drafting = None if draft is None else self._fixed(draft, arm.batch)
-        batch = StagedBatch(self._fixed(target, arm.batch), drafting, arm.k, arm.sampling, capture)
+        static, memory = self._fixed(target, arm.batch), self._open_rows
+        batch = StagedBatch(static, drafting, arm.k, arm.sampling, capture, memory=memory)
         tokenizer, clock = self._pair.tokenizer, self._clock
         if arm.batch == 1:
             return GraphedEngine(batch, tokenizer, clock, derivation=_derivation(arm))

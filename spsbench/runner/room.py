@@ -127,9 +127,15 @@ def room_of(
     row = source.vocab_size * _ROW_BYTES
     widest = max((2 * arm.k + 1 for arm in own), default=1)
     at_once = max((arm.batch for arm in own), default=1)
-    # On a CPU a row is as long as its nucleus until it is reduced.
-    kept = 0 if device.type == "cpu" else min(MOST_BYTES, at_once * max_new_tokens * widest * row)
+    # On a CPU a row is as long as its nucleus until it is reduced. Graphs have room for the rows of as many
+    # loops as slots from the beginning, and still while an output is read again.
+    graphed = any(arm.engine == GRAPHED for arm in own)
+    loop = at_once * widest * row
+    kept = 0
+    if device.type != "cpu":
+        kept = max(loop, min(MOST_BYTES, loop * (slots if graphed else max_new_tokens)))
+    held = kept if graphed else 0
     kept += _COPIES * min(PORTION_BYTES, max_new_tokens * row)
     read = _READ_COPIES * min(rows_at_a_time(source.vocab_size), max_new_tokens) * row
     forward = slots * forward_bytes_per_token(source.target.config, computed_width(source.target, dtypes[0]))
-    return Room(weights, columns * per_token, max(kept, read), forward, at_once, slots)
+    return Room(weights, columns * per_token, max(kept, held + read), forward, at_once, slots)

@@ -64,6 +64,15 @@ def test_an_accelerator_gets_the_numbers_of_the_host_before_the_first_loop(
     assert copies == [16, 16]
 
 
+@pytest.mark.parametrize("n", [1, 9, 342, 1024])
+def test_numbers_ahead_are_those_of_the_calls(n: int) -> None:
+    stream, ahead = UniformStream(7, CPU), UniformStream(7, CPU)
+    for _ in range(2):
+        numbers = ahead.ahead(n)
+        assert numbers.shape == (sampling.loops_ahead(n), n)
+        assert all(torch.equal(row, stream(n)) for row in numbers)
+
+
 def test_synthetic_chances_are_made_once() -> None:
     acceptance = SyntheticAcceptance([0.9, 0.5])
     u = torch.tensor([0.6, 0.6, 0.1, 0.2])

@@ -79,7 +79,7 @@ def test_the_eager_engine_waits_once_a_loop(k: int, sampling: SamplingParams) ->
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED, TOP_K], ids=["greedy", "nucleus", "top-k"])
 @pytest.mark.parametrize("k", [0, 1, 4])
 def test_a_graphed_loop_is_few_launches_and_one_wait(k: int, sampling: SamplingParams) -> None:
-    """Three graphs or one, and three kernels: the numbers go in, the rows and the answer are copied."""
+    """Three graphs or one, and nothing beside them."""
     expected = on_cpu(k, sampling)
     with emulated() as device, torch.inference_mode():
         fixed = [StaticLM(model, SLOTS, least_span=16) for model in pair()]
@@ -91,7 +91,7 @@ def test_a_graphed_loop_is_few_launches_and_one_wait(k: int, sampling: SamplingP
         assert waits(device) == [1] * LOOPS
         assert not up_bytes(device)
         launched = [device.counts.launched(f"loop {number}") for number in range(LOOPS)]
-        assert launched == [(3 if k else 1) + 3] * LOOPS
+        assert launched == [3 if k else 1] * LOOPS
         assert tokens[:NEW] == expected[: len(tokens)]
 
 

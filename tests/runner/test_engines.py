@@ -13,7 +13,7 @@ from spsbench.base.records import Arm, BeamParams, Request, SamplingParams
 from spsbench.config import resolve
 from spsbench.config.models import ONNXRUNTIME, TORCH
 from spsbench.decode.clock import FakeClock
-from spsbench.engines.cuda_graph import CaptureFailed, uncaptured
+from spsbench.engines.cuda_graph import CaptureFailed, GraphedEngine, uncaptured
 from spsbench.models import memory as weights
 from spsbench.models.pair import Pair, find_pair, load_pair
 from spsbench.runner.engines import NO_GRAPHS, EngineFactory, stock_roles
@@ -43,6 +43,9 @@ def test_graphed_arms_share_their_static_models(pair: Pair) -> None:
     engines = backends.all(ARMS)
     assert {engine.name for engine in engines.values()} == {"graphed"}
     assert len(captured) == 1 + 3 + 1
+    rows = [engine.batch._open_rows for engine in engines.values() if isinstance(engine, GraphedEngine)]
+    assert len(rows) == 3
+    assert len({own.untyped_storage().data_ptr() for own in rows}) == 1, "one memory, whichever comes first"
     assert not backends.fallbacks
     asked = Request(tuple(range(10, 30)), 24, (), GREEDY, seed=1, fixed_length=True)
     texts = [engines[arm].generate(asked).tokens for arm in ARMS]

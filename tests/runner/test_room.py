@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,6 +55,7 @@ def of(*arms: Arm, slots: int = 4096, tokens: int = 1024, device: torch.device =
     return room_of(arms, source_of(**more), ("auto", "auto"), device, "torch", slots, tokens)
 
 
+ROW = 151_936 * 4
 TARGET, DRAFT = (2 * layers * 8 * 128 * 2 for layers in (36, 28))
 
 
@@ -84,8 +86,13 @@ def test_rows_are_bounded_whatever_the_length() -> None:
     assert of(SPS, tokens=100_000).rows == MOST_BYTES + 5 * PORTION_BYTES
     assert of(SPS, tokens=100_000, device=CPU).rows == 5 * PORTION_BYTES, "as long as a nucleus"
     assert of(SPS, tokens=8, vocab_size=258).rows < 1 << 20
+    graphed = replace(SPS, engine="graphed")
+    assert of(graphed, tokens=8).rows == MOST_BYTES + 8 * 8 * ROW, (
+        "their place is there, and then they are read"
+    )
+    assert of(replace(graphed, batch=64), tokens=8).rows == 64 * 9 * ROW + 8 * 8 * ROW, "one loop at least"
     short = of(ARS, tokens=64, device=CPU)
-    assert short.rows == 8 * 64 * 151_936 * 4, "reading again takes more than the loops"
+    assert short.rows == 8 * 64 * ROW, "reading again takes more than the loops"
 
 
 def test_the_line_names_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
