@@ -11,7 +11,7 @@ from support.device import CUDA, emulated
 from support.fixed_shapes import CPU, PROMPTS, SAMPLED, SLOTS, Bytes, check_same, eager, request
 from support.tiny_models import make_pair
 
-from spsbench.base.records import Generation
+from spsbench.base.records import Generation, SamplingParams
 from spsbench.decode import sampling
 from spsbench.decode.clock import FakeClock
 from spsbench.engines import cuda_graph
@@ -36,10 +36,15 @@ def models() -> Models:
 
 
 def staged(
-    pair: Models, k: int, size: int = 1, capture: Capture = uncaptured, memory: RowMemory | None = None
+    pair: Models,
+    k: int,
+    size: int = 1,
+    capture: Capture = uncaptured,
+    memory: RowMemory | None = None,
+    law: SamplingParams = SAMPLED,
 ) -> StagedBatch:
     target, draft = (StaticLM(model, SLOTS, size) for model in pair)
-    return StagedBatch(target, draft if k else None, k, SAMPLED, capture, memory=memory)
+    return StagedBatch(target, draft if k else None, k, law, capture, memory=memory)
 
 
 def check_against_eager(batch: StagedBatch, k: int, device: torch.device = CPU) -> None:
@@ -79,8 +84,14 @@ def test_rows_are_flushed_before_their_place_is_taken_again(
 
 def test_one_sequence_is_flushed_in_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
     two_places(monkeypatch, 1, 4)
-    engine, asked = GraphedEngine(staged(models(), 4), Bytes(), FakeClock(0.001)), request(9, SAMPLED)
-    check_same(engine.generate(asked), eager(models(), 4).generate(asked))
+    engine = GraphedEngine(staged(models(), 4), Bytes(), FakeClock(0.001))
+    asked = request(9, SAMPLED, fixed_length=True)
+    expected = eager(models(), 4).generate(asked)
+    assert len(expected.loops or ()) > 4
+    check_same(engine.generate(asked), expected)
+    engine.most_open = math.inf
+    with pytest.raises(AssertionError):
+        check_same(engine.generate(asked), expected)
 
 
 @SIZES_AND_KS
@@ -104,18 +115,20 @@ def test_as_graphs_on_a_device(size: int, k: int, monkeypatch: pytest.MonkeyPatc
 
 
 def test_arms_that_take_turns_share_the_memory_and_leave_what_was_kept() -> None:
-    memory = RowMemory()
+    """Of rows that support the whole vocabulary: those of a nucleus are copied anyway."""
+    memory, law = RowMemory(), SamplingParams()
     engines = [
         GraphedEngine(
-            staged(models(), k, memory=memory), Bytes(), FakeClock(0.001), derivation=Derivation(k=k)
+            staged(models(), k, memory=memory, law=law), Bytes(), FakeClock(0.001), derivation=Derivation(k=k)
         )
         for k in (4, 0)
     ]
     assert len({engine.batch._open_rows.data_ptr() for engine in engines}) == 1
-    asked = request(9, SAMPLED, fixed_length=True)
+    asked = request(9, law, fixed_length=True)
     first = engines[0].generate(asked)
     kept = [rows.dense().clone() for rows in first.kept_rows.target]
-    for engine, k in zip((*engines, engines[0]), (4, 0, 4), strict=True):
+    for number, (engine, k) in enumerate(zip(engines, (4, 0), strict=True), start=1):
+        asked = request(9, law, number, fixed_length=True)
         check_same(engine.generate(asked), eager(models(), k).generate(asked))
     for rows, before in zip(first.kept_rows.target, kept, strict=True):
         assert torch.equal(rows.dense(), before)
