@@ -23,6 +23,7 @@ from benchmarks.pairs import build
 from spsbench.base.environment import describe_environment
 from spsbench.base.records import Generation, Request, SamplingParams
 from spsbench.decode.clock import SystemClock
+from spsbench.decode.rejection import accept_drafts
 from spsbench.engines.cuda_graph import StagedBatch
 from spsbench.engines.local import BatchedEngine, EagerEngine
 from spsbench.models.batched import StaticLM
@@ -102,8 +103,8 @@ def _engine(
 ) -> BatchedEngine:
     target, draft = models
     capture = _capture(device)
-    given = [accept_at] if forced else []
-    batch = StagedBatch(target, draft if k else None, k, sampling, capture, *given)
+    accept = accept_at if forced else accept_drafts
+    batch = StagedBatch(target, draft if k else None, k, sampling, capture, accept)
     return BatchedEngine(batch, NullDecoder(), device, SystemClock(), name="graphed")
 
 

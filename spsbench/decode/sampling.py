@@ -208,11 +208,6 @@ _BLOCK = 1024
 _BLOCKS = 16
 
 
-def loops_ahead(n: int) -> int:
-    """Of how many loops of n numbers each ``UniformStream.ahead`` has the numbers."""
-    return _BLOCKS * (_BLOCK // n)
-
-
 class Uniforms(Protocol):
     """A stream of uniform numbers in [0, 1).
 
@@ -255,6 +250,11 @@ class UniformStream:
             self._block, self._used = self._next(n), 0
         self._used += n
         return self._block.narrow(0, self._used - n, n)
+
+    @staticmethod
+    def loops_ahead(n: int) -> int:
+        """Of how many loops ``ahead`` has the numbers, n each."""
+        return _BLOCKS * (_BLOCK // n)
 
     def ahead(self, n: int) -> Tensor:
         """[loops_ahead(n), n] what as many calls would give, for a device that takes a loop's row by itself.

@@ -20,7 +20,7 @@ from spsbench.decode.batch import Batch, BatchRow
 from spsbench.decode.clock import Clock, Stopwatch
 from spsbench.decode.rejection import Draft, Verdict, accept_drafts
 from spsbench.decode.rows import TensorRows
-from spsbench.decode.sampling import Uniforms, UniformStream, draw, loops_ahead, warp
+from spsbench.decode.sampling import Uniforms, UniformStream, draw, warp
 from spsbench.decode.stopping import TextDecoder
 from spsbench.engines.buffer import MOST_BYTES
 from spsbench.engines.derivation import Derivation
@@ -119,7 +119,7 @@ class StagedBatch(Batch):
         self.lengths = torch.ones(size, dtype=torch.int64, device=device)
         self._lives = torch.zeros(size, dtype=torch.int64, device=device)  # 1 where a row has a sequence
         self._done = torch.zeros(size, dtype=torch.int64, device=device)  # loops of every row's sequence
-        self._ahead = torch.zeros(size, loops_ahead(2 * k + 1), 2 * k + 1, device=device)
+        self._ahead = torch.zeros(size, UniformStream.loops_ahead(2 * k + 1), 2 * k + 1, device=device)
         self.u = torch.zeros(size, 2 * k + 1, device=device)
         self._offsets, self._numbers = torch.arange(k + 1, device=device), torch.arange(size, device=device)
         self._drafted = torch.zeros(size, k, dtype=torch.int64, device=device)

@@ -69,7 +69,7 @@ def test_numbers_ahead_are_those_of_the_calls(n: int) -> None:
     stream, ahead = UniformStream(7, CPU), UniformStream(7, CPU)
     for _ in range(2):
         numbers = ahead.ahead(n)
-        assert numbers.shape == (sampling.loops_ahead(n), n)
+        assert numbers.shape == (ahead.loops_ahead(n), n)
         assert all(torch.equal(row, stream(n)) for row in numbers)
 
 
