@@ -21,7 +21,7 @@ from spsbench.decode import rows as loop_rows
 from spsbench.decode.processors import with_history
 from spsbench.engines.buffer import transform_numbers
 from spsbench.law.apart import rows_apart
-from spsbench.law.evidence import DECIDED, Sums, added, sums_of
+from spsbench.law.evidence import DECIDED, Sums, added, rows_in_chunk, sums_of
 from spsbench.law.rederive import own_law, rounding_slack
 from spsbench.models.causal_lm import CausalLM
 
@@ -72,10 +72,9 @@ ROWS = 64
 
 def rows_at_a_time(vocab_size: int) -> int:
     """How many positions are read at a time: more of a small vocabulary."""
-    return max(ROWS, _CHUNK_ELEMENTS // vocab_size)
+    return max(ROWS, rows_in_chunk(vocab_size))
 
 
-@torch.inference_mode()
 def readings(
     target: CausalLM,
     draft: CausalLM | None,
@@ -88,7 +87,8 @@ def readings(
     """As ``teacher_force``, ``rows`` positions at a time, each part with its first position in the text.
 
     The forwards are of the whole text. Their heads, whose rows would take gigabytes, are computed part by
-    part; a caller that lets go of a part before it takes the next one holds the rows of one.
+    part; a caller that lets go of a part before it takes the next one holds the rows of one. It is for the
+    caller to be in inference mode: torch's decorator of a generator would hold on to every part.
     """
     text = _Text(target, draft, prompt, tokens, sampling, draft_sampling or sampling, target.dtype)
     rows = rows or rows_at_a_time(target.vocab_size)
@@ -145,7 +145,7 @@ class _Text:
 
 def _warped(logits: Tensor, sampling: SamplingParams) -> Tensor:
     """[n, V] warped a few rows at a time: sorting a large vocabulary takes several times its memory."""
-    rows = max(1, _CHUNK_ELEMENTS // logits.shape[-1])
+    rows = rows_in_chunk(logits.shape[-1])
     return torch.cat([loop_rows.warped(part, sampling).dense() for part in torch.split(logits, rows)])
 
 
@@ -270,9 +270,13 @@ class RowsHeld:
         if blocks is None:
             return None
         logits = with_history(blocks, self._sampling.history, ids, len(self._prompt))
-        law = own_law(logits, self._sampling, self._slack)
-        apart = rows_apart(law.probs, torch.cat(self._witness), self._sampling, self._slack)
-        return float(apart.distance.sum())
+        rows = rows_in_chunk(logits.shape[-1])
+        parts = zip(torch.split(logits, rows), torch.split(torch.cat(self._witness), rows), strict=True)
+        given = (self._sampling, self._slack)
+        return sum(
+            float(rows_apart(own_law(own, *given).probs, whole, *given).distance.sum())
+            for own, whole in parts
+        )
 
 
 _IN_BLOCKS = 16
@@ -298,8 +302,8 @@ def _portions_of(
             continue
         places.append(torch.arange(low - first, high - first))
         rows.append(own.part(low - at, high - low).dense())
-        taken += (high - low) * vocab_size
-        if taken > _CHUNK_ELEMENTS:
+        taken += high - low
+        if taken > rows_in_chunk(vocab_size):
             yield torch.cat(places), torch.cat(rows)
             places, rows, taken = [], [], 0
     if rows:
@@ -349,7 +353,7 @@ def with_draft(
 
 def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack: float) -> Tensor:
     """[n] whether a token would be possible if rounding had moved its logit up and the nucleus's mass."""
-    rows = max(1, _CHUNK_ELEMENTS // logits.shape[-1])
+    rows = rows_in_chunk(logits.shape[-1])
     parts = zip(torch.split(logits, rows), torch.split(tokens, rows), strict=True)
     return torch.cat([_near(part.float(), own, sampling, slack) for part, own in parts])
 
@@ -370,18 +374,8 @@ def _near(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack: float
     return own_entries(_warped(logits.scatter(-1, column, own + shift), wider), tokens) > 0
 
 
-# Elements of a row block: a whole sequence of a large vocabulary would take gigabytes beside its rows.
-_CHUNK_ELEMENTS = 1 << 20
-
-
 @torch.inference_mode()
-def token_evidence(
-    tokens: Tensor,
-    q: Tensor,
-    p: Tensor | None,
-    draft_logits: Tensor | None,
-    chunk_elements: int = _CHUNK_ELEMENTS,
-) -> TokenEvidence:
+def token_evidence(tokens: Tensor, q: Tensor, p: Tensor | None, draft_logits: Tensor | None) -> TokenEvidence:
     """Look every emitted token up in its rows.
 
     Args:
@@ -394,7 +388,7 @@ def token_evidence(
     if p is None or draft_logits is None:
         unknown, unranked = (array("f", [float("nan")]) * len(tokens), array("i", [UNRANKED]) * len(tokens))
         return TokenEvidence(log_target, unknown, unranked, unknown[:], unknown[:])
-    rows = max(chunk_elements // q.shape[-1], 1)
+    rows = rows_in_chunk(q.shape[-1])
     parts = [slice(start, start + rows) for start in range(0, max(len(tokens), 1), rows)]
     ranks = [_ranks(draft_logits[part], tokens[part]) for part in parts]
     return TokenEvidence(

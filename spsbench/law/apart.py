@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from spsbench.base.records import SamplingParams
+from spsbench.law.evidence import rows_in_chunk
 from spsbench.law.rederive import own_law
 
-_CHUNK_ELEMENTS = 1 << 20
 _SUMMED = 1e-6  # what sums over a float32 row may be off by
 
 
@@ -43,7 +43,7 @@ def rows_apart(rows: Tensor, logits: Tensor, sampling: SamplingParams, slack: fl
         sampling: temperature and cuts.
         slack: see ``rederive.rounding_slack``.
     """
-    size = max(_CHUNK_ELEMENTS // logits.shape[-1], 1)
+    size = rows_in_chunk(logits.shape[-1])
     parts = [
         _apart(rows[start : start + size].to(logits.device), logits[start : start + size], sampling, slack)
         for start in range(0, len(rows), size)

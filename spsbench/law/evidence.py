@@ -37,7 +37,8 @@ LENIENCE = 0.9
 BINS = 10
 """Cells of the randomised probability-integral transform, uniform under q."""
 
-_CHUNK_ELEMENTS = 1 << 20
+CHUNK_ELEMENTS = 1 << 20
+"""Entries of rows that are worked on at a time: those of a whole sequence would take gigabytes."""
 
 Sums = dict[str, float]
 
@@ -61,12 +62,17 @@ def sums_of(tokens: Tensor, q: Tensor, p: Tensor | None, v: Tensor) -> Sums:
         ``overlap``, the sum of min(target, draft) over all ``overlap_positions`` where something was
         drafted, certain rows included: on ArS text their quotient is Leviathan's alpha.
     """
-    rows = max(_CHUNK_ELEMENTS // q.shape[-1], 1)
+    rows = rows_in_chunk(q.shape[-1])
     sums: Sums = {}
     for start in range(0, len(tokens), rows):
         part = slice(start, start + rows)
         sums = added(sums, _chunk(tokens[part], q[part], None if p is None else p[part], v[part]))
     return sums
+
+
+def rows_in_chunk(vocab_size: int) -> int:
+    """How many rows of V entries are worked on at a time."""
+    return max(CHUNK_ELEMENTS // vocab_size, 1)
 
 
 def added(some: Sums, more: Sums) -> Sums:

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from spsbench.base.records import Loop, SamplingParams
 from spsbench.decode.sampling import ORDERS
-from spsbench.law.evidence import CLOSEST, DECIDED, Sums, added
+from spsbench.law.evidence import CLOSEST, DECIDED, Sums, added, rows_in_chunk
 
 _SLACK = {torch.float64: 1e-10, torch.float32: 1e-5}
 """How far rounding may move a logit, in units of the best logit's distance from the mean of its row.
@@ -186,7 +186,6 @@ def _nucleus(whole: Tensor, top_p: float, shift: Tensor, moved: Tensor) -> tuple
 
 
 _BLOCK = 1024  # uniform numbers are drawn in blocks; a loop's lie in one block
-_CHUNK_ELEMENTS = 1 << 20
 _NOTHING = 1e-12  # mass that float64 leaves where there is none
 _SUMMED = rounding_slack(torch.float32)  # what sums of a loop's own numbers may be off by
 
@@ -254,7 +253,7 @@ def rederive(
         has an edge.
     """
     decided = decided.to(target.device)
-    rows = max(_CHUNK_ELEMENTS // target.shape[-1], 1)
+    rows = rows_in_chunk(target.shape[-1])
     sums: Sums = {}
     for start in range(0, len(decided.tokens), rows):
         part = slice(start, start + rows)

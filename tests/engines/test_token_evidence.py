@@ -15,6 +15,7 @@ from torch import Tensor
 
 from spsbench.base.records import UNRANKED, SamplingParams, TokenEvidence
 from spsbench.engines.rescore import teacher_force, token_evidence
+from spsbench.law import evidence
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.torch_lm import TorchLM
 
@@ -83,10 +84,10 @@ def by_hand(target: CausalLM, draft: CausalLM, text: Sequence[int], sampling: Sa
 
 
 def measured(
-    target: CausalLM, draft: CausalLM | None, text: Sequence[int], sampling: SamplingParams, **chunk: int
+    target: CausalLM, draft: CausalLM | None, text: Sequence[int], sampling: SamplingParams
 ) -> TokenEvidence:
     reading = teacher_force(target, draft, PROMPT, text, sampling)
-    return token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits, **chunk)
+    return token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
 
 
 def likely(model: CausalLM, sampling: SamplingParams) -> tuple[int, ...]:
@@ -149,11 +150,12 @@ def test_the_draft_alone_is_its_own_target() -> None:
     assert found.log_target == found.log_draft
 
 
-def test_blocks_change_nothing() -> None:
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     target, draft = models("llama")
     whole = measured(target, draft, TEXT, NUCLEUS)
     for elements in (1, 3 * TOKENS, 7 * TOKENS + 1):
-        assert measured(target, draft, TEXT, NUCLEUS, chunk_elements=elements) == whole
+        monkeypatch.setattr(evidence, "CHUNK_ELEMENTS", elements)
+        assert measured(target, draft, TEXT, NUCLEUS) == whole
 
 
 def test_without_a_draft_model_only_the_target_speaks() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spsbench.base.records import Loop
 from spsbench.decode.sampling import UniformStream
-from spsbench.law import rederive as rederiving
+from spsbench.law import evidence
 from spsbench.law.evidence import added
 from spsbench.law.rederive import Decided, decisions_of, lengths_rederived, rederive
 
@@ -98,7 +98,7 @@ def test_in_parts_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = torch.zeros(n, dtype=torch.bool)
     one = Decided(*ids, stood, ~stood, nowhere, nowhere, *numbers)
     whole = rederive(one, q, p)
-    monkeypatch.setattr(rederiving, "_CHUNK_ELEMENTS", 3 * size)
+    monkeypatch.setattr(evidence, "CHUNK_ELEMENTS", 3 * size)
     assert rederive(one, q, p) == whole
     assert whole["decisions_contradicted"] > 10
 

@@ -1,10 +1,10 @@
-"""Launches and waits of a loop on the emulated device: ``counted`` runs an engine, divides by its loops."""
+"""Launches and waits of a loop on the emulated device, and bytes of the proof."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -12,13 +12,15 @@ import torch
 import transformers
 from support.device import CUDA, Counts, Device
 
-from spsbench.base.records import Arm, Generation, Request
-from spsbench.engines.buffer import LoopBuffer
+from spsbench.base.records import Arm, Generation, Prompt, Request
+from spsbench.engines.buffer import MOST_BYTES, LoopBuffer
+from spsbench.engines.derivation import KeptRows
 from spsbench.engines.local import BatchedEngine
 from spsbench.models.pair import Pair
 from spsbench.models.torch_lm import TorchLM
 from spsbench.parts.whatif.bench.forced import NullDecoder
 from spsbench.runner.engines import EngineFactory
+from spsbench.runner.proof import read_again
 
 PREFILL, LOOP, RECORD, BESIDE = "prefill", "loop", "record", "beside"
 """Steps: reading the prompt, the loops, records after their clock has stopped, the engine around them."""
@@ -112,7 +114,7 @@ def qwen3(layers: int, vocab_size: int, dtype: torch.dtype, seed: int = 0) -> To
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=16,
-        max_position_embeddings=4096,
+        max_position_embeddings=8192,
         tie_word_embeddings=True,
     )
     with torch.random.fork_rng(devices=[]):
@@ -123,9 +125,76 @@ def qwen3(layers: int, vocab_size: int, dtype: torch.dtype, seed: int = 0) -> To
 
 def engine_of(arm: Arm, slots: int, layers: tuple[int, int], vocab_size: int, dtype: torch.dtype) -> Any:
     """The engine that a run would take for an arm, over a pair of ``qwen3``; it must not have fallen back."""
+    return engine_over(pair_of(layers, vocab_size, dtype), arm, slots)
+
+
+def pair_of(layers: tuple[int, int], vocab_size: int, dtype: torch.dtype) -> Pair:
+    """A pair of ``qwen3``, the target of the first number of layers."""
     target, draft = (qwen3(count, vocab_size, dtype, seed) for seed, count in enumerate(layers))
-    pair = Pair(target, draft, NullDecoder(), CUDA, {"threads": 1})  # type: ignore[arg-type]
+    return Pair(target, draft, NullDecoder(), CUDA, {"threads": 1})  # type: ignore[arg-type]
+
+
+def engine_over(pair: Pair, arm: Arm, slots: int) -> Any:
+    """The engine that a run would take for an arm; it must not have fallen back."""
     factory = EngineFactory(pair, slots)
     engine = factory.all([arm])[arm]
     assert not factory.fallbacks, factory.fallbacks
     return engine
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Bytes of the device beside weights and caches: at most while loops became records, while the text was
+    read again, and what was left afterwards."""
+
+    generation: Generation
+    records: int
+    proof: int
+    left: int
+
+
+def peaks_of_proof(pair: Pair, arm: Arm, request: Request, times: int = 1) -> Peaks:
+    """Answer one request with the engine that a run would take, and read the answer again, so many times
+    after itself.
+
+    It asks torch for the device's bytes, so that it is the same on a real device.
+    """
+    engine = engine_over(pair, arm, len(request.prompt_ids) + request.max_new_tokens + arm.k + 1)
+    records = list[int]()
+    real = LoopBuffer.flush
+
+    def flush(buffer: LoopBuffer) -> None:
+        held = _from_here(pair.device)
+        real(buffer)
+        records.append(torch.cuda.max_memory_allocated(pair.device) - held)
+
+    with mock.patch.object(LoopBuffer, "flush", flush):
+        generation = engine.generate(request)
+    assert isinstance(generation, Generation), generation
+    generation = _repeated(generation, times)
+    held = _from_here(pair.device)
+    read_again(arm, Prompt("0", "", request.prompt_ids, ""), generation, request.seed, pair)
+    peak = torch.cuda.max_memory_allocated(pair.device) - held
+    left = torch.cuda.memory_allocated(pair.device) - held
+    return Peaks(generation, max(records), peak, left)
+
+
+def _repeated(generation: Generation, times: int) -> Generation:
+    """A text so many times after itself, with the rows that are kept of so many loops."""
+    assert generation.loops is not None
+    assert generation.proposed is not None
+    assert generation.kept_rows is not None
+    assert generation.kept_rows.every == 1, "all rows are there"
+    kept = KeptRows(MOST_BYTES)
+    for _ in range(times):
+        for target, draft in zip(generation.kept_rows.target, generation.kept_rows.draft, strict=True):
+            assert target is not None
+            kept.keep(target, draft)
+    texts = {"tokens": generation.tokens * times, "proposed": generation.proposed * times}
+    return replace(generation, **texts, loops=generation.loops * times, kept_rows=kept)
+
+
+def _from_here(device: torch.device) -> int:
+    """Bytes that are held, of which the peak is taken from now on."""
+    torch.cuda.reset_peak_memory_stats(device)
+    return int(torch.cuda.memory_allocated(device))
