@@ -163,12 +163,19 @@ class Scores:
     def of(self, reading: Reading) -> Sums:
         """The sums over the next part."""
         tokens, q, p, edge = reading.tokens, reading.q, reading.p, int(reading.edge.sum())
-        if edge:
-            kept = ~reading.edge
-            tokens, q, p = tokens[kept], q[kept], None if p is None else p[kept]
-        numbers = self._numbers[self._taken : self._taken + len(tokens)].to(q.device)
-        self._taken += len(tokens)
-        return sums_of(tokens, q, p, numbers) | {"edge": float(edge)}
+        # What is left of each chunk: without the edge's rows all others would be copied.
+        rows = rows_in_chunk(q.shape[-1]) if edge else max(len(tokens), 1)
+        sums: Sums = {}
+        for start in range(0, max(len(tokens), 1), rows):
+            part = slice(start, start + rows)
+            kept = (tokens[part], q[part], None if p is None else p[part])
+            if edge:
+                inside = ~reading.edge[part]
+                kept = (tokens[part][inside], q[part][inside], None if p is None else p[part][inside])
+            numbers = self._numbers[self._taken : self._taken + len(kept[0])].to(q.device)
+            self._taken += len(kept[0])
+            sums = added(sums, sums_of(*kept, numbers))
+        return sums | {"edge": float(edge)}
 
 
 def rescored(sums: Sums) -> Sums:
