@@ -28,6 +28,7 @@ WAITS: dict[str, tuple[Operation, str]] = {
     "not pinned": (lambda x: torch.ones(4).to(x.device, non_blocking=True), "copy up"),
     "mask": (lambda x: x[x > 2], "mask as index"),
     "list": (lambda x: x[[0, 1]], "index from the host"),
+    "an empty list": (lambda x: x[[]], "index from the host"),
     "index of the host": (lambda x: x[torch.tensor([0])], "index from the host"),
     "nonzero": (lambda x: x.nonzero(), "nonzero"),
     "where": (lambda x: torch.where(x > 2), "nonzero"),
@@ -261,6 +262,12 @@ def test_modules_move_with_shared_weights_shared(device: Device) -> None:
     assert isinstance(model[0].weight, CudaTensor)
     assert device.allocated_bytes == 80
     assert model(numbers().long()).shape == (4, 5)
+
+
+def test_modules_move_where_nothing_is_learned_too(device: Device) -> None:
+    module = torch.nn.Linear(2, 2)
+    with torch.inference_mode():
+        assert module.to("cuda").weight.device.type == "cuda"
 
 
 def test_threads_see_the_device(device: Device) -> None:

@@ -435,6 +435,8 @@ class Device:
                 return self._pin(func(*args, **kwargs | {"pin_memory": False}))
             return func(*args, **kwargs)
         self.require_whole()
+        if what.name == "_has_compatible_shallow_copy_type":
+            return False  # ``Module.to`` asks whether a parameter may stay the same tensor
         if any(value.type == "cuda" and value.index for value in wanted):
             raise torch.AcceleratorError("CUDA error: invalid device ordinal")
         with torch.inference_mode():
@@ -685,10 +687,10 @@ def _baked(value: Any) -> Any:
 
 
 def _without_lists(index: Any) -> Any:
-    """Lists as the host tensors that they are copied from."""
+    """Lists as the host tensors that they are copied from; an empty one indexes nothing."""
     if isinstance(index, tuple):
-        return tuple(torch.tensor(part) if isinstance(part, list) else part for part in index)
-    return torch.tensor(index) if isinstance(index, list) else index
+        return tuple(map(_without_lists, index))
+    return torch.tensor(index, dtype=None if index else torch.int64) if isinstance(index, list) else index
 
 
 def _storage(tensor: torch.Tensor) -> int:

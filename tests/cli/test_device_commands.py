@@ -1,0 +1,158 @@
+"""Forty commands on a CUDA device (an emulated one), with one pair that is loaded once.
+
+Tests have the commands as their names; ``--device cuda`` is added to each that takes it. What samples has the
+tokens that it has on the CPU, and no operation mixes devices, waits in a capture or fails.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commandline import call, journal
+from support.device import Device, emulated
+from support.tiny_heads import save_head
+from support.tiny_models import make_pair, save
+
+from spsbench.models.torch_lm import TorchLM
+from spsbench.runner.execute import load as load_pair_of
+
+pytestmark = pytest.mark.usefixtures("quick_rehearsals")
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SHORT = "--limit 1 --max-new-tokens 4 --threads 1 --no-score --set warmup=false --remeasure 0 --quiet"
+PLAIN = "--no-proof"
+
+GRAPHED = (
+    "run PROMPTS --k 3 --proof",
+    "run PROMPTS --k 1 --sampling greedy",
+    "run PROMPTS --k 3 --arms ars,sps,draft",
+    "run PROMPTS --k 3 --top-k 20 --temperature 1.2",
+    "run PROMPTS --batch 2 --k 1 --limit 2",
+    "sweep-k PROMPTS --k 0..2",
+)
+"""Commands whose loops run as graphs where no engine is named."""
+
+EAGER = (
+    "run PROMPTS --k 3 --engine eager --dtype bfloat16",
+    "run PROMPTS --k 2,adaptive",
+    "run PROMPTS --k adaptive --policy entropy",
+    "run PROMPTS --k 4,adaptive --policy momentum",
+    "run PROMPTS --k 3 --rule block",
+    "run PROMPTS --k 3 --rule lenience:l=0.8",
+    "run PROMPTS --k 3 --rule typical-acceptance",
+    "run PROMPTS --k 3 --rule sample-and-compare --sampling greedy",
+    "run PROMPTS --k 2 --tree chain+2,1",
+    "run PROMPTS --k 2 --tree 2,2 --drafter lookup,early-exit",
+    "run PROMPTS --k 2 --tree 2,1 --rule traversal,one-hot",
+    "run PROMPTS --k 3 --min-p 0.1 --typical-p 0.9",
+    "run PROMPTS --k 3 --repetition-penalty 1.2 --presence-penalty 0.5 --frequency-penalty 0.1",
+    "run PROMPTS --k 3 --logit-bias 65:2,66:-1 --bad-words '67,68 69' --min-new-tokens 4",
+    "run PROMPTS --k 3 --grammar SCHEMA",
+    "run PROMPTS --k 2 --sampling beam --beams 3",
+    "run PROMPTS --k 2 --batch 2 --drafter model,lookup --rule block --limit 2",
+    "run PROMPTS --k 3 --drafter ngram,suffix",
+    "run PROMPTS --k 3 --drafter model,ECHO",
+    "run PROMPTS --k 3 --rule LIKELY",
+    "run PROMPTS --k 2 --drafter heads:from=EAGLE",
+    "run PROMPTS --k 2 --drafter heads:from=MEDUSA",
+)
+"""Commands that have no graphs."""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path | str]:
+    """What the commands name in capitals."""
+    folder = tmp_path_factory.mktemp("files")
+    target, draft = make_pair("llama", num_hidden_layers=3)
+    (folder / "prompts.txt").write_text("A council met.\nRain fell, rain fell, rain.\nNo bus ran.\n")
+    (folder / "schema.json").write_text(json.dumps({"type": "object", "properties": {"a": {"type": "null"}}}))
+    layer = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 32}
+    heads = {
+        kind.upper(): save_head(folder / kind, TorchLM(target), kind, scale=0.02, config=layer)
+        for kind in ("eagle", "medusa")
+    }
+    return {
+        "PROMPTS": folder / "prompts.txt",
+        "SCHEMA": folder / "schema.json",
+        "TARGET": save(target, folder / "target"),
+        "DRAFT": save(draft, folder / "draft"),
+        "ECHO": f"{EXAMPLES / 'echo_drafter.py'}:KIND",
+        "LIKELY": f"{EXAMPLES / 'likely_rule.py'}:KIND",
+        **heads,
+    }
+
+
+@pytest.fixture(scope="module")
+def device() -> Iterator[Device]:
+    """A device on which every pair is loaded once."""
+    pairs: dict[Any, Any] = {}
+
+    def load(plan: Any, **named: Any) -> Any:
+        own = (
+            plan.source.target.location,
+            plan.source.draft.location,
+            plan.dtypes,
+            plan.device,
+            plan.backend,
+        )
+        if own not in pairs:
+            pairs[own] = load_pair_of(plan, **named)
+        return pairs[own]
+
+    with pytest.MonkeyPatch.context() as patch, emulated() as found:
+        patch.setitem(vars(sys.modules[load_pair_of.__module__]), "load", load)
+        patch.setattr("spsbench.report.figures.FIGURES", {})
+        yield found
+
+
+def typed(command: str, files: dict[str, Path | str]) -> list[str]:
+    words = shlex.split(command)
+    for name, value in files.items():
+        words = [word.replace(name, str(value)) if name in word else word for word in words]
+    return words
+
+
+def sampled(command: str, files: dict[str, Path | str], *more: object) -> dict[Any, list[int]]:
+    """The tokens of a command of which nothing failed, by arm without its engine."""
+    proof = () if "--proof" in command else (PLAIN,)
+    words = [word for word in typed(command, files) if word != "--proof"]
+    pair = () if "--pair" in words else ("--target", files["TARGET"], "--draft", files["DRAFT"])
+    machine = () if "--dtype" in words else ("--dtype", "float32")
+    done = call(
+        words[0], *shlex.split(SHORT), *words[1:], *pair, *machine, "--backend", "torch", *proof, *more
+    )
+    assert done.code == 0, done.err
+    rows = journal(Path(str(more[-1])))
+    assert rows
+    assert not [row["error"] for row in rows if row["error"]]
+    return {(row["arm"], row["example_id"], row["sample_index"]): row["token_ids"] for row in rows}
+
+
+@pytest.mark.thorough_but("proof")
+@pytest.mark.parametrize("command", [*GRAPHED, *EAGER])
+def test_tokens_are_those_of_the_cpu(
+    command: str, files: dict[str, Path | str], device: Device, tmp_path: Path
+) -> None:
+    graphed = command in GRAPHED
+    engine = ("--engine", "graphed") if graphed else ()  # it is in the names of arms, by which they draw
+    expected = sampled(command, files, *engine, "--device", "cpu", "--out", tmp_path / "cpu")
+    before = sum(device.counts.kernels.values())
+    found = sampled(command, files, "--device", "cuda", "--out", tmp_path / "cuda")
+    assert found == expected
+    info = json.loads((tmp_path / "cuda/run.json").read_text())
+    assert not info["engine_fallbacks"]
+    if "--engine" not in command:
+        assert info["usual_engine"]["name"] == ("graphed" if graphed else "eager")
+        assert (info["usual_engine"]["reason"] is None) == graphed
+    assert sum(device.counts.kernels.values()) > before
+    assert not device.broken
+    assert device.capturing is None
+    if "--proof" in command:
+        summary = json.loads((tmp_path / "cuda/summary.json").read_text())
+        assert summary["losslessness"]["verdict"] == "ok"
