@@ -212,7 +212,7 @@ def reproduce_chen(params: Mapping[str, Any]) -> None:
     say("Checking tasks, data and models", quiet=params["quiet"])
     from spsbench.runner import plan
 
-    plans = [plan(config) for config in configs]
+    plans = [plan(config, choose_engine=True) for config in configs]
     directory = paper_directory(params, configs[0].pair.name)
     keep_options(directory, options, zip(PARTS, plans, strict=True))
     runs, images = {}, {}
@@ -367,6 +367,7 @@ class Setup:
         limit = self.paper.limit if self.options["limit"] is None else self.options["limit"]
         if limit not in (None, ALL):
             given["limit"] = limit
+        # Not the device's usual engine: K is chosen by the c of ``draft_costs``, which times eager forwards.
         return plan(resolve(given | {"protocol": "paper"}))
 
     def pair(self, draft: str) -> PairConfig:

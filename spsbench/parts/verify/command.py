@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from spsbench.base import Arm, GateFailed, UsageError, label, of_part, require_alone, started, unknown
+from spsbench.base import EAGER, Arm, GateFailed, UsageError, label, of_part, require_alone, started, unknown
 from spsbench.cli import options, out, print_json, say, takes
 
 if TYPE_CHECKING:
@@ -199,7 +199,9 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
         )
         name = arm.sampling_name if alone else arm.name
         tested = _Tested(name, arm, subject, ready.source.tokenizer, prompts)
+        # Not by graphs: faults are planted into the loops, and a run proves what its own graphs decided.
         where = "" if (place := title(pair.device)) is None else f", on {place}"
+        where += f", engine {EAGER}" if pair.device.type == "cuda" else ""
         say(f"Testing {tested.label}, {arm.sampling_name}{where}", quiet=params["quiet"])
         yield tested
 

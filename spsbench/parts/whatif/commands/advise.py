@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.base import (
     BLOCK,
+    EAGER,
     MODEL,
     MODIFIED_REJECTION,
     ONE_HOT,
@@ -27,6 +28,8 @@ from spsbench.parts.whatif.replay import MEAN, OBJECTIVES
 from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
 
 if TYPE_CHECKING:
+    import torch
+
     from spsbench.base import Spec
     from spsbench.config import RunConfig
     from spsbench.models import Pair
@@ -133,6 +136,12 @@ def advise_on(params: Mapping[str, Any]) -> None:
     from spsbench.store import fresh_directory
 
     ready = plan(config)
+    if ready.device.type == "cuda":
+        say(
+            f"All loops run kernel by kernel, as with run --engine {EAGER}: of the drafters to compare only "
+            "model has CUDA graphs.",
+            quiet=quiet,
+        )
     _require_prompts(len(ready.prompts))
     chains = _drafters(named, ready)
     drafters = {spec: _rules(spec) for spec in chains} | trees_of(chains, shapes, of_trees)
@@ -158,7 +167,11 @@ def advise_on(params: Mapping[str, Any]) -> None:
     present(
         lambda: advice_facts(directory, advice, checks) | ({} if options is None else {engine: options}),
         lambda: advice_screen(
-            written.label, written.sampling_name, advice, checks, _command(params, advice, checks)
+            written.label,
+            written.sampling_name,
+            advice,
+            checks,
+            _command(params, ready.device, advice, checks),
         ),
         json=params["json"],
         quiet=quiet or options is not None,
@@ -174,8 +187,10 @@ _CARRIED = (
 """Options that a run of what is advised takes as they were typed."""
 
 
-def _command(params: Mapping[str, Any], advice: Advice, checks: Sequence[Check]) -> str | None:
-    """What to type to measure what is advised; None where nothing pays."""
+def _command(
+    params: Mapping[str, Any], device: torch.device, advice: Advice, checks: Sequence[Check]
+) -> str | None:
+    """What to type to measure what is advised, by the engine of the forecast; None where nothing pays."""
     from spsbench.parts.whatif.replay.advice import advised
 
     found = advised(advice, checks).candidate.found
@@ -188,6 +203,7 @@ def _command(params: Mapping[str, Any], advice: Advice, checks: Sequence[Check])
         "drafter": None if str(cell.drafter) == MODEL else str(cell.drafter),
         "rule": None if cell.rule == MODIFIED_REJECTION else cell.rule,
         "k": cell.k,
+        "engine": EAGER if device.type == "cuda" else None,  # whose usual engine is another
     }
     arguments = ["run", *([str(params["task"])] if params["task"] else [])]
     for name, value in typed_options.items():

@@ -9,6 +9,7 @@ from typing import Any
 
 from spsbench.base import EAGER, SamplingParams, UsageError, is_beam
 from spsbench.config import RunConfig, resolve
+from spsbench.engines import GRAPHED
 from spsbench.runner import Reader
 from spsbench.store import RunStore, read_frames
 
@@ -83,7 +84,7 @@ def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_
     loops = read_frames(directory).loops
     ran: dict[AsRun, Ran] = {}
     for other in info["arms"]:
-        plain = (other["engine"], other["sampling"]) == (EAGER, arm["sampling"])
+        plain = other["engine"] in (EAGER, GRAPHED) and other["sampling"] == arm["sampling"]
         own = loops[loops["arm"] == other["arm"]]
         if other["method"] == "sps" and plain and len(own):
             name = str(other["drafter"]), int(other["k"]), str(other["policy"]), str(other["rule"])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from support.commandline import BRIEF, Cli, call
 
@@ -264,7 +265,8 @@ def test_the_command_keeps_a_zero_that_was_typed() -> None:
         "seed": 0,
         "turns": False,
     }
-    words = str(advise._command(params, cast("Advice", SimpleNamespace(best=best)), [])).split()
+    advice = cast("Advice", SimpleNamespace(best=best))
+    words = str(advise._command(params, torch.device("cpu"), advice, [])).split()
     assert words[-10:] == [
         "--top-k",
         "0",
@@ -278,3 +280,6 @@ def test_the_command_keeps_a_zero_that_was_typed() -> None:
         "3",
     ]
     assert "--turns" not in words
+    assert "--engine" not in words
+    on_gpu = str(advise._command(params, torch.device("cuda"), advice, [])).split()
+    assert on_gpu == [*words, "--engine", "eager"], "what was timed: the usual engine there is another"
