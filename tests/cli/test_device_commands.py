@@ -1,4 +1,4 @@
-"""Forty commands on a CUDA device (an emulated one), with one pair that is loaded once.
+"""Commands on a CUDA device (an emulated one), with one pair that is loaded once.
 
 Tests have the commands as their names; ``--device cuda`` is added to each that takes it. What samples has the
 tokens that it has on the CPU, and no operation mixes devices, waits in a capture or fails.
@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.commandline import call, journal
 from support.device import Device, emulated
 from support.tiny_heads import save_head
 from support.tiny_models import make_pair, save
 
 from spsbench.models.torch_lm import TorchLM
+from spsbench.parts.verify import analytic, parts
+from spsbench.parts.verify.effort import EFFORTS, Effort
 from spsbench.runner.execute import load as load_pair_of
 
 pytestmark = pytest.mark.usefixtures("quick_rehearsals")
@@ -65,13 +68,24 @@ EAGER = (
 """Commands that have no graphs."""
 
 
+def _written(target: Any) -> Iterator[dict[str, list[int]]]:
+    """Texts that transformers samples."""
+    torch.manual_seed(1)
+    for prompt in (b"A council met.", b"No bus ran."):
+        ids = torch.tensor([[*prompt]])
+        text = target.generate(ids, do_sample=True, top_k=0, min_new_tokens=12, max_new_tokens=12)[0].tolist()
+        yield {"prompt_ids": text[: ids.shape[1]], "completion_ids": text[ids.shape[1] :]}
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path | str]:
     """What the commands name in capitals."""
     folder = tmp_path_factory.mktemp("files")
-    target, draft = make_pair("llama", num_hidden_layers=3)
+    target, draft = make_pair("llama", num_hidden_layers=3, max_position_embeddings=2048)
     (folder / "prompts.txt").write_text("A council met.\nRain fell, rain fell, rain.\nNo bus ran.\n")
     (folder / "schema.json").write_text(json.dumps({"type": "object", "properties": {"a": {"type": "null"}}}))
+    texts = folder / "texts.jsonl"
+    texts.write_text("".join(json.dumps(row) + "\n" for row in _written(target)))
     layer = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 32}
     heads = {
         kind.upper(): save_head(folder / kind, TorchLM(target), kind, scale=0.02, config=layer)
@@ -80,6 +94,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path | str]:
     return {
         "PROMPTS": folder / "prompts.txt",
         "SCHEMA": folder / "schema.json",
+        "TEXTS": texts,
         "TARGET": save(target, folder / "target"),
         "DRAFT": save(draft, folder / "draft"),
         "ECHO": f"{EXAMPLES / 'echo_drafter.py'}:KIND",
@@ -156,3 +171,68 @@ def test_tokens_are_those_of_the_cpu(
     if "--proof" in command:
         summary = json.loads((tmp_path / "cuda/summary.json").read_text())
         assert summary["losslessness"]["verdict"] == "ok"
+
+
+ASKED = (
+    "verify PROMPTS --effort reduced --sampling nucleus --top-p 1 --k 2",
+    "audit TEXTS",
+    "trace 'A council met.' --k 3 --max-new-tokens 4 --chat-template none",
+    "bench --k 1 --seconds 0.05 --context 16 --batch 1,2",
+)
+"""Commands of which something else than tokens is asked."""
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``verify`` draws little."""
+    sizes: dict[str, Any] = {"tables": ((2, 2),), "wide_tables": ((3, 2),)}
+    few = Effort(draws=20, end_to_end=3, contexts=1, prompts=1, outputs=1, **sizes)
+    monkeypatch.setitem(EFFORTS, "reduced", few)
+    monkeypatch.setattr(analytic, "TOKENS", 6)
+    monkeypatch.setattr(parts, "LONG", parts.LONG // 8)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("command", ASKED)
+def test_a_question_is_answered(command: str, files: dict[str, Path | str], device: Device) -> None:
+    name, *words = typed(command, files)
+    models = ("--target", files["TARGET"], "--draft", files["DRAFT"], "--dtype", "float32")
+    machine = ("--backend", "torch", "--threads", "1")
+    more = {"audit": ("--target", files["TARGET"], "--dtype", "float32")}.get(name, (*models, *machine))
+    done = call(name, *words, *more, "--device", "cuda")
+    assert done.code == 0, done.err
+    assert not device.broken
+    if name == "verify":
+        assert "cuda:0, engine eager" in " ".join(done.err.split())
+
+
+@pytest.mark.thorough
+def test_a_run_is_resumed_replayed_scored_reported_and_compared(
+    files: dict[str, Path | str], device: Device, tmp_path: Path
+) -> None:
+    asked = ("run", files["PROMPTS"], "--target", files["TARGET"], "--draft", files["DRAFT"], "--k", "2")
+    asked += (*shlex.split(SHORT), "--limit", "2", "--max-new-tokens", "100", "--set", "fixed_length=true")
+    machine = ("--backend", "torch", "--dtype", "float32", "--device", "cuda")
+    run = tmp_path / "run"
+    done = call(*asked, PLAIN, *machine, "--out", run)
+    assert done.code == 0, done.err
+    whole = journal(run)
+    lines = (run / "samples.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "samples.jsonl").write_bytes(b"".join(lines[:1]))  # as after a kill
+    again = call("run", "--resume", run)
+    assert again.code == 0, again.err
+    same = ("arm", "example_id", "token_ids")
+    assert [[row[name] for name in same] for row in journal(run)] == [
+        [row[name] for name in same] for row in whole
+    ]
+    assert {row["arm"] for row in whole} == {"ars-nucleus@graphed", "sps-k2-nucleus@graphed"}
+    for command in (("report", run, "--html"), ("score", run), ("compare", run, run)):
+        shown = call(*command)
+        assert shown.code == 0, shown.err
+    replayed = call("replay", run, "--k", "2", "--budget", "0.05", "--json")
+    assert replayed.code == 0, replayed.err
+    (cell,) = [cell for cell in json.loads(replayed.out)["cells"] if cell["drafter"] == "model"]
+    assert cell["predicted"] is not None
+    assert cell["measured_tokens_per_loop"] > 1, "what the graphs measured stands beside it"
+    assert not device.broken
