@@ -211,7 +211,16 @@ def test_a_question_is_answered(command: str, files: dict[str, Path | str], devi
 def test_a_run_is_resumed_replayed_scored_reported_and_compared(
     files: dict[str, Path | str], device: Device, tmp_path: Path
 ) -> None:
-    asked = ("run", files["PROMPTS"], "--target", files["TARGET"], "--draft", files["DRAFT"], "--k", "2")
+    asked: tuple[object, ...] = (
+        "run",
+        files["PROMPTS"],
+        "--target",
+        files["TARGET"],
+        "--draft",
+        files["DRAFT"],
+        "--k",
+        "2",
+    )
     asked += (*shlex.split(SHORT), "--limit", "2", "--max-new-tokens", "100", "--set", "fixed_length=true")
     machine = ("--backend", "torch", "--dtype", "float32", "--device", "cuda")
     run = tmp_path / "run"
