@@ -1,4 +1,4 @@
-"""Repositories of the hub: their commit and the sizes of their files, and the fetching of large ones.
+"""Repositories of the hub, of models and of data: commits, sizes of files, and the fetching of large ones.
 
 Large files are fetched here: the hub's client cannot be interrupted, and begins every file again. They go to
 where it looks for them in its cache, unfinished ones as ``blobs/ETAG.incomplete``.
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from spsbench.base.errors import UnavailableError
 from spsbench.config.addresses import host_of
@@ -26,6 +26,7 @@ from spsbench.models.hf_errors import (
     leave_alone,
     require_room,
     typed_errors,
+    use_kept,
 )
 
 _CONFIG = "config.json"
@@ -45,6 +46,10 @@ _WAIT_S = 0.5
 """Before the next connection; after each that brought nothing twice as long."""
 
 
+Kind = Literal["model", "dataset"]
+_FETCHED: Mapping[Kind, str] = {"model": "weights", "dataset": "data"}
+
+
 class RemoteFile(NamedTuple):
     """Size in bytes and the name of its content in the hub's cache: a SHA-256 of large files."""
 
@@ -59,11 +64,18 @@ class Repository:
     name: str
     commit: str
     files: Mapping[str, RemoteFile]
+    kind: Kind = "model"
+
+    @property
+    def folder(self) -> Path:
+        """Where the hub's cache keeps it."""
+        from huggingface_hub import constants
+        from huggingface_hub.file_download import repo_folder_name
+
+        return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=self.name, repo_type=self.kind)
 
     def is_here(self, file: str) -> bool:
-        from huggingface_hub import try_to_load_from_cache
-
-        return isinstance(try_to_load_from_cache(self.name, file, revision=self.commit), str)
+        return (self.folder / "snapshots" / self.commit / file).is_file()
 
     def blob(self, file: str) -> Path:
         """Where the content of a file is in the hub's cache, once all of it is there.
@@ -72,15 +84,13 @@ class Repository:
             UnavailableError: what the hub calls it is no hash, and would be a path.
         """
         from huggingface_hub import constants
-        from huggingface_hub.file_download import repo_folder_name
 
         if _HASH.fullmatch(self.files[file].etag) is None:
             why = (
                 f"{host_of(constants.ENDPOINT)} does not name the content of {file} of {self.name} by a hash."
             )
             raise UnavailableError(why, remedy="Unset HF_ENDPOINT, or choose another mirror.")
-        folder = repo_folder_name(repo_id=self.name, repo_type="model")
-        return Path(constants.HF_HUB_CACHE) / folder / "blobs" / self.files[file].etag
+        return self.folder / "blobs" / self.files[file].etag
 
 
 _asked: dict[tuple[str, ...], Repository] = {}
@@ -91,15 +101,15 @@ def forget() -> None:
     _asked.clear()
 
 
-def repository(name: str, revision: str | None) -> Repository:
+def repository(name: str, revision: str | None, kind: Kind = "model") -> Repository:
     """Ask the hub for a repository, once in a process; whatever its client raises, and WebPage."""
     from huggingface_hub import HfApi, constants
 
-    key = (constants.ENDPOINT, name, revision or constants.DEFAULT_REVISION)
+    key = (constants.ENDPOINT, kind, name, revision or constants.DEFAULT_REVISION)
     if key not in _asked:
         try:
             info: Any = HfApi().repo_info(
-                name, revision=revision, timeout=ANSWERS_WITHIN_S, files_metadata=True
+                name, revision=revision, repo_type=kind, timeout=ANSWERS_WITHIN_S, files_metadata=True
             )
         except json.JSONDecodeError as error:
             raise WebPage(name) from error
@@ -107,7 +117,7 @@ def repository(name: str, revision: str | None) -> Repository:
             each.rfilename: RemoteFile(each.size or 0, each.lfs.sha256 if each.lfs else each.blob_id or "")
             for each in info.siblings or ()
         }
-        found = Repository(name, str(info.sha), files)
+        found = Repository(name, str(info.sha), files, kind)
         _asked[key] = _asked[(*key[:-1], found.commit)] = found
     return _asked[key]
 
@@ -123,6 +133,8 @@ def pinned(name: str, revision: str | None, flag: str) -> str | None:
     found = try_to_load_from_cache(name, _CONFIG, revision=revision)
     here = Path(found).parent.name if isinstance(found, str) else None
     if constants.HF_HUB_OFFLINE or (here is not None and here == revision):
+        if here is not None:
+            use_kept(name)
         return here
     try:
         there = repository(name, revision)
@@ -134,11 +146,55 @@ def pinned(name: str, revision: str | None, flag: str) -> str | None:
     except (UnavailableError, RevisionNotFoundError):
         raise
     except Exception as error:
-        failed = failure_of(error)
-        if here is None or failed is None:
+        if here is None or not _serves_instead(name, error):
             raise
-        leave_alone(failed[0])
-        watcher().said(f"{failed[0]}: {name} as it is on this machine is used")
+        return here
+
+
+def _serves_instead(name: str, error: Exception) -> bool:
+    """Whether the hub failed, so that what the cache has is used; the hub is left alone then."""
+    if (failed := failure_of(error)) is None:
+        return False
+    leave_alone(failed[0])
+    use_kept(name)
+    return True
+
+
+def snapshot(name: str, revision: str, patterns: Sequence[str], flag: str) -> Path:
+    """The folder of a dataset at a revision, in which the files of these patterns are; fetched if need be.
+
+    Where the hub fails, as it is in the cache; else whatever the hub's client raises, and WebPage.
+    """
+    from huggingface_hub import constants, hf_hub_download, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.utils import filter_repo_objects
+
+    kind: Kind = "dataset"
+    try:
+        here = Path(
+            snapshot_download(
+                name, revision=revision, repo_type=kind, allow_patterns=list(patterns), local_files_only=True
+            )
+        )
+    except LocalEntryNotFoundError:
+        if constants.HF_HUB_OFFLINE:
+            raise
+        here = None
+    if here is not None and constants.HF_HUB_OFFLINE:
+        use_kept(name)
+        return here
+    try:
+        there = repository(name, revision, kind)
+        files = list(filter_repo_objects(there.files, allow_patterns=list(patterns)))
+        fetch([(there, files)], flag)
+        if files and (here is None or here.name != there.commit):  # the cache's name of the revision follows
+            hf_hub_download(name, files[0], revision=revision, repo_type=kind, etag_timeout=ANSWERS_WITHIN_S)
+        return there.folder / "snapshots" / there.commit
+    except UnavailableError:
+        raise
+    except Exception as error:
+        if here is None or not _serves_instead(name, error):
+            raise
         return here
 
 
@@ -228,7 +284,7 @@ class _Part(NamedTuple):
 
 
 def fetch(wanted: Sequence[tuple[Repository, Collection[str]]], flag: str) -> None:
-    """Fetch files of weights into the hub's cache, those that are not there; their room is checked before.
+    """Fetch files into the hub's cache, those that are not there; their room is checked before.
 
     An interruption is raised at once.
     """
@@ -243,13 +299,15 @@ def fetch(wanted: Sequence[tuple[Repository, Collection[str]]], flag: str) -> No
         there.name: megabytes(sum(part.bytes for part in parts if part.there is there)) for there, _ in wanted
     }
     named = " and ".join(f"{name} ({size})" for name, size in sizes.items())
-    require_room(total - come, f"weights of {named}", flag)
+    named = f"{_FETCHED[parts[0].there.kind]} of {named}"
+    require_room(total - come, named, flag)
     here = f", {megabytes(come)} of it are here" if come else ""
-    about = f"weights of {named} from {host_of(constants.ENDPOINT)}{here}"
+    about = f"{named} from {host_of(constants.ENDPOINT)}{here}"
     with watcher().transfer(about, max(total, 1), come) as came:
         _receive_all(own, came, flag)
     for part in parts:  # finds what has come, and gives it its name
-        hf_hub_download(part.there.name, part.file, revision=part.there.commit)
+        there = part.there
+        hf_hub_download(there.name, part.file, revision=there.commit, repo_type=there.kind)
 
 
 def _receive_all(parts: Sequence[_Part], came: Callable[[int], None], flag: str) -> None:
@@ -366,7 +424,7 @@ class _Line:
         from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
         there = self.part.there
-        url = hf_hub_url(there.name, self.part.file, revision=there.commit)
+        url = hf_hub_url(there.name, self.part.file, revision=there.commit, repo_type=there.kind)
         headers = build_hf_headers() | {"Accept-Encoding": "identity"}
         if self.have:
             headers["Range"] = f"bytes={self.have}-"

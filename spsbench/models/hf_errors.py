@@ -17,12 +17,17 @@ from spsbench.models.fetch.cache import free_bytes, megabytes, watcher
 ANSWERS_WITHIN_S = 10.0
 """A hub that takes longer is left alone."""
 
+GATED = "Accept its licence on the hub, then log in with `hf auth login` or set HF_TOKEN."
 _LEFT_ALONE_FOR_S = 60.0
 _UNREACHED = "the hub cannot be reached"
+
+_OFFLINE = "HF_HUB_OFFLINE is set"
 
 _reached: set[str] = set()
 _left_alone: dict[str, tuple[float, str]] = {}
 """Endpoints that failed: until when nothing is asked of them, and what they did."""
+_replaced: set[str] = set()
+"""Those of which it was said what is used in their place."""
 
 
 class WebPage(OSError):
@@ -33,6 +38,7 @@ def forget() -> None:
     """Ask every hub again, whatever it did before."""
     _reached.clear()
     _left_alone.clear()
+    _replaced.clear()
 
 
 def leave_alone(what: str) -> None:
@@ -40,13 +46,31 @@ def leave_alone(what: str) -> None:
     from huggingface_hub import constants
 
     _left_alone[constants.ENDPOINT] = time.monotonic() + _LEFT_ALONE_FOR_S, what
+    _replaced.discard(constants.ENDPOINT)
+
+
+def use_kept(name: str) -> None:
+    """Say, once of a hub that is left alone, that what its cache has is used."""
+    from huggingface_hub import constants
+
+    why = _why_left_alone()
+    if why is not None and constants.ENDPOINT not in _replaced:
+        _replaced.add(constants.ENDPOINT)
+        watcher().said(f"{why}: {name} as it is on this machine is used")
 
 
 def _why_left_alone() -> str | None:
     from huggingface_hub import constants
 
-    until_s, what = _left_alone.get(constants.ENDPOINT, (0.0, _UNREACHED))
+    until_s, what = _left_alone.get(constants.ENDPOINT, (0.0, ""))
     return what if time.monotonic() < until_s else None
+
+
+def why_offline() -> str:
+    """Why nothing is asked of the hub, or why it gave nothing."""
+    from huggingface_hub import constants
+
+    return _why_left_alone() or (_OFFLINE if constants.HF_HUB_OFFLINE else _UNREACHED)
 
 
 @contextmanager
@@ -61,10 +85,7 @@ def offline_unless_reached() -> Iterator[None]:
             get_session().head(constants.ENDPOINT, timeout=ANSWERS_WITHIN_S)
             _reached.add(constants.ENDPOINT)
         except Exception:  # whatever its HTTP library raises
-            leave_alone(_UNREACHED)
-            watcher().said(
-                f"{host_of(constants.ENDPOINT)} cannot be reached: what is on this machine is used"
-            )
+            leave_alone(f"{host_of(constants.ENDPOINT)} cannot be reached")
     if _why_left_alone() is not None:
         constants.HF_HUB_OFFLINE = True
     try:
@@ -172,12 +193,7 @@ def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
             "Install it, or choose a checkpoint without it.",
         ),
         (bool(failed), UnavailableError, f"{name} cannot be fetched: {failed}.", remedy_of_it),
-        (
-            caused_by(hub.GatedRepoError),
-            UnavailableError,
-            f"{name} is gated.",
-            "Accept its licence on the hub, then log in with `hf auth login` or set HF_TOKEN.",
-        ),
+        (caused_by(hub.GatedRepoError), UnavailableError, f"{name} is gated.", GATED),
         (
             caused_by(hub.RevisionNotFoundError),
             UnavailableError,
@@ -190,7 +206,7 @@ def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
                 "couldn't connect", "cannot find an appropriate cached", "offline mode", "name resolution"
             ),
             UnavailableError,
-            f"{name} is not on this machine and {_why_left_alone() or _UNREACHED}.",
+            f"{name} is not on this machine and {why_offline()}.",
             "Give a local folder, set HF_HOME to a filled cache, or use --pair mini.",
         ),
         (

@@ -7,14 +7,14 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 from spsbench.base.environment import little_memory
-from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.base.files import opened
 from spsbench.tasks.spec import HubSource
 
@@ -269,46 +269,63 @@ class HubData:
     train: list[Row]
 
 
+_FLAG = "--data official"
+
+
 def fetch(sources: Sequence[HubSource], split: str, *, exemplars: bool) -> HubData:
     """Data of the first source that has the split.
 
     Offline, the hub's cache (``HF_HOME``) serves. Of the train split one file is fetched and one
     row group read: it only has to yield an exemplar, and the whole would be hundreds of megabytes.
+
+    Raises:
+        UnavailableError: no source has it; the remedy is that of the first fault of the hub or the disk.
     """
-    from spsbench.models.hf_errors import failure_of, offline_unless_reached
+    from spsbench.models.downloads import snapshot
+    from spsbench.models.hf_errors import failure_of, leave_alone, offline_unless_reached
 
     tried: dict[str, list[str]] = {}
-    with offline_unless_reached():
-        for source in sources:
-            try:
-                return _fetch_one(source, split, exemplars)
-            except Exception as error:  # the client also raises whatever its HTTP library raised
-                named = f"{source.repository} at {source.revision}"
-                failed = failure_of(error)
-                tried.setdefault(failed[0] if failed else _first_sentence(error), []).append(named)
+    remedies = []
+    for source in sources:
+        root = None
+        try:
+            with offline_unless_reached():
+                root = snapshot(
+                    source.repository, source.revision, _patterns(source, split, exemplars), _FLAG
+                )
+            return _read_snapshot(root, source, split, exemplars)
+        except Exception as error:  # the client also raises whatever its HTTP library raised
+            failed = failure_of(error)
+            if isinstance(error, SpsbenchError):
+                failed = error.message.rstrip("."), error.remedy or ""
+            reason, remedy = failed or _why_not(error, tried)
+            if failed and root is None:
+                leave_alone(reason)  # another source may be in its cache
+            tried.setdefault(reason, []).append(f"{source.repository} at {source.revision}")
+            remedies += [remedy] if remedy else []
     reasons = [f"{', '.join(names)}: {reason}" for reason, names in tried.items()]
     raise UnavailableError(
         f"the split {split} is unavailable from the hub ({'; '.join(reasons) or 'no source is named'}).",
-        flag="--data official",
-        remedy="Give a local file with --data PATH, point HF_HOME to a cache that holds the data, go online "
+        flag=_FLAG,
+        remedy=f"{remedies[0]} Or give a local file with --data PATH, or use --data mini."
+        if remedies
+        else "Give a local file with --data PATH, point HF_HOME to a cache that holds the data, go online "
         "(with HF_TOKEN if access is gated), or use --data mini.",
     )
 
 
-def _fetch_one(source: HubSource, split: str, exemplars: bool) -> HubData:
-    import huggingface_hub
-
+def _patterns(source: HubSource, split: str, exemplars: bool) -> list[str]:
     names = [f"*{split}*{form}" for form in (".parquet", ".jsonl", ".jsonl.gz")]
     names += ["*train/0000.parquet", "*train-00000-of-*", "*train.jsonl*"] if exemplars else []
     if source.config is not None:
         names = [f"{at}{source.config}/{name}" for at in ("", "*/") for name in names]
-    snapshot = huggingface_hub.snapshot_download(
-        source.repository, repo_type="dataset", revision=source.revision, allow_patterns=names
-    )
-    root = Path(snapshot)
+    return names
+
+
+def _read_snapshot(root: Path, source: HubSource, split: str, exemplars: bool) -> HubData:
     files = _files(root, source.config, split)
     if not files:
-        raise UnavailableError(f"the snapshot {root} has no Parquet or JSON lines file of {split!r}.")
+        raise UnavailableError(f"has no Parquet or JSON lines file of {split!r}.")
     rows = [row for path in files for row in read_rows(path, split)]
     train: list[Row] = []
     for path in _files(root, source.config, "train")[:1] if exemplars else []:
@@ -327,10 +344,20 @@ def _files(root: Path, config: str | None, split: str) -> list[Path]:
     return sorted(found)
 
 
-def _first_sentence(error: Exception) -> str:
-    from huggingface_hub.errors import LocalEntryNotFoundError
+def _why_not(error: Exception, tried: Container[str]) -> tuple[str, str]:
+    """What a failure to find a dataset says of it after other reasons, and the remedy if there is one."""
+    from huggingface_hub import errors
 
-    if isinstance(error, LocalEntryNotFoundError):
-        return "not on this machine, and the hub cannot be reached"
+    from spsbench.models.hf_errors import GATED, why_offline
+
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        why = why_offline()
+        return "not on this machine" + (f" and {why}" if why not in tried else ""), ""
+    if isinstance(error, errors.GatedRepoError):
+        return "gated", GATED
+    if isinstance(error, errors.RevisionNotFoundError):
+        return "no such revision", ""
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return "not found on the hub, or private", ""
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}, {lines[0]}" if lines else type(error).__name__
+    return (f"{type(error).__name__}, {lines[0]}" if lines else type(error).__name__), ""

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.commandline import SMALL, journal
 from support.hub import Hub, environment
@@ -104,21 +106,27 @@ def test_readmes_command_by_the_hub_then_offline_then_with_the_hub_down(hub: Hub
 
 
 def kept_bytes(home: Path) -> int:
-    """Of weights, which are named by their SHA-256 alone; the client's own unfinished files go with it."""
+    """Of large files, which are named by their SHA-256; the client's own unfinished files go with it."""
     return sum(path.stat().st_size for path in home.rglob("*.incomplete") if len(path.stem) == 64)
 
 
-def test_ctrl_c_in_a_download_ends_it_though_the_hub_sends_for_hours(hub: Hub, tmp_path: Path) -> None:
+def interrupted(hub: Hub, home: Path, *arguments: object) -> str:
+    """What a command says that gets Ctrl-C once 16 kB came, of a hub that sends the rest for hours."""
     hub.break_down("drip", 8, where="/content/")  # bytes a second, and 16 kB at a time
-    process = started(hub, tmp_path / "home", *command(tmp_path / "run"))
-    while not kept_bytes(tmp_path / "home"):
+    process = started(hub, home, *arguments)
+    while not kept_bytes(home):
         time.sleep(0.1)
         assert process.poll() is None, process.communicate()[1]
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "\nInterrupted. Start it again with:\n  spsbench run humaneval" in err
     assert "Traceback" not in err
+    return err
+
+
+def test_ctrl_c_in_a_download_ends_it_though_the_hub_sends_for_hours(hub: Hub, tmp_path: Path) -> None:
+    err = interrupted(hub, tmp_path / "home", *command(tmp_path / "run"))
+    assert "\nInterrupted. Start it again with:\n  spsbench run humaneval" in err
     kept = kept_bytes(tmp_path / "home")
     assert kept > 0
     whole = sum(
@@ -130,3 +138,28 @@ def test_ctrl_c_in_a_download_ends_it_though_the_hub_sends_for_hours(hub: Hub, t
     assert "of it are here" in err
     large = sum(size for name, size in hub.sent.items() if name.endswith(".safetensors"))
     assert large == whole - kept
+
+
+def test_ctrl_c_while_data_comes_ends_it_and_the_next_command_goes_on(hub: Hub, tmp_path: Path) -> None:
+    folder = hub.root / "datasets" / "EdinburghNLP" / "xsum"
+    for split in ("validation", "train"):
+        rows = [
+            {"id": f"{split}{i}", "document": f"Words. {os.urandom(300).hex()}", "summary": "One."}
+            for i in range(60)
+        ]
+        file = folder / "default" / split / "0000.parquet"
+        file.parent.mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(rows), file, compression="none", use_dictionary=False)
+    asked = ("run", "xsum", "--data", "official", "--pair", "mini", *SMALL, "--no-score")
+    asked = (*asked, "--remeasure", "0", "--out", tmp_path / "run")
+    whole = sum(path.stat().st_size for path in folder.rglob("*.parquet"))
+    err = interrupted(hub, tmp_path / "home", *asked)
+    assert f"Fetching data of EdinburghNLP/xsum ({whole / 1e3:,.0f} kB) from 127.0.0.1" in err
+    assert "\nInterrupted. Start it again with:\n  spsbench run xsum --data official" in err
+    kept = kept_bytes(tmp_path / "home")
+    assert kept > 0
+    hub.mend()
+    code, _, err = done(hub, tmp_path / "home", *asked)
+    assert code == 0, err
+    assert "of it are here" in err
+    assert hub.sent["0000.parquet"] == whole - kept

@@ -8,24 +8,22 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from support.commandline import call
-from support.hub import TOKEN, Hub, Kind, connected
+from support.hub import FAULTS, TOKEN, Hub, Notes, connected
 from support.tiny_models import make_pair, pair_of, save
 
 from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.cli.doctor import model_is_here
 from spsbench.config.models import TORCH
 from spsbench.models import downloads, hf_errors, memory
-from spsbench.models.fetch.cache import Watcher, watched_by
+from spsbench.models.fetch.cache import watched_by
 from spsbench.models.loading import fetch_weights
 from spsbench.models.pair import Pair, PairSource, load_pair, pair_backend
-from spsbench.tasks.catalogue import load_task
 
 CPU = torch.device("cpu")
 NAMES = ("org/target", "org/draft")
@@ -53,30 +51,6 @@ def forget(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(downloads, "_WAIT_S", 0.0)
     with connected(hub, tmp_path / "home", monkeypatch) as forget:
         yield forget
-
-
-class Notes(Watcher):
-    """What people would see."""
-
-    def __init__(self, breaks_off_at: int | None = None) -> None:
-        self.lines: list[str] = []
-        self.come = 0
-        self._breaks_off_at = breaks_off_at
-
-    def said(self, message: str) -> None:
-        self.lines.append(message)
-
-    @contextmanager
-    def transfer(self, what: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
-        self.lines.append(what)
-        self.total, self.come = total, done
-
-        def came(count: int) -> None:
-            self.come += count
-            if self._breaks_off_at is not None and self.come >= self._breaks_off_at:
-                raise KeyboardInterrupt
-
-        yield came
 
 
 def load(source: PairSource | None = None) -> Pair:
@@ -130,7 +104,7 @@ def test_a_hub_that_is_down_is_asked_once_where_all_is_here(hub: Hub, forget: Ca
     hub.__exit__()
     with watched_by(notes := Notes()):
         load()
-    assert notes.lines == ["127.0.0.1 cannot be reached: what is on this machine is used"]
+    assert notes.lines == ["127.0.0.1 cannot be reached: org/target as it is on this machine is used"]
 
 
 def test_what_came_before_a_cut_does_not_come_again(hub: Hub, forget: Callable[[], None]) -> None:
@@ -252,14 +226,6 @@ def test_weights_in_a_bin_file(hub: Hub, forget: Callable[[], None]) -> None:
     load(source)
     forget()
     assert memory.weight_bytes(pair_of(*NAMES).target, "float32", "--target") == sizes[0]
-
-
-FAULTS: dict[str, tuple[Kind, int, str, str]] = {
-    "429": ("status", 429, "127.0.0.1 answered 429, too many requests.", "HF_TOKEN"),
-    "503": ("status", 503, "127.0.0.1 answered 503, a fault on its side.", "Try again later"),
-    "captive portal": ("web page", 0, "127.0.0.1 answered with a web page", "Log in to the network"),
-    "mirror": ("no commit", 0, "127.0.0.1 answers without X-Repo-Commit", "HF_ENDPOINT"),
-}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -392,16 +358,6 @@ def test_a_configuration_by_its_hub_id(hub: Hub, forget: Callable[[], None]) -> 
     missing = call(*asked, "--target-config", "org/nothing", "--draft-config", NAMES[1])
     assert missing.code == 3
     assert "--target-config: no model org/nothing was found on the hub" in missing.err
-
-
-@pytest.mark.parametrize("fault", ["429", "503"])
-def test_data_of_the_hub_names_the_fault_too(hub: Hub, forget: Callable[[], None], fault: str) -> None:
-    kind, value, sentence, _ = FAULTS[fault]
-    (hub.root / "datasets" / "EdinburghNLP" / "xsum").mkdir(parents=True)
-    hub.break_down(kind, value)
-    with pytest.raises(UnavailableError) as caught:
-        load_task("xsum").load("official", None, seed=0)
-    assert f": {sentence.rstrip('.')}" in str(caught.value)
 
 
 def test_gated_private_missing_and_without_that_revision(

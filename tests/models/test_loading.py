@@ -163,7 +163,7 @@ def test_revision_reaches_the_library_and_the_record(
     assert weights.weight_bytes(source.target, "auto", "--target") == size
     pair = load_pair(source, ("auto", "auto"), CPU, TORCH)
     assert expected.items() <= pair.info["target"].items()
-    with pytest.raises(UnavailableError, match="not on this machine and the hub cannot be reached"):
+    with pytest.raises(UnavailableError, match="not on this machine and HF_HUB_OFFLINE is set"):
         find("org/tiny", "v3", "--target")
 
 
@@ -179,7 +179,7 @@ def put(model: Any, cache: Path, monkeypatch: pytest.MonkeyPatch, name: str, rev
 def test_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(UnavailableError, match="not on this machine and the hub cannot be reached") as caught:
+    with pytest.raises(UnavailableError, match="not on this machine and HF_HUB_OFFLINE is set") as caught:
         find("org/absent", None, "--target")
     assert "HF_HOME" in str(caught.value)
 

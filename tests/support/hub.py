@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
+from spsbench.models.fetch.cache import Watcher
+
 Kind = Literal["status", "web page", "cut", "stall", "drip", "no commit"]
 LARGE = (".safetensors", ".bin", ".parquet", ".gguf")
 """Files that come from another host, under the hash of their content."""
@@ -253,6 +255,39 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(60)
         if end < size:
             self.close_connection = True
+
+
+FAULTS: dict[str, tuple[Kind, int, str, str]] = {
+    "429": ("status", 429, "127.0.0.1 answered 429, too many requests.", "HF_TOKEN"),
+    "503": ("status", 503, "127.0.0.1 answered 503, a fault on its side.", "Try again later"),
+    "captive portal": ("web page", 0, "127.0.0.1 answered with a web page", "Log in to the network"),
+    "mirror": ("no commit", 0, "127.0.0.1 answers without X-Repo-Commit", "HF_ENDPOINT"),
+}
+"""Of the hub: kind and value of the fault, how its sentence begins, and what its remedy names."""
+
+
+class Notes(Watcher):
+    """What people would see."""
+
+    def __init__(self, breaks_off_at: int | None = None) -> None:
+        self.lines: list[str] = []
+        self.come = 0
+        self._breaks_off_at = breaks_off_at
+
+    def said(self, message: str) -> None:
+        self.lines.append(message)
+
+    @contextmanager
+    def transfer(self, what: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
+        self.lines.append(what)
+        self.total, self.come = total, done
+
+        def came(count: int) -> None:
+            self.come += count
+            if self._breaks_off_at is not None and self.come >= self._breaks_off_at:
+                raise KeyboardInterrupt
+
+        yield came
 
 
 @contextmanager
