@@ -36,6 +36,9 @@ _WEIGHTS = tuple(
 )
 """Files of weights in the order in which transformers looks for them."""
 
+MODELOPT = "hf_quant_config.json"
+"""Says in place of config.json how weights were quantised; transformers does not read it, nor them."""
+
 _HASH = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 _CHUNK_BYTES = 1 << 20
 _THREADS = 4
@@ -241,11 +244,19 @@ def has_weights(folder: Path) -> bool:
     return bool(files) and all(file.is_file() for file in files)
 
 
+def packed_by_modelopt(name: str, flag: str) -> UnavailableError:
+    why = f"{name} is quantised by modelopt ({MODELOPT}), which transformers does not read."
+    remedy = "Choose the unquantised checkpoint; or serve this one and time it by --engine openai:URL"
+    return UnavailableError(why, flag=flag, remedy=f"{remedy} --concurrency 1.")
+
+
 def remote_weights(name: str, commit: str, flag: str) -> tuple[Repository, list[str]]:
     """The files of a model's weights on the hub; UnavailableError if there are none, or not all."""
     from huggingface_hub import hf_hub_download
 
     there = repository(name, commit)
+    if MODELOPT in there.files:
+        raise packed_by_modelopt(name, flag)
     files = _weight_files(
         there.files, lambda file: Path(hf_hub_download(name, file, revision=commit)).read_bytes()
     )

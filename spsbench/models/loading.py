@@ -23,12 +23,19 @@ from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
 from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of, t5_plan
 from spsbench.models.causal_lm import CausalLM, built, skeleton
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint, LoadedWeights, StoredWeights
-from spsbench.models.downloads import configuration, fetch, has_weights, remote_weights
+from spsbench.models.downloads import (
+    MODELOPT,
+    configuration,
+    fetch,
+    has_weights,
+    packed_by_modelopt,
+    remote_weights,
+)
 from spsbench.models.hf_errors import typed_errors
 from spsbench.models.memory import DTYPES, require_free, suitable_threads
 from spsbench.models.onnx_lm import OnnxLM, OnnxModel
 from spsbench.models.placement import PlacedLM, Placement
-from spsbench.models.quantised import loading_settings, mark, quantise_built
+from spsbench.models.quantised import loading_settings, mark, quantise_built, require_readable
 from spsbench.models.same_logits import require_same_logits
 from spsbench.models.seq2seq_lm import SHARED, OnnxSeq2SeqLM, Seq2SeqLM
 from spsbench.models.source import (
@@ -289,6 +296,7 @@ def from_pretrained(
 
     kind = AutoModelForSeq2SeqLM if source.is_encoder_decoder else AutoModelForCausalLM
     asked = Precision.read(dtype)
+    require_readable(source.config, source.quantization, device, source.name, flag)
     with typed_errors(source.name, flag):
         folder = weights_folder(source, flag)
         require_one_head(source, Checkpoint(folder), flag)
@@ -371,6 +379,8 @@ def weights_folder(source: ModelSource, flag: str = "--target") -> Path:
     fetch_weights({flag: source})
     folder = files_of(source.location, source.commit)
     assert folder is not None, "a model that was found has its configuration here"
+    if (folder / MODELOPT).is_file():
+        raise packed_by_modelopt(source.name, flag)
     return folder
 
 

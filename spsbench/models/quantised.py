@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.config.models import Precision
 from spsbench.models.causal_lm import skeleton
 
@@ -68,25 +68,52 @@ def stored_bytes(parameter: torch.Tensor) -> int:
 
 
 def require_readable(config: Any, method: str | None, device: torch.device, name: str, flag: str) -> None:
-    """Refuse a checkpoint whose quantisation transformers cannot read here; nothing is loaded."""
+    """Refuse a checkpoint whose quantisation transformers cannot compute here; nothing is loaded.
+
+    Weights that it would turn back into bfloat16, without a word, are refused too: their times would be those
+    of another model.
+    """
     if method is None:
         return
     from transformers.quantizers import AutoHfQuantizer
 
-    settings = config.quantization_config
+    kind: type[SpsbenchError] = UsageError
+    cause = None
     try:
-        merged = AutoHfQuantizer.merge_quantization_configs(settings, None)
+        merged = AutoHfQuantizer.merge_quantization_configs(config.quantization_config, None)
         quantizer = AutoHfQuantizer.from_config(merged, pre_quantized=True)
         place = None if device.type == "cpu" else {"": device}
         quantizer.validate_environment(device_map=place, weights_only=True)
+        undone = getattr(quantizer.quantization_config, "dequantize", False) or method in _UNPACKED
+        if not undone and not (method in _ON_GPUS and device.type == "cpu"):
+            return
+        where = "CPU" if device.type == "cpu" else "device"
+        reason = f"transformers would turn its weights back into bfloat16 on this {where}"
     except Exception as error:  # of each method its own
-        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        cause = error
+        reason = next(iter(str(error).splitlines()), type(error).__name__).split(" - supported types")[0]
         kind = UnavailableError if isinstance(error, ImportError) else UsageError
-        raise kind(
-            f"{name} is quantised by {method}, which cannot run here: {reason}.",
-            flag=flag,
-            remedy="Install what it needs, or choose the unquantised checkpoint: --quantise int8 rounds it.",
-        ) from error
+    needs = _NEEDS.get(method, "Install what it needs")
+    raise kind(
+        f"{name} is quantised by {method}, which cannot run here: {reason.rstrip('.')}.",
+        flag=flag,
+        remedy=f"{needs}; or choose the unquantised checkpoint (--quantise int8 rounds it); or serve this "
+        "one and time it by --engine openai:URL --concurrency 1.",
+    ) from cause
+
+
+_UNPACKED = ("compressed-tensors",)
+"""Their weights are unpacked before, or in, the first forward."""
+_ON_GPUS = ("fp8",)
+_NEEDS = {
+    "fp8": "It takes a GPU of compute capability 8.9 or more and accelerate",
+    "mxfp4": "It takes a GPU of compute capability 7.5 or more, and `pip install accelerate kernels triton`",
+    "awq": "It takes a GPU and `pip install gptqmodel accelerate`",
+    "gptq": "`pip install optimum gptqmodel`",
+    "bitsandbytes": "`pip install bitsandbytes accelerate`",
+    "compressed-tensors": "No package makes transformers compute with these weights",
+}
+"""What runs the methods in use, by their names in config.json."""
 
 
 def require_quantisable(

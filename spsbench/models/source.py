@@ -239,7 +239,11 @@ class ModelSource:
         settings = getattr(self.config, "quantization_config", None)
         if settings is None:
             return None
-        method = settings.get("quant_method") if isinstance(settings, dict) else settings.quant_method
+        found = settings if isinstance(settings, dict) else vars(settings)
+        method = found.get("quant_method")
+        if method is None:  # as bitsandbytes wrote it once
+            in_bits = found.get("load_in_4bit") or found.get("load_in_8bit")
+            return "bitsandbytes" if in_bits else "a method without a name"
         return str(getattr(method, "value", method))
 
     def key(self, *more: str) -> str:

@@ -289,7 +289,7 @@ def plan(config: RunConfig, *, choose_engine: bool = False, loads: bool = True) 
     dtypes = config.model_dtype, config.draft_model_dtype
     placement = None if config.device_map is None else Placement.read(config.device_map)
     asked = backend_asked(config) if placement is None else placement.backend(config.backend)
-    backend, fallback = pair_backend(asked, source, dtypes, device)
+    backend, fallback = pair_backend(asked, source, dtypes, device, loads=loads)
     for drafter in _drafters(arms):
         drafter_kind(drafter.name).require_backend(drafter, backend, dtypes[0])
     if placement is not None:

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,10 +21,11 @@ from support.tiny_models import make_pair, pair_of, save
 from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.cli.doctor import model_is_here
 from spsbench.config.models import TORCH
-from spsbench.models import downloads, hf_errors, memory
+from spsbench.models import downloads, hf_errors, loading, memory
 from spsbench.models.fetch.cache import watched_by
 from spsbench.models.loading import fetch_weights
 from spsbench.models.pair import Pair, PairSource, load_pair, pair_backend
+from spsbench.models.quantised import require_readable
 
 CPU = torch.device("cpu")
 NAMES = ("org/target", "org/draft")
@@ -306,6 +308,11 @@ def no_configuration(folder: Path) -> None:
     (folder / "config.json").unlink()
 
 
+def modelopt(folder: Path) -> None:
+    """As its earlier versions wrote it: config.json says nothing of quantisation."""
+    (folder / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
+
+
 BAD: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "nothing": (lost_weights, "org/target has no weights that transformers reads; there is", "safetensors"),
     "gguf": (
@@ -315,6 +322,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str, str]] = {
     ),
     "adapter": (adapter, "org/target has no weights that transformers reads", "merge it"),
     "shard": (lost_shard, "org/target lacks model-00002-of-0000", "Choose another revision"),
+    "modelopt": (modelopt, "org/target is quantised by modelopt (hf_quant_config.json)", "--concurrency 1"),
     "config": (no_configuration, "org/target has no config.json; there is", ".gguf file"),
 }
 
@@ -333,19 +341,94 @@ def test_a_repository_that_holds_no_whole_model_is_refused_before_its_weights_co
     assert content(hub) == []
 
 
-@pytest.mark.parametrize(("method", "code"), [("awq", 3), ("exotic", 2)])
-def test_a_quantisation_that_cannot_be_read_is_named_before_the_download(
-    hub: Hub, forget: Callable[[], None], method: str, code: int
+QUANTISED: dict[str, tuple[dict[str, Any], str, str, int, str]] = {
+    "fp8": (
+        {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+        *("fp8", "transformers would turn its weights back into bfloat16 on this CPU", 2),
+        "a GPU of compute capability 8.9 or more",
+    ),
+    "awq": (
+        {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True},
+        *("awq", "gptqmodel", 3, "`pip install gptqmodel accelerate`"),
+    ),
+    "gptq": (
+        {"quant_method": "gptq", "bits": 4, "group_size": 128},
+        *("gptq", "optimum", 3, "`pip install optimum gptqmodel`"),
+    ),
+    "bitsandbytes": (
+        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+        *("bitsandbytes", "bitsandbytes", 3, "`pip install bitsandbytes accelerate`"),
+    ),
+    "bitsandbytes without a method": (
+        {"load_in_8bit": True},
+        *("bitsandbytes", "bitsandbytes", 3, "`pip install bitsandbytes accelerate`"),
+    ),
+    "compressed-tensors": (
+        {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {}},
+        *("compressed-tensors", "compressed", 3, "No package makes transformers compute"),
+    ),
+    "mxfp4": (
+        {"quant_method": "mxfp4"},
+        *("mxfp4", "transformers would turn its weights back into bfloat16 on this CPU", 2),
+        "a GPU of compute capability 7.5 or more",
+    ),
+    "exotic": ({"quant_method": "exotic"}, "exotic", "got exotic.", 2, "Install what it needs"),
+    "nothing": ({"bits": 4}, "a method without a name", "quant_method", 2, "Install what it needs"),
+}
+"""Of config.json, then the method's name, the reason, the exit code, and what would run it."""
+RUN_BY = {"awq": "gptqmodel", "gptq": "optimum", "bitsandbytes": "bitsandbytes", "mxfp4": "triton"}
+RUN_BY |= {"compressed-tensors": "compressed_tensors"}
+
+
+@pytest.mark.parametrize("which", QUANTISED)
+def test_a_quantisation_that_cannot_run_is_named_before_the_download(
+    hub: Hub, forget: Callable[[], None], which: str
 ) -> None:
-    if method == "awq" and importlib.util.find_spec("gptqmodel") is not None:
-        pytest.skip("this machine reads it")
+    settings, method, reason, code, needs = QUANTISED[which]
+    if method in RUN_BY and importlib.util.find_spec(RUN_BY[method]) is not None:
+        pytest.skip("this machine may run it")
     path = hub.root / "models" / "org/target" / "config.json"
-    settings = {"quantization_config": {"quant_method": method, "bits": 4}}
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-    with pytest.raises(SpsbenchError, match=f"org/target is quantised by {method}, which cannot") as caught:
-        pair_backend(TORCH, pair_of(*NAMES), ("auto", "auto"), CPU)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": settings}))
+    source = pair_of(*NAMES)
+    sentence = f"org/target is quantised by {method}, which cannot run here: "
+    with pytest.raises(SpsbenchError, match=sentence) as caught:
+        pair_backend(TORCH, source, ("auto", "auto"), CPU)
+    assert reason in str(caught.value)
     assert (caught.value.exit_code, caught.value.flag) == (code, "--target")
+    assert str(caught.value.remedy).startswith(("It takes ", "`pip", "No package", "Install"))
+    assert needs in str(caught.value.remedy)
+    assert pair_backend(TORCH, source, ("auto", "auto"), CPU, loads=False) == (TORCH, None)
+    with pytest.raises(SpsbenchError, match=sentence):
+        loading.load_torch(source.target, "auto", CPU, source.vocab_size, "--target")
     assert content(hub) == []
+
+
+def test_a_folder_of_modelopt_is_refused(hub: Hub) -> None:
+    folder = hub.root / "models" / "org/draft"
+    modelopt(folder)
+    source = pair_of(folder).target
+    with pytest.raises(UnavailableError, match="is quantised by modelopt"):
+        loading.load_torch(source, "auto", CPU, source.tokenizer.size, "--target")
+
+
+@pytest.mark.parametrize("method", ["fp8", "compressed-tensors"])
+def test_weights_that_would_be_turned_back_into_floats_are_refused_beside_a_gpu_too(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Here transformers would load them for the CPU, or unpack them, and not say so."""
+    from transformers.quantizers import AutoHfQuantizer
+
+    class Content(AutoHfQuantizer):
+        quantization_config = None
+
+        def validate_environment(self, **_: Any) -> None: ...
+
+    monkeypatch.setattr(AutoHfQuantizer, "merge_quantization_configs", lambda *_: None)
+    monkeypatch.setattr(AutoHfQuantizer, "from_config", lambda *_, **__: Content())
+    given = SimpleNamespace(quantization_config={})
+    with pytest.raises(UsageError, match=f"org/x is quantised by {method}, which cannot run here: transf"):
+        require_readable(given, method, CPU, "org/x", "--target")
+    require_readable(given, "gptq", CPU, "org/x", "--target")
 
 
 def test_a_configuration_by_its_hub_id(hub: Hub, forget: Callable[[], None]) -> None:
