@@ -125,9 +125,10 @@ def say(message: str, *, quiet: bool = False) -> None:
         print(harmless(message), file=sys.stderr, flush=True)
 
 
-def hint(message: str, *, quiet: bool = False) -> None:
-    """A remark on stderr, dim on a terminal; not wrapped, so that it can be copied."""
-    err(quiet=quiet).print(message, style="dim", soft_wrap=True, markup=False)
+def hint(message: str | None, *, quiet: bool = False) -> None:
+    """A remark on stderr, if there is one, dim on a terminal; not wrapped, so that it can be copied."""
+    if message is not None:
+        err(quiet=quiet).print(message, style="dim", soft_wrap=True, markup=False)
 
 
 def say_if_busy(*, quiet: bool = False) -> None:

@@ -36,7 +36,7 @@ def doctor(json: bool, quiet: bool) -> None:
         [Styled("" if check.state == "info" else check.state, _STYLES[check.state]), check.what, check.detail]
         for check in checks
     ]
-    table = Table([left(whole=True), left(whole=True), left()], rows)
+    table = Table([left(whole=True), left(whole=True), left()], rows, names=2)
     present(lambda: [asdict(check) for check in checks], table.as_rich, json=json, quiet=quiet)
     broken = [check.what for check in checks if check.state == "broken"]
     if broken:

@@ -113,8 +113,7 @@ def measure(params: Mapping[str, Any]) -> None:
         from spsbench.stats.conditions import is_undecided
 
         ready = plan(config, choose_engine=True)
-        if (recommendation := ready.recommendation()) is not None:
-            hint(recommendation, quiet=quiet)
+        hint(ready.recommendation(), quiet=quiet)
         carry_out = execute if address is None else partial(execute_on, address)
         named: Path | None = params["resume"] or params["out"]
         directory = named or fresh_directory(results_dir(), config.task, config.pair.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from math import inf
@@ -329,20 +329,14 @@ def _under(
 
 def _overridden(sampling: SamplingParams, config: RunConfig) -> SamplingParams:
     """The sampling with what the command line sets in its place (greedy has but processing to set)."""
-    process = config.processing
-    if sampling.process is not None:
-        typed = [name for name in PROCESSING if getattr(config, name) is not None]
-        values = {name: getattr(process or Processing(), name) for name in typed}
-        process = replace(sampling.process, **values)
-    sampling = replace(sampling, process=None if process == Processing() else process)
-    if sampling.greedy:
-        return sampling
-    return replace(
-        sampling,
-        temperature=sampling.temperature if config.temperature is None else config.temperature,
-        top_p=sampling.top_p if config.top_p is None else config.top_p,
-        top_k=sampling.top_k if config.top_k is None else config.top_k,
-    )
+
+    def typed(names: Iterable[str], values: Any) -> dict[str, Any]:
+        return {name: getattr(values, name) for name in names if getattr(config, name) is not None}
+
+    none = Processing()
+    process = replace(sampling.process or none, **typed(PROCESSING, config.processing or none))
+    warping = {} if sampling.greedy else typed(("temperature", "top_p", "top_k"), config)
+    return replace(sampling, process=None if process == none else process, **warping)
 
 
 def _require_settings_used(config: RunConfig, samplings: Sequence[SamplingParams]) -> None:

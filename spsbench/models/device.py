@@ -83,7 +83,9 @@ def why_unusable() -> str:
     except (RuntimeError, AssertionError) as error:
         said = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
         return f"{build} (CUDA {torch.version.cuda}) says: {said}"
-    return f"{build} (CUDA {torch.version.cuda}) finds no device"
+    value = os.environ.get(VISIBLE)
+    within = "" if value is None else f" in {VISIBLE}={value.strip()}"
+    return f"{build} (CUDA {torch.version.cuda}) finds no device{within}"
 
 
 def _hidden_by() -> str | None:

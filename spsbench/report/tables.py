@@ -162,7 +162,7 @@ class Table:
                 for column, cell in zip(self.columns[self.names :], row[self.names :], strict=True)
                 if plain(cell)
             ]
-            parts.append(Padding(Table([left(), left(whole=True)], cells)._grid(cells), (0, 0, 0, 2)))
+            parts.append(Padding(Table([left(), left()], cells)._grid(cells), (0, 0, 0, 2)))
         return Group(*parts)
 
     def least_width(self) -> int:

@@ -57,13 +57,13 @@ class Room:
         return (self.weights or 0) + self.caches + self.rows + self.forward
 
     def sentence(self, device: torch.device) -> str:
-        """``needs 18.2 GiB of 79.1 GiB free: ...``; empty where either is not known."""
+        """``needs 18.2 GiB of 79.1 GiB free: weights 16.4 GiB, ...``; empty where either is not known."""
         free = available_bytes(device)
         if free is None or self.weights is None:
             return ""
         parts = {"weights": self.weights, "caches": self.caches, "rows": self.rows, "forward": self.forward}
-        each = ", ".join(f"{name} {_gib(size)}" for name, size in parts.items())
-        return f"needs {_gib(self.total)} GiB of {_gib(free)} GiB free: {each}"
+        each = ", ".join(f"{name} {_size(size)}" for name, size in parts.items())
+        return f"needs {_size(self.total)} of {_size(free)} free: {each}"
 
     def require(self, device: torch.device) -> None:
         """Refuse a run that does not fit.
@@ -79,8 +79,13 @@ class Room:
         require_free(self.total, device, what, flag, remedy)
 
 
-def _gib(size: int) -> str:
-    return f"{size / _GIB:.{1 if size >= 10 * _GIB else 2}f}"
+def _size(size: int) -> str:
+    """Three figures: ``16.4 GiB``, ``1.10 GiB``, ``512 MiB``, ``26 KiB``."""
+    if size >= _GIB:
+        return f"{size / _GIB:.{1 if size >= 10 * _GIB else 2}f} GiB"
+    return (
+        f"{size / 2**20:.{1 if size < 10 << 20 else 0}f} MiB" if size >= 1 << 20 else f"{size / 1024:.0f} KiB"
+    )
 
 
 def room_of(

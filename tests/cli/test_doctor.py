@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from support import nvidia_smi
-from support.commandline import Cli
+from support.commandline import Cli, call
 from support.nvidia_smi import H100
 
 from spsbench.base.energy import FoundMeter, RaplMeter
@@ -138,3 +138,17 @@ def test_what_an_extra_installs_may_be_absent_and_what_a_plain_install_has_may_n
     assert result.code == code
     told = {check["what"]: (check["state"], check["detail"]) for check in json.loads(result.out)}
     assert told[absent] == (state, "not installed")
+
+
+def test_a_screen_too_narrow_for_the_table_shows_every_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "/a/path/without/a/space/" + "that/goes/on/" * 6
+    said = "not on this machine: target org/some-target, draft org/some-draft, 16 GB by `spsbench get pair`"
+    checks = [doctor.Check("pair one", "absent", said), doctor.Check("pair two", "ok", long)]
+    monkeypatch.setattr(doctor, "examine", lambda: checks)
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = call("doctor")
+    assert shown.code == 0
+    assert max(map(len, shown.out.splitlines())) <= 80
+    assert "…" not in shown.out
+    words = "".join(shown.out.split())
+    assert "absent,pairone" + said.replace(" ", "") + "ok,pairtwo" + long == words

@@ -115,6 +115,17 @@ def test_hidden_gpus_are_said(
     assert "pip" not in hearing[0]
 
 
+@pytest.mark.usefixtures("boards")
+def test_a_slice_that_is_not_there_is_named(hearing: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.version.cuda", "12.6")
+    monkeypatch.setattr("torch.cuda.init", lambda: None)
+    monkeypatch.setattr(devices.metadata, "version", lambda name: "2.13.0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-41b3")
+    resolve_device("auto")
+    assert "torch 2.13.0 (CUDA 12.6) finds no device in CUDA_VISIBLE_DEVICES=MIG-41b3" in hearing[0]
+    assert hearing[0].endswith("Without CUDA_VISIBLE_DEVICES torch sees all of them.")
+
+
 def test_where_there_is_no_gpu_nothing_is_said(
     hearing: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

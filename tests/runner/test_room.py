@@ -98,8 +98,12 @@ def test_rows_are_bounded_whatever_the_length() -> None:
 def test_the_line_names_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "available_bytes", lambda device: 79 * GIB + GIB // 10)
     found = Room(int(16.4 * GIB), int(1.1 * GIB), int(0.5 * GIB), int(0.2 * GIB), 1, 4096)
-    expected = "needs 18.2 GiB of 79.1 GiB free: weights 16.4, caches 1.10, rows 0.50, forward 0.20"
+    expected = "needs 18.2 GiB of 79.1 GiB free: "
+    expected += "weights 16.4 GiB, caches 1.10 GiB, rows 512 MiB, forward 205 MiB"
     assert found.sentence(CPU) == expected
+    tiny = Room(3 << 20, 26 << 10, 40 << 20, 1000, 1, 64)
+    expected = "needs 43 MiB of 79.1 GiB free: weights 3.0 MiB, caches 26 KiB, rows 40 MiB, forward 1 KiB"
+    assert tiny.sentence(CPU) == expected
     assert Room(None, 1, 1, 1, 1, 1).sentence(CPU) == "", "weights that nobody knows"
     monkeypatch.setattr(room, "available_bytes", lambda device: None)
     assert found.sentence(CPU) == ""

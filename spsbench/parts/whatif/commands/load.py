@@ -32,8 +32,7 @@ def measure_load(params: Mapping[str, Any]) -> None:
     from spsbench.runner import plan, require_decoder
 
     ready = plan(config, loads=False)
-    if (recommendation := ready.recommendation()) is not None:
-        hint(recommendation, quiet=quiet)
+    hint(ready.recommendation(), quiet=quiet)
     require_decoder(ready.source, "a server")
     asks, seed = _asks(ready), ready.config.seed
     with _room(params["out"], ready) as directory:
