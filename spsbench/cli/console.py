@@ -49,6 +49,8 @@ class Transfers:
     @contextmanager
     def transfer(self, what: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
         """A bar, or lines; see ``Watcher``."""
+        from spsbench.models.fetch.cache import megabytes
+
         console = err(quiet=self._quiet)
         if self._quiet or not console.is_terminal:
             if done < total:
@@ -60,7 +62,7 @@ class Transfers:
                 nonlocal here
                 before, here = here, here + count
                 if before * _LOG_LINES // total < here * _LOG_LINES // total:
-                    self.said(f"{here / 1e6:,.0f} of {total / 1e6:,.0f} MB")
+                    self.said(f"{megabytes(here)} of {megabytes(total)}")
 
             yield came
             return

@@ -170,7 +170,7 @@ def snapshot(name: str, revision: str, patterns: Sequence[str], flag: str) -> Pa
     """
     from huggingface_hub import constants, hf_hub_download, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
-    from huggingface_hub.utils import filter_repo_objects
+    from huggingface_hub.utils import filter_repo_objects  # type: ignore[attr-defined]
 
     kind: Kind = "dataset"
     try:

@@ -6,6 +6,7 @@ import pytest
 from rich.console import Console
 
 from spsbench.base.records import Arm, Generation, Loop, Method, Sample, SamplingParams
+from spsbench.cli.console import Transfers
 from spsbench.cli.progress import BarProgress, LogProgress
 
 
@@ -115,3 +116,11 @@ def test_a_run_that_may_end_early_says_how_many_sequences_are_expected(console: 
     bar.stop()
     assert "About 10 of 40 prompts expected for ±5%." in text(console)
     assert "/20" in text(console)
+
+
+def test_a_small_transfer_has_lines_that_say_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with Transfers(quiet=False).transfer("weights of a tiny model", 100_000, 0) as came:
+        came(50_000)
+        came(50_000)
+    lines = ["Fetching weights of a tiny model", "50 kB of 100 kB", "100 kB of 100 kB"]
+    assert capsys.readouterr().err.splitlines() == lines
