@@ -354,7 +354,7 @@ def decisions_of(samples: pd.DataFrame, dtype: str) -> Decisions | None:
 TOO_FAR = 4.0
 """Rows of 16 bits this many times farther from an independent forward than its own rounding are wrong rows.
 
-docs/losslessness.md has what correct samplers and planted faults come to.
+results/reference/losslessness.md has what correct samplers and planted faults come to.
 """
 
 

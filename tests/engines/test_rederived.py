@@ -40,7 +40,7 @@ PROMPTS = [
 
 # Faults that are none under the other samplings.
 ONLY = {"nucleus-of-raw": NUCLEUS, "top-k-last": TOP_K}
-# Seen at 1 to 4 with the sampling of each; see docs/losslessness.md.
+# Seen at 1 to 4 with the sampling of each; see results/reference/losslessness.md.
 SEQUENCES = 12
 
 
