@@ -16,7 +16,7 @@ BLOCK = ("stopped at the first failure", "product as threshold")
 """Found under ``SHARP``, though their total variation is smaller there."""
 
 FOUND = tuple(name for name in FAULTS if name != "token-wise residual")
-"""That one is too small here: docs/rulebook.md."""
+"""That one is too small here: results/reference/rulebook.md."""
 
 RULES = {
     "block": Fault(trees.traversal, "independent", (1, 1)),
