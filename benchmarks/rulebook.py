@@ -1,4 +1,4 @@
-"""Exact tokens per loop of every rule, and its share of the optimum: the tables of results/reference/rulebook.md.
+"""Exact tokens per loop of every rule, and its share of the optimum: results/reference/rulebook.md.
 
     python -m benchmarks.rulebook [--tables 5] [--disputes]
 
