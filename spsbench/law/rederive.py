@@ -36,8 +36,8 @@ from spsbench.law.evidence import CLOSEST, DECIDED, Sums, added, rows_in_chunk
 _SLACK = {torch.float64: 1e-10, torch.float32: 1e-5}
 """How far rounding may move a logit, in units of the best logit's distance from the mean of its row.
 
-Measured on 15 architectures (``results/reference/losslessness.md``): in float32 three times the worst that was
-seen. A wrong row moves it by far more. In 16 bits no such bound tells anything: see ``law.apart``.
+Measured on 15 architectures (``results/reference/losslessness.md``): in float32 three times the worst that
+was seen. A wrong row moves it by far more. In 16 bits no such bound tells anything: see ``law.apart``.
 """
 
 _FARTHEST = 100.0  # what a model all but masks must not stretch the unit
