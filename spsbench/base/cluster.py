@@ -33,7 +33,7 @@ def cluster_of(text: str) -> str:
         f"{text} is unknown.",
         flag=FLAG,
         remedy="Write ray for this machine or ray://HOST:PORT for a cluster; with Slurm take --shard, see "
-        "docs/clusters.md.",
+        "docs/scale.md.",
     )
 
 

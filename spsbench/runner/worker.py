@@ -355,7 +355,7 @@ def _connect(address: str) -> None:
             f"Ray cannot be used at {address}: {reason.rstrip('.')}.",
             flag=FLAG,
             remedy="Versions of Ray and Python must be the cluster's, and its token must be known here; "
-            "see docs/clusters.md.",
+            "see docs/scale.md.",
         ) from error
 
 

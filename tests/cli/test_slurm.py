@@ -1,4 +1,4 @@
-"""The script of docs/clusters.md, run as Slurm would: a task for each index, and the merge behind them."""
+"""The script of docs/scale.md, run as Slurm would: a task for each index, and the merge behind them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.commandline import Cli
 
-PAGE = Path(__file__).parents[2] / "docs" / "clusters.md"
+PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
 SMALL = (
     "--limit",
     "3",
