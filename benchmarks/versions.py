@@ -189,7 +189,7 @@ temperature 1.5 unless top-p or greedy is named, at most {texts} texts of {token
 * ALARM (after so many texts): they do not follow the target.
 * "No alarm" has the leakage that these texts rule out (95%). With so few the bound is wide, and nothing is
   said about smaller leaks.
-* "wrong:" names findings [beside the law](../../../docs/engines.md#beyond-the-law-of-a-text).
+* "wrong:" names findings [beside the law](../../../docs/audit.md#evidence-beside-the-law).
 * A dash: not audited.
 
 Made by `python -m benchmarks.versions`. The evidence of each audit is in `versions/`;
