@@ -472,8 +472,8 @@ def slack(tokens: int, *, precise: bool) -> float:
     """By how much rounding may move the log-probability of so many tokens, in nats.
 
     Independent errors of each token. In 16 bit that is 0.39 nats at 60 tokens, wider than the closest choice
-    of any search in results/reference/beams.md: little can be contradicted. In float32 the embedded pair's errors on
-    a CPU are smaller by a factor of 100.
+    of any search in results/reference/beams.md: little can be contradicted. In float32 the embedded pair's
+    errors on a CPU are smaller by a factor of 100.
     """
     return (2e-4 if precise else 5e-2) * math.sqrt(1 + tokens)
 

@@ -131,7 +131,7 @@ def test_right_engines_raise_no_alarm(told: int) -> None:
 @pytest.mark.thorough_but(*list(PROCESSED)[1:])
 @pytest.mark.parametrize("fault", PROCESSED)
 def test_faults_of_a_processed_law_are_found(fault: str) -> None:
-    """Under a nucleus, whose edge a small penalty moves; without one it is not found, see results/reference/engines/audits.md."""
+    """Under a nucleus, whose edge a small penalty moves; without one it is not found in 400 texts."""
     after, highest, _ = audited(2, fault, SETTINGS[2], 400, 40)
     assert after is not None, highest
 
