@@ -1,8 +1,8 @@
 """Pages and messages in plain technical English: phrases that a reader stumbles over are refused.
 
 The list is short and literal, so that it never argues about style: idioms that stood here in place of the
-field's own words. It covers README.md, the pages of ``docs/`` (not the log and the decisions, which are
-history) and every string of the package, docstrings and help included.
+field's own words. It covers README.md, the pages of ``docs/`` (not the
+decisions, which are history) and every string of the package, docstrings and help included.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def strings(source: str) -> Iterator[tuple[int, str]]:
 def pages() -> list[Path]:
     """The pages that are read."""
     docs = sorted((ROOT / "docs").glob("*.md"))
-    return [ROOT / "README.md", *(page for page in docs if page.name != "log.md")]
+    return [ROOT / "README.md", *docs]
 
 
 def modules() -> list[Path]:
