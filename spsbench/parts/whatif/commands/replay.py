@@ -77,7 +77,7 @@ def _shown(path: Path, params: Mapping[str, Any], k: int) -> bool:
     form, named = recognised(path, "RUN"), params["target"] is not None or params["pair"] is not None
     if form is None or (form.samples is not None and named and not params["explain"]):
         if params["explain"]:
-            remedy = "See docs/replay.md."
+            remedy = "See docs/whatif.md."
             raise UsageError(f"{path} is of no tool that is known.", flag="--explain", remedy=remedy)
         return False
     say(f"Reading {path}", quiet=params["quiet"])

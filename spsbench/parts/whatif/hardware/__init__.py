@@ -1,1 +1,1 @@
-"""Predict forwards and speedups on an accelerator that is not here; docs/hardware.md says from what."""
+"""Predict forwards and speedups on an accelerator that is not here; docs/whatif.md says from what."""
