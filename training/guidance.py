@@ -2,7 +2,7 @@
 
 Copying a name takes two layers that work together: the first marks each token with the one before it,
 the second looks for that mark. Left to itself a draft of this size had not found it after four million
-tokens (docs/drafts.md); shown, it has after a few hundred updates.
+tokens (results/reference/drafts.md); shown, it has after a few hundred updates.
 """
 
 from __future__ import annotations
