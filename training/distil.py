@@ -1,8 +1,8 @@
 """Distil a draft from the target's distributions on one thread of a CPU.
 
-``python -m training.distil --target DIR --out DIR`` takes the recipe that ships (results/reference/drafts.md has
-what else was tried). While the rate is full the draft learns the target's whole distribution and is shown where
-to look (``training.guidance``); while the rate falls, it learns to be accepted.
+``python -m training.distil --target DIR --out DIR`` takes the recipe that ships; results/reference/drafts.md
+has what else was tried. While the rate is full the draft learns the target's whole distribution and is shown
+where to look (``training.guidance``); while the rate falls, it learns to be accepted.
 """
 
 from __future__ import annotations
