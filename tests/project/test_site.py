@@ -63,6 +63,7 @@ def test_the_reference_shows_signatures_and_docstrings(site: Path) -> None:
     assert ":::" not in page
 
 
+@pytest.mark.thorough
 def test_reading_it_loads_nothing_from_elsewhere(site: Path) -> None:
     loads = re.compile(
         r"<(?:script|img|iframe|source)[^>]*\ssrc=[\"']?(?:https?:)?//|<link[^>]*rel=[\"']?"
