@@ -28,8 +28,8 @@ SAMPLINGS = {"nucleus": SamplingParams(temperature=0.8, top_p=0.95), "plain": Sa
 def main() -> int:
     """Print a line an engine, method and length."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-    from support.counting import pair_of, peaks_of_proof
-    from support.device import emulated
+    from support.counting import pair_of, peaks_of_proof  # type: ignore[import-not-found]
+    from support.device import emulated  # type: ignore[import-not-found]
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tokens", default="128,320,1024,4096")

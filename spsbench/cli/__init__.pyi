@@ -11,6 +11,8 @@ from spsbench.cli.console import say_if_busy as say_if_busy
 from spsbench.cli.interruption import continued_by as continued_by
 from spsbench.cli.interruption import typed as typed
 from spsbench.cli.interruption import written as written
+from spsbench.cli.options import Common as Common
+from spsbench.cli.options import asks as asks
 from spsbench.cli.options import takes as takes
 from spsbench.cli.progress import watching as watching
 from spsbench.cli.report import derive as derive

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -199,23 +200,70 @@ def takes(
     is for ``main`` and not handed on. An option is optional but ``required``, an argument is required but in
     brackets.
     """
-    known: dict[str, Parameter] = {}
-    for panels in (RUN, own or {}):
-        for panel, rows in panels.items():
-            for spec, text in rows.items():
-                parameter = _parameter(spec, text, panel, required)
-                known[parameter.name] = parameter
-    wanted = dict.fromkeys([*(names.split() or known), "json", "quiet", "debug"])
+    known = _known(own, required)
 
     def give(function: Callable[..., None]) -> Callable[..., None]:
-        def command(**params: Any) -> None:
-            function(**{name: value for name, value in params.items() if name != "debug"})
-
-        command.__doc__ = function.__doc__
-        vars(command)["__signature__"] = Signature([known[name] for name in wanted])  # for typer
-        return command
+        return _command(
+            function, [known[name] for name in (*(names.split() or known), "json", "quiet")], known
+        )
 
     return give
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """The options of every command: JSON on stdout, and nothing but errors."""
+
+    json: bool = False
+    quiet: bool = False
+
+
+AskedT = TypeVar("AskedT", bound=Common)
+
+
+def asks(
+    model: type[AskedT], own: Panels | None = None, *, required: str = ""
+) -> Callable[[Callable[[AskedT], None]], Callable[..., None]]:
+    """Give a command the options that are the fields of ``model``, in their order, and an instance of it.
+
+    As ``takes`` for the rest; a field has the type that its row says, which a test holds.
+    """
+    known = _known(own, required)
+    common = [field.name for field in fields(Common)]
+    names = [*(field.name for field in fields(model) if field.name not in common), *common]
+
+    def give(function: Callable[[AskedT], None]) -> Callable[..., None]:
+        made = _command(lambda **given: function(model(**given)), [known[name] for name in names], known)
+        made.__doc__ = function.__doc__
+        vars(made)["__asked__"] = model
+        return made
+
+    return give
+
+
+def _known(own: Panels | None, required: str) -> dict[str, Parameter]:
+    """Every option by its name: those of ``run``, and a command's own instead."""
+    parameters = (
+        _parameter(spec, text, panel, required)
+        for panels in (RUN, own or {})
+        for panel, rows in panels.items()
+        for spec, text in rows.items()
+    )
+    return {parameter.name: parameter for parameter in parameters}
+
+
+def _command(
+    function: Callable[..., None], wanted: Iterable[Parameter], known: Mapping[str, Parameter]
+) -> Callable[..., None]:
+    """The function with the signature that typer reads, ``--debug`` added, which is for ``main`` alone."""
+
+    def command(**params: Any) -> None:
+        function(**{name: value for name, value in params.items() if name != "debug"})
+
+    command.__doc__ = function.__doc__
+    signature = {each.name: each for each in (*wanted, known["debug"])}
+    vars(command)["__signature__"] = Signature(list(signature.values()))
+    return command
 
 
 def _parameter(spec: str, text: str, panel: str | None, required: str) -> Parameter:
