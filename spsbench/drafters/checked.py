@@ -84,7 +84,8 @@ class CheckedDrafter:
             return "gave rows with a number that is not a probability"
         if float((probs.double().sum(-1) - 1).abs().max()) > _TOLERANCE:
             return "gave rows that do not add up to 1"
-        if float(probs.gather(-1, tokens.unsqueeze(-1)).min()) <= 0:
+        # A tree may keep its rows on the host, with its tokens on the device.
+        if float(probs.gather(-1, tokens.unsqueeze(-1).to(probs.device)).min()) <= 0:
             return "proposed a token that its own row gives no probability"
         return ""
 

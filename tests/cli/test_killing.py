@@ -15,7 +15,8 @@ def survive(kills: int, folder: Path) -> dict[str, float]:
     """In a process of its own, which may fork."""
     script = Path(__file__).parents[1] / "support/killing.py"
     command = [sys.executable, str(script), str(kills), str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    path = os.pathsep.join(path for path in sys.path if path)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": path}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])

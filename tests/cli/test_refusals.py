@@ -533,8 +533,9 @@ LATE = [(typed, said, code[0] if code else 2) for typed, said, *code in WITH_MOD
 def test_it_is_refused_before_a_model_is_loaded(
     typed: str, said: str, code: int, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("models.loading.load", "models.loading.random_model", "whatif.simulate.study.simulate"):
+    for name in ("models.loading.load", "models.loading.random_model"):
         monkeypatch.setattr(f"spsbench.{name}", None)
+    monkeypatch.setattr("spsbench.parts.whatif.simulate.study.simulate", None)
     laid_out(tmp_path)
     done = cli(*shlex.split(typed))
     assert done.code == code, done.err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.commandline import ALONE, Cli
-from tests.tiny_models import save_seq2seq
+from support.tiny_models import save_seq2seq
 
 
 @pytest.fixture(scope="module")

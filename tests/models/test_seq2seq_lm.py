@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tests.tiny_models import (
+from support.tiny_models import (
     BOS,
     EOS,
     SEQ2SEQ,

@@ -48,7 +48,7 @@ ENTRIES = re.findall(r"^::: (\S+)$", PAGE.read_text(), re.M)
 
 
 def test_the_reference_has_every_public_name_and_no_other() -> None:
-    assert set(spsbench._WHERE) <= {entry.rpartition(".")[2] for entry in ENTRIES}
+    assert set(spsbench.__all__) <= {entry.rpartition(".")[2] for entry in ENTRIES}
     places = [
         (importlib.import_module(module), name) for module, _, name in (e.rpartition(".") for e in ENTRIES)
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,6 +78,7 @@ def test_so_is_what_the_rows_of_a_batch_held() -> None:
 
     class Batch:
         size = 2
+        most_open = math.inf
 
         def end(self, row: int) -> None: ...
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.base.errors import UnavailableError
+from spsbench.parts.external.registry import NAMED
 
 ENTRY = """\
 title: Tiny
@@ -39,6 +40,7 @@ def write_catalogue(
     (catalogue / "tiny.yaml").write_text(ENTRY.replace("1.0", "'1.0'") + more)
     (catalogue / "tiny.txt").write_text(lock)
     patch.setattr("spsbench.parts.external.install.data_dir", lambda kind: catalogue)
+    patch.setattr("spsbench.parts.external.registry.NAMED", {**NAMED, "tiny": NAMED["openvino"]})
     patch.setenv("SPSBENCH_CACHE", str(folder / "cache"))
     return catalogue
 

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from execution.scene import processes
+from parts.judge.scene import processes
 
 from spsbench.base.errors import SpsbenchError
 from spsbench.parts.judge import isolation, judge, judge_all, judging, probe, verdict

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.tiny_models import make_seq2seq
+from support.tiny_models import make_seq2seq
 
 from spsbench.base.records import SamplingParams
 from spsbench.models.seq2seq_lm import Seq2SeqLM

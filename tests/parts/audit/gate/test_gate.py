@@ -14,11 +14,11 @@ from typing import Any
 import pandas  # noqa: F401 - a test of pytester forgets what it imports first
 import pytest
 import yaml
+from project.test_floors import HEAVY
 from support.fake_server import serving
 from support.gated import AMONG_OTHERS, PROMPTS
 from support.mini_server import MiniServer
 from support.tiny_engine import Folders, saved_pair
-from test_floors import HEAVY
 
 from spsbench.cli.main import main
 from spsbench.parts.audit import engine_audit, repro  # noqa: F401 - the same

@@ -23,7 +23,7 @@ def test_every_law_is_one_and_only_leaks_leave_the_target(setting: power.Setting
 
 def test_the_formulas_are_those_of_spsbench(setting: power.Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     power.require_same(setting)
-    real = power.evidence
+    real = power.sums_of
     monkeypatch.setattr(power, "sums_of", lambda *rows: {name: x + 1 for name, x in real(*rows).items()})
     with pytest.raises(SystemExit, match="in spsbench"):
         power.require_same(setting)
