@@ -12,6 +12,10 @@ from spsbench.cli.interruption import continued_by as continued_by
 from spsbench.cli.interruption import typed as typed
 from spsbench.cli.interruption import written as written
 from spsbench.cli.options import Common as Common
+from spsbench.cli.options import DrawnOptions as DrawnOptions
+from spsbench.cli.options import MachineOptions as MachineOptions
+from spsbench.cli.options import RunOptions as RunOptions
+from spsbench.cli.options import among as among
 from spsbench.cli.options import asks as asks
 from spsbench.cli.options import takes as takes
 from spsbench.cli.progress import watching as watching

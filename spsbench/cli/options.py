@@ -37,6 +37,15 @@ OUTPUT = "Output"
 
 Panels = Mapping[str | None, Mapping[str, str]]
 
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """The options of every command: JSON on stdout, and nothing but errors."""
+
+    json: bool = False
+    quiet: bool = False
+
+
 RUN: Panels = {
     FIRST: {
         "[TASK]": (
@@ -170,6 +179,84 @@ RUN: Panels = {
     },
 }
 
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Common):
+    """The options of ``run`` and ``sweep-k`` as typed; what was not typed is None, False for a switch."""
+
+    task: str | None = None
+    pair: str | None = None
+    target: str | None = None
+    draft: str | None = None
+    data: str | None = None
+    limit: str | None = None
+    k: str | None = None
+    drafter: str | None = None
+    sampling: str | None = None
+    seed: str | None = None
+    out: Path | None = None
+    prompts: str | None = None
+    revision: str | None = None
+    draft_revision: str | None = None
+    protocol: str | None = None
+    samples: str | None = None
+    shard: str | None = None
+    until: str | None = None
+    budget: str | None = None
+    remeasure: str | None = None
+    arms: str | None = None
+    config: Path | None = None
+    set: list[str] | None = None
+    no_score: bool = False
+    no_proof: bool = False
+    unsafe_exec: bool = False
+    extract: str | None = None
+    turns: str | None = None
+    trust: bool = False
+    temperature: str | None = None
+    top_p: str | None = None
+    top_k: str | None = None
+    beams: str | None = None
+    draft_beams: str | None = None
+    length_penalty: str | None = None
+    max_new_tokens: str | None = None
+    fixed_length: bool = False
+    chat_template: str | None = None
+    min_p: str | None = None
+    typical_p: str | None = None
+    repetition_penalty: str | None = None
+    presence_penalty: str | None = None
+    frequency_penalty: str | None = None
+    logit_bias: str | None = None
+    min_new_tokens: str | None = None
+    bad_words: str | None = None
+    grammar: str | None = None
+    convention: str | None = None
+    rule: str | None = None
+    policy: str | None = None
+    tree: str | None = None
+    engine: str | None = None
+    batch: str | None = None
+    concurrency: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    draft_dtype: str | None = None
+    quantise: str | None = None
+    draft_quantise: str | None = None
+    device_map: str | None = None
+    threads: str | None = None
+    backend: str | None = None
+    tensor_parallel: str | None = None
+    draft_placement: str | None = None
+    processes: str | None = None
+    on: str | None = None
+    resume: Path | None = None
+    trace: str | None = None
+    fail_on: str | None = None
+    expect: str | None = None
+    allow_mixed: bool = False
+
+
 PROCESSED = (
     "min_p typical_p repetition_penalty presence_penalty frequency_penalty logit_bias min_new_tokens "
     "bad_words grammar convention"
@@ -185,6 +272,38 @@ OF_TEXTS = {
     "--greedy": "Texts are greedy: each token the most probable one.",
 }
 """How the texts of a file were drawn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawnOptions(Common):
+    """How texts were drawn: the options of ``OF_TEXTS``, and those of ``Processing of logits``."""
+
+    temperature: str | None = None
+    top_p: str | None = None
+    top_k: str | None = None
+    greedy: bool = False
+    min_p: str | None = None
+    typical_p: str | None = None
+    repetition_penalty: str | None = None
+    presence_penalty: str | None = None
+    frequency_penalty: str | None = None
+    logit_bias: str | None = None
+    min_new_tokens: str | None = None
+    bad_words: str | None = None
+    grammar: str | None = None
+    convention: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineOptions(Common):
+    """Which models run, and where."""
+
+    pair: str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    backend: str | None = None
+    threads: str | None = None
+
 
 _PATHS = ("DIR", "FILE", "FOLDER", "RUN")
 _PATH_ARGUMENTS = ("A", "B", "RUN", "RUN or SAMPLES", "SAMPLES", "SHARD")
@@ -203,22 +322,26 @@ def takes(
     known = _known(own, required)
 
     def give(function: Callable[..., None]) -> Callable[..., None]:
-        return _command(
-            function, [known[name] for name in (*(names.split() or known), "json", "quiet")], known
-        )
+        def command(**params: Any) -> None:
+            function(**{name: value for name, value in params.items() if name != "debug"})
+
+        listed = (*(names.split() or known), "json", "quiet")
+        return _described(command, function.__doc__, [known[name] for name in listed], known)
 
     return give
 
 
-@dataclass(frozen=True, kw_only=True)
-class Common:
-    """The options of every command: JSON on stdout, and nothing but errors."""
-
-    json: bool = False
-    quiet: bool = False
-
-
 AskedT = TypeVar("AskedT", bound=Common)
+
+
+def among(model: type[AskedT], options: Common | Mapping[str, object], /, **fixed: object) -> AskedT:
+    """Take the options of ``model`` from those of a command; ``fixed`` overrules what was typed.
+
+    What the command lacks was not typed. A mapping has the options by their names in Python.
+    """
+    typed = (vars(options) if isinstance(options, Common) else dict(options)) | fixed
+    kept: dict[str, Any] = {field.name: typed[field.name] for field in fields(model) if field.name in typed}
+    return model(**kept)
 
 
 def asks(
@@ -233,10 +356,11 @@ def asks(
     names = [*(field.name for field in fields(model) if field.name not in common), *common]
 
     def give(function: Callable[[AskedT], None]) -> Callable[..., None]:
-        made = _command(lambda **given: function(model(**given)), [known[name] for name in names], known)
-        made.__doc__ = function.__doc__
-        vars(made)["__asked__"] = model
-        return made
+        def command(**params: Any) -> None:
+            function(model(**{name: value for name, value in params.items() if name != "debug"}))
+
+        vars(command)["__asked__"] = model
+        return _described(command, function.__doc__, [known[name] for name in names], known)
 
     return give
 
@@ -252,15 +376,14 @@ def _known(own: Panels | None, required: str) -> dict[str, Parameter]:
     return {parameter.name: parameter for parameter in parameters}
 
 
-def _command(
-    function: Callable[..., None], wanted: Iterable[Parameter], known: Mapping[str, Parameter]
+def _described(
+    command: Callable[..., None],
+    text: str | None,
+    wanted: Iterable[Parameter],
+    known: Mapping[str, Parameter],
 ) -> Callable[..., None]:
-    """The function with the signature that typer reads, ``--debug`` added, which is for ``main`` alone."""
-
-    def command(**params: Any) -> None:
-        function(**{name: value for name, value in params.items() if name != "debug"})
-
-    command.__doc__ = function.__doc__
+    """The command with its help and the signature that typer reads; ``--debug`` is for ``main`` alone."""
+    command.__doc__ = text
     signature = {each.name: each for each in (*wanted, known["debug"])}
     vars(command)["__signature__"] = Signature(list(signature.values()))
     return command

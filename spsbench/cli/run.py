@@ -7,11 +7,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -20,10 +21,9 @@ from spsbench.base.errors import GateFailed, IncompleteError, UsageError
 from spsbench.base.files import make_folder, write_text
 from spsbench.base.parts import of_part
 from spsbench.base.paths import results_dir
-from spsbench.cli import options
 from spsbench.cli.console import hint, out, print_json, say, say_if_busy
 from spsbench.cli.interruption import Interrupted, continued_by, written
-from spsbench.cli.options import takes
+from spsbench.cli.options import FIRST, Common, RunOptions, asks
 from spsbench.cli.settings import gates_of, read_settings, require_possible
 from spsbench.cli.values import concurrencies, number
 from spsbench.config import RunConfig
@@ -37,75 +37,84 @@ DEFAULT_KS = "0..7"
 """The lookaheads of ``sweep-k``: those of Figure 1 in Chen et al. 2023."""
 
 
-@takes()
-def run(**params: Any) -> None:
+@asks(RunOptions)
+def run(options: RunOptions) -> None:
     """Measure ArS and SpS side by side on a task or on your own prompts.
 
     Example: spsbench run xsum --k 2,4 --drafter model,lookup
     """
-    measure(params)
+    measure(options)
 
 
-@takes()
-def sweep_k(**params: Any) -> None:
+@asks(RunOptions)
+def sweep_k(options: RunOptions) -> None:
     """Measure several lookaheads K in one run, interleaved prompt by prompt.
 
     Example: spsbench sweep-k xsum --k 0,2,4,8
     """
-    if not (params["k"] or params["resume"]):  # a run that is continued knows its lookaheads
-        if params["concurrency"] is not None:
-            concurrencies(params["concurrency"])
-        params["k"] = DEFAULT_KS
-        refuse_together("sweep-k", params)  # as if it had been typed
-    measure(params)
+    if not (options.k or options.resume):  # a run that is continued knows its lookaheads
+        if options.concurrency is not None:
+            concurrencies(options.concurrency)
+        options = replace(options, k=DEFAULT_KS)
+        refuse_together("sweep-k", vars(options))  # as if it had been typed
+    measure(options)
 
 
-@takes(
-    "shard out allow_mixed",
+@dataclass(frozen=True, kw_only=True)
+class MergeOptions(Common):
+    """The options of ``merge``."""
+
+    shard: list[Path]
+    out: Path
+    allow_mixed: bool
+
+
+@asks(
+    MergeOptions,
     {
-        options.FIRST: {
+        FIRST: {
             "SHARD...": "Directories of `run --shard 1/N` to `N/N`.",
             "--out DIR": "Directory of the merged run.",
         }
     },
     required="out",
 )
-def merge(shard: list[Path], out: Path, allow_mixed: bool, json: bool, quiet: bool) -> None:
+def merge(options: MergeOptions) -> None:
     """Merge the shards of a run into the run that one process would have made.
 
     Example: spsbench merge shard-1 shard-2 --out whole
     """
     from spsbench.store.opening import read_run
 
-    for directory in shard:
+    for directory in options.shard:
         read_run(directory, "SHARD")  # refused before torch is imported
     from spsbench.runner import finalize
     from spsbench.store.run import RunStore, merge_shards
 
-    merge_shards(shard, out, allow_mixed=allow_mixed)
-    with RunStore.open(out, writable=True) as store:
+    merge_shards(options.shard, options.out, allow_mixed=options.allow_mixed)
+    with RunStore.open(options.out, writable=True) as store:
         summary = finalize(store, None)
-    show_summary(summary, as_json=json, quiet=quiet)
-    say(f"Everything is in {out}", quiet=quiet)
+    show_summary(summary, as_json=options.json, quiet=options.quiet)
+    say(f"Everything is in {options.out}", quiet=options.quiet)
 
 
-def measure(params: Mapping[str, Any]) -> None:
+def measure(options: RunOptions) -> None:
     """Measure as the options of ``run`` or ``sweep-k`` say: here, in several processes, or at servers."""
-    if params["concurrency"] is not None or params["processes"] is not None:
+    if options.concurrency is not None or options.processes is not None:
         require_alone("measurement")
-    if params["concurrency"] is not None:
-        of_part("whatif.commands.load:measure_load")(params)
+    if options.concurrency is not None:
+        of_part("whatif.commands.load:measure_load")(options)
         return
-    if params["processes"] is not None:
-        measure_processes(params)
+    if options.processes is not None:
+        measure_processes(options)
         return
-    config = _possible_settings(params)
+    config = _possible_settings(options)
     with among_processes(config) as leads:
         if not leads:
             return
         from spsbench.cli.progress import watching
 
-        quiet, on = params["quiet"], params["on"]
+        quiet, on = options.quiet, options.on
         address = None if on is None else require_cluster(on)
         say_if_busy(quiet=quiet)
         say("Checking task, data and models", quiet=quiet)
@@ -115,15 +124,15 @@ def measure(params: Mapping[str, Any]) -> None:
         ready = plan(config, choose_engine=True)
         hint(ready.recommendation(), quiet=quiet)
         carry_out = execute if address is None else partial(execute_on, address)
-        named: Path | None = params["resume"] or params["out"]
+        named = options.resume or options.out
         directory = named or fresh_directory(results_dir(), config.task, config.pair.name)
         spread = () if on is None else ("--on", on)
         continued_by(lambda: resume_command(directory, *spread) if _has_samples(directory) else None)
         with _leaving_no_litter(directory, fresh=named is None), watching(quiet=quiet) as watcher:
             outcome = carry_out(
-                ready, directory, resume=named is not None, watcher=watcher, allow_mixed=params["allow_mixed"]
+                ready, directory, resume=named is not None, watcher=watcher, allow_mixed=options.allow_mixed
             )
-        show_summary(outcome.summary, as_json=params["json"], quiet=quiet)
+        show_summary(outcome.summary, as_json=options.json, quiet=quiet)
         say(f"Everything is in {outcome.directory}", quiet=quiet)
         if is_undecided(outcome.summary):
             settle = resume_command(outcome.directory, "--remeasure", "10min")
@@ -132,7 +141,7 @@ def measure(params: Mapping[str, Any]) -> None:
         say(f"Figures and a page with every token: {report}", quiet=quiet)
         if not outcome.complete:
             raise _incomplete(outcome.summary, directory)
-        _judge(outcome.summary, gates_of(params["fail_on"]), params["expect"])
+        _judge(outcome.summary, gates_of(options.fail_on), options.expect)
 
 
 def resume_command(directory: Path, *more: str) -> str:
@@ -140,10 +149,10 @@ def resume_command(directory: Path, *more: str) -> str:
     return written("run", "--resume", str(directory), *more)
 
 
-def _possible_settings(params: Mapping[str, Any]) -> RunConfig:
+def _possible_settings(options: RunOptions) -> RunConfig:
     """``read_settings``, with what can be refused before torch is imported refused."""
-    config = read_settings(params)
-    expected, on = params["expect"], params["on"]
+    config = read_settings(options)
+    expected, on = options.expect, options.on
     if expected is not None and re.fullmatch(r"[0-9a-f]{8,64}", expected) is None:
         raise UsageError(
             f"{expected} is not a hash.",
@@ -154,15 +163,17 @@ def _possible_settings(params: Mapping[str, Any]) -> RunConfig:
     _refuse_settings(config, expect=expected, on=on)
     if on is not None:
         cluster_of(on)
-    require_possible(config, gates_of(params["fail_on"]), is_k_given=params["k"] is not None)
+    require_possible(config, gates_of(options.fail_on), is_k_given=options.k is not None)
     return config
 
 
-def _refuse_settings(config: RunConfig, **given: Any) -> None:
+def _refuse_settings(
+    config: RunConfig, *, expect: str | None = None, on: str | None = None, processes: int | None = None
+) -> None:
     """Refuse what settings, from whatever source, say against options that are no settings."""
     split = config.tensor_parallel if config.tensor_parallel > 1 else None
     settings = {"tensor_parallel": split, "until": config.until, "budget": config.budget_s}
-    refuse_together("run", given | settings)
+    refuse_together("run", {"expect": expect, "on": on, "processes": processes, **settings})
 
 
 @contextmanager
@@ -243,26 +254,26 @@ _GRACE_S = 20.0
 """Less than the 30 s that Slurm and Kubernetes leave between SIGTERM and SIGKILL."""
 
 
-def measure_processes(params: Mapping[str, Any]) -> None:
+def measure_processes(options: RunOptions) -> None:
     """Carry a run out in N processes, one after another, and conclude over all.
 
     One process is one draw: memory layout, trials at load and clocks differ between processes, and
     the interval of a single run does not contain that. Each process leaves a complete run in
     ``process-i``; one that was there before is continued.
     """
-    count = int(number(params["processes"], "--processes", 2, 2, _MOST_PROCESSES, whole=True))
-    config = read_settings(params)
+    count = int(number(options.processes, "--processes", 2, 2, _MOST_PROCESSES, whole=True))
+    config = read_settings(options)
     _refuse_settings(config, processes=count)
-    out: Path = params["out"] or fresh_directory(results_dir(), config.task, config.pair.name)
+    out = options.out or fresh_directory(results_dir(), config.task, config.pair.name)
     make_folder(out, "--out")
     settings = out / "settings.yaml"
     write_text(settings, config.to_yaml())
     again = ("run", "--processes", str(count), "--config", str(settings), "--out", str(out))
     continued_by(lambda: written(*again))
     for index in range(count):
-        say(f"Process {index + 1} of {count}", quiet=params["quiet"])
-        _measure_one(settings, out / f"process-{index}", quiet=params["quiet"])
-    _conclude(out, count, config, as_json=params["json"], quiet=params["quiet"])
+        say(f"Process {index + 1} of {count}", quiet=options.quiet)
+        _measure_one(settings, out / f"process-{index}", quiet=options.quiet)
+    _conclude(out, count, config, as_json=options.json, quiet=options.quiet)
 
 
 def _measure_one(settings: Path, directory: Path, *, quiet: bool) -> None:

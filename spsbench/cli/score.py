@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base.errors import UsageError
-from spsbench.cli import options
 from spsbench.cli.console import present, say
-from spsbench.cli.options import takes
+from spsbench.cli.options import FIRST, Common, asks
 from spsbench.cli.values import number
 from spsbench.config.together import refuse_together
 
@@ -19,10 +19,35 @@ if TYPE_CHECKING:
     from spsbench.tasks.task import Task
 
 
-@takes(
-    "run_or_samples missing n_workers timeout unsafe_exec trust extract out k problem_file ignore_missing",
+@dataclass(frozen=True, kw_only=True)
+class ScoreOptions(Common):
+    """The options of ``score``."""
+
+    run_or_samples: Path
+    missing: bool
+    n_workers: str | None
+    timeout: str | None
+    unsafe_exec: bool
+    trust: bool
+    extract: str | None
+    out: Path | None
+    k: str | None
+    problem_file: Path | None
+    ignore_missing: bool
+
+
+@dataclass(frozen=True)
+class Judging:
+    """How many processes run programs, one per core for None, and how long a program may take."""
+
+    workers: int | None
+    timeout_s: float
+
+
+@asks(
+    ScoreOptions,
     {
-        options.FIRST: {
+        FIRST: {
             "RUN or SAMPLES": (
                 "Run directory, or samples as JSON lines with task_id and completion (.gz too)."
             ),
@@ -43,43 +68,42 @@ if TYPE_CHECKING:
         }
     },
 )
-def score(**params: Any) -> None:
+def score(options: ScoreOptions) -> None:
     """Score outputs, elsewhere or later: those of a run, or HumanEval samples of any engine.
 
     Example: spsbench score results/RUN --missing
     """
-    source: Path = params["run_or_samples"]
-    refuse_together("score", {**params, "run" if source.is_dir() else "samples": source})
-    workers = None if params["n_workers"] == "auto" else params["n_workers"]
-    limits = {
-        "workers": workers and int(number(workers, "--n-workers", 1, 1, _MOST, whole=True)),
-        "timeout_s": number(params["timeout"], "--timeout", 0.01, 3, _MOST),
-    }
+    source = options.run_or_samples
+    refuse_together("score", {**vars(options), "run" if source.is_dir() else "samples": source})
+    workers = None
+    if options.n_workers not in (None, "auto"):
+        workers = int(number(options.n_workers, "--n-workers", 1, 1, _MOST, whole=True))
+    judging = Judging(workers, number(options.timeout, "--timeout", 0.01, 3, _MOST))
     if source.is_dir():
-        score_run(source, params, limits)
+        score_run(options, judging)
     else:
-        judge_samples(source, params, limits)
+        judge_samples(options, judging)
 
 
 _MOST = 1e5
 
 
-def judge_samples(samples: Path, params: Mapping[str, Any], limits: Mapping[str, Any]) -> None:
+def judge_samples(options: ScoreOptions, judging: Judging) -> None:
     """Judge a file of samples; each row is written with every field that came in, with passed and result."""
     from spsbench.base.jsonl import write_rows
     from spsbench.parts.judge import judge_all, read_problems, read_samples, sandbox_level
     from spsbench.tasks.answers import completion_of
     from spsbench.tasks.metrics.builtin import pass_at_k
 
-    extract, unsafe_exec = params["extract"] or "none", params["unsafe_exec"]
+    samples, extract = options.run_or_samples, options.extract or "none"
     if extract not in ("none", "fence"):
         remedy = "Give none or fence."
         raise UsageError(f"{extract} is not valid for samples.", flag="--extract", remedy=remedy)
-    asked = params["k"]
+    asked = options.k
     parts = dict.fromkeys((asked or "1,10,100").split(","))
     ks = [int(number(part.strip(), "--k", 1, 1, _MOST, whole=True)) for part in parts]
-    target = _target(params["out"], samples)
-    problems = read_problems(params["problem_file"])
+    target = _target(options.out, samples)
+    problems = read_problems(options.problem_file)
 
     def programs() -> Iterator[tuple[dict[str, Any], str]]:
         """(problem, what runs after its prompt) of every sample."""
@@ -89,31 +113,31 @@ def judge_samples(samples: Path, params: Mapping[str, Any], limits: Mapping[str,
             yield problem, completion_of(text, problem["prompt"], problem["entry_point"]) if fenced else text
 
     sampled = Counter(str(row["task_id"]) for row in read_samples(samples, problems))
-    _complain_of_missing(problems, sampled, params["ignore_missing"], samples)
+    _complain_of_missing(problems, sampled, options.ignore_missing, samples)
     fewest, most_k = min(sampled.values()), max(ks)
     if asked is not None and most_k > fewest:
         name = min(sampled, key=sampled.__getitem__)
         why = f"pass@{most_k} needs {most_k} samples of each problem, {name} has {fewest}."
         raise UsageError(why, flag="--k", remedy=f"Name none above {fewest}.")
-    sandbox = sandbox_level(unsafe_exec)
+    sandbox = sandbox_level(options.unsafe_exec)
     counts = {"samples": sampled.total(), "problems": len(sampled)}
     say(
         f"Running {counts['samples']} samples of {counts['problems']} problems in {sandbox}.",
-        quiet=params["quiet"],
+        quiet=options.quiet,
     )
-    verdicts = judge_all(programs(), limits["timeout_s"], limits["workers"], unsafe_exec)
+    verdicts = judge_all(programs(), judging.timeout_s, judging.workers, options.unsafe_exec)
     rows = zip(read_samples(samples, problems), verdicts, strict=True)
     write_rows(target, ({**row, "result": v.result, "passed": v.passed} for row, v in rows))
     rows = zip(read_samples(samples, problems), verdicts, strict=True)
     passed = Counter(str(row["task_id"]) for row, verdict in rows if verdict.passed)
     found = pass_at_k(list(sampled.values()), [passed[name] for name in sampled], ks)
     result = {name: value for name, value in found.items() if value is not None}
-    say(f"Wrote {target}.", quiet=params["quiet"])
+    say(f"Wrote {target}.", quiet=options.quiet)
     present(
         lambda: {**result, **counts, "sandbox": sandbox, "extract": extract},
         lambda: "\n".join(f"{name:<9}{value:.4f}" for name, value in result.items()),
-        json=params["json"],
-        quiet=params["quiet"],
+        json=options.json,
+        quiet=options.quiet,
     )
 
 
@@ -142,10 +166,11 @@ def _target(out: Path | None, samples: Path) -> Path:
     return target
 
 
-def score_run(run: Path, params: Mapping[str, Any], limits: Mapping[str, Any]) -> None:
+def score_run(options: ScoreOptions, judging: Judging) -> None:
     """Score the outputs of a run and show its summary."""
     from spsbench.store.opening import read_run
 
+    run = options.run_or_samples
     read_run(run)  # what is not a run is refused before torch is imported
     from spsbench.cli.run import show_summary
     from spsbench.config import resolve
@@ -157,25 +182,29 @@ def score_run(run: Path, params: Mapping[str, Any], limits: Mapping[str, Any]) -
     from spsbench.tasks.catalogue import load_task
     from spsbench.tasks.metrics.registry import records
 
-    judging: dict[str, Any] = {"judge_timeout_s": limits["timeout_s"], "judge_workers": limits["workers"]}
-    extract, unsafe_exec, quiet = params["extract"], params["unsafe_exec"], params["quiet"]
     with RunStore.open(run, writable=True) as store:
-        config = resolve({"extract": extract}, run / "config.yaml")
-        require_trusted(config, ("task",), run, trust=params["trust"])
-        task = load_task(config.task, unsafe_exec=unsafe_exec, extract=config.extract, **judging)
+        config = resolve({"extract": options.extract}, run / "config.yaml")
+        require_trusted(config, ("task",), run, trust=options.trust)
+        task = load_task(
+            config.task,
+            unsafe_exec=options.unsafe_exec,
+            extract=config.extract,
+            judge_timeout_s=judging.timeout_s,
+            judge_workers=judging.workers,
+        )
         if task.runs_code:
-            store.note(sandbox=sandbox_level(unsafe_exec))
-            _note_rule(store, task, extract, only_missing=params["missing"])
+            store.note(sandbox=sandbox_level(options.unsafe_exec))
+            _note_rule(store, task, options.extract, only_missing=options.missing)
         store.note(headline_metric=task.headline, metrics=records(task.metrics))
         score_outputs(
             task,
             store,
-            lambda count: say(f"Scoring {count} outputs", quiet=quiet),
-            again=not params["missing"],
+            lambda count: say(f"Scoring {count} outputs", quiet=options.quiet),
+            again=not options.missing,
         )
         summary = finalize(store, None, task)
-    show_summary(summary, as_json=params["json"], quiet=quiet)
-    say(f"Everything is in {run}", quiet=quiet)
+    show_summary(summary, as_json=options.json, quiet=options.quiet)
+    say(f"Everything is in {run}", quiet=options.quiet)
 
 
 def _note_rule(store: RunStore, task: Task, asked: str | None, *, only_missing: bool) -> None:

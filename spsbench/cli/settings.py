@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from spsbench.base.axes import CHAIN
 from spsbench.base.environment import require_cpus
@@ -12,41 +11,47 @@ from spsbench.base.errors import UsageError
 from spsbench.base.files import read_json
 from spsbench.base.plugins import unknown
 from spsbench.cli.console import say
+from spsbench.cli.options import RunOptions, among
 from spsbench.cli.values import seconds
 from spsbench.config import RunConfig, resolve
 from spsbench.config.files import read_yaml
 from spsbench.config.resolve import CODE, field_of, remember, require_trusted, typed_settings
 
 
-def read_settings(params: Mapping[str, Any]) -> RunConfig:
-    """The configuration that options of ``run`` ask for; those that a command lacks were not typed."""
-    resume: Path | None = params.get("resume")
+def read_settings(options: RunOptions | Mapping[str, object]) -> RunConfig:
+    """The configuration that options of ``run`` ask for; those that a mapping lacks were not typed."""
+    asked = options if isinstance(options, RunOptions) else among(RunOptions, options)
+    resume = asked.resume
     if resume is not None and not (resume / "run.json").is_file():
         remedy = "Name the directory of a run, or begin a new one there with --out."
         raise UsageError(f"{resume} is not a run directory.", flag="--resume", remedy=remedy)
-    gates_of(params.get("fail_on"))
-    flags = typed_settings(params)
-    if (prompts := params.get("prompts")) is not None:
-        flags["task"] = _prompts_file(prompts)
+    gates_of(asked.fail_on)
+    flags = typed_settings(vars(asked))
+    if asked.prompts is not None:
+        flags["task"] = _prompts_file(asked.prompts)
     if "data" not in flags:
-        flags |= task_file(flags.get("task"), quiet=params["quiet"])
-    for name in ("budget", "remeasure"):
-        if (time := params.get(name)) is not None:
-            flags[name] = seconds(time, 0.0, f"--{name}")
-    overrides = params.get("set") or ()
+        flags |= task_file(flags.get("task"), quiet=asked.quiet)
+    if asked.budget is not None:
+        flags["budget"] = seconds(asked.budget, 0.0)
+    if asked.remeasure is not None:
+        flags["remeasure"] = seconds(asked.remeasure, 0.0, "--remeasure")
+    overrides = asked.set or ()
     if resume is None:
-        config = resolve(flags, params.get("config"), overrides)
+        config = resolve(flags, asked.config, overrides)
         remember(config)
     else:
         flags = _as_before(resume / "run.json") | flags
         config = resolve(flags, resume / "config.yaml", overrides)
         typed = {field_of(name) for name in (*flags, *(text.partition("=")[0] for text in overrides))}
         theirs = [field for field in CODE if field not in typed]
-        require_trusted(config, theirs, resume, trust=params.get("trust", False))
-    if params.get("on") is None:
+        require_trusted(config, theirs, resume, trust=asked.trust)
+    if asked.on is None:
         require_cpus(config.threads)
-    if (placement := params.get("draft_placement")) is not None and config.tensor_parallel == 1:
-        why = f"{placement} says where the draft of a split target is, and the target is in one process."
+    if asked.draft_placement is not None and config.tensor_parallel == 1:
+        why = (
+            f"{asked.draft_placement} says where the draft of a split target is, and the target is in one "
+            "process."
+        )
         raise UsageError(why, flag="--draft-placement", remedy="Add --tensor-parallel N, or leave it out.")
     return config
 

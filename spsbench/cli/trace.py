@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base.errors import UsageError
 from spsbench.base.records import Arm, Loop, Request, TracedToken
-from spsbench.cli import options
 from spsbench.cli.console import out, print_json, say
-from spsbench.cli.options import takes
+from spsbench.cli.options import FIRST, Common, RunOptions, among, asks
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
@@ -20,25 +19,57 @@ if TYPE_CHECKING:
     from spsbench.runner import Plan
 
 
-@takes(
-    "prompt pair target draft revision draft_revision k sampling temperature top_p top_k max_new_tokens "
-    f"{options.PROCESSED} "
-    "chat_template seed device dtype threads backend",
+@dataclass(frozen=True, kw_only=True)
+class TraceOptions(Common):
+    """The options of ``trace``."""
+
+    prompt: str
+    pair: str | None
+    target: str | None
+    draft: str | None
+    revision: str | None
+    draft_revision: str | None
+    k: str | None
+    sampling: str | None
+    temperature: str | None
+    top_p: str | None
+    top_k: str | None
+    max_new_tokens: str | None
+    min_p: str | None
+    typical_p: str | None
+    repetition_penalty: str | None
+    presence_penalty: str | None
+    frequency_penalty: str | None
+    logit_bias: str | None
+    min_new_tokens: str | None
+    bad_words: str | None
+    grammar: str | None
+    convention: str | None
+    chat_template: str | None
+    seed: str | None
+    device: str | None
+    dtype: str | None
+    threads: str | None
+    backend: str | None
+
+
+@asks(
+    TraceOptions,
     {
-        options.FIRST: {
+        FIRST: {
             "PROMPT": "The text to continue; - reads it from stdin.",
             "--k K": "Lookahead K, from 1. Default: 4.",
             "--sampling NAME": "nucleus (top-p 0.8), greedy or model, its own. Default: nucleus.",
         }
     },
 )
-def trace(**params: Any) -> None:
+def trace(options: TraceOptions) -> None:
     """Show which model proposed each token of an output, as it is generated.
 
     Example: spsbench trace "The capital of France" --k 4
     """
-    config = _settings(params)
-    text = _prompt(params["prompt"])
+    config = _settings(options)
+    text = _prompt(options.prompt)
     import torch
 
     from spsbench.base.environment import taken, taken_since
@@ -50,7 +81,7 @@ def trace(**params: Any) -> None:
     from spsbench.runner.finalize import token_texts
     from spsbench.stats.conditions import taken_too_much
 
-    say(f"Loading {config.pair.name}", quiet=params["quiet"])
+    say(f"Loading {config.pair.name}", quiet=options.quiet)
     ready = plan(config)
     (arm,) = ready.arms
     request = _request(ready, arm, text)
@@ -58,7 +89,7 @@ def trace(**params: Any) -> None:
     short = replace(request, max_new_tokens=_WARM_UP_TOKENS)
     for draft in (None, pair.draft):  # what runs first is slow
         EagerEngine(pair.target, draft, arm.k, pair.tokenizer, pair.device, SystemClock()).generate(short)
-    console = out(quiet=params["quiet"] or params["json"])
+    console = out(quiet=options.quiet or options.json)
     writer = TraceWriter(console)
     writer.legend()
     loops: list[Loop] = []
@@ -82,7 +113,7 @@ def trace(**params: Any) -> None:
     facts = _facts(arm, loops, 1e3 * baseline.decode_s / len(baseline.tokens)) | {
         "untrusted": taken_too_much(shares)
     }
-    if params["json"]:
+    if options.json:
         print_json(facts | {"prompt": text, "tokens": [asdict(token) for token in tokens]})
     for line in _closing(facts):
         console.print(line, markup=False, soft_wrap=True)
@@ -91,20 +122,20 @@ def trace(**params: Any) -> None:
 _WARM_UP_TOKENS = 8
 
 
-def _settings(params: Mapping[str, Any]) -> RunConfig:
+def _settings(options: TraceOptions) -> RunConfig:
     from spsbench.cli.settings import read_settings, require_possible
     from spsbench.engines.arms import refuse_beams
 
     # The plan wants a task; of this one only the samplings are used, whatever the pair's own task is: it has
     # those that --sampling names, and synthetic data that lie here.
-    fixed = {"task": "xsum", "data": "mini", "limit": "1", "arms": "sps", "no_score": True}
-    config = read_settings({**params, **fixed})
+    asked = among(RunOptions, options, task="xsum", data="mini", limit="1", arms="sps", no_score=True)
+    config = read_settings(asked)
     refuse_beams(config, "trace")
     if len(config.ks) != 1 or config.ks[0] < 1:
         remedy = "For example: --k 4."
-        raise UsageError(f"it must be one number from 1, got {params['k']}.", flag="--k", remedy=remedy)
+        raise UsageError(f"it must be one number from 1, got {options.k}.", flag="--k", remedy=remedy)
     if config.samplings is not None and len(config.samplings) != 1:
-        why = f"one sampling can be shown, got {params['sampling']}."
+        why = f"one sampling can be shown, got {options.sampling}."
         raise UsageError(why, flag="--sampling", remedy="Choose nucleus, greedy or model.")
     require_possible(config)
     return config

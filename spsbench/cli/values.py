@@ -12,6 +12,7 @@ from spsbench.base.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from spsbench.base.records import SamplingParams, Spec
+    from spsbench.cli.options import DrawnOptions, MachineOptions
 
 
 def lookaheads(text: str) -> tuple[int, ...]:
@@ -133,19 +134,21 @@ def threads(text: str | None) -> int | None:
     return count
 
 
-def sampling(params: Mapping[str, Any]) -> SamplingParams:
+def sampling(options: DrawnOptions | Mapping[str, object]) -> SamplingParams:
     """How texts were drawn, of ``--temperature``, ``--top-p``, ``--top-k``, ``--greedy`` and processing."""
     from spsbench.base.records import SamplingParams
+    from spsbench.cli.options import DrawnOptions, among
     from spsbench.config.processing import PROCESSING
     from spsbench.config.resolve import resolve, typed_settings
 
-    temperature = number(params["temperature"], "--temperature", 0, 1.0)
-    top_p = between(params["top_p"], "--top-p", 0, 1, 1.0)
+    drawn = options if isinstance(options, DrawnOptions) else among(DrawnOptions, options)
+    temperature = number(drawn.temperature, "--temperature", 0, 1.0)
+    top_p = between(drawn.top_p, "--top-p", 0, 1, 1.0)
     if top_p == 0:
         raise UsageError("it must be above 0 and at most 1, got 0.", flag="--top-p")
-    top_k = int(number(params["top_k"], "--top-k", 0, 0, whole=True))
-    greedy = bool(params["greedy"]) or temperature == 0
-    asked = typed_settings({name: params.get(name) for name in PROCESSING})
+    top_k = int(number(drawn.top_k, "--top-k", 0, 0, whole=True))
+    greedy = drawn.greedy or temperature == 0
+    asked = typed_settings({name: getattr(drawn, name) for name in PROCESSING})
     process = resolve(asked).processing if asked else None
     return SamplingParams(1.0 if temperature == 0 else temperature, top_k, top_p, greedy, process=process)
 
@@ -154,15 +157,16 @@ FLOATS = ("float32", "bfloat16", "float16")
 """Dtypes of models whose weights are not rounded."""
 
 
-def require_machine(params: Mapping[str, Any]) -> None:
+def require_machine(options: MachineOptions | Mapping[str, object]) -> None:
     """Refuse wrong values of ``--pair``, ``--device``, ``--dtype``, ``--backend`` and ``--threads``.
 
     They are those of a run, whose configuration knows what may be written.
     """
+    from spsbench.cli.options import MachineOptions, among
     from spsbench.config.resolve import resolve, typed_settings
 
-    names = ("pair", "device", "dtype", "backend", "threads")
-    resolve(typed_settings({name: params.get(name) for name in names}))
+    machine = options if isinstance(options, MachineOptions) else among(MachineOptions, options)
+    resolve(typed_settings(vars(machine)))
 
 
 def float_dtype(name: str | None, flag: str) -> str:

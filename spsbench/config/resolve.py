@@ -42,17 +42,17 @@ def field_of(flag: str) -> str:
     return _FIELD_OF_FLAG.get(flag, flag)
 
 
-def typed_settings(params: Mapping[str, Any]) -> dict[str, Any]:
+def typed_settings(options: Mapping[str, object]) -> dict[str, Any]:
     """The settings among a command's options: numbers as such, ``--no-x`` as x, any other text as it is.
 
     A switch that is not given must not overrule what a file says.
     """
     found: dict[str, Any] = {}
-    for name, value in params.items():
+    for name, value in options.items():
         if value is None or value is False:
             continue
         if (field := RunConfig.model_fields.get(field_of(name))) is not None:
-            found[name] = number(value) if _is_numeric(field.annotation) else value
+            found[name] = number(str(value)) if _is_numeric(field.annotation) else value
         elif name in _MODEL_FLAGS:
             found[name] = value
         elif (denied := name.removeprefix("no_")) in RunConfig.model_fields:

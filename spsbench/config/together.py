@@ -296,7 +296,7 @@ TABLE = (
 )
 
 
-def refuse_together(command: str, given: Mapping[str, Any]) -> None:
+def refuse_together(command: str, given: Mapping[str, object]) -> None:
     """Refuse what ``given``, options by their names in Python, asks of a command and the table forbids."""
     for row in TABLE:
         name = next((name for name in row.names if is_given(given.get(name))), None)
@@ -313,7 +313,7 @@ def refuse_together(command: str, given: Mapping[str, Any]) -> None:
             raise UsageError(row.why.format(**known), flag=_flag(name), remedy=row.remedy)
 
 
-def is_given(value: Any) -> bool:
+def is_given(value: object) -> bool:
     """Whether an option was typed; a typed 0 was, a flag left out and an empty list were not."""
     return value is not None and value is not False and value != [] and value != ()
 

@@ -19,6 +19,7 @@ from support.commandline import SMALL, Cli, Result
 import spsbench.runner
 from spsbench.base.paths import mini_dir
 from spsbench.base.records import Generation, Request, Sample
+from spsbench.cli.options import RunOptions
 from spsbench.models.onnx_lm import OnnxForward
 from spsbench.models.placement import Placement
 
@@ -89,13 +90,13 @@ def test_json_is_alone_on_stdout(cli: Cli, tmp_path: Path) -> None:
 def test_sweep_k_is_run_with_other_lookaheads_also_in_processes(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, typed: list[str], k: str
 ) -> None:
-    asked: list[dict[str, Any]] = []
+    asked: list[RunOptions] = []
     monkeypatch.setattr("spsbench.cli.run.measure_processes", asked.append)
     monkeypatch.setattr("spsbench.cli.run.measure", asked.append)
     assert cli("sweep-k", *typed, "--processes", "2").code == 0
     assert cli("sweep-k", *typed).code == 0
-    assert [params["k"] for params in asked] == [k, k]
-    assert [params["processes"] for params in asked] == ["2", None]
+    assert [options.k for options in asked] == [k, k]
+    assert [options.processes for options in asked] == ["2", None]
 
 
 @pytest.mark.thorough

@@ -1,28 +1,19 @@
 from __future__ import annotations
 
 import re
-from inspect import signature
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.commandline import call
 
 from spsbench.base.errors import UsageError
-from spsbench.cli.run import run
+from spsbench.cli.options import RunOptions
 from spsbench.cli.settings import gates_of, read_settings
-
-
-def typed(**given: Any) -> dict[str, Any]:
-    """The options of ``run`` as typer hands them over."""
-    options = {name: option.default for name, option in signature(run).parameters.items()}
-    assert given.keys() <= options.keys()
-    return options | given
 
 
 def test_what_is_typed_becomes_settings() -> None:
     config = read_settings(
-        typed(
+        RunOptions(
             task="humaneval",
             k="0,2..3",
             limit="5",
@@ -41,32 +32,32 @@ def test_what_is_typed_becomes_settings() -> None:
 
 
 def test_without_options_the_defaults_hold() -> None:
-    config = read_settings(typed())
+    config = read_settings(RunOptions())
     assert (config.task, config.pair.name, config.data, config.ks) == ("xsum", "mini", "mini", (4,))
     assert config.score
 
 
 def test_a_pair_and_a_model_are_not_taken_together() -> None:
     with pytest.raises(UsageError, match="--target: a is given together with --pair"):
-        read_settings(typed(target="a", pair="gpt2"))
+        read_settings(RunOptions(target="a", pair="gpt2"))
 
 
 @pytest.fixture
 def earlier(tmp_path: Path) -> Path:
     """The directory of an earlier run."""
-    config = read_settings(typed(fixed_length=True, unsafe_exec=True, limit="7"))
+    config = read_settings(RunOptions(fixed_length=True, unsafe_exec=True, limit="7"))
     (tmp_path / "config.yaml").write_text(config.to_yaml())
     (tmp_path / "run.json").write_text("{}")
     return tmp_path
 
 
 def test_a_switch_that_is_not_given_does_not_overrule_a_file(earlier: Path) -> None:
-    config = read_settings(typed(config=earlier / "config.yaml"))
+    config = read_settings(RunOptions(config=earlier / "config.yaml"))
     assert (config.fixed_length, config.unsafe_exec, config.limit) == (True, True, 7)
 
 
 def test_a_continued_run_has_its_own_settings_and_may_grow(earlier: Path) -> None:
-    config = read_settings(typed(resume=earlier, limit="9"))
+    config = read_settings(RunOptions(resume=earlier, limit="9"))
     assert (config.fixed_length, config.limit) == (True, 9)
 
 
@@ -81,4 +72,4 @@ def test_gates_are_known_by_name() -> None:
     assert gates_of("lossless, parity") == ["lossless", "parity"]
     assert gates_of(None) == gates_of("") == ["incomplete"]
     with pytest.raises(UsageError, match=r"--fail-on.*speed.*lossless"):
-        read_settings(typed(fail_on="parity,speed"))
+        read_settings(RunOptions(fail_on="parity,speed"))

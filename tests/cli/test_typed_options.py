@@ -11,7 +11,16 @@ import pytest
 import typer.main
 
 from spsbench.cli.main import COMMANDS, app
-from spsbench.cli.options import FIRST, Common, asks
+from spsbench.cli.options import (
+    FIRST,
+    OF_TEXTS,
+    Common,
+    DrawnOptions,
+    MachineOptions,
+    RunOptions,
+    among,
+    asks,
+)
 
 MODELS = {name: command.__asked__ for name, command in COMMANDS.items() if hasattr(command, "__asked__")}
 GROUP: Any = typer.main.get_command(app)
@@ -50,3 +59,20 @@ def test_a_command_is_called_with_its_model() -> None:
     app(["results", "--much", "3", "--json"], standalone_mode=False)
     assert seen == [Asked(run=Path("results"), much="3", plain=False, json=True, quiet=False)]
     assert types(command) == {"run": Path, "much": str | None, "plain": bool, "json": bool, "quiet": bool}
+
+
+@pytest.mark.parametrize("model", [DrawnOptions, MachineOptions])
+def test_a_part_of_the_options_has_their_types(model: type[Common]) -> None:
+    @asks(model, {FIRST: OF_TEXTS})
+    def command(options: Common) -> None:
+        """Do it."""
+
+    hints = typing.get_type_hints(model)
+    assert {field.name: hints[field.name] for field in fields(model)} == types(command)
+
+
+def test_options_are_taken_from_those_of_a_command() -> None:
+    options = RunOptions(pair="mini", device="cpu", limit="7", quiet=True)
+    assert among(MachineOptions, options) == MachineOptions(pair="mini", device="cpu", quiet=True)
+    taken = among(RunOptions, {"greedy": True, "device": "cpu"}, device="cuda", no_score=True)
+    assert taken == RunOptions(device="cuda", no_score=True)

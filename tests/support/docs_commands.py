@@ -14,6 +14,7 @@ import typer.main
 
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.cli.main import app
+from spsbench.cli.options import RunOptions, among
 from spsbench.cli.settings import read_settings
 
 ROOT = Path(__file__).parents[2]
@@ -133,8 +134,10 @@ def refused(command: Command) -> str | None:
     """
     try:
         name, params = parsed(command)
-        if name in ("run", "sweep-k") and not _of_the_reader(command, params):
-            read_settings(params)
+        if name in ("run", "sweep-k"):
+            options = among(RunOptions, params)
+            if not _of_the_reader(command, options):
+                read_settings(options)
     except typer.TyperException as error:
         return error.format_message()
     except UsageError as error:
@@ -144,9 +147,9 @@ def refused(command: Command) -> str | None:
     return None
 
 
-def _of_the_reader(command: Command, params: dict[str, Any]) -> bool:
+def _of_the_reader(command: Command, options: RunOptions) -> bool:
     """Whether a page leaves values open, a run of the reader goes on, or a server is measured."""
-    beyond = params["concurrency"] is not None or params["resume"] is not None
+    beyond = options.concurrency is not None or options.resume is not None
     return beyond or any("$" in word or "..." in word for word in command.arguments)
 
 

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spsbench.base import IncompleteError, UnavailableError, UsageError
 from spsbench.cli import concurrencies, hint, present, say
 
 if TYPE_CHECKING:
     from spsbench.base import Ask
+    from spsbench.cli import RunOptions
     from spsbench.config import RunConfig
     from spsbench.runner import Plan
 
 
-def measure_load(params: Mapping[str, Any]) -> None:
+def measure_load(options: RunOptions) -> None:
     from spsbench.parts.whatif.load.measure import server_names
 
-    in_flight = concurrencies(params["concurrency"])
-    names = server_names(params["engine"] or "")
-    config = _config(params)
-    quiet: bool = params["quiet"]
+    in_flight = concurrencies(options.concurrency or "")
+    names = server_names(options.engine or "")
+    config = _config(options)
+    quiet = options.quiet
     from rich.console import Group
 
     from spsbench.base import describe_environment, write_json, write_text
@@ -35,7 +36,7 @@ def measure_load(params: Mapping[str, Any]) -> None:
     hint(ready.recommendation(), quiet=quiet)
     require_decoder(ready.source, "a server")
     asks, seed = _asks(ready), ready.config.seed
-    with _room(params["out"], ready) as directory:
+    with _room(options.out, ready) as directory:
         loaded = measure(
             names, asks, ready.samples, in_flight, seed, _RunTexts(ready), lambda text: say(text, quiet=quiet)
         )
@@ -53,7 +54,7 @@ def measure_load(params: Mapping[str, Any]) -> None:
     present(
         lambda: found,
         lambda: Group(table(loaded).as_rich(), "", *sentences(loaded)),
-        json=params["json"],
+        json=options.json,
         quiet=quiet,
     )
     say(f"Everything is in {directory}", quiet=quiet)
@@ -90,17 +91,14 @@ def _room(out: Path | None, ready: Plan) -> Iterator[Path]:
         raise
 
 
-def _config(params: Mapping[str, Any]) -> RunConfig:
+def _config(options: RunOptions) -> RunConfig:
     """Of the prompts, as a run would have them; no model is loaded."""
     from spsbench.cli import read_settings, require_possible
     from spsbench.engines import refuse_beams
 
-    given = dict(params)
-    del given["processes"], given["concurrency"]
-    given |= {"engine": None, "arms": "ars", "no_score": True, "no_proof": True}
-    if given["target"] is not None and given["draft"] is None:
-        given["draft"] = given["target"]  # only the target's tokenizer is asked
-    config = read_settings(given)
+    draft = options.draft or options.target  # only the target's tokenizer is asked
+    asked = replace(options, draft=draft, engine=None, arms="ars", no_score=True, no_proof=True)
+    config = read_settings(asked)
     refuse_beams(config, "load on servers")
     require_possible(config)
     return config
