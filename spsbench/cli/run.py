@@ -31,6 +31,7 @@ from spsbench.config.together import refuse_together
 from spsbench.store import fresh_directory
 
 if TYPE_CHECKING:
+    from spsbench.engines.arms import TaskAndArms
     from spsbench.store.summary_types import Summary
 
 DEFAULT_KS = "0..7"
@@ -108,7 +109,7 @@ def measure(options: RunOptions) -> None:
     if options.processes is not None:
         measure_processes(options)
         return
-    config = _possible_settings(options)
+    config, known = _possible_settings(options)
     with among_processes(config) as leads:
         if not leads:
             return
@@ -121,7 +122,7 @@ def measure(options: RunOptions) -> None:
         from spsbench.runner import execute, execute_on, plan
         from spsbench.stats.conditions import is_undecided
 
-        ready = plan(config, choose_engine=True)
+        ready = plan(config, known, choose_engine=True)
         hint(ready.recommendation(), quiet=quiet)
         carry_out = execute if address is None else partial(execute_on, address)
         named = options.resume or options.out
@@ -149,8 +150,8 @@ def resume_command(directory: Path, *more: str) -> str:
     return written("run", "--resume", str(directory), *more)
 
 
-def _possible_settings(options: RunOptions) -> RunConfig:
-    """``read_settings``, with what can be refused before torch is imported refused."""
+def _possible_settings(options: RunOptions) -> tuple[RunConfig, TaskAndArms]:
+    """``read_settings``, with what can be refused before torch is imported refused; its task and arms."""
     config = read_settings(options)
     expected, on = options.expect, options.on
     if expected is not None and re.fullmatch(r"[0-9a-f]{8,64}", expected) is None:
@@ -163,8 +164,7 @@ def _possible_settings(options: RunOptions) -> RunConfig:
     _refuse_settings(config, expect=expected, on=on)
     if on is not None:
         cluster_of(on)
-    require_possible(config, gates_of(options.fail_on), is_k_given=options.k is not None)
-    return config
+    return config, require_possible(config, gates_of(options.fail_on), is_k_given=options.k is not None)
 
 
 def _refuse_settings(

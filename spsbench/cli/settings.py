@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from spsbench.base.axes import CHAIN
 from spsbench.base.environment import require_cpus
@@ -16,6 +17,9 @@ from spsbench.cli.values import seconds
 from spsbench.config import RunConfig, resolve
 from spsbench.config.files import read_yaml
 from spsbench.config.resolve import CODE, field_of, remember, require_trusted, typed_settings
+
+if TYPE_CHECKING:
+    from spsbench.engines.arms import TaskAndArms
 
 
 def read_settings(options: RunOptions | Mapping[str, object]) -> RunConfig:
@@ -98,12 +102,17 @@ def gates_of(text: str | None) -> list[str]:
     return named
 
 
-def require_possible(config: RunConfig, gates: Sequence[str] = (), *, is_k_given: bool = False) -> None:
-    """Refuse what the settings alone show to be impossible; torch is not imported for it."""
+def require_possible(
+    config: RunConfig, gates: Sequence[str] = (), *, is_k_given: bool = False
+) -> TaskAndArms:
+    """Refuse what the settings alone show to be impossible; torch is not imported for it.
+
+    The task and the arms that were looked at are the result, for ``plan``.
+    """
     from spsbench.drafters.registry import shape_in
     from spsbench.engines.arms import is_lossless, task_and_arms
 
-    _, arms = task_and_arms(config)
+    task, arms = task_and_arms(config)
     depths = {arm.k for arm in arms if arm.method == "sps" and shape_in(arm.drafter)}
     idle = sorted({*config.ks} - {0, *(arm.k for arm in arms)})
     if is_k_given and depths and idle:
@@ -116,3 +125,4 @@ def require_possible(config: RunConfig, gates: Sequence[str] = (), *, is_k_given
     if lossy and "lossless" in gates:
         why = f"{', '.join(lossy)} is lossy by design and cannot pass the gate lossless."
         raise UsageError(why, flag="--fail-on", remedy="Leave the gate or the rule out.")
+    return task, arms

@@ -15,6 +15,7 @@ from spsbench.cli.options import FIRST, Common, RunOptions, among, asks
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
+    from spsbench.engines.arms import TaskAndArms
     from spsbench.models.pair import Pair
     from spsbench.runner import Plan
 
@@ -68,7 +69,7 @@ def trace(options: TraceOptions) -> None:
 
     Example: spsbench trace "The capital of France" --k 4
     """
-    config = _settings(options)
+    config, known = _settings(options)
     text = _prompt(options.prompt)
     import torch
 
@@ -82,7 +83,7 @@ def trace(options: TraceOptions) -> None:
     from spsbench.stats.conditions import taken_too_much
 
     say(f"Loading {config.pair.name}", quiet=options.quiet)
-    ready = plan(config)
+    ready = plan(config, known)
     (arm,) = ready.arms
     request = _request(ready, arm, text)
     pair = load(ready)
@@ -122,7 +123,7 @@ def trace(options: TraceOptions) -> None:
 _WARM_UP_TOKENS = 8
 
 
-def _settings(options: TraceOptions) -> RunConfig:
+def _settings(options: TraceOptions) -> tuple[RunConfig, TaskAndArms]:
     from spsbench.cli.settings import read_settings, require_possible
     from spsbench.engines.arms import refuse_beams
 
@@ -137,8 +138,7 @@ def _settings(options: TraceOptions) -> RunConfig:
     if config.samplings is not None and len(config.samplings) != 1:
         why = f"one sampling can be shown, got {options.sampling}."
         raise UsageError(why, flag="--sampling", remedy="Choose nucleus, greedy or model.")
-    require_possible(config)
-    return config
+    return config, require_possible(config)
 
 
 def _prompt(given: str) -> str:

@@ -71,13 +71,14 @@ BATCHED = (EAGER, GRAPHED)
 Drafting = tuple[Spec, Spec, Spec, int]
 """Drafter, rule, policy and K of a speculative arm."""
 
+TaskAndArms = tuple[Task, tuple[Arm, ...]]
+"""What a configuration stands for before a model is found."""
+
 USUAL_BEAMS = 4
 """The width of a search that does not say its own, as T5's and BART's authors use for summaries."""
 
 
-def task_and_arms(
-    config: RunConfig, recommended: SamplingParams | None = None
-) -> tuple[Task, tuple[Arm, ...]]:
+def task_and_arms(config: RunConfig, recommended: SamplingParams | None = None) -> TaskAndArms:
     """The task, and every arm: by engine, sampling and batch, first ArS, then SpS, then the draft alone.
 
     K = 0 stands for ArS; there is no SpS arm without a draft. A policy other than fixed decides how many

@@ -16,7 +16,7 @@ from spsbench.config import RunConfig
 from spsbench.config.models import AUTO, TORCH, Precision
 from spsbench.decode.processors import bound
 from spsbench.drafters.registry import drafter_kind, rule_kind, shape_in
-from spsbench.engines.arms import is_lossless, is_peer, task_and_arms
+from spsbench.engines.arms import TaskAndArms, is_lossless, is_peer, task_and_arms
 from spsbench.engines.hf import RULES
 from spsbench.models.causal_lm import attention_window
 from spsbench.models.device import resolve_device
@@ -265,13 +265,16 @@ def _verification_rule(arm: Arm) -> str | None:
     return f"{arm.rule}: {rule_kind(arm.rule.name).summary}"
 
 
-def plan(config: RunConfig, *, choose_engine: bool = False, loads: bool = True) -> Plan:
+def plan(
+    config: RunConfig, known: TaskAndArms | None = None, *, choose_engine: bool = False, loads: bool = True
+) -> Plan:
     """Load the task, find the pair, read the data, build every prompt; load no weight.
 
+    Task and arms are not looked for again where they are ``known`` from refusing what is impossible.
     With ``choose_engine`` arms of a configuration that names no engine have the device's usual one. Where
     nothing ``loads`` the models here, they need no memory.
     """
-    task, arms = task_and_arms(config)
+    task, arms = known or task_and_arms(config)
     # What stands between generated programs and this machine; None if none will run.
     sandbox = sandbox_level(config.unsafe_exec) if task.runs_code and config.score else None
     device = resolve_device(config.device)

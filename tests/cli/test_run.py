@@ -22,6 +22,8 @@ from spsbench.base.records import Generation, Request, Sample
 from spsbench.cli.options import RunOptions
 from spsbench.models.onnx_lm import OnnxForward
 from spsbench.models.placement import Placement
+from spsbench.tasks.catalogue import load_task
+from spsbench.tasks.task import Task
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
@@ -59,6 +61,18 @@ def test_architecture_names_the_way_from_the_command_to_the_forward(
     told = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
     paragraph = told.partition("The way from the command to the model's forward:")[2].partition("\n\n")[0]
     assert drafting == [tuple(re.findall(r"`(\w+)`", paragraph))]
+
+
+def test_a_run_loads_its_task_once(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+
+    def noted(name: str, **options: Any) -> Task:
+        loaded.append(name)
+        return load_task(name, **options)
+
+    monkeypatch.setattr("spsbench.engines.arms.load_task", noted)
+    assert cli("run", "humaneval", *SMALL, "--k", "0", "--no-score", "--quiet").code == 0
+    assert loaded == ["humaneval"]
 
 
 def test_the_default_directory_is_a_fresh_one(cli: Cli, tmp_path: Path) -> None:
