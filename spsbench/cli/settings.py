@@ -14,7 +14,7 @@ from spsbench.base.plugins import unknown
 from spsbench.cli.console import say
 from spsbench.cli.options import RunOptions, among
 from spsbench.cli.values import seconds
-from spsbench.config import RunConfig, resolve
+from spsbench.config import MaterialSettings, RunConfig, resolve
 from spsbench.config.files import read_yaml
 from spsbench.config.resolve import CODE, field_of, remember, require_trusted, typed_settings
 
@@ -58,6 +58,49 @@ def read_settings(options: RunOptions | Mapping[str, object]) -> RunConfig:
         )
         raise UsageError(why, flag="--draft-placement", remedy="Add --tensor-parallel N, or leave it out.")
     return config
+
+
+def read_material(
+    *,
+    quiet: bool,
+    task: str | None = None,
+    prompts: str | None = None,
+    data: str | None = None,
+    pair: str | None = None,
+    target: str | None = None,
+    draft: str | None = None,
+    revision: str | None = None,
+    draft_revision: str | None = None,
+    limit: str | None = None,
+    max_new_tokens: str | None = None,
+    seed: str | None = None,
+    device: str | None = None,
+) -> MaterialSettings:
+    """Read which prompts and models options ask for; refuse a task that is not there."""
+    from spsbench.tasks.catalogue import load_task
+
+    flags = typed_settings(
+        {
+            "task": task if prompts is None else _prompts_file(prompts),
+            "data": data,
+            "pair": pair,
+            "target": target,
+            "draft": draft,
+            "revision": revision,
+            "draft_revision": draft_revision,
+            "limit": limit,
+            "max_new_tokens": max_new_tokens,
+            "seed": seed,
+            "device": device,
+        }
+    )
+    if data is None:
+        flags |= task_file(flags.get("task"), quiet=quiet)
+    config = resolve(flags, target_alone=True)
+    remember(config)
+    settings = MaterialSettings.of(config)
+    load_task(settings.task, every_turn=settings.turns == "all")
+    return settings
 
 
 def task_file(task: str | None, *, quiet: bool) -> dict[str, str]:

@@ -16,6 +16,7 @@ from spsbench.config.files import (
     validate,
     with_draft,
 )
+from spsbench.config.material import MaterialSettings, resolve_material
 from spsbench.config.models import (
     MAX_BATCH,
     MAX_K,
@@ -38,6 +39,7 @@ __all__ = [
     "NGRAMS",
     "ONNXRUNTIME",
     "TORCH",
+    "MaterialSettings",
     "ModelRef",
     "PairConfig",
     "PaperConfig",
@@ -56,6 +58,7 @@ __all__ = [
     "read_yaml",
     "refuse_together",
     "resolve",
+    "resolve_material",
     "validate",
     "with_draft",
     "withheld",

@@ -75,9 +75,16 @@ _MODEL_FLAGS = (*_REVISIONS, *_REVISIONS.values())
 
 
 def resolve(
-    flags: Mapping[str, Any], config_file: Path | None = None, overrides: Iterable[str] = ()
+    flags: Mapping[str, Any],
+    config_file: Path | None = None,
+    overrides: Iterable[str] = (),
+    *,
+    target_alone: bool = False,
 ) -> RunConfig:
-    """Merge all sources into one validated configuration; nothing is loaded or downloaded."""
+    """Merge all sources into one validated configuration; nothing is loaded or downloaded.
+
+    With ``target_alone`` a target may stand without a draft, whatever the settings do with it.
+    """
     given = {field_of(key): value for key, value in flags.items() if value is not None}
     models = {key: str(given.pop(key)) for key in _MODEL_FLAGS if key in given}
     assignments = [_assignment(text) for text in overrides]
@@ -85,7 +92,8 @@ def resolve(
     settings |= {path[0]: value for path, value in assignments if len(path) == 1}
     names = [str(drafter).partition(":")[0] for drafter in _listed(settings.get("drafters"))]
     methods = _listed(settings.get("methods"))
-    alone = methods == ["ars"] or (bool(names) and "draft" not in methods and not {*names} & _WITH_DRAFT)
+    no_draft = methods == ["ars"] or (bool(names) and "draft" not in methods and not {*names} & _WITH_DRAFT)
+    alone = target_alone or no_draft
     if "target" in models and "draft" not in models and alone:
         models["draft"] = models["target"]
     chosen = settings.get("pair", DEFAULT_PAIR)

@@ -16,8 +16,9 @@ from spsbench.runner.foreign_texts import (
     reading_of,
     told_in,
 )
+from spsbench.runner.material import Material, find_material, require_decoder
 from spsbench.runner.peers import folder_of
-from spsbench.runner.plan import Plan, Watcher, plan, require_decoder
+from spsbench.runner.plan import Plan, Watcher, plan
 from spsbench.runner.stopping import Reason, StoppingRule, derive_seed, duration, turns
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Audit",
     "EngineFactory",
     "Foreign",
+    "Material",
     "Outcome",
     "Plan",
     "Reader",
@@ -37,6 +39,7 @@ __all__ = [
     "execute",
     "execute_on",
     "finalize",
+    "find_material",
     "folder_of",
     "is_exact",
     "load",

@@ -13,7 +13,7 @@ from spsbench.base.environment import describe_environment
 from spsbench.base.errors import UsageError
 from spsbench.base.records import VERIFICATION_RULE, Arm, Prompt, Sample, Spec
 from spsbench.config import RunConfig
-from spsbench.config.models import AUTO, TORCH, Precision
+from spsbench.config.models import AUTO, Precision
 from spsbench.decode.processors import bound
 from spsbench.drafters.registry import drafter_kind, rule_kind, shape_in
 from spsbench.engines.arms import TaskAndArms, is_lossless, is_peer, task_and_arms
@@ -22,7 +22,6 @@ from spsbench.models.causal_lm import attention_window
 from spsbench.models.device import resolve_device
 from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits
 from spsbench.models.placement import Placement
-from spsbench.models.quantised import LIBRARY, described
 from spsbench.models.recommended import recommended
 from spsbench.models.source import ModelSource
 from spsbench.parts.external.registry import find_peer
@@ -35,13 +34,12 @@ from spsbench.runner.engines import (
     stock_roles,
     usual_engine,
 )
+from spsbench.runner.material import Material, build_prompts, require_decoder, uses_template
 from spsbench.runner.ranks import backend_asked, require_split_arms, split_over
 from spsbench.runner.room import Room, room_of
 from spsbench.stats.certainty import OVER_TIME
 from spsbench.tasks import answers
-from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.metrics.registry import records
-from spsbench.tasks.task import Task, TaskData
 
 
 class Watcher(Protocol):
@@ -75,22 +73,14 @@ class Watcher(Protocol):
         """Scoring of ``total`` sequences begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A run that is ready to be measured."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Material):
+    """A run that is ready to be measured: its material, and the arms that are measured on it."""
 
     config: RunConfig
-    task: Task
-    data: TaskData
-    source: PairSource
     arms: tuple[Arm, ...]
-    prompts: tuple[Prompt, ...]
     everyone: tuple[str, ...]
-    max_new_tokens: int
     samples: int
-    device: torch.device
-    backend: str
-    fallback: str | None
     sandbox: str | None
     placement: Placement | None = None
     claims: Mapping[str, Claim] = field(default_factory=dict)
@@ -98,21 +88,9 @@ class Plan:
     room: Room | None = None
 
     @property
-    def dtypes(self) -> tuple[str, str]:
-        """To load target and draft in."""
-        return self.config.model_dtype, self.config.draft_model_dtype
-
-    @property
-    def quantiser(self) -> str | None:
-        """What quantises weights over torch, other values than ONNX Runtime's; None where nothing does."""
-        quantised = any(Precision.read(dtype).quantise for dtype in self.dtypes)
-        return LIBRARY if quantised and self.backend == TORCH else None
-
-    @property
     def slots(self) -> int:
         """The longest sequence with the K tokens that its last loop may score beyond it."""
-        longest = max(len(prompt.ids) for prompt in self.prompts)
-        return longest + self.max_new_tokens + max(arm.k for arm in self.arms)
+        return self.longest + self.max_new_tokens + max(arm.k for arm in self.arms)
 
     @property
     def total(self) -> int:
@@ -145,32 +123,11 @@ class Plan:
             **({} if config.shard is None else {"shard": config.shard}),
         }
 
-    @property
-    def chat_template(self) -> bool:
-        """Whether prompts are put into the tokenizer's chat template."""
-        return _uses_template(self.config, self.source, self.task)
-
-    @property
-    def extract(self) -> ExtractionRule | None:
-        """How code is taken from answers; None for a task without code."""
-        return self.task.extraction(self.prompts[0])
-
-    @property
-    def stop(self) -> tuple[str, ...]:
-        """Strings that end an output."""
-        return self.task.stop_for(self.prompts[0])
-
     def label(self) -> str:
-        """The task's name, and what every table must say of it.
-
-        That is what is synthetic (the data, or only what the pair learned from), and which weights were
-        quantised before or are rounded now: outputs follow the law of these weights, not of the original's.
-        """
-        made = self.config.pair.synthetic and not self.data.synthetic
-        label = f"{self.data.label} (synthetic pair)" if made else self.data.label
-        count = self.config.tensor_parallel
+        """As ``Material.label``, and over how many processes the target is split."""
+        count = self.config.tensor_parallel  # super() does not find the class that slots make anew
         split = [f"target split over {count} processes"] if count > 1 else []
-        return ", ".join([label, *about_weights(self.source, self.dtypes, self.backend), *split])
+        return ", ".join([Material.label(self), *split])
 
     def recommendation(self) -> str | None:
         """A sentence on the sampling that the target's own file recommends: what it is where an arm has it
@@ -213,25 +170,6 @@ class Plan:
             "interval": OVER_TIME,
             **({} if self.usual is None else {"usual_engine": asdict(self.usual)}),
         }
-
-
-def about_weights(source: PairSource, dtypes: tuple[str, str], backend: str) -> list[str]:
-    """What the weights of target and draft went through; said once where it holds for the same model."""
-    undone = [part.dequantised for part in (source.target, source.draft)]
-    same = source.target.location == source.draft.location
-    roles = ["weights"] if same else ["target", "draft"]
-    said = [
-        f"{role} {kind} dequantised to float32" for role, kind in zip(roles, undone, strict=False) if kind
-    ]
-    kept = [Precision.read(dtype).quantise for dtype in dtypes]
-    if backend != TORCH:
-        return said + [
-            f"{role} rounded to {bits}" for role, bits in zip(("target", "draft"), kept, strict=True) if bits
-        ]
-    if kept[0] == kept[1]:
-        return said + [f"weights quantised to {described(bits)}" for bits in kept[:1] if bits]
-    roles_kept = zip(("target", "draft"), kept, strict=True)
-    return said + [f"{role} quantised to {described(bits)}" for role, bits in roles_kept if bits]
 
 
 def _arm_record(arm: Arm, claim: Claim | None) -> dict[str, Any]:
@@ -310,11 +248,8 @@ def plan(
     max_new_tokens, samples = config.max_new_tokens or task.max_new_tokens, config.samples or 1
     # The last loop may score K tokens beyond the limit.
     reserve = max_new_tokens + max(arm.k for arm in arms)
-    window = source.window_for(reserve)
-    chat = _uses_template(config, source, task)
-    prompts = [
-        task.prompt(example, data, source.tokenizer, window, reserve, chat) for example in data.examples
-    ]
+    chat = uses_template(config.chat_template, source, task)
+    prompts = build_prompts(task, data, source, reserve, chat_template=chat)
     longest = max(len(prompt.ids) for prompt in prompts)
     index, count = config.shard_index
     kept = tuple(prompts[index::count])
@@ -322,19 +257,23 @@ def plan(
         raise UsageError(message, flag=flag, remedy=remedy)
     room = _room(config, arms, source, device, backend, longest + reserve, max_new_tokens) if loads else None
     return Plan(
-        config=config,
         task=task,
         data=data,
-        source=source,
-        arms=arms,
         prompts=kept,
-        everyone=tuple(prompt.example_id for prompt in prompts),
         max_new_tokens=max_new_tokens,
-        samples=samples,
+        chat_template=chat,
+        seed=config.seed,
+        pair=config.pair,
+        source=source,
         device=device,
+        dtypes=dtypes,
         backend=backend,
-        claims=claims(arms),
         fallback=fallback,
+        config=config,
+        arms=arms,
+        everyone=tuple(prompt.example_id for prompt in prompts),
+        samples=samples,
+        claims=claims(arms),
         sandbox=sandbox,
         placement=placement,
         usual=usual,
@@ -376,19 +315,6 @@ def _stock(arms: Sequence[Arm], source: PairSource, dtypes: tuple[str, str]) -> 
     roles, is_one = stock_roles(arms), source.is_one(dtypes)
     target = [source.target] if "target" in roles or (roles and is_one) else []
     return target + ([source.draft] if "draft" in roles and not is_one else [])
-
-
-def _uses_template(config: RunConfig, source: PairSource, task: Task) -> bool:
-    tokenizer = source.tokenizer
-    wanted = task.uses_template(has_template=tokenizer.has_chat_template, is_instruct=tokenizer.is_instruct)
-    return config.chat_template == "auto" and wanted
-
-
-def require_decoder(source: PairSource, engine: str) -> None:
-    """Refuse an encoder-decoder for an engine that would read its prompt as one text."""
-    if source.target.is_encoder_decoder:
-        why = f"{engine} runs decoders alone; {source.target.name} is an encoder-decoder."
-        raise UsageError(why, flag="--engine", remedy=f"Use --engine {EAGER}.")
 
 
 def _require_device(arms: Sequence[Arm], device: torch.device) -> None:

@@ -1,0 +1,49 @@
+"""Which prompts and models are wanted, without a word of what a run does with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from spsbench.config.models import PairConfig, RunConfig
+from spsbench.config.resolve import resolve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaterialSettings:
+    """Describe prompts and the models that continue them, checked as far as that needs no model."""
+
+    task: str
+    data: str
+    pair: PairConfig
+    limit: int | None
+    seed: int
+    turns: Literal["last", "all"]
+    chat_template: Literal["auto", "none"]
+    max_new_tokens: int | None
+    device: str
+    dtypes: tuple[str, str]
+    backend: str
+
+    @classmethod
+    def of(cls, config: RunConfig) -> MaterialSettings:
+        """Take them out of the settings of a run."""
+        return cls(
+            task=config.task,
+            data=config.data,
+            pair=config.pair,
+            limit=config.limit,
+            seed=config.seed,
+            turns=config.turns,
+            chat_template=config.chat_template,
+            max_new_tokens=config.max_new_tokens,
+            device=config.device,
+            dtypes=(config.model_dtype, config.draft_model_dtype),
+            backend=config.backend,
+        )
+
+
+def resolve_material(flags: Mapping[str, Any]) -> MaterialSettings:
+    """Resolve flags that have the names and values of a run's; a target needs no draft beside it."""
+    return MaterialSettings.of(resolve(flags, target_alone=True))

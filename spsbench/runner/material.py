@@ -1,0 +1,160 @@
+"""What is measured: the prompts of a task, and the models that continue them, found but not loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from spsbench.base.axes import EAGER
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Arm, Prompt, SamplingParams
+from spsbench.config import MaterialSettings, PairConfig
+from spsbench.config.models import TORCH, Precision
+from spsbench.models.device import resolve_device
+from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits
+from spsbench.models.quantised import LIBRARY, described
+from spsbench.models.tokenizer import Tokenizer
+from spsbench.runner.room import room_of
+from spsbench.tasks.answers import ExtractionRule
+from spsbench.tasks.catalogue import load_task
+from spsbench.tasks.task import Task, TaskData
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """Hold the prompts of a task and the models that continue them, found but not loaded.
+
+    Attributes:
+        max_new_tokens: the longest output.
+        chat_template: whether prompts are put into the tokenizer's chat template.
+        dtypes: to load target and draft in.
+        fallback: why the models are not computed by the backend that is usual on the device.
+    """
+
+    task: Task
+    data: TaskData
+    prompts: tuple[Prompt, ...]
+    max_new_tokens: int
+    chat_template: bool
+    seed: int
+    pair: PairConfig
+    source: PairSource
+    device: torch.device
+    dtypes: tuple[str, str]
+    backend: str
+    fallback: str | None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.source.tokenizer
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Strings that end an output."""
+        return self.task.stop_for(self.prompts[0])
+
+    @property
+    def extract(self) -> ExtractionRule | None:
+        """How code is taken from answers; None for a task without code."""
+        return self.task.extraction(self.prompts[0])
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest prompt."""
+        return max(len(prompt.ids) for prompt in self.prompts)
+
+    @property
+    def quantiser(self) -> str | None:
+        """What quantises weights over torch, other values than ONNX Runtime's; None where nothing does."""
+        quantised = any(Precision.read(dtype).quantise for dtype in self.dtypes)
+        return LIBRARY if quantised and self.backend == TORCH else None
+
+    def label(self) -> str:
+        """Name the task, and say what every table must say of it.
+
+        That is what is synthetic (the data, or only what the pair learned from), and which weights were
+        quantised before or are rounded now: outputs follow the law of these weights, not of the original's.
+        """
+        made = self.pair.synthetic and not self.data.synthetic
+        label = f"{self.data.label} (synthetic pair)" if made else self.data.label
+        return ", ".join([label, *about_weights(self.source, self.dtypes, self.backend)])
+
+
+def find_material(settings: MaterialSettings) -> Material:
+    """Load the task, find the pair, read the data, build every prompt; load no weight.
+
+    The device must have room for the models and one plain sequence.
+    """
+    task = load_task(settings.task, every_turn=settings.turns == "all")
+    device = resolve_device(settings.device)
+    source = find_pair(settings.pair)
+    dtypes = settings.dtypes
+    backend, fallback = pair_backend(settings.backend, source, dtypes, device)
+    require_pair_fits(source, dtypes, device, backend, placement=None)
+    data = task.load(settings.data, settings.limit, settings.seed)
+    max_new_tokens = settings.max_new_tokens or task.max_new_tokens
+    chat = uses_template(settings.chat_template, source, task)
+    prompts = build_prompts(task, data, source, max_new_tokens, chat_template=chat)
+    slots = max(len(prompt.ids) for prompt in prompts) + max_new_tokens
+    plain = Arm("ars", 0, EAGER, task.default_sampling, SamplingParams())
+    room_of([plain], source, dtypes, device, backend, slots, max_new_tokens).require(device)
+    return Material(
+        task=task,
+        data=data,
+        prompts=tuple(prompts),
+        max_new_tokens=max_new_tokens,
+        chat_template=chat,
+        seed=settings.seed,
+        pair=settings.pair,
+        source=source,
+        device=device,
+        dtypes=dtypes,
+        backend=backend,
+        fallback=fallback,
+    )
+
+
+def build_prompts(
+    task: Task, data: TaskData, source: PairSource, reserve: int, *, chat_template: bool
+) -> Sequence[Prompt]:
+    """Build the prompt of every example, with so many tokens of the window kept free after it."""
+    window = source.window_for(reserve)
+    return [
+        task.prompt(example, data, source.tokenizer, window, reserve, chat_template)
+        for example in data.examples
+    ]
+
+
+def uses_template(wanted: str, source: PairSource, task: Task) -> bool:
+    """Decide whether prompts are put into the tokenizer's chat template."""
+    tokenizer = source.tokenizer
+    usual = task.uses_template(has_template=tokenizer.has_chat_template, is_instruct=tokenizer.is_instruct)
+    return wanted == "auto" and usual
+
+
+def require_decoder(source: PairSource, engine: str) -> None:
+    """Refuse an encoder-decoder for an engine that would read its prompt as one text."""
+    if source.target.is_encoder_decoder:
+        why = f"{engine} runs decoders alone; {source.target.name} is an encoder-decoder."
+        raise UsageError(why, flag="--engine", remedy=f"Use --engine {EAGER}.")
+
+
+def about_weights(source: PairSource, dtypes: tuple[str, str], backend: str) -> list[str]:
+    """Say what the weights of target and draft went through; once where it holds for the same model."""
+    undone = [part.dequantised for part in (source.target, source.draft)]
+    same = source.target.location == source.draft.location
+    roles = ["weights"] if same else ["target", "draft"]
+    said = [
+        f"{role} {kind} dequantised to float32" for role, kind in zip(roles, undone, strict=False) if kind
+    ]
+    kept = [Precision.read(dtype).quantise for dtype in dtypes]
+    if backend != TORCH:
+        return said + [
+            f"{role} rounded to {bits}" for role, bits in zip(("target", "draft"), kept, strict=True) if bits
+        ]
+    if kept[0] == kept[1]:
+        return said + [f"weights quantised to {described(bits)}" for bits in kept[:1] if bits]
+    roles_kept = zip(("target", "draft"), kept, strict=True)
+    return said + [f"{role} quantised to {described(bits)}" for role, bits in roles_kept if bits]
