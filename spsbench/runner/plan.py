@@ -204,17 +204,22 @@ def _verification_rule(arm: Arm) -> str | None:
 
 
 def plan(
-    config: RunConfig, known: TaskAndArms | None = None, *, choose_engine: bool = False, loads: bool = True
+    config: RunConfig,
+    known: TaskAndArms | None = None,
+    *,
+    choose_engine: bool = False,
+    loads: bool = True,
+    scores: bool = True,
 ) -> Plan:
     """Load the task, find the pair, read the data, build every prompt; load no weight.
 
     Task and arms are not looked for again where they are ``known`` from refusing what is impossible.
     With ``choose_engine`` arms of a configuration that names no engine have the device's usual one. Where
-    nothing ``loads`` the models here, they need no memory.
+    nothing ``loads`` the models here, they need no memory; where nothing ``scores`` the outputs, no sandbox.
     """
     task, arms = known or task_and_arms(config)
     # What stands between generated programs and this machine; None if none will run.
-    sandbox = sandbox_level(config.unsafe_exec) if task.runs_code and config.score else None
+    sandbox = sandbox_level(config.unsafe_exec) if task.runs_code and config.score and scores else None
     device = resolve_device(config.device)
     _require_device(arms, device)
     source = find_pair(config.pair)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,27 +18,18 @@ from spsbench.base import (
     results_dir,
     unknown,
 )
-from spsbench.cli import (
-    options,
-    out,
-    present,
-    print_json,
-    read_settings,
-    require_possible,
-    say,
-    takes,
-    values,
-)
+from spsbench.cli import Common, asks, options, out, present, print_json, read_material, say, values
 from spsbench.config import model_name, refuse_together
 
 if TYPE_CHECKING:
     from spsbench.base import SamplingParams
-    from spsbench.config import RunConfig
+    from spsbench.config import MaterialSettings
     from spsbench.parts.audit.engine_audit import Effort, Row, Setting, Subject, Watch
     from spsbench.parts.audit.evidence_file import Paths
     from spsbench.parts.external.registry import PeerKind
+    from spsbench.parts.verify.command import VerifyOptions
     from spsbench.parts.verify.effort import Finding
-    from spsbench.runner import Plan
+    from spsbench.runner import Material
     from spsbench.store import Evidence, ReproFacts
 
 
@@ -47,11 +38,57 @@ DRAWN = "With --engine"
 PLAIN, SPECULATING = "ars", "sps"
 
 
-@takes(
-    "samples engine follow pair target draft revision draft_revision temperature top_p top_k greedy "
-    f"{options.PROCESSED} "
-    "samples_dtype every webhook k arms weights in_flight prefix_cache bound texts budget task limit "
-    "max_new_tokens threads out evidence repro releases keep seed device dtype",
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(Common):
+    samples: Path | None
+    engine: str | None
+    follow: Path | None
+    pair: str | None
+    target: str | None
+    draft: str | None
+    revision: str | None
+    draft_revision: str | None
+    temperature: str | None
+    top_p: str | None
+    top_k: str | None
+    greedy: bool
+    min_p: str | None
+    typical_p: str | None
+    repetition_penalty: str | None
+    presence_penalty: str | None
+    frequency_penalty: str | None
+    logit_bias: str | None
+    min_new_tokens: str | None
+    bad_words: str | None
+    grammar: str | None
+    convention: str | None
+    samples_dtype: str | None
+    every: str | None
+    webhook: str | None
+    k: str | None
+    arms: str | None
+    weights: str | None
+    in_flight: str | None
+    prefix_cache: str | None
+    bound: str | None
+    texts: str | None
+    budget: str | None
+    task: str | None
+    limit: str | None
+    max_new_tokens: str | None
+    threads: str | None
+    out: Path | None
+    evidence: Path | None
+    repro: bool
+    releases: str | None
+    keep: bool
+    seed: str | None
+    device: str | None
+    dtype: str | None
+
+
+@asks(
+    AuditOptions,
     {
         options.FIRST: {
             "[SAMPLES]": (
@@ -98,55 +135,68 @@ PLAIN, SPECULATING = "ars", "sps"
         options.MACHINE: {"--dtype NAME": "Of SAMPLES: auto, float32, bfloat16 or float16. Default: auto."},
     },
 )
-def audit(**params: Any) -> None:
+def audit(wanted: AuditOptions) -> None:
     """Test whether an engine's text follows the target: a file of samples, or an engine to draw from.
 
     Example: spsbench audit --engine worker:"python my_engine.py" --temperature 0.8,1.5
     """
-    given = [name for name in ("samples", "engine", "follow") if params[name] is not None]
-    if len(given) != 1:
-        why = f"{'several are' if given else 'none is'} given."
+    sources = [each for each in (wanted.samples, wanted.engine, wanted.follow) if each is not None]
+    if len(sources) != 1:
+        why = f"{'several are' if sources else 'none is'} given."
         raise UsageError(why, flag="SAMPLES, --engine, --follow", remedy="Give one of them.")
-    if params["releases"] is not None:
+    if wanted.releases is not None and wanted.engine is not None:
         from spsbench.parts.audit.releases import audit_releases
 
-        audit_releases(params)
-    elif params["engine"] is not None:
+        audit_releases(wanted, wanted.engine, wanted.releases)
+    elif wanted.engine is not None:
         from spsbench.parts.external.registry import find_peer
 
-        course, gone = audited(params, find_peer(params["engine"]))
+        course, gone = audited(wanted, find_peer(wanted.engine))
         course.show()
         conclude(course.rows, course.effort.bound, gone)
     else:
         from spsbench.parts.audit.command_texts import audit_file, audit_log
 
-        if params["samples"] is not None:
-            audit_file(params["samples"], params)
-        else:
-            audit_log(params["follow"], params)
+        if wanted.samples is not None:
+            audit_file(wanted.samples, wanted)
+        elif wanted.follow is not None:
+            audit_log(wanted.follow, wanted)
 
 
 _CONFORMANCE_PROMPTS = 4
 
 
-def verify_engine(params: Mapping[str, Any]) -> None:
+def verify_engine(wanted: VerifyOptions, engine: str) -> None:
     """Test the form of an engine's answers, without speculation and with it."""
     from spsbench.parts.external.registry import find_peer
 
-    kind = find_peer(params["engine"])
-    (k, *_) = values.lookaheads(params["k"] or "4")
-    threads = values.threads(params["threads"])
-    config = config_of(dict(params) | {"limit": str(_CONFORMANCE_PROMPTS)}, "TASK")
-    say("Checking prompts, models and engine", quiet=params["quiet"])
+    kind = find_peer(engine)
+    (k, *_) = values.lookaheads(wanted.k or "4")
+    threads = values.threads(wanted.threads)
+    settings = read_material(
+        task=wanted.task,
+        prompts=wanted.prompts,
+        data=wanted.data,
+        pair=wanted.pair,
+        target=wanted.target,
+        draft=wanted.draft,
+        revision=wanted.revision,
+        draft_revision=wanted.draft_revision,
+        limit=str(_CONFORMANCE_PROMPTS),
+        seed=wanted.seed,
+        device=wanted.device,
+        quiet=wanted.quiet,
+    )
+    say("Checking prompts, models and engine", quiet=wanted.quiet)
     from spsbench.parts.audit.conformance import Asked, conformance
     from spsbench.report import Table, left
 
-    ready = plan_of(config, params["engine"])
-    subject = subject_of(kind, ready, threads)
+    material = material_for(settings, engine)
+    subject = subject_of(kind, material, threads)
     log = results_dir() / "engine.log"
     found: dict[str, list[Finding]] = {}
     for name, lookahead in (("plain", 0), (f"K={k}", k)):
-        peer = kind.open(subject.load(lookahead, ready.max_new_tokens), log, False)
+        peer = kind.open(subject.load(lookahead, material.max_new_tokens), log, False)
         try:
             asked = Asked(peer, subject.models[0], subject.prompts, subject.stop_ids, lookahead)
             found[name] = list(conformance(asked))
@@ -159,28 +209,31 @@ def verify_engine(params: Mapping[str, Any]) -> None:
             name: [asdict(each) | {"verdict": each.verdict} for each in all_] for name, all_ in found.items()
         },
         lambda: Table(columns, [[name, f.test, f.verdict, f.found] for name, f in every]).as_rich(),
-        json=params["json"],
-        quiet=params["quiet"],
+        json=wanted.json,
+        quiet=wanted.quiet,
     )
     failed = [f"{each.test} ({name})" for name, each in every if not each.passed]
     if failed:
         raise GateFailed(f"it does not follow the protocol: {', '.join(failed)}.", flag="--engine")
-    told = "It follows the protocol. Whether its texts follow the target: spsbench audit."
-    say(told, quiet=params["quiet"])
+    say("It follows the protocol. Whether its texts follow the target: spsbench audit.", quiet=wanted.quiet)
 
 
 _PROMPTS, _TEXTS, _BUDGET_S, _PROBES = 40, 320, 600.0, 24
 _EVERY_S = 10.0
 
-_DEFAULT = ({"temperature": "0.7"}, {"temperature": "1"}, {"temperature": "1", "top_p": "0.9"})
-"""Samplings where none is asked for: at temperature 1 a token that ignores it looks right, and without a cut
-so does one that ignores the cut."""
+_DEFAULT: tuple[tuple[str | None, str | None, str | None], ...] = (
+    ("0.7", None, None),
+    ("1", None, None),
+    ("1", "0.9", None),
+)
+"""Temperature, top-p and top-k where none is asked for: at temperature 1 a token that ignores it looks right,
+and without a cut so does one that ignores the cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """The options of an audit, read; ``kind`` is the engine with the weights that were asked for, ``limits``
-    are leakage, texts and seconds."""
+    are leakage, texts and seconds, ``settings`` are those of its prompts and models."""
 
     kind: PeerKind
     limits: tuple[float, int, float]
@@ -190,34 +243,34 @@ class Asked:
     levels: Sequence[int]
     caches: tuple[bool, ...]
     threads: int | None
-    config: RunConfig
+    settings: MaterialSettings
 
     @property
     def count(self) -> int:
         return len(self.lookaheads) * len(self.samplings) * len(self.levels) * len(self.caches or (False,))
 
 
-def settings_asked(params: Mapping[str, Any], kind: PeerKind) -> Asked:
+def settings_asked(wanted: AuditOptions, kind: PeerKind) -> Asked:
     """Refuse what cannot be asked, before torch is imported."""
     from spsbench.base import FLOAT32, MOST_IN_FLIGHT
 
-    bound = 0.02 if params["bound"] is None else values.share(params["bound"], "--bound")
-    texts = int(values.number(params["texts"], "--texts", 1, _TEXTS, whole=True))
-    limits = bound, texts, values.seconds(params["budget"], _BUDGET_S)
-    weights = params["weights"] or FLOAT32
-    kind, lookaheads = _prepared(kind, params, weights)
-    samplings = _samplings(params)
-    levels = values.concurrencies(params["in_flight"] or "1", "--in-flight", MOST_IN_FLIGHT)
-    caches, threads = _caches(params["prefix_cache"]), values.threads(params["threads"])
-    config = config_of(params, "--task")
-    return Asked(kind, limits, weights, lookaheads, samplings, levels, caches, threads, config)
+    bound = 0.02 if wanted.bound is None else values.share(wanted.bound, "--bound")
+    texts = int(values.number(wanted.texts, "--texts", 1, _TEXTS, whole=True))
+    limits = bound, texts, values.seconds(wanted.budget, _BUDGET_S)
+    weights = wanted.weights or FLOAT32
+    kind, lookaheads = _prepared(kind, wanted, weights)
+    samplings = _samplings(wanted)
+    levels = values.concurrencies(wanted.in_flight or "1", "--in-flight", MOST_IN_FLIGHT)
+    caches, threads = _caches(wanted.prefix_cache), values.threads(wanted.threads)
+    settings = _material_settings(wanted)
+    return Asked(kind, limits, weights, lookaheads, samplings, levels, caches, threads, settings)
 
 
-def audited(params: Mapping[str, Any], kind: PeerKind) -> tuple[Course, str | None]:
+def audited(wanted: AuditOptions, kind: PeerKind) -> tuple[Course, str | None]:
     """The audit of an engine, and why it was given up, if so."""
     from spsbench.base import PeerGone
 
-    asked = settings_asked(params, kind)
+    asked = settings_asked(wanted, kind)
     kind, limits, caches, weights = asked.kind, asked.limits, asked.caches, asked.weights
     from spsbench.cli import continued_by, typed
     from spsbench.decode import bound
@@ -226,32 +279,39 @@ def audited(params: Mapping[str, Any], kind: PeerKind) -> tuple[Course, str | No
     from spsbench.parts.external.engine import ids_that_end
     from spsbench.store import fresh_directory
 
-    quiet = params["quiet"]
+    quiet = wanted.quiet
     say("Checking prompts, models and engine", quiet=quiet)
-    ready = plan_of(asked.config, params["engine"])
-    tokenizer, size = ready.source.tokenizer, ready.source.vocab_size
-    ends = frozenset(ids_that_end(ready.stop, tokenizer, size))
+    material = material_for(asked.settings, wanted.engine or kind.name)
+    tokenizer, size = material.tokenizer, material.source.vocab_size
+    ends = frozenset(ids_that_end(material.stop, tokenizer, size))
     bounds = [bound(sampling, tokenizer, ends) for sampling in asked.samplings]
     settings = [
         Setting(sampling, k, level, cache, weights)
         for sampling, k, cache, level in product(bounds, asked.lookaheads, caches or (False,), asked.levels)
     ]
-    folder: Path = params["out"] or fresh_directory(results_dir(), "audit", ready.config.pair.name)
+    folder = wanted.out or fresh_directory(results_dir(), "audit", material.pair.name)
     make_folder(folder, "--out")
-    make_folder((params["evidence"] or folder).parent, "--evidence")
-    subject = subject_of(kind, ready, asked.threads, weights)
+    make_folder((wanted.evidence or folder).parent, "--evidence")
+    subject = subject_of(kind, material, asked.threads, weights)
     # A bound that was asked for is what the audit waits for; without one, all texts are drawn.
-    fewest = limits[1] if params["bound"] is None else 0
-    effort = Effort(*limits, ready.max_new_tokens, fewest, shared_prefixes=bool(caches), probes=_PROBES)
-    course = Course(params, ready, subject, folder, effort, Paths(watch(effort, quiet=quiet)))
+    fewest = limits[1] if wanted.bound is None else 0
+    effort = Effort(*limits, material.max_new_tokens, fewest, shared_prefixes=bool(caches), probes=_PROBES)
+    course = Course(wanted, material, subject, folder, effort, Paths(watch(effort, quiet=quiet)))
     course.require_same()
     course.write()
-    if not params.get("releases"):  # whose folder is another
-        continued_by(lambda: typed(*(() if params["out"] else ("--out", str(folder)))))
+    if wanted.releases is None:  # whose folder is another
+        continued_by(lambda: typed(*(() if wanted.out else ("--out", str(folder)))))
     gone = None
-    told = (folder, lambda s: say(s, quiet=quiet), course.paths)
     try:
-        for row in audit_engine(subject, settings, effort, ready.config.seed, *told):
+        for row in audit_engine(
+            subject,
+            settings,
+            effort,
+            material.seed,
+            folder,
+            lambda sentence: say(sentence, quiet=quiet),
+            course.paths,
+        ):
             course.rows.append(row)
             course.write()
     except PeerGone as error:
@@ -259,36 +319,36 @@ def audited(params: Mapping[str, Any], kind: PeerKind) -> tuple[Course, str | No
     if gone is not None and not course.rows:
         raise UnavailableError(f"{kind.name} cannot be asked: {gone}.", flag="--engine")
     course.give_evidence(subject)
-    if params["repro"]:
+    if wanted.repro:
         course.reproduce(subject)
     return course, gone
 
 
-def _prepared(kind: PeerKind, params: Mapping[str, Any], weights: str) -> tuple[PeerKind, list[int | None]]:
+def _prepared(kind: PeerKind, wanted: AuditOptions, weights: str) -> tuple[PeerKind, list[int | None]]:
     """The engine with these weights, and with which K it is run."""
     from spsbench.base import FLOAT32
 
     kind = kind.with_weights(weights, "--weights")
-    if params["repro"] and kind.served:
+    if wanted.repro and kind.served:
         why, remedy = "no script is written for servers.", "Name the engine itself, or a worker."
         raise UsageError(why, flag="--repro", remedy=remedy)
-    lookaheads = _lookaheads(params, served=kind.served)
+    lookaheads = _lookaheads(wanted, served=kind.served)
     if weights != FLOAT32 and 0 not in lookaheads:
         why = "the plain texts measure the rounding of the engine's kernels."
         raise UsageError(why, flag="--weights", remedy=f"Leave {PLAIN} among the --arms.")
     return kind, lookaheads
 
 
-def _lookaheads(params: Mapping[str, Any], *, served: bool) -> list[int | None]:
+def _lookaheads(wanted: AuditOptions, *, served: bool) -> list[int | None]:
     """Plain (0) and each K; of a server None alone, for it has its own K or none."""
     if served:
-        refuse_together("audit", {**params, "server": True})
+        refuse_together("audit", {**vars(wanted), "server": True})
         return [None]
-    arms = [name.strip() for name in (params["arms"] or f"{PLAIN},{SPECULATING}").split(",")]
+    arms = [name.strip() for name in (wanted.arms or f"{PLAIN},{SPECULATING}").split(",")]
     wrong = next((name for name in arms if name not in (PLAIN, SPECULATING)), None)
     if wrong is not None:
         raise unknown(wrong, (PLAIN, SPECULATING), "--arms")
-    ks = values.lookaheads(params["k"] or "4") if SPECULATING in arms else ()
+    ks = values.lookaheads(wanted.k or "4") if SPECULATING in arms else ()
     return [*([0] if PLAIN in arms else []), *ks]
 
 
@@ -302,42 +362,52 @@ def _caches(text: str | None) -> tuple[bool, ...]:
     return (False, True) if "on" in states else (False,)
 
 
-def _samplings(params: Mapping[str, Any]) -> list[SamplingParams]:
+def _samplings(wanted: AuditOptions) -> list[SamplingParams]:
     """The product of the lists that were given, each combination once; ``_DEFAULT`` without any."""
-    names = ("temperature", "top_p", "top_k")
-    if not params["greedy"] and all(params[name] is None for name in names):
-        nothing = {**params, **dict.fromkeys(names)}
-        return [values.sampling({**nothing, **given, "greedy": False}) for given in _DEFAULT]
-    lists = [[None] if params[name] is None else params[name].split(",") for name in names]
-    found = [values.sampling({**params, **dict(zip(names, given, strict=True))}) for given in product(*lists)]
-    return list(dict.fromkeys(found))
+    typed = (wanted.temperature, wanted.top_p, wanted.top_k)
+    if wanted.greedy or any(text is not None for text in typed):
+        combined = list(product(*([None] if text is None else text.split(",") for text in typed)))
+    else:
+        combined = list(_DEFAULT)
+    samplings = [
+        values.sampling(vars(replace(wanted, temperature=temperature, top_p=top_p, top_k=top_k)))
+        for temperature, top_p, top_k in combined
+    ]
+    return list(dict.fromkeys(samplings))
 
 
-def config_of(params: Mapping[str, Any], task_flag: str) -> RunConfig:
-    """Prompts, pair and seed, as a run would have them; no sampling of the task's is used."""
-    names = "task prompts data pair target draft revision draft_revision device seed max_new_tokens quiet"
-    given = {name: params.get(name) for name in names.split()}
-    given |= {"arms": PLAIN, "limit": params["limit"] or str(_PROMPTS), "no_score": True}
+def _material_settings(wanted: AuditOptions) -> MaterialSettings:
+    """Those of the prompts and models; no sampling of the task's is used."""
     try:
-        config = read_settings(given)
-        require_possible(config)
+        return read_material(
+            task=wanted.task,
+            pair=wanted.pair,
+            target=wanted.target,
+            draft=wanted.draft,
+            revision=wanted.revision,
+            draft_revision=wanted.draft_revision,
+            limit=wanted.limit or str(_PROMPTS),
+            max_new_tokens=wanted.max_new_tokens,
+            seed=wanted.seed,
+            device=wanted.device,
+            quiet=wanted.quiet,
+        )
     except SpsbenchError as error:
         if error.flag != "TASK":
             raise
-        raise type(error)(error.message, flag=task_flag, remedy=error.remedy) from error
-    return config
+        raise type(error)(error.message, flag="--task", remedy=error.remedy) from error
 
 
-def plan_of(config: RunConfig, engine: str) -> Plan:
-    """What ``config_of`` describes, with the models found and the prompts built."""
-    from spsbench.runner import plan, require_decoder
+def material_for(settings: MaterialSettings, engine: str) -> Material:
+    """What an engine is asked for and by, which runs decoders alone."""
+    from spsbench.runner import find_material, require_decoder
 
-    ready = plan(config)
-    require_decoder(ready.source, engine)
-    return ready
+    material = find_material(settings)
+    require_decoder(material.source, engine)
+    return material
 
 
-def subject_of(kind: PeerKind, ready: Plan, threads: int | None, weights: str = "float32") -> Subject:
+def subject_of(kind: PeerKind, material: Material, threads: int | None, weights: str = "float32") -> Subject:
     """Everything that the engine is asked with, and the models that read its texts by the reference forward.
 
     They keep to the cores that the engine leaves: pools of threads that share a core wait for each other.
@@ -354,21 +424,21 @@ def subject_of(kind: PeerKind, ready: Plan, threads: int | None, weights: str = 
     from spsbench.runner import folder_of
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) - (threads or 1)))
-    source, given = ready.source, (ready.device, ready.source.vocab_size)
+    source = material.source
     # Loading fetches what is not here. An auditor that shared code with an engine would share its faults.
     sources, folders = (source.target, source.draft), (folder_of(source.target), folder_of(source.draft))
     if weights != "float32":  # the law is that of the files that are served
         served = [Path(kind.converted(folder)) for folder in folders]
         back = [read_back(*both) for both in zip(folders, served, strict=True)]
         sources = find(str(back[0]), None, "--target"), find(str(back[1]), None, "--draft")
-    target = load(sources[0], "float32", *given, "--target", TORCH)
-    draft = load(sources[1], "float32", *given, "--draft", TORCH, target=target)
+    target = load(sources[0], "float32", material.device, source.vocab_size, "--target", TORCH)
+    draft = load(sources[1], "float32", material.device, source.vocab_size, "--draft", TORCH, target=target)
     return Subject(
         kind=kind,
         models=(target, draft),
         folders=folders,
-        prompts=[prompt.ids for prompt in ready.prompts],
-        stop_ids=ids_that_end(ready.stop, source.tokenizer, source.vocab_size),
+        prompts=[prompt.ids for prompt in material.prompts],
+        stop_ids=ids_that_end(material.stop, source.tokenizer, source.vocab_size),
         threads=threads or 1,
     )
 
@@ -394,8 +464,8 @@ def watch(effort: Effort, *, quiet: bool) -> Watch:
 class Course:
     """An audit as it goes on: what was asked, where it is kept, and the settings that are done."""
 
-    params: Mapping[str, Any]
-    ready: Plan
+    wanted: AuditOptions
+    material: Material
     subject: Subject
     folder: Path
     effort: Effort
@@ -406,12 +476,24 @@ class Course:
     @property
     def asked(self) -> dict[str, Any]:
         """What must be the same where an audit goes on."""
-        names = ("engine", "task", "limit", "target", "draft", "revision", "draft_revision")
-        facts = {name: self.params[name] and str(self.params[name]) for name in names}
-        more = {"seed": self.ready.config.seed, "max_new_tokens": self.ready.max_new_tokens}
-        more |= {"weights": self.params["weights"]} if self.params["weights"] else {}
+        wanted = self.wanted
+        typed = {
+            "engine": wanted.engine,
+            "task": wanted.task,
+            "limit": wanted.limit,
+            "target": wanted.target,
+            "draft": wanted.draft,
+            "revision": wanted.revision,
+            "draft_revision": wanted.draft_revision,
+        }
+        more: dict[str, Any] = {
+            "pair": self.material.pair.name,
+            "seed": self.material.seed,
+            "max_new_tokens": self.material.max_new_tokens,
+        }
+        more |= {"weights": wanted.weights} if wanted.weights else {}
         more |= {"shared_prefixes": True} if self.effort.shared_prefixes else {}  # other prompts
-        return facts | {"pair": self.ready.config.pair.name} | more
+        return typed | more
 
     def require_same(self) -> None:
         import json
@@ -440,28 +522,34 @@ class Course:
         """Write the file for others, if it was asked for."""
         from spsbench.parts.audit.evidence_file import write
 
-        if (path := self.params["evidence"]) is not None:
-            source = self.ready.source
-            given = (self.asked, self.ready.config.seed, self.rows, self.paths, self.folder)
-            write(path, subject, (source.target, source.draft), self.effort, *given)
-            say(
-                f"What others check this with is in {path}: spsbench audit {path}.",
-                quiet=self.params["quiet"],
+        if (path := self.wanted.evidence) is not None:
+            source = self.material.source
+            write(
+                path,
+                subject,
+                (source.target, source.draft),
+                self.effort,
+                self.asked,
+                self.material.seed,
+                self.rows,
+                self.paths,
+                self.folder,
             )
+            say(f"What others check this with is in {path}: spsbench audit {path}.", quiet=self.wanted.quiet)
 
     def reproduce(self, subject: Subject) -> None:
         """Look for one context that shows the clearest alarm, if there is one and the engine stays up."""
         from spsbench.base import PeerGone
         from spsbench.parts.audit.repro import reproduce, reproducible
 
-        quiet, pair = self.params["quiet"], self.ready.config.pair
+        quiet, pair = self.wanted.quiet, self.material.pair
         row = reproducible(self.rows)
         if row is None:
             say("No alarm, so there is nothing to reproduce.", quiet=quiet)
             return
         say(f"Looking for a prompt that shows it: {row.setting.name}", quiet=quiet)
         names = model_name(pair.target), model_name(pair.draft)
-        longest, seed = self.effort.max_new_tokens, self.ready.config.seed
+        longest, seed = self.effort.max_new_tokens, self.material.seed
         try:
             self.repro = reproduce(row, subject, names, longest, seed, self.folder)
         except PeerGone as error:
@@ -472,15 +560,15 @@ class Course:
     def show(self) -> None:
         from spsbench.report import repro_sentence
 
-        facts: dict[str, Any] = {"folder": str(self.folder), "label": self.ready.label()}
+        facts: dict[str, Any] = {"folder": str(self.folder), "label": self.material.label()}
         facts |= {"rows": [row.facts() for row in self.rows]}
         more = [] if self.repro is None else [repro_sentence(self.repro, self.folder)]
         if self.repro is not None:
             facts |= {"repro": self.repro}
-        title = f"{self.ready.config.pair.name}, {self.ready.label()}"
-        print_rows(self.rows, title, self.effort.bound, facts, self.params, more)
-        if not self.params["json"]:
-            say(f"Texts and audit.json are in {self.folder}.", quiet=self.params["quiet"])
+        title = f"{self.material.pair.name}, {self.material.label()}"
+        print_rows(self.rows, title, self.effort.bound, facts, self.wanted, more)
+        if not self.wanted.json:
+            say(f"Texts and audit.json are in {self.folder}.", quiet=self.wanted.quiet)
 
 
 def print_rows(
@@ -488,17 +576,17 @@ def print_rows(
     title: str,
     bound: float | None,
     facts: Mapping[str, Any],
-    params: Mapping[str, Any],
+    wanted: Common,
     more: Sequence[str],
 ) -> None:
     """Print the table of settings and what it says, or facts as JSON."""
     from spsbench.report import audit_sentences, audit_table
 
-    if params["json"]:
+    if wanted.json:
         print_json(facts)
         return
     described = next((row.described for row in rows if not row.found.cannot), rows[0].described)
-    screen = out(quiet=params["quiet"])
+    screen = out(quiet=wanted.quiet)
     screen.print(f"{described.engine} {described.version}, {title}", markup=False)
     screen.print(audit_table(facts["rows"]).as_rich())
     for sentence in (*audit_sentences(facts["rows"], bound), *described.limits, *more):

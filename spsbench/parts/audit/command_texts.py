@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base import GateFailed, UsageError, as_typed, make_folder, unknown
-from spsbench.cli import options, present, say, values
-from spsbench.config import resolve
-from spsbench.parts.audit.command import PLAIN, conclude, print_rows, watch
+from spsbench.cli import Common, options, present, say, values
+from spsbench.config import MaterialSettings, resolve_material
+from spsbench.parts.audit.command import AuditOptions, conclude, print_rows, watch
 
 if TYPE_CHECKING:
     import torch
 
-    from spsbench.config import RunConfig
     from spsbench.models import CausalLM, ModelSource
     from spsbench.parts.audit.evidence_file import Header, Texts
     from spsbench.parts.audit.follow import State
@@ -23,45 +22,55 @@ if TYPE_CHECKING:
     from spsbench.runner import Audit, Reader
 
 
-def _config_of_file(path: Path, flag: str, params: Mapping[str, Any]) -> RunConfig:
+def _settings_of_file(path: Path, flag: str, wanted: AuditOptions) -> MaterialSettings:
     """The models of a file's texts, once everything that was typed is known to be possible."""
-    values.sampling(params)
-    values.float_dtype(params["dtype"], "--dtype")
-    samples_dtype = params["samples_dtype"]
-    if samples_dtype not in (None, *values.FLOATS):
-        raise unknown(samples_dtype, values.FLOATS, "--samples-dtype")
-    names = ("pair", "target", "draft", "revision", "draft_revision", "device", "dtype")
-    config = resolve({name: params[name] for name in names} | {"arms": PLAIN})  # a target needs no draft
+    values.sampling(vars(wanted))
+    values.float_dtype(wanted.dtype, "--dtype")
+    if wanted.samples_dtype not in (None, *values.FLOATS):
+        raise unknown(wanted.samples_dtype, values.FLOATS, "--samples-dtype")
+    settings = resolve_material(_models(wanted) | {"device": wanted.device, "dtype": wanted.dtype})
     values.readable(path, flag, "Name a file of JSON lines.")
-    return config
+    return settings
+
+
+def _models(wanted: AuditOptions) -> dict[str, str | None]:
+    """Which models were typed."""
+    return {
+        "pair": wanted.pair,
+        "target": wanted.target,
+        "draft": wanted.draft,
+        "revision": wanted.revision,
+        "draft_revision": wanted.draft_revision,
+    }
 
 
 def _reader_of(
-    path: Path, config: RunConfig, params: Mapping[str, Any]
+    path: Path, settings: MaterialSettings, wanted: AuditOptions
 ) -> tuple[list[ModelSource], Reader, torch.dtype | None]:
     """The models, not loaded yet, a reader of the file's lines and the dtype of who wrote them."""
-    say(f"Checking {path} and the models", quiet=params["quiet"])
-    sources, size, window = _sources(config, alone=params["draft"] is None and params["target"] is not None)
+    say(f"Checking {path} and the models", quiet=wanted.quiet)
+    alone = wanted.draft is None and wanted.target is not None
+    sources, size, window = _sources(settings, alone=alone)
     from spsbench.models import DTYPES
     from spsbench.runner import Reader
 
-    theirs = None if params["samples_dtype"] is None else DTYPES[params["samples_dtype"]]
-    return sources, Reader(sources[0].tokenizer, size, window, values.sampling(params)), theirs
+    theirs = None if wanted.samples_dtype is None else DTYPES[wanted.samples_dtype]
+    return sources, Reader(sources[0].tokenizer, size, window, values.sampling(vars(wanted))), theirs
 
 
-def audit_file(path: Path, params: Mapping[str, Any]) -> None:
-    quiet, seed = params["quiet"], values.seed(params["seed"])
-    config = _config_of_file(path, "SAMPLES", params)
+def audit_file(path: Path, wanted: AuditOptions) -> None:
+    quiet, seed = wanted.quiet, values.seed(wanted.seed)
+    settings = _settings_of_file(path, "SAMPLES", wanted)
     from spsbench.parts.audit import evidence_file
 
     if (evidence := evidence_file.read(path, "SAMPLES")) is not None:
-        audit_evidence(path, *evidence, params)
+        audit_evidence(path, *evidence, wanted)
         return
-    sources, reader, theirs = _reader_of(path, config, params)
+    sources, reader, theirs = _reader_of(path, settings, wanted)
     total = sum(1 for _ in reader.read(path))
     if not total:
         raise UsageError(f"{path} is empty.", flag="SAMPLES", remedy="Name a file with completions.")
-    models = _load(sources, reader.vocab_size, config)
+    models = _load(sources, reader.vocab_size, settings)
     from spsbench.base import Ask
     from spsbench.cli import watching
     from spsbench.parts.audit.free_evidence import COARSE, FreeEvidence
@@ -77,34 +86,33 @@ def audit_file(path: Path, params: Mapping[str, Any]) -> None:
             if text.told is not None:
                 free.add(Ask([*text.prompt], len(text.completion)), text.told, reading)
             watcher.step()
-    _show(found, free, [source.name for source in sources], params)
+    _show(found, free, [source.name for source in sources], wanted)
 
 
-def audit_evidence(path: Path, header: Header, texts: Texts, params: Mapping[str, Any]) -> None:
+def audit_evidence(path: Path, header: Header, texts: Texts, wanted: AuditOptions) -> None:
     """Score the texts of evidence again, with weights that are not the auditor's word."""
-    names, quiet = ("pair", "target", "draft", "revision", "draft_revision"), params["quiet"]
-    given = {name: params[name] for name in names}
+    quiet, models = wanted.quiet, _models(wanted)
     how = ("temperature", "top_p", "top_k", *options.PROCESSED.split())
-    if any(params[name] is not None for name in how) or params["greedy"]:
+    if any(getattr(wanted, name) is not None for name in how) or wanted.greedy:
         raise UsageError(f"{path} says how its texts were drawn.", flag="SAMPLES", remedy="Leave it out.")
-    if not any(given.values()):
-        told = {name: header.asked.get(name) for name in names}
-        shown = told["target"] if told["target"] is not None else told["pair"]
+    if not any(models.values()):
+        theirs = {name: header.asked.get(name) for name in models}
+        shown = theirs["target"] if theirs["target"] is not None else theirs["pair"]
         raise UsageError(
             f"which models to score by is not taken from {path}, which says {as_typed(shown)}.",
-            flag="--target" if told["target"] is not None else "--pair",
+            flag="--target" if theirs["target"] is not None else "--pair",
             remedy="Type it, and --draft where there is one; the weights have to be those of the file.",
         )
-    config = resolve({**given, "arms": PLAIN, "dtype": "float32", "device": params["device"]})
+    settings = resolve_material(models | {"dtype": "float32", "device": wanted.device})
     say(f"Checking {path} and the weights", quiet=quiet)
     from spsbench.parts.audit import evidence_file
 
-    sources, size, _ = _sources(config, alone=False)
+    sources, size, _ = _sources(settings, alone=False)
     for source, hashes, flag in zip(sources, header.weights, ("--target", "--draft"), strict=True):
         if evidence_file.weights_of(source) != hashes:
             why = f"{source.name} has other weights than {path} was written with."
             raise UsageError(why, flag=flag, remedy=f"Name the same: {', '.join(hashes) or 'none known'}.")
-    target, draft = _load(sources, size, config)
+    target, draft = _load(sources, size, settings)
     bound, paths = header.effort.bound, evidence_file.Paths(watch(header.effort, quiet=quiet))
     found = list(evidence_file.scored_again(header, texts, sources, (target, draft), paths))
     wrong, most = evidence_file.differences(header, found, paths)
@@ -114,32 +122,32 @@ def audit_evidence(path: Path, header: Header, texts: Texts, params: Mapping[str
     facts = {"rows": [row.facts() for row in found], "log10_e_apart": most, "missing": gone}
     lost = f" {gone} requests have no text: they failed, or were taken out." if gone else ""
     same = f"Scored again: the same verdicts, log10 e-values within {max(most, 1e-4):.2g}.{lost}"
-    print_rows(found, f"{sources[0].name}, {path.name}", bound, facts, params, [same])
+    print_rows(found, f"{sources[0].name}, {path.name}", bound, facts, wanted, [same])
     conclude(found, bound, None)
 
 
-def audit_log(path: Path, params: Mapping[str, Any]) -> None:
+def audit_log(path: Path, wanted: AuditOptions) -> None:
     """Follow a server's log, see ``spsbench.parts.audit.follow``."""
     import math
     import time
 
-    quiet, url, budget_s = params["quiet"], params["webhook"], values.seconds(params["budget"], math.inf)
-    every = int(values.number(params["every"], "--every", 1, 1, whole=True))
+    quiet, url, budget_s = wanted.quiet, wanted.webhook, values.seconds(wanted.budget, math.inf)
+    every = int(values.number(wanted.every, "--every", 1, 1, whole=True))
     if url is not None and not url.startswith(("http://", "https://")):
         raise UsageError(f"it must be a URL, got {url}.", flag="--webhook", remedy="Give http://HOST/PATH.")
-    config = _config_of_file(path, "--follow", params)
-    sources, reader, theirs = _reader_of(path, config, params)
+    settings = _settings_of_file(path, "--follow", wanted)
+    sources, reader, theirs = _reader_of(path, settings, wanted)
     from spsbench.cli import continued_by, typed
     from spsbench.parts.audit.follow import Follower, State
     from spsbench.report import Table, left
 
-    kept = (params["out"] or path.parent) / f"{path.name}.audit.json"
+    kept = (wanted.out or path.parent) / f"{path.name}.audit.json"
     make_folder(kept.parent, "--out")
     asked = {"file": path.name, "every": every, "sampling": reader.sampling.described, "dtype": str(theirs)}
     asked["models"] = [source.identity()["fingerprint"] for source in sources]
     state, alarms = State.read(kept, asked), list[str]()
     continued_by(typed)
-    target, *drafts = _load(sources, reader.vocab_size, config)
+    target, *drafts = _load(sources, reader.vocab_size, settings)
     models = target, drafts[0] if drafts else None
     say(f"Following {path}, 1 request in {every}; {_FALSE_ALARMS}. State: {kept}.", quiet=quiet)
 
@@ -157,7 +165,7 @@ def audit_log(path: Path, params: Mapping[str, Any]) -> None:
         Follower(path, kept, state, reader, models, every, theirs).run(until_s, tell)
     finally:  # an interruption, too, says what is known
         table = Table([left(whole=True), left()], _followed(state))
-        present(lambda: asdict(state) | {"kept": str(kept)}, table.as_rich, json=params["json"], quiet=quiet)
+        present(lambda: asdict(state) | {"kept": str(kept)}, table.as_rich, json=wanted.json, quiet=quiet)
     if alarms:
         raise GateFailed(f"not distributed as {sources[0].name} says: {'; '.join(alarms)}.", flag="--follow")
 
@@ -210,7 +218,7 @@ def _followed(state: State) -> list[tuple[str, str]]:
     return [(name, text) for name, text in lines.items() if text is not None]
 
 
-def _show(found: Audit, free: FreeEvidence, names: list[str], params: Mapping[str, Any]) -> None:
+def _show(found: Audit, free: FreeEvidence, names: list[str], wanted: Common) -> None:
     from spsbench.report import Table, bound, left
     from spsbench.stats import ALARM, NO_EVIDENCE, bounds, leakage_bound
 
@@ -222,8 +230,8 @@ def _show(found: Audit, free: FreeEvidence, names: list[str], params: Mapping[st
         lambda: Table(
             [left(whole=True), left()], [*_lines(facts), *((each.test, each.found) for each in beside)]
         ).as_rich(),
-        json=params["json"],
-        quiet=params["quiet"],
+        json=wanted.json,
+        quiet=wanted.quiet,
     )
     reasons = "; ".join(facts["reasons"])
     if facts["verdict"] == ALARM:
@@ -232,14 +240,14 @@ def _show(found: Audit, free: FreeEvidence, names: list[str], params: Mapping[st
     if wrong:
         raise GateFailed(f"wrong beside the law of the texts: {' '.join(wrong)}", flag="SAMPLES")
     if facts["verdict"] == NO_EVIDENCE:
-        say(f"No evidence either way: {reasons}.", quiet=params["quiet"])
+        say(f"No evidence either way: {reasons}.", quiet=wanted.quiet)
         return
     tail = f" ({reasons})" if reasons else ""
     limit = leakage_bound(facts)
     more = f": no sign of a leak above {bound(limit)}" if bounds(limit) else ""
     if len(names) == 1 and not facts["greedy"]:
         more = "; no bound on a leak without --draft"
-    say(f"Consistent with {names[0]}{more}{tail}.", quiet=params["quiet"])
+    say(f"Consistent with {names[0]}{more}{tail}.", quiet=wanted.quiet)
 
 
 def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -280,23 +288,23 @@ def _impossible(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _sources(config: RunConfig, *, alone: bool) -> tuple[list[ModelSource], int, int]:
+def _sources(settings: MaterialSettings, *, alone: bool) -> tuple[list[ModelSource], int, int]:
     """Target and, unless it is alone, draft; the logits they share and the shorter window."""
     from spsbench.models import context_window, find, find_pair, quiet_libraries, text_config
 
     if alone:
         quiet_libraries()
-        source = find(config.pair.target.id, config.pair.target.revision, "--target")
+        source = find(settings.pair.target.id, settings.pair.target.revision, "--target")
         return [source], text_config(source.config).vocab_size, context_window(source.config)
-    both = find_pair(config.pair)
+    both = find_pair(settings.pair)
     return [both.target, both.draft], both.vocab_size, both.context_window
 
 
-def _load(sources: list[ModelSource], size: int, config: RunConfig) -> list[CausalLM]:
+def _load(sources: list[ModelSource], size: int, settings: MaterialSettings) -> list[CausalLM]:
     from spsbench.config import TORCH
     from spsbench.models import load, require_memory, resolve_device
 
-    device, dtype = resolve_device(config.device), config.model_dtype
+    device, dtype = resolve_device(settings.device), settings.dtypes[0]
     require_memory(sources[0], sources[1] if len(sources) > 1 else None, (dtype, dtype), device, TORCH)
     models: list[CausalLM] = []
     # The reference forward: an auditor that shares code with the engine would share its faults.

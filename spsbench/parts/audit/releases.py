@@ -30,7 +30,7 @@ from spsbench.report import NOTHING, interval
 
 if TYPE_CHECKING:
     from spsbench.base import Ask, Peer
-    from spsbench.parts.audit.command import Course
+    from spsbench.parts.audit.command import AuditOptions, Course
     from spsbench.parts.audit.engine_audit import Subject
     from spsbench.parts.external.install import Entry
     from spsbench.parts.external.registry import PeerKind
@@ -165,7 +165,7 @@ def chosen(text: str, known: Sequence[str], what: str) -> tuple[list[str], bool]
     return found, bool(dots)
 
 
-def audit_releases(params: Mapping[str, Any]) -> None:
+def audit_releases(wanted: AuditOptions, engine: str, releases: str) -> None:
     from spsbench.base import unknown
     from spsbench.cli import continued_by, typed
     from spsbench.models import megabytes, require_disk
@@ -173,34 +173,34 @@ def audit_releases(params: Mapping[str, Any]) -> None:
     from spsbench.parts.external.install import Environment, load_entry
     from spsbench.parts.external.registry import NAMED, name_of, peer_in
 
-    spec = Spec.parse(params["engine"])
-    if params["engine"].partition(":")[0] in ("worker", "openai") or name_of(spec) != spec.name:
-        why = f"{params['engine']} is one engine, whose releases no index lists."
+    spec = Spec.parse(engine)
+    if engine.partition(":")[0] in ("worker", "openai") or name_of(spec) != spec.name:
+        why = f"{engine} is one engine, whose releases no index lists."
         raise UsageError(why, flag="--releases", remedy=f"Name one of {', '.join(NAMED)}.")
     if spec.name not in NAMED:
         raise unknown(spec.name, NAMED, "--engine")
     if dict(spec.options).get("python"):
-        why = f"{params['engine']} is an environment with one release."
+        why = f"{engine} is an environment with one release."
         raise UsageError(why, flag="--releases", remedy="Leave python= out: each release is installed.")
     entry = load_entry(spec.name, "--engine")
     # What an audit refuses is refused before anything is fetched.
-    asked = settings_asked(params, peer_in(Environment(Path()), spec))
-    versions, halving = chosen(params["releases"], _known(entry), entry.title)
-    folder = params["out"] or results_dir() / f"releases-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    asked = settings_asked(wanted, peer_in(Environment(Path()), spec))
+    versions, halving = chosen(releases, _known(entry), entry.title)
+    folder = wanted.out or results_dir() / f"releases-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     make_folder(folder, "--out")
-    continued_by(lambda: typed(*(() if params["out"] else ("--out", str(folder)))))
+    continued_by(lambda: typed(*(() if wanted.out else ("--out", str(folder)))))
     fetch, kept = megabytes(entry.fetch_bytes), megabytes(entry.kept_bytes)
     order = ", halving where the ends differ" if halving else ""
     say(
         f"{len(versions)} releases of {entry.title}, {versions[-1]} to {versions[0]}{order}: "
         f"each about {fetch} to fetch, {kept} on disk, "
-        f"{'all' if params['keep'] else 'two at a time'}, {entry.duration} to install and at most "
+        f"{'all' if wanted.keep else 'two at a time'}, {entry.duration} to install and at most "
         f"{asked.count} x {asked.limits[2] / 60:g} min to audit. Results: {folder}.",
-        quiet=params["quiet"],
+        quiet=wanted.quiet,
     )
-    at_once = len(versions) if params["keep"] else 2
+    at_once = len(versions) if wanted.keep else 2
     require_disk(at_once * entry.kept_bytes + entry.fetch_bytes + entry.spare_bytes, "The releases")
-    course = _Course(params, spec, entry, versions, folder)
+    course = _Course(wanted, spec, entry, versions, folder)
     search(versions, course.visit, halving=halving)
     course.conclude()
 
@@ -221,15 +221,15 @@ class _Course:
     """The releases that were audited, kept in the folder."""
 
     def __init__(
-        self, params: Mapping[str, Any], spec: Spec, entry: Entry, versions: Sequence[str], folder: Path
+        self, wanted: AuditOptions, spec: Spec, entry: Entry, versions: Sequence[str], folder: Path
     ) -> None:
-        self._params, self._spec, self._entry = params, spec, entry
+        self._wanted, self._spec, self._entry = wanted, spec, entry
         self._versions, self._folder = versions, folder
         self._newest: str | None = None
         self._done: dict[str, Release] = {}
         self._skipped: dict[str, str] = {}
-        left = ("releases", "out", "keep", "json", "quiet", "debug", "evidence")
-        self._asked = {k: str(v) for k, v in sorted(params.items()) if v is not None and k not in left}
+        left = ("releases", "out", "keep", "json", "quiet", "evidence")
+        self._asked = {k: str(v) for k, v in sorted(vars(wanted).items()) if v is not None and k not in left}
         self._read()
 
     def visit(self, version: str) -> Release | None:
@@ -242,7 +242,7 @@ class _Course:
             return done
         from spsbench.parts.external.install import discard
 
-        say(f"{self._entry.title} {version}", quiet=self._params["quiet"])
+        say(f"{self._entry.title} {version}", quiet=self._wanted.quiet)
         found = None
         try:
             found = self._audited(version)
@@ -250,13 +250,13 @@ class _Course:
             if any(word in str(error) for word in _NOT_ITS_FAULT):
                 raise
             self._skipped[version] = error.message
-            say(f"Skipped: {error.message}", quiet=self._params["quiet"])
+            say(f"Skipped: {error.message}", quiet=self._wanted.quiet)
         else:
             self._done[version] = found
             self._newest = self._newest or version
             self._write()
         # An interrupted one stays, so that the same command goes on with it.
-        if version != self._newest and not self._params["keep"]:
+        if version != self._newest and not self._wanted.keep:
             discard(self._entry.at(version))
         return found
 
@@ -265,15 +265,15 @@ class _Course:
         from spsbench.parts.external.registry import find_peer
 
         entry = self._entry.at(version)
-        install(entry, passing=not self._params["keep"])
+        install(entry, passing=not self._wanted.keep)
         return find_peer(str(replace(self._spec, name=entry.called)))
 
     def _audited(self, version: str) -> Release:
         from spsbench.parts.audit.command import audited, conclude
 
         kind = self._kind(version)
-        params = {**self._params, "engine": kind.name, "out": self._folder / version}
-        course, gone = audited(params, kind)
+        wanted = replace(self._wanted, engine=kind.name, out=self._folder / version)
+        course, gone = audited(wanted, kind)
         code, why = 0, ""
         try:
             conclude(course.rows, course.effort.bound, gone)
@@ -329,7 +329,7 @@ class _Course:
         from spsbench.report import Table, left, right
 
         self._write()
-        for version in self._versions if not self._params["keep"] else ():
+        for version in self._versions if not self._wanted.keep else ():
             discard(self._entry.at(version))
         results = {v: self._done.get(v) for v in self._versions}
         if self._newest is None:
@@ -355,10 +355,10 @@ class _Course:
             "skipped": self._skipped,
             "changes": [asdict(each) for each in found],
         }
-        if self._params["json"]:
+        if self._wanted.json:
             print_json(facts)
         else:
-            screen = out(quiet=self._params["quiet"])
+            screen = out(quiet=self._wanted.quiet)
             screen.print(table.as_rich())
             for sentence in _sentences(found, self._skipped):
                 screen.print(f"\n{sentence}", markup=False, highlight=False)

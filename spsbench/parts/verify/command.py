@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from spsbench.base import EAGER, Arm, GateFailed, UsageError, label, of_part, require_alone, started, unknown
-from spsbench.cli import options, out, print_json, say, takes
+from spsbench.cli import Common, asks, out, print_json, say
 
 if TYPE_CHECKING:
     from spsbench.config import RunConfig
@@ -23,11 +23,51 @@ if TYPE_CHECKING:
 TESTED = "What to test"
 
 
-@takes(
-    "task pair target draft revision draft_revision data prompts k drafter rule policy control controls "
-    "effort engine sampling temperature top_p top_k chat_template seed device dtype quantise "
-    f"{options.PROCESSED} "
-    "draft_quantise threads backend tensor_parallel",
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions(Common):
+    task: str | None
+    pair: str | None
+    target: str | None
+    draft: str | None
+    revision: str | None
+    draft_revision: str | None
+    data: str | None
+    prompts: str | None
+    k: str | None
+    drafter: str | None
+    rule: str | None
+    policy: str | None
+    control: str | None
+    controls: bool
+    effort: str | None
+    engine: str | None
+    sampling: str | None
+    temperature: str | None
+    top_p: str | None
+    top_k: str | None
+    chat_template: str | None
+    seed: str | None
+    device: str | None
+    dtype: str | None
+    quantise: str | None
+    min_p: str | None
+    typical_p: str | None
+    repetition_penalty: str | None
+    presence_penalty: str | None
+    frequency_penalty: str | None
+    logit_bias: str | None
+    min_new_tokens: str | None
+    bad_words: str | None
+    grammar: str | None
+    convention: str | None
+    draft_quantise: str | None
+    threads: str | None
+    backend: str | None
+    tensor_parallel: str | None
+
+
+@asks(
+    VerifyOptions,
     {
         TESTED: {
             "--control NAME": "Inject one known fault; the tests must fail.",
@@ -40,38 +80,38 @@ TESTED = "What to test"
         }
     },
 )
-def verify(**params: Any) -> None:
+def verify(wanted: VerifyOptions) -> None:
     """Test whether SpS, with any drafter and rule, keeps the target's distribution.
 
     Example: spsbench verify --effort reduced --sampling nucleus
     """
-    if params["tensor_parallel"] is None:
+    if wanted.tensor_parallel is None:
         require_alone("test", f"Add --tensor-parallel {started()}, or start spsbench without torchrun.")
-    if params["engine"] is not None:
-        of_part("audit.command:verify_engine")(params)
+    if wanted.engine is not None:
+        of_part("audit.command:verify_engine")(wanted, wanted.engine)
     else:
-        verify_here(params)
+        verify_here(wanted)
 
 
-def verify_here(params: Mapping[str, Any]) -> None:
+def verify_here(wanted: VerifyOptions) -> None:
     """Test a sampler or the planted ones, over as many processes as the target is split over."""
     from spsbench.cli import among_processes, require_possible
     from spsbench.parts.verify.effort import EFFORTS, FAULTS
 
-    control, name = params["control"], params["effort"] or ("reduced" if params["controls"] else "full")
+    control, name = wanted.control, wanted.effort or ("reduced" if wanted.controls else "full")
     if control is not None and control not in FAULTS:
         raise unknown(control, FAULTS, "--control")
     if name not in EFFORTS:
         raise UsageError(f"{name} is unknown.", flag="--effort", remedy="Choose full or reduced.")
-    work = verify_controls if params["controls"] else verify_sampler
-    config = _settings(params, EFFORTS[name])
+    work = verify_controls if wanted.controls else verify_sampler
+    config = _settings(wanted, EFFORTS[name])
     require_possible(config)
-    if params["tensor_parallel"] is None:
-        work(params, EFFORTS[name])
+    if wanted.tensor_parallel is None:
+        work(wanted, EFFORTS[name])
     else:
         with among_processes(config) as leads:
             if leads:
-                work(params, EFFORTS[name])
+                work(wanted, EFFORTS[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +134,21 @@ class _Tested:
         return label(self.arm.axes() | {"arm": self.arm.name, "lossless": self.subject.is_lossless})
 
 
-def verify_sampler(params: Mapping[str, Any], effort: Effort) -> None:
+def verify_sampler(wanted: VerifyOptions, effort: Effort) -> None:
     """Test one sampler, real or planted, under each sampling that was asked for."""
     from spsbench.parts.verify.verification import findings
 
-    quiet, results = params["quiet"], list[_Tested]()
-    for tested in _subjects(params, effort):
+    quiet, results = wanted.quiet, list[_Tested]()
+    for tested in _subjects(wanted, effort):
         for finding in findings(tested.subject, tested.prompts, tested.decoder, effort):
             say(f"  {finding.test}: {finding.verdict}", quiet=quiet)
             tested.found.append(finding)
         results.append(tested)
     failed = [(f, tested.name) for tested in results for f in tested.found if not f.passed]
-    if params["json"]:
+    if wanted.json:
         axes = {each.name: each.arm.axes() | {"lossless": each.subject.is_lossless} for each in results}
         found = {each.name: [asdict(f) | {"verdict": f.verdict} for f in each.found] for each in results}
-        print_json({"control": params["control"], "passed": not failed, "arms": axes, "findings": found})
+        print_json({"control": wanted.control, "passed": not failed, "arms": axes, "findings": found})
     elif not quiet:
         for tested in results:
             out().print(_verdicts(tested))
@@ -116,10 +156,14 @@ def verify_sampler(params: Mapping[str, Any], effort: Effort) -> None:
         faults = [f.fault for f, _ in failed if f.fault]
         caught = ", ".join(f"{f.test} ({name})" for f, name in failed)
         what = f"the drafter broke its contract: {faults[0]};" if faults else "the sampler is wrong:"
-        named = (
-            f"--{name} {params[name]}" for name in ("control", "drafter", "rule", "policy") if params[name]
-        )
-        raise GateFailed(f"{what} caught by {caught}.", flag=next(named, None))
+        changed = {
+            "--control": wanted.control,
+            "--drafter": wanted.drafter,
+            "--rule": wanted.rule,
+            "--policy": wanted.policy,
+        }
+        typed = (f"{flag} {text}" for flag, text in changed.items() if text)
+        raise GateFailed(f"{what} caught by {caught}.", flag=next(typed, None))
     for sentence in _closing(results):
         say(sentence, quiet=quiet)
 
@@ -140,25 +184,25 @@ def _closing(results: Sequence[_Tested]) -> Iterator[str]:
             yield f"{tested.label}, {tested.arm.sampling_name}: {LOSSY}, {leakage}."
 
 
-def verify_controls(params: Mapping[str, Any], effort: Effort) -> None:
+def verify_controls(wanted: VerifyOptions, effort: Effort) -> None:
     """Plant every control in turn and print which test caught it."""
     from spsbench.parts.verify.verification import control_matrix
 
     matrices: dict[str, dict[str, dict[str, bool]]] = {}
-    quiet: bool = params["quiet"]
+    quiet = wanted.quiet
 
     def told(control: str, found: list[Finding]) -> None:
         caught = ", ".join(f.test for f in found if not f.passed) or "NOTHING"
         say(f"  {control}: caught by {caught}", quiet=quiet)
 
-    for tested in _subjects(params, effort):
+    for tested in _subjects(wanted, effort):
         if not tested.subject.sampling.greedy:  # most controls are right when nothing is left to chance
             given = (tested.subject, tested.prompts, tested.decoder, effort, told)
             matrices[tested.name] = control_matrix(*given)
     missed = [
         f"{c} ({name})" for name, m in matrices.items() for c, row in m.items() if not any(row.values())
     ]
-    if params["json"]:
+    if wanted.json:
         print_json({"passed": not missed, "matrix": matrices})
     elif not quiet:
         for name, matrix in matrices.items():
@@ -167,7 +211,7 @@ def verify_controls(params: Mapping[str, Any], effort: Effort) -> None:
         raise GateFailed(f"not caught: {', '.join(missed)}.", flag="--controls")
 
 
-def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
+def _subjects(wanted: VerifyOptions, effort: Effort) -> Iterator[_Tested]:
     """Each sampling and way of drafting to test, with the pair loaded once."""
     from spsbench.decode import bound
     from spsbench.drafters import HIDDEN, drafter_kind
@@ -175,9 +219,9 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
     from spsbench.parts.verify.subject import SamplerUnderTest
     from spsbench.runner import load, plan
 
-    config = _settings({**params, "quiet": True}, effort)  # how a file is read has been said
-    say("Checking task, data and models", quiet=params["quiet"])
-    ready = plan(config)
+    config = _settings(replace(wanted, quiet=True), effort)  # how a file is read has been said
+    say("Checking task, data and models", quiet=wanted.quiet)
+    ready = plan(config, scores=False)
     pair = load(ready)
     prompts = [prompt.ids for prompt in ready.prompts]
     arms = [arm for arm in ready.arms if arm.method == "sps"]
@@ -187,10 +231,10 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
         subject = SamplerUnderTest(
             pair.target.with_features("--drafter") if reads_states else pair.target,
             pair.draft,
-            bound(arm.sampling, ready.source.tokenizer),
+            bound(arm.sampling, ready.tokenizer),
             arm.k,
             pair.device,
-            params["control"],
+            wanted.control,
             config.seed,
             arm.drafter,
             arm.rule,
@@ -198,26 +242,23 @@ def _subjects(params: Mapping[str, Any], effort: Effort) -> Iterator[_Tested]:
             tuple(prompts),
         )
         name = arm.sampling_name if alone else arm.name
-        tested = _Tested(name, arm, subject, ready.source.tokenizer, prompts)
+        tested = _Tested(name, arm, subject, ready.tokenizer, prompts)
         # Not by graphs: faults are planted into the loops, and a run proves what its own graphs decided.
         where = "" if (place := title(pair.device)) is None else f", on {place}"
         where += f", engine {EAGER}" if pair.device.type == "cuda" else ""
-        say(f"Testing {tested.label}, {arm.sampling_name}{where}", quiet=params["quiet"])
+        say(f"Testing {tested.label}, {arm.sampling_name}{where}", quiet=wanted.quiet)
         yield tested
 
 
-def _settings(params: Mapping[str, Any], effort: Effort) -> RunConfig:
-    """The run's settings, with as many prompts as the tests read, and both samplings by default."""
+def _settings(wanted: VerifyOptions, effort: Effort) -> RunConfig:
+    """Those of the samplers, both samplings by default, on as many prompts as the tests read."""
     from spsbench.cli import read_settings
     from spsbench.engines import refuse_beams
 
-    fixed = {
-        "limit": str(effort.needed),
-        "sampling": "nucleus,greedy" if params["sampling"] is None else params["sampling"],
-    }
-    config = read_settings({**params, **fixed, "no_score": True})
+    sampling = "nucleus,greedy" if wanted.sampling is None else wanted.sampling
+    config = read_settings(vars(replace(wanted, sampling=sampling)))
     refuse_beams(config, "verify")
-    return config
+    return config.model_copy(update={"limit": effort.needed})
 
 
 def _verdicts(tested: _Tested) -> RenderableType:

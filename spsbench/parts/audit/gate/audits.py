@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from inspect import signature
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base import IncompleteError, Load, SpsbenchError, UsageError
 from spsbench.config import refuse_together
-from spsbench.parts.audit.command import Course, audit, conclude
+from spsbench.parts.audit.command import AuditOptions, Course, conclude
 from spsbench.parts.audit.command import audited as drawn
 from spsbench.parts.audit.gate.inside import Function, Inside
 
@@ -48,10 +47,9 @@ class Found:
 
 def audited(engine: Engine | None, options: Mapping[str, Any], folder: Path, test: str) -> Found:
     """Audit an engine; whatever is not shown to be lossless is a failure."""
-    params: Mapping[str, Any] = {}
     try:
-        params = params_of(engine, options)
-        course, gone = _course(engine, params, folder)
+        wanted = options_of(engine, options)
+        course, gone = _course(engine, wanted, folder)
     except SpsbenchError as error:
         return Found(f"not audited: {error}", "", is_red=True)
     from spsbench.report import audit_sentences, audit_table
@@ -66,17 +64,19 @@ def audited(engine: Engine | None, options: Mapping[str, Any], folder: Path, tes
     except SpsbenchError as error:
         verdict = "undecided: " if isinstance(error, IncompleteError) else ""
         first = " ".join([f"{verdict}{error.message}", *([error.remedy] if error.remedy else [])])
-        lines = [first, "", said, *_details(course), "", f"again: {_again(engine, params, test)}"]
+        lines = [first, "", said, *_details(course), "", f"again: {_again(engine, wanted, test)}"]
         return Found("\n".join(lines), table, is_red=True)
     return Found(said, table)
 
 
-def params_of(engine: Engine | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of ``spsbench audit`` for options of a test."""
+def options_of(engine: Engine | None, options: Mapping[str, Any]) -> AuditOptions:
+    """The options of ``spsbench audit`` for those of a test."""
     if engine is None:
         why, remedy = "no engine is given.", "Give one to the marker or the fixture."
         raise UsageError(why, flag="lossless", remedy=remedy)
-    known = {name: each.default for name, each in signature(audit).parameters.items()}
+    known: dict[str, Any] = {
+        each.name: False if each.type == "bool" else None for each in fields(AuditOptions)
+    }
     hidden = _NOT_HERE if isinstance(engine, str) else (*_NOT_HERE, "repro")
     renamed = {"budget" if name == "seconds" else name: value for name, value in options.items()}
     if wrong := next((name for name in renamed if name not in known or name in hidden), None):
@@ -84,9 +84,9 @@ def params_of(engine: Engine | None, options: Mapping[str, Any]) -> dict[str, An
         raise UsageError(f"{wrong} is unknown.", flag="lossless", remedy=f"Options are {allowed}.")
     given = {name: _typed(value) for name, value in renamed.items() if value is not None}
     name = engine if isinstance(engine, str) else getattr(engine, "__qualname__", repr(engine))
-    params = known | DEFAULTS | given | {"engine": name}
-    refuse_together("audit", params)
-    return params
+    wanted = AuditOptions(**known | DEFAULTS | given | {"engine": name})
+    refuse_together("audit", vars(wanted))
+    return wanted
 
 
 def _typed(value: Any) -> Any:
@@ -96,19 +96,20 @@ def _typed(value: Any) -> Any:
     return value if isinstance(value, bool) else str(value)
 
 
-def _course(engine: Engine | None, params: Mapping[str, Any], folder: Path) -> tuple[Course, str | None]:
+def _course(engine: Engine | None, wanted: AuditOptions, folder: Path) -> tuple[Course, str | None]:
     """The audit, with the caller's number of threads afterwards: here the engine may compute, too."""
     from spsbench.parts.external.registry import PeerKind, find_peer
 
+    name = str(wanted.engine)
     if callable(engine):
-        kind = PeerKind(params["engine"], lambda asked, log, paused: Inside(params["engine"], engine(asked)))
+        kind = PeerKind(name, lambda load, log, paused: Inside(name, engine(load)))
     else:
-        kind = find_peer(params["engine"])
+        kind = find_peer(name)
     import torch
 
     threads = torch.get_num_threads()
     try:
-        return drawn({**params, "out": folder}, kind)
+        return drawn(replace(wanted, out=folder), kind)
     finally:
         torch.set_num_threads(threads)
 
@@ -132,7 +133,7 @@ def _details(course: Course) -> Iterator[str]:
         about = "the text that raised the alarm" if row.decision == "alarm" else "its first text"
         yield f"\n{row.setting.name}, {about} (line {number} of {course.folder / row.setting.file}):"
         seed = None if text.ask is None else text.ask.seed
-        decode = course.ready.source.tokenizer.decode
+        decode = course.material.tokenizer.decode
         yield f"  seed {seed}, prompt_ids {_ids(text.prompt)}, {decode(text.prompt)[-60:]!r}"
         yield f"  output_ids {_ids(text.completion)}, {decode(text.completion)[:60]!r}"
         if row.located is not None:
@@ -145,13 +146,13 @@ def _ids(ids: Sequence[int]) -> str:
     return str(list(ids)) if len(ids) <= _SHOWN else f"[..., {', '.join(map(str, ids[-_SHOWN:]))}]"
 
 
-def _again(engine: Engine | None, params: Mapping[str, Any], test: str) -> str:
+def _again(engine: Engine | None, wanted: AuditOptions, test: str) -> str:
     """The command that shows it again: the audit's, or of an engine in this process the test's."""
     if callable(engine):
-        budgets = "--lossless-texts", params["texts"], "--lossless-seconds", params["budget"]
-        return shlex.join(["pytest", test, *budgets])
+        texts, seconds = str(wanted.texts), str(wanted.budget)
+        return shlex.join(["pytest", test, "--lossless-texts", texts, "--lossless-seconds", seconds])
     typed = ["spsbench", "audit"]
-    for name, value in params.items():
+    for name, value in vars(wanted).items():
         if value not in (None, False):
             typed += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
     return shlex.join(typed)

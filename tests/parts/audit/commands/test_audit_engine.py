@@ -11,7 +11,7 @@ from support.commandline import Cli
 from support.tiny_engine import in_process
 
 from spsbench.base.errors import UsageError
-from spsbench.parts.audit.command import config_of
+from spsbench.cli import read_material
 
 pytestmark = pytest.mark.thorough_but("test_a_wrong_engine")
 
@@ -103,8 +103,19 @@ def test_a_worker_can_be_tested_for_its_form(cli: Cli, monkeypatch: pytest.Monke
 def test_prompts_that_an_engine_is_verified_on_are_read(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "a"}\n')
-    config = config_of({"prompts": str(file), "limit": "2", "quiet": True}, "TASK")
-    assert (config.task, config.limit, config.methods) == (str(file), 2, ("ars",))
-    assert config_of({"limit": None, "quiet": True, "device": "cpu"}, "TASK").device == "cpu"
-    with pytest.raises(UsageError, match="--task: nobody is unknown"):
-        config_of({"task": "nobody", "limit": None, "quiet": True}, "--task")
+    settings = read_material(prompts=str(file), limit="2", quiet=True)
+    assert (settings.task, settings.limit) == (str(file), 2)
+    assert read_material(quiet=True, device="cpu").device == "cpu"
+    with pytest.raises(UsageError, match="TASK: nobody is unknown"):
+        read_material(task="nobody", quiet=True)
+
+
+def test_a_target_needs_no_draft_beside_it() -> None:
+    settings = read_material(target="mine", quiet=True)
+    assert (settings.pair.name, settings.pair.draft.id) == ("mine", "mine")
+
+
+def test_the_task_of_an_audit_is_an_option(cli: Cli) -> None:
+    refused = cli("audit", "--engine", "worker:true", "--task", "nobody")
+    assert refused.code == 2
+    assert "--task nobody is unknown" in " ".join(refused.err.split())

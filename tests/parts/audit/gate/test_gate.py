@@ -22,7 +22,7 @@ from support.tiny_engine import Folders, saved_pair
 
 from spsbench.cli.main import main
 from spsbench.parts.audit import engine_audit, repro  # noqa: F401 - the same
-from spsbench.parts.audit.gate.audits import DEFAULTS, params_of
+from spsbench.parts.audit.gate.audits import DEFAULTS, options_of
 
 pytest_plugins = ["pytester"]
 
@@ -188,10 +188,10 @@ def test_options_come_from_ini_marker_call_and_command_line(pytester: pytest.Pyt
 
 def test_options_are_those_of_the_command() -> None:
     given = {"bound": 0.05, "k": (2, 4), "task": PROMPTS, "greedy": True, "seconds": 9, "seed": None}
-    params = params_of("worker:x", given)
+    options = options_of("worker:x", given)
     wanted = {"bound": "0.05", "k": "2,4", "task": str(PROMPTS), "greedy": True, "budget": "9", "seed": None}
-    assert {name: params[name] for name in wanted} == wanted
-    assert params["in_flight"] == DEFAULTS["in_flight"]
+    assert {name: getattr(options, name) for name in wanted} == wanted
+    assert options.in_flight == DEFAULTS["in_flight"]
 
 
 @pytest.mark.thorough
