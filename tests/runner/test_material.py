@@ -1,0 +1,52 @@
+"""Prompts and models without a run: the same that a plan of a run has."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import fields
+
+import pytest
+
+from spsbench.base.errors import UsageError
+from spsbench.cli.settings import read_material
+from spsbench.config import resolve, resolve_material
+from spsbench.runner.material import Material, find_material
+from spsbench.runner.plan import plan
+
+FLAGS = {"task": "xsum", "limit": 3, "seed": 5, "max_new_tokens": 8, "device": "cpu"}
+
+
+def test_it_is_what_a_plan_has() -> None:
+    material, planned = find_material(resolve_material(FLAGS)), plan(resolve({**FLAGS, "arms": "ars"}))
+    for name in ("prompts", "data", "max_new_tokens", "chat_template", "seed", "pair", "dtypes", "backend"):
+        assert getattr(material, name) == getattr(planned, name), name
+    assert (material.label(), material.stop, material.longest, material.source.identity()) == (
+        planned.label(),
+        planned.stop,
+        planned.longest,
+        planned.source.identity(),
+    )
+    assert {field.name for field in fields(Material)} <= {field.name for field in fields(planned)}
+
+
+def test_options_are_read_as_a_run_reads_them() -> None:
+    read = read_material(
+        task="xsum", limit="3", seed="5", max_new_tokens="8", device="cpu", target=None, quiet=True
+    )
+    assert read == resolve_material(FLAGS)
+    with pytest.raises(UsageError, match="--limit must be a whole number from 1, got 0"):
+        read_material(limit="0", quiet=True)
+
+
+def test_a_task_that_runs_programs_needs_no_sandbox_where_nothing_scores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def asked(unsafe: bool) -> str:
+        raise UsageError("a sandbox was looked for.")
+
+    # By its module: the room has a function of the same name.
+    monkeypatch.setattr(importlib.import_module("spsbench.runner.plan"), "sandbox_level", asked)
+    config = resolve({**FLAGS, "task": "humaneval", "data": "mini"})
+    assert plan(config, scores=False).sandbox is None
+    with pytest.raises(UsageError, match="looked for"):
+        plan(config)
