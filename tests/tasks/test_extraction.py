@@ -12,7 +12,7 @@ import pytest
 from support.commandline import SMALL, call
 from support.tiny_models import CHAT_TEMPLATE, config_of, make, make_tokenizer, save
 
-from spsbench.parts.paper.command import OF_BOTH, OF_CHEN, PARTS, settings
+from spsbench.parts.paper.command import PARTS, PaperStudy, settings
 from spsbench.stats.comparison import reasons
 
 ROW = {
@@ -201,8 +201,7 @@ def test_runs_of_different_rules_are_compared_with_a_warning() -> None:
 
 
 def test_paper_takes_fences_in_its_code_alone() -> None:
-    options: dict[str, Any] = dict.fromkeys((*OF_BOTH, *OF_CHEN)) | {"extract": "fence"}
-    rules = {part.name: settings(part, options).extract for part in PARTS}
+    rules = {part.name: settings(part, PaperStudy(extract="fence")).extract for part in PARTS}
     assert {name for name, rule in rules.items() if rule == "fence"} == {
         "table1-humaneval",
         "figure1-humaneval",

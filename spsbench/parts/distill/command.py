@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base import UsageError
-from spsbench.cli import continued_by, options, out, print_json, say, takes, typed, values
+from spsbench.cli import Common, asks, continued_by, options, out, print_json, say, typed, values
 
 if TYPE_CHECKING:
     from spsbench.models import ModelSource
@@ -23,9 +22,31 @@ _LINE_EVERY_S = 20.0
 _FORECAST_CONTEXT, _FORECAST_S = 256, 10.0
 
 
-@takes(
-    "target out kind layers vocabulary data tokens minutes seed epochs batch_tokens heads corpus "
-    "evaluated revision device threads",
+@dataclass(frozen=True, kw_only=True)
+class DistillOptions(Common):
+    """The options of ``distill``; those of a recipe have the names of its fields."""
+
+    target: str | None
+    out: Path | None
+    kind: str | None
+    layers: str | None
+    vocabulary: str | None
+    data: str | None
+    tokens: str | None
+    minutes: str | None
+    seed: str | None
+    epochs: str | None
+    batch_tokens: str | None
+    heads: str | None
+    corpus: Path | None
+    evaluated: list[str] | None
+    revision: str | None
+    device: str | None
+    threads: str | None
+
+
+@asks(
+    DistillOptions,
     {
         options.FIRST: {
             "--out FOLDER": "Folder of the draft; training resumes if it was begun there.",
@@ -49,31 +70,32 @@ _FORECAST_CONTEXT, _FORECAST_S = 256, 10.0
         options.MACHINE: {"--threads N": "CPU threads. Default: all."},
     },
 )
-def distill(**params: Any) -> None:
+def distill(wanted: DistillOptions) -> None:
     """Train a draft model or head for a target on the target's own distributions.
 
     Example: spsbench distill --target package:smollm2 --kind eagle --out head
     """
-    recipe = _recipe(params)
-    values.require_machine({"device": params["device"]})
-    threads = params["threads"] and int(values.number(params["threads"], "--threads", 1, 1, whole=True))
-    target, folder = params["target"], params["out"]
-    if target is None or folder is None:
-        missing = "--target" if target is None else "--out"
+    recipe = _recipe(wanted)
+    values.require_machine({"device": wanted.device})
+    threads = (
+        None if wanted.threads is None else int(values.number(wanted.threads, "--threads", 1, 1, whole=True))
+    )
+    if wanted.target is None or wanted.out is None:
+        missing = "--target" if wanted.target is None else "--out"
         remedy = "For example: --target package:smollm2 --out head."
         raise UsageError("it is required.", flag=missing, remedy=remedy)
-    quiet: bool = params["quiet"]
-    say(f"Reading {target}", quiet=quiet)
+    say(f"Reading {wanted.target}", quiet=wanted.quiet)
     continued_by(typed)
-    source, made, forecasts = _make(params, recipe, threads, _lines(quiet))
-    if params["json"]:
+    watch = _lines(wanted.quiet)
+    source, made, forecasts = _make(wanted.target, wanted.out, wanted, recipe, threads, watch)
+    if wanted.json:
         print_json(made.record | {"forecast": [asdict(forecast) for forecast in forecasts]})
-    elif not quiet:
+    elif not wanted.quiet:
         _print(made, forecasts, _use(source.name, made))
 
 
 def _make(
-    params: Mapping[str, Any], recipe: Recipe, threads: int | None, watch: Watch
+    target: str, folder: Path, wanted: DistillOptions, recipe: Recipe, threads: int | None, watch: Watch
 ) -> tuple[ModelSource, Made, list[Forecast]]:
     """Make the draft in the folder and write its card beside it."""
     import torch
@@ -85,16 +107,15 @@ def _make(
     # Kernels for every shape that ever came would take gigabytes; read when the first is made.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
     quiet_libraries()
-    folder: Path = params["out"]
-    source = find(params["target"], params["revision"], "--target")
+    source = find(target, wanted.revision, "--target")
     if source.is_encoder_decoder:
         why = f"{source.name} is an encoder-decoder, for which no draft is trained here."
         raise UsageError(why, flag="--target", remedy="Choose a decoder-only language model.")
-    device = resolve_device(params["device"] or "auto")
+    device = resolve_device(wanted.device or "auto")
     if threads is not None:
         torch.set_num_threads(threads)
-    corpus = params["corpus"] or folder / "corpus"
-    texts = evaluated_texts(params["evaluated"] or ())
+    corpus = wanted.corpus or folder / "corpus"
+    texts = evaluated_texts(wanted.evaluated or ())
     made = make_draft(source, recipe, folder, corpus, texts, device, watch)
     forecasts = _forecast(source, made, device)
     (folder / "README.md").write_text(card(made, forecasts, _use(source.name, made)), encoding="utf-8")
@@ -117,13 +138,13 @@ def _forecast(source: ModelSource, made: Made, device: Any) -> list[Forecast]:
     return forecasts(made.held_out, timed, share, made.recipe.kind)
 
 
-def _recipe(params: Mapping[str, Any]) -> Recipe:
+def _recipe(wanted: DistillOptions) -> Recipe:
     from spsbench.parts.distill.recipe import Recipe
 
     least = {"vocabulary": 0, "seed": 0, "batch_tokens": 64}
     given: dict[str, Any] = {}
     for field in fields(Recipe):
-        if (text := params[field.name]) is None:
+        if (text := getattr(wanted, field.name)) is None:
             continue
         if field.name == "data":
             given["data"] = tuple(part.strip() for part in text.split(","))

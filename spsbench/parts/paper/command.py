@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base import IncompleteError, UsageError, results_dir
-from spsbench.cli import continued_by, options, present, say, takes, written
+from spsbench.cli import Common, asks, continued_by, options, present, say, written
 from spsbench.config import is_given, refuse_together
 
 if TYPE_CHECKING:
@@ -32,9 +32,32 @@ if TYPE_CHECKING:
     """The title and summary of every run, and the rows of Tables 3 and 2."""
 
 
-@takes(
-    "of pair target draft task data limit samples no_score unsafe_exec extract seed device dtype threads "
-    "backend out resume",
+@dataclass(frozen=True, kw_only=True)
+class PaperOptions(Common):
+    """The options of ``paper``."""
+
+    of: str | None
+    pair: str | None
+    target: str | None
+    draft: list[str] | None
+    task: list[str] | None
+    data: str | None
+    limit: str | None
+    samples: str | None
+    no_score: bool
+    unsafe_exec: bool
+    extract: str | None
+    seed: str | None
+    device: str | None
+    dtype: str | None
+    threads: str | None
+    backend: str | None
+    out: Path | None
+    resume: Path | None
+
+
+@asks(
+    PaperOptions,
     {
         options.FIRST: {
             "--of PAPER": (
@@ -52,25 +75,25 @@ if TYPE_CHECKING:
         },
     },
 )
-def paper(**params: Any) -> None:
+def paper(wanted: PaperOptions) -> None:
     """Reproduce a paper's tables and figures from new measurements, in one directory.
 
     Example: spsbench paper --of leviathan --limit 10
     """
-    of = _paper_of(params)
-    if of == CHEN:
-        reproduce_chen(params)
+    wanted = replace(wanted, of=_paper_of(wanted))
+    if wanted.of == CHEN:
+        reproduce_chen(wanted)
     else:
-        reproduce_leviathan(params, of)
+        reproduce_leviathan(wanted)
 
 
-def _paper_of(params: Mapping[str, Any]) -> str:
+def _paper_of(wanted: PaperOptions) -> str:
     """What ``--of`` names; of a directory that was begun before, its own paper."""
-    begun = options_before(params)
-    typed = None if params["of"] is None else _resolved(params["of"])
+    begun = options_before(wanted)
+    typed = None if wanted.of is None else _resolved(wanted.of)
     before = _resolved(begun.get("of", CHEN)) if begun else None
     if typed is not None and before is not None and typed != before:
-        why = f"{params['resume'] or params['out']} holds the paper {before}, got {typed}."
+        why = f"{wanted.resume or wanted.out} holds the paper {before}, got {typed}."
         raise UsageError(why, flag="--of", remedy="Leave it out, or name another directory.")
     return typed or before or CHEN
 
@@ -96,6 +119,31 @@ OF_LEVIATHAN = ("target", "draft", "task")
 """Options of each paper by their names in Python; nothing is scored for Leviathan's tables."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PaperStudy:
+    """What a paper is begun or continued with: numbers as such, other text for the configuration to refuse.
+
+    The options of both papers; ``options.json`` holds those of its own.
+    """
+
+    of: str = CHEN
+    pair: str | None = None
+    limit: int | str | None = None
+    data: str | None = None
+    seed: int | str | None = None
+    device: str | None = None
+    dtype: str | None = None
+    threads: int | str | None = None
+    backend: str | None = None
+    samples: int | str | None = None
+    no_score: bool | None = None
+    unsafe_exec: bool | None = None
+    extract: str | None = None
+    target: str | None = None
+    draft: Sequence[str] | None = None
+    task: Sequence[str] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One run of the paper; its settings are fields of ``RunConfig``."""
@@ -105,38 +153,36 @@ class Part:
     settings: Mapping[str, Any]
 
 
-def options_of(params: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """What was typed of ``names``; in a directory of before also what was typed the first time."""
-    before, options = options_before(params), {}
-    for name in names:
-        typed = params[name]
+def study_of(wanted: PaperOptions) -> PaperStudy:
+    """What was typed; in a directory of before also what was typed the first time."""
+    before, options = options_before(wanted), dict[str, Any]()
+    for field in fields(PaperStudy):
+        name, typed = field.name, getattr(wanted, field.name)
         if name in ("limit", "samples", "seed", "threads") and isinstance(typed, str) and typed.isdigit():
-            typed = int(typed)  # other text stays, for the configuration to refuse
+            typed = int(typed)
         options[name] = typed if is_given(typed) else before.get(name)
-    return options
+    return PaperStudy(**options)
 
 
-def options_before(params: Mapping[str, Any]) -> dict[str, Any]:
+def options_before(wanted: PaperOptions) -> dict[str, Any]:
     """The options that ``--resume``, or a directory given with ``--out``, was begun with; empty if new."""
     from spsbench.base import read_json
 
-    resume: Path | None = params["resume"]
-    place = resume or params["out"]
-    if place is None or not (resume or (place / OPTIONS_FILE).is_file()):
+    place = wanted.resume or wanted.out
+    if place is None or not (wanted.resume or (place / OPTIONS_FILE).is_file()):
         return {}
-    return read_json(place / OPTIONS_FILE, "--resume" if resume else "--out")
+    return read_json(place / OPTIONS_FILE, "--resume" if wanted.resume else "--out")
 
 
-def settings_of(options: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(study: PaperStudy) -> dict[str, Any]:
     """Fields of ``RunConfig`` that every run of a paper takes as they were typed."""
-    return {name: options[name] for name in OF_EVERY_RUN if options[name] is not None}
+    return {name: value for name in OF_EVERY_RUN if (value := getattr(study, name)) is not None}
 
 
-def paper_directory(params: Mapping[str, Any], pair: str) -> Path:
-    """Where everything goes; made if need be."""
+def paper_directory(named: Path | None, pair: str) -> Path:
+    """Where everything goes, a new one in ``results/`` unless one is named; made if need be."""
     from spsbench.store import fresh_directory
 
-    named: Path | None = params["resume"] or params["out"]
     if named is None:
         return fresh_directory(results_dir(), "paper", pair)
     try:
@@ -151,14 +197,16 @@ def paper_directory(params: Mapping[str, Any], pair: str) -> Path:
     return named
 
 
-def keep_options(directory: Path, options: Mapping[str, Any], runs: Iterable[tuple[Part, Plan]]) -> None:
+def keep_options(
+    directory: Path, study: PaperStudy, names: Sequence[str], runs: Iterable[tuple[Part, Plan]]
+) -> None:
     """Write what a paper is begun or continued with, unless a run that is there already forbids it."""
     from spsbench.base import write_json
     from spsbench.runner import require_continuable
 
     for part, ready in runs:
         require_continuable(ready, directory / part.name)
-    write_json(directory / OPTIONS_FILE, options)
+    write_json(directory / OPTIONS_FILE, {name: getattr(study, name) for name in names})
     continued_by(lambda: written("paper", "--resume", str(directory)))
 
 
@@ -175,15 +223,15 @@ def measure_part(part: Part, plan: Plan, directory: Path, place: tuple[int, int]
 
 
 def keep_page(
-    page: Mapping[str, Any], text: str, screen: RenderableType, directory: Path, params: Mapping[str, Any]
+    page: Mapping[str, Any], text: str, screen: RenderableType, directory: Path, wanted: Common
 ) -> None:
     """Write ``paper.json`` and ``paper.md``, and print the page as tables or as JSON."""
     from spsbench.base import write_json, write_text
 
     write_json(directory / SUMMARY_FILE, page)
     write_text(directory / PAGE_FILE, text)
-    present(lambda: page, lambda: screen, json=params["json"], quiet=params["quiet"])
-    say(f"Everything is in {directory / PAGE_FILE}", quiet=params["quiet"])
+    present(lambda: page, lambda: screen, json=wanted.json, quiet=wanted.quiet)
+    say(f"Everything is in {directory / PAGE_FILE}", quiet=wanted.quiet)
     if not page["complete"]:
         remedy = f"`spsbench paper --resume {directory}` tries again."
         raise IncompleteError("some sequences failed or are missing.", remedy=remedy)
@@ -204,45 +252,45 @@ PARTS = (
 )
 
 
-def reproduce_chen(params: Mapping[str, Any]) -> None:
+def reproduce_chen(wanted: PaperOptions) -> None:
     """Measure every part that is missing and write ``paper.md`` and ``paper.json``."""
-    refuse_together("paper", {**params, CHEN: CHEN})
-    options = options_of(params, (*OF_BOTH, *OF_CHEN))
-    configs = [settings(part, options) for part in PARTS]
-    say("Checking tasks, data and models", quiet=params["quiet"])
+    refuse_together("paper", {**vars(wanted), CHEN: CHEN})
+    study = study_of(wanted)
+    configs = [settings(part, study) for part in PARTS]
+    say("Checking tasks, data and models", quiet=wanted.quiet)
     from spsbench.runner import plan
 
     plans = [plan(config, choose_engine=True) for config in configs]
-    directory = paper_directory(params, configs[0].pair.name)
-    keep_options(directory, options, zip(PARTS, plans, strict=True))
+    directory = paper_directory(wanted.resume or wanted.out, configs[0].pair.name)
+    keep_options(directory, study, (*OF_BOTH, *OF_CHEN), zip(PARTS, plans, strict=True))
     runs, images = {}, {}
     for number, (part, ready) in enumerate(zip(PARTS, plans, strict=True), start=1):
-        measured = measure_part(part, ready, directory, (number, len(PARTS)), quiet=params["quiet"])
+        measured = measure_part(part, ready, directory, (number, len(PARTS)), quiet=wanted.quiet)
         runs[part.name] = part.title, measured.summary
         if (directory / part.name / FIGURE_FILE).is_file():
             images[part.name] = f"{part.name}/{FIGURE_FILE}"
     from spsbench.parts.paper.report import gather_chen, render_chen, screen_chen
 
     page = {"schema_version": SCHEMA_VERSION, **gather_chen(runs, images)}
-    keep_page(page, render_chen(page), screen_chen(page), directory, params)
+    keep_page(page, render_chen(page), screen_chen(page), directory, wanted)
 
 
-def settings(part: Part, options: Mapping[str, Any]) -> RunConfig:
+def settings(part: Part, study: PaperStudy) -> RunConfig:
     """The configuration of one part under the options that were given."""
     from spsbench.config import resolve
 
-    given: dict[str, Any] = {**part.settings, **settings_of(options)}
+    given: dict[str, Any] = {**part.settings, **settings_of(study)}
     changes = {
-        "limit": options["limit"],
-        "samples": options["samples"] if given["samples"] > 1 else None,
-        "score": False if options["no_score"] else None,
-        "unsafe_exec": options["unsafe_exec"] or None,
-        "extract": options.get("extract") if given["task"] == "humaneval" else None,
+        "limit": study.limit,
+        "samples": study.samples if given["samples"] > 1 else None,
+        "score": False if study.no_score else None,
+        "unsafe_exec": study.unsafe_exec or None,
+        "extract": study.extract if given["task"] == "humaneval" else None,
     }
     given |= {name: value for name, value in changes.items() if value is not None}
     if given["limit"] == ALL:
         del given["limit"]  # the paper's protocol sets none
-    return resolve(given | {"protocol": "paper", "pair": options["pair"]})
+    return resolve(given | {"protocol": "paper", "pair": study.pair})
 
 
 # --- Leviathan et al. 2022 ---
@@ -259,38 +307,39 @@ LIMITS: Mapping[str, Any] = {"samples": 1, "score": False, "proof": False}
 _DRAWN: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
 
 
-def reproduce_leviathan(params: Mapping[str, Any], of: str) -> None:
+def reproduce_leviathan(wanted: PaperOptions) -> None:
     """Measure every part that is missing, write ``paper.md``, ``paper.json`` and the figures."""
-    refuse_together("paper", {**params, "leviathan": of})
-    options = options_of({**params, "of": of}, ("of", *OF_BOTH, *OF_LEVIATHAN))
-    setup = Setup(setup_of(options), options)
-    say("Checking tasks, data and models", quiet=params["quiet"])
+    refuse_together("paper", {**vars(wanted), "leviathan": wanted.of})
+    study = study_of(wanted)
+    setup = Setup(setup_of(study), study)
+    say("Checking tasks, data and models", quiet=wanted.quiet)
     plans = setup.plans()
-    directory = paper_directory(params, setup.paper.name)
+    directory = paper_directory(wanted.resume or wanted.out, setup.paper.name)
     texts = {task: _texts_plan(setup, task, plans, directory) for task in setup.paper.tasks}
     begun = [(setup.texts(task), ready) for task, ready in texts.items()]
-    keep_options(directory, options, [*begun, *_begun_rows(setup, directory)])
-    found = _measure(setup, plans, texts, directory, quiet=params["quiet"])
-    _conclude(setup, found, directory, params)
+    names = "of", *OF_BOTH, *OF_LEVIATHAN
+    keep_options(directory, study, names, [*begun, *_begun_rows(setup, directory)])
+    found = _measure(setup, plans, texts, directory, quiet=wanted.quiet)
+    _conclude(setup, found, directory, wanted)
 
 
-def setup_of(options: Mapping[str, Any]) -> PaperConfig:
+def setup_of(study: PaperStudy) -> PaperConfig:
     """The models and tasks of a paper, with what was typed in their place."""
     from spsbench.config import NGRAMS, ModelRef, load_pair, load_paper
 
-    paper = load_paper(options["of"])
-    drafts = _named("--draft", options["draft"] or ())
+    paper = load_paper(study.of)
+    drafts = _named("--draft", study.draft or ())
     if taken := next((name for name in NGRAMS if name in drafts), None):
         remedy = "Give the model another name, e.g. small=MODEL."
         raise UsageError(f"{taken} is the name of an n-gram draft of Table 3.", flag="--draft", remedy=remedy)
-    tasks = _named("--task", options["task"] or ())
+    tasks = _named("--task", study.task or ())
     changes: dict[str, Any] = {"tasks": tasks} if tasks else {}
-    refuse_together("leviathan", {name: options[name] for name in ("target", "pair")})
-    if options["target"] is not None and not drafts:
+    refuse_together("leviathan", {"target": study.target, "pair": study.pair})
+    if study.target is not None and not drafts:
         remedy = "Give one or more, e.g. --draft small=MODEL."
-        raise UsageError(f"no draft of {options['target']} is named.", flag="--draft", remedy=remedy)
-    if options["pair"] not in (None, paper.pair):
-        changes |= {"pair": options["pair"], "drafts": {"draft": load_pair(options["pair"]).draft}}
+        raise UsageError(f"no draft of {study.target} is named.", flag="--draft", remedy=remedy)
+    if study.pair is not None and study.pair != paper.pair:
+        changes |= {"pair": study.pair, "drafts": {"draft": load_pair(study.pair).draft}}
     if drafts:
         changes["drafts"] = {name: ModelRef(id=id) for name, id in drafts.items()}
     if changes:
@@ -318,7 +367,7 @@ class Setup:
     """What is measured, and how."""
 
     paper: PaperConfig
-    options: Mapping[str, Any]
+    study: PaperStudy
 
     def plans(self) -> Plans:
         """A plan of the texts by task and draft: whatever can be refused is refused here."""
@@ -363,8 +412,8 @@ class Setup:
         from spsbench.runner import plan
 
         given: dict[str, Any] = {**part.settings, "pair": pair.model_dump(mode="json")}
-        given |= {**LIMITS, **settings_of(self.options)}
-        limit = self.paper.limit if self.options["limit"] is None else self.options["limit"]
+        given |= {**LIMITS, **settings_of(self.study)}
+        limit = self.paper.limit if self.study.limit is None else self.study.limit
         if limit not in (None, ALL):
             given["limit"] = limit
         # Not the device's usual engine: K is chosen by the c of ``draft_costs``, which times eager forwards.
@@ -373,7 +422,7 @@ class Setup:
     def pair(self, draft: str) -> PairConfig:
         from spsbench.config import ModelRef, PairConfig, load_pair, pair_name
 
-        own, target = self.paper.drafts[draft], self.options["target"]
+        own, target = self.paper.drafts[draft], self.study.target
         if target is not None:
             whole = ModelRef(id=target)
             return PairConfig(name=pair_name(whole, own), target=whole, draft=own)
@@ -454,19 +503,19 @@ def _measure(setup: Setup, plans: Plans, texts: Mapping[str, Plan], directory: P
     return found
 
 
-def _conclude(setup: Setup, found: Found, directory: Path, params: Mapping[str, Any]) -> None:
+def _conclude(setup: Setup, found: Found, directory: Path, wanted: Common) -> None:
     from spsbench.config import ModelRef, model_name
     from spsbench.parts.paper.report import draw, gather_leviathan, render_leviathan, screen_leviathan
     from spsbench.report import save
 
-    target, (runs, alphas, rows) = setup.options["target"], found
+    target, (runs, alphas, rows) = setup.study.target, found
     together = setup.paper.pair if target is None else model_name(ModelRef(id=target))
     page = {"schema_version": SCHEMA_VERSION, **gather_leviathan(rows, alphas, runs, together)}
     page["study"] = {"target": target, **setup.paper.model_dump(mode="json")}
     plates = draw(page)
     for plate in plates:
         save(plate, directory, "figures")
-    keep_page(page, render_leviathan(page, plates), screen_leviathan(page), directory, params)
+    keep_page(page, render_leviathan(page, plates), screen_leviathan(page), directory, wanted)
 
 
 def measured_drafts(setup: Setup, task: str, plans: Plans, directory: Path, *, quiet: bool) -> dict[str, Any]:

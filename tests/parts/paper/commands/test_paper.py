@@ -3,33 +3,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.commandline import Cli, Result, call
 
 import spsbench.runner  # noqa: F401  (fills sys.modules)
 from spsbench.parts.paper import command as paper
-from spsbench.parts.paper.command import PARTS, settings
+from spsbench.parts.paper.command import PARTS, PaperStudy, settings
 
 pytestmark = pytest.mark.thorough
 
 SMALL = ("--limit", "1", "--samples", "1", "--no-score", "--threads", "1")
-OPTIONS: dict[str, Any] = dict.fromkeys(
-    (
-        "pair",
-        "data",
-        "limit",
-        "samples",
-        "no_score",
-        "unsafe_exec",
-        "seed",
-        "device",
-        "dtype",
-        "threads",
-        "backend",
-    )
-)
 
 
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +116,7 @@ def test_everything_is_checked_before_anything_is_made(cli: Cli, tmp_path: Path)
 
 
 def test_the_parts_are_those_of_the_paper() -> None:
-    xsum, humaneval, *figures = [settings(part, OPTIONS) for part in PARTS]
+    xsum, humaneval, *figures = [settings(part, PaperStudy()) for part in PARTS]
     assert (xsum.task, xsum.ks, xsum.samplings, xsum.methods) == (
         "xsum",
         (4,),
@@ -146,13 +130,13 @@ def test_the_parts_are_those_of_the_paper() -> None:
 
 
 def test_all_is_the_papers_own_size() -> None:
-    xsum, humaneval, *_ = [settings(part, OPTIONS | {"limit": "all", "samples": 100}) for part in PARTS]
+    xsum, humaneval, *_ = [settings(part, PaperStudy(limit="all", samples=100)) for part in PARTS]
     assert (xsum.limit, xsum.samples) == (None, 1)
     assert (humaneval.limit, humaneval.samples) == (None, 100)
 
 
 def test_options_reach_every_part() -> None:
-    given = OPTIONS | {"limit": 3, "seed": 7, "no_score": True, "data": "mini", "unsafe_exec": True}
+    given = PaperStudy(limit=3, seed=7, no_score=True, data="mini", unsafe_exec=True)
     for config in [settings(part, given) for part in PARTS]:
         assert (config.limit, config.seed, config.score, config.data) == (3, 7, False, "mini")
         assert config.unsafe_exec

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from spsbench.base.errors import UsageError
 from spsbench.config import load_paper, resolve
 from spsbench.law.theory import walltime_factor
 from spsbench.parts.paper import command as paper
-from spsbench.parts.paper.command import chosen_k, options_of, setup_of
+from spsbench.parts.paper.command import PaperOptions, PaperStudy, chosen_k, setup_of, study_of
 from spsbench.parts.whatif.replay import alphas
 
 PAPER = ("paper", "--of", "leviathan")
@@ -26,7 +27,7 @@ SMALL = (
     *("--limit", "2", "--threads", "1"),
 )
 SHORT = {"max_new_tokens": 12, "warmup": False}
-NOTHING: dict[str, Any] = dict.fromkeys(("pair", "target", "draft", "task")) | {"of": "leviathan"}
+NOTHING = PaperStudy(of="leviathan")
 
 
 def short(patch: pytest.MonkeyPatch) -> None:
@@ -202,9 +203,10 @@ def test_a_paper_that_was_stopped_keeps_its_k(
 
 def test_a_typed_0_takes_the_place_of_what_was_typed_before(tmp_path: Path) -> None:
     (tmp_path / "options.json").write_text('{"seed": 5, "limit": 3, "no_score": true, "draft": ["a=x"]}')
-    typed = {"resume": tmp_path, "out": None, "seed": "0", "limit": None, "no_score": False, "draft": []}
-    kept = options_of(typed, ("seed", "limit", "no_score", "draft"))
-    assert kept == {"seed": 0, "limit": 3, "no_score": True, "draft": ["a=x"]}
+    nothing: dict[str, Any] = {field.name: None for field in fields(PaperOptions)}
+    typed = {"of": "chen", "resume": tmp_path, "seed": "0", "no_score": False, "draft": []}
+    kept = study_of(PaperOptions(**nothing | typed))
+    assert kept == PaperStudy(seed=0, limit=3, no_score=True, draft=["a=x"])
 
 
 def test_a_paper_of_ones_own_is_found_from_another_folder(
@@ -237,12 +239,12 @@ def test_a_task_without_greedy_sampling_is_refused(cli: Cli, tmp_path: Path) -> 
 
 
 def test_models_and_tasks_of_ones_own_take_the_place_of_the_papers(tmp_path: Path) -> None:
-    own = setup_of(NOTHING | {"target": "org/T", "draft": ["small=org/A", "org/B.gguf"], "task": ["x=xsum"]})
+    own = setup_of(replace(NOTHING, target="org/T", draft=["small=org/A", "org/B.gguf"], task=["x=xsum"]))
     assert {name: model.id for name, model in own.drafts.items()} == {"small": "org/A", "B": "org/B.gguf"}
     assert (own.tasks, own.notes) == ({"x": "xsum"}, "")
-    numbered = setup_of(NOTHING | {"draft": ["meta-llama/Llama-3.2-1B"], "task": ["tasks/xsum.yaml"]})
+    numbered = setup_of(replace(NOTHING, draft=["meta-llama/Llama-3.2-1B"], task=["tasks/xsum.yaml"]))
     assert (list(numbered.drafts), list(numbered.tasks)) == (["Llama-3.2-1B"], ["xsum"])
-    pair = setup_of(NOTHING | {"pair": "gpt2"})
+    pair = setup_of(replace(NOTHING, pair="gpt2"))
     assert (pair.pair, [model.id for model in pair.drafts.values()]) == ("gpt2", ["openai-community/gpt2"])
     file = tmp_path / "mine.yaml"
     file.write_text("pair: mini\ndrafts: {a: {id: x}}\ntasks: {t: xsum}\nmost_k: 4\n")
