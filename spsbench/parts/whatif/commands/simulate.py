@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spsbench.base import CHAIN, MODIFIED_REJECTION, TREE_RULE, UsageError, unknown
-from spsbench.cli import options, present, say, takes, values
+from spsbench.cli import Common, asks, options, present, say, values
 from spsbench.parts.verify.effort import TREE_FAULTS
 
 if TYPE_CHECKING:
@@ -34,10 +34,39 @@ CLOSENESS = "How close the draft is, instead of --alpha"
 TARGET = "The target"
 
 
-@takes(
-    "alpha cost k source rule tree siblings fault table tokens seed formula out concentration "
-    "draft_temperature dependence "
-    "vocabulary contexts sharpness variation stay operations temperature top_p top_k",
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions(Common):
+    """The options of ``simulate``."""
+
+    alpha: str | None
+    cost: str | None
+    k: str | None
+    source: str | None
+    rule: str | None
+    tree: str | None
+    siblings: str | None
+    fault: str | None
+    table: Path | None
+    tokens: str | None
+    seed: str | None
+    formula: bool
+    out: Path | None
+    concentration: str | None
+    draft_temperature: str | None
+    dependence: str | None
+    vocabulary: str | None
+    contexts: str | None
+    sharpness: str | None
+    variation: str | None
+    stay: str | None
+    operations: str | None
+    temperature: str | None
+    top_p: str | None
+    top_k: str | None
+
+
+@asks(
+    SimulateOptions,
     {
         options.FIRST: {
             "--alpha A": "Acceptance probability of a draft token, above 0 and below 1. Default: 0.8.",
@@ -89,15 +118,15 @@ TARGET = "The target"
         },
     },
 )
-def simulate(**params: Any) -> None:
+def simulate(wanted: SimulateOptions) -> None:
     """Compare theory with simulated loops; target and draft are random tables, no model is needed.
 
     Example: spsbench simulate --alpha 0.8 --cost 0.13 --k 1..8
     """
-    (show_formula if params["formula"] else simulate_loops)(params)
+    (show_formula if wanted.formula else simulate_loops)(wanted)
 
 
-def show_formula(params: Mapping[str, Any]) -> None:
+def show_formula(wanted: SimulateOptions) -> None:
     """Print expected tokens per loop and speedup for every K, and the best K."""
     from rich.console import Group
 
@@ -106,12 +135,12 @@ def show_formula(params: Mapping[str, Any]) -> None:
     from spsbench.report import Table, right
     from spsbench.stats import KS, leviathan
 
-    alpha = values.between(params["alpha"], "--alpha", 0, 1, ALPHA)
-    c = values.number(params["cost"], "--cost", 0, COST)
+    alpha = values.between(wanted.alpha, "--alpha", 0, 1, ALPHA)
+    c = values.number(wanted.cost, "--cost", 0, COST)
     gain = minimum_gain(alpha, c)  # checks both
     best = leviathan(alpha, c).best_k(KS)
     by_k = {
-        k: (expected_tokens(alpha, k), walltime_factor(alpha, c, k)) for k in parse_ks(params["k"] or "0..7")
+        k: (expected_tokens(alpha, k), walltime_factor(alpha, c, k)) for k in parse_ks(wanted.k or "0..7")
     }
     facts = {
         "alpha": alpha,
@@ -126,13 +155,12 @@ def show_formula(params: Mapping[str, Any]) -> None:
     said = f"Best: K={best} with {facts['best_speedup']:.2f}x."
     note = "A prediction, not a measurement: acceptance is assumed independent, verifying K tokens free."
     screen = Group(table.as_rich(), "", said, note)
-    present(lambda: facts, lambda: screen, json=params["json"], quiet=params["quiet"])
+    present(lambda: facts, lambda: screen, json=wanted.json, quiet=wanted.quiet)
 
 
-def simulate_loops(params: Mapping[str, Any]) -> None:
+def simulate_loops(wanted: SimulateOptions) -> None:
     """Simulate what was asked for, print it and write it."""
-    quiet: bool = params["quiet"]
-    question = _question(params)
+    question = _question(wanted)
     from spsbench.base import write_json, write_text
     from spsbench.cli import watching
     from spsbench.parts.whatif.simulate.study import prepare, study
@@ -140,22 +168,25 @@ def simulate_loops(params: Mapping[str, Any]) -> None:
     from spsbench.report import save
 
     pairs = prepare(question)
-    folder = _folder(params["out"])
+    folder = _folder(wanted.out)
     total = len(question.classes) * len(question.ks) * question.sequences
-    with watching(quiet=quiet, moving=True) as watcher:
+    with watching(quiet=wanted.quiet, moving=True) as watcher:
         watcher.stage(f"Simulating {total:,} sequences", total)
         worlds = study(question, pairs, watcher.step)
     loops = sum(point.simulated.loops for world in worlds for point in world.points)
-    say(f"{loops:,} loops simulated", quiet=quiet)
+    say(f"{loops:,} loops simulated", quiet=wanted.quiet)
     if folder is not None:
         drawn = plates(question, worlds)
         for plate in drawn:
             save(plate, folder)
         write_json(folder / FACTS_FILE, facts(question, worlds))
         write_text(folder / "simulation.md", page(question, worlds, drawn))
-        say(f"Figures, page and JSON are in {folder}", quiet=quiet)
+        say(f"Figures, page and JSON are in {folder}", quiet=wanted.quiet)
     present(
-        lambda: facts(question, worlds), lambda: screen(question, worlds), json=params["json"], quiet=quiet
+        lambda: facts(question, worlds),
+        lambda: screen(question, worlds),
+        json=wanted.json,
+        quiet=wanted.quiet,
     )
 
 
@@ -176,41 +207,41 @@ def _folder(out: Path | None) -> Path | None:
     return out
 
 
-def _question(params: Mapping[str, Any]) -> Question:
+def _question(wanted: SimulateOptions) -> Question:
     """What was typed, checked."""
     from spsbench.parts.whatif.simulate.tables import SOURCES, Language, read_table
 
-    source = SOURCES.get(params["source"] or "dirichlet")
+    source = SOURCES.get(wanted.source or "dirichlet")
     if source is None:
-        raise unknown(str(params["source"]), SOURCES, "--source")
-    alpha, distance = _closeness(params, source)
-    size, contexts = params["vocabulary"], params["contexts"]
-    if params["table"] is not None:
-        (source, *table), alpha, distance = read_table(Path(params["table"])), None, 0.0
+        raise unknown(str(wanted.source), SOURCES, "--source")
+    alpha, distance = _closeness(wanted, source)
+    size, contexts = wanted.vocabulary, wanted.contexts
+    if wanted.table is not None:
+        (source, *table), alpha, distance = read_table(wanted.table), None, 0.0
         contexts, size = map(str, table)
     language = Language(
         vocabulary=int(values.number(size, "--vocabulary", 2, 32, whole=True)),
-        sharpness=values.between(params["sharpness"], "--sharpness", 0, 50, 2.0),
-        variation=values.between(params["variation"], "--variation", 0, 0.99, 0.9),
-        stay=values.between(params["stay"], "--stay", 0, 1, 0.95),
-        seed=values.seed(params["seed"]),
+        sharpness=values.between(wanted.sharpness, "--sharpness", 0, 50, 2.0),
+        variation=values.between(wanted.variation, "--variation", 0, 0.99, 0.9),
+        stay=values.between(wanted.stay, "--stay", 0, 1, 0.95),
+        seed=values.seed(wanted.seed),
     )
     classes = _classes(contexts, source, language.vocabulary)
-    operations = values.number(params["operations"], "--operations", 0, OPERATIONS)
-    tokens = int(values.number(params["tokens"], "--tokens", 1, 6400, whole=True))
-    cost = values.number(params["cost"], "--cost", 0, COST)
-    sampling = values.sampling({**params, "greedy": False})
+    operations = values.number(wanted.operations, "--operations", 0, OPERATIONS)
+    tokens = int(values.number(wanted.tokens, "--tokens", 1, 6400, whole=True))
+    cost = values.number(wanted.cost, "--cost", 0, COST)
+    sampling = values.sampling({**vars(wanted), "greedy": False})
     if sampling.greedy:
         why = "a greedy target leaves nothing to chance, got 0."
         raise UsageError(why, flag="--temperature", remedy="Give a temperature above 0.")
-    rule = _rule(params)
-    tree, siblings = _tree(params, rule, min(language.vocabulary, sampling.top_k or language.vocabulary))
-    ks = _ks(params["k"]) if tree is None else (tree.depth(0),)
+    rule = _rule(wanted)
+    tree, siblings = _tree(wanted, rule, min(language.vocabulary, sampling.top_k or language.vocabulary))
+    ks = _ks(wanted.k) if tree is None else (tree.depth(0),)
     # torch comes with these: all that was typed has been checked by now.
     from spsbench.parts.whatif.simulate.loops import Sampler
     from spsbench.parts.whatif.simulate.study import Question
 
-    sampler = Sampler(sampling, rule, params["fault"], language.seed, tree, siblings)
+    sampler = Sampler(sampling, rule, wanted.fault, language.seed, tree, siblings)
     return Question(source, language, classes, alpha, distance, ks, cost, operations, tokens, sampler)
 
 
@@ -224,23 +255,28 @@ def _ks(text: str | None) -> tuple[int, ...]:
     return tuple(sorted(ks))
 
 
-def _closeness(params: Mapping[str, Any], source: Source) -> tuple[float | None, float | None]:
+def _closeness(wanted: SimulateOptions, source: Source) -> tuple[float | None, float | None]:
     """(alpha, None) or (None, distance), whichever was asked for."""
-    given = {flag: text for flag in _LIMITS if (text := params[flag[2:].replace("-", "_")]) is not None}
+    every = {
+        "--concentration": wanted.concentration,
+        "--draft-temperature": wanted.draft_temperature,
+        "--dependence": wanted.dependence,
+    }
+    given = {flag: text for flag, text in every.items() if text is not None}
     for flag in given:
         if flag != source.option:
             remedy = f"Give {source.option}."
             raise UsageError(f"--source {source.name} has no such closeness.", flag=flag, remedy=remedy)
     if given:
-        if params["alpha"] is not None:
+        if wanted.alpha is not None:
             remedy = f"Leave it or {source.option} out."
             raise UsageError("both say how close the draft is.", flag="--alpha", remedy=remedy)
         chosen = values.between(given[source.option], source.option, *_LIMITS[source.option])
         return None, source.distance(chosen)
-    alpha = values.between(params["alpha"], "--alpha", 0, 1, ALPHA)
+    alpha = values.between(wanted.alpha, "--alpha", 0, 1, ALPHA)
     if alpha in (0.0, 1.0):
         raise UsageError(
-            f"no draft is solved for at {params['alpha']}, where "
+            f"no draft is solved for at {wanted.alpha}, where "
             f"{'everything' if alpha else 'nothing'} is accepted.",
             flag="--alpha",
             remedy="Give a number above 0 and below 1, or --formula.",
@@ -266,12 +302,12 @@ def _classes(text: str | None, source: Source, vocabulary: int) -> tuple[int, ..
     return tuple(dict.fromkeys(map(int, parts)))
 
 
-def _rule(params: Mapping[str, Any]) -> Spec:
+def _rule(wanted: SimulateOptions) -> Spec:
     from spsbench.base import Spec
     from spsbench.drafters import rule_kind
 
-    text, fault = params["rule"], params["fault"]
-    usual = MODIFIED_REJECTION if fault or params["tree"] in (None, CHAIN) else TREE_RULE
+    text, fault = wanted.rule, wanted.fault
+    usual = MODIFIED_REJECTION if fault or wanted.tree in (None, CHAIN) else TREE_RULE
     if text in FAULTS and text != "lenience":
         remedy = f"Give --fault {text}."
         raise UsageError(f"{text} is a planted fault, not a rule.", flag="--rule", remedy=remedy)
@@ -292,13 +328,13 @@ def _rule(params: Mapping[str, Any]) -> Spec:
 _SIBLINGS: tuple[Siblings, ...] = ("without", "independent", "top")
 
 
-def _tree(params: Mapping[str, Any], rule: Spec, support: int) -> tuple[Shape | None, Siblings]:
+def _tree(wanted: SimulateOptions, rule: Spec, support: int) -> tuple[Shape | None, Siblings]:
     """The shape of drafts, None for chains, and how siblings of ``support`` possible tokens are chosen."""
     from spsbench.base import K_SEQ
     from spsbench.drafters import Shape, rule_kind, shape_of
 
-    flag, chosen, fault = "--tree", params["siblings"], params["fault"]
-    shape = shape_of(params["tree"] or CHAIN, flag)
+    flag, chosen, fault = "--tree", wanted.siblings, wanted.fault
+    shape = shape_of(wanted.tree or CHAIN, flag)
     for given, value in ((flag, shape), ("--siblings", chosen)):
         if value is not None and fault is not None:
             raise UsageError(f"{fault} has its own drafts.", flag=given, remedy="Leave it or --fault out.")
@@ -316,7 +352,7 @@ def _tree(params: Mapping[str, Any], rule: Spec, support: int) -> tuple[Shape | 
     if siblings is None:
         raise unknown(name, _SIBLINGS, "--siblings")
     rule_kind(rule.name).require_tree(siblings)
-    if params["k"] is not None:
+    if wanted.k is not None:
         raise UsageError("a tree has its own depth.", flag="--k", remedy="Leave --k or --tree out.")
     if shape.dynamic:
         raise UsageError("tables draw static trees.", flag=flag, remedy="Give siblings by depth, e.g. 4,2,1.")
