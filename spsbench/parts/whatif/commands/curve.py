@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.cli import present, say
+from spsbench.cli import Common, present, say
 from spsbench.parts.whatif.curve import WITHIN, AcceptanceCurve, Point, ReadText, by_category
 from spsbench.report import Table, counted, interval, left, right
 
@@ -42,14 +42,19 @@ def curves_of(
 
 
 def show(
-    title: str, curves: Sequence[AcceptanceCurve], params: Mapping[str, Any], *, synthetic: bool = False
+    title: str,
+    curves: Sequence[AcceptanceCurve],
+    folder: Path | None,
+    wanted: Common,
+    *,
+    synthetic: bool = False,
 ) -> None:
-    """Print the curves, and write figure, YAML and JSON where ``--out`` names a folder."""
+    """Print the curves, and write figure, YAML and JSON where a folder is named."""
     facts = {"source": title, "synthetic": synthetic, "curves": [curve_facts(each) for each in curves]}
-    if params["out"]:
-        _write(params["out"], title, curves, facts, synthetic=synthetic)
-        say(f"Wrote {NAME}.yaml, .json, .svg, .png and .pdf to {params['out']}", quiet=params["quiet"])
-    present(lambda: facts, lambda: _screen(title, curves), json=params["json"], quiet=params["quiet"])
+    if folder:
+        _write(folder, title, curves, facts, synthetic=synthetic)
+        say(f"Wrote {NAME}.yaml, .json, .svg, .png and .pdf to {folder}", quiet=wanted.quiet)
+    present(lambda: facts, lambda: _screen(title, curves), json=wanted.json, quiet=wanted.quiet)
 
 
 def curve_facts(found: AcceptanceCurve) -> dict[str, Any]:

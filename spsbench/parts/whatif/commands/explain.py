@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from spsbench.base import Interval
-from spsbench.cli import present
+from spsbench.cli import Common, present
 from spsbench.law import alpha_iid
 from spsbench.report import Table, counted, interval, left, right
 from spsbench.stats import interval_of_mean, pooled_ratio
@@ -109,7 +109,7 @@ def shape(curve: Mapping[int, float]) -> dict[int, str]:
     return grows | {k: "falls" for k, step in steps.items() if step < 0}
 
 
-def explain(path: Path, found: Found, params: Mapping[str, Any]) -> None:
+def explain(path: Path, found: Found, wanted: Common) -> None:
     """Print what a file says, and what it cannot say."""
     categories = list(dict.fromkeys(each.category for each in found.counts))
     groups = {"": found.counts}
@@ -137,7 +137,7 @@ def explain(path: Path, found: Found, params: Mapping[str, Any]) -> None:
         "says": found.form.says,
         "silent": found.form.silent,
     }
-    present(lambda: facts, lambda: _screen(found, told), json=params["json"], quiet=params["quiet"])
+    present(lambda: facts, lambda: _screen(found, told), json=wanted.json, quiet=wanted.quiet)
 
 
 def _screen(found: Found, told: Mapping[str, Sequence[Definition]]) -> RenderableType:

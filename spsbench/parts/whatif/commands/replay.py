@@ -2,20 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from spsbench.base import FIXED, UnavailableError, UsageError, make_folder
-from spsbench.cli import options, present, say, takes, values
+from spsbench.cli import Common, asks, options, present, say, values
 from spsbench.config import refuse_together
 from spsbench.parts.whatif.commands.values import pairs_of, replayed_rules, sought_of, times_of, written_of
 from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
 
 
-@takes(
-    "run drafter draft k curve explain tree rule policy sampling budget times out pair target revision "
-    "draft_revision temperature top_p top_k greedy device dtype backend threads",
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions(Common):
+    """The options of ``replay``."""
+
+    run: Path | None
+    drafter: str | None
+    draft: list[str] | None
+    k: str | None
+    curve: bool
+    explain: bool
+    tree: str | None
+    rule: str | None
+    policy: str | None
+    sampling: str | None
+    budget: str | None
+    times: Path | None
+    out: Path | None
+    pair: str | None
+    target: str | None
+    revision: str | None
+    draft_revision: str | None
+    temperature: str | None
+    top_p: str | None
+    top_k: str | None
+    greedy: bool
+    device: str | None
+    dtype: str | None
+    backend: str | None
+    threads: str | None
+
+
+@asks(
+    ReplayOptions,
     {
         options.FIRST: {
             "[RUN]": (
@@ -51,12 +80,12 @@ from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
         },
     },
 )
-def replay(**params: Any) -> None:
+def replay(wanted: ReplayOptions) -> None:
     """Predict the speedup of any drafter and K from texts that the target has written.
 
     Example: spsbench replay results/RUN --drafter model,lookup --k 1..8
     """
-    replay_texts(params["run"], params)
+    replay_texts(wanted)
 
 
 def _source(typed: Path | None) -> Path:
@@ -70,82 +99,83 @@ def _source(typed: Path | None) -> Path:
     return source
 
 
-def _shown(path: Path, params: Mapping[str, Any], k: int) -> bool:
+def _shown(path: Path, wanted: ReplayOptions, k: int) -> bool:
     """Whether a file was another tool's that was shown without a model."""
     from spsbench.store import read, recognised
 
-    form, named = recognised(path, "RUN"), params["target"] is not None or params["pair"] is not None
-    if form is None or (form.samples is not None and named and not params["explain"]):
-        if params["explain"]:
+    form, named = recognised(path, "RUN"), wanted.target is not None or wanted.pair is not None
+    if form is None or (form.samples is not None and named and not wanted.explain):
+        if wanted.explain:
             remedy = "See docs/whatif.md."
             raise UsageError(f"{path} is of no tool that is known.", flag="--explain", remedy=remedy)
         return False
-    say(f"Reading {path}", quiet=params["quiet"])
+    say(f"Reading {path}", quiet=wanted.quiet)
     found = read(path, form, "RUN")
     counted = bool(found.counts) and all(each.kept for each in found.counts)
-    if not params["curve"] or params["explain"] or found.published:
+    if not wanted.curve or wanted.explain or found.published:
         from spsbench.parts.whatif.commands.explain import explain
 
-        explain(path, found, params)
+        explain(path, found, wanted)
         return True
     if not (counted or found.places):
         raise UnavailableError(f"{path}, {form.name}, cannot say: {form.silent}", flag="--curve")
     from spsbench.parts.whatif.commands.curve import show
     from spsbench.parts.whatif.curve import by_category, of_counts, of_places
 
-    ks = values.lookaheads(params["k"] or f"1..{k}")
+    ks = values.lookaheads(wanted.k or f"1..{k}")
     curves = [each for name, own in of_places(found.places, k).items() for each in by_category(name, own, ks)]
     if counted:
         longest = max(len(each.kept) for each in found.counts) - 1
         curves.append(of_counts(f"K={longest}", found.counts, longest))
-    show(f"{path.name}, {form.name}: acceptance length", curves, params)
+    show(f"{path.name}, {form.name}: acceptance length", curves, wanted.out, wanted)
     return True
 
 
-def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
+def replay_texts(wanted: ReplayOptions) -> None:
     """Replay drafters over the ArS texts of a run or a file, or of the latest run."""
-    quiet = params["quiet"]
-    ks = values.lookaheads(params["k"] or ("1..16" if params["curve"] else "1..8"))
-    drafters = values.drafters(params["drafter"] or "model")
-    named = values.policies(params["policy"])
-    shapes = shapes_of(params["tree"])
-    refuse_together("replay", {**params, "tree": shapes})
+    quiet = wanted.quiet
+    ks = values.lookaheads(wanted.k or ("1..16" if wanted.curve else "1..8"))
+    drafters = values.drafters(wanted.drafter or "model")
+    named = values.policies(wanted.policy)
+    shapes = shapes_of(wanted.tree)
+    refuse_together("replay", {**vars(wanted), "tree": shapes})
     adapting = any(spec.name != FIXED for spec in named)
-    rules, of_trees = replayed_rules(params["rule"], under_policies=adapting, trees=bool(shapes))
+    rules, of_trees = replayed_rules(wanted.rule, under_policies=adapting, trees=bool(shapes))
     trees = trees_of(drafters, shapes, of_trees)
-    values.seconds(params["budget"], 30.0)
-    values.readable(params["times"], "--times", "Give what `spsbench bench --json` printed.")
-    values.require_machine(params)
-    source = _source(typed)
-    if source.is_file() and _shown(source, params, max(ks)):
+    budget_s = values.seconds(wanted.budget, 30.0)
+    values.readable(wanted.times, "--times", "Give what `spsbench bench --json` printed.")
+    values.require_machine(vars(wanted))
+    source = _source(wanted.run)
+    if source.is_file() and _shown(source, wanted, max(ks)):
         return
     from spsbench.parts.whatif.commands.screen import replay_facts, replay_screen
     from spsbench.parts.whatif.replay.policies import curve, policies_of
     from spsbench.parts.whatif.replay.study import study
 
-    times = times_of(params, 30.0, drafters)
+    times = times_of(wanted.times, budget_s, drafters)
     policies = policies_of(named, drafters)
     if policies is not None:
         ks = tuple(range(1, max(ks) + 1))
-        if len(params["draft"] or ()) > 1:
+        if len(wanted.draft or ()) > 1:
             remedy = "Give --draft once."
             raise UsageError("policies are replayed with one draft.", flag="--policy", remedy=remedy)
     say(f"Reading {source}", quiet=quiet)
-    written = written_of(source, params, drafters)
-    sought = sought_of({**dict.fromkeys(drafters, ()), **trees}, pairs_of(written, params))
-    if params["curve"]:
+    written = written_of(source, wanted, drafters)
+    pairs = pairs_of(written, wanted.draft or (), wanted.draft_revision, wanted.threads)
+    sought = sought_of({**dict.fromkeys(drafters, ()), **trees}, pairs)
+    if wanted.curve:
         from spsbench.parts.whatif.commands.curve import curves_of, show
         from spsbench.parts.whatif.replay.study import read_texts
 
-        if params["out"]:  # before minutes are spent
-            make_folder(params["out"], "--out")
+        if wanted.out:  # before minutes are spent
+            make_folder(wanted.out, "--out")
         replayed, _ = read_texts(written, sought, max(ks), lambda text: say(text, quiet=quiet))
         title = (
             f"{written.label}, {written.sampling_name}: acceptance length from one reading of "
             f"{len(written.texts)} texts"
         )
         synthetic = written.config.pair.synthetic
-        show(title, list(curves_of(written, replayed, rules, ks)), params, synthetic=synthetic)
+        show(title, list(curves_of(written, replayed, rules, ks)), wanted.out, wanted, synthetic=synthetic)
         return
     readers = {} if policies is None else policies.readers(written.config.seed)
     under = () if policies is None else policies.timed
@@ -159,6 +189,6 @@ def replay_texts(typed: Path | None, params: Mapping[str, Any]) -> None:
     present(
         lambda: replay_facts(found, curves),
         lambda: replay_screen(found, curves, times),
-        json=params["json"],
+        json=wanted.json,
         quiet=quiet,
     )

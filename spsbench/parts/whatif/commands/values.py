@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spsbench.base import UsageError
-from spsbench.cli import sampling, seconds, specs, threads
+from spsbench.cli import sampling, specs, threads
 from spsbench.config import refuse_together
 
 if TYPE_CHECKING:
     from spsbench.base import Spec
     from spsbench.models import Pair
+    from spsbench.parts.whatif.commands.replay import ReplayOptions
     from spsbench.parts.whatif.replay.study import Sought
     from spsbench.parts.whatif.replay.texts import Written
     from spsbench.parts.whatif.replay.times import Calibration
 
 
-def written_of(source: Path, params: Mapping[str, Any], drafters: Sequence[Spec]) -> Written:
+def written_of(source: Path, wanted: ReplayOptions, drafters: Sequence[Spec]) -> Written:
     """The texts of a run, or of a file."""
     from spsbench.config import resolve
     from spsbench.models import find_pair
@@ -27,26 +28,37 @@ def written_of(source: Path, params: Mapping[str, Any], drafters: Sequence[Spec]
     from spsbench.runner import Reader
 
     if source.is_file():
-        refuse_together("replay", {**params, "texts": source})
-        names = ("pair", "target", "revision", "device", "dtype", "backend")
-        flags = {name: params[name] for name in names}
-        if params["draft"]:
-            flags |= {"draft": params["draft"][0], "draft_revision": params["draft_revision"]}
-        drawn, config = sampling(params), resolve(flags | {"drafter": ",".join(map(str, drafters))})
+        refuse_together("replay", {**vars(wanted), "texts": source})
+        flags = {
+            "pair": wanted.pair,
+            "target": wanted.target,
+            "revision": wanted.revision,
+            "device": wanted.device,
+            "dtype": wanted.dtype,
+            "backend": wanted.backend,
+        }
+        if wanted.draft:
+            flags |= {"draft": wanted.draft[0], "draft_revision": wanted.draft_revision}
+        drawn, config = sampling(vars(wanted)), resolve(flags | {"drafter": ",".join(map(str, drafters))})
         found = find_pair(config.pair)
         reader = Reader(found.tokenizer, found.vocab_size, found.context_window, drawn)
         return texts_in(source, reader, config)
-    refuse_together("replay", {**params, "recorded": source})
-    return texts_of(source, params["sampling"])
+    refuse_together("replay", {**vars(wanted), "recorded": source})
+    return texts_of(source, wanted.sampling)
 
 
-def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pair]]:
-    """The target with each draft that is named, or with the run's own; of one draft the name is empty."""
+def pairs_of(
+    written: Written, named: Sequence[str], revision: str | None, thread_count: str | None
+) -> list[tuple[str, Pair]]:
+    """The target with each draft that is named, or with the run's own; of one draft the name is empty.
+
+    ``revision`` is of the named drafts; ``thread_count`` as it was typed, else the run's own.
+    """
     from spsbench.config import ModelRef, with_draft
     from spsbench.models import Placement, find_pair, load_pair, pair_backend, resolve_device
 
-    config, named = written.config, params["draft"] or ()
-    drafts = {id: ModelRef(id=id, revision=params["draft_revision"]) for id in named}
+    config = written.config
+    drafts = {id: ModelRef(id=id, revision=revision) for id in named}
     wanted = {id: with_draft(config.pair, draft) for id, draft in drafts.items()} or {"": config.pair}
     sources = {name: find_pair(pair) for name, pair in wanted.items()}
     before = None if written.identity is None else written.identity["target"]
@@ -57,7 +69,7 @@ def pairs_of(written: Written, params: Mapping[str, Any]) -> list[tuple[str, Pai
     device = resolve_device(config.device)
     placement = None if config.device_map is None else Placement.read(config.device_map)
     dtypes = config.model_dtype, config.draft_model_dtype
-    count = threads(params["threads"] or str(config.threads))
+    count = threads(thread_count or str(config.threads))
     pairs: list[tuple[str, Pair]] = []
     for name, source in sources.items():
         asked = config.backend if placement is None else placement.backend(config.backend)
@@ -79,13 +91,13 @@ def sought_of(drafters: Mapping[Spec, Sequence[str]], pairs: Sequence[tuple[str,
     return found
 
 
-def times_of(params: Mapping[str, Any], default_s: float, drafters: Sequence[Spec]) -> float | Calibration:
+def times_of(file: Path | None, budget_s: float, drafters: Sequence[Spec]) -> float | Calibration:
     """Seconds for timing loops here, or another machine's times."""
-    if params["times"] is None:
-        return seconds(params["budget"], default_s)
+    if file is None:
+        return budget_s
     from spsbench.parts.whatif.replay.times import read_times
 
-    found = read_times(params["times"])
+    found = read_times(file)
     for drafter in drafters:
         found.require_covered(drafter)
     return found
