@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base import SamplingParams, UsageError
-from spsbench.cli import options, present, say, say_if_busy, takes, values
+from spsbench.cli import Common, asks, options, present, say, say_if_busy, values
 
 if TYPE_CHECKING:
     import torch
@@ -23,9 +23,30 @@ if TYPE_CHECKING:
 ACCEPTANCE = "Synthetic acceptance"
 
 
-@takes(
-    "pair target draft target_config draft_config k context batch alpha acceptance_from seconds seed "
-    "device dtype threads backend",
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(Common):
+    """The options of ``bench``."""
+
+    pair: str | None
+    target: str | None
+    draft: str | None
+    target_config: str | None
+    draft_config: str | None
+    k: str | None
+    context: str | None
+    batch: str | None
+    alpha: str | None
+    acceptance_from: Path | None
+    seconds: str | None
+    seed: str | None
+    device: str | None
+    dtype: str | None
+    threads: str | None
+    backend: str | None
+
+
+@asks(
+    BenchOptions,
     {
         options.WHAT: {
             "--target-config CONFIG": (
@@ -45,12 +66,12 @@ ACCEPTANCE = "Synthetic acceptance"
         options.MACHINE: {"--dtype NAME": "auto, float32, bfloat16 or float16. Default: auto."},
     },
 )
-def bench(**params: Any) -> None:
+def bench(wanted: BenchOptions) -> None:
     """Time forwards on this machine and predict the speedup by alpha and K; no task is run.
 
     Example: spsbench bench --pair mini --k 1..8 --seconds 10
     """
-    bench_pair(params)
+    bench_pair(wanted)
 
 
 _LENGTH = re.compile(r"(?P<number>\d+)(?P<k>[kK]?)", re.ASCII)
@@ -82,22 +103,26 @@ def sizes(text: str | None) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def bench_pair(params: Mapping[str, Any]) -> None:
+def bench_pair(wanted: BenchOptions) -> None:
     """Measure a pair, real or of random weights, and print what it can gain."""
-    random_weights = params["target_config"] is not None or params["draft_config"] is not None
-    quiet: bool = params["quiet"]
-    asked = _asked(params, random_weights=random_weights)
-    threads = values.threads(params["threads"])
+    random_weights = _are_weights_random(wanted)
+    quiet = wanted.quiet
+    asked = _asked(wanted)
+    configurations = _configurations(wanted)
+    threads = values.threads(wanted.threads)
     from spsbench.base import describe_environment
     from spsbench.models import Gpu, quiet_libraries, resolve_device, suitable_threads
     from spsbench.parts.whatif.commands.screen import bench_screen
 
-    asked = replace(asked, acceptance=_acceptance(params))
-    device = resolve_device(params["device"] or "auto")
+    asked = replace(asked, acceptance=_acceptance(wanted.alpha, wanted.acceptance_from))
+    device = resolve_device(wanted.device or "auto")
     say_if_busy(quiet=quiet)
     say("Checking the models", quiet=quiet)
     quiet_libraries()
-    models = (_random if random_weights else _named)(params, asked, device)
+    if configurations is None:
+        models = _named(wanted, asked, device)
+    else:
+        models = _random(configurations, wanted, asked, device)
     _require_room(models, asked, device)
     if models.fallback is not None:
         say(f"The forwards run over torch: {models.fallback}", quiet=quiet)
@@ -126,25 +151,25 @@ def bench_pair(params: Mapping[str, Any]) -> None:
     } | {"device": str(device), **study(target, draft, asked), "environment": describe_environment()}
     if (gpu := Gpu.of(device)) is not None:
         facts |= {"gpu": gpu.facts | {"now": gpu.state()}}
-    present(lambda: facts, lambda: bench_screen(facts), json=params["json"], quiet=quiet)
+    present(lambda: facts, lambda: bench_screen(facts), json=wanted.json, quiet=quiet)
 
 
-def _asked(params: Mapping[str, Any], *, random_weights: bool) -> BenchConfig:
+def _asked(wanted: BenchOptions) -> BenchConfig:
     """What was typed, without the acceptance; whatever can be refused before torch is imported is."""
     from spsbench.parts.whatif.bench import BenchConfig
     from spsbench.store import read_run
 
     # Random weights give almost even rows, whose nucleus is most of the vocabulary: no model's work.
-    sampling = SamplingParams(temperature=0.1 if random_weights else 1.0, top_p=0.95)
-    ks = values.lookaheads(params["k"] or "1..8")
-    budget_s = values.number(params["seconds"], "--seconds", 0.01, 20.0)
-    seed = values.seed(params["seed"])
-    values.float_dtype(params["dtype"], "--dtype")
-    contexts = lengths(params["context"], 256)
-    batches = sizes(params["batch"])
+    sampling = SamplingParams(temperature=0.1 if _are_weights_random(wanted) else 1.0, top_p=0.95)
+    ks = values.lookaheads(wanted.k or "1..8")
+    budget_s = values.number(wanted.seconds, "--seconds", 0.01, 20.0)
+    seed = values.seed(wanted.seed)
+    values.float_dtype(wanted.dtype, "--dtype")
+    contexts = lengths(wanted.context, 256)
+    batches = sizes(wanted.batch)
     if batches and len(contexts) > 1:
         raise UsageError("batches are measured at one context.", flag="--context", remedy="Give one number.")
-    alpha, run = params["alpha"], params["acceptance_from"]
+    alpha, run = wanted.alpha, wanted.acceptance_from
     if alpha is not None or run is not None:
         if len(contexts) > 1:
             raise UsageError(
@@ -155,23 +180,19 @@ def _asked(params: Mapping[str, Any], *, random_weights: bool) -> BenchConfig:
         values.between(alpha, "--alpha", 0, 1, 0.8)
         if run is not None:
             read_run(run, "--acceptance-from")
-    values.require_machine(params)
-    if not random_weights:
-        _pair(params)
-    for name in ("target_config", "draft_config"):
-        if random_weights and params[name] is None:
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError("it is missing.", flag=flag, remedy="Give both configurations.")
+    values.require_machine(vars(wanted))
+    if _configurations(wanted) is None:
+        _pair(wanted)
     return BenchConfig(ks, contexts, budget_s, sampling, None, seed, batches)
 
 
-def _acceptance(params: Mapping[str, Any]) -> SyntheticAcceptance | None:
+def _acceptance(alpha: str | None, run: Path | None) -> SyntheticAcceptance | None:
+    """Of ``--alpha`` or ``--acceptance-from``."""
     from spsbench.parts.whatif.bench.forced import SyntheticAcceptance, acceptance_of
     from spsbench.store import RunStore
 
-    run: Path | None = params["acceptance_from"]
-    if params["alpha"] is not None:
-        return SyntheticAcceptance([float(params["alpha"])])
+    if alpha is not None:
+        return SyntheticAcceptance([float(alpha)])
     if run is None:
         return None
     with RunStore.open(run) as store:
@@ -199,17 +220,17 @@ class _Models:
     load: Callable[[str, int | None, CausalLM | None], CausalLM]
 
 
-def _named(params: Mapping[str, Any], asked: BenchConfig, device: torch.device) -> _Models:
+def _named(wanted: BenchOptions, asked: BenchConfig, device: torch.device) -> _Models:
     """The named pair, or target and draft by themselves."""
     from spsbench.config import chosen_backend
     from spsbench.models import fetch_weights, find_pair, load, pair_backend, require_memory, weight_bytes
 
-    config = _pair(params)
+    config = _pair(wanted)
     source = find_pair(config)
-    dtype = values.float_dtype(params["dtype"], "--dtype")
+    dtype = values.float_dtype(wanted.dtype, "--dtype")
     dtype = config.dtype if dtype == "auto" else dtype
     _require_window(source.context_window, asked, apart=source.target.is_encoder_decoder)
-    backend, fallback = pair_backend(chosen_backend(params["backend"]), source, (dtype, dtype), device)
+    backend, fallback = pair_backend(chosen_backend(wanted.backend), source, (dtype, dtype), device)
     require_memory(source.target, source.draft, (dtype, dtype), device, backend)
     fetch_weights({"--target": source.target, "--draft": source.draft})
     models = {"target": source.target, "draft": source.draft}
@@ -224,22 +245,39 @@ def _named(params: Mapping[str, Any], asked: BenchConfig, device: torch.device) 
     return _Models(names, configs, sizes, dtype, backend, fallback, loaded)
 
 
-def _pair(params: Mapping[str, Any]) -> PairConfig:
+def _pair(wanted: BenchOptions) -> PairConfig:
     from spsbench.config import ModelRef, PairConfig, load_pair, pair_name
 
-    if (params["target"] is None) != (params["draft"] is None):
-        missing = "--draft" if params["draft"] is None else "--target"
+    if wanted.target is None and wanted.draft is None:
+        return load_pair(wanted.pair or "mini")
+    if wanted.target is None or wanted.draft is None:
+        missing = "--draft" if wanted.draft is None else "--target"
         raise UsageError("it is missing.", flag=missing, remedy="Give --target and --draft, or --pair.")
-    if params["target"] is None:
-        return load_pair(params["pair"] or "mini")
-    if params["pair"] is not None:
+    if wanted.pair is not None:
         remedy = "Leave --pair out, or the two."
         raise UsageError("--target and --draft are given too.", flag="--pair", remedy=remedy)
-    target, draft = ModelRef(id=params["target"]), ModelRef(id=params["draft"])
+    target, draft = ModelRef(id=wanted.target), ModelRef(id=wanted.draft)
     return PairConfig(name=pair_name(target, draft), target=target, draft=draft)
 
 
-def _random(params: Mapping[str, Any], asked: BenchConfig, device: torch.device) -> _Models:
+def _are_weights_random(wanted: BenchOptions) -> bool:
+    return wanted.target_config is not None or wanted.draft_config is not None
+
+
+def _configurations(wanted: BenchOptions) -> tuple[str, str] | None:
+    """Those in place of models, of target and draft; None where models are measured."""
+    target, draft = wanted.target_config, wanted.draft_config
+    if target is None and draft is None:
+        return None
+    if target is None or draft is None:
+        flag = "--target-config" if target is None else "--draft-config"
+        raise UsageError("it is missing.", flag=flag, remedy="Give both configurations.")
+    return target, draft
+
+
+def _random(
+    names: tuple[str, str], wanted: BenchOptions, asked: BenchConfig, device: torch.device
+) -> _Models:
     """Models of random weights from two configurations."""
     from spsbench.config import chosen_backend
     from spsbench.models import (
@@ -253,8 +291,8 @@ def _random(params: Mapping[str, Any], asked: BenchConfig, device: torch.device)
         weights_bytes,
     )
 
-    dtype = values.float_dtype(params["dtype"], "--dtype")
-    names, flags = (params["target_config"], params["draft_config"]), ("--target-config", "--draft-config")
+    dtype = values.float_dtype(wanted.dtype, "--dtype")
+    flags = ("--target-config", "--draft-config")
     configs = [read_config(name, flag) for name, flag in zip(names, flags, strict=True)]
     two_sided = {bool(config.is_encoder_decoder) for config in configs}
     if len(two_sided) > 1:
@@ -264,7 +302,7 @@ def _random(params: Mapping[str, Any], asked: BenchConfig, device: torch.device)
     require_weights_fit(dict(zip(flags, configs, strict=True)), dtype, device)
     shared = min(text_config(config).vocab_size for config in configs)
     reasons = [(name, config_not_covered(c, dtype, device)) for name, c in zip(names, configs, strict=True)]
-    backend, fallback = choose_backend(chosen_backend(params["backend"]), reasons, device)
+    backend, fallback = choose_backend(chosen_backend(wanted.backend), reasons, device)
     roles = ("target", "draft")
 
     def loaded(role: str, threads: int | None, beside: CausalLM | None) -> CausalLM:
