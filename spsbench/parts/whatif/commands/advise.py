@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spsbench.base import (
     BLOCK,
@@ -20,7 +20,7 @@ from spsbench.base import (
     results_dir,
     unknown,
 )
-from spsbench.cli import continued_by, options, out, present, say, say_if_busy, takes, typed, values
+from spsbench.cli import Common, asks, continued_by, options, out, present, say, say_if_busy, typed, values
 from spsbench.cli import written as command_of
 from spsbench.config import refuse_together
 from spsbench.parts.whatif.commands.values import sought_of
@@ -52,10 +52,52 @@ _ENDING_S = 15.0
 """What the live run takes besides its sequences, and the half of a prompt that it ends late."""
 
 
-@takes(
-    "task pair target draft data limit k drafter tree sampling budget objective memory format times out "
-    "prompts no_check revision draft_revision turns temperature top_p top_k max_new_tokens seed device dtype "
-    "quantise threads backend hardware target_config draft_config curve alpha batch context",
+@dataclass(frozen=True, kw_only=True)
+class AdviseOptions(Common):
+    """The options of ``advise``; those from ``hardware`` on are of hardware that is not here."""
+
+    task: str | None
+    pair: str | None
+    target: str | None
+    draft: list[str] | None
+    data: str | None
+    limit: str | None
+    k: str | None
+    drafter: str | None
+    tree: str | None
+    sampling: str | None
+    budget: str | None
+    objective: str | None
+    memory: str | None
+    format: str | None
+    times: Path | None
+    out: Path | None
+    prompts: str | None
+    no_check: bool
+    revision: str | None
+    draft_revision: str | None
+    turns: str | None
+    temperature: str | None
+    top_p: str | None
+    top_k: str | None
+    max_new_tokens: str | None
+    seed: str | None
+    device: str | None
+    dtype: str | None
+    quantise: str | None
+    threads: str | None
+    backend: str | None
+    hardware: str | None
+    target_config: Path | None
+    draft_config: Path | None
+    curve: Path | None
+    alpha: str | None
+    batch: str | None
+    context: str | None
+
+
+@asks(
+    AdviseOptions,
     {
         options.FIRST: {
             "--draft MODEL...": "Draft model; may be repeated, to choose among several.",
@@ -93,37 +135,37 @@ _ENDING_S = 15.0
         },
     },
 )
-def advise(**params: Any) -> None:
+def advise(wanted: AdviseOptions) -> None:
     """Choose a drafter and K for your prompts, predicted from ArS texts and checked by a run.
 
     Example: spsbench advise prompts.jsonl --target package:smollm2
     """
-    if params["hardware"] is None:
-        advise_on(params)
+    if wanted.hardware is None:
+        advise_on(wanted)
     else:
         from spsbench.parts.whatif.commands.hardware import show
 
-        show(params)
+        show(wanted.hardware, wanted)
 
 
-def advise_on(params: Mapping[str, Any]) -> None:
+def advise_on(wanted: AdviseOptions) -> None:
     """Write ArS texts, replay every drafter over them, choose, and run what was chosen."""
     from spsbench.cli import require_possible
 
-    quiet, began_s = params["quiet"], time.monotonic()
-    ks = values.lookaheads(params["k"] or "1..8")
-    named = None if params["drafter"] is None else values.drafters(params["drafter"])
-    shapes, of_trees = shapes_of(params["tree"]), (ONE_HOT,)
+    quiet, began_s = wanted.quiet, time.monotonic()
+    ks = values.lookaheads(wanted.k or "1..8")
+    named = None if wanted.drafter is None else values.drafters(wanted.drafter)
+    shapes, of_trees = shapes_of(wanted.tree), (ONE_HOT,)
     if named is not None:
         trees_of(named, shapes, of_trees)
-    budget_s = values.seconds(params["budget"], 180.0)
-    objective, memory = params["objective"] or MEAN, values.memory_bytes(params["memory"])
+    budget_s = values.seconds(wanted.budget, 180.0)
+    objective, memory = wanted.objective or MEAN, values.memory_bytes(wanted.memory)
     if objective not in OBJECTIVES:
         raise unknown(objective, OBJECTIVES, "--objective")
     if budget_s == 0:
         raise UsageError("it must be above 0, got 0.", flag="--budget", remedy="Give a time, e.g. 3min.")
-    engine = _engine(params, ks)
-    config = _config(params).model_copy(update={"budget_s": _TEXTS * budget_s})
+    engine = _engine(wanted, ks)
+    config = _config(wanted).model_copy(update={"budget_s": _TEXTS * budget_s})
     require_possible(config)
     if config.limit is not None:
         _require_prompts(config.limit)
@@ -145,11 +187,11 @@ def advise_on(params: Mapping[str, Any]) -> None:
     _require_prompts(len(ready.prompts))
     chains = _drafters(named, ready)
     drafters = {spec: _rules(spec) for spec in chains} | trees_of(chains, shapes, of_trees)
-    directory: Path = params["out"] or fresh_directory(results_dir(), "advise", ready.config.pair.name)
+    directory = wanted.out or fresh_directory(results_dir(), "advise", ready.config.pair.name)
     require_continuable(ready, directory)
-    continued_by(lambda: typed(*(() if params["out"] else ("--out", str(directory)))))
+    continued_by(lambda: typed(*(() if wanted.out else ("--out", str(directory)))))
     with watching(quiet=quiet, moving=True) as progress:
-        pairs = _pairs(ready, params["draft"] or (), progress)
+        pairs = _pairs(ready, wanted.draft or (), progress)
         readings = Readings(sought_of(drafters, list(pairs.items())), ready, ks, progress)
         written = _written(ready, directory, next(iter(pairs.values())), readings)
         readings.time(written.texts, _TIMES * budget_s, config.seed)
@@ -160,10 +202,10 @@ def advise_on(params: Mapping[str, Any]) -> None:
     left_s = max(budget_s - spent_s, _LIVE * budget_s)
     checks = (
         []
-        if params["no_check"]
+        if wanted.no_check
         else _check(ready, advice, pairs, directory, left_s, readings.text_s, quiet=quiet)
     )
-    options = None if engine is None else _options(engine, study, advice, checks, params)
+    options = None if engine is None else _options(engine, study, advice, checks, wanted.times)
     present(
         lambda: advice_facts(directory, advice, checks) | ({} if options is None else {engine: options}),
         lambda: advice_screen(
@@ -171,12 +213,12 @@ def advise_on(params: Mapping[str, Any]) -> None:
             written.sampling_name,
             advice,
             checks,
-            _command(params, ready.device, advice, checks),
+            _command(wanted, ready.device, advice, checks),
         ),
-        json=params["json"],
+        json=wanted.json,
         quiet=quiet or options is not None,
     )
-    if options is not None and not params["json"] and not quiet:
+    if options is not None and not wanted.json and not quiet:
         out().print(options, soft_wrap=True, markup=False)
 
 
@@ -184,11 +226,11 @@ _CARRIED = (
     *("pair", "target", "revision", "draft_revision", "data", "prompts", "turns", "sampling", "temperature"),
     *("top_p", "top_k", "max_new_tokens", "seed", "device", "dtype", "quantise", "threads", "backend"),
 )
-"""Options that a run of what is advised takes as they were typed."""
+"""Options that the run of texts, and a run of what is advised, take as they were typed."""
 
 
 def _command(
-    params: Mapping[str, Any], device: torch.device, advice: Advice, checks: Sequence[Check]
+    wanted: AdviseOptions, device: torch.device, advice: Advice, checks: Sequence[Check]
 ) -> str | None:
     """What to type to measure what is advised, by the engine of the forecast; None where nothing pays."""
     from spsbench.parts.whatif.replay.advice import advised
@@ -197,41 +239,38 @@ def _command(
     if found is None:
         return None
     cell = found.cell
-    draft = cell.draft or next(iter(params["draft"] or ()), None)
-    typed_options = {name: params[name] for name in _CARRIED} | {
+    draft = cell.draft or next(iter(wanted.draft or ()), None)
+    typed_options = {name: getattr(wanted, name) for name in _CARRIED} | {
         "draft": draft,
         "drafter": None if str(cell.drafter) == MODEL else str(cell.drafter),
         "rule": None if cell.rule == MODIFIED_REJECTION else cell.rule,
         "k": cell.k,
         "engine": EAGER if device.type == "cuda" else None,  # whose usual engine is another
     }
-    arguments = ["run", *([str(params["task"])] if params["task"] else [])]
+    arguments = ["run", *([wanted.task] if wanted.task else [])]
     for name, value in typed_options.items():
-        if value is not None and value is not False:  # 0 is a value
-            flag = f"--{name.replace('_', '-')}"
-            arguments += [flag] if value is True else [flag, str(value)]
+        if value is not None:
+            arguments += [f"--{name.replace('_', '-')}", str(value)]
     return command_of(*arguments)
 
 
-def _engine(params: Mapping[str, Any], ks: Sequence[int]) -> str | None:
+def _engine(wanted: AdviseOptions, ks: Sequence[int]) -> str | None:
     """Of ``--format``, once it and ``--times`` are known to be possible."""
-    engine: str | None = params["format"]
+    engine = wanted.format
     if engine is not None and engine not in FORMATS:
         raise unknown(engine, FORMATS, "--format")
-    refuse_together("advise", params)
-    if params["times"] is not None and engine != "vllm":
+    refuse_together("advise", vars(wanted))
+    if wanted.times is not None and engine != "vllm":
         raise UsageError(f"{engine} has one K for all batch sizes.", flag="--times", remedy="Leave it out.")
-    values.readable(params["times"], "--times", "Give what `spsbench bench --batch LIST --json` printed.")
-    if params["times"] is not None:  # before minutes are spent
+    values.readable(wanted.times, "--times", "Give what `spsbench bench --batch LIST --json` printed.")
+    if wanted.times is not None:  # before minutes are spent
         from spsbench.parts.whatif.replay.recipes import schedule
 
-        schedule(params["times"], dict.fromkeys(ks, 1.0), drafts=False)
+        schedule(wanted.times, dict.fromkeys(ks, 1.0), drafts=False)
     return engine
 
 
-def _options(
-    engine: str, study: Study, advice: Advice, checks: Sequence[Check], params: Mapping[str, Any]
-) -> str:
+def _options(engine: str, study: Study, advice: Advice, checks: Sequence[Check], times: Path | None) -> str:
     """What an engine takes of the advice, below comments that say what it is worth."""
     from spsbench.parts.whatif.replay.advice import advised
     from spsbench.parts.whatif.replay.recipes import can_run, recipe, schedule
@@ -250,11 +289,11 @@ def _options(
         if candidate is not first:
             lines.append(f"# {first.name} is faster here, and {engine} does not have it.")
         config, by_batch = study.written.config, list[tuple[int, int, int]]()
-        if params["times"] is not None:
+        if times is not None:
             cells = [each.cell for each in study.found if each.name == found.name]
             tokens = {each.k: each.tokens_per_loop.estimate for each in cells if each.rule == found.cell.rule}
-            by_batch = [*schedule(params["times"], tokens, drafts=found.cell.drafter.name == "model")]
-            lines.append(f"# K by batch size: forwards of {params['times']}, tokens per loop of these texts.")
+            by_batch = [*schedule(times, tokens, drafts=found.cell.drafter.name == "model")]
+            lines.append(f"# K by batch size: forwards of {times}, tokens per loop of these texts.")
         elif engine == "vllm":
             lines.append(
                 "# One sequence at a time. For K by batch size: --times, from spsbench bench --batch."
@@ -311,17 +350,14 @@ def _pairs(ready: Plan, drafts: Sequence[str], progress: Progress) -> dict[str, 
     return found
 
 
-def _config(params: Mapping[str, Any]) -> RunConfig:
+def _config(wanted: AdviseOptions) -> RunConfig:
     """ArS alone on the prompts."""
     from spsbench.cli import read_settings
     from spsbench.engines import refuse_beams
 
-    given = dict(params) | {"limit": params["limit"] or str(_PROMPTS), "arms": "ars"}
-    given |= {"no_score": True, "no_proof": True, "remeasure": "0"}
-    given["draft"] = params["draft"][0] if params["draft"] else None
-    own = "k drafter tree budget objective memory format times no_check"
-    for name in f"{own} hardware target_config draft_config curve alpha batch context".split():
-        del given[name]
+    given = {name: getattr(wanted, name) for name in ("task", *_CARRIED, "quiet")}
+    given |= {"limit": wanted.limit or str(_PROMPTS), "draft": wanted.draft[0] if wanted.draft else None}
+    given |= {"arms": "ars", "no_score": True, "no_proof": True, "remeasure": "0"}
     config = read_settings(given)
     refuse_beams(config, "advise")
     return config

@@ -17,72 +17,79 @@ from spsbench.config import is_given
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from spsbench.parts.whatif.commands.advise import AdviseOptions
+    from spsbench.parts.whatif.hardware.decoder import Decoder
     from spsbench.parts.whatif.hardware.roofline import Accelerator, Models
 
 _TAKEN = "hardware target_config draft_config curve alpha batch context k drafter format dtype json quiet"
 _ACCEPTANCE = "Give --curve FILE, which `spsbench replay --curve --out DIR` writes, or --alpha A."
 
 
-def show(params: Mapping[str, Any]) -> None:
+def show(hardware: str, wanted: AdviseOptions) -> None:
     """Print the prediction; no model is loaded."""
-    from spsbench.models import configuration
     from spsbench.parts.whatif.commands.bench import lengths, sizes
-    from spsbench.parts.whatif.hardware.decoder import Decoder, read_decoder
     from spsbench.parts.whatif.hardware.roofline import accelerators
 
+    every = vars(wanted)
     if other := next(
-        (name for name in params if name not in _TAKEN.split() and is_given(params[name])), None
+        (name for name, value in every.items() if name not in _TAKEN.split() and is_given(value)), None
     ):
-        why = f"{params[other]}: nothing is run or read for hardware that is not here."
+        why = f"{every[other]}: nothing is run or read for hardware that is not here."
         raise UsageError(why, flag=f"--{other.replace('_', '-')}", remedy="Leave it out.")
-    if params["format"] not in (None, "vllm"):
+    if wanted.format not in (None, "vllm"):
         raise UsageError("only vllm takes K by batch size.", flag="--format", remedy="Give vllm.")
-    if params["dtype"] not in (None, "auto", "bfloat16", "float16"):
-        raise UsageError(f"{params['dtype']} is not modelled.", flag="--dtype", remedy="Give bfloat16.")
-    asked, contexts = sizes(params["batch"]) or (1, 8, 64), lengths(params["context"], 1024)
-    if params["hardware"] not in accelerators():
-        raise unknown(params["hardware"], accelerators(), "--hardware")
-    machine, models = accelerators()[params["hardware"]], list[Decoder]()
-    for flag, name in (("--target-config", "target_config"), ("--draft-config", "draft_config")):
-        if params[name] is None:
-            raise UsageError(
-                "it is missing.", flag=flag, remedy="Give a config.json, its folder or a hub id."
-            )
-        path: Path = params[name]
-        if not path.exists() and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.json)", str(path)):
-            path = configuration(str(path), flag)
-        models.append(read_decoder(path, flag))
-    tokens = _tokens(params)
-    tables = [_table(machine, (models[0], models[1]), tokens, asked, context) for context in contexts]
+    if wanted.dtype not in (None, "auto", "bfloat16", "float16"):
+        raise UsageError(f"{wanted.dtype} is not modelled.", flag="--dtype", remedy="Give bfloat16.")
+    asked, contexts = sizes(wanted.batch) or (1, 8, 64), lengths(wanted.context, 1024)
+    if hardware not in accelerators():
+        raise unknown(hardware, accelerators(), "--hardware")
+    machine = accelerators()[hardware]
+    _, target = _decoder(wanted.target_config, "--target-config")
+    named, draft = _decoder(wanted.draft_config, "--draft-config")
+    tokens = _tokens(wanted)
+    tables = [_table(machine, (target, draft), tokens, asked, context) for context in contexts]
     facts = {
         "predicted": True,
         "hardware": machine.model_dump(),
-        "parameters": {"target": models[0].parameters, "draft": models[1].parameters},
+        "parameters": {"target": target.parameters, "draft": draft.parameters},
         "tokens_per_loop": {str(k): asdict(each) for k, each in tokens.items()},
         "tables": tables,
     }
-    if params["format"]:
-        facts["vllm"] = _vllm(machine, tables[0], params["draft_config"])
-        if not params["json"]:
-            out(quiet=params["quiet"]).print(facts["vllm"], soft_wrap=True, markup=False)
+    if wanted.format:
+        facts["vllm"] = _vllm(machine, tables[0], named)
+        if not wanted.json:
+            out(quiet=wanted.quiet).print(facts["vllm"], soft_wrap=True, markup=False)
             return
-    present(lambda: facts, lambda: _screen(machine, tables), json=params["json"], quiet=params["quiet"])
+    present(lambda: facts, lambda: _screen(machine, tables), json=wanted.json, quiet=wanted.quiet)
 
 
-def _tokens(params: Mapping[str, Any]) -> dict[int, Interval]:
+def _decoder(named: Path | None, flag: str) -> tuple[Path, Decoder]:
+    """A configuration as it was named, and what it says: a file, its folder or a hub id."""
+    from spsbench.models import configuration
+    from spsbench.parts.whatif.hardware.decoder import read_decoder
+
+    if named is None:
+        raise UsageError("it is missing.", flag=flag, remedy="Give a config.json, its folder or a hub id.")
+    path = named
+    if not path.exists() and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.json)", str(path)):
+        path = configuration(str(path), flag)
+    return named, read_decoder(path, flag)
+
+
+def _tokens(wanted: AdviseOptions) -> dict[int, Interval]:
     """Tokens per loop by K, of a curve or of one alpha at every place."""
-    ks = values.lookaheads(params["k"] or "1..8")
-    if params["alpha"] is not None:
-        if params["curve"] is not None:
+    ks = values.lookaheads(wanted.k or "1..8")
+    if wanted.alpha is not None:
+        if wanted.curve is not None:
             raise UsageError("--curve is given too.", flag="--alpha", remedy="Leave one of the two out.")
-        alpha = values.between(params["alpha"], "--alpha", 0, 1, 0.8)
+        alpha = values.between(wanted.alpha, "--alpha", 0, 1, 0.8)
         return {k: Interval(sum(alpha**place for place in range(k + 1)), None, None) for k in ks}
-    if params["curve"] is None:
+    if wanted.curve is None:
         raise UsageError("no prompts are read, so acceptance is unknown.", flag="--curve", remedy=_ACCEPTANCE)
-    own = _curve(params["curve"], params["drafter"])
+    own = _curve(wanted.curve, wanted.drafter)
     missing = [str(k) for k in ks if k not in own]
-    if len(missing) == len(ks) or (missing and params["k"]):
-        raise UsageError(f"{params['curve']} has no K = {', '.join(missing)}.", flag="--k")
+    if len(missing) == len(ks) or (missing and wanted.k):
+        raise UsageError(f"{wanted.curve} has no K = {', '.join(missing)}.", flag="--k")
     return {k: own[k] for k in ks if k in own}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -258,15 +259,10 @@ def test_the_command_keeps_a_zero_that_was_typed() -> None:
     """0 is a value of --top-k and --seed, and not a flag that was left out."""
     cell = SimpleNamespace(draft="", drafter=Spec("lookup"), rule="block", k=3)
     best = SimpleNamespace(found=SimpleNamespace(cell=cell))
-    params = dict.fromkeys(advise._CARRIED) | {
-        "task": "xsum",
-        "draft": None,
-        "top_k": 0,
-        "seed": 0,
-        "turns": False,
-    }
+    nothing: dict[str, Any] = {field.name: None for field in fields(advise.AdviseOptions)}
+    wanted = advise.AdviseOptions(**nothing | {"task": "xsum", "top_k": "0", "seed": "0"})
     advice = cast("Advice", SimpleNamespace(best=best))
-    words = str(advise._command(params, torch.device("cpu"), advice, [])).split()
+    words = str(advise._command(wanted, torch.device("cpu"), advice, [])).split()
     assert words[-10:] == [
         "--top-k",
         "0",
@@ -281,5 +277,5 @@ def test_the_command_keeps_a_zero_that_was_typed() -> None:
     ]
     assert "--turns" not in words
     assert "--engine" not in words
-    on_gpu = str(advise._command(params, torch.device("cuda"), advice, [])).split()
+    on_gpu = str(advise._command(wanted, torch.device("cuda"), advice, [])).split()
     assert on_gpu == [*words, "--engine", "eager"], "what was timed: the usual engine there is another"
