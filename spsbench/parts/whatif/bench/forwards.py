@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,8 @@ import torch
 from spsbench.base import watch
 from spsbench.decode import device_now
 from spsbench.models import CausalLM, text_config
-from spsbench.stats import WhatIf, alpha_needed, independent
-from spsbench.store import least_disturbed
+from spsbench.stats import WhatIf, alpha_needed, independent, percent
+from spsbench.store import CLEAN, least_disturbed
 
 Floats = npt.NDArray[np.float64]
 
@@ -25,10 +25,14 @@ _RESAMPLES, _SEED = 1_000, 20_230_202
 
 @dataclass(frozen=True, slots=True)
 class Forwards:
-    """Times of one model; ``seconds``: [rounds, len(rows)]; a round has one forward of each."""
+    """Times of one model; ``seconds``: [rounds, len(rows)]; a round has one forward of each.
+
+    ``lost_share``: what others took of the time of these rounds, on average; 0 if unknown.
+    """
 
     rows: tuple[int, ...]
     seconds: Floats
+    lost_share: float = 0.0
 
     def median_s(self, rows: int) -> float:
         """Median time of a forward of so many rows."""
@@ -99,8 +103,9 @@ def time_in_turns(
     for own in probes:
         own.model.rollback(0)
     kept = 1 + np.array(least_disturbed(lost[1:]), dtype=np.int64)  # the first of a shape is slow
+    share = float(np.mean(np.array(lost)[kept]))
     return [
-        {context: Forwards(own.counts, np.array(rounds[probe, context])[kept]) for context in contexts}
+        {context: Forwards(own.counts, np.array(rounds[probe, context])[kept], share) for context in contexts}
         for probe, own in enumerate(probes)
     ]
 
@@ -196,3 +201,33 @@ def verdict(found: dict[str, Any]) -> str:
     best = usual["best_k"]
     at = f"at alpha 0.8 the best K is {best}: {usual['speedups'][best]:.2f}x" if best else "not at alpha 0.8"
     return f"Speculation can pay here from alpha {needed[k]:.2f} on (K={k}); {at}, by the forwards alone."
+
+
+_FASTER = 0.95
+"""Times are doubted where the whole interval of t(n)/t(1) is lower: kernels for one row may be slower."""
+
+
+def untrusted(times: Mapping[str, Forwards]) -> str | None:
+    """One sentence on why no prediction from these times, by role, is to be trusted; None where nothing is.
+
+    Either others took more of the rounds than ``CLEAN``, or a forward took clearly less time than one of
+    fewer rows, all of whose work it does.
+    """
+    lost = max(own.lost_share for own in times.values())
+    reasons = [f"others took {percent(lost)} of the time of these forwards"] if lost > CLEAN else []
+    faster = [
+        (*own.ratio(rows), rows, role)
+        for role, own in times.items()
+        for rows in own.rows
+        if own.ratio(rows)[2] < _FASTER
+    ]
+    if faster:
+        ratio, low, high, rows, role = min(faster)
+        reasons.append(
+            f"t({rows})/t(1) of the {role} is {ratio:.2f} [{low:.2f}, {high:.2f}], and {rows} rows are more "
+            "work than one"
+        )
+    if not reasons:
+        return None
+    told = "What is predicted from them may be far off: repeat when less else runs."
+    return f"UNTRUSTED: {'; '.join(reasons)}. {told}"

@@ -27,6 +27,7 @@ from spsbench.parts.whatif.bench.forwards import (
     payoff,
     time_forwards,
     time_in_turns,
+    untrusted,
     verdict,
 )
 from spsbench.stats import BANDWIDTH_BOUND, regime
@@ -99,6 +100,7 @@ def _place(
         "rounds": {role: {"rows": own.rows, "seconds": own.seconds.tolist()} for role, own in times.items()},
         "payoff": found,
         "verdict": verdict(found),
+        "untrusted": untrusted(times),
     }
 
 

@@ -378,7 +378,8 @@ def _at_one_context(facts: Facts) -> list[RenderableType]:
     parts = [*forwards, _read_at(facts) + regime, ""]
     parts += _titled({"Predicted speedup, forwards alone, independent tests": _grid(facts["payoff"])})
     forced = [] if facts["forced"] is None else _forced(facts["forced"])
-    return [*parts, facts["verdict"], *forced]
+    doubts = [] if facts["untrusted"] is None else [facts["untrusted"], ""]
+    return [*parts, *doubts, facts["verdict"], *forced]
 
 
 def _grid(found: Facts) -> Table:
@@ -424,7 +425,12 @@ def _by_context(facts: Facts) -> list[RenderableType]:
         "over that. Intervals are of 95%, over rounds; every round has both models at all contexts in "
         "shuffled order, so that a drift of the machine hits all alike."
     )
-    return [*_titled(tables), memory, "", facts["sentence"]]
+    doubts = [
+        f"After {short(found['context'])}: {found['untrusted']}"
+        for found in facts["contexts"]
+        if found["untrusted"] is not None
+    ]
+    return [*_titled(tables), memory, "", *([*doubts, ""] if doubts else []), facts["sentence"]]
 
 
 def forwards_table(facts: Facts) -> Table:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from spsbench.law.theory import expected_tokens
-from spsbench.parts.whatif.bench.forwards import Forwards, bench_loop_cost, payoff, verdict
+from spsbench.parts.whatif.bench.forwards import Forwards, bench_loop_cost, payoff, untrusted, verdict
 
 
 def times(*ms: float) -> Forwards:
@@ -39,3 +41,21 @@ def test_the_ratio_has_an_interval_over_rounds() -> None:
     assert low < ratio < high
     assert low < 1.3 < high
     assert times(3, 6).ratio(2) == (2.0, 2.0, 2.0)
+
+
+def test_times_that_others_disturbed_are_not_trusted() -> None:
+    clean, shared = (replace(times(10, 11, 12), lost_share=share) for share in (0.02, 0.31))
+    assert untrusted({"target": clean, "draft": times(1, 1)}) is None
+    told = str(untrusted({"target": shared, "draft": times(1, 1)}))
+    assert told.startswith("UNTRUSTED: others took 31% of the time of these forwards. ")
+
+
+def test_a_forward_of_more_rows_that_is_clearly_faster_is_impossible() -> None:
+    """t(3)/t(1) of 0.44 predicted 6.10x, where 1.37x was measured."""
+    told = str(untrusted({"target": times(10, 8, 4.4, 10), "draft": times(1, 1)}))
+    assert "UNTRUSTED: t(3)/t(1) of the target is 0.44 [0.44, 0.44], and 3 rows are more work" in told
+    assert untrusted({"target": times(10, 9.6, 11), "draft": times(1, 0.96)}) is None, "kernels differ"
+    noise = np.random.default_rng(0).lognormal(0, 0.8, (10, 1))
+    noisy = Forwards((1, 2), np.hstack([np.ones((10, 1)), 0.9 * noise]))
+    assert noisy.ratio(2)[2] > 1.0
+    assert untrusted({"target": noisy, "draft": times(1, 1)}) is None, "faster by chance, as far as is known"
