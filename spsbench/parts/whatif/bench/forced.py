@@ -140,9 +140,9 @@ def measure_forced(
         return made.decode_s, len(made.loops or ())
 
     made = in_turns({k: partial(generated, k) for k in engines}, range(-1, rounds), seed)
-    total = float(rounds * tokens)
     found = []
     for k, own in made.items():
+        total = float(len(own) * tokens)
         seconds, loops = map(sum, zip(*own, strict=True))
         gain = speedup_of([each for each, _ in made[0]], [each for each, _ in own]) if k else None
         found.append(Forced(k, 1e3 * seconds / total, total / max(loops, 1), gain))

@@ -17,6 +17,12 @@ from spsbench.testing import Letters
 CPU = torch.device("cpu")
 
 
+def engine(k: int, alpha: float) -> Engine:
+    target, draft = (TableModel(random_rows(4, seed, 5.0), 4) for seed in (1, 2))
+    rule = SyntheticAcceptance([alpha]).rule() if k else None
+    return EagerEngine(target, draft if k else None, k, Letters("abc"), CPU, FakeClock(0.001), rule)
+
+
 def test_a_token_is_accepted_if_its_uniform_number_is_below_alpha() -> None:
     q, draft = torch.eye(4).roll(1, 0), Draft(torch.tensor([0, 1, 2]), torch.eye(4)[:3])
     acceptance = SyntheticAcceptance([0.5])
@@ -36,12 +42,7 @@ def test_positions_have_their_own_probabilities_and_the_last_one_continues() -> 
 @pytest.mark.thorough_but("0.6")
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
 def test_tokens_per_loop_follow_alpha_whatever_the_models_say(alpha: float) -> None:
-    def engine(k: int) -> Engine:
-        target, draft = (TableModel(random_rows(4, seed, 5.0), 4) for seed in (1, 2))
-        rule = SyntheticAcceptance([alpha]).rule() if k else None
-        return EagerEngine(target, draft if k else None, k, Letters("abc"), CPU, FakeClock(0.001), rule)
-
-    engines = {k: engine(k) for k in (0, 1, 4)}
+    engines = {k: engine(k, alpha) for k in (0, 1, 4)}
     found = measure_forced(engines, (0, 1), SamplingParams(), tokens=200, rounds=4)
     assert [arm.k for arm in found] == [0, 1, 4]
     assert found[0].speedup is None
@@ -49,3 +50,14 @@ def test_tokens_per_loop_follow_alpha_whatever_the_models_say(alpha: float) -> N
     for arm in found[1:]:
         assert arm.tokens_per_loop == pytest.approx(expected_tokens(alpha, arm.k), rel=0.08)
         assert arm.speedup.ratio == pytest.approx(found[0].ms_per_token / arm.ms_per_token)
+
+
+def test_rounds_that_others_disturbed_count_neither_as_tokens_nor_as_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spsbench.parts.whatif.bench.forced.least_disturbed", lambda lost: [0, 2])
+    plain, sure = measure_forced(
+        {k: engine(k, 1.0) for k in (0, 1)}, (0, 1), SamplingParams(), tokens=200, rounds=4
+    )
+    assert plain.tokens_per_loop == 1
+    assert sure.tokens_per_loop == pytest.approx(2, rel=0.01)
