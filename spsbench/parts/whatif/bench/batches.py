@@ -20,8 +20,9 @@ from spsbench.parts.whatif.bench.forced import (
     forced_engine,
     in_turns,
     speedup_of,
+    turns_watched,
 )
-from spsbench.parts.whatif.bench.forwards import budgeted_rounds
+from spsbench.parts.whatif.bench.forwards import Forwards, budgeted_rounds, untrusted
 from spsbench.stats import crossing, shown
 
 _FORCED_TOKENS, _FORCED_ROUNDS = 32, 8
@@ -66,7 +67,8 @@ def study_batches(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dic
         return Alone(model) if size == 1 else batch_model(model, size, slots, blocks=True)
 
     models = {size: (of(target, size), of(draft, size)) for size in config.batches}
-    times = _timed(models, config)
+    seconds, lost_share = _timed(models, config)
+    times = {shape: float(np.median(found)) for shape, found in seconds.items()}
     acceptance = config.acceptance or SyntheticAcceptance([USUAL_ALPHA])
     measured = _looped(target, draft, models, config, config.acceptance) if config.acceptance else {}
     cells: list[dict[str, Any]] = []
@@ -100,6 +102,7 @@ def study_batches(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dic
         "cells": cells,
         "pays_up_to": {k: None if np.isinf(end) else end for k, end in ends.items()},
         "assumed": f"acceptance {shares}",
+        "untrusted": untrusted(_forwards(seconds, lost_share)),
         "threads": torch.get_num_threads(),
     }
 
@@ -114,8 +117,11 @@ def _require_room(target: CausalLM, draft: CausalLM, config: BenchConfig, slots:
 
 
 @torch.inference_mode()
-def _timed(models: Models, config: BenchConfig) -> dict[Shape, float]:
-    """Median seconds of a forward: of K+1 tokens a row by the target, of one and two by the draft."""
+def _timed(models: Models, config: BenchConfig) -> tuple[dict[Shape, list[float]], float]:
+    """Seconds of forwards, and what others took of that time.
+
+    They are of K+1 tokens a row by the target, of one and two by the draft, and one of each a round.
+    """
     blocks = {1} | {k + 1 for k in config.ks}
     shapes = [(role, size, n) for size in models for role, ns in ((0, blocks), (1, {1, 2})) for n in ns]
     context, generator = config.context, torch.Generator().manual_seed(config.seed)
@@ -134,8 +140,17 @@ def _timed(models: Models, config: BenchConfig) -> dict[Shape, float]:
         return device_now(model.device) - started
 
     rounds = budgeted_rounds(config.budget_s, most=100)
-    seconds = in_turns({shape: partial(forward_s, *shape) for shape in shapes}, rounds, config.seed)
-    return {shape: float(np.median(found)) for shape, found in seconds.items()}
+    return turns_watched({shape: partial(forward_s, *shape) for shape in shapes}, rounds, config.seed)
+
+
+def _forwards(seconds: Mapping[Shape, Sequence[float]], lost_share: float) -> dict[str, Forwards]:
+    """Times by model and batch size, as those of one sequence."""
+    found = {}
+    for role, size in dict.fromkeys((role, size) for role, size, _ in seconds):
+        rows = tuple(sorted(n for one, other, n in seconds if (one, other) == (role, size)))
+        of_rows = np.array([seconds[role, size, n] for n in rows]).T
+        found[f"{('target', 'draft')[role]} at batch {size}"] = Forwards(rows, of_rows, lost_share)
+    return found
 
 
 def _looped(

@@ -107,6 +107,13 @@ def in_turns(
 
     Rounds that others disturbed are left out, as far as enough are left.
     """
+    return turns_watched(arms, rounds, seed)[0]
+
+
+def turns_watched(
+    arms: Mapping[Arm, Callable[[int], Made]], rounds: Iterable[int], seed: int
+) -> tuple[dict[Arm, list[Made]], float]:
+    """The same, and what others took of the rounds that are left, on average."""
     shuffler, order = random.Random(seed), list(arms)
     found: dict[Arm, list[Made]] = {arm: [] for arm in arms}
     lost: list[float] = []
@@ -120,7 +127,8 @@ def in_turns(
         if number >= 0:
             lost.append(lost_share())
     kept = least_disturbed(lost)
-    return {arm: [made[number] for number in kept] for arm, made in found.items()}
+    share = float(np.mean(np.array(lost)[kept]))
+    return {arm: [made[number] for number in kept] for arm, made in found.items()}, share
 
 
 def measure_forced(

@@ -503,7 +503,8 @@ def _by_batch(facts: Facts) -> list[RenderableType]:
     }
     if any(cell["measured"] for cell in facts["cells"]):
         tables[f"Measured with SYNTHETIC acceptance, {facts['assumed']}"] = speedups("measured")
-    return [*_titled(tables), _pays_up_to(facts)]
+    doubts = [] if facts["untrusted"] is None else [facts["untrusted"], ""]
+    return [*_titled(tables), *doubts, _pays_up_to(facts)]
 
 
 def _pays_up_to(facts: Facts) -> str:

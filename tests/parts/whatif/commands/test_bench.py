@@ -117,17 +117,18 @@ def test_batches_are_predicted_and_tried(cli: Cli, tmp_path: Path) -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("contexts", ["16", "16,32"])
+@pytest.mark.parametrize("wanted", [("16",), ("16,32",), ("16", "--batch", "1,2")])
 def test_times_that_others_disturbed_are_said_to_be_untrusted(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, contexts: str
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, wanted: tuple[str, ...]
 ) -> None:
     """Beside the prediction, and not only in a warning before it."""
-    monkeypatch.setattr("spsbench.parts.whatif.bench.forwards.watch", lambda: lambda: 0.31)
-    asked = ("bench", "--seconds", "0.1", "--threads", "1", "--context", contexts, "--k", "2")
+    for module in ("forwards", "forced"):
+        monkeypatch.setattr(f"spsbench.parts.whatif.bench.{module}.watch", lambda: lambda: 0.31)
+    asked = ("bench", "--seconds", "0.1", "--threads", "1", "--k", "2", "--context", *wanted)
     shown = cli(*asked)
     assert shown.code == 0, shown.err
     said = " ".join(shown.out.split())
-    assert said.count("UNTRUSTED: others took 31% of the time of these forwards") == len(contexts.split(","))
+    assert said.count("UNTRUSTED: others took 31% of the time of these forwards") == len(wanted[0].split(","))
     facts = json.loads(cli(*asked, "--json").out)
     for place in facts.get("contexts", [facts]):
         assert place["untrusted"].startswith("UNTRUSTED: others took 31%")
