@@ -85,7 +85,7 @@ def test_what_was_read_and_timed_is_kept_and_each_row_is_read_once(
     from spsbench.parts.whatif.replay import reading as readers
 
     read: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    ends, rounds, forced, time_round = [10], [3], readers.forced, advice.time_round
+    ends, rounds, forced, time_round = [10], [3], readers.forced_drafts, advice.time_round
 
     def reading(drafter: Any, text: Any, k: int, name: str) -> Any:
         if read.total() + 1 in ends:
