@@ -1,6 +1,7 @@
 # make run       set up .venv and run the benchmark with the embedded pair
 # make test      ruff, mypy and the fast tier of the tests; minutes
 # make thorough  the other tier: whole products, every kill, every engine; CI runs both
+# make parts     each part that nothing imports is deleted in a copy of the tree: mypy and the core's tests stay green
 # make sweep     speed and acceptance against the lookahead K
 # make soak      the long tests: new examples for the properties, a hundred kills, every planted sampler
 # make aa        ArS against ArS: whether the speedup's interval covers 1; minutes, on a quiet machine
@@ -25,7 +26,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 # Tests that are fast and meet every library: numbers, files, tables, the proof of a loop.
 PART := tests/decode tests/store/test_store.py tests/test_testing.py tests/config/test_config.py tests/report/test_tables.py
 
-.PHONY: run sweep test thorough soak aa reference mini mini-t5 docs wheel newest oldest clean
+.PHONY: run sweep test thorough parts soak aa reference mini mini-t5 docs wheel newest oldest clean
 
 run: $(VENV)/.installed
 	$(BIN)/spsbench run xsum --k 4
@@ -40,6 +41,9 @@ test: $(VENV)/.installed-dev
 
 thorough: $(VENV)/.installed-dev
 	$(PYTEST) -m 'thorough and not soak'
+
+parts: $(VENV)/.installed-dev
+	$(BIN)/python .ci/parts
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/pytest --hypothesis-profile=exploring tests/decode tests/stats tests/store/test_store.py tests/cli/test_fuzz.py

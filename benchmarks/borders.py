@@ -90,6 +90,12 @@ def part(module: str) -> str:
     return room(module).removeprefix("parts.") if module.startswith("parts.") else CORE
 
 
+def needs(package: Path = ROOT / "spsbench") -> dict[str, set[str]]:
+    """Who imports each part: other parts, and the core. What nobody imports can be deleted."""
+    found = {(part(each.by), part(each.of)) for each in imports(package)}
+    return {name: {by for by, of in found if of == name != by} for name in PARTS}
+
+
 BY_STRING = re.compile(rf"(?:{'|'.join(PARTS)})(?:\.\w+)+:\w+")
 """How a name of a part is written that is imported when it is needed, see ``spsbench.base.parts``."""
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.commandline import is_present
 
 from spsbench.cli import options
 
@@ -32,6 +33,8 @@ LINES = {
     "spsbench audit --engine open": ["openvino"],
     "spsbench run --see": ["--seed"],
 }
+
+LINES = {line: offers for line, offers in LINES.items() if is_present(line.removeprefix("spsbench "))}
 
 CODE = """
 import contextlib, io, json, os, sys

@@ -16,7 +16,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from support.commandline import SMALL, Cli, Result, journal
+from support.commandline import SMALL, Cli, Result, is_present, journal
 from support.interrupting import Case
 
 from spsbench.__main__ import run
@@ -54,6 +54,7 @@ CASES = {
         "spsbench.parts.distill.making:_load",
     ),
 }
+CASES = {name: case for name, case in CASES.items() if is_present(case.command)}
 CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 
@@ -106,6 +107,8 @@ def test_the_exit_code_is_the_signals_and_nothing_but_sentences_is_said(
 def test_the_last_line_is_the_command_that_continues(
     results: Mapping[str, Result], name: str, last: str
 ) -> None:
+    if name not in CASES:
+        pytest.skip("the part of this command was deleted")
     assert results[name].err.endswith(f":\n  {last}\n")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import shutil
 from collections.abc import Callable
@@ -13,8 +14,6 @@ import pytest
 from support.commandline import BRIEF, SMALL, Result, call
 
 from spsbench.cli import main
-from spsbench.parts.paper import command as paper
-from spsbench.parts.paper.command import keep_page
 from spsbench.parts.verify.effort import Finding
 
 SAMPLE = {"task_id": "MiniEval/0", "completion": "    return 1\n"}
@@ -29,14 +28,17 @@ def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     found = Finding("analytic", True, "0 of 1 differ", "0.1", {})
     monkeypatch.setattr("spsbench.parts.verify.verification.findings", lambda *_: iter([found]))
-    monkeypatch.setattr(
-        paper,
-        "reproduce_chen",
-        lambda params: keep_page({"complete": True}, "page", "page", tmp_path, params),
-    )
-    made = SimpleNamespace(record={}, recipe=SimpleNamespace(kind="model"), held_out=[], folder=tmp_path)
-    source = SimpleNamespace(name="target")
-    monkeypatch.setattr("spsbench.parts.distill.command._make", lambda *_: (source, made, []))
+    if "paper" in main.COMMANDS:
+        paper = importlib.import_module("spsbench.parts.paper.command")
+        monkeypatch.setattr(
+            paper,
+            "reproduce_chen",
+            lambda params: paper.keep_page({"complete": True}, "page", "page", tmp_path, params),
+        )
+    if "distill" in main.COMMANDS:
+        made = SimpleNamespace(record={}, recipe=SimpleNamespace(kind="model"), held_out=[], folder=tmp_path)
+        source = SimpleNamespace(name="target")
+        monkeypatch.setattr("spsbench.parts.distill.command._make", lambda *_: (source, made, []))
     Path("texts.jsonl").write_text(json.dumps({"prompt_ids": [5, 6], "completion_ids": [7]}) + "\n")
 
 

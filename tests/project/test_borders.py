@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.borders import RECORD, circles, counts, imports, part, room
+from benchmarks.borders import RECORD, circles, counts, imports, needs, part, room
 
 COUNTS = counts()
 RECORDED = json.loads(RECORD.read_text(encoding="utf-8"))
@@ -53,6 +53,7 @@ def test_what_is_counted(tmp_path: Path) -> None:
     assert found["options by string"] == 1
     assert found["classes defined twice"] == 1
     assert found["files of the core that whatif takes from"] == 2
+    assert {name: by for name, by in needs(package).items() if by} == {"whatif": {"core"}}
     assert {(each.by, each.of, each.name) for each in imports(package)} == {
         ("cli.run", "parts.whatif.study", "study"),
         ("parts.whatif.study", "base", "Answer"),

@@ -61,6 +61,7 @@ def test_both_tiers_run_on_every_python_that_is_supported() -> None:
     ran = {name: set(commands(job)) for name, job in jobs()}
     assert ran["tests.yml: tests"] == {"make PYTHON=python test", "make PYTHON=python thorough"}
     assert WORKFLOWS["tests.yml"]["jobs"]["tests"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
+    assert ran["tests.yml: parts"] == {"make PYTHON=python parts"}
     assert ran["tests.yml: dependencies"] == {"make PYTHON=python oldest", "make PYTHON=python newest"}
 
 

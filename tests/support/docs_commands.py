@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 import typer.main
+from support.commandline import is_present
 
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.cli.main import app
@@ -65,7 +66,8 @@ def pages() -> list[Path]:
 
 def commands() -> list[Command]:
     """All of them, each once a page."""
-    return list(dict.fromkeys(command for page in pages() for command in shown(page.read_text(), page)))
+    found = dict.fromkeys(command for page in pages() for command in shown(page.read_text(), page))
+    return [command for command in found if is_present(command.arguments)]
 
 
 def shown(text: str, page: Path) -> Iterator[Command]:
@@ -82,7 +84,8 @@ def mentions() -> list[Mention]:
         if page.suffix == ".md":
             prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
             for text in re.findall(r"`spsbench ([^`]+)`", prose):
-                found[Mention(str(page.relative_to(ROOT)), " ".join(text.split()))] = None
+                if is_present(text):
+                    found[Mention(str(page.relative_to(ROOT)), " ".join(text.split()))] = None
     return list(found)
 
 

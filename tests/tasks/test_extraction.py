@@ -12,7 +12,6 @@ import pytest
 from support.commandline import SMALL, call
 from support.tiny_models import CHAT_TEMPLATE, config_of, make, make_tokenizer, save
 
-from spsbench.parts.paper.command import PARTS, PaperStudy, settings
 from spsbench.stats.comparison import reasons
 
 ROW = {
@@ -198,11 +197,3 @@ def test_runs_of_different_rules_are_compared_with_a_warning() -> None:
     by_auto, by_none = {"identity": {}}, {"identity": {"extract": "none"}}
     assert reasons(by_auto, by_none, []).warnings == ("how code is taken from answers differs (None, none)",)
     assert reasons(by_none, by_none, []) == reasons(by_auto, by_auto, [])
-
-
-def test_paper_takes_fences_in_its_code_alone() -> None:
-    rules = {part.name: settings(part, PaperStudy(extract="fence")).extract for part in PARTS}
-    assert {name for name, rule in rules.items() if rule == "fence"} == {
-        "table1-humaneval",
-        "figure1-humaneval",
-    }

@@ -1,5 +1,5 @@
 """Let attacks loose on a sandbox and tell what harm each did. Also a script:
-``python -m parts.judge.hostile LAYERS [ATTACK...]``, which prints it as JSON."""
+``python -m tests.parts.judge.hostile LAYERS [ATTACK...]``, which prints it as JSON."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from parts.judge.attacks import CLAIMS, GUESSES, PREAMBLE, SLOW
-from parts.judge.scene import Scene
-
 from spsbench.parts.judge.isolation import WorkerFailure, WorkerProcess
 from spsbench.parts.judge.sandbox import exposure
+from tests.parts.judge.attacks import CLAIMS, GUESSES, PREAMBLE, SLOW
+from tests.parts.judge.scene import Scene
 
 CLAIMED = "worked"
 ATTACKS = {**CLAIMS, **GUESSES, **SLOW}

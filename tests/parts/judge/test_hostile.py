@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from parts.judge.attacks import CLAIMS
-from parts.judge.hostile import ATTACKS, _ask, run
 
 from spsbench.parts.judge.inside.kernel import NOBODY
 from spsbench.parts.judge.isolation import LEVELS, WorkerFailure, WorkerProcess
+from tests.parts.judge.attacks import CLAIMS
+from tests.parts.judge.hostile import ATTACKS, _ask, run
 
 HERE = Path(__file__).resolve().parent
 
@@ -121,8 +121,8 @@ def test_no_harm_when_an_ordinary_user_judges(layers: tuple[str, ...]) -> None:
     if python is None:
         pytest.skip("no interpreter that an ordinary user can run")
     done = subprocess.run(
-        [python, "-m", "parts.judge.hostile", "+".join((*layers, "limits")), *CLAIMS],
-        env={"PYTHONPATH": f"{HERE.parents[2]}:{HERE.parents[1]}", "PATH": os.environ["PATH"]},
+        [python, "-m", "tests.parts.judge.hostile", "+".join((*layers, "limits")), *CLAIMS],
+        env={"PYTHONPATH": f"{HERE.parents[2]}", "PATH": os.environ["PATH"]},
         user=NOBODY,
         group=NOBODY,
         extra_groups=[],

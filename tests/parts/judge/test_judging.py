@@ -10,13 +10,13 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from parts.judge.scene import processes
 
 from spsbench.base.errors import SpsbenchError
 from spsbench.parts.judge import isolation, judge, judge_all, judging, probe, verdict
 from spsbench.parts.judge.isolation import LEVELS, WorkerFailure, WorkerProcess
 from spsbench.parts.judge.sandbox import Sandbox, SandboxFailure, mark
 from spsbench.parts.judge.verdict import Seeds, Verdict
+from tests.parts.judge.scene import processes
 
 PROBLEM = {
     "task_id": "local/0",

@@ -14,7 +14,6 @@ from typing import Any
 import pandas  # noqa: F401 - a test of pytester forgets what it imports first
 import pytest
 import yaml
-from project.test_floors import HEAVY
 from support.fake_server import serving
 from support.gated import AMONG_OTHERS, PROMPTS
 from support.mini_server import MiniServer
@@ -23,6 +22,7 @@ from support.tiny_engine import Folders, saved_pair
 from spsbench.cli.main import main
 from spsbench.parts.audit import engine_audit, repro  # noqa: F401 - the same
 from spsbench.parts.audit.gate.audits import DEFAULTS, options_of
+from tests.project.test_floors import HEAVY
 
 pytest_plugins = ["pytester"]
 

@@ -140,3 +140,11 @@ def test_options_reach_every_part() -> None:
     for config in [settings(part, given) for part in PARTS]:
         assert (config.limit, config.seed, config.score, config.data) == (3, 7, False, "mini")
         assert config.unsafe_exec
+
+
+def test_fences_are_taken_in_code_alone() -> None:
+    rules = {part.name: settings(part, PaperStudy(extract="fence")).extract for part in PARTS}
+    assert {name for name, rule in rules.items() if rule == "fence"} == {
+        "table1-humaneval",
+        "figure1-humaneval",
+    }
