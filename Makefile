@@ -1,5 +1,6 @@
 # make run       set up .venv and run the benchmark with the embedded pair
 # make test      ruff, mypy and the fast tier of the tests; minutes
+# make test PART=audit   of the tests the core's contract and those of one part
 # make thorough  the other tier: whole products, every kill, every engine; CI runs both
 # make parts     each part that nothing imports is deleted in a copy of the tree: mypy and the core's tests stay green
 # make sweep     speed and acceptance against the lookahead K
@@ -23,8 +24,12 @@ SOURCES := pyproject.toml constraints.txt
 UV := $(BIN)/uv
 # A core for each worker; what the tests of a file share is made once.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+# All of them; with PART=audit, say, the contract of the core and the tests of that part.
+TESTS := $(if $(PART),tests/contract tests/project/test_floors.py tests/project/test_borders.py tests/parts/$(PART),tests)
+# What each file of tests took, and what the sum may be: reported, see tests/support/durations.py.
+SPENT = --cpu-seconds build/durations/$@$(if $(PART),-$(PART)).json --cpu-budget
 # Tests that are fast and meet every library: numbers, files, tables, the proof of a loop.
-PART := tests/decode tests/store/test_store.py tests/test_testing.py tests/config/test_config.py tests/report/test_tables.py
+FEW := tests/decode tests/store/test_store.py tests/test_testing.py tests/config/test_config.py tests/report/test_tables.py
 
 .PHONY: run sweep test thorough parts soak aa reference mini mini-t5 docs wheel newest oldest clean
 
@@ -37,10 +42,10 @@ sweep: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(PYTEST) -m 'not soak and not thorough'
+	$(PYTEST) $(SPENT) 600 -m 'not soak and not thorough' $(TESTS)
 
 thorough: $(VENV)/.installed-dev
-	$(PYTEST) -m 'thorough and not soak'
+	$(PYTEST) $(SPENT) 1200 -m 'thorough and not soak' $(TESTS)
 
 parts: $(VENV)/.installed-dev
 	$(BIN)/python .ci/parts
@@ -79,7 +84,7 @@ newest oldest: | $(UV)
 	cd build/$@ && for command in doctor 'run --limit 2 --max-new-tokens 24 --out run' 'report run --html --quiet' \
 	  'run humaneval --limit 2 --max-new-tokens 24 --out humaneval' 'run --pair mini-t5 --limit 2 --out mini-t5' \
 	  'simulate --contexts 1 --k 4' 'verify --effort reduced'; do venv/bin/spsbench $$command || exit 1; done
-	OMP_NUM_THREADS=1 build/$@/venv/bin/pytest -o pythonpath=tests -o filterwarnings=default $(PART)
+	OMP_NUM_THREADS=1 build/$@/venv/bin/pytest -o pythonpath=tests -o filterwarnings=default $(FEW)
 
 mini: $(VENV)/.installed
 	$(BIN)/python -m training.make

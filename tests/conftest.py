@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from support import durations
 from support.commands import cli, drawn, finished, undrawn  # noqa: F401  # fixtures of every folder
 from support.metric_scripts import write_script
 from support.tiers import divide
@@ -26,6 +27,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("exploring", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    durations.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    durations.register(config)
 
 
 @cache
