@@ -1,0 +1,84 @@
+"""The page on the architecture and the README of each part name files, names and links that exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.borders import needs
+
+ROOT = Path(__file__).parents[2]
+PARTS = sorted(path.parent for path in (ROOT / "spsbench/parts").glob("*/__init__.py"))
+ARCHITECTURE = ROOT / "docs/architecture.md"
+PAGES = [ARCHITECTURE, *(part / "README.md" for part in PARTS)]
+
+LONGEST = 60
+"""Lines of a part's README: what is longer belongs into docs."""
+
+OF_RUNS = ("summary.json", "report.md", "config.yaml", "run.json", "training.json")
+"""Files that a command writes."""
+
+PATH = r"[\w.-]+(?:/[\w.-]+)*(?:/|\.(?:py|pyi|md|ya?ml|json|toml|txt))"
+
+
+def missing(page: Path, text: str) -> list[str]:
+    """What a page names and the repository has not: paths, names that stand beside a path, links."""
+    return [f"{page.name}: {name}" for name in _missing(page, text)]
+
+
+def _missing(page: Path, text: str) -> Iterator[str]:
+    rooms = [path for path in (ROOT / "spsbench").iterdir() if path.is_dir()]
+    bases = [page.parent, ROOT, ROOT / "spsbench", ROOT / "tests", *rooms]
+    tree = "\n".join(re.findall(r"^```\n(.*?)^```", text, re.M | re.S)) if page == ARCHITECTURE else ""
+    for path in re.findall(rf"`({PATH})`", text) + re.findall(rf"(?:^|\s)({PATH})(?=\s|$)", tree):
+        is_known = path in OF_RUNS or "NAME" in path or any((base / path).exists() for base in bases)
+        if not is_known and not (page != ARCHITECTURE and any(page.parent.rglob(path))):
+            yield path
+    for path, name in re.findall(rf"`({PATH})`\s+\(`([\w.]+)`", text):
+        if name.rpartition(".")[2] not in _defined(ROOT / path):
+            yield f"{name} in {path}"
+    for name, path in re.findall(rf"`(\w+)` in `({PATH})`", text):
+        if name not in _defined(ROOT / path):
+            yield f"{name} in {path}"
+    for link in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", text):
+        if not (page.parent / link).exists():
+            yield link
+
+
+def _defined(path: Path) -> set[str]:
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return {*re.findall(r"^ *(?:def|class) (\w+)", text, re.M), *re.findall(r"^(\w+)\b.* = ", text, re.M)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_names_what_exists(page: Path) -> None:
+    gone = [name for name in needs() if not (ROOT / "spsbench/parts" / name).is_dir()]
+    text = page.read_text(encoding="utf-8")
+    found = missing(page, text)
+    assert [each for each in found if not any(f"/{name}/" in each for name in gone)] == []
+    assert page == ARCHITECTURE or len(text.splitlines()) <= LONGEST
+
+
+def test_what_is_not_there_is_found() -> None:
+    text = (
+        "`spsbench/cli/none.py`, `spsbench/decode/algorithms.py` (`spd`), `arm_rows` in "
+        "`spsbench/report/results.py`, [a page](nowhere.md#there)\n```\nspsbench/\n  rooms/  none\n```\n"
+    )
+    assert missing(ARCHITECTURE, text) == [
+        "architecture.md: spsbench/cli/none.py",
+        "architecture.md: rooms/",
+        "architecture.md: spd in spsbench/decode/algorithms.py",
+        "architecture.md: arm_rows in spsbench/report/results.py",
+        "architecture.md: nowhere.md",
+    ]
+
+
+def test_every_part_is_in_the_table_with_those_who_need_it() -> None:
+    rows = re.findall(r"^\| \[(\w+)\]\(.*\) \|.*\| ?(.*?) ?\|$", ARCHITECTURE.read_text(), re.M)
+    here = {part.name for part in PARTS}
+    found = {name: {who for who in needing.split(", ") if who in {"core", *here}} for name, needing in rows}
+    assert here <= found.keys()
+    assert {name: by for name, by in found.items() if name in here} == {name: needs()[name] for name in here}
