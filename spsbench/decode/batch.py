@@ -73,7 +73,7 @@ class BatchRow:
     uniforms: Uniforms
 
 
-class Batch(ABC):
+class DecodingBatch(ABC):
     """B rows that decode together.
 
     Args:
@@ -123,7 +123,7 @@ class Batch(ABC):
         return rows.warped(logits.flatten(0, 1), self.sampling)
 
 
-class BatchArS(Batch):
+class BatchArS(DecodingBatch):
     """Algorithm 1 for B sequences: one token of each a loop."""
 
     def __init__(self, target: BatchModel, sampling: SamplingParams) -> None:
@@ -167,11 +167,11 @@ class BatchDrafter(Protocol):
         ...
 
 
-class BatchSpS(Batch):
+class BatchSpS(DecodingBatch):
     """Algorithm 2 for B sequences: one pass of the target over the K+1 tokens of every row.
 
     Args:
-        target, sampling: see ``Batch``.
+        target, sampling: see ``DecodingBatch``.
         drafter: proposes for all rows.
         k: lookahead, at least 1.
         rule: judges each row's draft; modified rejection unless given.

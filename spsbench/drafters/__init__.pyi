@@ -30,8 +30,8 @@ from spsbench.drafters.shape import shape_of as shape_of
 from spsbench.drafters.stopping import ENTROPY as ENTROPY
 from spsbench.drafters.stopping import STOP_BELOW as STOP_BELOW
 from spsbench.drafters.stopping import DraftedText as DraftedText
+from spsbench.drafters.stopping import DraftStopRule as DraftStopRule
 from spsbench.drafters.stopping import StopReader as StopReader
-from spsbench.drafters.stopping import StopRule as StopRule
 from spsbench.drafters.tree import ModelTreeDrafter as ModelTreeDrafter
 from spsbench.drafters.tree import Siblings as Siblings
 from spsbench.drafters.tree import untruncated as untruncated

@@ -13,7 +13,7 @@ from spsbench.decode.rejection import ROOT, Draft
 from spsbench.decode.rows import Rows
 from spsbench.drafters.forced import Forced, ForcedText, forced_drafts
 
-Answer = TypeVar("Answer")
+Returned = TypeVar("Returned")
 
 _TOLERANCE = 1e-3
 
@@ -49,7 +49,7 @@ class CheckedDrafter:
     def forced(self, text: ForcedText, k: int) -> Forced:
         return forced_drafts(self._drafter, text, k, self._name)
 
-    def _called(self, call: Callable[[], Answer]) -> Answer:
+    def _called(self, call: Callable[[], Returned]) -> Returned:
         try:
             return call()
         except Exception as error:

@@ -24,7 +24,7 @@ from spsbench.drafters.registry import TREE, Context
 from spsbench.drafters.shape import Shape, shape_of
 from spsbench.drafters.tree import ModelTreeDrafter
 from spsbench.models.causal_lm import CausalLM, HiddenStates, text_config
-from spsbench.models.heads import Chain, Heads, load_chain, load_heads
+from spsbench.models.heads import HeadChain, Heads, load_chain, load_heads
 from spsbench.models.kinds import EAGLE3, MEDUSA, MODEL
 from spsbench.models.live_tree import Branches, LiveTree
 from spsbench.models.source import ModelSource, embedding_of, fingerprint
@@ -55,7 +55,12 @@ class EagleModel:
     """
 
     def __init__(
-        self, chain: Chain, hidden: HiddenStates, vocab_size: int, context_window: int, device: torch.device
+        self,
+        chain: HeadChain,
+        hidden: HiddenStates,
+        vocab_size: int,
+        context_window: int,
+        device: torch.device,
     ) -> None:
         self.vocab_size = vocab_size
         self.context_window = context_window
@@ -110,7 +115,7 @@ class EagleModel:
         return self._predicted.clone()
 
     def branch(self, nodes: Sequence[Node], features: Tensor, branches: Branches) -> tuple[Tensor, Tensor]:
-        """See ``Chain.branch``: entries that rest on features of its own, until it is rolled back."""
+        """See ``HeadChain.branch``: entries that rest on features of its own, until it is rolled back."""
         tokens = torch.tensor([node.token for node in nodes], device=self.device)
         logits, predicted = self._chain.branch(tokens, features, branches)
         return logits.to(self._dtype), predicted.clone()

@@ -27,7 +27,7 @@ Numbers = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class StopRule:
+class DraftStopRule:
     """A policy that ends a draft by one row and the token drawn from it, by its threshold.
 
     Attributes:
@@ -89,7 +89,7 @@ class StopReader:
         texts: in the order in which they were read.
     """
 
-    def __init__(self, rules: Sequence[StopRule], seed: int = 0, rollouts: int = 16) -> None:
+    def __init__(self, rules: Sequence[DraftStopRule], seed: int = 0, rollouts: int = 16) -> None:
         self.rules = tuple(rules)
         self.texts: list[DraftedText] = []
         self._count = rollouts

@@ -22,7 +22,7 @@ from spsbench.law.evidence import Sums, added, sums_of
 from spsbench.law.optimum import most_of_certain, most_of_chain
 
 
-class Branches(NamedTuple):
+class TreeShape(NamedTuple):
     """A tree of which a loop went one way.
 
     Attributes:
@@ -51,7 +51,7 @@ class TruncatedLoop:
     kept: int
     reason: FinishReason | None
     seconds: Mapping[str, float]
-    branches: Branches | None = None
+    branches: TreeShape | None = None
     shared_by: Mapping[str, int] = field(default_factory=dict)
 
     def along_its_path(self, end_ids: Collection[int] = ()) -> TruncatedLoop:
@@ -79,7 +79,7 @@ class TruncatedLoop:
             u=torch.cat([u[[*path, *first[len(path) :]]], u[-1:]]),
             path=None,
         )
-        branches = Branches(len(draft.tokens), max(depths), siblings, optimum)
+        branches = TreeShape(len(draft.tokens), max(depths), siblings, optimum)
         return replace(self, decoded=chain, branches=branches)
 
     @property
@@ -301,7 +301,7 @@ class LoopBuffer:
         end_ids: tokens that end the output whatever comes before them.
         most_bytes: rows that take more than this should be flushed. No more of them are made into tensors
             at a time either, and no more are kept until the output is read again.
-        most_loops: after so many they must be flushed, see ``Batch.most_open``.
+        most_loops: after so many they must be flushed, see ``DecodingBatch.most_open``.
         derivation: how decisions are derived again; None if they are not, and no rows are kept.
     """
 

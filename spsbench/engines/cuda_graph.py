@@ -16,7 +16,7 @@ from torch import Tensor
 
 from spsbench.base.records import Request, SamplingParams
 from spsbench.decode.algorithms import DecodedLoop, Loops
-from spsbench.decode.batch import Batch, BatchRow
+from spsbench.decode.batch import BatchRow, DecodingBatch
 from spsbench.decode.clock import Clock, Stopwatch
 from spsbench.decode.rejection import Draft, Verdict, accept_drafts
 from spsbench.decode.rows import TensorRows
@@ -81,7 +81,7 @@ class RowMemory:
         return self._held[: places * rows.numel()].view(len(rows), places, *rows.shape[1:])
 
 
-class StagedBatch(Batch):
+class StagedBatch(DecodingBatch):
     """B sequences by Algorithm 2 in three stages, draft, verify and accept, or by Algorithm 1 in one.
 
     The draft always reads the last two tokens of every row again, so that its shape does not depend on

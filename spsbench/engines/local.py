@@ -25,7 +25,7 @@ from spsbench.base.records import (
 )
 from spsbench.decode import algorithms, beam
 from spsbench.decode.algorithms import Loops
-from spsbench.decode.batch import Batch
+from spsbench.decode.batch import DecodingBatch
 from spsbench.decode.clock import Clock, Stopwatch, device_now, stopwatch_of
 from spsbench.decode.processors import bound
 from spsbench.decode.protocols import Drafter, LanguageModel
@@ -83,7 +83,7 @@ class LocalEngine(ABC):
     """Generates a sequence from an endless iterator of loops.
 
     Attributes:
-        most_open: see ``Batch.most_open``.
+        most_open: see ``DecodingBatch.most_open``.
     """
 
     most_open: float = math.inf
@@ -199,7 +199,7 @@ class EagerEngine(LocalEngine):
         return self._drafters[sampling]
 
 
-Answer = tuple[int, Generation | FloatingPointError]
+RowResult = tuple[int, Generation | FloatingPointError]
 """The place of a request among those asked, and its generation or why it failed."""
 
 
@@ -222,7 +222,7 @@ class BatchedEngine:
 
     A forward has one shape, however many rows are live, so a sequence is charged with what its row takes:
     the B-th part of each forward it was in, and the part of one live row of what else a loop does, unless
-    that costs the same for all rows too (``Batch.shared``). Its
+    that costs the same for all rows too (``DecodingBatch.shared``). Its
     seconds over its tokens are then those of a full batch, whose throughput is one over them, and the last
     sequences of a wave, whose neighbours are not replaced, cost no more than the others. ``latency_s`` is
     what passed from the end of its prefill to its last token, other rows' prefills included.
@@ -230,7 +230,7 @@ class BatchedEngine:
 
     def __init__(
         self,
-        batch: Batch,
+        batch: DecodingBatch,
         decoder: TextDecoder,
         device: torch.device,
         clock: Clock,
@@ -256,7 +256,7 @@ class BatchedEngine:
             raise answer
         return answer
 
-    def generate_all(self, requests: Sequence[Request]) -> Iterator[Answer]:
+    def generate_all(self, requests: Sequence[Request]) -> Iterator[RowResult]:
         """Answer requests, each as soon as it is done.
 
         All have the batch's sampling. Rows are filled in the order of the requests.
@@ -341,7 +341,7 @@ class BatchedEngine:
             return "error"
         return None
 
-    def _answer(self, sequence: _Sequence) -> Answer:
+    def _answer(self, sequence: _Sequence) -> RowResult:
         with torch.inference_mode():
             if sequence.error is None:
                 self._flush(sequence)

@@ -44,7 +44,7 @@ _STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "BF16": np.dtype("<
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredTensor:
     """A tensor in a file."""
 
     file: Path
@@ -113,7 +113,7 @@ class Checkpoint(StoredWeights):
     from a map of the file, of which only the touched pages are in memory.
     """
 
-    tensors: dict[str, Stored]
+    tensors: dict[str, StoredTensor]
 
     def __init__(self, folder: Path) -> None:
         self.tensors = {}
@@ -161,7 +161,7 @@ class Checkpoint(StoredWeights):
         for name, entry in header.items():
             if name != "__metadata__":
                 first = 8 + size + entry["data_offsets"][0]
-                self.tensors[name] = Stored(file, entry["dtype"], tuple(entry["shape"]), first)
+                self.tensors[name] = StoredTensor(file, entry["dtype"], tuple(entry["shape"]), first)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -45,21 +45,21 @@ def read_origin(folder: Path) -> Origin | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class GgufHeader:
     """What a GGUF file says of its weights."""
 
     weights: str  # how they are stored, e.g. ``Q4_1``
     parameters: int
 
 
-def read_header(file: Path, name: str, flag: str) -> Header:
+def read_header(file: Path, name: str, flag: str) -> GgufHeader:
     with file.open("rb") as opened:
         if opened.read(len(_MAGIC)) != _MAGIC:
             raise UnavailableError(f"{name} is not a GGUF file.", flag=flag, remedy="Check the path.")
     with _gguf_errors(name, flag):
         from gguf import GGUFReader
 
-        class Bounded(GGUFReader):  # type: ignore[misc]
+        class BoundedReader(GGUFReader):  # type: ignore[misc]
             """Stops at the file's end, where numpy gives empty slices; 2^60 of them take for ever."""
 
             def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
@@ -68,8 +68,8 @@ def read_header(file: Path, name: str, flag: str) -> Header:
                     raise ValueError("it ends before what its header claims")
                 return found
 
-        reader = Bounded(file)
-        return Header(_weights(reader), sum(int(tensor.n_elements) for tensor in reader.tensors))
+        reader = BoundedReader(file)
+        return GgufHeader(_weights(reader), sum(int(tensor.n_elements) for tensor in reader.tensors))
 
 
 def _weights(reader: Any) -> str:

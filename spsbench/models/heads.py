@@ -28,7 +28,7 @@ from spsbench.models.torch_lm import RewindCache, TorchLM
 from spsbench.models.trained import SharedWeights, TrainedDraft, layer_config
 
 
-class Chain(ABC):
+class HeadChain(ABC):
     """An EAGLE head with its own KV cache: from a token and the feature before it, the next feature.
 
     Entry t reads the embedding of token t+1 and feature t, and predicts feature t+1: its logits are of token
@@ -95,7 +95,7 @@ class Heads(Protocol):
         ...
 
 
-class TorchChain(Chain):
+class TorchChain(HeadChain):
     _norm: nn.Module = nn.Identity()  # between a predicted feature and the output head
 
     def __init__(self, draft: TrainedDraft, target: TorchLM, bits: int) -> None:
@@ -253,7 +253,7 @@ def _body(draft: TrainedDraft, target: CausalLM) -> Any:
     return body.to(target.device).eval()
 
 
-class OnnxChain(Chain):
+class OnnxChain(HeadChain):
     def __init__(self, draft: TrainedDraft, target: OnnxLM, bits: int) -> None:
         ids = draft.ids_below(target.vocab_size)
         plan = _plan_of(blueprint_of(layer_config(draft)), target, ids)
@@ -383,10 +383,10 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
 }
 
 
-def load_chain(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> Chain:
+def load_chain(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> HeadChain:
     """An EAGLE head over its target's backend; its weights are in memory once a target."""
     assert draft.kind in (EAGLE, EAGLE3)
-    chain: Chain = _attached(draft, target, bits, flag)
+    chain: HeadChain = _attached(draft, target, bits, flag)
     return chain.fresh()
 
 

@@ -38,8 +38,8 @@ from spsbench.runner.proof import announce_proof, note_proof
 from spsbench.runner.stopping import Turn, due_turns
 from spsbench.runner.worker import (
     START_S,
-    Answer,
     Block,
+    Completed,
     Introduction,
     Item,
     RayPool,
@@ -74,7 +74,7 @@ class WorkerSet:
 
     def done(
         self, blocks: Iterable[Block], watcher: Watcher, free: Sequence[int] | None = None
-    ) -> Iterator[Answer]:
+    ) -> Iterator[Completed]:
         """Have blocks done by the workers, all of them unless named; see ``hand_out``."""
 
         def lost(worker: int, reason: str) -> None:

@@ -15,11 +15,11 @@ from spsbench.base.protocol import PeerError
 from spsbench.base.records import Arm, Generation, Request, SamplingParams
 from spsbench.config.models import TORCH, Precision
 from spsbench.decode.batch import (
-    Batch,
     BatchArS,
     BatchDrafter,
     BatchModel,
     BatchSpS,
+    DecodingBatch,
     ModelBatchDrafter,
     RowDrafters,
 )
@@ -51,10 +51,10 @@ from spsbench.models.torch_lm import TorchLM
 FAILURES = (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError, PeerError)
 """What fails a sequence, and not the run."""
 
-Answer = Generation | Exception
+Attempt = Generation | Exception
 
 
-def answers(engine: Engine, requests: Sequence[Request]) -> Iterator[tuple[int, Answer]]:
+def answers(engine: Engine, requests: Sequence[Request]) -> Iterator[tuple[int, Attempt]]:
     """The answer to each request with its place, as they come; a batch that fails fails all the rest."""
     if isinstance(engine, BatchedEngine):
         waiting = dict.fromkeys(range(len(requests)))
@@ -69,7 +69,7 @@ def answers(engine: Engine, requests: Sequence[Request]) -> Iterator[tuple[int, 
         return
     for place, request in enumerate(requests):
         try:
-            answer: Answer = engine.generate(request)
+            answer: Attempt = engine.generate(request)
         except FAILURES as error:
             settle(error)
             answer = error
@@ -231,7 +231,7 @@ class EngineFactory:
             return EagerEngine(*given, derivation=derivation)
         return EagerEngine(*given, derivation=derivation, tree=tree_of(target), nodes=shape.nodes)
 
-    def _batch(self, arm: Arm, target: CausalLM, draft: CausalLM | None, rule: Rule | None) -> Batch:
+    def _batch(self, arm: Arm, target: CausalLM, draft: CausalLM | None, rule: Rule | None) -> DecodingBatch:
         """How the rows of an arm with a batch decode; models are shared by arms of one batch size."""
         several = self._batched(target, arm.batch)
         if draft is None:

@@ -35,7 +35,7 @@ from spsbench.models.pair import Pair, load_pair
 from spsbench.models.torch_lm import TorchLM
 from spsbench.parts.external.engine import PeerEngine
 from spsbench.runner import conditions, stopping
-from spsbench.runner.engines import FAILURES, Answer, answers, reason_of
+from spsbench.runner.engines import FAILURES, Attempt, answers, reason_of
 from spsbench.runner.finalize import Scorer, finalize, peak_memory_bytes, score, score_here
 from spsbench.runner.peers import LOGS, PeerArms, require_any
 from spsbench.runner.plan import Plan, Watcher
@@ -432,7 +432,7 @@ def request_of(plan: Plan, turn: stopping.Turn, trace: bool = False) -> Request:
     )
 
 
-def _read(pair: Pair, turn: stopping.Turn, answer: Answer) -> Sample:
+def _read(pair: Pair, turn: stopping.Turn, answer: Attempt) -> Sample:
     """The sample of an answer, read again by an uncached forward."""
     generation, error, unread = checked(turn.arm, turn.prompt, turn.seed, answer, pair)
     return Sample(

@@ -40,7 +40,7 @@ from spsbench.law.evidence import DECIDED, Sums, added
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.faults import is_out_of_memory, settle, shortage
 from spsbench.models.pair import Pair
-from spsbench.runner.engines import FAILURES, Answer, EngineFactory, answers, reason_of
+from spsbench.runner.engines import FAILURES, Attempt, EngineFactory, answers, reason_of
 from spsbench.runner.plan import Plan, Watcher
 from spsbench.runner.stopping import derive_seed
 from spsbench.stats.losslessness import decisions_of, evidence_of, is_precise
@@ -239,7 +239,7 @@ class Checked(NamedTuple):
     unread: str | None = None
 
 
-def checked(arm: Arm, prompt: Prompt, seed: int, answer: Answer, pair: Pair) -> Checked:
+def checked(arm: Arm, prompt: Prompt, seed: int, answer: Attempt, pair: Pair) -> Checked:
     """Read an engine's answer again."""
     if not isinstance(answer, Generation):
         return Checked(Generation([], "", None, 0.0, 0.0, "error"), error=reason_of(answer))

@@ -17,7 +17,7 @@ from functools import partial
 from spsbench.base.records import Arm, Generation, Sample
 from spsbench.drafters.registry import drafter_kind
 from spsbench.engines.arms import is_peer
-from spsbench.runner.engines import Answer, reason_of
+from spsbench.runner.engines import Attempt, reason_of
 from spsbench.runner.plan import Plan, Watcher
 from spsbench.runner.stopping import Turn, all_turns, derive_seed, together
 from spsbench.store import RunStore
@@ -33,7 +33,7 @@ FEWEST_PROMPTS = 20
 _HOPELESS = 40
 """After so many rounds in a row of which none came out clean the rest is left as it is."""
 
-Read = Callable[[Turn, Answer], Sample]
+Read = Callable[[Turn, Attempt], Sample]
 Measure = Callable[[Iterable[list[Turn]], Read], Iterator[Sample]]
 """Has turns generated, each group at once, and makes samples of the answers."""
 
@@ -129,7 +129,7 @@ class Remeasuring:
         turns = (replace(turn, order=order) for order, arm in enumerate(shuffled) for turn in arms[arm])
         return together(turns)
 
-    def _made_of(self, attempt: int, turn: Turn, answer: Answer) -> Sample:
+    def _made_of(self, attempt: int, turn: Turn, answer: Attempt) -> Sample:
         """The sample that has the times of an answer, and all else of what was written before."""
         before = self._store.first(turn.key)
         sample = replace(before, attempt=attempt, order=turn.order, error=None, conditions={}, scores={})

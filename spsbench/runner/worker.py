@@ -65,7 +65,7 @@ class Block:
 
 
 # What happens in a pool: a worker finished an item, or its block, or is gone with its machine or without it.
-class Answer(NamedTuple):
+class Completed(NamedTuple):
     worker: int
     key: Key
     value: Any
@@ -92,7 +92,7 @@ def measuring(turns: Iterable[Turn]) -> list[Block]:
 
 def hand_out(
     blocks: Iterable[Block], pool: Any, workers: Sequence[int], lost: Callable[[int, str], None]
-) -> Iterator[Answer]:
+) -> Iterator[Completed]:
     """Have all blocks done by a ``RayPool``, and yield each item's answer once, as they come.
 
     A lost worker's items that were not answered go to the next free worker, before all others. Answers that
@@ -101,7 +101,7 @@ def hand_out(
     hands = _Hands(blocks, pool, workers)
     while hands.busy():
         event = pool.wait()
-        if isinstance(event, Answer):
+        if isinstance(event, Completed):
             if event.key not in hands.done:
                 hands.done.add(event.key)
                 yield event
@@ -176,7 +176,7 @@ class Introduction:
         return f"{self.machine}:{self.process}"
 
 
-class Worker:
+class RunWorker:
     """Measures what it is given; asked in this order: ``introduce``, ``prepare``, ``load``, ``work``."""
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
@@ -266,7 +266,7 @@ class RayPool:
     def give(self, worker: int, block: Block) -> None:
         self._pending[self._actors[worker].work.remote(block)] = worker
 
-    def wait(self) -> Answer | Free | Lost:
+    def wait(self) -> Completed | Free | Lost:
         if self._to_ask is not None:
             self._pending[self._actors[self._to_ask].work.remote()] = self._to_ask
             self._to_ask = None
@@ -280,7 +280,7 @@ class RayPool:
         if found is None:
             return Free(worker)
         self._to_ask = worker
-        return Answer(worker, *found)
+        return Completed(worker, *found)
 
     def ask(self, method: str, *given: Any, within_s: float | None = None) -> dict[int, Any]:
         """What each worker answers to a call; those that are gone are left out."""
@@ -368,7 +368,7 @@ def _start_actors(config: RunConfig, threads: int, most: int, *, gpu: bool) -> l
         wanted = f"{threads} CPUs" + (" and a GPU" if gpu else "")
         remedy = "Give fewer, or add machines."
         raise UsageError(f"no machine has the {wanted} that a worker takes.", flag="--threads", remedy=remedy)
-    actor = ray.remote(Worker).options(num_cpus=threads, num_gpus=int(gpu), max_restarts=0)
+    actor = ray.remote(RunWorker).options(num_cpus=threads, num_gpus=int(gpu), max_restarts=0)
     return [actor.remote(config, Path.cwd()) for _ in range(min(places, most))]
 
 

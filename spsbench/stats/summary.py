@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from spsbench.base.axes import EAGER, ArmIdentity, identity, is_beam, label, own_ars, unusual
 from spsbench.base.gpu import OTHERS, SM_CLOCK, THROTTLED
 from spsbench.base.records import SCHEMA_VERSION, Loop
-from spsbench.parts.external.engine import Ran, unequal
+from spsbench.parts.external.engine import PeerRun, unequal
 from spsbench.stats.acceptance import acceptance_by_name, disagreement, share_of_optimum
 from spsbench.stats.bootstrap import finite, plain, ratio
 from spsbench.stats.certainty import OVER_TIME, Certainty
@@ -519,7 +519,7 @@ def _engines(run: _Measured) -> Engines:
     """What answered for each arm, and where they ran with other settings."""
     recorded = run.info["engines"]
     arms = [entry for entry in run.info.get("arms") or [] if entry["arm"] in recorded]
-    ran = [Ran(label(arm), arm["engine"], recorded[arm["arm"]]["settings"]) for arm in arms]
+    ran = [PeerRun(label(arm), arm["engine"], recorded[arm["arm"]]["settings"]) for arm in arms]
     sampled = any(not (arm.get("params") or {}).get("greedy") for arm in arms)
     return {
         "arms": [

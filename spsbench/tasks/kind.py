@@ -12,7 +12,7 @@ from spsbench.base.records import Example, Prompt, SamplingParams
 from spsbench.tasks.metrics.kind import MetricKind
 from spsbench.tasks.task import Frame, Task, TaskData, sha256_of, task_data
 
-Answer = TypeVar("Answer")
+Returned = TypeVar("Returned")
 
 
 def _samplings() -> dict[str, SamplingParams]:
@@ -111,7 +111,7 @@ class PythonTask(Task):
             raise self._fault(f"gave {text!r:.60} for the prompt of {example.example_id}")
         return text
 
-    def _called(self, without: str, call: Callable[[], Answer]) -> Answer:
+    def _called(self, without: str, call: Callable[[], Returned]) -> Returned:
         try:
             return call()
         except SpsbenchError:

@@ -28,7 +28,15 @@ from spsbench.base.records import Example, Prompt, SamplingParams
 from spsbench.config.files import file_name
 from spsbench.tasks.metrics.builtin import ROUGE
 from spsbench.tasks.metrics.kind import scores
-from spsbench.tasks.sources import Row, bad_data, distinct, read_rows, read_text, required_column, well_formed
+from spsbench.tasks.sources import (
+    DataRow,
+    bad_data,
+    distinct,
+    read_rows,
+    read_text,
+    required_column,
+    well_formed,
+)
 from spsbench.tasks.task import Frame, Task, TaskData, sha256_of, task_data
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".parquet", ".txt")
@@ -172,12 +180,12 @@ def read_prompts_file(path: Path, *, every_turn: bool = False) -> PromptsFile:
     return PromptsFile(examples, later, sum(not record.asked for record in records))
 
 
-def _rows(path: Path) -> list[Row]:
+def _rows(path: Path) -> list[DataRow]:
     if not path.is_file():
         raise bad_data(f"{path} does not exist.", "Give the path of a prompts file.")
     if path.suffix == ".txt":
         lines = enumerate((line.removesuffix("\r") for line in read_text(path).split("\n")), start=1)
-        rows = [Row(f"line {number} of {path}", {PROMPT: text}) for number, text in lines if text.strip()]
+        rows = [DataRow(f"line {number} of {path}", {PROMPT: text}) for number, text in lines if text.strip()]
     elif path.suffix == ".json":
         rows = list(_items(path))
     else:
@@ -187,7 +195,7 @@ def _rows(path: Path) -> list[Row]:
     return rows
 
 
-def _items(path: Path) -> Iterator[Row]:
+def _items(path: Path) -> Iterator[DataRow]:
     try:
         content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
@@ -199,10 +207,10 @@ def _items(path: Path) -> Iterator[Row]:
     for number, item in enumerate(content, start=1):
         if not isinstance(item, dict):
             raise bad_data(f"item {number} of {path} is not an object.", "Write a list of objects.")
-        yield Row(f"item {number} of {path}", item)
+        yield DataRow(f"item {number} of {path}", item)
 
 
-def _record(row: Row, number: str, every_turn: bool) -> _Record:
+def _record(row: DataRow, number: str, every_turn: bool) -> _Record:
     asked, later_turns = _asked(row)
     category = {} if row.fields.get("category") is None else {"category": required_column(row, "category")}
     references = _references(row, len(asked) + later_turns)
@@ -216,7 +224,7 @@ def _record(row: Row, number: str, every_turn: bool) -> _Record:
     return _Record(required_column(row, *ids) if ids else number, fields, later_turns)
 
 
-def _asked(row: Row) -> tuple[list[dict[str, Any]], int]:
+def _asked(row: DataRow) -> tuple[list[dict[str, Any]], int]:
     """(the fields of each sequence, turns left out)."""
     found = [name for name in LAYOUTS if row.fields.get(name) is not None]
     if len(found) > 1:
@@ -242,7 +250,7 @@ def _examples(record: _Record) -> Iterator[Example]:
         yield Example(name, fields, next(iter(fields.get("references", ())), ""))
 
 
-def _user_turns(row: Row) -> list[str]:
+def _user_turns(row: DataRow) -> list[str]:
     turns = _listed(row, TURNS)
     for text in turns:
         if not isinstance(text, str) or not text.strip():
@@ -252,7 +260,7 @@ def _user_turns(row: Row) -> list[str]:
     return [_whole(text, row) for text in turns]
 
 
-def _messages(row: Row, layout: str) -> list[Message]:
+def _messages(row: DataRow, layout: str) -> list[Message]:
     """What was said; of ShareGPT nothing if no user begins, as in the published file now and then."""
     parts = enumerate(_listed(row, layout), start=1)
     messages = [_message(row, number, part, *_SPOKEN[layout]) for number, part in parts]
@@ -264,14 +272,14 @@ def _messages(row: Row, layout: str) -> list[Message]:
     return messages
 
 
-def _listed(row: Row, name: str) -> list[Any]:
+def _listed(row: DataRow, name: str) -> list[Any]:
     value = row.fields[name]
     if not isinstance(value, list):
         raise bad_data(f"{row.place}: {name} holds {value!r:.60} instead of a list.", "Correct the row.")
     return value
 
 
-def _message(row: Row, number: int, part: Any, role: str, content: str, roles: dict[str, str]) -> Message:
+def _message(row: DataRow, number: int, part: Any, role: str, content: str, roles: dict[str, str]) -> Message:
     place = f"{row.place}: message {number}"
     if not isinstance(part, dict) or role not in part or content not in part:
         raise bad_data(f"{place} lacks {role!r} or {content!r}.", "Give every message both.")
@@ -296,7 +304,7 @@ def _by_turn(messages: list[Message]) -> tuple[list[list[Message]], int]:
     return cut, 0
 
 
-def _references(row: Row, turns: int) -> list[list[str]]:
+def _references(row: DataRow, turns: int) -> list[list[str]]:
     """The references to each turn.
 
     One text belongs to the last turn. A list has one entry a turn (null for none); of a single turn it
@@ -319,7 +327,7 @@ def _references(row: Row, turns: int) -> list[list[str]]:
     return [[] if text is None else [text] for text in texts] or none
 
 
-def _whole(text: str, row: Row) -> str:
+def _whole(text: str, row: DataRow) -> str:
     if _PLACEHOLDER in text:
         raise bad_data(
             f"{row.place} holds SPEED-Bench's placeholder in place of a text.",

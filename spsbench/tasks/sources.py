@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DataRow:
     """One record with its place, e.g. ``line 3 of news.jsonl``, for error messages."""
 
     place: str
@@ -33,7 +33,7 @@ def bad_data(message: str, remedy: str) -> UnavailableError:
     return UnavailableError(message, flag="--data", remedy=remedy)
 
 
-def required_column(row: Row, *names: str) -> str:
+def required_column(row: DataRow, *names: str) -> str:
     """The text in the first of the columns ``names`` that the row has; numbers become text.
 
     ``a.b`` is the field ``b`` of the column ``a``.
@@ -56,7 +56,7 @@ def required_column(row: Row, *names: str) -> str:
     return well_formed(text, row)
 
 
-def well_formed(text: str, row: Row) -> str:
+def well_formed(text: str, row: DataRow) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as problem:
@@ -68,7 +68,7 @@ def well_formed(text: str, row: Row) -> str:
     return text
 
 
-def _columns(row: Row, names: Sequence[str]) -> list[tuple[str, Any]]:
+def _columns(row: DataRow, names: Sequence[str]) -> list[tuple[str, Any]]:
     """Those of the columns that a row has, perhaps within another one, with their values."""
     found = []
     for name in names:
@@ -81,15 +81,17 @@ def _columns(row: Row, names: Sequence[str]) -> list[tuple[str, Any]]:
     return found
 
 
-def is_blank(row: Row, *names: str) -> bool:
+def is_blank(row: DataRow, *names: str) -> bool:
     """Whether the first of the columns ``names`` that the row has holds no text but white space."""
     value = next((value for _, value in _columns(row, names)), None)
     return isinstance(value, str) and not value.strip()
 
 
-def distinct(found: Iterable[tuple[T, Row]], name: Callable[[T], str] = attrgetter("example_id")) -> list[T]:
+def distinct(
+    found: Iterable[tuple[T, DataRow]], name: Callable[[T], str] = attrgetter("example_id")
+) -> list[T]:
     """What was made of rows; two rows with one id are refused: samples are kept, resumed and paired by it."""
-    seen: dict[str, Row] = {}
+    seen: dict[str, DataRow] = {}
     made = []
     for one, row in found:
         if name(one) in seen:
@@ -105,7 +107,7 @@ def distinct(found: Iterable[tuple[T, Row]], name: Callable[[T], str] = attrgett
 _FORMS = ".jsonl, .jsonl.gz, .csv, .parquet or a directory saved by datasets"
 
 
-def read_rows(path: Path, split: str) -> list[Row]:
+def read_rows(path: Path, split: str) -> list[DataRow]:
     """All rows of a file, or of one split of a saved directory."""
     if not path.exists():
         remedy = "Give official, mini or the path of a data file."
@@ -125,7 +127,7 @@ def read_rows(path: Path, split: str) -> list[Row]:
     return rows
 
 
-def sibling_train(path: Path, split: str) -> list[Row] | None:
+def sibling_train(path: Path, split: str) -> list[DataRow] | None:
     """Rows of the train data that lie beside a local path, for an exemplar; None if there are none.
 
     For ``news.jsonl`` that is ``news_train.jsonl``, for a saved directory its split ``train``.
@@ -137,7 +139,7 @@ def sibling_train(path: Path, split: str) -> list[Row] | None:
     return read_rows(beside, "train") if beside.is_file() else None
 
 
-def _json_rows(path: Path) -> Iterator[Row]:
+def _json_rows(path: Path) -> Iterator[DataRow]:
     for number, line in enumerate(_lines(path), start=1):
         place = f"line {number} of {path}"
         try:
@@ -151,7 +153,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
             continue
         if not isinstance(fields, dict):
             raise bad_data(f"{place} is not a JSON object.", "Write one JSON object per line.")
-        yield Row(place, fields)
+        yield DataRow(place, fields)
 
 
 def read_text(path: Path) -> str:
@@ -164,7 +166,7 @@ def read_text(path: Path) -> str:
         raise bad_data(f"{path} is not UTF-8 ({error.reason}).", "Convert the file to UTF-8.") from error
 
 
-def _csv_rows(path: Path) -> Iterator[Row]:
+def _csv_rows(path: Path) -> Iterator[DataRow]:
     """The first line names the columns."""
     reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
     try:
@@ -174,14 +176,14 @@ def _csv_rows(path: Path) -> Iterator[Row]:
                 raise bad_data(
                     f"{place} has more or fewer values than the first line has columns.", "Correct the line."
                 )
-            yield Row(place, fields)
+            yield DataRow(place, fields)
     except csv.Error as error:
         raise bad_data(
             f"line {reader.reader.line_num} of {path} is not CSV ({error}).", "Correct it."
         ) from error
 
 
-def read_aligned(paths: Sequence[Path], columns: Sequence[str]) -> list[Row]:
+def read_aligned(paths: Sequence[Path], columns: Sequence[str]) -> list[DataRow]:
     """One row per line of aligned text files, of which line n of each belongs together (sacrebleu, Moses)."""
     named = ",".join(map(str, paths))
     if len(paths) != len(columns):
@@ -209,7 +211,7 @@ def read_aligned(paths: Sequence[Path], columns: Sequence[str]) -> list[Row]:
             "Give files of which line n of each belongs together.",
         )
     return [
-        Row(f"line {number} of {named}", {"id": str(number), **dict(zip(columns, texts, strict=True))})
+        DataRow(f"line {number} of {named}", {"id": str(number), **dict(zip(columns, texts, strict=True))})
         for number, texts in enumerate(zip(*files, strict=True), start=1)
     ]
 
@@ -223,7 +225,7 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise bad_data(f"{path} is unreadable ({reason}).", "Check the file and its permissions.") from error
 
 
-def parquet_rows(path: Path, row_group: int | None = None) -> Iterator[Row]:
+def parquet_rows(path: Path, row_group: int | None = None) -> Iterator[DataRow]:
     """Rows of a Parquet file, or of one of its row groups."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -237,10 +239,10 @@ def parquet_rows(path: Path, row_group: int | None = None) -> Iterator[Row]:
             f"{path} is not a readable Parquet file ({reason}).", "Fetch or write it again."
         ) from error
     for number, fields in enumerate(table.to_pylist(), start=1):
-        yield Row(f"row {number} of {path}", fields)
+        yield DataRow(f"row {number} of {path}", fields)
 
 
-def _saved_rows(path: Path, split: str) -> Iterator[Row]:
+def _saved_rows(path: Path, split: str) -> Iterator[DataRow]:
     import datasets
 
     try:
@@ -256,7 +258,7 @@ def _saved_rows(path: Path, split: str) -> Iterator[Row]:
             )
         saved = saved[split]
     for number, fields in enumerate(saved, start=1):
-        yield Row(f"row {number} of {path}", fields)
+        yield DataRow(f"row {number} of {path}", fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +267,8 @@ class HubData:
 
     repository: str
     revision: str
-    rows: list[Row]
-    train: list[Row]
+    rows: list[DataRow]
+    train: list[DataRow]
 
 
 _FLAG = "--data official"
@@ -327,7 +329,7 @@ def _read_snapshot(root: Path, source: HubSource, split: str, exemplars: bool) -
     if not files:
         raise UnavailableError(f"has no Parquet or JSON lines file of {split!r}.")
     rows = [row for path in files for row in read_rows(path, split)]
-    train: list[Row] = []
+    train: list[DataRow] = []
     for path in _files(root, source.config, "train")[:1] if exemplars else []:
         train = list(parquet_rows(path, 0)) if path.suffix == ".parquet" else read_rows(path, "train")
     return HubData(source.repository, root.name, rows, train)

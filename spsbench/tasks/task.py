@@ -15,7 +15,7 @@ from spsbench.base.paths import mini_dir, mini_dirs
 from spsbench.base.records import Example, Prompt, SamplingParams
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.metrics.kind import MetricKind, corpus_figure, scores
-from spsbench.tasks.sources import Row, fetch, is_blank, read_rows
+from spsbench.tasks.sources import DataRow, fetch, is_blank, read_rows
 from spsbench.tasks.spec import TaskSpec
 
 
@@ -240,7 +240,7 @@ class YamlTask(Task):
         self.samplings = {name: sampling.params() for name, sampling in spec.samplings.items()}
         self.default_sampling, self.stop = spec.default_sampling, tuple(spec.stop)
 
-    def _given(self, data: str) -> tuple[list[Row], dict[str, Any]]:
+    def _given(self, data: str) -> tuple[list[DataRow], dict[str, Any]]:
         """(rows, provenance) of data that came from a path or, as ``mini``, with the package."""
         split = self.spec.data.split
         if data == "mini":
@@ -250,7 +250,7 @@ class YamlTask(Task):
 
     def _published(
         self, columns: Iterable[Sequence[str]], *, exemplars: bool = False
-    ) -> tuple[list[Row], list[Row], dict[str, Any]]:
+    ) -> tuple[list[DataRow], list[DataRow], dict[str, Any]]:
         """(rows, rows of the train split, provenance) from the hub.
 
         A published split may hold rows without text in one of the ``columns``, which nobody can repair.

@@ -12,12 +12,12 @@ from typing import Any
 from spsbench.base.records import Example, Prompt
 from spsbench.tasks.docstrings import names_in, read_docstrings
 from spsbench.tasks.metrics.kind import MetricKind
-from spsbench.tasks.sources import Row, distinct, read_aligned, required_column
+from spsbench.tasks.sources import DataRow, distinct, read_aligned, required_column
 from spsbench.tasks.spec import columns_of, template_sha256
 from spsbench.tasks.task import Frame, TaskData, YamlTask, describe, paths_in, task_data
 
 
-class Text(YamlTask):
+class TextTask(YamlTask):
     """What stands in the template is all that the model is shown."""
 
     def _load(self, data: str, limit: int | None, seed: int) -> TaskData:
@@ -77,7 +77,7 @@ class Text(YamlTask):
             return None
         return names_in("+".join(own) if data in ("official", "mini") else data)
 
-    def _rows(self, data: str, packages: tuple[str, ...] | None) -> tuple[list[Row], dict[str, Any]]:
+    def _rows(self, data: str, packages: tuple[str, ...] | None) -> tuple[list[DataRow], dict[str, Any]]:
         if packages is not None:
             rows, versions = read_docstrings(packages)
             source = f"docstrings of {'+'.join(packages)}"
@@ -91,7 +91,7 @@ class Text(YamlTask):
         rows = read_aligned(paths, list(self._columns))
         return rows, {"source": data, "revision": None, "split": self.spec.data.split}
 
-    def _examples(self, rows: Sequence[Row], *, published: bool) -> list[Example]:
+    def _examples(self, rows: Sequence[DataRow], *, published: bool) -> list[Example]:
         """The rows as examples; one without an id is named by what is read of it: their order may change."""
         assert self.spec.reference is not None
         found, seen = [], Counter[str]()

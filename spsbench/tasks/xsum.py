@@ -8,7 +8,7 @@ from typing import Any
 
 from spsbench.base.errors import UsageError
 from spsbench.base.records import Example, Prompt
-from spsbench.tasks.sources import Row, distinct, read_rows, required_column, sibling_train
+from spsbench.tasks.sources import DataRow, distinct, read_rows, required_column, sibling_train
 from spsbench.tasks.spec import SUMMARIZATION, template_sha256
 from spsbench.tasks.task import Frame, TaskData, YamlTask, chosen, describe, fingerprint, mini_path, task_data
 
@@ -54,7 +54,7 @@ class Summarization(YamlTask):
     def _shot(self, exemplar: Example) -> str:
         return SUMMARIZATION[self.spec.prompt].exemplar.format(**exemplar.fields)
 
-    def _rows(self, data: str) -> tuple[list[Row], list[Row] | None, dict[str, Any]]:
+    def _rows(self, data: str) -> tuple[list[DataRow], list[DataRow] | None, dict[str, Any]]:
         """(rows, rows of the train split if there are any, provenance)."""
         if data == "official":
             return self._published((_DOCUMENT, _SUMMARY), exemplars=True)
@@ -65,7 +65,7 @@ class Summarization(YamlTask):
         return rows, read_rows(mini_path(self.spec, "exemplars"), "train") if named else None, origin
 
 
-def _examples(rows: Iterable[Row]) -> list[Example]:
+def _examples(rows: Iterable[DataRow]) -> list[Example]:
     found = []
     for row in rows:
         document, summary = required_column(row, *_DOCUMENT), required_column(row, *_SUMMARY)

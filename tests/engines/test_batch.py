@@ -28,7 +28,7 @@ from support.virtual_device import VirtualDevice
 
 from spsbench.base.records import Generation, Request, SamplingParams, Spec
 from spsbench.decode.algorithms import DecodedLoop
-from spsbench.decode.batch import Batch, BatchArS, BatchRow, BatchSpS, ModelBatchDrafter, RowDrafters
+from spsbench.decode.batch import BatchArS, BatchRow, BatchSpS, DecodingBatch, ModelBatchDrafter, RowDrafters
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.rejection import Draft, accept_draft, accept_drafts
 from spsbench.decode.rows import TensorRows
@@ -53,7 +53,7 @@ def pair_over(backend: str) -> Pair:
     return BACKENDS[backend](target), BACKENDS[backend](draft)
 
 
-def engine_of(batch: Batch, **given: Any) -> BatchedEngine:
+def engine_of(batch: DecodingBatch, **given: Any) -> BatchedEngine:
     return BatchedEngine(batch, Bytes(), CPU, FakeClock(0.001), **given)
 
 
@@ -252,7 +252,7 @@ def test_drafts_are_judged_as_one_by_one() -> None:
     assert len(set(found.accepted.tolist())) == k + 1
 
 
-class _OnDevice(Batch):
+class _OnDevice(DecodingBatch):
     """B rows on an asynchronous device, to which a forward is one shape and a draw is of the live rows."""
 
     def __init__(self, device: VirtualDevice, size: int) -> None:

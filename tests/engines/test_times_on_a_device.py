@@ -10,7 +10,7 @@ from support.fixed_shapes import SAMPLED, SLOTS, Bytes, request
 from support.tiny_models import make_pair
 
 from spsbench.base.records import Generation
-from spsbench.decode.batch import Batch, BatchArS
+from spsbench.decode.batch import BatchArS, DecodingBatch
 from spsbench.decode.clock import Stopwatch, SystemClock
 from spsbench.engines import local
 from spsbench.engines.cuda_graph import GraphedEngine, Graphs, StagedBatch
@@ -105,5 +105,5 @@ def test_the_last_row_of_a_wave_is_charged_what_the_first_is(
     assert 1 / 1.1 < last_over_first() < 1.1
     monkeypatch.setattr(local, "stopwatch_of", lambda _, clock: Stopwatch(clock))
     monkeypatch.setattr(StagedBatch, "shared", ("draft", "verify"))
-    monkeypatch.setattr(BatchArS, "__init__", Batch.__init__)
+    monkeypatch.setattr(BatchArS, "__init__", DecodingBatch.__init__)
     assert last_over_first() > 1.5

@@ -13,7 +13,7 @@ from support.tiny_models import make_pair
 
 from spsbench.base.records import SamplingParams
 from spsbench.decode.algorithms import DecodedLoop
-from spsbench.decode.batch import Batch, BatchArS, BatchSpS, ModelBatchDrafter
+from spsbench.decode.batch import BatchArS, BatchSpS, DecodingBatch, ModelBatchDrafter
 from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.sampling import UniformStream
 from spsbench.engines.cuda_graph import Graphs, StagedBatch
@@ -101,7 +101,7 @@ def test_an_eager_batch_waits_once_a_loop(k: int) -> None:
     expected = [on_cpu(k, SAMPLED, seed, length) for seed, length in enumerate(lengths)]
     with emulated() as device, torch.inference_mode():
         target, draft = (StaticLM(model, SLOTS, 3) for model in pair())
-        batch: Batch = BatchArS(target, SAMPLED)
+        batch: DecodingBatch = BatchArS(target, SAMPLED)
         if k:
             batch = BatchSpS(target, SAMPLED, ModelBatchDrafter(draft, SAMPLED), k)
         for row, length in enumerate(lengths):

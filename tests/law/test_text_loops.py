@@ -19,7 +19,7 @@ from spsbench.drafters.forced import ForcedText
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import Momentum
 from spsbench.drafters.registry import build_policy
-from spsbench.drafters.stopping import DraftedText, StopReader, StopRule
+from spsbench.drafters.stopping import DraftedText, DraftStopRule, StopReader
 from spsbench.law.enumeration import Scene, TableModel, paths, random_rows
 from spsbench.law.text_loops import (
     Booleans,
@@ -75,7 +75,7 @@ def q_rows(own: Scene, text: Sequence[int]) -> torch.Tensor:
 def read(own: Scene, text: Sequence[int], rules: Sequence[str], **options: int) -> DraftedText:
     q = q_rows(own, text)
     log_target = q.gather(1, torch.tensor(text).unsqueeze(1)).squeeze(1).log().numpy()
-    reader = StopReader([StopRule(Spec.parse(rule)) for rule in rules], **options)
+    reader = StopReader([DraftStopRule(Spec.parse(rule)) for rule in rules], **options)
     drafter = ModelDrafter(models(q.shape[1])[1], own.sampling, CPU)
     reader.forced(drafter, ForcedText(own.prompt, text, log_target), q, own.k)
     return reader.texts[0]

@@ -16,10 +16,10 @@ from support.nvidia_smi import H100
 from spsbench.base.errors import UsageError
 from spsbench.models import device as devices
 from spsbench.models.device import Gpu, resolve_device, title
-from spsbench.models.fetch.cache import Watcher, watched_by
+from spsbench.models.fetch.cache import TransferWatcher, watched_by
 
 
-class Hearing(Watcher):
+class Hearing(TransferWatcher):
     def __init__(self) -> None:
         self.heard: list[str] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spsbench.base.errors import SpsbenchError, UnavailableError
-from spsbench.runner.worker import Answer, Block, Free, Item, Lost, RayPool, _places
+from spsbench.runner.worker import Block, Completed, Free, Item, Lost, RayPool, _places
 
 ray = pytest.importorskip("ray")
 
@@ -56,7 +56,7 @@ def test_a_worker_is_asked_for_its_next_item_only_when_the_last_was_taken() -> N
     actor = Actor((KEY, "sample"), None)
     pool = RayPool([actor])
     pool.give(0, BLOCK)
-    assert pool.wait() == Answer(0, KEY, "sample")
+    assert pool.wait() == Completed(0, KEY, "sample")
     assert actor.work.calls == 1, "not before the sample is on the disk"
     assert pool.wait() == Free(0)
     assert actor.work.calls == 2

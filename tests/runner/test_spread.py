@@ -11,7 +11,7 @@ import pytest
 from spsbench.base.errors import SpsbenchError
 from spsbench.base.records import Arm, Prompt, SamplingParams
 from spsbench.runner.stopping import derive_seed, turns
-from spsbench.runner.worker import MOST_LOST, Answer, Block, Free, Item, Lost, hand_out, measuring
+from spsbench.runner.worker import MOST_LOST, Block, Completed, Free, Item, Lost, hand_out, measuring
 from spsbench.store import Key
 
 SAMPLING = SamplingParams()
@@ -42,7 +42,7 @@ class FakePool:
     begun: list[tuple[int, Block]] = field(default_factory=list)
     _left: dict[int, deque[Item]] = field(default_factory=dict)
     _at: dict[int, int] = field(default_factory=dict)
-    _again: deque[Answer] = field(default_factory=deque)
+    _again: deque[Completed] = field(default_factory=deque)
 
     def give(self, worker: int, block: Block) -> None:
         assert worker not in self._left, "it is at work"
@@ -51,7 +51,7 @@ class FakePool:
         self._at[worker] = max(self._at.values(), default=0) if worker not in self._at else self._at[worker]
         self._at[worker] += self.slowness[worker]
 
-    def wait(self) -> Answer | Free | Lost:
+    def wait(self) -> Completed | Free | Lost:
         if self._again:
             return self._again.popleft()
         assert self._left, "nobody is at work, and this would wait for ever"
@@ -65,13 +65,13 @@ class FakePool:
         item = self._left[worker].popleft()
         self._at[worker] += self.slowness[worker]
         self.made.append((worker, item.key))
-        answer = Answer(worker, item.key, (worker, item.key))
+        answer = Completed(worker, item.key, (worker, item.key))
         if worker in self.repeats:
             self._again.append(answer)
         return answer
 
 
-def done(pool: FakePool, due: list[Block]) -> list[Answer]:
+def done(pool: FakePool, due: list[Block]) -> list[Completed]:
     return list(hand_out(due, pool, list(pool.slowness), lambda worker, reason: None))
 
 

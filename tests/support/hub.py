@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
-from spsbench.models.fetch.cache import Watcher
+from spsbench.models.fetch.cache import TransferWatcher
 
 Kind = Literal["status", "web page", "cut", "stall", "drip", "no commit"]
 LARGE = (".safetensors", ".bin", ".parquet", ".gguf")
@@ -266,7 +266,7 @@ FAULTS: dict[str, tuple[Kind, int, str, str]] = {
 """Of the hub: kind and value of the fault, how its sentence begins, and what its remedy names."""
 
 
-class Notes(Watcher):
+class Notes(TransferWatcher):
     """What people would see."""
 
     def __init__(self, breaks_off_at: int | None = None) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from spsbench.models.fetch.http import Http
 
 
-class Watcher(Protocol):
+class TransferWatcher(Protocol):
     """Is notified of progress; nothing depends on it."""
 
     def said(self, message: str) -> None:
@@ -47,7 +47,7 @@ class Watcher(Protocol):
         return nullcontext(lambda count: None)
 
 
-class _Silent(Watcher):
+class _Silent(TransferWatcher):
     """Notifies nobody."""
 
     def said(self, message: str) -> None: ...
@@ -56,16 +56,16 @@ class _Silent(Watcher):
 
 
 _SILENT = _Silent()
-_WATCHER: ContextVar[Watcher] = ContextVar("watcher", default=_SILENT)
+_WATCHER: ContextVar[TransferWatcher] = ContextVar("watcher", default=_SILENT)
 
 
-def watcher() -> Watcher:
+def watcher() -> TransferWatcher:
     """The watcher of the innermost ``watched_by``; a silent one outside of all."""
     return _WATCHER.get()
 
 
 @contextmanager
-def watched_by(somebody: Watcher) -> Iterator[None]:
+def watched_by(somebody: TransferWatcher) -> Iterator[None]:
     """Notify ``somebody`` of what happens inside the block."""
     token = _WATCHER.set(somebody)
     try:

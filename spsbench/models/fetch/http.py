@@ -181,7 +181,7 @@ _RETRIES = Retry(total=3, connect=2, backoff_factor=0.3, status_forcelist=(500, 
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What an address answers, from the byte ``start`` on."""
 
     url: str
@@ -204,7 +204,7 @@ class Http:
         start: int = 0,
         within_s: float = math.inf,
         most: float = math.inf,
-    ) -> Iterator[Answer]:
+    ) -> Iterator[Response]:
         """Begin to read an answer of so many seconds and bytes at most."""
         if urlsplit(url).scheme == "file":
             path = Path(url2pathname(urlsplit(url).path))
@@ -212,7 +212,7 @@ class Http:
                 path = path / "index.html"
             if not path.is_file():
                 raise NotThere
-            yield Answer(url, start, "text/html" if path.suffix == ".html" else "", _chunks(path, start))
+            yield Response(url, start, "text/html" if path.suffix == ".html" else "", _chunks(path, start))
             return
         late = Unreachable(f"{host_of(url)}: no end of its answer within {within_s:g} s")
         long = Unreachable(f"{host_of(url)}: an answer of more than {most / 1e6:,.0f} MB")
@@ -227,7 +227,7 @@ class Http:
                     raise Unreachable(f"{host_of(response.url)}: {reason}")
                 begins = start if response.status_code == requests.codes.partial_content else 0
                 kind = response.headers.get("Content-Type", "")
-                yield Answer(response.url, begins, kind, response.iter_content(CHUNK))
+                yield Response(response.url, begins, kind, response.iter_content(CHUNK))
         except requests.RequestException as error:
             raise Unreachable(f"{host_of(url)}: {_reason(error)}") from error
 

@@ -186,7 +186,7 @@ def _ended(ids: list[int], by: int | None) -> list[int]:
 _SEEDS = 2**32 - 1  # the last one stands for a random seed
 
 
-class LlamaCpp(Dialect):
+class LlamaCppDialect(Dialect):
     """``/completion`` with token ids in and out, times and counts with every answer."""
 
     path = "/completion"
@@ -382,7 +382,7 @@ def _spoken(message: Any) -> str | None:
     return "".join(texts) if texts else None
 
 
-class Sglang(Dialect):
+class SglangDialect(Dialect):
     """``/generate`` with token ids in and out."""
 
     path = "/generate"
@@ -454,7 +454,7 @@ class Sglang(Dialect):
 _MOST_SEED = 2**63
 
 
-class Vllm(Dialect):
+class VllmDialect(Dialect):
     """``/v1/completions`` with token ids in and out."""
 
     counters = (

@@ -242,7 +242,7 @@ _SAME = {
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class PeerRun:
     """What one arm ran with: ``engine`` is the place on the axis, ``settings`` are as in ``Described``."""
 
     label: str
@@ -250,7 +250,7 @@ class Ran:
     settings: Mapping[str, Any]
 
 
-def unequal(arms: Sequence[Ran], *, sampled: bool = True) -> list[str]:
+def unequal(arms: Sequence[PeerRun], *, sampled: bool = True) -> list[str]:
     """A sentence for each setting of ``SETTINGS`` that is not the same everywhere, or not reported."""
     names = [name for name in protocol.SETTINGS if sampled or name not in OF_SAMPLING]
     groups = {name: _by_value(name, arms) for name in names}
@@ -267,15 +267,15 @@ def unequal(arms: Sequence[Ran], *, sampled: bool = True) -> list[str]:
     return found
 
 
-def _by_value(name: str, arms: Sequence[Ran]) -> dict[str | None, str]:
+def _by_value(name: str, arms: Sequence[PeerRun]) -> dict[str | None, str]:
     """Who ran with each value of a setting; None where it is not reported."""
-    groups: dict[str | None, list[Ran]] = {}
+    groups: dict[str | None, list[PeerRun]] = {}
     for arm in arms:
         groups.setdefault(spelled(arm.settings.get(name)), []).append(arm)
     return {value: _who(own, arms) for value, own in groups.items()}
 
 
-def _who(some: Sequence[Ran], arms: Sequence[Ran]) -> str:
+def _who(some: Sequence[PeerRun], arms: Sequence[PeerRun]) -> str:
     """Engines by name where all of their arms are meant, else arms by label."""
     found: dict[str, None] = {}
     for arm in some:

@@ -33,7 +33,7 @@ class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Source(cache.Stored):
+class SourceArchive(cache.Stored):
     """A source distribution on the package index; ``folder`` inside of it is what is compiled."""
 
     folder: str
@@ -57,7 +57,7 @@ class Entry(_Settings):
     title: str
     package: str
     version: str
-    source: Source | None = None
+    source: SourceArchive | None = None
     elsewhere: dict[str, str] = {}
     pins: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
@@ -395,7 +395,7 @@ def _compile(entry: Entry, environment: Environment, archive: Path, scratch: Pat
     shutil.move(build / "bin" / "llama-server", environment.server)
 
 
-def _fetched(entry: Entry, source: Source) -> Path:
+def _fetched(entry: Entry, source: SourceArchive) -> Path:
     """The sources of an engine, a package on the index; its hash is right."""
     # Not at the top: requests takes 0.1 s to import, and most commands fetch nothing.
     from spsbench.models import Http, find_file, pip_settings

@@ -30,7 +30,7 @@ from spsbench.parts.external.install import Environment, load_entry
 from spsbench.parts.external.launch import LAUNCH
 from spsbench.parts.external.own import CPU, Needed, Own, find_own
 from spsbench.parts.external.quantised import GGUF, ONNX
-from spsbench.parts.external.worker import Command, Worker
+from spsbench.parts.external.worker import Worker, WorkerCommand
 
 _HOW_TO_DRAFT = ("greedy", "probabilistic")
 _WHO_DRAFTS = (DRAFT, LOOKUP)
@@ -193,7 +193,7 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
         if not argv:
             remedy = f'E.g. {WORKER}"python my_engine.py".'
             raise UsageError("no command follows the colon.", flag=flag, remedy=remedy)
-        return PeerKind(text, lambda load, log, paused: Worker(Command(argv, log), load, paused=paused))
+        return PeerKind(text, lambda load, log, paused: Worker(WorkerCommand(argv, log), load, paused=paused))
     if text.startswith(OPENAI):
         url, model = server_address(text, flag)
 
@@ -264,7 +264,7 @@ def peer_in(
         if named.preloaded and (own is None or own.device == CPU):
             libraries = (environment.folder / "lib" / name for name in named.preloaded)
             variables["LD_PRELOAD"] = ":".join(str(library) for library in libraries if library.is_file())
-        return Worker(Command(argv, log, variables), replace(load, options=given), paused=paused)
+        return Worker(WorkerCommand(argv, log, variables), replace(load, options=given), paused=paused)
 
     def converting(weights: str) -> Callable[[Path], str]:
         return lambda model: named.converted(model, converter or environment, weights)

@@ -34,7 +34,7 @@ class Absent(protocol.PeerError):
     """Nothing is at a path of the server."""
 
 
-class Http:
+class HttpClient:
     """A server by its root.
 
     Several threads may ask at once. Every request has its own connection: of requests over connections
@@ -214,7 +214,7 @@ class Server:
         prefix_cache: bool = False,
     ) -> None:
         self.url = url
-        self._http = Http(url.rstrip("/").removesuffix("/v1"), answer_s)
+        self._http = HttpClient(url.rstrip("/").removesuffix("/v1"), answer_s)
         self._model, self._texts, self._alone = model, texts, alone
         self._prefix_cache = prefix_cache
         self._dialect: dialects.Dialect | None = None
@@ -376,7 +376,7 @@ def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int)
     return None, None
 
 
-def detected(http: Http, model: str | None, texts: dialects.Texts | None) -> dialects.Dialect:
+def detected(http: HttpClient, model: str | None, texts: dialects.Texts | None) -> dialects.Dialect:
     """The dialect of a server and of one model that it serves."""
     props = http.find("/props")
     found = http.get("/v1/models")
@@ -384,14 +384,14 @@ def detected(http: Http, model: str | None, texts: dialects.Texts | None) -> dia
     if not (isinstance(cards, list) and cards and all(isinstance(each, dict) for each in cards)):
         raise protocol.PeerError(f"{http.root}/v1/models lists no model: {protocol.shortened(repr(found))}")
     if props is not None and "default_generation_settings" in props:
-        return dialects.LlamaCpp(props, dialects.whole(dialects.part(cards[0], "meta", "n_vocab")))
+        return dialects.LlamaCppDialect(props, dialects.whole(dialects.part(cards[0], "meta", "n_vocab")))
     info = http.find("/get_server_info") or http.find("/server_info")
     if info is not None and "version" in info:
-        return dialects.Sglang(info)
+        return dialects.SglangDialect(info)
     name = _chosen(cards, model)
     version = str((http.find("/version") or {}).get("version", "unknown"))
     if cards[0].get("owned_by") == "vllm":
-        return dialects.Vllm(name, version)
+        return dialects.VllmDialect(name, version)
     return _openai(http, name, version, texts)
 
 
@@ -406,7 +406,7 @@ def _chosen(cards: list[dict[str, Any]], model: str | None) -> str:
     raise protocol.PeerGone(f"{asked}; it serves {', '.join(names)}: choose with :model=NAME")
 
 
-def _openai(http: Http, model: str, version: str, texts: dialects.Texts | None) -> dialects.Dialect:
+def _openai(http: HttpClient, model: str, version: str, texts: dialects.Texts | None) -> dialects.Dialect:
     """A server that is known by its answer to one token: which fields it takes and gives."""
     info = http.find("/info") or {}
     engine = "TGI" if "model_id" in info and "max_total_tokens" in info else "OpenAI API"
@@ -423,13 +423,13 @@ def _openai(http: Http, model: str, version: str, texts: dialects.Texts | None) 
             return _chat(http, model, engine, version, texts)
     if found is not None and isinstance(dialects.part(found, "choices", 0, "token_ids"), list):
         dialects.token_ids(dialects.part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
-        return dialects.Vllm(model, version)
+        return dialects.VllmDialect(model, version)
     ids_in = found is not None and dialects.part(found, "usage", "prompt_tokens") in (None, 1)
     return dialects.OpenAi(model, engine, version, texts, ids_in=ids_in)
 
 
 def _chat(
-    http: Http,
+    http: HttpClient,
     model: str,
     engine: str,
     version: str,

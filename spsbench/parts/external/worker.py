@@ -152,7 +152,7 @@ gone.
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class WorkerCommand:
     """How a worker is started; ``describe`` may take ``load_s`` and ``generate`` ``answer_s`` seconds."""
 
     argv: Sequence[str]
@@ -169,7 +169,7 @@ class Worker:
     ended, and restarted for the next. After ``MOST_FAILURES`` in a row it is given up.
     """
 
-    def __init__(self, command: Command, load: protocol.Load, *, paused: bool = False) -> None:
+    def __init__(self, command: WorkerCommand, load: protocol.Load, *, paused: bool = False) -> None:
         self._command, self._load, self._paused = command, load, paused
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None

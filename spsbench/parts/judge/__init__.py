@@ -7,11 +7,11 @@ program's function by messages over two pipes and compares plain data.
 from spsbench.parts.judge.isolation import IsolationLevel, probe, sandbox_level
 from spsbench.parts.judge.judging import judge, judge_all
 from spsbench.parts.judge.samples import read_problems, read_samples
-from spsbench.parts.judge.verdict import Verdict
+from spsbench.parts.judge.verdict import ProgramVerdict
 
 __all__ = [
     "IsolationLevel",
-    "Verdict",
+    "ProgramVerdict",
     "judge",
     "judge_all",
     "probe",

@@ -15,7 +15,7 @@ from spsbench.base import SpsbenchError
 from spsbench.parts.judge import verdict
 from spsbench.parts.judge.isolation import IsolationLevel, ProblemFailure, WorkerFailure, WorkerProcess, probe
 from spsbench.parts.judge.samples import PROBLEM_FIELDS
-from spsbench.parts.judge.verdict import Seeds, Verdict
+from spsbench.parts.judge.verdict import ProgramVerdict, Seeds
 
 # A program that timed out with so much of its time on a CPU would have done so alone, too.
 _FAIR_SHARE = 0.9
@@ -31,7 +31,7 @@ def judge(
     workers: int | None = None,
     unsafe: bool = False,
     secret: bytes | None = None,
-) -> list[Verdict]:
+) -> list[ProgramVerdict]:
     """Judge ``completions[i]`` against ``problems[i]``; verdicts in the same order.
 
     Args:
@@ -48,7 +48,7 @@ def judge_all(
     workers: int | None = None,
     unsafe: bool = False,
     secret: bytes | None = None,
-) -> list[Verdict]:
+) -> list[ProgramVerdict]:
     """As ``judge``, for pairs that are read one by one and not kept: memory does not grow with them."""
     level = probe(unsafe)
     work = _Work(_jobs(pairs, timeout_s, secret or secrets.token_bytes(16)))
@@ -58,7 +58,7 @@ def judge_all(
         again = _Work(iter(starved))
         _run(again, 1, level)
         work.results |= again.results
-    results = {key: Verdict(result == verdict.PASSED, result) for key, result in work.results.items()}
+    results = {key: ProgramVerdict(result == verdict.PASSED, result) for key, result in work.results.items()}
     return [results[key] for key in work.keys]
 
 

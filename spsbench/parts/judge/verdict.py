@@ -12,7 +12,7 @@ ENDED = "ended before the check did"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ProgramVerdict:
     """Whether a program passed its tests, and in a word why.
 
     ``result`` is ``passed``, ``timed out``, ``out of memory``, ``ended before the check did`` or

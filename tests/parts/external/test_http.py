@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from spsbench.base.protocol import PeerError
-from spsbench.parts.external.server import Http
+from spsbench.parts.external.server import HttpClient
 
 START = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
 HEAD = START + b"\r\n"
@@ -80,7 +80,7 @@ def sending(pieces: Iterable[bytes], pause_s: float = 0.0) -> Iterator[str]:
 )
 def test_an_answer_ends(asked: str, pieces: list[bytes], pause_s: float, said: str) -> None:
     with sending(pieces, pause_s) as url:
-        http = Http(url, 0.5 if pause_s else 20.0)
+        http = HttpClient(url, 0.5 if pause_s else 20.0)
         ask = {
             "post": lambda: http.post("/p", {}),
             "events": lambda: list(http.events("/p", {})),

@@ -27,7 +27,7 @@ from spsbench.base.protocol import (
     result,
 )
 from spsbench.base.records import SamplingParams
-from spsbench.parts.external.engine import Ran, sampling_of, unequal
+from spsbench.parts.external.engine import PeerRun, sampling_of, unequal
 from spsbench.runner.peers import folder_of
 
 
@@ -110,12 +110,12 @@ WHOLE: dict[str, Any] = dict.fromkeys(SETTINGS, "same") | {"dtype": "float32", "
 
 def test_equal_settings_in_other_spellings_say_nothing() -> None:
     other = WHOLE | {"dtype": "FP32", "prefix_cache": "off"}
-    assert unequal([Ran("ArS", "eager", WHOLE), Ran("ArS @b", "b", other)]) == []
+    assert unequal([PeerRun("ArS", "eager", WHOLE), PeerRun("ArS @b", "b", other)]) == []
 
 
 def test_a_difference_names_the_setting_and_who_has_what() -> None:
-    arms = [Ran("ArS", "eager", WHOLE), Ran("SpS", "eager", WHOLE)]
-    arms += [Ran("ArS @b", "b", WHOLE), Ran("SpS @b", "b", WHOLE | {"dtype": "bf16"})]
+    arms = [PeerRun("ArS", "eager", WHOLE), PeerRun("SpS", "eager", WHOLE)]
+    arms += [PeerRun("ArS @b", "b", WHOLE), PeerRun("SpS @b", "b", WHOLE | {"dtype": "bf16"})]
     assert unequal(arms) == [
         "dtype (of weights and sums) differs: float32 with eager, ArS @b; bfloat16 with SpS @b."
     ]
@@ -123,6 +123,6 @@ def test_a_difference_names_the_setting_and_who_has_what() -> None:
 
 def test_what_is_not_told_is_said_once_an_engine() -> None:
     silent = WHOLE | {"threads": None, "top_p": None}
-    arms = [Ran("ArS", "eager", WHOLE), Ran("ArS @b", "b", silent), Ran("SpS @b", "b", silent)]
+    arms = [PeerRun("ArS", "eager", WHOLE), PeerRun("ArS @b", "b", silent), PeerRun("SpS @b", "b", silent)]
     assert unequal(arms) == ["Not reported by b: threads, top_p."]
     assert unequal(arms, sampled=False) == ["Not reported by b: threads."]

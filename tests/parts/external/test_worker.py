@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from spsbench.base.protocol import Answer, Ask, Load, PeerError, PeerGone, Wave, checked
-from spsbench.parts.external.worker import MOST_FAILURES, MOST_LOG_BYTES, Command, Lines, NoLine, Worker
+from spsbench.parts.external.worker import MOST_FAILURES, MOST_LOG_BYTES, Lines, NoLine, Worker, WorkerCommand
 
 WRONG = Path(__file__).resolve().parents[2] / "support/wrong_worker.py"
 ASK = Ask([5, 6, 7], 4, stop_ids=[50])
@@ -23,7 +23,7 @@ COUNTED = [8, 9, 10, 11]
 
 @contextmanager
 def worker(kind: str, folder: Path, *, answer_s: float = 20.0, paused: bool = False) -> Iterator[Worker]:
-    command = Command(
+    command = WorkerCommand(
         [sys.executable, str(WRONG), kind, str(folder / "seen")], folder / "log", answer_s=answer_s
     )
     with Worker(command, Load("target"), paused=paused) as started:
@@ -115,7 +115,7 @@ def test_an_engine_that_comes_back_as_another_is_given_up(tmp_path: Path) -> Non
 def test_an_engine_that_does_not_start_is_gone(tmp_path: Path) -> None:
     with worker("never-starts", tmp_path) as peer, pytest.raises(PeerGone, match="does not load the models"):
         peer.describe()
-    missing = Worker(Command(["/no/such/engine"], tmp_path / "log"), Load("target"))
+    missing = Worker(WorkerCommand(["/no/such/engine"], tmp_path / "log"), Load("target"))
     with pytest.raises(PeerGone, match="it does not start: No such file"):
         missing.describe()
 

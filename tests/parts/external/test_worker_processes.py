@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.base.protocol import Ask, Load, PeerError, PeerGone
-from spsbench.parts.external.worker import MOST_FAILURES, Command, Worker
+from spsbench.parts.external.worker import MOST_FAILURES, Worker, WorkerCommand
 
 FAKE = Path(__file__).parents[2] / "support/reading_engine.py"
 ASK = Ask(prompt_ids=[1, 2], max_new_tokens=3)
@@ -22,7 +22,9 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="st
 
 def worker(folder: Path, *ways: str, k: int = 0, answer_s: float = 60.0) -> Worker:
     argv = [sys.executable, str(FAKE), str(folder), *ways]
-    command = Command(argv, folder / "log", {"PYTHONPATH": os.pathsep.join(sys.path)}, answer_s=answer_s)
+    command = WorkerCommand(
+        argv, folder / "log", {"PYTHONPATH": os.pathsep.join(sys.path)}, answer_s=answer_s
+    )
     load = Load(target="target", draft="draft" if k else None, k=k)
     return Worker(command, load, paused=True)
 
@@ -83,10 +85,10 @@ def test_what_it_does_wrong_costs_one_request_and_three_in_a_row_cost_the_engine
 def test_an_engine_that_does_not_load_says_why(tmp_path: Path) -> None:
     with worker(tmp_path, "no-load=1") as refusing, pytest.raises(PeerGone, match="its memory is full"):
         refusing.describe()
-    absent = Worker(Command(["/nowhere/engine"], tmp_path / "log"), Load("target"))
+    absent = Worker(WorkerCommand(["/nowhere/engine"], tmp_path / "log"), Load("target"))
     with pytest.raises(PeerGone, match="No such file"):
         absent.describe()
-    silent = Worker(Command([sys.executable, "-c", ""], tmp_path / "log"), Load("target"))
+    silent = Worker(WorkerCommand([sys.executable, "-c", ""], tmp_path / "log"), Load("target"))
     with pytest.raises(PeerGone, match="does not load the models: it ended"):
         silent.describe()
 

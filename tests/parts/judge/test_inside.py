@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.parts.judge.inside import limits, seccomp
-from spsbench.parts.judge.inside.seccomp import TABLES, Table
+from spsbench.parts.judge.inside.seccomp import TABLES, SyscallTable
 
 HEADERS = {
     "x86_64": ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"),
@@ -50,14 +50,14 @@ def test_numbers_are_the_kernels(machine: str) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_nothing_that_leads_out_is_allowed(table: Table) -> None:
+def test_nothing_that_leads_out_is_allowed(table: SyscallTable) -> None:
     assert not {*table.allowed, *table.looks} & NEVER
     assert set(table.judged) & NEVER == {"clone3"}  # told that it does not exist
     assert set(table.judged) == set(seccomp._RULES)
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_every_path_through_the_filter_ends(table: Table) -> None:
+def test_every_path_through_the_filter_ends(table: SyscallTable) -> None:
     code = seccomp.prepare(table)
     program = [struct.unpack_from("HBBI", code, at) for at in range(0, len(code), 8)]
     for number, (kind, if_true, if_false, _) in enumerate(program):

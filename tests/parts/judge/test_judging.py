@@ -15,7 +15,7 @@ from spsbench.base.errors import SpsbenchError
 from spsbench.parts.judge import isolation, judge, judge_all, judging, probe, verdict
 from spsbench.parts.judge.isolation import LEVELS, WorkerFailure, WorkerProcess
 from spsbench.parts.judge.sandbox import Sandbox, SandboxFailure, mark
-from spsbench.parts.judge.verdict import Seeds, Verdict
+from spsbench.parts.judge.verdict import ProgramVerdict, Seeds
 from tests.parts.judge.scene import processes
 
 PROBLEM = {
@@ -123,7 +123,7 @@ def test_a_timeout_without_a_fair_share_of_the_cpu_is_judged_again_alone(
     ]
     started = fake_workers(monkeypatch, answers)
     verdicts = judge([PROBLEM] * 2, [RIGHT, HANGING], timeout_s=3.0, workers=1)
-    assert verdicts == [Verdict(True, "passed"), Verdict(False, "timed out")]
+    assert verdicts == [ProgramVerdict(True, "passed"), ProgramVerdict(False, "timed out")]
     assert (len(started), answers) == (2, [])
 
 

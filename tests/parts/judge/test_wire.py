@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spsbench.parts.judge.inside import wire
-from spsbench.parts.judge.inside.wire import Foreign, WireError, dumps, loads
+from spsbench.parts.judge.inside.wire import Opaque, WireError, dumps, loads
 
 SCALARS = (
     st.none()
@@ -108,7 +108,7 @@ def test_iterators_can_be_used_up_and_equal_nothing(make: Any) -> None:
 @pytest.mark.parametrize("value", [object(), print, lambda: 1, type("T", (), {})(), int, json])
 def test_other_objects_cross_as_their_types_name(value: Any) -> None:
     crossed = loads(dumps([value]))[0]
-    assert isinstance(crossed, Foreign)
+    assert isinstance(crossed, Opaque)
     assert crossed.type_name == type(value).__name__
     assert crossed != value
     with pytest.raises(WireError, match="is not plain data"):

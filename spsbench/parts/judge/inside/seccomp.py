@@ -19,7 +19,7 @@ from spsbench.parts.judge.inside import kernel
 
 
 @dataclass(frozen=True)
-class Table:
+class SyscallTable:
     """One architecture: how the kernel names it (``AUDIT_ARCH_*`` of ``linux/audit.h``), and its numbers;
     ``judged`` are calls allowed with some arguments, see ``_RULES``."""
 
@@ -31,7 +31,7 @@ class Table:
 
 
 # fmt: off
-_X86_64 = Table(
+_X86_64 = SyscallTable(
     0xC000003E,
     {
         "read": 0, "write": 1, "close": 3, "poll": 7, "lseek": 8,
@@ -55,7 +55,7 @@ _X86_64 = Table(
         "newfstatat": 262, "readlinkat": 267, "faccessat": 269, "statx": 332, "faccessat2": 439,
     },
 )
-_AARCH64 = Table(
+_AARCH64 = SyscallTable(
     0xC00000B7,
     {
         "getcwd": 17, "dup": 23, "dup3": 24, "close": 57, "getdents64": 61, "lseek": 62,
@@ -83,7 +83,7 @@ _AARCH64 = Table(
 TABLES = {"x86_64": _X86_64, "aarch64": _AARCH64}
 
 
-def table() -> Table:
+def table() -> SyscallTable:
     machine = platform.machine()
     if machine not in TABLES:
         raise OSError(f"no table of system calls for {machine}")
@@ -109,7 +109,7 @@ Instruction = tuple[int, int, int, int]
 _ALLOWED = (_RETURN, 0, 0, _ALLOW)
 
 
-def prepare(table: Table) -> bytes:
+def prepare(table: SyscallTable) -> bytes:
     """The filter, but for the process that it is for, which ``Filter.install`` fills in."""
     program = [
         (_LOAD, 0, 0, _ARCH_OFFSET),
@@ -135,7 +135,7 @@ def prepare(table: Table) -> bytes:
 class Filter:
     """The filter of ``table``, put together once for any number of processes without new privileges."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: SyscallTable) -> None:
         code = prepare(table)
         self._own_process = len(code) + _OWN_PROCESS * _INSTRUCTION.size
         self._code = ctypes.create_string_buffer(code, len(code))

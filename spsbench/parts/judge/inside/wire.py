@@ -1,7 +1,7 @@
 """What passes between judge and program, and nothing else: plain data as tagged JSON, over a pipe.
 
 JSON's own scalars stand for themselves; everything else is ``[tag, content]``. An object of
-another type crosses as its type's name alone (``Foreign``), so one that lies in ``__eq__`` vanishes
+another type crosses as its type's name alone (``Opaque``), so one that lies in ``__eq__`` vanishes
 on the way; a subclass of a plain type crosses as that plain type. Never pickle.
 """
 
@@ -38,10 +38,10 @@ class TooLarge(WireError):
 
 
 class ForeignData(WireError):
-    """A ``Foreign`` object where plain data must be."""
+    """A ``Opaque`` object where plain data must be."""
 
 
-class Foreign:
+class Opaque:
     """An object of the program that is not plain data: equal to nothing but itself."""
 
     def __init__(self, type_name: str) -> None:
@@ -104,7 +104,7 @@ class _Encoder(_Counter):
             return self.encode(value.item(), depth + 1)
         if isinstance(value, Iterator):
             return ["iter", self.items(value, depth + 1)]
-        if self._strict and kind is Foreign:
+        if self._strict and kind is Opaque:
             raise ForeignData(f"{value} is not plain data")
         if self._strict:
             raise WireError(f"{kind.__name__} is not plain data")
@@ -168,7 +168,7 @@ class _Decoder(_Counter):
 
     def decimal(self, content: Any) -> Any:
         if content is None:
-            return Foreign("Decimal")
+            return Opaque("Decimal")
         found = Decimal(str(content)[: 3 * _MAX_EXPONENT])
         if found.is_finite() and abs(found.adjusted()) > _MAX_EXPONENT:
             raise WireError("a decimal of absurd size")
@@ -213,7 +213,7 @@ _PLAIN: tuple[tuple[type, str, _Encode, _Decode], ...] = (
 _DECODERS: dict[str, _Decode] = {tag: decode for _, tag, _, decode in _PLAIN} | {
     "int": lambda d, c, n: _big_int(c),
     "iter": lambda d, c, n: iter(d.items(c, n)),
-    "foreign": lambda d, c, n: Foreign(str(c)[:100]),
+    "foreign": lambda d, c, n: Opaque(str(c)[:100]),
 }
 
 

@@ -14,9 +14,9 @@ from spsbench.drafters import (
     POLICIES,
     STOP_BELOW,
     DraftedText,
+    DraftStopRule,
     Momentum,
     StopReader,
-    StopRule,
     build_policy,
     drafter_kind,
     policy_kind,
@@ -54,9 +54,9 @@ class Policies:
     drafters: tuple[Spec, ...]
 
     @property
-    def rules(self) -> tuple[StopRule, ...]:
+    def rules(self) -> tuple[DraftStopRule, ...]:
         """Those that end a draft by its rows."""
-        return tuple(StopRule(spec) for spec in self.specs if spec.name in _GRIDS)
+        return tuple(DraftStopRule(spec) for spec in self.specs if spec.name in _GRIDS)
 
     @property
     def timed(self) -> tuple[tuple[Spec, Spec], ...]:
@@ -278,7 +278,7 @@ def _of_text(spec: Spec, text: DraftedText, rule: int | None, k: int) -> tuple[D
         table = Momentum.table(k)
         return (drafted_loops(*momentum_loops(text.accepted, table, min(Momentum.START, k)), COLD),) * 3
     assert rule is not None, "a policy without a law"
-    if StopRule(spec).never:
+    if DraftStopRule(spec).never:
         return (drafted_loops(*fixed_loops(text.accepted, k), COLD),) * 3
     loops = stopped_loops(text.accepted, text.stops[rule], text.rejected[rule], k)
     sampled = loops.sampled(text.rollouts[rule]) if text.rollouts else loops.low
