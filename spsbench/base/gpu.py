@@ -17,8 +17,18 @@ import psutil
 from spsbench.base.environment import TAKERS, smi_rows
 
 FACTS = (
-    *("index", "uuid", "name", "mig", "memory_bytes", "driver", "persistence", "ecc"),
-    *("power_limit_w", "power_limit_default_w", "sm_clock_most_mhz", "memory_clock_most_mhz"),
+    "index",
+    "uuid",
+    "name",
+    "mig",
+    "memory_bytes",
+    "driver",
+    "persistence",
+    "ecc",
+    "power_limit_w",
+    "power_limit_default_w",
+    "sm_clock_most_mhz",
+    "memory_clock_most_mhz",
 )
 """What does not change while a run measures; ``index`` is the driver's, which hides no board."""
 

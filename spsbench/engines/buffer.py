@@ -392,8 +392,11 @@ class LoopBuffer:
             return
         tokens = self.tokens[position : position + sum(loop.kept for loop in loops)]
         drafts = [draft for _, draft in rows]
-        given = (tokens, self.records, self.proposed, first, dense, drafts, self._seed)
-        self._add(self._derivation.of_text(*given))
+        self._add(
+            self._derivation.of_text(
+                tokens, self.records, self.proposed, first, target=dense, draft=drafts, seed=self._seed
+            )
+        )
         for target, draft in rows:
             self.kept_rows.keep(target, draft)
 

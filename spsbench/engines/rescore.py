@@ -92,10 +92,10 @@ def readings(
     """
     text = _Text(target, draft, prompt, tokens, sampling, draft_sampling or sampling, target.dtype)
     rows = rows or rows_at_a_time(target.vocab_size)
-    given = (text.sequence[:-1], len(tokens), rows)
-    drafts = None if text.draft is None else text.draft.score_uncached_parts(*given)
+    read, n = text.sequence[:-1], len(tokens)
+    drafts = None if text.draft is None else text.draft.score_uncached_parts(read, n, rows)
     first = 0
-    for raw in target.score_uncached_parts(*given):
+    for raw in target.score_uncached_parts(read, n, rows):
         count = len(raw)
         yield first, text.reading(first, raw, None if drafts is None else next(drafts))
         first += count
@@ -138,9 +138,18 @@ class _Text:
             p = None
         outside = own_entries(q, emitted) <= 0
         near = _at_the_edge(logits, emitted, sampling, self._slack)
-        unprocessed = None if sampling.process is None else raw
-        given = (emitted, sampling, logits, drafts, q, p, outside & ~near, outside & near)
-        return Reading(*given, unprocessed, self._prompt)
+        return Reading(
+            tokens=emitted,
+            sampling=sampling,
+            logits=logits,
+            draft_logits=drafts,
+            q=q,
+            p=p,
+            impossible=outside & ~near,
+            edge=outside & near,
+            raw=None if sampling.process is None else raw,
+            prompt=self._prompt,
+        )
 
 
 def _warped(logits: Tensor, sampling: SamplingParams) -> Tensor:
@@ -168,13 +177,13 @@ class Scores:
         sums: Sums = {}
         for start in range(0, max(len(tokens), 1), rows):
             part = slice(start, start + rows)
-            kept = (tokens[part], q[part], None if p is None else p[part])
+            kept, target, draft = tokens[part], q[part], None if p is None else p[part]
             if edge:
                 inside = ~reading.edge[part]
-                kept = (tokens[part][inside], q[part][inside], None if p is None else p[part][inside])
-            numbers = self._numbers[self._taken : self._taken + len(kept[0])].to(q.device)
-            self._taken += len(kept[0])
-            sums = added(sums, sums_of(*kept, numbers))
+                kept, target, draft = kept[inside], target[inside], None if draft is None else draft[inside]
+            numbers = self._numbers[self._taken : self._taken + len(kept)].to(q.device)
+            self._taken += len(kept)
+            sums = added(sums, sums_of(kept, target, draft, numbers))
         return sums | {"edge": float(edge)}
 
 
@@ -279,9 +288,9 @@ class RowsHeld:
         logits = with_history(blocks, self._sampling.history, ids, len(self._prompt))
         rows = rows_in_chunk(logits.shape[-1])
         parts = zip(torch.split(logits, rows), torch.split(torch.cat(self._witness), rows), strict=True)
-        given = (self._sampling, self._slack)
+        sampling, slack = self._sampling, self._slack
         return sum(
-            float(rows_apart(own_law(own, *given).probs, whole, *given).distance.sum())
+            float(rows_apart(own_law(own, sampling, slack).probs, whole, sampling, slack).distance.sum())
             for own, whole in parts
         )
 

@@ -341,10 +341,10 @@ def _load_onnx(source: ModelSource, dtype: str, vocab_size: int, flag: str, thre
         with _complete(source.name, flag):
             require_head(source, stored, flag)
             require_one_head(source, stored, flag)
-            given = (source.config, border, stored, vocab_size, threads, reference)
-            model = _over_onnx(*given, dtype)
+            over_onnx = partial(_over_onnx, source.config, border, stored, vocab_size, threads, reference)
+            model = over_onnx(dtype)
             # Of rounded weights what they were rounded from is compared.
-            whole = model if model.bits is None else _over_onnx(*given, "float32")
+            whole = model if model.bits is None else over_onnx("float32")
         require_same_logits(whole, source, lambda: load_torch(source, "float32", cpu, vocab_size, flag), flag)
         return model
 
@@ -393,7 +393,7 @@ def fetch_weights(sources: Mapping[str, ModelSource]) -> None:
     wanted = {}
     for flag, source in sources.items():
         place = source.location, source.commit
-        folder = files_of(*place)
+        folder = files_of(source.location, source.commit)
         here = source.is_local or (folder is not None and has_weights(folder))
         if here or source.sharing is not None or place in wanted:
             continue

@@ -153,8 +153,9 @@ class OnnxForward:
         """
         self.make_room(start, start + n)
         several = self._blocks and SEVERAL <= n <= _MOST_ROWS_KEPT and start >= max(LONG, self._slots // 2)
-        shape = (n, last, branches is not None or several)
-        binding, hidden, logits, self.features, placed = self._bound.get(shape) or self._bind(*shape)
+        dense = branches is not None or several
+        bound = self._bound.get((n, last, dense)) or self._bind(n, last, dense)
+        binding, hidden, logits, self.features, placed = bound
         embed(hidden)
         if placed is not None:
             placed.write(start, branches)
@@ -450,8 +451,16 @@ class OnnxLM(OnnxModel):
 
     def _variant(self, layers: int | None, bits: int | None) -> OnnxLM:
         if (layers, bits) not in self._variants:
-            given = (self.config, self.stored, self.vocab_size, self.threads, self._reference)
-            self._variants[layers, bits] = type(self)(*given, layers, bits, self.vocabulary)
+            self._variants[layers, bits] = type(self)(
+                self.config,
+                self.stored,
+                self.vocab_size,
+                self.threads,
+                self._reference,
+                layers=layers,
+                bits=bits,
+                vocabulary=self.vocabulary,
+            )
         return self._variants[layers, bits].twin()
 
 

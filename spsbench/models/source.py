@@ -285,9 +285,19 @@ def find(name: str, revision: str | None, flag: str, target: ModelSource | None 
 
 
 _SETTINGS = (
-    *("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "vocab.json"),
-    *("merges.txt", "vocab.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
-    *("special_tokens_map.json", "added_tokens.json", "generation_config.json"),
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "generation_config.json",
 )
 
 
@@ -303,7 +313,7 @@ def _require_bounded(location: str, revision: str | None, name: str, flag: str) 
         content, _ = PretrainedConfig.get_config_dict(location, revision=revision)
         require_bounded_config(content, name, flag)
         found = cached_file(
-            *(location, "tokenizer.json"), revision=revision, _raise_exceptions_for_missing_entries=False
+            location, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False
         )
     if found is not None:
         _require_bounded_file(Path(found), name, flag)

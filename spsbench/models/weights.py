@@ -42,8 +42,12 @@ def require_head(source: ModelSource, stored: StoredWeights, flag: str) -> None:
 _ROWS = 4096
 _HEADS = (HEAD, "embed_out.weight")
 _EMBEDDINGS = (
-    *(EMBEDDING, "model.language_model.embed_tokens.weight", "model.decoder.embed_tokens.weight"),
-    *("transformer.wte.weight", "transformer.word_embeddings.weight", "gpt_neox.embed_in.weight"),
+    EMBEDDING,
+    "model.language_model.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight",
+    "transformer.wte.weight",
+    "transformer.word_embeddings.weight",
+    "gpt_neox.embed_in.weight",
     "shared.weight",
 )
 """As transformers' architectures call them."""

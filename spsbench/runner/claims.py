@@ -51,10 +51,10 @@ def claims(arms: Sequence[Arm]) -> dict[str, Claim]:
         if arm.method != "sps" or is_peer(arm) or arm.sampling.beam is not None:
             continue
         way = arm.drafter, arm.rule, arm.policy
-        if not _foreign(*way) or not rule_kind(arm.rule.name).lossless:
+        if not _foreign(arm.drafter, arm.rule, arm.policy) or not rule_kind(arm.rule.name).lossless:
             continue
         if way not in found:
-            found[way] = _known(*way)
+            found[way] = _known(arm.drafter, arm.rule, arm.policy)
         answers[arm.name] = found[way]
     return answers
 

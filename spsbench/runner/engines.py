@@ -204,9 +204,9 @@ class EngineFactory:
         target = self._writer(arm)
         draft = self._pair.draft if arm.method == "sps" else None
         if arm.sampling.beam is not None:
-            searching = self._tree(target), None if draft is None else self._tree(draft)
+            searching, assisting = self._tree(target), None if draft is None else self._tree(draft)
             tokenizer, device = self._pair.tokenizer, self._pair.device
-            return self._threaded(BeamEngine(*searching, arm.k, tokenizer, device, self._clock))
+            return self._threaded(BeamEngine(searching, assisting, arm.k, tokenizer, device, self._clock))
         if arm.engine in _HF:
             assistant = self._pair.draft if arm.engine == ASSISTED else None
             stock = None if assistant is None else self._reference(assistant)
@@ -226,10 +226,19 @@ class EngineFactory:
             batch = self._batch(arm, target, draft, rule)
             return BatchedEngine(batch, tokenizer, device, self._clock, rule, derivation=derivation)
         shape = shape_in(arm.drafter) if arm.method == "sps" else None
-        given = (target, draft, arm.k, tokenizer, device, self._clock, rule, make)
-        if shape is None:
-            return EagerEngine(*given, derivation=derivation)
-        return EagerEngine(*given, derivation=derivation, tree=tree_of(target), nodes=shape.nodes)
+        return EagerEngine(
+            target,
+            draft,
+            arm.k,
+            tokenizer,
+            device,
+            self._clock,
+            rule=rule,
+            make_drafter=make,
+            derivation=derivation,
+            tree=None if shape is None else tree_of(target),
+            nodes=0 if shape is None else shape.nodes,
+        )
 
     def _batch(self, arm: Arm, target: CausalLM, draft: CausalLM | None, rule: Rule | None) -> DecodingBatch:
         """How the rows of an arm with a batch decode; models are shared by arms of one batch size."""

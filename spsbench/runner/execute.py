@@ -280,10 +280,16 @@ def _loaded(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:
 
 def load(plan: Plan, *, threads: int | None = None) -> Pair:
     """Load the pair of a plan, and set the number of CPU threads."""
-    asked = plan.config.threads
-    threads = threads or (None if asked == conditions.AUTO else int(asked))
-    given = (plan.source, plan.dtypes, plan.device, plan.backend, threads)
-    return load_pair(*given, placement=plan.placement, ranks=ranks_of(plan.config))
+    setting = plan.config.threads
+    return load_pair(
+        plan.source,
+        plan.dtypes,
+        plan.device,
+        plan.backend,
+        threads=threads or (None if setting == conditions.AUTO else int(setting)),
+        placement=plan.placement,
+        ranks=ranks_of(plan.config),
+    )
 
 
 def facts_of(

@@ -155,8 +155,9 @@ class Audit:
 
     def read(self, text: Foreign) -> Reading:
         """Score one text, within the models' windows, and add it to the sums of its prompt."""
-        given = text.prompt, text.completion, text.sampling, self._dtype
-        reading = teacher_force(self._target, self._draft, *given)
+        reading = teacher_force(
+            self._target, self._draft, text.prompt, text.completion, text.sampling, self._dtype
+        )
         self.add(text, reading)
         return reading
 

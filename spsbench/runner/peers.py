@@ -86,8 +86,8 @@ class PeerArms(ExitStack):
             with files.folder_of(log, self._logs.parent):  # made here; a link in its place is refused
                 peer = kind.open(load, log, True)
             self.callback(peer.close)
-            made = (peer, self._pair.tokenizer, self._pair.target.vocab_size, arm.k)
-            self._engines[setting] = PeerEngine(arm.engine, *made)
+            vocab_size = self._pair.target.vocab_size
+            self._engines[setting] = PeerEngine(arm.engine, peer, self._pair.tokenizer, vocab_size, arm.k)
         return self._engines[setting]
 
     def versions(self) -> dict[str, str]:

@@ -66,11 +66,11 @@ _UNREADABLE = "Fewer --max-new-tokens or a smaller --batch leaves room for it."
 def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair: Pair) -> None:
     """Add to an output what an independent forward says of it; draft-only has the draft as its target."""
     target = pair.draft if arm.method == "draft" else pair.target
-    given = (prompt.ids, generation.tokens)
+    tokens = generation.tokens
     if arm.sampling.beam is not None:
         # Of the search's best hypothesis the log-probability; nothing was sampled.
         log_prob = 0.0
-        for _, best in rescore.readings(target, None, *given, PROOF_SAMPLING):
+        for _, best in rescore.readings(target, None, prompt.ids, tokens, PROOF_SAMPLING):
             own = best.logits.float().log_softmax(-1).gather(-1, best.tokens.unsqueeze(-1))
             log_prob += float(own.sum())
         generation.losslessness = (generation.losslessness or {}) | {RESCORED_BEAM_LOG_PROB: log_prob}
@@ -80,18 +80,19 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     draft = None if pair.is_one and not drafts else pair.draft
     sampling = bound(arm.sampling, pair.tokenizer)
     knows = not drafts or drafter_kind(MODEL).settled(arm.drafter)[PROCESSED]
-    told_sampling = sampling if knows else replace(sampling, process=None)
+    draft_sampling = sampling if knows else replace(sampling, process=None)
     again = None if drafts else _own_draft_again(arm, prompt, generation, target)
-    kept, about = generation.kept_rows, (prompt.ids, arm.k, seed)
-    held = []
+    kept, held = generation.kept_rows, []
     if kept is not None:
-        held.append(RowsHeld("target", target, kept.target, generation, sampling, *about))
+        held.append(
+            RowsHeld("target", target, kept.target, generation, sampling, prompt.ids, k=arm.k, seed=seed)
+        )
         if drafts or again is not None:
-            model, law = (pair.draft, told_sampling) if drafts else (target, sampling)
-            held.append(RowsHeld("draft", model, kept.draft, generation, law, *about))
+            model, law = (pair.draft, draft_sampling) if drafts else (target, sampling)
+            held.append(RowsHeld("draft", model, kept.draft, generation, law, prompt.ids, k=arm.k, seed=seed))
     scores, sums = rescore.Scores(seed, len(generation.tokens)), Sums()
     evidence = TokenEvidence(array("f"), array("f"), array("i"), array("f"), array("f"))
-    parts = rescore.readings(target, draft, *given, sampling, told_sampling)
+    parts = rescore.readings(target, draft, prompt.ids, tokens, sampling, draft_sampling)
     for first, reading in parts:
         drawn = None if again is None else again[first : first + len(reading.tokens)]
         _hold(held, first, (reading.logits, reading.draft_logits if drafts else drawn))
@@ -221,8 +222,14 @@ def draw_proof(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
 
 def _request(plan: Plan, prompt: Prompt, arm: Arm) -> Request:
     seed = derive_seed(plan.config.seed, prompt.example_id, 0, f"proof {arm.name}")
-    limits = (min(plan.max_new_tokens, _MOST_TOKENS), plan.stop, arm.sampling)
-    return Request(prompt.ids, *limits, seed, plan.config.fixed_length)
+    return Request(
+        prompt.ids,
+        max_new_tokens=min(plan.max_new_tokens, _MOST_TOKENS),
+        stop=plan.stop,
+        sampling=arm.sampling,
+        seed=seed,
+        fixed_length=plan.config.fixed_length,
+    )
 
 
 class Checked(NamedTuple):

@@ -311,8 +311,8 @@ def compare(a: Side, b: Side, named: Mapping[str, str] | None = None) -> RunComp
         if found["reasons"]
     ]
     hides = any(share >= 1.0 for found in lost for share in found.get("lost_by_arm", {}).values())
-    kept = a.kept(shared), b.kept(shared)
-    arms = [_arm(names[0][arm], names[1][other], *kept, lost) for arm, other in pairs.items()]
+    kept_a, kept_b = a.kept(shared), b.kept(shared)
+    arms = [_arm(names[0][arm], names[1][other], kept_a, kept_b, lost) for arm, other in pairs.items()]
     result: RunComparison = {
         "a": a.name,
         "b": b.name,

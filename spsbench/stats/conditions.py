@@ -368,10 +368,12 @@ def _differing(settings: Conditions, known: Sequence[Conditions]) -> Conditions:
 def _without_times(summary: Summary) -> Summary:
     """What does not depend on the conditions."""
     steady: list[ArmRow] = [{**row, "drifted": False} for row in summary["rows"]]
-    rest = (summary["losslessness"], summary["parity"])
     stopping = summary.get("stopping")
     anytime = stopping is not None and stopping["anytime"]
-    said, without = (warnings(rows, *rest, anytime=anytime) for rows in (summary["rows"], steady))
+    said, without = (
+        warnings(rows, summary["losslessness"], summary["parity"], anytime=anytime)
+        for rows in (summary["rows"], steady)
+    )
     of_drift = set(said) - set(without)
     if "surfaces" in summary:
         summary = {**summary, "surfaces": []}
@@ -392,8 +394,17 @@ def _without_times(summary: Summary) -> Summary:
 
 
 _TIMES = {
-    *("ms_per_token", "end_to_end_ms_per_token", "speedup", "end_to_end_speedup", "own_speedup"),
-    *("speedup_halves", "share_slower", "loop_time", "prediction", "target_mode", "draft_mode"),
+    "ms_per_token",
+    "end_to_end_ms_per_token",
+    "speedup",
+    "end_to_end_speedup",
+    "own_speedup",
+    "speedup_halves",
+    "share_slower",
+    "loop_time",
+    "prediction",
+    "target_mode",
+    "draft_mode",
 }
 """What of a row depends on the conditions."""
 

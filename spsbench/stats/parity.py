@@ -210,9 +210,10 @@ def compare(
 def advantage(target: Units, draft: Units, value: Value | None = None) -> Advantage:
     """How much better the target is than the draft alone: the ratio of their means, paired by prompt."""
     target, draft, _ = _common(target, draft, None)
-    means = figure(target, value), figure(draft, value)
-    if means[0] is None or not means[1]:
-        return _no_ratio(len(target), *means, "no common prompt" if not len(target) else NO_RATIO)
+    of_target, of_draft = figure(target, value), figure(draft, value)
+    if of_target is None or not of_draft:
+        reason = "no common prompt" if not len(target) else NO_RATIO
+        return _no_ratio(len(target), of_target, of_draft, reason)
     if value is None:
         columns = np.asarray(target, dtype=np.float64), np.asarray(draft, dtype=np.float64)
         low, high = pooled_interval(columns, ratio_of_sums, log=True)
@@ -220,8 +221,8 @@ def advantage(target: Units, draft: Units, value: Value | None = None) -> Advant
     else:
         both, statistic = _of_both(target, draft, lambda one, other: value(one) / value(other))
         low, high = pooled_interval(both, statistic, log=True)
-        ratio = means[0] / means[1]
-    found = _no_ratio(len(target), *means, NO_INTERVAL if low is None else None)
+        ratio = of_target / of_draft
+    found = _no_ratio(len(target), of_target, of_draft, NO_INTERVAL if low is None else None)
     found.update({"ratio": ratio, "low": low, "high": high})
     return found
 

@@ -34,9 +34,26 @@ if TYPE_CHECKING:
 
 NAMES = ("samples", "loops", "tokens", "evidence")
 _SAMPLE_ORDER = (
-    *("example_id", "sample_index", "arm", "order", "prompt_tokens", "new_tokens", "finish_reason"),
-    *("prefill_s", "decode_s", "token_ids", "text", "scores", "losslessness", "error", "condition"),
-    *("conditions", "category", "hypotheses", "latency_s", "wave"),
+    "example_id",
+    "sample_index",
+    "arm",
+    "order",
+    "prompt_tokens",
+    "new_tokens",
+    "finish_reason",
+    "prefill_s",
+    "decode_s",
+    "token_ids",
+    "text",
+    "scores",
+    "losslessness",
+    "error",
+    "condition",
+    "conditions",
+    "category",
+    "hypotheses",
+    "latency_s",
+    "wave",
 )
 _SAMPLE_KINDS = {"new_tokens": "int32", "timings": "map"} | {
     name: "string" if field.kind in ("text", "hypotheses") else field.kind

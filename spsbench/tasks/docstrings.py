@@ -25,7 +25,15 @@ STDLIB = "stdlib"
 
 # Distributors leave these out, or put them into their own packages.
 _SPLIT_OFF = {
-    *("distutils", "ensurepip", "idlelib", "lib2to3", "test", "tkinter", "turtle", "turtledemo", "venv")
+    "distutils",
+    "ensurepip",
+    "idlelib",
+    "lib2to3",
+    "test",
+    "tkinter",
+    "turtle",
+    "turtledemo",
+    "venv",
 }
 _TESTS = re.compile(r"tests?|testing|idle_test|test_.*|.*_test|conftest")
 

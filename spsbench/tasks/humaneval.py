@@ -78,8 +78,9 @@ class Code(YamlTask):
         if frame.chat and self.extract == "auto":
             ids = begun_function(frame.tokenizer, text)
             if ids is not None:
-                named = (example.example_id, text, tuple(ids), example.reference)
-                return frame.fitting(Prompt(*named, chat=True, begun=True))
+                return frame.fitting(
+                    Prompt(example.example_id, text, tuple(ids), example.reference, chat=True, begun=True)
+                )
         return frame.whole(example, text)
 
     def stop_for(self, prompt: Prompt) -> tuple[str, ...]:

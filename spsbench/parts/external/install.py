@@ -247,7 +247,7 @@ class Environment:
         return found
 
 
-_PIP = (*("install", "--only-binary", ":all:", "--no-input", "--retries", "1"), *("--progress-bar", "off"))
+_PIP = ("install", "--only-binary", ":all:", "--no-input", "--retries", "1", "--progress-bar", "off")
 _COMPILERS = ("c++", "g++", "clang++")
 _CMAKE = {
     "CMAKE_BUILD_TYPE": "Release",

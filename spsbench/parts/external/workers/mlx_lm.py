@@ -72,16 +72,17 @@ class MlxLm:
     def _tokens(self, ask: Ask) -> Iterator[tuple[int, bool]]:
         """Each token, and whether the draft proposed it."""
         sampling = ask.sampling
-        given = {"temp": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
-        sampler = self._sampling.make_sampler(**({"temp": 0.0} if sampling.greedy else given))
+        warp = {"temp": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+        sampler = self._sampling.make_sampler(**({"temp": 0.0} if sampling.greedy else warp))
         prompt, most = self._mx.array(ask.prompt_ids), {"max_tokens": ask.max_new_tokens, "sampler": sampler}
         if self._draft is None:
             for token, _ in self._generate.generate_step(prompt, self._target, **most):
                 yield int(token), False
             return
-        models = (self._target, self._draft)
         steps = self._generate.speculative_generate_step
-        for token, _, drafted in steps(prompt, *models, num_draft_tokens=self._load.k, **most):
+        for token, _, drafted in steps(
+            prompt, self._target, self._draft, num_draft_tokens=self._load.k, **most
+        ):
             yield int(token), bool(drafted)
 
     def _model(self, folder: str) -> tuple[Any, int]:

@@ -95,8 +95,8 @@ def separation() -> Callable[[], int]:
     It may be called in any number of forks of a process without new privileges; the rule set's descriptor
     is theirs to close.
     """
-    numbers = ctypes.c_long(_RESTRICT_SELF), ctypes.c_int(_ruleset()), ctypes.c_uint32(0)
-    return prepared("syscall", *numbers)
+    number, ruleset, flags = ctypes.c_long(_RESTRICT_SELF), ctypes.c_int(_ruleset()), ctypes.c_uint32(0)
+    return prepared("syscall", number, ruleset, flags)
 
 
 def _ruleset() -> int:
