@@ -108,10 +108,10 @@ class NvmlBoard:
         self._seen_us: dict[int, int] = {}
         self._shared_s = 0.0
 
-    def _of(self, what: str, *given: Any, board: Any = None) -> Any:
+    def _of(self, what: str, *arguments: Any, board: Any = None) -> Any:
         """What ``nvmlDeviceGet...`` answers; None where the driver or the package does not have it."""
         with suppress(self._nvml.NVMLError, AttributeError):
-            return getattr(self._nvml, f"nvmlDeviceGet{what}")(board or self._handle, *given)
+            return getattr(self._nvml, f"nvmlDeviceGet{what}")(board or self._handle, *arguments)
         return None
 
     def facts(self) -> dict[str, Any]:

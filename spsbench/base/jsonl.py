@@ -29,7 +29,7 @@ def rows(path: Path, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, found
 
 
-def write_rows(path: Path, found: Iterable[dict[str, Any]]) -> None:
+def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Write JSON lines, compressed if the name ends in .gz; the file appears when it is complete."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -37,7 +37,7 @@ def write_rows(path: Path, found: Iterable[dict[str, Any]]) -> None:
             # No time and no name in the header: the same rows give the same bytes.
             packed = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if path.suffix == ".gz" else None
             out = raw if packed is None else packing.enter_context(packed)
-            for row in found:
+            for row in rows:
                 out.write((json.dumps(row) + "\n").encode())
         partial.replace(path)
     except OSError as error:

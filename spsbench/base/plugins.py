@@ -171,11 +171,11 @@ def within(name: str, low: float, high: float, *options: str, above: bool = Fals
     else:
         allowed = f"above {low:g} and at most {high:g}" if above else f"between {low:g} and {high:g}"
 
-    def check(given: Options, flag: str) -> None:
+    def check(values: Options, flag: str) -> None:
         for option in options:
-            value = float(given[option])
+            value = float(values[option])
             if not low <= value <= high or (above and value == low):
-                raise UsageError(f"{name}:{option} must be {allowed}, got {given[option]}.", flag=flag)
+                raise UsageError(f"{name}:{option} must be {allowed}, got {values[option]}.", flag=flag)
 
     return check
 

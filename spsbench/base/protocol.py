@@ -227,8 +227,8 @@ def request(id: int, method: str, params: Params = None) -> str:
     return _line(id=id, method=method, params=None if params is None else asdict(params))
 
 
-def result(id: int, found: Result) -> str:
-    return _line(id=id, result=None if found is None else asdict(found))
+def result(id: int, value: Result) -> str:
+    return _line(id=id, result=None if value is None else asdict(value))
 
 
 def failure(id: int, error: str) -> str:

@@ -73,8 +73,8 @@ class CheckedDrafter:
             return f"gave parents that do not come before their {len(tokens)} tokens"
         return "" if told is None else self._fault_of_rows(tokens, told)
 
-    def _fault_of_rows(self, tokens: Tensor, told: object) -> str:
-        probs = told.dense() if isinstance(told, Rows) else told
+    def _fault_of_rows(self, tokens: Tensor, rows: object) -> str:
+        probs = rows.dense() if isinstance(rows, Rows) else rows
         wanted = (len(tokens), self._vocab_size)
         if not (isinstance(probs, Tensor) and tuple(probs.shape) == wanted and probs.is_floating_point()):
             return f"gave rows that are not a tensor {list(wanted)} of probabilities"

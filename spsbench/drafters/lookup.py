@@ -49,8 +49,8 @@ class LookupDrafter:
         """Copy up to k tokens; the numbers are left alone."""
         self._index(tokens)
         if self._shape is not None:
-            return merged(self._found(tokens, self._shape.depth(self._depth)), self._shape, k, u)
-        copied = next(self._found(tokens, k), ())
+            return merged(self._matches(tokens, self._shape.depth(self._depth)), self._shape, k, u)
+        copied = next(self._matches(tokens, k), ())
         return Draft(torch.tensor(copied, dtype=torch.int64, device=u.device), None)
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
@@ -66,7 +66,7 @@ class LookupDrafter:
                     self._behind.setdefault(tuple(tokens[end - n : end]), []).append(end)
         self._indexed = max(self._indexed, len(tokens) - 1)
 
-    def _found(self, tokens: Sequence[int], k: int) -> Iterator[Sequence[int]]:
+    def _matches(self, tokens: Sequence[int], k: int) -> Iterator[Sequence[int]]:
         for n in self._sizes:
             if n < len(tokens):
                 for place in reversed(self._behind.get(tuple(tokens[-n:]), ())):

@@ -55,18 +55,18 @@ COVERED = f"onnxruntime computes {', '.join(FAMILIES)} and t5 in float32, int8 o
 
 
 def choose_backend(
-    asked: str, reasons: Iterable[tuple[str, str | None]], device: torch.device
+    choice: str, reasons: Iterable[tuple[str, str | None]], device: torch.device
 ) -> tuple[str, str | None]:
     """(backend of all models, why it is torch on a CPU where nobody asked for torch).
 
     All or none: the thread pools of two backends would wait for each other.
     """
     first = next((f"{name}: {reason}" for name, reason in reasons if reason), None)
-    if asked == TORCH:
+    if choice == TORCH:
         return TORCH, None
     if first is None:
         return ONNXRUNTIME, None
-    if asked == ONNXRUNTIME:
+    if choice == ONNXRUNTIME:
         remedy = f"{COVERED}. For anything else use --backend torch."
         raise UsageError(f"{first}.", flag="--backend", remedy=remedy)
     return TORCH, first if device.type == "cpu" else None

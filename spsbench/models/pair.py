@@ -119,7 +119,7 @@ def _require_one_kind(target: ModelSource, draft: ModelSource) -> None:
 
 
 def pair_backend(
-    asked: str, source: PairSource, dtypes: tuple[str, str], device: torch.device, *, loads: bool = True
+    choice: str, source: PairSource, dtypes: tuple[str, str], device: torch.device, *, loads: bool = True
 ) -> tuple[str, str | None]:
     """See ``choose_backend``; what it chooses can quantise the weights that are to be, and read the others.
 
@@ -127,7 +127,7 @@ def pair_backend(
     """
     parts = zip((source.target, source.draft), dtypes, ("--target", "--draft"), strict=True)
     reasons = [(part.name, model_not_covered(part, dtype, device, flag)) for part, dtype, flag in parts]
-    backend, fallback = choose_backend(asked, reasons, device)
+    backend, fallback = choose_backend(choice, reasons, device)
     if backend == TORCH and loads:
         flags = (("--target", "--quantise"), ("--draft", "--draft-quantise"))
         for part, dtype, (role, flag) in zip((source.target, source.draft), dtypes, flags, strict=True):

@@ -37,29 +37,29 @@ Modules = Mapping[str, "int | str"]
 class Placement:
     """What ``--device-map`` asks for."""
 
-    asked: str
+    text: str
     modules: Modules | None = None
 
     @property
     def content(self) -> str:
         """What must be the same for two placements to be one: the strategy, or a hash of the file's map."""
         if self.modules is None:
-            return self.asked
+            return self.text
         text = json.dumps(dict(self.modules), sort_keys=True)
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     @classmethod
-    def read(cls, asked: str) -> Placement:
+    def read(cls, text: str) -> Placement:
         """A strategy by name, or a map in a JSON file."""
         if find_spec("accelerate") is None:
-            why = f"{asked} needs accelerate, which is not installed."
+            why = f"{text} needs accelerate, which is not installed."
             raise UnavailableError(why, flag=FLAG, remedy=f"pip install '{EXTRA}'.")
-        return cls(asked) if asked in STRATEGIES else cls(asked, _read_map(Path(asked)))
+        return cls(text) if text in STRATEGIES else cls(text, _read_map(Path(text)))
 
-    def backend(self, asked: str) -> str:
+    def backend(self, choice: str) -> str:
         """torch, which alone can be spread over devices."""
-        if asked == ONNXRUNTIME:
-            why = f"{self.asked} spreads a model over devices, and onnxruntime computes on one CPU."
+        if choice == ONNXRUNTIME:
+            why = f"{self.text} spreads a model over devices, and onnxruntime computes on one CPU."
             raise UsageError(why, flag=FLAG, remedy="Leave it out, or use --backend torch.")
         return TORCH
 
@@ -71,7 +71,7 @@ class Placement:
         if self.modules is None:
             return
         if Precision.read(dtype).quantise is not None and {"cpu", DISK} & {*self.modules.values()}:
-            why = f"{self.asked} puts modules on cpu or disk, where quantised weights cannot be left."
+            why = f"{self.text} puts modules on cpu or disk, where quantised weights cannot be left."
             raise UsageError(why, flag=FLAG, remedy="Use GPUs only, or leave --quantise out.")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         for name, where in self.modules.items():
@@ -101,7 +101,7 @@ class Placement:
             available = available_bytes(place)
             if available is not None and size > available:
                 raise UsageError(
-                    f"{self.asked} puts {size / _GIB:.3g} GiB on {place}, which has "
+                    f"{self.text} puts {size / _GIB:.3g} GiB on {place}, which has "
                     f"{available / _GIB:.3g} GiB free.",
                     flag=FLAG,
                     remedy='Put more modules elsewhere, "disk" at worst, or use --dtype bfloat16.',
@@ -113,7 +113,7 @@ class Placement:
         free = sum(available_bytes(gpu) or 0 for gpu in gpus)
         if needed_bytes > free:
             raise UsageError(
-                f"{self.asked} may put quantised weights on GPUs alone, which have "
+                f"{self.text} may put quantised weights on GPUs alone, which have "
                 f"{free / _GIB:.3g} GiB free of {needed_bytes / _GIB:.3g} GiB.",
                 flag=FLAG,
                 remedy="Choose a smaller target, use --quantise int4, or leave --quantise out.",
@@ -131,7 +131,7 @@ class Placement:
 
         quantised = Precision.read(dtype).quantise is not None
         memory = _usable(get_max_memory(), device, reserved_bytes, quantised=quantised)
-        return {"device_map": self.asked, "max_memory": memory, "offload_folder": folder}
+        return {"device_map": self.text, "max_memory": memory, "offload_folder": folder}
 
 
 class PlacedLM(TorchLM):

@@ -420,14 +420,14 @@ def _read_tokenizer(
         return Tokenizer(tokenizer, frozenset(i for i in listed if i is not None), start)
 
 
-def decoder_start(config: Any, asked: Mapping[str, Any] | None, name: str, flag: str) -> tuple[int, ...]:
+def decoder_start(config: Any, settings: Mapping[str, Any] | None, name: str, flag: str) -> tuple[int, ...]:
     """The start token of a decoder, and the first token of every output where that is forced (BART's BOS)."""
 
-    def found(key: str) -> Any:
-        own = None if asked is None else asked.get(key)
+    def setting(key: str) -> Any:
+        own = None if settings is None else settings.get(key)
         return getattr(config, key, None) if own is None else own
 
-    start, forced = found("decoder_start_token_id"), found("forced_bos_token_id")
+    start, forced = setting("decoder_start_token_id"), setting("forced_bos_token_id")
     # Their target language is the first token of the output, which a call of generate() chooses.
     if config.model_type in ("m2m_100", "mbart", "nllb-moe") and forced is None:
         raise UsageError(

@@ -43,12 +43,12 @@ class WideLayer(nn.Module):
             product.in_features *= 2
             product.weight = nn.Parameter(torch.cat([product.weight.detach()] * 2, 1))
 
-    def forward(self, hidden_states: Tensor, **given: Any) -> Tensor:
+    def forward(self, hidden_states: Tensor, **attention: Any) -> Tensor:
         """[b, n, hidden] of embeddings and states [b, n, 2 hidden]."""
         embedded, state = hidden_states.chunk(2, -1)
         normed = self.hidden_norm(state)
         read = torch.cat([self.input_layernorm(embedded), normed], -1)
-        added = self.self_attn(hidden_states=read, **given)[0]
+        added = self.self_attn(hidden_states=read, **attention)[0]
         state = (normed if self._before_residual else state) + added
         found: Tensor = state + self.mlp(self.post_attention_layernorm(state))
         return found

@@ -121,10 +121,10 @@ def bound(value: float) -> str:
     return f"{math.ceil(percent / unit - 1e-9) * unit:.3g}%"
 
 
-def _leak(found: Leakage | None) -> str:
-    if found is None:
+def _leak(leakage: Leakage | None) -> str:
+    if leakage is None:
         return NOTHING
-    return f"{share(found['estimate'])} [{share(found['low'])}, {share(found['high'])}]"
+    return f"{share(leakage['estimate'])} [{share(leakage['low'])}, {share(leakage['high'])}]"
 
 
 def worded(name: str, leakage_bound: float | None) -> str:
@@ -213,23 +213,23 @@ def _confirmed(arms: list[ArmLosslessness], plain: list[ArmLosslessness], of: in
     return f"Lossless{some}: {_followed([one for _, one in found], plain, drafts)}."
 
 
-def _followed(found: list[Decisions], plain: list[ArmLosslessness], more: str = "") -> str:
+def _followed(decisions: list[Decisions], plain: list[ArmLosslessness], more: str = "") -> str:
     """How many decisions follow, and how far the rows that they follow from lie from an independent forward.
 
     Args:
         plain: the ArS arms, whose rows are beside these.
         more: of the draft's rows.
     """
-    total, rounding = (sum(one[name] for one in found) for name in ("decisions", "rounding"))
-    open_ = sum(one.get("open", 0) for one in found)
-    rows = [one["target"] for one in found if "target" in one]
-    whose = "the rows as computed" if len(rows) == len(found) else "the target's own rows"
+    total, rounding = (sum(one[name] for one in decisions) for name in ("decisions", "rounding"))
+    open_ = sum(one.get("open", 0) for one in decisions)
+    rows = [one["target"] for one in decisions if "target" in one]
+    whose = "the rows as computed" if len(rows) == len(decisions) else "the target's own rows"
     text = f"{total - rounding - open_:,} of {total:,} decisions follow from {whose}"
     text += f", {rounding:,} more within rounding" if rounding else ""
     text += f", {open_:,} were made in the drafter's own way" if open_ else ""
-    if len(rows) < len(found):  # of a run from before rows were kept
-        return f"{text} (independent forward, {found[0]['dtype']}{more})"
-    return f"{text}; {_apart(rows, plain)} ({found[0]['dtype']}{more})"
+    if len(rows) < len(decisions):  # of a run from before rows were kept
+        return f"{text} (independent forward, {decisions[0]['dtype']}{more})"
+    return f"{text}; {_apart(rows, plain)} ({decisions[0]['dtype']}{more})"
 
 
 def _apart(rows: list[RowsApart], plain: list[ArmLosslessness]) -> str:
@@ -346,33 +346,33 @@ def identical(summary: Summary) -> set[str]:
     return {arm["arm"] for arm in arms if (same := arm["identity"]) is not None and same["identical"] == 1}
 
 
-def _verdict_name(found: ParityComparison, identical: bool) -> str:
-    return found["verdict"] or ("identical" if identical else "not judged")
+def _verdict_name(comparison: ParityComparison, identical: bool) -> str:
+    return comparison["verdict"] or ("identical" if identical else "not judged")
 
 
-def _difference(found: ParityComparison, digits: int) -> str:
-    if found["difference"] is None:
+def _difference(comparison: ParityComparison, digits: int) -> str:
+    if comparison["difference"] is None:
         return NOTHING
-    return f"{found['difference']:+.{digits}f}{brackets(found, f'{{:+.{digits}f}}'.format)}"
+    return f"{comparison['difference']:+.{digits}f}{brackets(comparison, f'{{:+.{digits}f}}'.format)}"
 
 
-def verdict(found: ParityComparison, digits: int = 4, *, identical: bool = False) -> str:
+def verdict(comparison: ParityComparison, digits: int = 4, *, identical: bool = False) -> str:
     """One comparison in words, e.g. ``equivalent to ArS within ±0.0040 (5% of ...)``."""
-    if found["verdict"] is None:
+    if comparison["verdict"] is None:
         if identical:
-            return f"outputs identical on all {found['prompts']} prompts"
-        return f"not judged, {found['reason']}"
-    margin = f"±{found['margin']:.{digits}f} ({found['margin_rule']})"
-    if found["verdict"] == "equivalent":
+            return f"outputs identical on all {comparison['prompts']} prompts"
+        return f"not judged, {comparison['reason']}"
+    margin = f"±{comparison['margin']:.{digits}f} ({comparison['margin_rule']})"
+    if comparison["verdict"] == "equivalent":
         return f"equivalent to ArS within {margin}"
-    difference = _difference(found, digits)
-    if found["verdict"] == "different":
+    difference = _difference(comparison, digits)
+    if comparison["verdict"] == "different":
         return f"different from ArS by {difference}"
-    detectable = f"{found['minimum_detectable_difference']:.{digits}f}"
-    count = found["prompts_needed"]
+    detectable = f"{comparison['minimum_detectable_difference']:.{digits}f}"
+    count = comparison["prompts_needed"]
     needs = f"needs about {count:,}" if count else "needs more, how many they are too few to say"
     return (
-        f"inconclusive, {difference} against ArS; {found['prompts']} prompts can detect a difference of "
+        f"inconclusive, {difference} against ArS; {comparison['prompts']} prompts can detect a difference of "
         f"{detectable}, showing parity within {margin} {needs}"
     )
 
@@ -423,8 +423,8 @@ PARITY_LEGEND = (
 )
 
 
-def _of_sequences(found: Evidence | Decisions) -> str:
-    return f"{found['sequences']} ({wording.percent(found['share'])})"
+def _of_sequences(evidence: Evidence | Decisions) -> str:
+    return f"{evidence['sequences']} ({wording.percent(evidence['share'])})"
 
 
 EVIDENCE = (
@@ -447,8 +447,8 @@ def _rows_of(
 ) -> Callable[[Decisions], str]:
     """The distance of an arm's rows, or of rounding alone; nothing where none were compared."""
 
-    def cell(found: Decisions) -> str:
-        rows = found.get(role)
+    def cell(decisions: Decisions) -> str:
+        rows = decisions.get(role)
         value = None if rows is None else rows[name]
         return NOTHING if value is None else _distance(value)
 

@@ -98,11 +98,11 @@ def _speedup(arm: Row) -> Cell:
     return _coloured(wording.row_speedup(arm), arm["speedup"])
 
 
-def _coloured(text: str, found: RatioInterval | None) -> Cell:
+def _coloured(text: str, speedup: RatioInterval | None) -> Cell:
     """A speedup's text, coloured only where its interval leaves no doubt; nothing depends on seeing it."""
-    if found is None or found["low"] is None:
+    if speedup is None or speedup["low"] is None:
         return text
-    low, high = found["low"], found["ratio"] if found["high"] is None else found["high"]
+    low, high = speedup["low"], speedup["ratio"] if speedup["high"] is None else speedup["high"]
     style = "green" if low > 1.0 else "red" if high < 1.0 else ""
     return Styled(text, style) if style else text
 
@@ -217,14 +217,14 @@ ENERGY = (
 """Joules per token of every arm, and over those of ArS."""
 
 
-def energy_note(found: Energy) -> str:
+def energy_note(energy: Energy) -> str:
     """What the joules hold, and how finely they were counted."""
-    step, length = found["update_s"], found["mean_sequence_s"]
+    step, length = energy["update_s"], energy["mean_sequence_s"]
     fine = ""
     if step is not None and length is not None:
         fine = f" The counter moves every {1e3 * step:.2g} ms, and a sequence took {1e3 * length:.3g} ms."
     return (
-        f"Energy by {found['source']}, around each sequence with its prefill: its counterpart among the "
+        f"Energy by {energy['source']}, around each sequence with its prefill: its counterpart among the "
         f"times is the end-to-end speedup. It includes what idles and what others of the machine draw.{fine}"
     )
 
@@ -383,8 +383,8 @@ def _speedups(arms: list[dict[str, Any]]) -> Iterator[str]:
             yield f"{_both_names(arm)}: {', '.join(parts)}"
 
 
-def _ratio(found: Row) -> str:
-    return f"{found['ratio']:.3f}{wording.brackets(found, '{:.3f}'.format)}"
+def _ratio(interval: Row) -> str:
+    return f"{interval['ratio']:.3f}{wording.brackets(interval, '{:.3f}'.format)}"
 
 
 def _metrics(arms: list[dict[str, Any]]) -> Iterator[str]:

@@ -271,15 +271,15 @@ def theory(summary: Summary, run: Run) -> list[str]:
     return paragraphs("## Theory", IN_FULL.table(columns, found["arms"]), notes, THEORY_NOTE)
 
 
-def cause(found: Residual | None) -> str:
-    return NOTHING if found is None else f"{found['title']} (x{found['factor']:.2f})"
+def cause(residual: Residual | None) -> str:
+    return NOTHING if residual is None else f"{residual['title']} (x{residual['factor']:.2f})"
 
 
-def _best(found: SeriesPrediction) -> str:
-    name, line, sentences = found["sampling"], found["loop"], []
-    if found["best_k"] is not None:
-        text = f"{name}: the theory's best K is {found['best_k']}, {found['best_speedup']:.2f}x"
-        sentences.append(f"{text}; at least {found['minimum_gain']:.2f}x from alpha and c alone.")
+def _best(series: SeriesPrediction) -> str:
+    name, line, sentences = series["sampling"], series["loop"], []
+    if series["best_k"] is not None:
+        text = f"{name}: the theory's best K is {series['best_k']}, {series['best_speedup']:.2f}x"
+        sentences.append(f"{text}; at least {series['minimum_gain']:.2f}x from alpha and c alone.")
     if line is not None:
         text = f"{name}: a loop takes {line['intercept_ms']:.3g} + {line['slope_ms']:.3g} K ms"
         if line["drafting_ms_per_token"] is not None:
@@ -372,16 +372,16 @@ def tails(summary: Summary, run: Run) -> list[str]:
 
 
 def _percentiles(title: str, name: str) -> list[Column]:
-    def shown(found: Spread | None, percentile: str) -> str:
-        values: Mapping[str, Any] = found or {}
+    def shown(spread: Spread | None, percentile: str) -> str:
+        values: Mapping[str, Any] = spread or {}
         return number(values.get(percentile), 3)
 
     titles = {"p50": f"{title} P50 s", "p90": "P90 s", "p99": "P99 s"}
     return [right(heading, entry(name, shown, key)) for key, heading in titles.items()]
 
 
-def _spread(found: MeanSd | None) -> str:
-    return NOTHING if found is None else f"{found['mean']:.3f} ± {found['sd']:.3f}"
+def _spread(values: MeanSd | None) -> str:
+    return NOTHING if values is None else f"{values['mean']:.3f} ± {values['sd']:.3f}"
 
 
 def positions(summary: Summary, run: Run) -> list[str]:

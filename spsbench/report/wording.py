@@ -62,9 +62,9 @@ def measure(name: str, row: Row, digits: int = 3) -> str:
     return number(row["acceptance"][name] if row["acceptance"] else None, digits)
 
 
-def phase_ms(found: LoopTime | None, phase: str) -> float | None:
+def phase_ms(loop: LoopTime | None, phase: str) -> float | None:
     """The milliseconds of a loop's phase, one of ``spsbench.stats.summary.PHASES``."""
-    times: Mapping[str, Any] = found or {}
+    times: Mapping[str, Any] = loop or {}
     return times.get(f"{phase}_ms")
 
 
@@ -82,11 +82,11 @@ def mebibytes(size_bytes: float | None) -> str:
     return NOTHING if size_bytes is None else f"{size_bytes / 2**20:,.0f} MiB"
 
 
-def brackets(found: Row | None, show: Callable[[float], str] = "{:.2f}".format) -> str:
+def brackets(interval: Row | None, show: Callable[[float], str] = "{:.2f}".format) -> str:
     """The ends of an interval in brackets, after a space; nothing where there are none."""
-    if found is None or found["low"] is None:
+    if interval is None or interval["low"] is None:
         return ""
-    return f" [{show(found['low'])}, {show(found['high'])}]"
+    return f" [{show(interval['low'])}, {show(interval['high'])}]"
 
 
 def speedup(value: RatioInterval | None) -> str:

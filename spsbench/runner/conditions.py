@@ -210,10 +210,10 @@ def meter_of(device: torch.device, processes: int = 1, *, placed: bool = False) 
     return find_nvml(None if uuid is None else f"GPU-{uuid}")
 
 
-def noted(found: FoundMeter, info: Mapping[str, Any]) -> dict[str, Any]:
+def noted(meter: FoundMeter, info: Mapping[str, Any]) -> dict[str, Any]:
     """For ``run.json``: what counts now, or what counted when the run began and does no longer."""
     before: dict[str, Any] = info.get("energy") or {}
-    return before if found.meter is None and before.get("source") else found.record()
+    return before if meter.meter is None and before.get("source") else meter.record()
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from spsbench.runner.engines import (
     usual_engine,
 )
 from spsbench.runner.material import Material, build_prompts, require_decoder, uses_template
-from spsbench.runner.ranks import backend_asked, require_split_arms, split_over
+from spsbench.runner.ranks import backend_choice, require_split_arms, split_over
 from spsbench.runner.room import Room, room_of
 from spsbench.stats.certainty import OVER_TIME
 from spsbench.tasks import answers
@@ -234,8 +234,8 @@ def plan(
     require_split_arms(config, source, arms)
     dtypes = config.model_dtype, config.draft_model_dtype
     placement = None if config.device_map is None else Placement.read(config.device_map)
-    asked = backend_asked(config) if placement is None else placement.backend(config.backend)
-    backend, fallback = pair_backend(asked, source, dtypes, device, loads=loads)
+    choice = backend_choice(config) if placement is None else placement.backend(config.backend)
+    backend, fallback = pair_backend(choice, source, dtypes, device, loads=loads)
     for drafter in _drafters(arms):
         drafter_kind(drafter.name).require_backend(drafter, backend, dtypes[0])
     if placement is not None:

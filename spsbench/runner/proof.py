@@ -189,12 +189,12 @@ def proven(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
         return {"error": f"{type(error).__name__}: {reason}"}
 
 
-def note_proof(store: RunStore, found: Proof, watcher: Watcher) -> None:
+def note_proof(store: RunStore, proof: Proof, watcher: Watcher) -> None:
     """Put a proof, or its failure, into run.json."""
-    if "error" in found:
-        reason = found["error"].partition(": ")[2]
+    if "error" in proof:
+        reason = proof["error"].partition(": ")[2]
         watcher.warned(f"No sequences were drawn for the proof of losslessness: {reason}")
-    store.note(proof=found)
+    store.note(proof=proof)
 
 
 def draw_proof(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:

@@ -36,7 +36,7 @@ def split_over(config: RunConfig) -> dict[str, Any]:
     return {"tensor_parallel": config.tensor_parallel, "draft_placement": config.draft_placement}
 
 
-def backend_asked(config: RunConfig) -> str:
+def backend_choice(config: RunConfig) -> str:
     """The backend to choose from; a split target has torch alone."""
     if config.tensor_parallel == 1:
         return config.backend

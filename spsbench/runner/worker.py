@@ -53,7 +53,7 @@ class Item(NamedTuple):
     """A part of a block that is answered by itself."""
 
     key: Key
-    given: Any = None
+    content: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class RunWorker:
             yield sample.key, sample
 
     def _score(self, items: tuple[Item, ...]) -> Iterator[tuple[Key, Any]]:
-        prompts, texts = zip(*(item.given for item in items), strict=True)
+        prompts, texts = zip(*(item.content for item in items), strict=True)
         scores = self._plan.task.score(prompts, texts)
         yield from zip((item.key for item in items), scores, strict=True)
 
@@ -282,9 +282,9 @@ class RayPool:
         self._to_ask = worker
         return Completed(worker, *found)
 
-    def ask(self, method: str, *given: Any, within_s: float | None = None) -> dict[int, Any]:
+    def ask(self, method: str, *arguments: Any, within_s: float | None = None) -> dict[int, Any]:
         """What each worker answers to a call; those that are gone are left out."""
-        asked = {getattr(actor, method).remote(*given): worker for worker, actor in self._actors.items()}
+        asked = {getattr(actor, method).remote(*arguments): worker for worker, actor in self._actors.items()}
         ready = _ready(list(asked), len(asked), within_s)
         found: dict[int, Any] = {}
         reasons = []

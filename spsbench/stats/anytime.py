@@ -101,11 +101,11 @@ def paired_speedup(
     return speedup_over_prompts(pair(baseline, arm, prefill=prefill))
 
 
-def relative_half_width(found: Speedup) -> float | None:
+def relative_half_width(speedup: Speedup) -> float | None:
     """Half the interval's width as a share of the estimate; None where there is no interval."""
-    if found.low is None or found.high is None or not found.ratio > 0:
+    if speedup.low is None or speedup.high is None or not speedup.ratio > 0:
         return None
-    return (found.high - found.low) / 2.0 / found.ratio
+    return (speedup.high - speedup.low) / 2.0 / speedup.ratio
 
 
 def prompts_needed(times: PairedTimes, precision: float) -> int | None:

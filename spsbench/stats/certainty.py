@@ -62,12 +62,12 @@ class Certainty:
         return self.shown(self.undisturbed(baseline, arm, prefill=prefill), baseline, arm)
 
     def shown(
-        self, found: Speedup | None, baseline: pd.DataFrame | None, arm: pd.DataFrame
+        self, speedup: Speedup | None, baseline: pd.DataFrame | None, arm: pd.DataFrame
     ) -> RatioInterval | None:
         """What ``undisturbed`` has found, with what others took of the two."""
-        if found is None or baseline is None or not len(baseline) or not len(arm):
-            return shown(found)
-        return shown(self.widened(found, str(baseline["arm"].iloc[0]), str(arm["arm"].iloc[0])))
+        if speedup is None or baseline is None or not len(baseline) or not len(arm):
+            return shown(speedup)
+        return shown(self.widened(speedup, str(baseline["arm"].iloc[0]), str(arm["arm"].iloc[0])))
 
     def undisturbed(
         self, baseline: pd.DataFrame | None, arm: pd.DataFrame, *, prefill: bool = False
@@ -81,22 +81,23 @@ class Certainty:
             return found
         return with_error(found, time_half_width(baseline, arm))
 
-    def widened(self, found: Speedup, baseline: str, arm: str) -> Speedup:
+    def widened(self, speedup: Speedup, baseline: str, arm: str) -> Speedup:
         """The interval with what others took: at worst all of it delayed one of the two and none the
         other."""
-        ends = found.low, found.high
-        return Speedup(found.ratio, *hidden(ends, self.lost.get(baseline, 0.0), self.lost.get(arm, 0.0)))
+        ends = speedup.low, speedup.high
+        return Speedup(speedup.ratio, *hidden(ends, self.lost.get(baseline, 0.0), self.lost.get(arm, 0.0)))
 
 
-def with_error(found: Speedup, half_width: float) -> Speedup:
+def with_error(speedup: Speedup, half_width: float) -> Speedup:
     """An interval with a further half-width of the logarithm, of an error that is independent."""
-    if found.low is None or found.high is None or half_width == 0.0:
-        return found
-    below, above = math.log(found.ratio / found.low), math.log(found.high / found.ratio)
+    if speedup.low is None or speedup.high is None or half_width == 0.0:
+        return speedup
+    below, above = math.log(speedup.ratio / speedup.low), math.log(speedup.high / speedup.ratio)
     low, high = (
-        found.ratio * math.exp(sign * math.hypot(end, half_width)) for sign, end in ((-1, below), (1, above))
+        speedup.ratio * math.exp(sign * math.hypot(end, half_width))
+        for sign, end in ((-1, below), (1, above))
     )
-    return Speedup(found.ratio, low, high)
+    return Speedup(speedup.ratio, low, high)
 
 
 def time_half_width(baseline: pd.DataFrame, arm: pd.DataFrame) -> float:

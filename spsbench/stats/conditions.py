@@ -245,11 +245,11 @@ def _contentions(summary: Summary) -> list[Contention]:
     return [part for part in parts or [summary.get("contention")] if part]
 
 
-def _lost(found: Contention) -> float:
+def _lost(lost: Contention) -> float:
     """Of summaries of earlier versions, which have no shares by arm, the share of all that was measured."""
-    if "lost_by_arm" in found:
-        return max(found["lost_by_arm"].values(), default=0.0)
-    return min(1.0, (found.get("waited_share") or 0.0) + (found.get("stolen_share") or 0.0))
+    if "lost_by_arm" in lost:
+        return max(lost["lost_by_arm"].values(), default=0.0)
+    return min(1.0, (lost.get("waited_share") or 0.0) + (lost.get("stolen_share") or 0.0))
 
 
 Step = Literal["clean", "widened", "undecided"]

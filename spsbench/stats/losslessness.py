@@ -226,8 +226,8 @@ def _judge_arm(
     return found
 
 
-def _verdict_of_search(row: ArmRow, found: BeamFacts) -> tuple[Verdict, list[str]]:
-    same, scores = found["identity"], found["scores"]
+def _verdict_of_search(row: ArmRow, facts: BeamFacts) -> tuple[Verdict, list[str]]:
+    same, scores = facts["identity"], facts["scores"]
     alarms = []
     if same is not None and same["contradicted"]:
         alarms.append(
@@ -377,13 +377,14 @@ def rows_apart(sums: Mapping[str, float], role: str) -> RowsApart | None:
     }
 
 
-def wrong_rows(role: str, found: RowsApart) -> list[str]:
+def wrong_rows(role: str, distances: RowsApart) -> list[str]:
     """Why rows are not a model's own, if they are not."""
-    if found["beyond"]:
-        return [f"{found['beyond']} of {found['rows']} rows of the {role} contradict an independent forward"]
-    rounding = found["rounding"]
-    if rounding is not None and found["apart"] > TOO_FAR * max(rounding, LEAST_ROUNDING):
-        far, alone = f"{found['apart']:.1%}", f"{rounding:.1%}"
+    if distances["beyond"]:
+        counted = f"{distances['beyond']} of {distances['rows']} rows of the {role}"
+        return [f"{counted} contradict an independent forward"]
+    rounding = distances["rounding"]
+    if rounding is not None and distances["apart"] > TOO_FAR * max(rounding, LEAST_ROUNDING):
+        far, alone = f"{distances['apart']:.1%}", f"{rounding:.1%}"
         return [f"the rows of the {role} lie {far} from an independent forward, rounding alone {alone}"]
     return []
 

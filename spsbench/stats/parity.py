@@ -340,25 +340,25 @@ def differences(
     return found, pooled_interval(columns, statistic)
 
 
-def _test(found: PairedScores, ars: Any, sps: Any, value: Value | None) -> None:
+def _test(scores: PairedScores, ars: Any, sps: Any, value: Value | None) -> None:
     """Add interval, tests and verdict of paired scores, or of the figures of corpora."""
     n = len(ars)
     if n < 2:
-        found["reason"] = f"{n} prompt{'' if n == 1 else 's'}: no variance to judge by"
+        scores["reason"] = f"{n} prompt{'' if n == 1 else 's'}: no variance to judge by"
         return
     difference, (low, high) = differences(ars, sps, value)
     deviation = float(difference.std(ddof=1))
     if deviation < _ROUNDING:
         same = "the same score" if abs(float(difference[0])) < _ROUNDING else "the same difference"
         which = "on every prompt" if value is None else "whichever prompt is left out"
-        found.update({"standard_deviation": 0.0, "reason": f"{same} {which}"})
+        scores.update({"standard_deviation": 0.0, "reason": f"{same} {which}"})
         return
     from statsmodels.stats.weightstats import ttost_paired
 
-    margin = found["margin"]
+    margin = scores["margin"]
     p_value = float(ttost_paired(difference, np.zeros(n), -margin, margin)[0])
     apart = low is not None and high is not None and not low <= 0.0 <= high
-    found.update(
+    scores.update(
         {
             "low": low,
             "high": high,

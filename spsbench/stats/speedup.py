@@ -153,9 +153,9 @@ def speedup_over_processes(times: PairedTimes) -> Speedup | None:
     return Speedup(point, point * math.exp(-below * error), point * math.exp(above * error))
 
 
-def shown(found: Speedup | None) -> RatioInterval | None:
+def shown(speedup: Speedup | None) -> RatioInterval | None:
     """A speedup as ``summary.json`` has it."""
-    return None if found is None else {"ratio": found.ratio, "low": found.low, "high": found.high}
+    return None if speedup is None else {"ratio": speedup.ratio, "low": speedup.low, "high": speedup.high}
 
 
 Ends = tuple[float | None, float | None]

@@ -149,20 +149,20 @@ def _inside(row: Row, *names: str) -> Row:
     return row
 
 
-def _vllm_bench(row: Row, found: Found) -> None:
+def _vllm_bench(row: Row, content: Found) -> None:
     if "spec_decode_num_drafts" not in row:
         raise _Missing("spec_decode_num_drafts is missing: the server did not speculate, or hid /metrics")
     loops, accepted = _number(row, "spec_decode_num_drafts"), _number(row, "spec_decode_accepted_tokens")
     rates = _shares(row, "spec_decode_per_position_acceptance_rates")
     tokens = _number(row, "total_output_tokens")
-    found.counts.append(
+    content.counts.append(
         _checked(Counts(loops, _number(row, "spec_decode_draft_tokens"), accepted, tokens, (), rates))
     )
-    found.k = max(found.k or 0, len(rates)) or None
-    found.models[str(row.get("model_id") or "")] = None
+    content.k = max(content.k or 0, len(rates)) or None
+    content.models[str(row.get("model_id") or "")] = None
 
 
-def _stats(stats: Row, tokens: int | None, category: str, found: Found) -> None:
+def _stats(stats: Row, tokens: int | None, category: str, content: Found) -> None:
     """The record of a request that vLLM writes and aiperf hands on."""
     histogram = stats.get("acceptance_histogram")
     if isinstance(histogram, Mapping):  # aiperf's, and vLLM's first: by the number of drafts kept
@@ -179,11 +179,11 @@ def _stats(stats: Row, tokens: int | None, category: str, found: Found) -> None:
     if sum(histogram) != loops or sum(kept * count for kept, count in enumerate(histogram)) != accepted:
         raise _Missing("acceptance_histogram contradicts num_spec_steps or num_accepted_draft_tokens")
     if type(stats.get("num_spec_tokens")) is int:
-        found.k = max(found.k or 0, stats["num_spec_tokens"])
+        content.k = max(content.k or 0, stats["num_spec_tokens"])
     if not loops:
-        found.skip("without a loop")
+        content.skip("without a loop")
         return
-    found.counts.append(_checked(Counts(loops, drafted, accepted, tokens, tuple(histogram), (), category)))
+    content.counts.append(_checked(Counts(loops, drafted, accepted, tokens, tuple(histogram), (), category)))
 
 
 def _checked(counts: Counts) -> Counts:
@@ -194,17 +194,17 @@ def _checked(counts: Counts) -> Counts:
     return counts
 
 
-def _vllm_response(row: Row, found: Found) -> None:
+def _vllm_response(row: Row, content: Found) -> None:
     row = _inside(row, "response") or row
-    found.models[str(row.get("model") or "")] = None
+    content.models[str(row.get("model") or "")] = None
     choices = [each for each in row.get("choices") or () if isinstance(each, Mapping)]
     old = _inside(choices[0] if choices else {}, "speculative_decoding_stats")
     stats = _inside(row, "metrics", "speculative_decoding") or old
     if not stats:
-        found.skip("without metrics.speculative_decoding")
+        content.skip("without metrics.speculative_decoding")
         return
     tokens = _inside(row, "usage").get("completion_tokens")
-    _stats(stats, tokens if type(tokens) is int else None, str(row.get("category") or ""), found)
+    _stats(stats, tokens if type(tokens) is int else None, str(row.get("category") or ""), content)
 
 
 def _response_texts(row: Row) -> Iterator[dict[str, Any]]:
@@ -217,39 +217,39 @@ def _response_texts(row: Row) -> Iterator[dict[str, Any]]:
         yield {"prompt_ids": prompt, "completion_ids": choice["token_ids"], **_drawn(asked)}
 
 
-def _drawn(asked: Row) -> dict[str, Any]:
+def _drawn(body: Row) -> dict[str, Any]:
     """The sampling that a request names, if it names its temperature."""
-    temperature = asked.get("temperature")
+    temperature = body.get("temperature")
     if temperature is None:
         return {}
     if temperature == 0:
         return {"sampling": {"greedy": True}}
-    named = {name: asked[name] for name in ("temperature", "top_p", "top_k") if asked.get(name) is not None}
+    named = {name: body[name] for name in ("temperature", "top_p", "top_k") if body.get(name) is not None}
     return {"sampling": named | ({"top_k": 0} if named.get("top_k") == -1 else {})}
 
 
-def _aiperf(row: Row, found: Found) -> None:
+def _aiperf(row: Row, content: Found) -> None:
     metadata, metrics = _inside(row, "metadata"), _inside(row, "metrics")
     if metadata.get("benchmark_phase", "profiling") != "profiling":
-        found.skip("of the warm-up")
+        content.skip("of the warm-up")
     elif row.get("error") is not None:
-        found.skip("that failed")
+        content.skip("that failed")
     elif not (stats := _inside(row, "spec_decode_acceptance")):
-        found.skip("without spec_decode_acceptance")
+        content.skip("without spec_decode_acceptance")
     else:
         tokens = stats.get("completion_tokens", _inside(metrics, "output_sequence_length").get("value"))
         category = str(metadata.get("source_kind") or "")
-        _stats(stats, None if tokens is None else _counted(tokens), category, found)
+        _stats(stats, None if tokens is None else _counted(tokens), category, content)
 
 
-def _guidellm(row: Row, found: Found) -> None:
+def _guidellm(row: Row, content: Found) -> None:
     version = _inside(row, "metadata").get("version")
     if version not in (1, 2):
         raise _Missing(f"metadata.version is {as_typed(version)}, not 1 or 2")
     for request, body in _guidellm_requests(row):
-        found.models[str(body.get("model") or "")] = None
+        content.models[str(body.get("model") or "")] = None
         if request.get("output") is None:
-            found.skip("without output")
+            content.skip("without output")
 
 
 def _guidellm_requests(row: Row) -> Iterator[tuple[Row, Row]]:
@@ -284,19 +284,19 @@ def _guidellm_texts(row: Row) -> Iterator[dict[str, Any]]:
         yield {name: prompt, "completion": request["output"], **_drawn(body)}
 
 
-def _speed_bench(row: Row, found: Found) -> None:
-    found.models[str(_inside(row, "config").get("model") or "")] = None
+def _speed_bench(row: Row, content: Found) -> None:
+    content.models[str(_inside(row, "config").get("model") or "")] = None
     for each in row["results"]:
         if not each.get("ok", True):
-            found.skip("that failed")
+            content.skip("that failed")
             continue
         drafted, accepted = _number(each, "draft_n"), _number(each, "draft_n_accepted")
         tokens = _number(each, "completion_tokens")
         category = str(each.get("category") or "")
-        found.counts.append(_checked(Counts(None, drafted, accepted, tokens, category=category)))
+        content.counts.append(_checked(Counts(None, drafted, accepted, tokens, category=category)))
 
 
-def _spec_decode_bench(row: Row, found: Found) -> None:
+def _spec_decode_bench(row: Row, content: Found) -> None:
     for name, drafter in (("acc_eagle", "eagle"), ("acc_ngram", "ngram"), ("acc_eagle_three", "eagle3")):
         stored = row.get(name)
         lengths = stored.get("acc_len") if isinstance(stored, Mapping) else stored
@@ -306,16 +306,16 @@ def _spec_decode_bench(row: Row, found: Found) -> None:
             raise _Missing(f"{name}.acc_len is not a list of counts from 1 on")
         if len(lengths) != len(row["generated_token_ids"]):
             what = f"of {drafter} have another length than generated_token_ids"
-            found.odd[what] = found.odd.get(what, 0) + 1
+            content.odd[what] = content.odd.get(what, 0) + 1
         if len(lengths) > 1:
-            found.places.append(Places(drafter, tuple(length - 1 for length in lengths[:-1])))
+            content.places.append(Places(drafter, tuple(length - 1 for length in lengths[:-1])))
 
 
 def _spec_decode_texts(row: Row) -> Iterator[dict[str, Any]]:
     yield {"prompt_ids": row["prompt_token_ids"], "completion_ids": row["generated_token_ids"]}
 
 
-def _published(content: Mapping[Any, Any], found: Found, above: str = "") -> None:
+def _published(content: Mapping[Any, Any], into: Found, above: str = "") -> None:
     """Every mapping of K to a number, under the names that lead to it."""
     if content and all(type(k) is int for k in content):
         if all(isinstance(length, int | float) for length in content.values()):
@@ -324,11 +324,11 @@ def _published(content: Mapping[Any, Any], found: Found, above: str = "") -> Non
                     raise _Missing(
                         f"{above or 'the curve'} has {length} at K = {k}: a number at a K to {MOST_K:,}"
                     )
-            found.published[above] = {k: float(length) for k, length in sorted(content.items())}
+            into.published[above] = {k: float(length) for k, length in sorted(content.items())}
         return
     for name, inner in content.items():
         if isinstance(inner, Mapping):
-            _published(inner, found, f"{above} {name}".strip())
+            _published(inner, into, f"{above} {name}".strip())
 
 
 def _has(*names: str) -> Callable[[Row], bool]:

@@ -315,9 +315,9 @@ def joined(infos: Sequence[Mapping[str, Any]], used: Sequence[Iterable[int]]) ->
     return found
 
 
-def of_any_board(found: Conditions) -> Conditions:
+def of_any_board(conditions: Conditions) -> Conditions:
     """A condition without the number of its GPU: two of one kind are alike, as two machines of one kind."""
-    return {**found, "gpu_uuid": None} if "gpu_uuid" in found else found
+    return {**conditions, "gpu_uuid": None} if "gpu_uuid" in conditions else conditions
 
 
 def condition(info: Mapping[str, Any], index: int) -> Conditions:

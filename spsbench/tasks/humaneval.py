@@ -40,7 +40,7 @@ class Code(YamlTask):
         self.extract = extract
 
     def _load(self, data: str, limit: int | None, seed: int) -> TaskData:
-        rows, origin = self._package() if data == "official" else self._given(data)
+        rows, origin = self._package() if data == "official" else self._local(data)
         found = []
         for row in rows:
             fields = {name: required_column(row, name) for name in _FIELDS}

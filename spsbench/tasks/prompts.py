@@ -158,7 +158,7 @@ class _Record:
     """One record of the file: what is asked turn by turn, and how many turns were left out."""
 
     name: str
-    asked: list[dict[str, Any]]
+    sequences: list[dict[str, Any]]
     later_turns: int
 
 
@@ -177,7 +177,7 @@ def read_prompts_file(path: Path, *, every_turn: bool = False) -> PromptsFile:
     except UnavailableError as error:
         raise UnavailableError(error.message, flag="TASK", remedy=error.remedy) from error
     later = sum(record.later_turns for record in records)
-    return PromptsFile(examples, later, sum(not record.asked for record in records))
+    return PromptsFile(examples, later, sum(not record.sequences for record in records))
 
 
 def _rows(path: Path) -> list[DataRow]:
@@ -211,7 +211,7 @@ def _items(path: Path) -> Iterator[DataRow]:
 
 
 def _record(row: DataRow, number: str, every_turn: bool) -> _Record:
-    asked, later_turns = _asked(row)
+    asked, later_turns = _sequences(row)
     category = {} if row.fields.get("category") is None else {"category": required_column(row, "category")}
     references = _references(row, len(asked) + later_turns)
     fields = [
@@ -224,7 +224,7 @@ def _record(row: DataRow, number: str, every_turn: bool) -> _Record:
     return _Record(required_column(row, *ids) if ids else number, fields, later_turns)
 
 
-def _asked(row: DataRow) -> tuple[list[dict[str, Any]], int]:
+def _sequences(row: DataRow) -> tuple[list[dict[str, Any]], int]:
     """(the fields of each sequence, turns left out)."""
     found = [name for name in LAYOUTS if row.fields.get(name) is not None]
     if len(found) > 1:
@@ -244,8 +244,8 @@ def _asked(row: DataRow) -> tuple[list[dict[str, Any]], int]:
 
 
 def _examples(record: _Record) -> Iterator[Example]:
-    several = len(record.asked) > 1
-    for turn, fields in enumerate(record.asked, start=1):
+    several = len(record.sequences) > 1
+    for turn, fields in enumerate(record.sequences, start=1):
         name = f"{record.name}/{turn}" if several else record.name
         yield Example(name, fields, next(iter(fields.get("references", ())), ""))
 

@@ -88,12 +88,12 @@ def is_blank(row: DataRow, *names: str) -> bool:
 
 
 def distinct(
-    found: Iterable[tuple[T, DataRow]], name: Callable[[T], str] = attrgetter("example_id")
+    items: Iterable[tuple[T, DataRow]], name: Callable[[T], str] = attrgetter("example_id")
 ) -> list[T]:
     """What was made of rows; two rows with one id are refused: samples are kept, resumed and paired by it."""
     seen: dict[str, DataRow] = {}
     made = []
-    for one, row in found:
+    for one, row in items:
         if name(one) in seen:
             raise bad_data(
                 f"{row.place} repeats the id {name(one)!r} of {seen[name(one)].place}.",

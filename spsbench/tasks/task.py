@@ -240,7 +240,7 @@ class YamlTask(Task):
         self.samplings = {name: sampling.params() for name, sampling in spec.samplings.items()}
         self.default_sampling, self.stop = spec.default_sampling, tuple(spec.stop)
 
-    def _given(self, data: str) -> tuple[list[DataRow], dict[str, Any]]:
+    def _local(self, data: str) -> tuple[list[DataRow], dict[str, Any]]:
         """(rows, provenance) of data that came from a path or, as ``mini``, with the package."""
         split = self.spec.data.split
         if data == "mini":

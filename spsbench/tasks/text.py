@@ -87,7 +87,7 @@ class TextTask(YamlTask):
             return rows, origin
         paths = paths_in(data)
         if data == "mini" or len(paths) == 1:
-            return self._given(data)
+            return self._local(data)
         rows = read_aligned(paths, list(self._columns))
         return rows, {"source": data, "revision": None, "split": self.spec.data.split}
 

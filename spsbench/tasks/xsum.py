@@ -58,7 +58,7 @@ class Summarization(YamlTask):
         """(rows, rows of the train split if there are any, provenance)."""
         if data == "official":
             return self._published((_DOCUMENT, _SUMMARY), exemplars=True)
-        rows, origin = self._given(data)
+        rows, origin = self._local(data)
         if data != "mini":
             return rows, sibling_train(Path(data), self.spec.data.split), origin
         named = self.spec.data.mini is not None and self.spec.data.mini.exemplars is not None

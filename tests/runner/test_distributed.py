@@ -93,7 +93,7 @@ def test_outputs_of_an_example_are_scored_in_one_block() -> None:
     held = [{item.key[0] for item in block.items} for block in blocks]
     assert len(blocks) > 1
     assert sum(map(len, held)) == 25, "no example is in two blocks"
-    assert all(item.given == (prompts[item.key[0]], "text") for block in blocks for item in block.items)
+    assert all(item.content == (prompts[item.key[0]], "text") for block in blocks for item in block.items)
 
 
 def test_torchao_counts_where_it_quantises() -> None:

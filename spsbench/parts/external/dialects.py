@@ -70,9 +70,9 @@ class Heard:
     retokenised: bool = False
 
 
-def part(found: Any, *names: str | int) -> Any:
+def part(content: Any, *names: str | int) -> Any:
     """The value at a path of names and places; None where it ends early."""
-    value: Any = found
+    value: Any = content
     for name in names:
         if isinstance(name, str):
             value = value.get(name) if isinstance(value, Mapping) else None
@@ -130,7 +130,7 @@ class Dialect:
         """The request; everything that would bend the distribution is set, and off."""
         raise NotImplementedError
 
-    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
+    def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
         """The answer in a response."""
         raise NotImplementedError
 
@@ -154,10 +154,10 @@ class Dialect:
             said=self.said(event),
         )
 
-    def reported(self, found: dict[str, Any]) -> dict[str, Any]:
+    def reported(self, response: dict[str, Any]) -> dict[str, Any]:
         """``figures`` of a response or an event: times in milliseconds, and counts."""
         return {
-            name: (decimal if name.endswith("_ms") else whole)(part(found, *path))
+            name: (decimal if name.endswith("_ms") else whole)(part(response, *path))
             for name, path in self.figures.items()
         }
 
@@ -233,13 +233,13 @@ class LlamaCppDialect(Dialect):
             "stream": stream,
         }
 
-    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
+    def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
         """The token that ended the output is among ``tokens``, or counted alone."""
-        written = token_ids(found.get("tokens"), "tokens")
-        if found.get("truncated"):
+        written = token_ids(response.get("tokens"), "tokens")
+        if response.get("truncated"):
             raise protocol.PeerError("its context is too short for the request: start it with a larger -c")
-        predicted = whole(part(found, "timings", "predicted_n"))
-        ids, finish, hidden = llama_cpp.output(found, ask)
+        predicted = whole(part(response, "timings", "predicted_n"))
+        ids, finish, hidden = llama_cpp.output(response, ask)
         if hidden and (predicted is None or predicted <= len(written)):
             finish, hidden = protocol.LENGTH, False
         return protocol.Answer(
@@ -247,8 +247,8 @@ class LlamaCppDialect(Dialect):
             finish,
             hidden,
             decoded=None if predicted is None else predicted - 1,  # the prefill gives the first
-            logprobs=llama_cpp.logprobs(found, ids, ask),
-            **self.reported(found),
+            logprobs=llama_cpp.logprobs(response, ids, ask),
+            **self.reported(response),
         )
 
     def has_text(self, event: dict[str, Any]) -> bool:
@@ -298,16 +298,16 @@ class OpenAi(Dialect):
             **({"stream_options": {"include_usage": True}} if stream else {}),
         }
 
-    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
+    def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
         """Where it counts the prompt's tokens, that must be as many as were meant."""
-        text = part(found, "choices", 0, "text")
+        text = part(response, "choices", 0, "text")
         if not isinstance(text, str):
             raise protocol.PeerError("its answer holds no choices[0].text")
-        read = whole(part(found, "usage", "prompt_tokens"))
+        read = whole(part(response, "usage", "prompt_tokens"))
         if read not in (None, len(ask.prompt_ids)):
             why = f"it read a prompt of {read} tokens where {len(ask.prompt_ids)} were sent"
             raise protocol.PeerError(why)
-        stopped = part(found, "choices", 0, "finish_reason") == protocol.STOP
+        stopped = part(response, "choices", 0, "finish_reason") == protocol.STOP
         return protocol.Answer(
             self._tokenizer.ids(text),
             protocol.STOP if stopped else protocol.LENGTH,
@@ -352,13 +352,13 @@ class Chat(OpenAi):
         ids = {"return_token_ids": True} if self._ids_out else {}
         return {**body, "messages": self._conversations.messages(ask.prompt_ids), **limit, **ids}
 
-    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
+    def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
         """Reasoning is part of the output, before the answer."""
-        text = _spoken(part(found, "choices", 0, "message"))
+        text = _spoken(part(response, "choices", 0, "message"))
         if text is None:
             raise protocol.PeerError("its answer holds no choices[0].message with content or reasoning")
-        ids = part(found, "choices", 0, "token_ids") if self._ids_out else None
-        stopped = part(found, "choices", 0, "finish_reason") == protocol.STOP
+        ids = part(response, "choices", 0, "token_ids") if self._ids_out else None
+        stopped = part(response, "choices", 0, "finish_reason") == protocol.STOP
         return protocol.Answer(
             self._tokenizer.ids(text) if ids is None else token_ids(ids, "choices[0].token_ids"),
             protocol.STOP if stopped else protocol.LENGTH,
@@ -432,19 +432,19 @@ class SglangDialect(Dialect):
             "stream": stream,
         }
 
-    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
-        reason = part(found, "meta_info", "finish_reason")
-        if part(found, "meta_info", "finish_reason", "type") == "abort":
+    def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
+        reason = part(response, "meta_info", "finish_reason")
+        if part(response, "meta_info", "finish_reason", "type") == "abort":
             why = f"it aborted the request: {protocol.shortened(str(reason.get('message')), 200)}"
             raise protocol.PeerError(why)
-        ids = token_ids(found.get("output_ids"), "output_ids")
-        matched = whole(part(found, "meta_info", "finish_reason", "matched"))
+        ids = token_ids(response.get("output_ids"), "output_ids")
+        matched = whole(part(response, "meta_info", "finish_reason", "matched"))
         ids, finish = until_stop(_ended(ids, matched), ask)
-        loops = whole(part(found, "meta_info", "spec_verify_ct")) or None
-        told = part(found, "meta_info", "output_token_logprobs")  # [log-probability, id, text] a token
+        loops = whole(part(response, "meta_info", "spec_verify_ct")) or None
+        told = part(response, "meta_info", "output_token_logprobs")  # [log-probability, id, text] a token
         values = [part(each, 0) for each in told] if isinstance(told, list) else None
         return protocol.Answer(
-            ids, finish, loops=loops, logprobs=logprobs(values, ids, ask), **self.reported(found)
+            ids, finish, loops=loops, logprobs=logprobs(values, ids, ask), **self.reported(response)
         )
 
     def has_text(self, event: dict[str, Any]) -> bool:
@@ -501,12 +501,12 @@ class VllmDialect(Dialect):
             **({"stream_options": {"include_usage": True}} if stream else {}),
         }
 
-    def answer(self, found: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
+    def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
         """Times are there with ``--enable-per-request-metrics``."""
-        ids = token_ids(part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
-        stopped_by = whole(part(found, "choices", 0, "stop_reason"))
+        ids = token_ids(part(response, "choices", 0, "token_ids"), "choices[0].token_ids")
+        stopped_by = whole(part(response, "choices", 0, "stop_reason"))
         ids, finish = until_stop(_ended(ids, stopped_by), ask)
-        told, reported = part(found, *self.steps), self.reported(found)
+        told, reported = part(response, *self.steps), self.reported(response)
         steps = None if told is None else token_ids(told, "per_step_accepted")
         return protocol.Answer(
             ids,
@@ -514,7 +514,7 @@ class VllmDialect(Dialect):
             decoded=None if reported["decode_ms"] is None else len(ids) - 1,
             loops=None if steps is None else len(steps),
             accepted_per_loop=steps,
-            logprobs=logprobs(part(found, "choices", 0, "logprobs", "token_logprobs"), ids, ask),
+            logprobs=logprobs(part(response, "choices", 0, "logprobs", "token_logprobs"), ids, ask),
             **reported,
         )
 

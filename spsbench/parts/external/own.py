@@ -145,7 +145,7 @@ def find_own(text: str, needed: Needed, device: str, flag: str) -> Own:
         has, needs = (".".join(map(str, each)) for each in (version, OLDEST))
         why = f"{text} is Python {has}, and the worker needs {needs} or later."
         raise UsageError(why, flag=flag, remedy="Make the environment with a newer Python.")
-    found = _found(python, needed, device)
+    found = _description(python, needed, device)
     _require_importable(found, needed, text, flag)
     there, built = found.get("devices") or [], found.get("platform") or CUDA
     taken = device or (CUDA if there and needed.on_gpu and built == CUDA else CPU)
@@ -182,7 +182,7 @@ def _nth(names: Sequence[str], place: int) -> str:
     return names[place].strip() if place < len(names) else ""
 
 
-def _asked(python: Path, limit_s: float, *arguments: str, **variables: str) -> str:
+def _output(python: Path, limit_s: float, *arguments: str, **variables: str) -> str:
     """What a program writes; OSError and TimeoutExpired pass."""
     environment = clean_environment() | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"} | variables
     done = subprocess.run(
@@ -197,7 +197,7 @@ def _asked(python: Path, limit_s: float, *arguments: str, **variables: str) -> s
 
 def _version(python: Path, text: str, flag: str, remedy: str) -> tuple[int, ...]:
     try:
-        answer = _asked(python, _IS_IT_S, "-c", _WHO)
+        answer = _output(python, _IS_IT_S, "-c", _WHO)
     except (OSError, subprocess.TimeoutExpired) as error:
         why = error.strerror if isinstance(error, OSError) else f"no answer within {_IS_IT_S:g} s"
         raise UsageError(f"{text} is not a Python: {why}.", flag=flag, remedy=remedy) from error
@@ -207,12 +207,12 @@ def _version(python: Path, text: str, flag: str, remedy: str) -> tuple[int, ...]
     return tuple(json.loads(answer))
 
 
-def _found(python: Path, needed: Needed, device: str) -> Mapping[str, Any]:
+def _description(python: Path, needed: Needed, device: str) -> Mapping[str, Any]:
     """What the interpreter says of the engine; an ``error`` where it could not be asked."""
     lists = (",".join(names) for names in (needed.modules, needed.packages, needed.beside))
     arguments = ("-c", _WHAT, *lists)
     try:
-        answer = _asked(python, _IMPORT_S, *arguments, **_visible(device))
+        answer = _output(python, _IMPORT_S, *arguments, **_visible(device))
         found = json.loads(answer)
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"error": f"{type(error).__name__} after {_IMPORT_S:g} s", "version": None}
@@ -221,11 +221,11 @@ def _found(python: Path, needed: Needed, device: str) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {"error": "no answer", "version": None}
 
 
-def _require_importable(found: Mapping[str, Any], needed: Needed, text: str, flag: str) -> None:
-    error, missing, package = found.get("error"), found.get("missing"), needed.packages[0]
-    has = "" if found.get("version") is None else f" {found['version']}"
+def _require_importable(engine: Mapping[str, Any], needed: Needed, text: str, flag: str) -> None:
+    error, missing, package = engine.get("error"), engine.get("missing"), needed.packages[0]
+    has = "" if engine.get("version") is None else f" {engine['version']}"
     if not (error or missing) and has:
-        if (lacks := found.get("lacks")) is not None:
+        if (lacks := engine.get("lacks")) is not None:
             why = f"the environment of {text} has no {lacks}, by which models are converted for {package}."
             remedy = f"Install it there, or type `spsbench get {package}`, which can convert them."
             raise UnavailableError(why, flag=flag, remedy=remedy)

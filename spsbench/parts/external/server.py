@@ -54,12 +54,12 @@ class HttpClient:
 
     def get(self, path: str) -> Any:
         """What JSON is there."""
-        with self._asked("GET", path) as response:
+        with self._response("GET", path) as response:
             return self._json(response, path)
 
     def find(self, path: str) -> dict[str, Any] | None:
         """The JSON object that is there, or None for anything else that a server may answer."""
-        with self._asked("GET", path) as response:
+        with self._response("GET", path) as response:
             if response.status_code in (401, 403):
                 self._require_ok(response, path)
             try:
@@ -70,23 +70,23 @@ class HttpClient:
 
     def text(self, path: str) -> str | None:
         """The text that is there; None where there is none."""
-        with self._asked("GET", path) as response:
+        with self._response("GET", path) as response:
             return response.content.decode(errors="replace") if _is_ok(response) else None
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The object that answers a request."""
-        with self._asked("POST", path, body) as response:
+        with self._response("POST", path, body) as response:
             return self._object(self._json(response, path), path)
 
     def accepts(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
         """The object that answers a request, or None where the server finds fault with the request."""
-        with self._asked("POST", path, body) as response:
+        with self._response("POST", path, body) as response:
             wrong = response.status_code in (400, 422)
             return None if wrong else self._object(self._json(response, path), path)
 
     def events(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Objects of a stream, each as it arrives."""
-        with self._asked("POST", path, body, most=math.inf) as response:
+        with self._response("POST", path, body, most=math.inf) as response:
             self._require_ok(response, path)
             for line in _lines(response, path):
                 if not line.startswith(b"data:"):
@@ -104,7 +104,7 @@ class HttpClient:
                 yield event
 
     @contextmanager
-    def _asked(
+    def _response(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, most: float = MOST_BYTES
     ) -> Iterator[requests.Response]:
         """The response, whose errors are ours, also while it is read."""
@@ -160,11 +160,11 @@ class HttpClient:
             kind = response.headers.get("Content-Type", "nothing")
             raise protocol.PeerError(f"{self.root}{path} answers {kind}, {error}") from None
 
-    def _object(self, found: Any, path: str) -> dict[str, Any]:
-        if not isinstance(found, dict):
-            shown = protocol.shortened(json.dumps(found))
+    def _object(self, content: Any, path: str) -> dict[str, Any]:
+        if not isinstance(content, dict):
+            shown = protocol.shortened(json.dumps(content))
             raise protocol.PeerError(f"{self.root}{path} answers something other than an object: {shown}")
-        return found
+        return content
 
 
 def _is_ok(response: requests.Response) -> bool:
@@ -228,7 +228,7 @@ class Server:
         """See ``Batching.together``: a thread a request, and streams are closed to abort."""
         dialect = self._spoken()
 
-        def asked(ask: protocol.Ask, hear: Hear | None) -> protocol.Answer | None:
+        def send(ask: protocol.Ask, hear: Hear | None) -> protocol.Answer | None:
             if hear is None:
                 return dialect.answer(self._http.post(dialect.path, dialect.body(ask, stream=False)), ask)
             with closing(self._heard(ask)) as events:
@@ -237,7 +237,7 @@ class Server:
                         break
             return None
 
-        return self._failures.wave(lambda: threaded(wave, asked))
+        return self._failures.wave(lambda: threaded(wave, send))
 
     def generate(self, ask: protocol.Ask) -> protocol.Answer:
         """See ``Peer.generate``; the answer is not ``checked`` yet."""

@@ -87,10 +87,10 @@ Hear = Callable[[int], bool]
 """Takes how many tokens a request has so far; whether it is to be aborted now."""
 
 
-def threaded(wave: Wave, asked: Callable[[Ask, Hear | None], Answer | None]) -> Together:
-    """The answers of a server that is asked from several threads.
+def threaded(wave: Wave, send: Callable[[Ask, Hear | None], Answer | None]) -> Together:
+    """The answers of a server that takes requests from several threads.
 
-    ``asked`` is given what to call with the tokens so far of a request that is to be aborted, and nothing for
+    ``send`` is given what to call with the tokens so far of a request that is to be aborted, and nothing for
     another, whose tokens are heard of when it ends.
     """
     found = Together([None] * len(wave.asks))
@@ -112,7 +112,7 @@ def threaded(wave: Wave, asked: Callable[[Ask, Hear | None], Answer | None]) -> 
             changed.wait_for(lambda: not running or heard >= wave.after[number])
             running += 1
         try:
-            answer = asked(wave.asks[number], None if most is None else hear)
+            answer = send(wave.asks[number], None if most is None else hear)
             if answer is not None and most is None:
                 hear(len(answer.output_ids))
                 found.answers[number] = answer

@@ -31,9 +31,9 @@ class NoLine(Exception):
 class Lines:
     """A line to a process and a line from it, each time within a limit."""
 
-    def __init__(self, asked: int, answers: int) -> None:
-        os.set_blocking(asked, False)  # it may never read
-        self._asked, self._answers = asked, answers
+    def __init__(self, questions: int, answers: int) -> None:
+        os.set_blocking(questions, False)  # it may never read
+        self._asked, self._answers = questions, answers
 
     def answer(self, line: str, limit_s: float) -> str:
         """What it answers to a line."""

@@ -81,10 +81,10 @@ def _sped(rows: Sequence[ArmRow]) -> list[tuple[ArmRow, RatioInterval]]:
     return [(row, row["speedup"]) for row in rows if row["speedup"]]
 
 
-def _ratios(found: Sequence[RatioInterval]) -> tuple[Floats, Floats]:
+def _ratios(intervals: Sequence[RatioInterval]) -> tuple[Floats, Floats]:
     """Speedups, and the [2, n] ends of their intervals; the ratio where there is none."""
-    ratios = np.asarray([one["ratio"] for one in found])
-    ends = [[one["ratio"] if one[end] is None else one[end] for one in found] for end in ("low", "high")]
+    ratios = np.asarray([one["ratio"] for one in intervals])
+    ends = [[one["ratio"] if one[end] is None else one[end] for one in intervals] for end in ("low", "high")]
     return ratios, np.asarray(ends, dtype=np.float64)
 
 
@@ -537,8 +537,8 @@ def replayed(measured: Measured) -> Drawing:
         why = "fewer than two lookaheads are replayed: that takes ArS texts read with the draft"
         raise FigureSkipped(why)
 
-    def panel(axes: Axes, found: tuple[Series, list[ArmPrediction]]) -> None:
-        series, arms = found
+    def panel(axes: Axes, curve: tuple[Series, list[ArmPrediction]]) -> None:
+        series, arms = curve
         look, ks = _look(measured, series), [arm["k"] for arm in arms]
         lengths = [length for arm in arms if (length := arm["tokens_per_loop_replayed"])]
         axes.plot(ks, [length["estimate"] for length in lengths], color=look["color"], linewidth=1.4)

@@ -80,11 +80,11 @@ def regime(read_bytes: float, bandwidth: float | None, cache: float | None) -> R
     return UNKNOWN if bandwidth is None else BANDWIDTH_BOUND
 
 
-def weak_baseline(found: Ceiling | None) -> float | None:
+def weak_baseline(ceiling: Ceiling | None) -> float | None:
     """The share of its floor that the weakest ArS arm reaches, if that is too little; else None."""
-    if not found or not found["weak_baseline"]:
+    if not ceiling or not ceiling["weak_baseline"]:
         return None
-    shares = [arm["share"] for arm in found["arms"] if arm["method"] == "ars" and arm["share"] is not None]
+    shares = [arm["share"] for arm in ceiling["arms"] if arm["method"] == "ars" and arm["share"] is not None]
     return min(shares)
 
 

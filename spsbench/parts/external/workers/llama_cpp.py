@@ -73,7 +73,7 @@ class LlamaCpp:
     def describe(self) -> Described:
         asked = subprocess.run([self._server, "--version"], capture_output=True, text=True, check=True)
         line = next(x for x in (asked.stdout + asked.stderr).splitlines() if x.startswith("version"))
-        (model,) = json.loads(self._asked("/v1/models"))["data"]
+        (model,) = json.loads(self._request("/v1/models"))["data"]
         settings = usual_settings(self._load)
         if self._load.weights != FLOAT32:
             settings["weights"] = kinds_of(Path(self._load.target))  # what its tensors really are
@@ -97,7 +97,7 @@ class LlamaCpp:
         """The prefill gives the first token; what ends a text is among ``tokens``."""
         before = self._drafts()
         started = time.perf_counter()
-        found = json.loads(self._asked("/completion", self._body(ask)))
+        found = json.loads(self._request("/completion", self._body(ask)))
         wall_ms = 1e3 * (time.perf_counter() - started)
         timings = found["timings"]
         ids, finish, hidden = output(found, ask)
@@ -127,7 +127,7 @@ class LlamaCpp:
 
     def _alongside(self, ask: Ask, hear: Hear | None) -> Answer | None:
         if hear is None:
-            return Answer(*output(json.loads(self._asked("/completion", self._body(ask))), ask))
+            return Answer(*output(json.loads(self._request("/completion", self._body(ask))), ask))
         tokens = 0
         with self._opened("/completion", self._body(ask) | {"stream": True}) as lines:
             for line in lines:
@@ -142,7 +142,7 @@ class LlamaCpp:
 
     def _drafts(self) -> int:
         """Loops with a draft so far; of the whole server, which has no other request."""
-        found = re.search(rf"^{_DRAFTS} (\S+)", self._asked("/metrics"), re.MULTILINE)
+        found = re.search(rf"^{_DRAFTS} (\S+)", self._request("/metrics"), re.MULTILINE)
         return int(float(found.group(1))) if found else 0
 
     def _wait(self) -> None:
@@ -150,13 +150,13 @@ class LlamaCpp:
             if self._process.poll() is not None:
                 raise RuntimeError(f"{self._server} ended with {self._process.returncode}")
             try:
-                if json.loads(self._asked("/health"))["status"] == "ok":
+                if json.loads(self._request("/health"))["status"] == "ok":
                     return
             except OSError:
                 time.sleep(0.1)
         raise RuntimeError(f"{self._server} is not ready after {_PATIENCE_S} s")
 
-    def _asked(self, path: str, content: dict[str, Any] | None = None) -> str:
+    def _request(self, path: str, content: dict[str, Any] | None = None) -> str:
         with self._opened(path, content) as answer:
             return str(answer.read().decode())
 
@@ -166,10 +166,10 @@ class LlamaCpp:
         return urllib.request.urlopen(asked)
 
 
-def output(found: Mapping[str, Any], ask: Ask) -> tuple[list[int], str, bool]:
+def output(response: Mapping[str, Any], ask: Ask) -> tuple[list[int], str, bool]:
     """The ids, why they end and whether what ended them is kept back."""
-    ids, finish = until_stop(list(found["tokens"]), ask)
-    hidden = finish == LENGTH and found.get("stop_type") in ("word", "eos")
+    ids, finish = until_stop(list(response["tokens"]), ask)
+    hidden = finish == LENGTH and response.get("stop_type") in ("word", "eos")
     return ids, STOP if hidden else finish, hidden
 
 
@@ -206,13 +206,13 @@ def body(ask: Ask) -> dict[str, Any]:
     }
 
 
-def logprobs(found: Mapping[str, Any], ids: list[int], ask: Ask) -> list[float] | None:
+def logprobs(response: Mapping[str, Any], ids: list[int], ask: Ask) -> list[float] | None:
     """Of the target's logits before all samplers.
 
     None where tokens were drafted, to which it gives probability 1 (``TODO: set result.probs`` in
     ``server-context.cpp``), and where a token that ends within a character has no entry.
     """
-    rows, timings = found.get("completion_probabilities"), found.get("timings")
+    rows, timings = response.get("completion_probabilities"), response.get("timings")
     if not ask.logprobs or not isinstance(rows, list) or not isinstance(timings, Mapping):
         return None
     told = [(row.get("id"), row.get("logprob")) for row in rows[: len(ids)] if isinstance(row, Mapping)]

@@ -179,7 +179,7 @@ def run(requests: int, replies: int) -> NoReturn:
     question, which its reply repeats.
     """
     wire.send(replies, wire.dumps(["locked"]))
-    question, request = _asked(requests)
+    question, request = _question(requests)
     source, entry_point, seed = wire.loads(request)
     random.seed(seed)
     sys.stdin = sys.stdout = sys.stderr = _Nowhere()
@@ -194,11 +194,11 @@ def run(requests: int, replies: int) -> NoReturn:
         reply = _raised(error)
     wire.send(replies, question + wire.dumps(reply))
     while True:
-        question, request = _asked(requests)
+        question, request = _question(requests)
         wire.send(replies, question + _answer(namespace.get(entry_point), request))
 
 
-def _asked(requests: int) -> tuple[bytes, bytes]:
+def _question(requests: int) -> tuple[bytes, bytes]:
     message = wire.receive(requests)
     return message[: wire.QUESTION_BYTES], message[wire.QUESTION_BYTES :]
 
