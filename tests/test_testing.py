@@ -304,7 +304,7 @@ def test_a_rule_for_chains_refuses_trees(rule: str) -> None:
 @pytest.mark.parametrize(
     ("drafter", "said"),
     [
-        ("model:tree=2-x", "no shape of a draft"),
+        ("model:tree=2-x", "not the shape of a draft"),
         ("model:tree=2:siblings=all", "must be without or independent or top, got all"),
     ],
 )

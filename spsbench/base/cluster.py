@@ -32,7 +32,7 @@ def cluster_of(text: str) -> str:
     raise UsageError(
         f"{text} is unknown.",
         flag=FLAG,
-        remedy="Write ray for this machine or ray://HOST:PORT for a cluster; with Slurm take --shard, see "
+        remedy="Write ray for this machine or ray://HOST:PORT for a cluster; with Slurm use --shard, see "
         "docs/scale.md.",
     )
 

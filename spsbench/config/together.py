@@ -160,7 +160,7 @@ TABLE = (
     Clash(
         ("settings",),
         ("beams", "draft_beams", "length_penalty", "--set early_stopping"),
-        why=f"{{value}} is of a beam search, and no sampling is {BEAM}.",
+        why=f"{{value}} belongs to a beam search, and no sampling is {BEAM}.",
         remedy=f"Add --sampling {BEAM}, or leave it out.",
         without=(BEAM,),
     ),
@@ -192,7 +192,7 @@ TABLE = (
             *PROCESSING,
         ),
         ("engine",),
-        "it changes how our own sampler is tested; of {beside} the form of its answers is.",
+        "it changes how the built-in sampler is tested; of {beside} only the form of its answers is checked.",
         "Leave it out.",
     ),
     Clash(
@@ -236,7 +236,7 @@ TABLE = (
     Clash(
         ("audit",),
         ("every", "webhook"),
-        why="{value} is of a log that is followed.",
+        why="{value} is for a log that is followed.",
         remedy="Add --follow FILE, or leave it out.",
         without=("follow",),
     ),
@@ -250,7 +250,7 @@ TABLE = (
         ("audit",),
         ("samples_dtype", "dtype"),
         ("engine",),
-        "it is of a file of texts; those of {beside} are re-scored in float32.",
+        "it is for a file of texts; those of {beside} are re-scored in float32.",
         "Leave it out.",
     ),
     Clash(("bench",), ("alpha",), ("acceptance_from",), "{other} is given too."),
@@ -265,7 +265,7 @@ TABLE = (
         ("replay",),
         ("tree", "policy", "budget", "times"),
         ("curve",),
-        "a curve is of chains of a fixed K, and nothing is timed for it.",
+        "a curve describes chains of a fixed K, and nothing is timed for it.",
     ),
     Clash(("replay",), ("curve",), ("explain",)),
     Clash(

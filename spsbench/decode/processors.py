@@ -62,7 +62,7 @@ def bound(
     if getattr(tokenizer, "border", None) is not None:
         plain, asked = Processing(min_p=process.min_p, typical_p=process.typical_p).record(), process.record()
         name = next(name for name, value in asked.items() if value != plain[name])
-        why = "of an encoder-decoder it is not defined what comes before."
+        why = "for an encoder-decoder it is not defined what comes before the output."
         raise UsageError(why, flag=f"--{name.replace('_', '-')}", remedy="Leave it out, or choose a decoder.")
     stops = tuple(sorted(tokenizer.eos_ids | stop_ids))
     mask = None

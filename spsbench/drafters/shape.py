@@ -74,7 +74,7 @@ def shape_of(text: str, flag: str) -> Shape | None:
     numbers = tuple(map(int, found[2].split("-"))) if found else ()
     if found is None or (found[1] and len(numbers) > 1):
         remedy = f"Give siblings by depth (4,2,1), {_DYNAMIC}:N for the N most probable, or {CHAIN}."
-        raise UsageError(f"{text or 'an empty text'} is no shape of a draft.", flag=flag, remedy=remedy)
+        raise UsageError(f"{text or 'an empty text'} is not the shape of a draft.", flag=flag, remedy=remedy)
     shape = Shape(dynamic=numbers[0]) if found[1] else Shape(numbers)
     if shape.nodes > MOST_NODES:
         why = f"{text} has {shape.nodes} nodes; one forward takes {MOST_NODES}."

@@ -169,7 +169,7 @@ class SuffixDrafter:
             raise UsageError(
                 "suffix:across=true cannot be replayed: it proposes what earlier sequences of the run wrote.",
                 flag="--drafter",
-                remedy="Take across=false, or measure it with spsbench run.",
+                remedy="Use across=false, or measure it with spsbench run.",
             )
         return by_proposals(self, text, k)
 

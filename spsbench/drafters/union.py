@@ -51,7 +51,7 @@ class UnionDrafter:
         return proposal
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """All hear what was decided; of the others' drafts nothing stands."""
+        """Report what was decided to every member; only the one that proposed had tokens accepted."""
         for member in self.members:
             member.observe(tokens, accepted if member is self._proposer else 0)
 

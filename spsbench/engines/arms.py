@@ -147,7 +147,7 @@ def without_graphs(arm: Arm) -> str | None:
 
 
 def is_lossless(arm: Arm) -> bool:
-    """Whether a speculative arm's rule keeps the law; of an engine of others it is for its texts to show."""
+    """Return whether a speculative arm's rule keeps the law; an external engine's texts have to show it."""
     return is_peer(arm) or rule_kind(arm.rule.name).lossless
 
 
@@ -183,7 +183,7 @@ def _require_processors(config: RunConfig, arms: Sequence[Arm]) -> None:
     others = [name for name in config.engines if name != EAGER]
     if process is not None and others:
         raise UsageError(
-            f"{process.described}: of an arm of {others[0]} nobody sees to it.",
+            f"{process.described}: the engine {others[0]} is not made to apply it.",
             flag="--engine",
             remedy=f"Run {EAGER}, or leave it out; spsbench audit asks engines for it.",
         )
@@ -218,8 +218,8 @@ def _require_drafting(config: RunConfig, arms: Sequence[Arm]) -> None:
     )
     if wanted and FIXED not in config.policies and not any(arm.method == "sps" for arm in arms):
         raise UsageError(
-            f"no arm drafts by {', '.join(config.policies)} says: a policy takes a drafter that "
-            "heeds it, and the engine eager.",
+            f"no arm drafts by {', '.join(config.policies)}: a policy needs a drafter that follows "
+            "it, and the engine eager.",
             flag="--policy",
             remedy="Add the drafter model, the engine eager, or the policy fixed.",
         )
@@ -392,7 +392,7 @@ def _require_batchable(arm: Arm, sequences: int) -> None:
         (arm.engine not in BATCHED, f"the engine {arm.engine} takes one sequence", f"Use --engine {EAGER}."),
         (
             speculative and arm.policy.name != FIXED,
-            f"the policy {arm.policy} ends a draft where it likes",
+            f"the policy {arm.policy} ends each draft at a length of its own",
             "Leave --policy out.",
         ),
         (
@@ -403,8 +403,8 @@ def _require_batchable(arm: Arm, sequences: int) -> None:
         (speculative and shape_in(arm.drafter) is not None, "a tree is of one", "Draft chains."),
         (
             arm.sampling.history is not None,
-            f"{arm.sampling.described} looks at the tokens before",
-            "Leave --batch or what looks back out; --min-p and --typical-p do not.",
+            f"{arm.sampling.described} depends on the tokens before",
+            "Leave out --batch or what depends on them; --min-p and --typical-p do not.",
         ),
         (
             speculative and own_model,

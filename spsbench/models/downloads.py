@@ -392,7 +392,7 @@ def _receive(part: _Part, came: Callable[[int], None], stop: threading.Event, fl
             return
         if len(blob.name) == digest.digest_size * 2 and digest.hexdigest() != blob.name:
             incomplete.unlink()
-            why = f"{part.file} of {part.there.name} came with another content than the hub names."
+            why = f"{part.file} of {part.there.name} is not the content that the hub names by its hash."
             raise UnavailableError(why, flag=flag, remedy="It was thrown away. Fetch it again.")
         incomplete.rename(blob)
 
@@ -424,7 +424,7 @@ class _Line:
             if idle == _ATTEMPTS:
                 size = f"{megabytes(self.have)} of {megabytes(self.part.bytes)}"
                 why = f"{self.part.file} of {self.part.there.name} broke off at {size}: {reason.rstrip('.')}."
-                remedy = "What came is kept: the same command goes on there."
+                remedy = "What was received is kept: repeat the command to continue."
                 raise UnavailableError(why, flag=flag, remedy=remedy)
             if self.have < self.part.bytes and stop.wait(_WAIT_S * 2**idle):
                 return False

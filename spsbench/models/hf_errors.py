@@ -104,7 +104,7 @@ def failure_of(error: BaseException) -> tuple[str, str] | None:
         response = getattr(cause, "response", None) if isinstance(cause, errors.HfHubHTTPError) else None
         status = getattr(response, "status_code", 0)
         if status == 429:
-            remedy = "Wait some minutes, or log in (`hf auth login` or HF_TOKEN): then more may be asked."
+            remedy = "Wait some minutes, or log in (`hf auth login` or HF_TOKEN) for a higher limit."
             return f"{host} answered 429, too many requests", remedy
         if status >= 500:
             return f"{host} answered {status}, a fault on its side", "Try again later."

@@ -55,7 +55,7 @@ def recommended(target: ModelSource, flag: str = "--sampling") -> SamplingParams
     drawing = [key for key in (*_DRAWS, *_CUTS) if told.get(key) is not None]
     sampled = told.get("do_sample", bool(drawing))
     if "do_sample" not in told and not drawing and told.get("repetition_penalty") is None:
-        raise UsageError(f"the {FILE} of {name} says nothing of sampling.", flag=flag, remedy=remedy)
+        raise UsageError(f"the {FILE} of {name} says nothing about sampling.", flag=flag, remedy=remedy)
     if type(sampled) is not bool:
         why = f"the {FILE} of {name} says do_sample {as_typed(sampled)}, which is neither true nor false."
         raise UsageError(why, flag=flag, remedy=remedy)

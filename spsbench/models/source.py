@@ -47,7 +47,7 @@ def _require_bounded_file(path: Path, name: str, flag: str) -> None:
 
 
 def require_bounded_config(content: Any, name: str, flag: str) -> None:
-    """Refuse a configuration of more layers or wider ones than can be meant, at any depth."""
+    """Refuse a configuration of more layers or wider ones than is plausible, at any depth."""
     for key, value in _numbers(content):
         counts_layers = "layer" in key or key in ("depth", "num_blocks")
         most = _MOST_LAYERS if counts_layers else _WIDEST if key.endswith(_WIDTHS) else value
@@ -128,7 +128,7 @@ def _added(rules: Any) -> int:
 
 def _too_much(name: str, flag: str, what: str, most: int) -> UnavailableError:
     return UnavailableError(
-        f"{name} is no model that can be meant: {what}, and at most {most:,} is read.",
+        f"{name} is not a plausible model: {what}, and at most {most:,} is read.",
         flag=flag,
         remedy="Check where it comes from.",
     )

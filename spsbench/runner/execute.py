@@ -409,7 +409,7 @@ def measure(
             before = taken(worker)
             with conditions.metered(counted) as joules:
                 place, answer = next(found)
-            # What a restarted worker waited for belongs to its start.
+            # A worker restarted in between waited while it started: that is not part of this sequence.
             lost = taken_since(before, worker if worker == _worker(engine) else None) | joules
             if group[place].arm.batch > 1:  # a row is not charged with all that passed
                 lost[ELAPSED] = perf_counter() - began_s

@@ -88,7 +88,7 @@ def score(
 def _references(store: RunStore) -> dict[str, Prompt]:
     found = {prompt.example_id: prompt for prompt in store.prompts()}
     if strangers := {example for example, _, _ in store.done()} - found.keys():
-        why = f"{store.directory} holds a sample of {min(strangers)!r}, which is none of its prompts."
+        why = f"{store.directory} holds a sample of {min(strangers)!r}, which is not one of its prompts."
         raise UsageError(why, flag="RUN", remedy="Restore prompts.jsonl.")
     return found
 

@@ -286,7 +286,7 @@ def matched(a: Side, b: Side, named: Mapping[str, str]) -> dict[str, str]:
         for arm in asked:
             if arm not in arms:
                 remedy = f"{side} has {', '.join(arms)}."
-                raise UsageError(f"{arm} is no arm of {side}.", flag="--arm", remedy=remedy)
+                raise UsageError(f"{arm} is not an arm of {side}.", flag="--arm", remedy=remedy)
     found = {arm: arm for arm in ours if arm in theirs and arm not in named} | dict(named)
     drafting = [[arm for arm in arms.values() if arm["method"] == "sps"] for arms in (ours, theirs)]
     if not named and all(len(each) == 1 for each in drafting):

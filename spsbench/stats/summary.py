@@ -199,7 +199,8 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
     base = None if baseline is None else run.samples[baseline]
     own_baseline = of_engine["arm"] if of_engine is not None and of_engine["arm"] in run.samples else None
     times = None if base is None else pair(base, own)
-    # A half is held against the ordinary interval: that is what a half leaves in one case of twenty.
+    # Halves are compared with the ordinary 95% interval, not with a confidence sequence, which is wider: the
+    # half of a steady run then leaves it in about one case of twenty.
     ordinary = replace(run.certainty, anytime=False).undisturbed(base, own)
     tokens, decode_s = int(done["new_tokens"].sum()), float(done["decode_s"].sum())
     expected = run.of_arm("expected_sequences", name)

@@ -478,7 +478,7 @@ def read(path: Path, form: Form, flag: str) -> Found:
             raise UnavailableError(why, flag=flag, remedy="Split it by model.")
     if not (found.counts or found.places or form is GUIDELLM):
         why = "; ".join(f"{count} requests {what}" for what, count in found.skipped.items())
-        why = f"{path}, {form.name}, says nothing of acceptance: {why or 'nothing is in it'}."
+        why = f"{path}, {form.name}, says nothing about acceptance: {why or 'nothing is in it'}."
         raise UnavailableError(why, flag=flag)
     return found
 

@@ -187,8 +187,11 @@ def test_arms_are_matched_by_name(cli: Cli, of_two_ks: tuple[Path, Path]) -> Non
     told = json.loads(cli("compare", *of_two_ks, "--arm", "ars-nucleus=sps-k4-nucleus", "--json").out)
     assert [(arm["arm"], arm["b_arm"]) for arm in told["arms"]] == [("ars-nucleus", "sps-k4-nucleus")]
     for asked, said in (
-        ("sps-k3=sps-k4-nucleus", "sps-k3 is no arm of A. A has ars-nucleus, sps-k2-nucleus"),
-        ("sps-k2-nucleus=sps-k2-nucleus", "sps-k2-nucleus is no arm of B. B has ars-nucleus, sps-k4-nucleus"),
+        ("sps-k3=sps-k4-nucleus", "sps-k3 is not an arm of A. A has ars-nucleus, sps-k2-nucleus"),
+        (
+            "sps-k2-nucleus=sps-k2-nucleus",
+            "sps-k2-nucleus is not an arm of B. B has ars-nucleus, sps-k4-nucleus",
+        ),
         ("sps-k2-nucleus", "sps-k2-nucleus is not valid. Name an arm of each run"),
     ):
         refused = cli("compare", *of_two_ks, "--arm", asked)

@@ -182,7 +182,7 @@ def test_a_sample_of_no_prompt_is_not_scored(cli: Cli, received: Path) -> None:
     rename_example(received, "a\nb\x1b", "prompts.jsonl")
     refused = cli("score", received)
     assert refused.code == 2
-    assert "which is none of its prompts" in refused.err
+    assert "which is not one of its prompts" in refused.err
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@A1", "\t=1", "\r=1", "\x1b[31m=1"])

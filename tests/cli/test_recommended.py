@@ -80,7 +80,7 @@ def test_the_recommendation_is_said_where_it_is_not_run(
 def test_a_model_without_one_is_refused(tmp_path: Path) -> None:
     refused = _run(tmp_path / "run", "--sampling", "model")
     assert refused.code == 2
-    assert "--sampling: the generation_config.json of target says nothing of sampling." in refused.err
+    assert "--sampling: the generation_config.json of target says nothing about sampling." in refused.err
     assert "--temperature, --top-p and --top-k set its values" in refused.err
     assert not (tmp_path / "run").exists()
 

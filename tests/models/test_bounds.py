@@ -65,7 +65,7 @@ def model(folder: Path, file: str, changes: dict[str, Any]) -> str:
 def test_bombs_are_refused_before_anything_is_built(
     tmp_path: Path, file: str, changes: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(UnavailableError, match="is no model that can be meant") as refused:
+    with pytest.raises(UnavailableError, match="is not a plausible model") as refused:
         find(model(tmp_path / "model", file, changes), None, "--target")
     assert said in str(refused.value)
 

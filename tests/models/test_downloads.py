@@ -125,7 +125,7 @@ def test_a_later_command_goes_on_where_the_first_broke_off(hub: Hub, forget: Cal
         load(source)
     broken = str(caught.value)
     assert "model.safetensors of org/draft broke off at 30 kB of 131 kB: 127.0.0.1 answered 503" in broken
-    assert broken.endswith("What came is kept: the same command goes on there.")
+    assert broken.endswith("What was received is kept: repeat the command to continue.")
     hub.mend()
     with watched_by(notes := Notes()):
         fetch_weights({"--draft": source.draft})
@@ -178,7 +178,7 @@ def test_what_is_not_the_hubs_is_thrown_away(hub: Hub, forget: Callable[[], None
     there, (file,) = downloads.remote_weights("org/draft", str(source.draft.commit), "--draft")
     incomplete = there.blob(file).with_name(f"{there.blob(file).name}.incomplete")
     incomplete.write_bytes(b"x" * 1000)
-    with pytest.raises(UnavailableError, match="came with another content than the hub names"):
+    with pytest.raises(UnavailableError, match="is not the content that the hub names by its hash"):
         fetch_weights({"--draft": source.draft})
     assert not incomplete.exists()
     fetch_weights({"--draft": source.draft})

@@ -50,7 +50,7 @@ def test_what_a_file_says_is_taken(told: dict[str, Any], sampling: SamplingParam
     ("told", "words"),
     [
         (None, "tiny has no generation_config.json"),
-        ({"eos_token_id": 0}, "the generation_config.json of tiny says nothing of sampling"),
+        ({"eos_token_id": 0}, "the generation_config.json of tiny says nothing about sampling"),
         (QWEN | {"no_repeat_ngram_size": 3}, "asks for no_repeat_ngram_size 3, which --sampling model lacks"),
         (QWEN | {"num_beams": 4}, "asks for num_beams 4, .* A beam search is --sampling beam"),
         (QWEN | {"bad_words_ids": [[3]]}, "asks for bad_words_ids"),
@@ -91,7 +91,7 @@ def test_a_temperature_beside_a_greedy_recommendation_is_refused() -> None:
 
 
 def test_a_penalty_of_the_file_is_for_our_own_loop() -> None:
-    with pytest.raises(UsageError, match=r"penalty 1\.1 .*of an arm of hf-generate nobody sees"):
+    with pytest.raises(UsageError, match=r"penalty 1\.1 .*the engine hf-generate is not made to apply it"):
         _sampling(QWEN | {"repetition_penalty": 1.1}, engines="eager,hf-generate")
-    with pytest.raises(UsageError, match="looks at the tokens before"):
+    with pytest.raises(UsageError, match="depends on the tokens before"):
         _sampling(QWEN | {"repetition_penalty": 1.1}, batches="2")

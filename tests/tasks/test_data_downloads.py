@@ -145,7 +145,7 @@ def test_a_later_command_goes_on_where_the_first_broke_off(hub: Hub, forget: Cal
     assert f"{SHARDS[1]} of {XSUM} broke off at 30 kB of " in broken.message
     assert f"{XSUM} at main, lighteval/summarization at refs/convert/parquet, " in broken.message
     assert "summarization at main: not on this machine)." in broken.message
-    assert str(broken.remedy).startswith("What came is kept: the same command goes on there.")
+    assert str(broken.remedy).startswith("What was received is kept: repeat the command to continue.")
     hub.mend()
     forget()
     load()

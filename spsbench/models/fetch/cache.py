@@ -302,7 +302,7 @@ def _receive(url: str, wanted: Stored, part: Path, http: Http) -> None:
                 ) from None
     if _size(part) < wanted.bytes:
         why = f"{what} broke off at {megabytes(_size(part))} of {megabytes(wanted.bytes)} ({reason})."
-        raise UnavailableError(why, remedy="What came is kept: the same command goes on there.")
+        raise UnavailableError(why, remedy="What was received is kept: repeat the command to continue.")
 
 
 def _append(url: str, total: int, part: Path, http: Http, came: Callable[[int], None]) -> None:

@@ -265,7 +265,7 @@ def _chunks(path: Path, start: int) -> Iterator[bytes]:
 
 _REASONS = (
     (requests.exceptions.SSLError, "its certificate is not trusted"),
-    (requests.exceptions.ProxyError, "the proxy gives no way"),
+    (requests.exceptions.ProxyError, "the proxy refused the connection"),
     (requests.Timeout, "no answer in time"),
     (requests.exceptions.ChunkedEncodingError, "the connection broke off"),
     (requests.ConnectionError, "no connection"),

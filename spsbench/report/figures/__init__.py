@@ -369,7 +369,7 @@ def phases(measured: Measured) -> Drawing:
     """One panel per series; skipped where no engine told its phases apart."""
     shown = [series for series in measured.series if _timed(series)]
     if not shown:
-        raise FigureSkipped("no engine told the parts of a loop apart")
+        raise FigureSkipped("no engine timed the parts of a loop")
 
     def panel(axes: Axes, series: Series) -> None:
         rows = _timed(series)

@@ -71,7 +71,7 @@ def test_a_model_is_fetched_once_and_nothing_else_is_left(
 
 def test_a_broken_connection_is_taken_up_where_it_ended(index: FakeIndex) -> None:
     index.breaks_at = 3000
-    with pytest.raises(UnavailableError, match=r"broke off at .* of .* the same command goes on there"):
+    with pytest.raises(UnavailableError, match=r"broke off at .* of .* repeat the command to continue"):
         _fetch()
     index.breaks_at = None
     assert _fetch().is_dir()

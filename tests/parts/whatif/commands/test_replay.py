@@ -315,6 +315,6 @@ def test_a_curve_is_the_cells_of_a_replay_with_files_that_others_inject(
     for wrong in (("--tree", "2,1"), ("--policy", "momentum"), ("--budget", "1")):
         refused = cli("replay", measured, "--curve", *wrong)
         assert refused.code == 2
-        assert "a curve is of chains" in refused.err
+        assert "a curve describes chains" in refused.err
     assert cli("replay", measured, "--out", tmp_path / "none").code == 2
     assert not (tmp_path / "none").exists()

@@ -109,7 +109,7 @@ def test_a_larger_tree_is_drawn_and_its_page_written(cli: Cli, tmp_path: Path) -
         (("--rule", "k-seq", "--tree", "2", "--siblings", "top"), "--rule: k-seq tests siblings by one law"),
         (("--rule", "one-hot", "--tree", "40"), "--tree: 40 different siblings, and a row has 32 tokens"),
         (("--rule", "one-hot", "--tree", "4", "--top-k", "3"), "a row has 3 tokens"),
-        (("--rule", "one-hot", "--tree", "2,x"), "--tree: 2,x is no shape of a draft"),
+        (("--rule", "one-hot", "--tree", "2,x"), "--tree: 2,x is not the shape of a draft"),
         (("--rule", "one-hot", "--tree", "8,8"), "--tree: 8,8 has 72 nodes"),
         (("--rule", "one-hot", "--tree", "dynamic:8"), "--tree: tables draw static trees"),
         (("--rule", "one-hot", "--tree", "2", "--k", "3"), "--k: a tree has its own depth"),
