@@ -105,7 +105,7 @@ def axes(row: Row) -> Axes:
 
 
 def identity(row: Row) -> ArmIdentity:
-    """The arm's name and axes: what every entry about an arm begins with."""
+    """Return the arm's name and axes: what every entry about an arm begins with."""
     return {"arm": row["arm"], **axes(row)}
 
 
@@ -157,7 +157,7 @@ def own_ars(row: Row, rows: Sequence[AnyRow]) -> AnyRow | None:
 
 
 def is_beam(row: Row) -> bool:
-    """Whether an arm is a beam search, which has no rule and no chances of acceptance."""
+    """Return whether an arm is a beam search, which has no rule and no chances of acceptance."""
     return str(row["sampling"]).startswith(f"{BEAM}(")
 
 
@@ -175,7 +175,7 @@ def unusual(row: Row) -> list[str]:
 
 
 def shown_engine(engine: str) -> str:
-    """An engine as tables have it: of a worker's command no folders, of an environment its name."""
+    """Return an engine as tables have it: of a worker's command no folders, of an environment its name."""
     kind, colon, command = engine.partition(":")
     if kind != "worker":
         return re.sub(r"(:python=)(?:[^:]*/)?([^/:]+)/bin/python[^/:]*", r"\1\2", engine)
@@ -183,7 +183,7 @@ def shown_engine(engine: str) -> str:
 
 
 def label(row: Row) -> str:
-    """The arm as people say it, e.g. ``ArS``, ``SpS (K=4)``, ``SpS (K=4, B=8, lookup) @graphed``."""
+    """Return the arm as people say it, e.g. ``ArS``, ``SpS (K=4)``, ``SpS (K=4, B=8, lookup) @graphed``."""
     engine = "" if row["engine"] == EAGER else f" @{shown_engine(row['engine'])}"
     batch = [] if row.get("batch", 1) == 1 else [f"B={row['batch']}"]
     alone = f" ({batch[0]})" if batch else ""

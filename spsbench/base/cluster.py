@@ -63,7 +63,7 @@ _COUNT = "WORLD_SIZE"
 
 
 def started() -> int:
-    """Processes that were started together, with this one; 1 without torchrun."""
+    """Count the processes that were started together, with this one; 1 without torchrun."""
     told = os.environ.get(_COUNT, "1")
     if not (told.isascii() and told.isdecimal() and int(told) > 0):
         raise UsageError(

@@ -54,7 +54,7 @@ _OWN_THREADS = Path("/proc/self/task")
 
 
 def describe_environment(command: Sequence[str] | None = None) -> dict[str, Any]:
-    """Everything about machine and software that may explain a measurement."""
+    """Return everything about machine and software that may explain a measurement."""
     return {
         "spsbench": spsbench.__version__,
         "git": git_state(Path(spsbench.__file__).resolve().parents[1]),
@@ -138,7 +138,7 @@ TAKERS: dict[str, Callable[[], float | None]] = {"waited_s": waited_s, "stolen_s
 
 
 def taken(worker: int | None = None) -> dict[str, float | None]:
-    """Seconds so far that others had a CPU which was wanted here: ``waited_s`` and ``stolen_s``."""
+    """Return seconds so far that others had a CPU which was wanted here: ``waited_s`` and ``stolen_s``."""
     found = {name: clock() for name, clock in TAKERS.items()}
     own = found["waited_s"]
     if worker is not None and own is not None:
@@ -148,7 +148,7 @@ def taken(worker: int | None = None) -> dict[str, float | None]:
 
 
 def taken_since(before: dict[str, float | None], worker: int | None = None) -> dict[str, float]:
-    """What others took since ``taken`` answered ``before``, as far as the machine reports it.
+    """Return what others took since ``taken`` answered ``before``, as far as the machine reports it.
 
     A worker that was restarted meanwhile has waited for less than the one before it: nothing, then.
     """

@@ -72,7 +72,7 @@ _LONGEST = 80
 
 
 def as_typed(value: Any) -> str:
-    """A value as a shell user would type it, at most 80 long: a list as ``a,b``, None as ``nothing``."""
+    """Write a value as one would type it, at most 80 long: a list as ``a,b``, None as ``nothing``."""
     if isinstance(value, Mapping):
         text = ", ".join(f"{name}: {as_typed(each)}" for name, each in value.items()) or "an empty mapping"
     elif isinstance(value, (list, tuple)):

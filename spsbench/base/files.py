@@ -175,7 +175,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path, flag: str) -> dict[str, Any]:
-    """The object in a JSON file of a run directory."""
+    """Return the object in a JSON file of a run directory."""
     try:
         with open(path, "rb", opener=ordinary) as file:
             content = json.load(file)
@@ -253,7 +253,7 @@ def acquire_lock(directory: Path, flag: str) -> int:
 
 
 def unwritable(directory: Path, problem: OSError, flag: str) -> UsageError:
-    """The error for a directory that a run cannot write to."""
+    """Return the error for a directory that a run cannot write to."""
     return UsageError(
         f"{directory} cannot be written to ({problem.strerror or problem}).",
         flag=flag,

@@ -15,7 +15,7 @@ from spsbench.base.files import lines_of
 
 
 def rows(path: Path, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of every line that is not blank; ``flag`` is for the errors."""
+    """Yield (line number, object) of every line that is not blank; ``flag`` is for the errors."""
     with lines_of(path, flag) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():

@@ -9,7 +9,7 @@ from spsbench.base.errors import UnavailableError
 
 
 def of_part(place: str) -> Any:
-    """What a part offers, e.g. ``audit.command:audit``.
+    """Return what a part offers, e.g. ``audit.command:audit``.
 
     Raises:
         UnavailableError: the part is not in this installation.

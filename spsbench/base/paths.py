@@ -19,7 +19,7 @@ DataKind = Literal[
 
 
 def data_dir(kind: DataKind) -> Path:
-    """Folder of the shipped YAML files of one kind.
+    """Return the folder of the shipped YAML files of one kind.
 
     In a wheel they lie in ``spsbench/_data``; in a checkout (or an editable install) at the top
     level, where people read and edit them.
@@ -55,5 +55,5 @@ def embedded_dir(name: str) -> Path | None:
 
 
 def results_dir() -> Path:
-    """Folder under which runs get their own directories: ``results`` of the current directory."""
+    """Return the folder under which runs get their own directories: ``results`` of the current directory."""
     return Path("results")

@@ -127,7 +127,7 @@ class OptionedKind:
 
 
 def unknown(name: str, known: Iterable[str], flag: str, more: str = "", sort: str = "") -> UsageError:
-    """The error for a name that is not among the known ones; suggests the closest.
+    """Return the error for a name that is not among the known ones; suggests the closest.
 
     ``more`` is what else may be given, ``sort`` what the name is of, e.g. ``pair``.
     """
@@ -140,7 +140,7 @@ def unknown(name: str, known: Iterable[str], flag: str, more: str = "", sort: st
 
 
 def settled(name: str, options: Options, spec: Spec, flag: str) -> dict[str, OptionValue]:
-    """Every option of what has a name, as given or by default.
+    """Return every option of what has a name, as given or by default.
 
     Args:
         name: of the drafter, rule, policy or engine.

@@ -214,12 +214,12 @@ Kind = TypeVar("Kind", Load, Ask, Wave, Described, Answer, Together, Sampling)
 
 
 def request_seed(seed: int) -> int:
-    """A seed that every engine takes: of 32 bits, signed in some of them."""
+    """Return a seed that every engine takes: of 32 bits, signed in some of them."""
     return seed % (1 << 31)
 
 
 def seed_field(name: str, seed: int | None, below: int = 1 << 31) -> dict[str, int]:
-    """The seed as a field of an engine's own request; none, where its own randomness is asked for."""
+    """Return the seed as a field of an engine's own request; none, where its own randomness is asked for."""
     return {} if seed is None else {name: seed % below}
 
 
@@ -232,7 +232,7 @@ def result(id: int, value: Result) -> str:
 
 
 def failure(id: int, error: str) -> str:
-    """The line that says why a request has no answer."""
+    """Return the line that says why a request has no answer."""
     return _line(id=id, error=error)
 
 
@@ -259,7 +259,7 @@ def _refused(constant: str) -> float:
 
 
 def parsed(line: str) -> dict[str, Any]:
-    """The object of a line."""
+    """Return the object of a line."""
     found = loaded(line)
     if not isinstance(found, dict) or type(found.get("id")) is not int:
         raise ProtocolError(f"no object with an id: {shortened(line)}")
@@ -293,7 +293,7 @@ def read(kind: type[Kind], value: object) -> Kind:
 
 
 def shortened(text: str, most: int = 120) -> str:
-    """At most so many characters of what was found, on one line."""
+    """Return at most so many characters of what was found, on one line."""
     flat = " ".join(text.split())
     return repr(flat if len(flat) <= most else f"{flat[:most]}...")
 
@@ -357,7 +357,7 @@ class Batching(Peer, Protocol):
 
 
 def checked(answer: Answer, ask: Ask, vocab_size: int) -> Answer:
-    """An answer that fits what was asked, with the token that ended it where that is known.
+    """Return an answer that fits what was asked, with the token that ended it where that is known.
 
     Retokenised ids need not be as many as were drawn, so their number is not checked.
     """

@@ -47,7 +47,7 @@ def _without(match: re.Match[str]) -> str:
 
 
 def withheld(url: str) -> tuple[tuple[str, str] | None, str]:
-    """User and password, if any, and the query of a server's URL as it was typed to this process."""
+    """Return user and password, if any, and the query of a server's URL as it was typed to this process."""
     return _withheld.get(_root(url), (None, ""))
 
 

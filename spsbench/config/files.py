@@ -114,7 +114,7 @@ def load_paper(name: str) -> PaperConfig:
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a name of a pair, protocol or paper means a YAML file of the user's."""
+    """Return whether a name of a pair, protocol or paper means a YAML file of the user's."""
     return name.endswith((".yaml", ".yml"))
 
 
@@ -140,7 +140,7 @@ _SLUG = 48  # characters of a part of a directory's name
 
 
 def pair_name(target: ModelRef, draft: ModelRef | None) -> str:
-    """E.g. ``my-llama-8b with my-llama-1b``."""
+    """Return the names of both, e.g. ``my-llama-8b with my-llama-1b``."""
     if draft is None:
         return model_name(target)
     if draft == target:
@@ -149,12 +149,12 @@ def pair_name(target: ModelRef, draft: ModelRef | None) -> str:
 
 
 def model_name(model: ModelRef) -> str:
-    """A model alone, see ``pair_name``."""
+    """Return the name of a model alone, see ``pair_name``."""
     return _shortened(_NameParts.of(model).name(1))
 
 
 def with_draft(pair: PairConfig, draft: ModelRef) -> PairConfig:
-    """The pair with another draft in place of its own, and named after both models."""
+    """Return the pair with another draft in place of its own, and named after both models."""
     if draft == pair.draft:
         return pair
     return pair.model_copy(update={"draft": draft, "name": pair_name(pair.target, draft)})

@@ -92,7 +92,7 @@ VARIABLE = "SPSBENCH_BACKEND"
 
 
 def chosen_backend(typed: str | None = None) -> str:
-    """What was typed, else what the environment variable says, else ``auto``."""
+    """Return what was typed, else what the environment variable says, else ``auto``."""
     flag, name = ("--backend", typed) if typed is not None else (VARIABLE, os.environ.get(VARIABLE) or AUTO)
     if name not in BACKENDS:
         raise UsageError(f"{name} is unknown.", flag=flag, remedy=f"Choose from {', '.join(BACKENDS)}.")

@@ -98,7 +98,7 @@ def ars(
     watch: Stopwatch,
     prompt: Sequence[int] = (),
 ) -> Iterator[DecodedLoop]:
-    """Algorithm 1: one token a loop. ``target`` has read the prompt but ``pending``, [1]; only processing
+    """Run Algorithm 1: one token a loop. ``target`` has read the prompt but ``pending``, [1]; only processing
     that looks at the tokens before asks for ``prompt``."""
     process, tokens, token = sampling.history, list(prompt), list[int]()
     while True:
@@ -127,7 +127,7 @@ def sps(
     rule: Accept | None = None,
     pending: Tensor | None = None,
 ) -> Iterator[DecodedLoop]:
-    """Algorithm 2: draft K tokens, score them in one pass, keep a prefix and one more token.
+    """Run Algorithm 2: draft K tokens, score them in one pass, keep a prefix and one more token.
 
     ``target`` and ``drafter`` have read the prompt but its last token, ``pending`` [1] on their device. The
     last decided token is always pending: read by neither until the next loop. Another ``rule`` than modified

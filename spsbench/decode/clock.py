@@ -62,7 +62,7 @@ class FakeClock:
 
 
 def device_now(device: torch.device, clock: Clock | None = None) -> float:
-    """Seconds of the clock, the machine's unless given, once the device has done all that it was given."""
+    """Return the clock's seconds, the machine's by default, once the device has done all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() if clock is None else clock.now()

@@ -52,7 +52,7 @@ class Ends(Protocol):
 def bound(
     sampling: SamplingParams, tokenizer: Ends, stop_ids: frozenset[int] = frozenset()
 ) -> SamplingParams:
-    """The same sampling with what its processing needs of a tokenizer; itself where that is nothing.
+    """Return the same sampling with what its processing needs of a tokenizer; itself where that is nothing.
 
     ``stop_ids`` end the output beside the tokenizer's own.
     """
@@ -75,7 +75,7 @@ def bound(
 
 
 def with_history(logits: Tensor, process: Processing | None, tokens: Sequence[int], prompt: int) -> Tensor:
-    """Logits after the steps that look at the tokens before.
+    """Return logits after the steps that look at the tokens before.
 
     Args:
         logits: [n, V]; row i follows all but the last n - 1 - i tokens.

@@ -64,7 +64,7 @@ class LanguageModel(Protocol):
 
 
 def read_prompt(model: LanguageModel, prompt: Sequence[int], device: torch.device | None = None) -> Tensor:
-    """``LanguageModel.begin`` of a model to which a prompt is tokens like any others.
+    """Begin a model to which a prompt is tokens like any others, see ``LanguageModel.begin``.
 
     Args:
         model: forgets its last sequence.

@@ -125,7 +125,7 @@ def latest_tokens(draft: Draft, verdict: Verdict, accepted: int) -> Tensor | Non
 
 
 def judged(accept: Accept, q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
-    """The rule's verdict on rows as a loop holds them; a rule that knows tensors alone gets a tensor."""
+    """Apply the rule to rows as a loop holds them; a rule that knows tensors alone gets a tensor."""
     return accept(q if isinstance(q, Tensor) else for_judge(accept, q), draft, u)
 
 

@@ -300,7 +300,7 @@ def warped(logits: Tensor, params: SamplingParams) -> Rows:
 
 
 def rows_of(probs: Rows | Tensor) -> Rows:
-    """Rows, of a tensor [n, V] too, which then stays one."""
+    """Return rows, of a tensor [n, V] too, which then stays one."""
     return TensorRows(probs) if isinstance(probs, Tensor) else probs
 
 

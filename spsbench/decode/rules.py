@@ -46,7 +46,7 @@ def _modified_rejection(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
 
 
 def expected_acceptance(q: Tensor, draft: Draft) -> Tensor:
-    """[K] sum over x of min(target(x), draft(x)); of a point mass the target's probability of its token.
+    """Sum min(target(x), draft(x)) over x, [K]; of a point mass the target's probability of its token.
 
     Leviathan et al. 2022, Theorem 3.5.
     """

@@ -92,7 +92,7 @@ class Forced(NamedTuple):
 
 
 def forced_drafts(drafter: Drafter, text: ForcedText, k: int, name: str) -> Forced:
-    """The drafts of any drafter over a text, by its method ``forced``; what it remembers is then lost.
+    """Return the drafts of any drafter over a text, by its method ``forced``; what it remembers is then lost.
 
     Only a drafter whose proposals follow from the decided tokens alone has one.
 

@@ -147,7 +147,7 @@ def is_derivable(rule: str) -> bool:
 
 
 def build_rule(spec: Spec) -> Rule:
-    """A rule as its spec says."""
+    """Build a rule from its spec."""
     kind = rule_kind(spec.name)
     return kind.build(kind.settled(spec))
 
@@ -230,7 +230,7 @@ policy_kind = POLICIES.find
 
 
 def build_policy(spec: Spec) -> Policy:
-    """A policy as its spec says."""
+    """Build a policy from its spec."""
     kind = policy_kind(spec.name)
     return kind.build(kind.settled(spec))
 
@@ -249,7 +249,7 @@ PROCESSED = "processed"
 
 
 def siblings_of(spec: Spec) -> str:
-    """How the siblings of a drafter's trees come about, one of ``SIBLINGS``."""
+    """Return how the siblings of a drafter's trees come about, one of ``SIBLINGS``."""
     kind, shape = drafter_kind(spec.name), shape_in(spec)
     given = kind.settled(spec)
     certain = kind.point_mass or "siblings" not in given or (shape is not None and shape.dynamic > 0)
@@ -257,7 +257,7 @@ def siblings_of(spec: Spec) -> str:
 
 
 def shape_in(spec: Spec) -> Shape | None:
-    """The shape of a drafter's trees; None where it drafts chains."""
+    """Return the shape of a drafter's trees; None where it drafts chains."""
     return shape_of(str(dict(spec.options).get(TREE, CHAIN)), "--tree")
 
 
@@ -433,7 +433,7 @@ def members(options: Options) -> list[tuple[Spec, DrafterKind]]:
 
 
 def parts_of(spec: Spec) -> list[Spec]:
-    """The members of a union; else the drafter itself."""
+    """Return the members of a union; else the drafter itself."""
     return [own for own, _ in members(drafter_kind(UNION).settled(spec))] if spec.name == UNION else [spec]
 
 
@@ -555,7 +555,7 @@ def is_ours(spec: Spec) -> bool:
 
 
 def build_drafter(spec: Spec, context: Context) -> Drafter:
-    """A drafter as its spec says; what one that is not ours proposes is checked.
+    """Build a drafter from its spec; what one that is not ours proposes is checked.
 
     Raises:
         UsageError: an option it does not have or a value it does not take.

@@ -141,7 +141,7 @@ class ModelTreeDrafter:
 
 
 def untruncated(sampling: SamplingParams) -> SamplingParams:
-    """What the most probable tokens of a row are asked under."""
+    """Return what the most probable tokens of a row are asked under."""
     return SamplingParams(temperature=sampling.temperature)
 
 

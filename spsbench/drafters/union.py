@@ -105,7 +105,7 @@ class UnionTreeDrafter:
 
 
 def united(members: Sequence[Forced]) -> tuple[Forced, Integers]:
-    """What members that were read over one text propose together.
+    """Return what members that were read over one text propose together.
 
     Returns:
         before every token the drafts of the first that has one, and [n] its number, else the last one's.

@@ -132,7 +132,7 @@ class Derivation:
 
 
 def derivation_of(k: int, drafter: Spec, rule: Spec, policy: Spec) -> Derivation | None:
-    """How the decisions of a way of drafting and accepting are derived again.
+    """Return how the decisions of a way of drafting and accepting are derived again.
 
     None under a rule whose decisions are not: one that is lossy, or not ours.
     """

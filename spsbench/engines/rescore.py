@@ -159,7 +159,7 @@ def _warped(logits: Tensor, sampling: SamplingParams) -> Tensor:
 
 
 def score_stats(reading: Reading, seed: int) -> Sums:
-    """The sums of ``evidence`` over a reading; a token at the edge is counted as ``edge`` and left out."""
+    """Sum ``evidence`` over a reading; a token at the edge is counted as ``edge`` and left out."""
     return Scores(seed, len(reading.tokens)).of(reading)
 
 
@@ -208,7 +208,7 @@ def rows_held_against(
     k: int,
     seed: int,
 ) -> Sums:
-    """``RowsHeld`` of the logits [n, V] of all positions at once."""
+    """Return ``RowsHeld`` of the logits [n, V] of all positions at once."""
     held = RowsHeld(role, model, kept, generation, sampling, prompt, k, seed)
     held.add(0, logits)
     return held.sums()
@@ -417,7 +417,7 @@ def token_evidence(tokens: Tensor, q: Tensor, p: Tensor | None, draft_logits: Te
 
 
 def own_entries(rows: Tensor, tokens: Tensor) -> Tensor:
-    """[n] each token's own entry in its row."""
+    """Return [n] each token's own entry in its row."""
     return rows.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
 
 

@@ -99,7 +99,7 @@ class TableTree:
 
 @lru_cache(maxsize=64)
 def random_rows(vocab_size: int, seed: int, sharpness: float = 1.0) -> RowFunction:
-    """Random but fixed rows: the same context gives the same probabilities in every process.
+    """Return random but fixed rows: the same context gives the same probabilities in every process.
 
     Args:
         vocab_size: V.
@@ -225,7 +225,7 @@ class NotAFunction(AssertionError):
 
 
 def law_of_loop(scene: Scene) -> Law:
-    """Probability of each tuple of 1 to K+1 tokens that the loop can emit."""
+    """Compute the probability of each tuple of 1 to K+1 tokens that the loop can emit."""
     law: Law = defaultdict(float)
     for path in paths(scene):
         law[path.tokens] += path.chance
@@ -233,7 +233,7 @@ def law_of_loop(scene: Scene) -> Law:
 
 
 def law_of_drafts(scene: Scene) -> dict[Tree, float]:
-    """Probability of each draft of the loop, as ``optimum.most_tokens`` takes it."""
+    """Compute the probability of each draft of the loop, as ``optimum.most_tokens`` takes it."""
     law: dict[Tree, float] = defaultdict(float)
     for path in paths(scene):
         law[_nested(path.draft, ROOT)] += path.chance
@@ -303,7 +303,7 @@ def worst_difference(scene: Scene) -> Difference:
 
 
 def target_law(scene: Scene, context: tuple[int, ...], length: int) -> Law:
-    """Probability of each continuation of a context that the target alone can write."""
+    """Compute the probability of each continuation of a context that the target alone can write."""
     if length == 0:
         return {(): 1.0}
     logits = scene.target.score(scene.target.begin(context), last=1)

@@ -48,7 +48,7 @@ CLOSEST = f"{DECIDED}_closest"
 
 
 def sums_of(tokens: Tensor, q: Tensor, p: Tensor | None, v: Tensor) -> Sums:
-    """Sums over the positions of one sequence.
+    """Sum over the positions of one sequence.
 
     Args:
         tokens: [n] emitted token ids.
@@ -76,7 +76,7 @@ def rows_in_chunk(vocab_size: int) -> int:
 
 
 def added(some: Sums, more: Sums) -> Sums:
-    """Both sums in one; a name that only one of them has keeps its value, and ``CLOSEST`` is a minimum."""
+    """Add sums; a name that only one of them has keeps its value, and ``CLOSEST`` is a minimum."""
     sums = {name: some.get(name, 0.0) + more.get(name, 0.0) for name in some | more}
     if CLOSEST in sums:
         sums[CLOSEST] = min(each[CLOSEST] for each in (some, more) if CLOSEST in each)

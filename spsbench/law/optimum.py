@@ -26,7 +26,7 @@ Texts = Mapping[tuple[int, ...], float]
 
 
 def most_tokens(drafts: Mapping[Tree, float], target: Texts, vocab_size: int) -> float:
-    """Tokens per loop of the best lossless rule.
+    """Return tokens per loop of the best lossless rule.
 
     Args:
         drafts: the probability of each draft.

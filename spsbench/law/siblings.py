@@ -32,7 +32,7 @@ _PATHS = 4
 
 
 def top_siblings(p: HostRow, token: int, most: int) -> Floats:
-    """[most] 1 where a token is among the 1, 2... most probable of a row, of equal ones the smaller id."""
+    """Return [most] 1 where a token is among the 1, 2... most probable of a row, equal ones by smaller id."""
     own = p.at(token)
     if not own > 0:
         return np.zeros(most)
@@ -44,7 +44,7 @@ def top_siblings(p: HostRow, token: int, most: int) -> Floats:
 def drawn_siblings(
     p: HostRow, q: HostRow, token: int, most: int, random: np.random.Generator, *, replaced: bool
 ) -> Floats:
-    """[most] the chance that of 1, 2... siblings one is the text's token and stands, by recursive rejection.
+    """Estimate [most] the chance that one of 1, 2... siblings is the token and stands (recursive rejection).
 
     Args:
         p: the draft's row; siblings are drawn from it.
@@ -101,7 +101,7 @@ def _together(p: HostRow, q: HostRow) -> tuple[Weights, Weights]:
 
 
 def by_depth(chances: Floats, branching: Sequence[int]) -> Floats:
-    """[n, depth] what ``text_loops.loops_over`` takes of a static tree.
+    """Return [n, depth] what ``text_loops.loops_over`` takes of a static tree.
 
     Args:
         chances: [n, B] that the text's token stands among 1 to B siblings.

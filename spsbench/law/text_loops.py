@@ -112,7 +112,7 @@ class TextLoops:
 
 
 def loops_over(ratios: Floats, *, block: bool = False) -> TextLoops:
-    """The law of the loops over a text.
+    """Return the law of the loops over a text.
 
     Args:
         ratios: [n, K] ``p / q`` of the text's token t + j as the j-th draft of a loop that begins before
@@ -137,7 +137,7 @@ def loops_over(ratios: Floats, *, block: bool = False) -> TextLoops:
 
 
 def ratio_by_token(log_target: Floats, log_draft: Floats) -> Floats:
-    """[n] p / q of a text's tokens.
+    """Return [n] p / q of a text's tokens.
 
     Args:
         log_target: [n] log q of each. At -inf, where rounding moved a token out of the nucleus that it was
@@ -159,7 +159,7 @@ def accepted_by_token(log_target: Floats, log_draft: Floats) -> Floats:
 
 
 def anchored(by_token: Floats, k: int) -> Floats:
-    """[n, K] chances or ratios of rows that depend on the tokens before them, wherever a loop began."""
+    """Lay out [n, K] chances or ratios by where a loop began: each row depends on the tokens before it."""
     n = len(by_token)
     padded = np.concatenate([by_token, np.zeros(k)])
     found: Floats = padded[np.arange(n)[:, None] + np.arange(k)]
@@ -167,7 +167,7 @@ def anchored(by_token: Floats, k: int) -> Floats:
 
 
 def stopped(chances: Floats, drafted: Integers) -> Floats:
-    """[n, K] chances or ratios where a loop before token t drafts at most ``drafted[t]`` tokens."""
+    """Return [n, K] chances or ratios where a loop before token t drafts at most ``drafted[t]`` tokens."""
     return np.where(np.arange(chances.shape[1]) < drafted[:, None], chances, 0.0)
 
 
@@ -200,7 +200,7 @@ class DraftedLoops:
 
 
 def drafted_loops(law: TextLoops, drafted: Floats, count: int) -> DraftedLoops:
-    """What loops draft.
+    """Return what loops draft.
 
     Args:
         law: where they begin.
@@ -213,7 +213,7 @@ def drafted_loops(law: TextLoops, drafted: Floats, count: int) -> DraftedLoops:
 
 
 def fixed_loops(accepted: Floats, k: int) -> tuple[TextLoops, Floats]:
-    """(law, drafted) of K tokens in every loop.
+    """Return (law, drafted) of K tokens in every loop.
 
     Args:
         accepted: [n] ``min(1, p / q)`` of the text's tokens.
@@ -226,7 +226,7 @@ def fixed_loops(accepted: Floats, k: int) -> tuple[TextLoops, Floats]:
 
 
 def momentum_loops(accepted: Floats, following: Integers, first: int) -> tuple[TextLoops, Floats]:
-    """(law, drafted) of a lookahead that follows from the one before and from whether all of it stood.
+    """Return (law, drafted) of a lookahead that follows from the one before and from whether all of it stood.
 
     Args:
         accepted: [n] ``min(1, p / q)`` of the text's tokens.
@@ -295,7 +295,7 @@ class StoppedLoops:
 
 
 def stopped_loops(accepted: Floats, stops: Booleans, rejected: Floats, k: int) -> StoppedLoops:
-    """The loops of drafts that end early.
+    """Return the loops of drafts that end early.
 
     Args:
         accepted: [n] ``min(1, p / q)`` of the text's tokens.
@@ -346,7 +346,7 @@ def drafted_bounds(ends: Floats, most: Integers, rejected: Floats) -> tuple[Floa
 
 
 def fastest_drafts(ends: Floats, seconds: Floats) -> tuple[Integers, float]:
-    """How many tokens the oracle drafts, and the time that it takes for the text.
+    """Return how many tokens the oracle drafts, and the time that it takes for the text.
 
     Args:
         ends: [n, K+1] of a fixed K, see ``TextLoops``.
@@ -367,7 +367,7 @@ def fastest_drafts(ends: Floats, seconds: Floats) -> tuple[Integers, float]:
 
 
 def oracle_loops(ends: Floats, chosen: Integers) -> tuple[TextLoops, Floats]:
-    """(law, drafted) of loops that draft what was chosen for the number that would be accepted.
+    """Return (law, drafted) of loops that draft what was chosen for the number that would be accepted.
 
     Args:
         ends: [n, K+1] of a fixed K.

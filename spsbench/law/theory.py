@@ -37,7 +37,7 @@ def _check(**given: float) -> None:
 
 
 def expected_tokens(alpha: float, k: int) -> float:
-    """Tokens one loop emits on average: (1 - alpha^(K+1)) / (1 - alpha); K+1 at alpha = 1.
+    """Compute the tokens one loop emits on average: (1 - alpha^(K+1)) / (1 - alpha); K+1 at alpha = 1.
 
     Leviathan et al. 2022, equation 1. Summed as 1 + alpha + ... + alpha^K, which needs no case for
     alpha = 1 and loses no digits near it.
@@ -50,7 +50,7 @@ def expected_tokens(alpha: float, k: int) -> float:
 
 
 def walltime_factor(alpha: float, c: float, k: int) -> float:
-    """Speedup over ArS if verifying K+1 tokens costs as much as one target step.
+    """Return the speedup over ArS if verifying K+1 tokens costs as much as one target step.
 
     Leviathan et al. 2022, Theorem 3.8: expected tokens / (K c + 1).
     """
@@ -59,7 +59,7 @@ def walltime_factor(alpha: float, c: float, k: int) -> float:
 
 
 def operations_factor(alpha: float, c_operations: float, k: int) -> float:
-    """Arithmetic per emitted token, as a multiple of what ArS needs: the price of the speed.
+    """Return the arithmetic per emitted token, as a multiple of what ArS needs: the price of the speed.
 
     Leviathan et al. 2022, Theorem 3.11: (1 - alpha)(K c^ + K + 1) / (1 - alpha^(K+1)).
 
@@ -73,13 +73,13 @@ def operations_factor(alpha: float, c_operations: float, k: int) -> float:
 
 
 def loop_operations(c_operations: float, k: int) -> float:
-    """Arithmetic of one loop in target runs over one token: K c^ + K + 1, the numerator of Theorem 3.11."""
+    """Count a loop's operations in target runs over a token: K c^ + K + 1, the numerator of Theorem 3.11."""
     _check(k=k, c=c_operations)
     return k * c_operations + k + 1.0
 
 
 def minimum_gain(alpha: float, c: float) -> float:
-    """What the best K gains at least: (1 + alpha) / (1 + c) if alpha > c, else 1 (no K gains).
+    """Return what the best K gains at least: (1 + alpha) / (1 + c) if alpha > c, else 1 (no K gains).
 
     Leviathan et al. 2022, Corollary 3.9; the bound is the walltime factor at K = 1.
     """
@@ -113,7 +113,7 @@ def chen_speedup(r_prime: float, k: int, target_s: float, draft_s: float) -> flo
 
 
 def alpha_iid(mean_length: float, k: int) -> float:
-    """The alpha whose expected tokens per loop are ``mean_length``: inverse of ``expected_tokens``.
+    """Return the alpha whose expected tokens per loop are ``mean_length``: inverse of ``expected_tokens``.
 
     Describes a measured length by one number; never feed it to a prediction, which would only
     return the length it was solved from. By bisection: the sum is strictly increasing in alpha.

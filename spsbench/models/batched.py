@@ -236,7 +236,7 @@ _PROMPT, _BLOCK = 12, 3
 
 
 def batch_model(model: CausalLM, batch: int, slots: int, *, blocks: bool) -> BatchModel:
-    """A model for B sequences over the weights of one, with its own caches."""
+    """Make a model for B sequences over the weights of one, with its own caches."""
     found: BatchModel
     try:
         if isinstance(model, OnnxLM):

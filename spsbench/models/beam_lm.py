@@ -81,7 +81,7 @@ class BeamLM:
 
 
 def tree_of(lm: LanguageModel, flag: str = "--tree") -> BeamLM:
-    """A model as one that scores trees, with its own cache; a refusal where it cannot, or not exactly."""
+    """Make a model score trees, with its own cache; refuse where it cannot, or not exactly."""
     if not isinstance(lm, TorchLM | OnnxLM):
         raise _refusal(type(lm).__name__, "its forward takes no mask", flag)
     if reason := _no_tree(lm):

@@ -234,7 +234,7 @@ class CausalLM(ABC):
 
 
 def text_config(config: Any) -> Any:
-    """The language-model part of a configuration; of a text-only model, the configuration itself."""
+    """Return the language-model part of a configuration; of a text-only model, the configuration itself."""
     return config if config.is_encoder_decoder else config.get_text_config()
 
 
@@ -246,7 +246,7 @@ def decoder_layers(config: Any) -> int:
 
 
 def context_window(config: Any) -> int:
-    """Longest sequence the model supports, in tokens; 2^30 if its configuration states no limit.
+    """Return the longest sequence the model supports, in tokens; 2^30 if its configuration states no limit.
 
     LongRoPE switches all positions to other frequencies once a sequence exceeds its original length.
     Cached keys would keep the old frequencies, and a block that crosses the limit would be scored

@@ -24,7 +24,7 @@ _WHEELS = ((580, "cu130"), (570, "cu128"), (525, "cu126"))
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of that name; ``auto`` is the GPU if torch can use one, and the user hears why it cannot.
+    """Find a device by name; ``auto`` is the GPU if torch can use one, and the user hears why it cannot.
 
     A float32 product on a GPU is computed in float32 from here on. Some builds of torch (NVIDIA's
     containers) round its factors to TF32: the proof would find every text to be wrong.
@@ -124,7 +124,7 @@ def _indexed(device: torch.device) -> torch.device:
 
 
 def title(device: torch.device) -> str | None:
-    """``NVIDIA H100 80GB HBM3, cuda:0``; None of a CPU, of which nothing was chosen."""
+    """Return ``NVIDIA H100 80GB HBM3, cuda:0``; None of a CPU, of which nothing was chosen."""
     if device.type == "cuda":
         return f"{_name(_indexed(device).index)}, {_indexed(device)}"
     return None if device.type == "cpu" else str(device)

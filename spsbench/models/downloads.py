@@ -202,7 +202,7 @@ def snapshot(name: str, revision: str, patterns: Sequence[str], flag: str) -> Pa
 
 
 def configuration(name: str, flag: str) -> Path:
-    """The config.json of a hub model, fetched if need be."""
+    """Return the config.json of a hub model, fetched if need be."""
     from huggingface_hub import hf_hub_download
 
     with typed_errors(name, flag):

@@ -57,7 +57,7 @@ COVERED = f"onnxruntime computes {', '.join(FAMILIES)} and t5 in float32, int8 o
 def choose_backend(
     choice: str, reasons: Iterable[tuple[str, str | None]], device: torch.device
 ) -> tuple[str, str | None]:
-    """(backend of all models, why it is torch on a CPU where nobody asked for torch).
+    """Return (backend of all models, why it is torch on a CPU where nobody asked for torch).
 
     All or none: the thread pools of two backends would wait for each other.
     """
@@ -73,14 +73,14 @@ def choose_backend(
 
 
 def model_not_covered(source: ModelSource, dtype: str, device: torch.device, flag: str) -> str | None:
-    """Why ONNX Runtime cannot compute a model; None if it can."""
+    """Return why ONNX Runtime cannot compute a model; None if it can."""
     if source.quantization is not None:
         return f"its weights are quantised by {source.quantization}"
     return config_not_covered(source.config, dtype, device) or _weights_missing(source, flag)
 
 
 def config_not_covered(config: Any, dtype: str, device: torch.device) -> str | None:
-    """As ``model_not_covered``, of a configuration without weights."""
+    """Answer as ``model_not_covered`` does, of a configuration without weights."""
     asked = Precision.read(dtype)
     # What is quantised without its own dtype is computed in float32 there, whatever the checkpoint's.
     named = torch.float32 if asked.quantise is not None else getattr(config, "dtype", None)
@@ -375,7 +375,7 @@ def _over_onnx(
 
 
 def weights_folder(source: ModelSource, flag: str = "--target") -> Path:
-    """The folder of a model's weights, fetched from the hub if need be."""
+    """Return the folder of a model's weights, fetched from the hub if need be."""
     fetch_weights({flag: source})
     folder = files_of(source.location, source.commit)
     assert folder is not None, "a model that was found has its configuration here"
@@ -406,7 +406,7 @@ def fetch_weights(sources: Mapping[str, ModelSource]) -> None:
 
 
 def read_config(name: str, flag: str) -> Any:
-    """The configuration of a model: a ``config.json``, a folder with one, or a hub id."""
+    """Return the configuration of a model: a ``config.json``, a folder with one, or a hub id."""
     from transformers import AutoConfig
 
     if name.endswith(".json") and not Path(name).is_file():
@@ -420,7 +420,7 @@ def read_config(name: str, flag: str) -> Any:
 
 
 def weights_bytes(config: Any, dtype: str) -> int:
-    """Size in bytes of the weights of a configuration; nothing is allocated."""
+    """Return the size in bytes of the weights of a configuration; nothing is allocated."""
     return sum(parameter.nbytes for parameter in skeleton(config, _dtype(dtype)).parameters())
 
 
@@ -440,7 +440,7 @@ def random_model(
     threads: int | None = None,
     seed: int = 0,
 ) -> CausalLM:
-    """A model of that configuration with the initial weights of its architecture."""
+    """Return a model of that configuration with the initial weights of its architecture."""
     with torch.random.fork_rng(devices=[]), device:
         torch.manual_seed(seed)
         model = built(config, _dtype(dtype))

@@ -76,7 +76,7 @@ def kv_bytes_per_token(model: Any) -> int | None:
 
 
 def cache_bytes_per_token(config: Any, width_bytes: int) -> int:
-    """Bytes of keys and values of one cached token; 0 where the configuration does not say."""
+    """Return bytes of keys and values of one cached token; 0 where the configuration does not say."""
     text = text_config(config)
     names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
     layers, heads, hidden = (getattr(text, name, None) for name in names)
@@ -101,7 +101,7 @@ def _first(config: Any, names: tuple[str, ...]) -> int:
 
 
 def measured_bandwidth(device: torch.device) -> float | None:
-    """Memory read bandwidth in bytes per second: the best of several sums of a large array, about 1 s.
+    """Measure read bandwidth in bytes per second: the best of several sums of a large array, about 1 s.
 
     A sum only reads, as a forward only reads its weights: a copy or a triad would add write traffic. It
     uses torch's current number of threads, so call it after that is set.
@@ -116,7 +116,7 @@ def measured_bandwidth(device: torch.device) -> float | None:
 
 
 def cache_bytes(device: torch.device | None = None) -> int | None:
-    """Size of the last-level cache in bytes; None if unknown."""
+    """Return the size of the last-level cache in bytes; None if unknown."""
     if device is not None and device.type == "cuda":
         size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", None)
         return None if not size else int(size)
@@ -166,7 +166,7 @@ _MOST = torch.get_num_threads()
 
 
 def suitable_threads(parameters: int) -> int:
-    """One thread per three million parameters, at most torch's default, and as many as others leave CPUs for.
+    """Take one thread per three million parameters, at most torch's default and the CPUs that others leave.
 
     A thread that shares a CPU is waited for by all others; tokens do not depend on their number.
     """
@@ -189,7 +189,7 @@ _GIB = 1 << 30
 def weight_bytes(
     source: ModelSource, dtype: str, flag: str, packed_on: torch.device | None = None
 ) -> int | None:
-    """Size in bytes of a model's weights once loaded; None if unknown.
+    """Return the size in bytes of a model's weights once loaded; None if unknown.
 
     From the heads of safetensors files, else from the sizes of files, on the hub for what is not downloaded.
     """
@@ -242,7 +242,7 @@ def computed_width(source: ModelSource, dtype: str) -> int:
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Free memory of a device in bytes; None if unknown."""
+    """Return the free memory of a device in bytes; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type == "cpu":

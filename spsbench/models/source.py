@@ -442,7 +442,7 @@ def decoder_start(config: Any, settings: Mapping[str, Any] | None, name: str, fl
 
 
 def files_of(location: str, revision: str | None) -> Path | None:
-    """Folder of a model's files: local, or its snapshot in the hub cache; None if not downloaded."""
+    """Find a model's files: local, or its snapshot in the hub cache; None if not downloaded."""
     if Path(location).is_dir():
         return Path(location)
     from huggingface_hub import try_to_load_from_cache

@@ -72,7 +72,7 @@ class TrainedDraft:
 
 
 def embedding_fingerprint(stored: StoredWeights) -> str:
-    """A short name for a model's embedding table, from its first and last 64 rows in float32.
+    """Return a short name for a model's embedding table, from its first and last 64 rows in float32.
 
     Cheap, and enough to see that hidden states come from another model; a model in a coarser dtype than
     its checkpoint's has another one.

@@ -111,7 +111,7 @@ def share(value: float | None) -> str:
 
 
 def bound(value: float) -> str:
-    """A share as a percentage, rounded up to two digits: an upper bound must stay one. All is no bound."""
+    """Write a share as a percentage, rounded up to two digits: an upper bound must stay one."""
     if not bounds(value):
         return NOTHING
     percent = 100 * value
@@ -128,7 +128,7 @@ def _leak(leakage: Leakage | None) -> str:
 
 
 def worded(name: str, leakage_bound: float | None) -> str:
-    """A verdict on losslessness; "ok" never stands without the bound that it rests on, if there is one."""
+    """Word a verdict on losslessness; "ok" never stands without the bound that it rests on, if any."""
     if name != "ok" or leakage_bound is None:
         return name
     if not bounds(leakage_bound):
@@ -570,7 +570,7 @@ def _verdict(row: EngineAuditRow) -> str:
 
 
 def audit_table(rows: Sequence[EngineAuditRow]) -> Table:
-    """One row a setting; the leakage with its bound where nothing is impossible."""
+    """Return one row a setting; the leakage with its bound where nothing is impossible."""
 
     def leakage(row: EngineAuditRow) -> str:
         found = None if row["is_plain"] else row["leakage"]
@@ -593,7 +593,7 @@ def audit_table(rows: Sequence[EngineAuditRow]) -> Table:
 
 
 def audit_sentences(rows: Sequence[EngineAuditRow], bound: float | None) -> Iterator[str]:
-    """What each row means, where an alarm comes from, and how verdicts change with what else is run."""
+    """Say what each row means, where an alarm comes from, and how verdicts change with what else is run."""
     for row in rows:
         if row["cannot"] is None:
             yield f"{row['setting']}: {' '.join([*_decided(row, bound), *_conditions(row), *_beside(row)])}"
@@ -705,7 +705,7 @@ def _located(row: EngineAuditRow) -> Iterator[str]:
 
 
 def interim(setting: str, count: int, texts: int, evidence: Evidence | None, bound: float | None) -> str:
-    """One line on a setting that is being audited."""
+    """Return one line on a setting that is being audited."""
     line = f"{setting}: {count} of {texts} texts"
     if evidence is None:
         return line
@@ -716,7 +716,7 @@ def interim(setting: str, count: int, texts: int, evidence: Evidence | None, bou
 
 
 def repro_sentence(facts: ReproFacts, folder: Path) -> str:
-    """Where the script is, and what it showed."""
+    """Return where the script is, and what it showed."""
     draws = sum(facts["observed"].values())
     p_value = "below 1e-300" if facts["p_value"] < 1e-300 else f"{facts['p_value']:.2g}"
     verdict = "shows it" if facts["clear"] else "does not show it clearly"

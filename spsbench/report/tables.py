@@ -69,7 +69,7 @@ class Column:
 
 
 def left(title: str = "", cell: Callable[[Any], Cell] = str, **more: Any) -> Column:
-    """A column of words, which may be broken over several lines unless they are to stay ``whole``."""
+    """Return a column of words, which may be broken over several lines unless they are to stay ``whole``."""
     return Column(title, cell, **more)
 
 
@@ -78,7 +78,7 @@ def right(title: str, cell: Callable[[Any], Cell] = str, **more: Any) -> Column:
 
 
 def entry(name: str, show: Callable[..., Cell] = str, *more: Any) -> Callable[[Any], Cell]:
-    """A cell that shows one entry of its row: ``entry("c", number, 3)``."""
+    """Return a cell that shows one entry of its row: ``entry("c", number, 3)``."""
     return lambda row: show(row[name], *more)
 
 
@@ -226,13 +226,13 @@ def _text(cell: Cell) -> Text:
 
 
 def table_of(columns: Sequence[Column], rows: Iterable[Any], names: int = 1) -> Table:
-    """A table of what the columns say of each row; a heading among the rows stays one."""
+    """Return a table of what the columns say of each row; a heading among the rows stays one."""
     cells = [row if isinstance(row, Heading) else [each.cell(row) for each in columns] for row in rows]
     return Table(columns, cells, names)
 
 
 def paragraphs(*parts: str | Table | Sequence[str]) -> list[str]:
-    """Lines of Markdown with an empty one between the parts; parts that are empty are left out."""
+    """Return lines of Markdown with an empty one between the parts; parts that are empty are left out."""
     lines: list[str] = []
     for part in parts:
         own = part.as_markdown() if isinstance(part, Table) else [part] if isinstance(part, str) else part

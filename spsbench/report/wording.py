@@ -22,7 +22,7 @@ _SPECIAL = re.compile(r"([\\`*\[\]|~$#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 
 
 def escape(text: object) -> str:
-    """The text as it reads, on one line: no markup, HTML, link or table border comes out of it."""
+    """Write the text as it reads, on one line: no markup, HTML, link or table border comes out of it."""
     line = " ".join(printable(str(text)).split())
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _SPECIAL.sub(r"\\\1", line)
@@ -46,12 +46,12 @@ _PREFERRED_METRICS = ("rouge2", "pass@1", "exact_match")
 
 
 def number(value: float | None, digits: int) -> str:
-    """The number with fixed decimals, or a dash where there is none."""
+    """Write the number with fixed decimals, or a dash where there is none."""
     return NOTHING if value is None else f"{value:.{digits}f}"
 
 
 def milliseconds(value: float | None) -> str:
-    """Three significant digits or so: 0.842, 7.52, 14.1, 231."""
+    """Write three significant digits or so: 0.842, 7.52, 14.1, 231."""
     if value is None:
         return NOTHING
     return f"{value:.{3 if value < 1 else 2 if value < 10 else 1 if value < 100 else 0}f}"
@@ -90,7 +90,7 @@ def brackets(interval: Row | None, show: Callable[[float], str] = "{:.2f}".forma
 
 
 def speedup(value: RatioInterval | None) -> str:
-    """``1.92x [1.85, 1.99]``; without brackets where there is no interval."""
+    """Return ``1.92x [1.85, 1.99]``; without brackets where there is no interval."""
     return NOTHING if value is None else f"{value['ratio']:.2f}x{brackets(value)}"
 
 
@@ -107,22 +107,22 @@ def nodes(row: Row) -> str:
 
 
 def estimate(value: Estimate | None, unit: str = "") -> str:
-    """``interval`` of an entry of the summary, or a dash."""
+    """Return ``interval`` of an entry of the summary, or a dash."""
     return NOTHING if value is None else f"{value['estimate']:.2f}{unit}{brackets(value)}"
 
 
 def interval(value: Interval, unit: str = "") -> str:
-    """``4.10 [3.95, 4.21]``, with a unit after the estimate; without brackets where there are no ends."""
+    """Write ``4.10 [3.95, 4.21]``, with a unit after the estimate; without brackets if there are no ends."""
     return f"{value.estimate:.2f}{unit}{brackets({'low': value.low, 'high': value.high})}"
 
 
 def interval_percent(value: Interval) -> str:
-    """``85% [82%, 88%]`` of a share; without brackets where there are no ends."""
+    """Return ``85% [82%, 88%]`` of a share; without brackets where there are no ends."""
     return f"{value.estimate:.0%}{brackets({'low': value.low, 'high': value.high}, '{:.0%}'.format)}"
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 prompt``, ``2 prompts``."""
+    """Return ``1 prompt``, ``2 prompts``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 

@@ -87,7 +87,7 @@ class WorkerSet:
 def execute_on(
     address: str, plan: Plan, directory: Path, *, resume: bool, watcher: Watcher, allow_mixed: bool = False
 ) -> Outcome:
-    """``execute`` on the workers of a cluster; the arguments are those, and tokens are the same."""
+    """Carry out ``execute`` on the workers of a cluster; the arguments are those, and tokens are the same."""
     require_distributable(plan)
     threads = _threads(plan, directory, resume=resume)
     gpu = plan.device.type == "cuda"

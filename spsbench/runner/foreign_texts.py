@@ -63,7 +63,7 @@ REPORTED = ("accepted_per_loop", "drafted_ids", "decoded", "loops", "drafted", "
 
 
 def told_in(row: Mapping[str, Any], completion: Sequence[int], *, retokenised: bool) -> Answer:
-    """The answer that a line keeps, with what the engine reported."""
+    """Return the answer that a line keeps, with what the engine reported."""
     found: dict[str, Any] = {"output_ids": [*completion], "finish": LENGTH, "retokenised": retokenised}
     for name in REPORTED:
         with suppress(ProtocolError):
@@ -73,7 +73,7 @@ def told_in(row: Mapping[str, Any], completion: Sequence[int], *, retokenised: b
 
 
 def reading_of(text: Foreign, models: tuple[CausalLM, CausalLM | None]) -> Reading:
-    """One uncached forward of each model over a text."""
+    """Run one uncached forward of each model over a text."""
     return teacher_force(*models, text.prompt, text.completion, text.sampling)
 
 
@@ -217,7 +217,7 @@ class Audit:
 
 
 def is_exact(target: CausalLM, theirs: torch.dtype | None) -> bool:
-    """Whether rounding on both sides is so fine that one impossible token proves a fault."""
+    """Return whether rounding on both sides is so fine that one impossible token proves a fault."""
     return all(dtype in _EXACT for dtype in (target.dtype, theirs or torch.float32))
 
 

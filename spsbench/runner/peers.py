@@ -26,7 +26,7 @@ from spsbench.runner.plan import Plan
 
 
 def folder_of(source: ModelSource) -> Path:
-    """The whole Hugging Face folder of a model that was loaded: configuration, tokenizer and weights."""
+    """Find the whole Hugging Face folder of a loaded model: configuration, tokenizer and weights."""
     found = files_of(source.location, source.commit)
     if found is None:
         raise UnavailableError(f"the files of {source.name} are in no folder that an engine could read.")

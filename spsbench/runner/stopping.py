@@ -56,7 +56,7 @@ class Turn:
 
 
 def turns(prompts: Sequence[Prompt], samples: int, arms: Sequence[Arm], root_seed: int) -> Iterator[Turn]:
-    """Every sequence of a run, the arms of a prompt next to each other in shuffled order.
+    """Yield every sequence of a run, the arms of a prompt next to each other in shuffled order.
 
     Interleaving makes a drift of the machine hit all arms alike; the shuffle keeps one arm from
     always running on what another left in the caches. With batches the arms take turns by waves of whole
@@ -64,7 +64,7 @@ def turns(prompts: Sequence[Prompt], samples: int, arms: Sequence[Arm], root_see
     batches can be compared, too.
     """
     widest = max(arm.batch for arm in arms)
-    size = -(-_FILLS * widest // samples)
+    size = -(-_FILLS * widest // samples)  # prompts of a wave, rounded up
     if widest == 1:
         waves = [([prompt], [index]) for prompt in prompts for index in range(samples)]
     else:  # what is less than half a wave at the end goes with the last
@@ -102,7 +102,7 @@ def together(turns: Iterable[Turn]) -> Iterator[list[Turn]]:
 
 
 def derive_seed(root_seed: int, example_id: str, sample_index: int, purpose: str) -> int:
-    """A seed of 63 bits from what it is for alone, so that sharding and resuming change nothing."""
+    """Return a seed of 63 bits from what it is for alone, so that sharding and resuming change nothing."""
     text = f"{root_seed}\0{example_id}\0{sample_index}\0{purpose}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -152,7 +152,7 @@ class Expectation:
 
 
 def duration(seconds: float) -> str:
-    """``45 s``, ``5 min``, ``2.5 h``."""
+    """Return ``45 s``, ``5 min``, ``2.5 h``."""
     if seconds < 100:
         return f"{seconds:.3g} s"
     return f"{seconds / 60:.3g} min" if seconds < 6000 else f"{seconds / 3600:.3g} h"

@@ -44,7 +44,7 @@ LEGEND = {
 
 
 def acceptance_by_name(loops: pd.DataFrame, k: int) -> Acceptance | None:
-    """All names of acceptance from the loops of one SpS arm.
+    """Return all names of acceptance from the loops of one SpS arm.
 
     The names stand pooled over all loops (micro); ``macro`` holds them as means over prompts. The
     macro ``alpha_iid`` is solved from the macro length. ``alpha_leviathan`` needs another pass of
@@ -71,7 +71,7 @@ def acceptance_by_name(loops: pd.DataFrame, k: int) -> Acceptance | None:
 
 
 def mean_length(loops: pd.DataFrame) -> Interval | None:
-    """``mean_acceptance_length`` with its 95% interval over prompts; None where no counts were seen."""
+    """Return ``mean_acceptance_length`` with its 95% interval over prompts; None without counts."""
     if loops.empty or loops["accepted"].isna().any():
         return None
     prompts = loops.groupby("example_id", sort=False)["accepted"].agg(["sum", "size"])

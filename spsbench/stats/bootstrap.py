@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def finite(value: Any) -> float | None:
-    """The value as a float, or None where it is missing, not a number or infinite."""
+    """Return the value as a float, or None where it is missing, not a number or infinite."""
     if value is None:
         return None
     number = float(value)
@@ -34,7 +34,7 @@ def ratio(numerator: float, denominator: float) -> float | None:
 
 
 def plain(value: T) -> T:
-    """The value with every part in JSON's own types: numpy unwrapped, NaN and infinity as None.
+    """Return the value with every part in JSON's own types: numpy unwrapped, NaN and infinity as None.
 
     For mypy it keeps its type: a summary's numbers may be numpy's before, and are Python's afterwards.
     """
@@ -90,7 +90,7 @@ def quantiles(values: Floats, share: float) -> tuple[float, float]:
 
 
 def pooled_ratio(over: Floats, under: Floats, *, most: float = math.inf) -> Interval:
-    """One sum over another, [prompts] each, with its 95% interval over prompts."""
+    """Return one sum over another, [prompts] each, with its 95% interval over prompts."""
     low, high = pooled_interval([over, under], ratio_of_sums, log=True)
     return Interval(float(over.sum() / under.sum()), low, None if high is None else min(high, most))
 
@@ -98,7 +98,7 @@ def pooled_ratio(over: Floats, under: Floats, *, most: float = math.inf) -> Inte
 def pooled_interval(
     columns: Sequence[Floats], statistic: Callable[[Floats], Floats], *, log: bool = False
 ) -> tuple[float, float] | tuple[None, None]:
-    """The 95% interval of a statistic of sums over prompts, each with all its columns.
+    """Return the 95% interval of a statistic of sums over prompts, each with all its columns.
 
     Args:
         columns: [prompts] each.
@@ -120,7 +120,7 @@ def pooled_interval(
 
 
 def simultaneous_ratios(over: Floats, under: Floats, seed: int = SEED) -> list[Interval]:
-    """Ratios of sums over prompts, with 95% intervals that all hold at once.
+    """Return ratios of sums over prompts, with 95% intervals that all hold at once.
 
     The largest deviation of any ratio's log, in its own standard errors, has its law from resampled prompts
     (bootstrap-t; each side by its own quantile, since ratios of few prompts are skewed). Where every prompt
@@ -156,7 +156,7 @@ def simultaneous_ratios(over: Floats, under: Floats, seed: int = SEED) -> list[I
 
 
 def interval_of_mean(values: Sequence[float]) -> Interval:
-    """The mean of one number a prompt, with its 95% interval."""
+    """Return the mean of one number a prompt, with its 95% interval."""
     data = np.asarray(values, np.float64)
     low, high = pooled_interval([data, np.ones(len(data))], ratio_of_sums)
     return Interval(float(data.mean()), low, high)

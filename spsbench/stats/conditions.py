@@ -274,7 +274,7 @@ STANDS = "tokens per loop, alpha, quality, losslessness and the hash of all toke
 
 
 def disturbance(summary: Summary) -> list[str]:
-    """The sentence on what others took that goes wherever such times go; none for a clean run."""
+    """Return the sentence on what others took that goes wherever such times go; none for a clean run."""
     how = step(summary)
     if how == "clean":
         return []
@@ -288,7 +288,7 @@ def disturbance(summary: Summary) -> list[str]:
 
 
 def percent(share: float) -> str:
-    """A share with two digits: 0.31%, 5.2%, 30%."""
+    """Return a share with two digits: 0.31%, 5.2%, 30%."""
     return f"{float(f'{100 * share:.2g}'):g}%"
 
 

@@ -192,7 +192,7 @@ def _direction(score: float, variance: float) -> float:
 
 
 def directions(score: float, variance: float) -> Floats:
-    """Log e-values, one for each of ``SLOPES``, against a sum of bounded martingale differences of mean 0.
+    """Return a log e-value for each of ``SLOPES`` against a sum of bounded martingale differences of mean 0.
 
     exp(s S - (exp(sb) - 1 - sb) / b^2 V) is a supermartingale for every stake s, with V the summed
     conditional variances and b the bound (Freedman 1975).
@@ -232,7 +232,7 @@ FALSE_ALARM = 1e-4
 
 
 def g_statistic(seen: Counter[int], law: Sequence[float]) -> tuple[float, int, int]:
-    """G of counts of tokens, its degrees of freedom, and how many tokens were seen that the law rules out.
+    """Compute G of counts of tokens, its degrees of freedom, and how many tokens the law rules out.
 
     Cells with fewer than five expected draws are pooled; counts that leave fewer than two cells say nothing
     and have no degree of freedom.
@@ -260,7 +260,7 @@ def g_statistic(seen: Counter[int], law: Sequence[float]) -> tuple[float, int, i
 
 
 def survival(g: float, freedom: int) -> float:
-    """The probability that a right sampler's G is at least this large; 1 without a degree of freedom."""
+    """Compute the probability that a right sampler's G is this large; 1 without a degree of freedom."""
     from scipy.stats import chi2
 
     return float(chi2.sf(g, freedom)) if freedom else 1.0

@@ -162,7 +162,7 @@ def alpha_leviathan(ars: pd.DataFrame) -> float | None:
 
 
 def alpha_leviathan_interval(ars: pd.DataFrame) -> Interval | None:
-    """``alpha_leviathan`` with its 95% interval over prompts; None where there is none."""
+    """Return ``alpha_leviathan`` with its 95% interval over prompts; None where there is none."""
     _, prompts = evidence_stats.per_prompt(finished(ars), RESCORED)
     if "overlap_positions" not in prompts or not prompts["overlap_positions"].sum():
         return None
@@ -251,7 +251,7 @@ def _verdict_of_search(row: ArmRow, facts: BeamFacts) -> tuple[Verdict, list[str
 
 
 def leakage_bound(facts: Mapping[str, Any] | None) -> float | None:
-    """What a verdict of ok rests on: the one-sided 95% bound of the leakage; None without one."""
+    """Return what a verdict of ok rests on: the one-sided 95% bound of the leakage; None without one."""
     leakage = None if facts is None else facts["leakage"]
     return None if leakage is None else float(leakage["bound"])
 
@@ -261,14 +261,14 @@ UNBOUNDED = "too few positions to bound a leak"
 
 
 def bounds(value: float | None) -> TypeGuard[float]:
-    """Whether an upper bound of a share says anything: rounded up to two digits it is below all."""
+    """Return whether an upper bound of a share says anything: rounded up to two digits it is below all."""
     return value is not None and value <= 0.99
 
 
 def evidence_of(
     samples: pd.DataFrame, prefix: str = "", *, exact: bool = True, log_e: float | None = None
 ) -> Evidence | None:
-    """What one kind of evidence says about an arm; ``exact``: a token of probability 0 proves a fault."""
+    """Judge an arm by one kind of evidence; ``exact``: a token of probability 0 proves a fault."""
     done = finished(samples)
     carried, prompts = evidence_stats.per_prompt(done, prefix)
     if carried.empty:
@@ -359,7 +359,7 @@ results/reference/losslessness.md has what correct samplers and planted faults c
 
 
 def rows_apart(sums: Mapping[str, float], role: str) -> RowsApart | None:
-    """How far an arm's rows of one model lie from an independent forward; None where none were compared.
+    """Say how far an arm's rows of a model lie from an independent forward; None where none were compared.
 
     In 16 bits alone something was to be measured: see ``engines.rescore.rows_held_against``.
     """
@@ -378,7 +378,7 @@ def rows_apart(sums: Mapping[str, float], role: str) -> RowsApart | None:
 
 
 def wrong_rows(role: str, distances: RowsApart) -> list[str]:
-    """Why rows are not a model's own, if they are not."""
+    """Return why rows are not a model's own, if they are not."""
     if distances["beyond"]:
         counted = f"{distances['beyond']} of {distances['rows']} rows of the {role}"
         return [f"{counted} contradict an independent forward"]

@@ -100,7 +100,7 @@ def unit_of(samples: pd.DataFrame) -> pd.Series[str]:
 
 
 def speedup_over_prompts(times: PairedTimes) -> Speedup | None:
-    """The ratio with its paired 95% interval over prompts (see ``pooled_interval``).
+    """Return the ratio with its paired 95% interval over prompts (see ``pooled_interval``).
 
     The ends are None where they do not exist: one prompt, or prompts without variation.
     """
@@ -154,7 +154,7 @@ def speedup_over_processes(times: PairedTimes) -> Speedup | None:
 
 
 def shown(speedup: Speedup | None) -> RatioInterval | None:
-    """A speedup as ``summary.json`` has it."""
+    """Return a speedup as ``summary.json`` has it."""
     return None if speedup is None else {"ratio": speedup.ratio, "low": speedup.low, "high": speedup.high}
 
 
@@ -162,7 +162,7 @@ Ends = tuple[float | None, float | None]
 
 
 def hidden(ends: Ends, over: float, under: float) -> Ends:
-    """The ends of a ratio of times moved by the shares that others took of either; None where it is all.
+    """Move the ends of a ratio of times by the shares that others took of either; None where it is all.
 
     The upper time may be too long by its share, and the lower one by its own: each moves one end.
     """

@@ -91,7 +91,7 @@ def _line(k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], tr
 
 
 def crossing(sizes: Sequence[int], speedups: Sequence[float]) -> float:
-    """The size at which speedups fall below 1 and stay there.
+    """Return the size at which speedups fall below 1 and stay there.
 
     Between two sizes it is interpolated, the logarithm of one over that of the other. 0 says that speculation
     pays at none that was measured, infinity that it pays at the largest.
@@ -110,7 +110,7 @@ def crossing(sizes: Sequence[int], speedups: Sequence[float]) -> float:
 def pays_up_to(
     sizes: Sequence[int], data: Sequence[Floats], speedup: Callable[[Floats], Floats], *, together: bool
 ) -> Interval | None:
-    """``crossing`` with its 95% interval over waves.
+    """Return ``crossing`` with its 95% interval over waves.
 
     Args:
         data: of each size its sums by wave, [columns, waves].

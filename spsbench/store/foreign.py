@@ -404,7 +404,7 @@ PUBLISHED = Form(
 
 
 def documents(path: Path, flag: str) -> Iterator[tuple[int, Row]]:
-    """(line number, object) of JSON lines, or of one document over several lines."""
+    """Yield (line number, object) of JSON lines, or of one document over several lines."""
     with lines_of(path, flag) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -442,7 +442,7 @@ def form_of(row: Row) -> Form | None:
 
 
 def recognised(path: Path, flag: str) -> Form | None:
-    """The format of a file, by its first document; None where it is none of these or not JSON at all."""
+    """Recognise a file's format by its first document; None where it is none of these, or not JSON."""
     if path.suffix in (".yaml", ".yml"):
         return PUBLISHED
     try:
@@ -452,8 +452,11 @@ def recognised(path: Path, flag: str) -> Form | None:
 
 
 def read(path: Path, form: Form, flag: str) -> Found:
-    """All that a file holds but its texts; UnavailableError if a field is missing, numbers contradict each
-    other, or several models are in it."""
+    """Read all that a file holds but its texts.
+
+    Raises:
+        UnavailableError: a field is missing, numbers contradict each other, or several models are in it.
+    """
     found = Found(form)
     if form is PUBLISHED:
         from spsbench.config.files import read_yaml

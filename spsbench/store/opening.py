@@ -48,7 +48,7 @@ def fresh_directory(results: Path, task: str, pair: str) -> Path:
 
 
 def latest(results: Path) -> Path:
-    """The directory in ``results`` whose run was begun last."""
+    """Return the directory in ``results`` whose run was begun last."""
     begun = {}
     for path in results.glob(f"*/{RUN_FILE}"):
         with suppress(UsageError):  # damaged
@@ -77,7 +77,7 @@ def check_identity(directory: Path, identity: Row) -> Row:
 
 
 def differences(theirs: Any, ours: Any) -> list[str]:
-    """One line ``key: theirs -> ours`` per difference, the first dozen."""
+    """Return one line ``key: theirs -> ours`` per difference, the first dozen."""
     lines = [f"  {key}: {_show(old)} -> {_show(new)}" for key, old, new in _differences("", theirs, ours)]
     more = [f"  and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
     return [*lines[:_SHOWN], *more]
@@ -252,7 +252,7 @@ def take(directory: Path) -> int:
 
 
 def read_run(directory: Path, flag: str = "RUN") -> Row:
-    """What ``run.json`` says; UsageError if there is none, it is damaged or its schema is another."""
+    """Return what ``run.json`` says; UsageError if there is none, it is damaged or its schema is another."""
     path = directory / RUN_FILE
     if not path.exists():
         remedy = f"Name a directory with a {RUN_FILE} in it."
@@ -335,5 +335,5 @@ def write_summary(directory: Path, summary: Summary) -> None:
 
 
 def read_summary(directory: Path) -> Summary:
-    """What ``summary.json`` says; one that an earlier version wrote may lack keys that were added since."""
+    """Read ``summary.json``; one that an earlier version wrote may lack keys that were added since."""
     return cast("Summary", checked_schema(directory / SUMMARY_FILE))

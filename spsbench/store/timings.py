@@ -147,7 +147,7 @@ def disturbed(timings: Sequence[Timing]) -> list[Round]:
 
 
 def least_disturbed(lost: Sequence[float], least: int = 5) -> list[int]:
-    """Of rounds of which others took some share: the clean ones, in order; or so many that lost least."""
+    """Choose rounds by the share that others took: the clean ones, in order; or so many that lost least."""
     clean = [number for number, share in enumerate(lost) if share <= CLEAN]
     if len(clean) >= min(least, len(lost)):
         return clean

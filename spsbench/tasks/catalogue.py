@@ -39,8 +39,9 @@ def load_task(
     every_turn: bool = False,
     **judging: Any,
 ) -> Task:
-    """A task by name, from another package, a YAML file (ending in .yaml or .yml), ``file.py:attribute`` or a
-    prompts file (see ``spsbench.tasks.prompts``).
+    """Load a task by name, from another package, a YAML file, ``file.py:attribute`` or a prompts file.
+
+    A YAML file ends in .yaml or .yml; see ``spsbench.tasks.prompts``.
     """
     path = Path(name) if name.endswith((".yaml", ".yml")) else _shipped().get(name)
     task: Task

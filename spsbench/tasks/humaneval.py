@@ -121,7 +121,7 @@ def _problem(prompt: Prompt) -> dict[str, str]:
 
 
 def begun_function(tokenizer: TextTokenizer, head: str, body: str = "") -> list[int] | None:
-    """Token ids of a chat that shows a function and whose answer is begun with it, up to its last word.
+    """Tokenize a chat that shows a function and whose answer is begun with it, up to its last word.
 
     Tokenizers join a line's end with the indentation that follows: a model that is left after the line's
     end has to go on with tokens that it never saw there. None where the template has no place for it.

@@ -83,7 +83,7 @@ class Layout:
 
 
 def is_prompts_file(name: str) -> bool:
-    """Whether a TASK is the path of a prompts file, by its ending."""
+    """Return whether a TASK is the path of a prompts file, by its ending."""
     return name.endswith(ENDINGS)
 
 
@@ -163,7 +163,7 @@ class _Record:
 
 
 def read_prompts_file(path: Path, *, every_turn: bool = False) -> PromptsFile:
-    """The examples of a file."""
+    """Return the examples of a file."""
     try:
         rows = _rows(path)
         found = [_record(row, str(number), every_turn) for number, row in enumerate(rows, start=1)]

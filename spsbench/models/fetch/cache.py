@@ -60,7 +60,7 @@ _WATCHER: ContextVar[TransferWatcher] = ContextVar("watcher", default=_SILENT)
 
 
 def watcher() -> TransferWatcher:
-    """The watcher of the innermost ``watched_by``; a silent one outside of all."""
+    """Return the watcher of the innermost ``watched_by``; a silent one outside of all."""
     return _WATCHER.get()
 
 
@@ -81,7 +81,7 @@ CONVERSION = "v1"
 
 
 def cache_dir() -> Path:
-    """``SPSBENCH_CACHE``, else ``spsbench`` in ``XDG_CACHE_HOME`` or ``~/.cache``; it need not exist."""
+    """Name ``SPSBENCH_CACHE``, else ``spsbench`` in ``XDG_CACHE_HOME`` or ``~/.cache``; it need not exist."""
     if named := os.environ.get(VARIABLE):
         return Path(named).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "spsbench"
@@ -138,7 +138,7 @@ def locked(folder: Path, what: str) -> Iterator[None]:
 
 @contextmanager
 def written_whole(folder: Path) -> Iterator[Path]:
-    """A new folder to write into, which gets its name when the block ends well and goes if it does not.
+    """Yield a new folder to write into, which gets its name when the block ends well and goes if it does not.
 
     Only inside of ``locked``: what a killed process left behind is cleared away.
     """
@@ -193,7 +193,7 @@ def size_of(folder: Path) -> int:
 
 
 def megabytes(count: int) -> str:
-    """A number of bytes, e.g. ``93 MB``."""
+    """Return a number of bytes, e.g. ``93 MB``."""
     if count >= 1e10:
         return f"{count / 1e9:,.1f} GB"
     return f"{count / 1e6:,.0f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"

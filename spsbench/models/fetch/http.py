@@ -299,15 +299,16 @@ class Listed:
 
 
 def find_file(package: str, file: str, http: Http) -> tuple[Listed | None, list[str]]:
-    """A file of a package, in ``find-links`` or an index, and what was wrong on the way."""
+    """Find a file of a package, in ``find-links`` or an index, and what was wrong on the way."""
     problems: list[str] = []
     found = (each for each in _files_of(package, http, problems) if each.name == file)
     return next(found, None), problems
 
 
 def find_versions(package: str, http: Http, *, sources: bool = False) -> tuple[list[str], list[str]]:
-    """Versions with a wheel (``sources``: a source distribution) for this Python and machine, newest first,
-    and what was wrong on the way; no pre-releases, and none that was yanked.
+    """Find versions with a wheel (``sources``: a source distribution) for this Python and machine.
+
+    The newest comes first, with what was wrong on the way; no pre-releases, and none that was yanked.
     """
     tags, here, problems = frozenset(sys_tags()), platform.python_version(), list[str]()
     found: set[Version] = set()

@@ -11,7 +11,7 @@ from spsbench.report.figures import style
 def acceptance(
     curves: Mapping[str, Mapping[int, Interval]], stamp: str, *, synthetic: bool, caption: str
 ) -> style.Plate:
-    """One line for each curve, its interval as a band where there is one."""
+    """Draw one line for each curve, its interval as a band where there is one."""
     with style.quiet():
         figure, (axes,) = style.stamped_sheet(stamp, synthetic, [1.0], 3.4)
         for index, points in enumerate(curves.values()):

@@ -250,7 +250,7 @@ _VARIABLES |= {color: f"series-{index}" for index, color in enumerate(SERIES)}
 
 
 def printed(drawing: Drawing, narrow: Drawing | None = None) -> Plate:
-    """The figure as PNG, SVG and PDF, without date or version: the same run gives the same bytes."""
+    """Print the figure as PNG, SVG and PDF, without date or version: the same run gives the same bytes."""
     name = {"Creator": "spsbench"}
     svgs = []
     for figure in (each.figure for each in (drawing, narrow) if each is not None):

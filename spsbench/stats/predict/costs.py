@@ -55,7 +55,7 @@ class LoopCost:
 
 
 def loop_ms(row: ArmRow) -> float | None:
-    """Decoding time per loop of an arm, by the wall: ms/token times tokens per loop."""
+    """Return the decoding time per loop of an arm, by the wall: ms/token times tokens per loop."""
     if row["ms_per_token"] is None or row["tokens_per_loop"] is None:
         return None
     return row["ms_per_token"] * row["tokens_per_loop"]

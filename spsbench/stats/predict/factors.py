@@ -233,7 +233,7 @@ _OWN_TITLES = {
 
 
 def residual_factors(arm: ArmPrediction, factors: ArmFactors) -> list[Residual]:
-    """What measured over predicted is a product of, largest effect first."""
+    """Return what measured over predicted is a product of, largest effect first."""
     alpha, c, k = arm["alpha"], arm["c"], factors["k"]
     by_name = {factor["name"]: factor["factor"] for factor in factors["factors"]}
     if alpha is None or c is None or LOOP_TIME in by_name:
@@ -252,7 +252,7 @@ def residual_factors(arm: ArmPrediction, factors: ArmFactors) -> list[Residual]:
 
 
 def residual_cause(residual: float | None, factors: Sequence[Residual]) -> Residual | None:
-    """The factor that does most for a residual of this sign; None where there is none."""
+    """Return the factor that does most for a residual of this sign; None where there is none."""
     if not residual:  # None, or exactly as predicted
         return None
     towards = [one for one in factors if (one["factor"] > 1.0) == (residual > 0.0)]

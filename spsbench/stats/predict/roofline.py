@@ -74,7 +74,7 @@ def ceiling(
 
 
 def regime(read_bytes: float, bandwidth: float | None, cache: float | None) -> Regime:
-    """Whether what both models read comes from memory or stays in the last-level cache."""
+    """Return whether what both models read comes from memory or stays in the last-level cache."""
     if cache is not None and read_bytes <= cache:
         return DISPATCH_BOUND
     return UNKNOWN if bandwidth is None else BANDWIDTH_BOUND

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def halves(examples: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Two halves of the prompts, shuffled by their names and a seed alone."""
+    """Return two halves of the prompts, shuffled by their names and a seed alone."""
     seed = b"spsbench recommendation 1"
     ordered = sorted(examples, key=lambda name: sha256(seed + str(name).encode("utf-8", "replace")).digest())
     return ordered[::2], ordered[1::2]

@@ -42,23 +42,25 @@ class WhatIf:
 
 
 def independent(alpha: float, kept: float = 1.0) -> AgainstK:
-    """Tokens per loop if tests are independent (Leviathan et al. 2022, equation 1), times ``kept``, the share
-    of that length which is measured: correlation of the tests, and ends of outputs."""
+    """Return tokens per loop if tests are independent (Leviathan et al. 2022, equation 1), times ``kept``.
+
+    That is the share of that length which is measured: correlation of the tests, and ends of outputs.
+    """
     return lambda k: kept * expected_tokens(alpha, k)
 
 
 def leviathan(alpha: float, c: float) -> WhatIf:
-    """Independent tests, and K+1 tokens verified at the cost of one (Leviathan et al. 2022, Th. 3.8)."""
+    """Predict from independent tests, K+1 tokens verified at the cost of one (Leviathan et al., Th. 3.8)."""
     return WhatIf(independent(alpha), lambda k: 1.0 + k * c)
 
 
 def alpha_needed(k: int, cost: float, kept: float = 1.0) -> float | None:
-    """The alpha at which a loop of that cost is as fast as ArS, tests being independent."""
+    """Return the alpha at which a loop of that cost is as fast as ArS, tests being independent."""
     needed = cost / kept
     return alpha_iid(max(needed, 1.0), k) if needed <= k + 1.0 else None
 
 
 def c_allowed(c: float, k: float, tokens: float, cost: float) -> float | None:
-    """The c at which a loop is as fast as ArS, all else being as it is."""
+    """Return the c at which a loop is as fast as ArS, all else being as it is."""
     allowed = c + (tokens - cost) / k
     return allowed if allowed > 0 else None
