@@ -2,7 +2,7 @@
 
 from spsbench.drafters.checked import CheckedDrafter as CheckedDrafter
 from spsbench.drafters.checked import DrafterFault as DrafterFault
-from spsbench.drafters.forced import Forced as Forced
+from spsbench.drafters.forced import ForcedDrafts as ForcedDrafts
 from spsbench.drafters.forced import ForcedText as ForcedText
 from spsbench.drafters.forced import Integers as Integers
 from spsbench.drafters.forced import StatesUpTo as StatesUpTo

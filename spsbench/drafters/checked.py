@@ -11,7 +11,7 @@ from torch import Tensor
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import ROOT, Draft
 from spsbench.decode.rows import Rows
-from spsbench.drafters.forced import Forced, ForcedText, forced_drafts
+from spsbench.drafters.forced import ForcedDrafts, ForcedText, forced_drafts
 
 Returned = TypeVar("Returned")
 
@@ -46,7 +46,7 @@ class CheckedDrafter:
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
         self._called(lambda: self._drafter.observe(tokens, accepted))
 
-    def forced(self, text: ForcedText, k: int) -> Forced:
+    def forced(self, text: ForcedText, k: int) -> ForcedDrafts:
         return forced_drafts(self._drafter, text, k, self._name)
 
     def _called(self, call: Callable[[], Returned]) -> Returned:

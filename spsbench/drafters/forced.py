@@ -73,7 +73,7 @@ class ForcedText:
         return [*self.prompt, *self.tokens[:t]]
 
 
-class Forced(NamedTuple):
+class ForcedDrafts(NamedTuple):
     """The drafts of loops that begin before each token of a text.
 
     Attributes:
@@ -91,7 +91,7 @@ class Forced(NamedTuple):
         return np.minimum(self.ratios, 1.0)
 
 
-def forced_drafts(drafter: Drafter, text: ForcedText, k: int, name: str) -> Forced:
+def forced_drafts(drafter: Drafter, text: ForcedText, k: int, name: str) -> ForcedDrafts:
     """Return the drafts of any drafter over a text, by its method ``forced``; what it remembers is then lost.
 
     Only a drafter whose proposals follow from the decided tokens alone has one.
@@ -105,11 +105,11 @@ def forced_drafts(drafter: Drafter, text: ForcedText, k: int, name: str) -> Forc
             flag="--drafter",
             remedy="Measure it with spsbench run, or give it a method forced.",
         )
-    found: Forced = drafter.forced(text, k)
+    found: ForcedDrafts = drafter.forced(text, k)
     return found
 
 
-def by_model(drafter: Any, text: ForcedText, k: int) -> Forced:
+def by_model(drafter: Any, text: ForcedText, k: int) -> ForcedDrafts:
     """Of a draft model: one forward over the whole text."""
     model, sampling = drafter.model, drafter.sampling
     ids, n = text.ids, len(text.tokens)
@@ -118,7 +118,7 @@ def by_model(drafter: Any, text: ForcedText, k: int) -> Forced:
     return _rows_alone(_ratios(logits, ids[-n:], text.log_target, sampling), k)
 
 
-def by_single_tokens(drafter: Drafter, text: ForcedText, k: int) -> Forced:
+def by_single_tokens(drafter: Drafter, text: ForcedText, k: int) -> ForcedDrafts:
     """Of a drafter whose rows follow from the tokens before them alone: its draft of one token everywhere."""
     drafter.begin(text.prompt)
     p, u = [], torch.zeros(1, device=text.device)
@@ -130,7 +130,7 @@ def by_single_tokens(drafter: Drafter, text: ForcedText, k: int) -> Forced:
     return _rows_alone(ratios_of(text.log_target, p), k)
 
 
-def by_proposals(drafter: Drafter, text: ForcedText, k: int) -> Forced:
+def by_proposals(drafter: Drafter, text: ForcedText, k: int) -> ForcedDrafts:
     """Of a drafter whose tokens do not depend on each other: what it proposes before every token."""
     n, u = len(text.tokens), torch.zeros(k, device=text.device)
     ratios, drafted = np.zeros((n, k)), np.zeros(n, np.int64)
@@ -148,10 +148,10 @@ def by_proposals(drafter: Drafter, text: ForcedText, k: int) -> Forced:
         ]
         ratios[t, : len(p)] = ratios_of(text.log_target[own], p)
         drafter.observe(text.before(t + 1), 0)
-    return Forced(ratios, drafted)
+    return ForcedDrafts(ratios, drafted)
 
 
-def by_chain(drafter: Any, text: ForcedText, k: int) -> Forced:
+def by_chain(drafter: Any, text: ForcedText, k: int) -> ForcedDrafts:
     """Of a head on the target's states: from every token on, after what it would have predicted."""
     assert text.hidden is not None, "no hidden states"
     model, n, ids = drafter.model, len(text.tokens), text.ids
@@ -169,7 +169,7 @@ def by_chain(drafter: Any, text: ForcedText, k: int) -> Forced:
             ratios[t, j] = _ratios(logits, token, log_target, drafter.sampling)[0]
             if not ratios[t, j]:
                 break  # never accepted, so that nothing after it is reached
-    return Forced(ratios, drafted)
+    return ForcedDrafts(ratios, drafted)
 
 
 def chain_rows(model: LanguageModel, ids: Tensor, start: int, count: int) -> Iterator[Tensor]:
@@ -184,8 +184,8 @@ def chain_rows(model: LanguageModel, ids: Tensor, start: int, count: int) -> Ite
         pending = ids[place : place + 1]
 
 
-def _rows_alone(by_token: Floats, k: int) -> Forced:
-    return Forced(anchored(by_token, k), np.full(len(by_token), k))
+def _rows_alone(by_token: Floats, k: int) -> ForcedDrafts:
+    return ForcedDrafts(anchored(by_token, k), np.full(len(by_token), k))
 
 
 def _ratios(logits: Tensor, tokens: Tensor, log_target: Floats, sampling: SamplingParams) -> Floats:

@@ -15,7 +15,7 @@ from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode import rows
 from spsbench.decode.protocols import LanguageModel
 from spsbench.decode.rows import Rows
-from spsbench.drafters.forced import Forced, ForcedText, ratios_of
+from spsbench.drafters.forced import ForcedDrafts, ForcedText, ratios_of
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.policy import Entropy
 from spsbench.drafters.registry import policy_kind
@@ -96,7 +96,7 @@ class StopReader:
         self._reads_entropy = any(rule.spec.name == ENTROPY for rule in rules)
         self._random = torch.Generator().manual_seed(seed)
 
-    def forced(self, drafter: ModelDrafter, text: ForcedText, q: Tensor, k: int) -> Forced:
+    def forced(self, drafter: ModelDrafter, text: ForcedText, q: Tensor, k: int) -> ForcedDrafts:
         """As ``ModelDrafter.forced``, from the same single forward over the text.
 
         Args:
@@ -133,7 +133,7 @@ class StopReader:
             rollouts = tuple(Rollouts(chosen, weights, each) for each in further)
         stops = np.array(ends, np.bool_).reshape(-1, n)
         self.texts.append(DraftedText(accepted, stops, rejected.T, rollouts))
-        return Forced(anchored(ratios, k), np.full(n, k))
+        return ForcedDrafts(anchored(ratios, k), np.full(n, k))
 
     def _entropies(self, p: Rows) -> Numbers:
         """[len(p)] in nats, as the policy computes them; NaN if no rule asks."""

@@ -13,7 +13,7 @@ from spsbench.base.errors import UsageError
 from spsbench.base.plugins import Options
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
-from spsbench.drafters.forced import Forced, ForcedText, by_proposals
+from spsbench.drafters.forced import ForcedDrafts, ForcedText, by_proposals
 from spsbench.drafters.registry import TREE, Context
 from spsbench.drafters.shape import Shape, shape_of
 from spsbench.drafters.tree import merged
@@ -159,7 +159,7 @@ class SuffixDrafter:
         copied = next(self._copied(k), ())
         return Draft(torch.tensor(copied, dtype=torch.int64, device=u.device), None)
 
-    def forced(self, text: ForcedText, k: int) -> Forced:
+    def forced(self, text: ForcedText, k: int) -> ForcedDrafts:
         """See ``forced.forced``; not with ``across``, where proposals depend on the order of all texts.
 
         Raises:

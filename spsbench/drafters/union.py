@@ -13,7 +13,7 @@ from spsbench.base.errors import UsageError
 from spsbench.base.plugins import Options
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
-from spsbench.drafters.forced import Forced, ForcedText, Integers, forced_drafts
+from spsbench.drafters.forced import ForcedDrafts, ForcedText, Integers, forced_drafts
 from spsbench.drafters.registry import DRAFT, Context
 from spsbench.drafters.shape import Shape
 from spsbench.drafters.tree import merged
@@ -55,7 +55,7 @@ class UnionDrafter:
         for member in self.members:
             member.observe(tokens, accepted if member is self._proposer else 0)
 
-    def forced(self, text: ForcedText, k: int) -> Forced:
+    def forced(self, text: ForcedText, k: int) -> ForcedDrafts:
         """See ``forced_drafts``: before every token the drafts of the first member that has one."""
         found = [
             forced_drafts(member, text, k, f"union of {type(member).__name__}") for member in self.members
@@ -104,7 +104,7 @@ class UnionTreeDrafter:
             member.observe(tokens, len(list(shared)))
 
 
-def united(members: Sequence[Forced]) -> tuple[Forced, Integers]:
+def united(members: Sequence[ForcedDrafts]) -> tuple[ForcedDrafts, Integers]:
     """Return what members that were read over one text propose together.
 
     Returns:
@@ -115,7 +115,7 @@ def united(members: Sequence[Forced]) -> tuple[Forced, Integers]:
     for number, found in enumerate(members):
         free = (drafted == 0) & (found.drafted > 0)
         ratios[free], drafted[free], proposers[free] = found.ratios[free], found.drafted[free], number
-    return Forced(ratios, drafted), proposers
+    return ForcedDrafts(ratios, drafted), proposers
 
 
 def build(options: Options, context: Context) -> Drafter:

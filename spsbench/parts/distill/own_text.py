@@ -61,7 +61,7 @@ OPENINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class OwnPrompt:
     """What the target continues.
 
     Attributes:
@@ -80,30 +80,32 @@ def opened(tokenizer: Tokenizer, opening: Opening) -> list[int]:
     return tokenizer.encode(opening.text or "\n", special=True)
 
 
-def asked(tokenizer: Tokenizer, kind: str, text: str) -> Prompt:
+def asked(tokenizer: Tokenizer, kind: str, text: str) -> OwnPrompt:
     """A request as the target is asked it."""
     ids = tokenizer.chat(text) if tokenizer.has_chat_template else tokenizer.encode(text, special=True)
-    return Prompt(kind, text, ids)
+    return OwnPrompt(kind, text, ids)
 
 
-def begun(tokenizer: Tokenizer, head: str, body: str = "") -> Prompt:
+def begun(tokenizer: Tokenizer, head: str, body: str = "") -> OwnPrompt:
     """A function to be completed, asked as ``humaneval`` asks."""
     ids = begun_function(tokenizer, head, body) if tokenizer.has_chat_template else None
     text = head.rstrip() + (f"\n{body}" if body else "")
-    return Prompt(CODE, head.rstrip(), ids or tokenizer.encode(text, special=True))
+    return OwnPrompt(CODE, head.rstrip(), ids or tokenizer.encode(text, special=True))
 
 
 @cache
-def file_prompts(path: Path, tokenizer: Tokenizer) -> list[Prompt]:
+def file_prompts(path: Path, tokenizer: Tokenizer) -> list[OwnPrompt]:
     """The prompts of a file, see ``tasks.prompts``; what a user says goes through a chat model's template."""
     prompts = []
     for example in read_prompts_file(path, every_turn=True).examples:
         fields = example.fields
         if "messages" in fields and tokenizer.has_chat_template:
             text = "\n".join(message["content"] for message in fields["messages"])
-            prompts.append(Prompt(CHAT, text, tokenizer.conversation(fields["messages"])))
+            prompts.append(OwnPrompt(CHAT, text, tokenizer.conversation(fields["messages"])))
         elif "prompt" in fields:
-            prompts.append(Prompt(CHAT, fields["prompt"], tokenizer.encode(fields["prompt"], special=True)))
+            prompts.append(
+                OwnPrompt(CHAT, fields["prompt"], tokenizer.encode(fields["prompt"], special=True))
+            )
         else:
             prompts.append(asked(tokenizer, CHAT, fields.get("turn") or fields["messages"][-1]["content"]))
     return prompts
@@ -181,7 +183,7 @@ class OwnText:
         requests = [] if opening is None else self._requests(opening, generator)
         return self._answered(requests or self._heads(turn), generator)
 
-    def _answered(self, prompts: list[Prompt], generator: torch.Generator) -> Shard:
+    def _answered(self, prompts: list[OwnPrompt], generator: torch.Generator) -> Shard:
         kind = prompts[0].kind
         prompts = sorted(prompts, key=lambda prompt: len(prompt.ids))
         ids = [prompt.ids for prompt in prompts]
@@ -205,7 +207,7 @@ class OwnText:
         ]
         return shard_of(CODE, [prompts[i].text for i in by_length], found)
 
-    def _heads(self, turn: int) -> list[Prompt]:
+    def _heads(self, turn: int) -> list[OwnPrompt]:
         quotes = ('"', "'")  # a docstring ends the head: it says what is to be done
         documented = tuple(each for each in functions() if each.head.rstrip().endswith(quotes))
         return [begun(self.tokenizer, function.head) for function in self._functions(turn, BATCH, documented)]
@@ -216,7 +218,7 @@ class OwnText:
         first = random.Random(self.seed).sample(range(groups), groups)[turn % groups] * count
         return among[first : first + count]
 
-    def _requests(self, opening: Opening, generator: torch.Generator) -> list[Prompt]:
+    def _requests(self, opening: Opening, generator: torch.Generator) -> list[OwnPrompt]:
         ids = opened(self.tokenizer, opening)
         requests = self.writer.write([ids] * BATCH, REQUEST_TOKENS, REQUESTS, generator)
         prompts = []

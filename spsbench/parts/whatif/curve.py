@@ -29,7 +29,7 @@ _FEWEST = 8
 
 @dataclass(frozen=True, slots=True)
 class ReadText:
-    """A text as a drafter met it: see ``Forced``."""
+    """A text as a drafter met it: see ``ForcedDrafts``."""
 
     prompt: str
     category: str

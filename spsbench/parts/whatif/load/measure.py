@@ -48,7 +48,7 @@ def server_names(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class LoadTurn:
     """A wave that is to be sent."""
 
     server: int
@@ -59,7 +59,7 @@ class Turn:
 
 def turns(
     asks: Sequence[Ask], samples: int, concurrencies: Sequence[int], servers: int, seed: int
-) -> Iterator[Turn]:
+) -> Iterator[LoadTurn]:
     """Waves in the order in which they are sent.
 
     All servers get the same prompts at once, now one first and now the other, so that a machine that becomes
@@ -79,11 +79,11 @@ def turns(
         for concurrency, own in waves.items():
             if number < len(own):
                 for server in range(servers) if number % 2 == 0 else range(servers - 1, -1, -1):
-                    yield Turn(server, concurrency, number, own[number])
+                    yield LoadTurn(server, concurrency, number, own[number])
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TimedAnswer:
     """One request: when tokens came, and how many there were then. Seconds since the start of its wave."""
 
     sent: float
@@ -118,7 +118,7 @@ class Reading:
         return self.counts[place - 1] if place else 0.0
 
 
-def listened(server: Server, ask: Ask, started: float) -> Reading:
+def listened(server: Server, ask: Ask, started: float) -> TimedAnswer:
     """Ask for one output and listen to it."""
     sent = time.perf_counter() - started
     heard: list[tuple[float, int | None, int]] = []
@@ -139,16 +139,16 @@ def listened(server: Server, ask: Ask, started: float) -> Reading:
     except PeerGone:
         raise
     except PeerError as error:
-        return Reading(sent, time.perf_counter() - started, error=str(error))
+        return TimedAnswer(sent, time.perf_counter() - started, error=str(error))
     done = time.perf_counter() - started
     total = latest["tokens"]
     if not total:
-        return Reading(sent, done, error="it does not say how many tokens it wrote")
+        return TimedAnswer(sent, done, error="it does not say how many tokens it wrote")
     times, counts = _counted(heard, total, done)
     if any(later < earlier for earlier, later in pairwise(counts)):
-        return Reading(sent, done, error="its count of tokens goes backwards")
+        return TimedAnswer(sent, done, error="its count of tokens goes backwards")
     counted = latest["drafted"], latest["accepted"]
-    return Reading(sent, done, times, counts, *counted, retokenised=retokenised)
+    return TimedAnswer(sent, done, times, counts, *counted, retokenised=retokenised)
 
 
 def _counted(
@@ -168,18 +168,18 @@ def _counted(
 
 
 @dataclass(frozen=True, slots=True)
-class Wave:
+class LoadWave:
     """Requests of one wave to one server."""
 
     server: int
     concurrency: int
     number: int
-    readings: tuple[Reading, ...]
+    readings: tuple[TimedAnswer, ...]
     drafted: int | None
     accepted: int | None
 
     @property
-    def answered(self) -> list[Reading]:
+    def answered(self) -> list[TimedAnswer]:
         """Those that did not fail."""
         return [reading for reading in self.readings if reading.error is None]
 
@@ -195,7 +195,7 @@ class Wave:
         return sum(reading.tokens_by(self.window_s) for reading in self.answered)
 
 
-def _sent(name: str, server: Server, turn: Turn) -> Wave:
+def _sent(name: str, server: Server, turn: LoadTurn) -> LoadWave:
     """Send requests, each as soon as one of those in flight is answered.
 
     What a server counts in ``/metrics`` is used only at concurrency 1, where other clients would be noticed.
@@ -215,7 +215,7 @@ def _sent(name: str, server: Server, turn: Turn) -> Wave:
             drafted, accepted = counted(sum(reading.tokens for reading in readings))
     except PeerGone as error:
         raise _gone(name, error) from error
-    return Wave(turn.server, turn.concurrency, turn.number, readings, drafted, accepted)
+    return LoadWave(turn.server, turn.concurrency, turn.number, readings, drafted, accepted)
 
 
 def _gone(name: str, error: PeerGone) -> UnavailableError:
@@ -228,7 +228,7 @@ class Loaded:
 
     names: tuple[str, ...]
     described: tuple[Described, ...]
-    waves: tuple[Wave, ...]
+    waves: tuple[LoadWave, ...]
     ended: str | None = None
 
 
@@ -258,9 +258,9 @@ def measure(
     short = [replace(ask, max_new_tokens=min(_WARMUP_TOKENS, ask.max_new_tokens)) for ask in asks]
     at_once = tuple(short[place % len(short)] for place in range(most))
     for place, (name, server) in enumerate(zip(names, servers, strict=True)):
-        _sent(name, server, Turn(place, most, -1, at_once))
-    waves: list[Wave] = []
-    begun: list[Wave] = []
+        _sent(name, server, LoadTurn(place, most, -1, at_once))
+    waves: list[LoadWave] = []
+    begun: list[LoadWave] = []
     ended = None
     for turn in turns(asks, samples, concurrencies, len(servers), seed):
         if not begun and turn.concurrency == concurrencies[0]:

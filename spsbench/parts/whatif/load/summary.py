@@ -10,7 +10,7 @@ import numpy as np
 
 from spsbench.base import Interval
 from spsbench.parts.external.dialects import CHAT_ALONE
-from spsbench.parts.whatif.load.measure import Loaded, Wave
+from spsbench.parts.whatif.load.measure import Loaded, LoadWave
 from spsbench.report import NOTHING, Heading, Table, escape, interval, left, milliseconds, percent, right
 from spsbench.stats import Floats, finite, plain, pooled_interval, pooled_ratio
 from spsbench.stats import pays_up_to as crossed
@@ -21,7 +21,7 @@ PLAIN, SPECULATING = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LoadRow:
     """One server at one concurrency; its speedup is over the plain one, of the same waves."""
 
     server: int
@@ -35,9 +35,9 @@ class Row:
     speedup: Interval | None
 
 
-def rows(waves: Sequence[Wave]) -> list[Row]:
+def rows(waves: Sequence[LoadWave]) -> list[LoadRow]:
     """Every server at every concurrency."""
-    cells: dict[tuple[int, int], list[Wave]] = {}
+    cells: dict[tuple[int, int], list[LoadWave]] = {}
     for wave in sorted(waves, key=lambda wave: (wave.concurrency, wave.server, wave.number)):
         cells.setdefault((wave.concurrency, wave.server), []).append(wave)
     found = []
@@ -48,7 +48,7 @@ def rows(waves: Sequence[Wave]) -> list[Row]:
         sums = _sums(own)
         plain = None if server == PLAIN else cells.get((concurrency, PLAIN))
         found.append(
-            Row(
+            LoadRow(
                 server,
                 concurrency,
                 requests,
@@ -76,7 +76,7 @@ def _quotient(sums: Floats) -> Floats:
     return np.asarray(sums[0] / sums[1] * sums[3] / sums[2])
 
 
-def pays_up_to(waves: Sequence[Wave]) -> Interval | None:
+def pays_up_to(waves: Sequence[LoadWave]) -> Interval | None:
     """The concurrency at which the speedup falls below 1 for good, with its interval over waves.
 
     0 says that speculation pays at none that was measured, infinity at the largest.
@@ -95,7 +95,7 @@ def pays_up_to(waves: Sequence[Wave]) -> Interval | None:
     return crossed(concurrencies, data, _quotient, together=False) if data else None
 
 
-def _sums(waves: Sequence[Wave]) -> Floats:
+def _sums(waves: Sequence[LoadWave]) -> Floats:
     """[2, waves] tokens and seconds."""
     return (
         np.array([(wave.window_tokens, wave.window_s) for wave in waves], dtype=np.float64).reshape(-1, 2).T

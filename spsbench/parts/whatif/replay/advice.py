@@ -26,7 +26,7 @@ from spsbench.base import (
     taken,
     taken_since,
 )
-from spsbench.drafters import DRAFT, Forced, drafter_kind
+from spsbench.drafters import DRAFT, ForcedDrafts, drafter_kind
 from spsbench.parts.whatif.replay import MEAN
 from spsbench.parts.whatif.replay.prediction import Even, Timed, faster
 from spsbench.parts.whatif.replay.reading import Replayed, TextReader
@@ -91,7 +91,7 @@ class Readings:
         shared = [_READ, sampling.record(), self._ends, [list(ids) for ids in corpus]]
         self._of = {part: _digest([*shared, *self._content(part)]) for part in self._parts}
         self._of_rounds = _digest([*shared, sorted(self._of.values()), self._judged])
-        self._found: dict[Key, Forced] = {}
+        self._found: dict[Key, ForcedDrafts] = {}
         self._read: set[tuple[str, int]] = set()
         self._tokens = 0
         self._loops: dict[str, dict[int, float]] = {}
@@ -280,7 +280,7 @@ class Readings:
             width = most if tree is None else tree.shape.depth(0)
             if ratios.shape != (len(drafted), width) or not (ratios >= 0).all():
                 raise ValueError("no ratios of drafts up to K")
-            self._found[draft, drafter, name, sample] = Forced(ratios, drafted)
+            self._found[draft, drafter, name, sample] = ForcedDrafts(ratios, drafted)
             self.reading_s += seconds
         return True
 

@@ -15,7 +15,7 @@ from spsbench.decode import Draft, Drafter, HostRow, rows
 from spsbench.drafters import (
     HIDDEN,
     Context,
-    Forced,
+    ForcedDrafts,
     ForcedText,
     Integers,
     ModelDrafter,
@@ -33,7 +33,7 @@ from spsbench.engines import own_entries, teacher_force
 from spsbench.law import Floats, TextLoops, by_depth, drawn_siblings, loops_over, stopped, top_siblings
 from spsbench.models import CausalLM, Pair
 from spsbench.parts.whatif.replay.texts import TargetText
-from spsbench.parts.whatif.replay.trees import INDEPENDENT, TOP, Tree, tree_of
+from spsbench.parts.whatif.replay.trees import INDEPENDENT, TOP, StaticTree, tree_of
 from spsbench.runner import Audit, Foreign
 from spsbench.stats import ALARM
 
@@ -63,7 +63,7 @@ class TextTree:
     To be timed it drafts in chains: a forward of as many rows for each depth, and no tokens.
     """
 
-    def __init__(self, drafter: Drafter, tree: Tree) -> None:
+    def __init__(self, drafter: Drafter, tree: StaticTree) -> None:
         assert isinstance(drafter, ModelDrafter), "its rows are not known"
         self.model, self._drafter, self._tree = drafter.model, drafter, tree
         self._sampling = untruncated(drafter.sampling) if tree.siblings == TOP else drafter.sampling
@@ -85,14 +85,14 @@ class TextTree:
         """Roll back to what was decided."""
         self.model.rollback(len(tokens) - 1)
 
-    def forced(self, text: ForcedText, k: int) -> Forced:
+    def forced(self, text: ForcedText, k: int) -> ForcedDrafts:
         """See ``forced.forced``: [n, depth] chances that the text's token stands at each depth."""
         n, ids, shape = len(text.tokens), text.ids, self._tree.shape
         self.model.begin(text.prompt)
         p = rows.on_host(rows.warped(self.model.score(ids[-n - 1 : -1], last=n), self._sampling))
         random, most = np.random.default_rng(text.tokens), max(shape.branching)
         chances = [self._chances(p[t], text, t, most, random) for t in range(n)]
-        return Forced(by_depth(np.array(chances), shape.branching), np.full(n, shape.depth(0)))
+        return ForcedDrafts(by_depth(np.array(chances), shape.branching), np.full(n, shape.depth(0)))
 
     def _chances(
         self, p: HostRow, text: ForcedText, t: int, most: int, random: np.random.Generator
@@ -115,7 +115,7 @@ class Replayed:
     """
 
     bytes: int
-    forced: list[Forced] = field(default_factory=list)
+    forced: list[ForcedDrafts] = field(default_factory=list)
     proposers: list[Integers] = field(default_factory=list)
 
     def loops(self, k: int, rule: str = MODIFIED_REJECTION) -> Iterator[TextLoops]:
@@ -173,7 +173,9 @@ class TextReader:
         self._judge = Audit(pair.target, None)
 
     @torch.inference_mode()
-    def read(self, text: TargetText, number: int, parts: Sequence[Spec]) -> Iterator[tuple[Spec, Forced]]:
+    def read(
+        self, text: TargetText, number: int, parts: Sequence[Spec]
+    ) -> Iterator[tuple[Spec, ForcedDrafts]]:
         """What some parts would have proposed over a text, each as soon as it is known."""
         if not parts:
             return
@@ -194,7 +196,9 @@ class TextReader:
                 assert isinstance(drafter, ModelDrafter), "its rows are not known"
                 yield spec, reader.forced(drafter, given, reading.q, self._k)
 
-    def replayed(self, texts: Sequence[TargetText], read: Sequence[Mapping[Spec, Forced]]) -> list[Replayed]:
+    def replayed(
+        self, texts: Sequence[TargetText], read: Sequence[Mapping[Spec, ForcedDrafts]]
+    ) -> list[Replayed]:
         """Every drafter over texts."""
         longest, found = max(text.length for text in texts), []
         for parts in self.parts.values():

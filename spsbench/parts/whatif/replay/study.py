@@ -35,7 +35,7 @@ from spsbench.parts.whatif.replay.times import (
     rehearse,
     time_round,
 )
-from spsbench.parts.whatif.replay.trees import Tree, tree_of
+from spsbench.parts.whatif.replay.trees import StaticTree, tree_of
 from spsbench.runner import EngineFactory
 
 DrafterPolicy = tuple[Spec, Spec]
@@ -57,7 +57,7 @@ class Sought:
         return f"{name} of {self.draft}" if self.draft else name
 
     @property
-    def tree(self) -> Tree | None:
+    def tree(self) -> StaticTree | None:
         """What it drafts in place of a chain."""
         return tree_of(self.drafter)
 
@@ -96,7 +96,7 @@ class Found:
         return self.cell.name.removesuffix(f", {self.cell.rule}")
 
     @property
-    def tree(self) -> Tree | None:
+    def tree(self) -> StaticTree | None:
         """What it drafts in place of a chain."""
         return tree_of(self.cell.drafter)
 

@@ -32,7 +32,7 @@ from spsbench.law import Floats
 from spsbench.parts.whatif.bench.forwards import budgeted_rounds
 from spsbench.parts.whatif.replay.reading import TextReader
 from spsbench.parts.whatif.replay.texts import TargetText
-from spsbench.parts.whatif.replay.trees import Tree
+from spsbench.parts.whatif.replay.trees import StaticTree
 from spsbench.stats import RESAMPLES, SEED
 
 Cell = TypeVar("Cell", bound=Hashable)
@@ -235,7 +235,7 @@ class Calibration:
         step = self._forward("target", 1)
         return LoopTimes.one_a_round(self.context, step, np.zeros_like(step), 0)
 
-    def loops(self, drafter: Spec, k: int, tree: Tree | None = None) -> LoopTimes:
+    def loops(self, drafter: Spec, k: int, tree: StaticTree | None = None) -> LoopTimes:
         """Of SpS: a forward of K+1 tokens, and K of the draft model where one drafts.
 
         Of a tree: a forward of its nodes and one token, and the draft's of the nodes of each depth.
@@ -360,7 +360,7 @@ class StepTimes:
             drafting += share * (ends[:, 0] + along * (ends[:, 1] - ends[:, 0]))
         return self._loops(shares, drafting, rule)
 
-    def of_tree(self, part: Part, tree: Tree, rule: str) -> LoopTimes:
+    def of_tree(self, part: Part, tree: StaticTree, rule: str) -> LoopTimes:
         """Of a tree, whose part was timed with its own rows, whatever K."""
         drafting = np.array([each.drafting[part][0] for each in self.rounds])
         verifying = np.array([each.judged[rule, tree.shape.nodes] for each in self.rounds])

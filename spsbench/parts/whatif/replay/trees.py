@@ -24,7 +24,7 @@ _FLAG, _SIBLINGS = "--tree", "siblings"
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class StaticTree:
     """A drafter's static tree."""
 
     drafter: Spec
@@ -46,14 +46,16 @@ class Tree:
         return tuple(accumulate(self.shape.branching[:-1], mul, initial=1))
 
 
-def tree_of(spec: Spec) -> Tree | None:
+def tree_of(spec: Spec) -> StaticTree | None:
     """The tree of a drafter that has one."""
     options = dict(spec.options)
     if TREE not in options:
         return None
     text, siblings = str(options.pop(TREE)), str(options.pop(_SIBLINGS, SIBLINGS[0]))
     shape = shape_of(text, _FLAG)
-    return None if shape is None else Tree(replace(spec, options=tuple(options.items())), shape, siblings)
+    return (
+        None if shape is None else StaticTree(replace(spec, options=tuple(options.items())), shape, siblings)
+    )
 
 
 def shapes_of(text: str | None) -> list[Shape]:
@@ -98,7 +100,7 @@ def trees_of(
                         flag="--rule",
                         remedy=f"Choose {RECURSIVE}, or siblings={_USUAL[rule]}.",
                     )
-                tree = Tree(replace(drafter, options=tuple(options.items())), shape, siblings)
+                tree = StaticTree(replace(drafter, options=tuple(options.items())), shape, siblings)
                 found[tree.spec] = (*found.get(tree.spec, ()), rule)
     if shapes and not found:
         raise UsageError(

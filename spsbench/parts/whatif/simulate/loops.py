@@ -263,7 +263,7 @@ def _planted(fault: str | None, target: ChainModel) -> AbstractContextManager[No
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class LawCell:
     """A token in a context, and how often it came."""
 
     context: int
@@ -282,7 +282,7 @@ class LawCheck:
     p_value: float
     impossible: int
     evidence: Evidence
-    worst: tuple[Cell, ...]
+    worst: tuple[LawCell, ...]
     follows: bool
 
 
@@ -312,14 +312,14 @@ def check(tables: Tables, texts: Sequence[Text], seed: int) -> LawCheck:
     )
 
 
-def _worst(tables: Tables, counts: Integers) -> tuple[Cell, ...]:
+def _worst(tables: Tables, counts: Integers) -> tuple[LawCell, ...]:
     """The three cells that are farthest from the target's row."""
     expected = counts.sum(axis=1, keepdims=True) * tables.target
     spread = np.sqrt(np.maximum(expected * (1.0 - tables.target), 1e-12))
     # One token more or less, in a cell where hardly any is expected, is not far.
     away = np.maximum(np.abs(counts - expected) - 1.0, 0.0) / spread
     places = zip(*np.unravel_index(np.argsort(away, axis=None)[::-1][:3], counts.shape), strict=True)
-    return tuple(Cell(int(s), int(x), int(counts[s, x]), float(expected[s, x])) for s, x in places)
+    return tuple(LawCell(int(s), int(x), int(counts[s, x]), float(expected[s, x])) for s, x in places)
 
 
 def _evidence(tables: Tables, texts: Sequence[Text], paths: Sequence[Integers], seed: int) -> Evidence:

@@ -33,7 +33,7 @@ from spsbench.models.beam_lm import BeamLM
 from spsbench.models.torch_lm import TorchLM
 from spsbench.parts.whatif.replay import reading
 from spsbench.parts.whatif.replay.texts import Written, texts_of
-from spsbench.parts.whatif.replay.trees import Tree, shapes_of, tree_of, trees_of
+from spsbench.parts.whatif.replay.trees import StaticTree, shapes_of, tree_of, trees_of
 
 pytestmark = [pytest.mark.usefixtures("quick_rehearsals"), pytest.mark.thorough]
 
@@ -161,7 +161,7 @@ def test_times_of_another_machine_are_of_as_many_rows(cli: Cli, written: Path, t
 
 def test_a_tree_is_a_drafters_option() -> None:
     (shape,) = shapes_of("chain+4,2,1+4,2,1")
-    tree = Tree(Spec.parse("quantised:bits=4"), shape, "top")
+    tree = StaticTree(Spec.parse("quantised:bits=4"), shape, "top")
     assert str(tree.spec) == "quantised:bits=4:siblings=top:tree=4-2-1"
     assert tree_of(Spec.parse(str(tree.spec))) == tree
     assert tree.rows == (1, 4, 8)

@@ -6,25 +6,27 @@ import math
 
 import pytest
 
-from spsbench.parts.whatif.load.measure import Reading, Wave
+from spsbench.parts.whatif.load.measure import LoadWave, TimedAnswer
 from spsbench.parts.whatif.load.summary import PLAIN, SPECULATING, pays_up_to, rows
 from spsbench.stats.surface import crossing
 
 
-def reading(sent: float, per_token: float, tokens: int = 10, drafted: int | None = None) -> Reading:
+def reading(sent: float, per_token: float, tokens: int = 10, drafted: int | None = None) -> TimedAnswer:
     """Tokens at equal distances."""
     times = tuple(sent + per_token * (place + 1) for place in range(tokens))
     counts = tuple(float(place + 1) for place in range(tokens))
     kept = None if drafted is None else drafted // 2
-    return Reading(sent, times[-1], times, counts, drafted, kept)
+    return TimedAnswer(sent, times[-1], times, counts, drafted, kept)
 
 
-def wave(server: int, concurrency: int, number: int, per_token: float, drafted: int | None = None) -> Wave:
+def wave(
+    server: int, concurrency: int, number: int, per_token: float, drafted: int | None = None
+) -> LoadWave:
     readings = tuple(reading(0.0, per_token) for _ in range(concurrency))
-    return Wave(server, concurrency, number, readings, drafted, None if drafted is None else drafted // 2)
+    return LoadWave(server, concurrency, number, readings, drafted, None if drafted is None else drafted // 2)
 
 
-def waves(ratios: dict[int, float], jitter: float = 0.01) -> list[Wave]:
+def waves(ratios: dict[int, float], jitter: float = 0.01) -> list[LoadWave]:
     """Both servers at every concurrency, the speculating one faster by a ratio."""
     found = []
     for concurrency, ratio in ratios.items():
@@ -49,20 +51,20 @@ def test_a_row_has_what_was_planted() -> None:
 
 def test_the_window_ends_when_one_request_too_few_is_in_flight() -> None:
     readings = (reading(0.0, 0.1), reading(0.0, 0.2), reading(1.0, 0.2))
-    found = Wave(PLAIN, 2, 0, readings, None, None)
+    found = LoadWave(PLAIN, 2, 0, readings, None, None)
     assert found.window_s == 2.0
     assert found.window_tokens == 10 + 10 + 5
 
 
 def test_failed_requests_are_counted_and_their_tokens_not() -> None:
-    readings = (reading(0.0, 0.1), Reading(0.0, 0.5, error="no"))
-    (row,) = rows([Wave(PLAIN, 2, 0, readings, None, None)])
+    readings = (reading(0.0, 0.1), TimedAnswer(0.0, 0.5, error="no"))
+    (row,) = rows([LoadWave(PLAIN, 2, 0, readings, None, None)])
     assert (row.requests, row.failed) == (2, 1)
     assert row.tokens_per_s.estimate == pytest.approx(10)
 
 
 def test_without_an_answer_there_is_no_number() -> None:
-    (row,) = rows([Wave(PLAIN, 1, 0, (Reading(0.0, 0.5, error="no"),), None, None)])
+    (row,) = rows([LoadWave(PLAIN, 1, 0, (TimedAnswer(0.0, 0.5, error="no"),), None, None)])
     assert row.tokens_per_s is None
     assert row.ttft_ms == {}
 

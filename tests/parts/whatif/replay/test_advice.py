@@ -17,11 +17,11 @@ from spsbench.parts.whatif.replay.prediction import Timed, cell, work_of
 from spsbench.parts.whatif.replay.study import Found, Sought, Study, given_by
 from spsbench.parts.whatif.replay.texts import TargetText
 from spsbench.parts.whatif.replay.times import LoopTimes, Part, Round, StepTimes
-from spsbench.parts.whatif.replay.trees import Tree
+from spsbench.parts.whatif.replay.trees import StaticTree
 
 K = 3
 TEXTS = [TargetText(f"p{i}", 0, (1, 2, 3), tuple(range(20))) for i in range(12)]
-TREE = Tree(Spec("model"), Shape((2, 2)), "top")
+TREE = StaticTree(Spec("model"), Shape((2, 2)), "top")
 MODEL = cast("Any", SimpleNamespace(target=None, draft=None))
 
 
