@@ -106,7 +106,7 @@ def test_a_checker_that_judges_wrongly_is_broken(
 ) -> None:
     from spsbench.parts import judge as execution
 
-    verdicts = [execution.Verdict(passed, "") for passed in answers]
+    verdicts = [execution.ProgramVerdict(passed, "") for passed in answers]
     monkeypatch.setattr(execution, "judge", lambda *_, **__: verdicts)
     assert doctor._checker().state == "broken"
 

@@ -13,7 +13,7 @@ import pytest
 from support.commandline import Cli, Result, call
 
 from spsbench.parts.external import registry
-from spsbench.parts.external.worker import Command
+from spsbench.parts.external.worker import WorkerCommand
 
 FAKE = Path(__file__).parents[1] / "support/reading_engine.py"
 SMALL = ("--limit", "3", "--max-new-tokens", "12", "--threads", "1", "--set", "warmup=false", "--trace", "0")
@@ -165,7 +165,7 @@ def test_a_hopeless_process_is_given_up_and_the_other_arms_go_on(
 def test_a_hanging_engine_costs_its_sequences(
     cli: Cli, tmp_path: Path, texts: Path, pids: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "Command", partial(Command, answer_s=0.3))
+    monkeypatch.setattr(registry, "WorkerCommand", partial(WorkerCommand, answer_s=0.3))
     out = tmp_path / "run"
     result = run(cli, engine(texts, pids, "hangs=3"), out)
     assert result.code == 5
