@@ -175,7 +175,10 @@ def test_tokens_are_those_of_the_cpu(
 
 ASKED = (
     "verify PROMPTS --effort reduced --sampling nucleus --top-p 1 --k 2",
-    "verify PROMPTS --effort reduced --k 2 --drafter model:tree=2-2 --rule recursive-rejection",
+    (
+        "verify PROMPTS --effort reduced --k 2 --sampling nucleus "
+        "--drafter model:tree=2-2 --rule recursive-rejection"
+    ),
     "verify PROMPTS --effort reduced --sampling greedy --k 2 --rule block",
     "audit TEXTS",
     "trace 'A council met.' --k 3 --max-new-tokens 4 --chat-template none",

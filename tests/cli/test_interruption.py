@@ -48,7 +48,7 @@ CASES = {
         ["advise", "xsum", "--limit", "8", "--max-new-tokens", "4", "--no-check"], f"{EXECUTE}:measure"
     ),
     "bench": Case(["bench", "--seconds", "0.1"], "spsbench.parts.whatif.bench.study:study"),
-    "verify": Case(["verify", "--effort", "reduced"], f"{EXECUTE}:load"),
+    "verify": Case(["verify", "--effort", "reduced"], "spsbench.runner:load"),
     "distill": Case(
         ["distill", "--target", "embedded:mini/draft", *("--layers", "1", "--vocabulary", "0"), "--out", "d"],
         "spsbench.parts.distill.making:_load",

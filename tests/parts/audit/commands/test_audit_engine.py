@@ -118,4 +118,4 @@ def test_a_target_needs_no_draft_beside_it() -> None:
 def test_the_task_of_an_audit_is_an_option(cli: Cli) -> None:
     refused = cli("audit", "--engine", "worker:true", "--task", "nobody")
     assert refused.code == 2
-    assert "--task nobody is unknown" in " ".join(refused.err.split())
+    assert "--task: nobody is unknown" in " ".join(refused.err.split())
