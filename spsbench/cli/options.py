@@ -257,12 +257,6 @@ class RunOptions(Common):
     allow_mixed: bool = False
 
 
-PROCESSED = (
-    "min_p typical_p repetition_penalty presence_penalty frequency_penalty logit_bias min_new_tokens "
-    "bad_words grammar convention"
-)
-"""The options of ``Processing of logits``."""
-
 OF_TEXTS = {
     "--temperature T": (
         "Of texts that do not say theirs: 1. With --engine a list: 0.7, 1, and 1 with top-p 0.9."
@@ -311,11 +305,11 @@ _PATH_ARGUMENTS = ("A", "B", "RUN", "RUN or SAMPLES", "SAMPLES", "SHARD")
 
 
 def takes(
-    names: str = "", own: Panels | None = None, *, required: str = ""
+    names: str, own: Panels | None = None, *, required: str = ""
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of these names, in this order: its own, else those of ``run``.
 
-    Without names it takes all of ``run``. Every command has ``--json``, ``--quiet`` and ``--debug``; the last
+    Every command has ``--json``, ``--quiet`` and ``--debug``; the last
     is for ``main`` and not handed on. An option is optional but ``required``, an argument is required but in
     brackets.
     """
@@ -325,7 +319,7 @@ def takes(
         def command(**params: Any) -> None:
             function(**{name: value for name, value in params.items() if name != "debug"})
 
-        listed = (*(names.split() or known), "json", "quiet")
+        listed = (*names.split(), "json", "quiet")
         return _described(command, function.__doc__, [known[name] for name in listed], known)
 
     return give
@@ -334,12 +328,12 @@ def takes(
 AskedT = TypeVar("AskedT", bound=Common)
 
 
-def among(model: type[AskedT], options: Common | Mapping[str, object], /, **fixed: object) -> AskedT:
-    """Take the options of ``model`` from those of a command; ``fixed`` overrules what was typed.
+def among(model: type[AskedT], options: Common, /, **fixed: object) -> AskedT:
+    """Take the options of ``model`` from those of a command, which lacks what was not typed.
 
-    What the command lacks was not typed. A mapping has the options by their names in Python.
+    ``fixed`` overrules what was typed.
     """
-    typed = (vars(options) if isinstance(options, Common) else dict(options)) | fixed
+    typed = vars(options) | fixed
     kept: dict[str, Any] = {field.name: typed[field.name] for field in fields(model) if field.name in typed}
     return model(**kept)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from spsbench.base.errors import UsageError
 from spsbench.base.files import read_json
 from spsbench.base.plugins import unknown
 from spsbench.cli.console import say
-from spsbench.cli.options import RunOptions, among
+from spsbench.cli.options import RunOptions
 from spsbench.cli.values import seconds
 from spsbench.config import MaterialSettings, RunConfig, resolve
 from spsbench.config.files import read_yaml
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from spsbench.engines.arms import TaskAndArms
 
 
-def read_settings(options: RunOptions | Mapping[str, object]) -> RunConfig:
-    """The configuration that options of ``run`` ask for; those that a mapping lacks were not typed."""
-    asked = options if isinstance(options, RunOptions) else among(RunOptions, options)
+def read_settings(asked: RunOptions) -> RunConfig:
+    """The configuration that options of ``run`` ask for."""
     resume = asked.resume
     if resume is not None and not (resume / "run.json").is_file():
         remedy = "Name the directory of a run, or begin a new one there with --out."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from spsbench.base.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from spsbench.base.records import SamplingParams, Spec
-    from spsbench.cli.options import DrawnOptions, MachineOptions
+    from spsbench.cli.options import Common
 
 
 def lookaheads(text: str) -> tuple[int, ...]:
@@ -134,14 +134,14 @@ def threads(text: str | None) -> int | None:
     return count
 
 
-def sampling(options: DrawnOptions | Mapping[str, object]) -> SamplingParams:
+def sampling(options: Common) -> SamplingParams:
     """How texts were drawn, of ``--temperature``, ``--top-p``, ``--top-k``, ``--greedy`` and processing."""
     from spsbench.base.records import SamplingParams
     from spsbench.cli.options import DrawnOptions, among
     from spsbench.config.processing import PROCESSING
     from spsbench.config.resolve import resolve, typed_settings
 
-    drawn = options if isinstance(options, DrawnOptions) else among(DrawnOptions, options)
+    drawn = among(DrawnOptions, options)
     temperature = number(drawn.temperature, "--temperature", 0, 1.0)
     top_p = between(drawn.top_p, "--top-p", 0, 1, 1.0)
     if top_p == 0:
@@ -157,7 +157,7 @@ FLOATS = ("float32", "bfloat16", "float16")
 """Dtypes of models whose weights are not rounded."""
 
 
-def require_machine(options: MachineOptions | Mapping[str, object]) -> None:
+def require_machine(options: Common) -> None:
     """Refuse wrong values of ``--pair``, ``--device``, ``--dtype``, ``--backend`` and ``--threads``.
 
     They are those of a run, whose configuration knows what may be written.
@@ -165,8 +165,7 @@ def require_machine(options: MachineOptions | Mapping[str, object]) -> None:
     from spsbench.cli.options import MachineOptions, among
     from spsbench.config.resolve import resolve, typed_settings
 
-    machine = options if isinstance(options, MachineOptions) else among(MachineOptions, options)
-    resolve(typed_settings(vars(machine)))
+    resolve(typed_settings(vars(among(MachineOptions, options))))
 
 
 def float_dtype(name: str | None, flag: str) -> str:

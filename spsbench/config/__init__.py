@@ -30,6 +30,7 @@ from spsbench.config.models import (
     chosen_backend,
     parse_ks,
 )
+from spsbench.config.processing import PROCESSING
 from spsbench.config.resolve import resolve
 from spsbench.config.together import is_given, refuse_together
 
@@ -38,6 +39,7 @@ __all__ = [
     "MAX_K",
     "NGRAMS",
     "ONNXRUNTIME",
+    "PROCESSING",
     "TORCH",
     "MaterialSettings",
     "ModelRef",

@@ -370,7 +370,7 @@ def _samplings(wanted: AuditOptions) -> list[SamplingParams]:
     else:
         combined = list(_DEFAULT)
     samplings = [
-        values.sampling(vars(replace(wanted, temperature=temperature, top_p=top_p, top_k=top_k)))
+        values.sampling(replace(wanted, temperature=temperature, top_p=top_p, top_k=top_k))
         for temperature, top_p, top_k in combined
     ]
     return list(dict.fromkeys(samplings))

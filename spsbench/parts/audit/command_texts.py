@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base import GateFailed, UsageError, as_typed, make_folder, unknown
-from spsbench.cli import Common, options, present, say, values
-from spsbench.config import MaterialSettings, resolve_material
+from spsbench.cli import Common, present, say, values
+from spsbench.config import PROCESSING, MaterialSettings, resolve_material
 from spsbench.parts.audit.command import AuditOptions, conclude, print_rows, watch
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def _settings_of_file(path: Path, flag: str, wanted: AuditOptions) -> MaterialSettings:
     """The models of a file's texts, once everything that was typed is known to be possible."""
-    values.sampling(vars(wanted))
+    values.sampling(wanted)
     values.float_dtype(wanted.dtype, "--dtype")
     if wanted.samples_dtype not in (None, *values.FLOATS):
         raise unknown(wanted.samples_dtype, values.FLOATS, "--samples-dtype")
@@ -55,7 +55,7 @@ def _reader_of(
     from spsbench.runner import Reader
 
     theirs = None if wanted.samples_dtype is None else DTYPES[wanted.samples_dtype]
-    return sources, Reader(sources[0].tokenizer, size, window, values.sampling(vars(wanted))), theirs
+    return sources, Reader(sources[0].tokenizer, size, window, values.sampling(wanted)), theirs
 
 
 def audit_file(path: Path, wanted: AuditOptions) -> None:
@@ -92,7 +92,7 @@ def audit_file(path: Path, wanted: AuditOptions) -> None:
 def audit_evidence(path: Path, header: Header, texts: Texts, wanted: AuditOptions) -> None:
     """Score the texts of evidence again, with weights that are not the auditor's word."""
     quiet, models = wanted.quiet, _models(wanted)
-    how = ("temperature", "top_p", "top_k", *options.PROCESSED.split())
+    how = ("temperature", "top_p", "top_k", *PROCESSING)
     if any(getattr(wanted, name) is not None for name in how) or wanted.greedy:
         raise UsageError(f"{path} says how its texts were drawn.", flag="SAMPLES", remedy="Leave it out.")
     if not any(models.values()):

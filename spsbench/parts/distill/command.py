@@ -9,7 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base import UsageError
-from spsbench.cli import Common, asks, continued_by, options, out, print_json, say, typed, values
+from spsbench.cli import (
+    Common,
+    MachineOptions,
+    asks,
+    continued_by,
+    options,
+    out,
+    print_json,
+    say,
+    typed,
+    values,
+)
 
 if TYPE_CHECKING:
     from spsbench.models import ModelSource
@@ -76,7 +87,7 @@ def distill(wanted: DistillOptions) -> None:
     Example: spsbench distill --target package:smollm2 --kind eagle --out head
     """
     recipe = _recipe(wanted)
-    values.require_machine({"device": wanted.device})
+    values.require_machine(MachineOptions(device=wanted.device))
     threads = (
         None if wanted.threads is None else int(values.number(wanted.threads, "--threads", 1, 1, whole=True))
     )

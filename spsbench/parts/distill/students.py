@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from spsbench.models import WideLayer, text_config
 
 _SIZES = (
-    *(
-        "hidden_size",
-        "intermediate_size",
-        "num_attention_heads",
-        "num_key_value_heads",
-        "head_dim",
-        "hidden_act",
-    ),
-    *("rms_norm_eps", "max_position_embeddings", "rope_parameters"),
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "max_position_embeddings",
+    "rope_parameters",
 )
 
 

@@ -252,11 +252,11 @@ def _subjects(wanted: VerifyOptions, effort: Effort) -> Iterator[_Tested]:
 
 def _settings(wanted: VerifyOptions, effort: Effort) -> RunConfig:
     """Those of the samplers, both samplings by default, on as many prompts as the tests read."""
-    from spsbench.cli import read_settings
+    from spsbench.cli import RunOptions, among, read_settings
     from spsbench.engines import refuse_beams
 
     sampling = "nucleus,greedy" if wanted.sampling is None else wanted.sampling
-    config = read_settings(vars(replace(wanted, sampling=sampling)))
+    config = read_settings(among(RunOptions, wanted, sampling=sampling))
     refuse_beams(config, "verify")
     return config.model_copy(update={"limit": effort.needed})
 

@@ -8,16 +8,35 @@ Sizes = tuple[tuple[int, int], ...]
 """(V, K) of tables."""
 
 FAULTS = (
-    *("inverted-ratio", "lecture-test", "constant-uniform", "no-residual", "raw-draft", "bonus-from-draft"),
-    *("row-off-by-one", "residual-row", "one-uniform", "unscaled-residual", "stale-cache", "wrong-position"),
-    *("lenience", "nucleus-at-one", "nucleus-before-top-k", "repeated-block", "one-seed", "untimed-draft"),
+    "inverted-ratio",
+    "lecture-test",
+    "constant-uniform",
+    "no-residual",
+    "raw-draft",
+    "bonus-from-draft",
+    "row-off-by-one",
+    "residual-row",
+    "one-uniform",
+    "unscaled-residual",
+    "stale-cache",
+    "wrong-position",
+    "lenience",
+    "nucleus-at-one",
+    "nucleus-before-top-k",
+    "repeated-block",
+    "one-seed",
+    "untimed-draft",
 )
 """The names in ``controls``, known before torch is imported."""
 
 
 TREE_FAULTS = (
-    *("stopped at the first failure", "product as threshold", "token-wise residual"),
-    *("most probable, told as drawn", "not normalised", "residual of the next sibling"),
+    "stopped at the first failure",
+    "product as threshold",
+    "token-wise residual",
+    "most probable, told as drawn",
+    "not normalised",
+    "residual of the next sibling",
     "bonus from the row above",
 )
 """The names in ``tree_faults``, known before torch is imported."""

@@ -30,8 +30,18 @@ of an audit's time goes into prompts, which the engine and the audit read: those
 """
 
 _NOT_HERE = (
-    *("samples", "engine", "samples_dtype", "follow", "every", "webhook", "out"),
-    *("evidence", "json", "quiet", "device", "dtype"),
+    "samples",
+    "engine",
+    "samples_dtype",
+    "follow",
+    "every",
+    "webhook",
+    "out",
+    "evidence",
+    "json",
+    "quiet",
+    "device",
+    "dtype",
 )
 _SHOWN = 48  # ids of a prompt or an output in a message
 

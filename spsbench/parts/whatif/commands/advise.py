@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spsbench.base import (
     BLOCK,
@@ -223,8 +223,24 @@ def advise_on(wanted: AdviseOptions) -> None:
 
 
 _CARRIED = (
-    *("pair", "target", "revision", "draft_revision", "data", "prompts", "turns", "sampling", "temperature"),
-    *("top_p", "top_k", "max_new_tokens", "seed", "device", "dtype", "quantise", "threads", "backend"),
+    "pair",
+    "target",
+    "revision",
+    "draft_revision",
+    "data",
+    "prompts",
+    "turns",
+    "sampling",
+    "temperature",
+    "top_p",
+    "top_k",
+    "max_new_tokens",
+    "seed",
+    "device",
+    "dtype",
+    "quantise",
+    "threads",
+    "backend",
 )
 """Options that the run of texts, and a run of what is advised, take as they were typed."""
 
@@ -352,13 +368,13 @@ def _pairs(ready: Plan, drafts: Sequence[str], progress: Progress) -> dict[str, 
 
 def _config(wanted: AdviseOptions) -> RunConfig:
     """ArS alone on the prompts."""
-    from spsbench.cli import read_settings
+    from spsbench.cli import RunOptions, read_settings
     from spsbench.engines import refuse_beams
 
-    given = {name: getattr(wanted, name) for name in ("task", *_CARRIED, "quiet")}
+    given: dict[str, Any] = {name: getattr(wanted, name) for name in ("task", *_CARRIED, "quiet")}
     given |= {"limit": wanted.limit or str(_PROMPTS), "draft": wanted.draft[0] if wanted.draft else None}
     given |= {"arms": "ars", "no_score": True, "no_proof": True, "remeasure": "0"}
-    config = read_settings(given)
+    config = read_settings(RunOptions(**given))
     refuse_beams(config, "advise")
     return config
 

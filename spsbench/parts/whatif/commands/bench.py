@@ -180,7 +180,7 @@ def _asked(wanted: BenchOptions) -> BenchConfig:
         values.between(alpha, "--alpha", 0, 1, 0.8)
         if run is not None:
             read_run(run, "--acceptance-from")
-    values.require_machine(vars(wanted))
+    values.require_machine(wanted)
     if _configurations(wanted) is None:
         _pair(wanted)
     return BenchConfig(ks, contexts, budget_s, sampling, None, seed, batches)

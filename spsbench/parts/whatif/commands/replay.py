@@ -144,7 +144,7 @@ def replay_texts(wanted: ReplayOptions) -> None:
     trees = trees_of(drafters, shapes, of_trees)
     budget_s = values.seconds(wanted.budget, 30.0)
     values.readable(wanted.times, "--times", "Give what `spsbench bench --json` printed.")
-    values.require_machine(vars(wanted))
+    values.require_machine(wanted)
     source = _source(wanted.run)
     if source.is_file() and _shown(source, wanted, max(ks)):
         return

@@ -230,7 +230,7 @@ def _question(wanted: SimulateOptions) -> Question:
     operations = values.number(wanted.operations, "--operations", 0, OPERATIONS)
     tokens = int(values.number(wanted.tokens, "--tokens", 1, 6400, whole=True))
     cost = values.number(wanted.cost, "--cost", 0, COST)
-    sampling = values.sampling({**vars(wanted), "greedy": False})
+    sampling = values.sampling(wanted)
     if sampling.greedy:
         why = "a greedy target leaves nothing to chance, got 0."
         raise UsageError(why, flag="--temperature", remedy="Give a temperature above 0.")

@@ -39,7 +39,7 @@ def written_of(source: Path, wanted: ReplayOptions, drafters: Sequence[Spec]) ->
         }
         if wanted.draft:
             flags |= {"draft": wanted.draft[0], "draft_revision": wanted.draft_revision}
-        drawn, config = sampling(vars(wanted)), resolve(flags | {"drafter": ",".join(map(str, drafters))})
+        drawn, config = sampling(wanted), resolve(flags | {"drafter": ",".join(map(str, drafters))})
         found = find_pair(config.pair)
         reader = Reader(found.tokenizer, found.vocab_size, found.context_window, drawn)
         return texts_in(source, reader, config)
