@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from support.commandline import is_present
 
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.cli.main import app
-from spsbench.cli.options import RunOptions, among
+from spsbench.cli.options import RunOptions
 from spsbench.cli.settings import read_settings
 
 ROOT = Path(__file__).parents[2]
@@ -138,7 +138,8 @@ def refused(command: Command) -> str | None:
     try:
         name, params = parsed(command)
         if name in ("run", "sweep-k"):
-            options = among(RunOptions, params)
+            known = {field.name for field in fields(RunOptions)}
+            options = RunOptions(**{name: value for name, value in params.items() if name in known})
             if not _of_the_reader(command, options):
                 read_settings(options)
     except typer.TyperException as error:
