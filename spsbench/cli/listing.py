@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base.errors import SpsbenchError
-from spsbench.base.paths import embedded_dir
+from spsbench.base.errors import SpsbenchError, UsageError
+from spsbench.base.paths import embedded_dir, results_dir
 from spsbench.base.plugins import unknown
 from spsbench.base.records import Spec
 from spsbench.cli import options
@@ -26,20 +27,30 @@ Row = dict[str, Any]
 
 
 @takes(
-    "what",
+    "what folder",
     {
         options.FIRST: {
-            "[WHAT]": "tasks, pairs, protocols, drafters, rules, policies, engines or metrics. Default: all."
+            "[WHAT]": (
+                "tasks, pairs, protocols, drafters, rules, policies, engines, metrics or runs. Default: all "
+                "but runs."
+            ),
+            "[FOLDER]": "Where the runs are, at any depth. Default: results/.",
         }
     },
 )
-def list_(what: str | None, json: bool, quiet: bool) -> None:
-    """List tasks, pairs, protocols, drafters, rules, policies, engines and metrics.
+def list_(what: str | None, folder: Path | None, json: bool, quiet: bool) -> None:
+    """List tasks, pairs, protocols, drafters, rules, policies, engines and metrics; or the runs of a folder.
 
     Example: spsbench list drafters
     """
+    if what == RUNS:
+        _list_runs(folder or results_dir(), json=json, quiet=quiet)
+        return
+    if folder is not None:
+        why = f"{folder} is given, and {what or 'what can be named'} is not in a folder."
+        raise UsageError(why, flag="FOLDER", remedy="Leave it out, or list runs.")
     if what is not None and what not in LISTS:
-        raise unknown(what, LISTS, "WHAT")
+        raise unknown(what, (*LISTS, RUNS), "WHAT")
     found = {name: LISTS[name]() for name in (LISTS if what is None else [what])}
     if json:
         print_json(found)
@@ -50,6 +61,19 @@ def list_(what: str | None, json: bool, quiet: bool) -> None:
             if external:
                 _print_table(name, [{title: row[title] for title in _EXTERNAL_COLUMNS} for row in external])
                 _print_limits(external)
+
+
+RUNS = "runs"
+
+
+def _list_runs(folder: Path, *, json: bool, quiet: bool) -> None:
+    from spsbench.cli.runs import runs_in, table
+
+    rows = runs_in(folder)
+    if json:
+        print_json({RUNS: rows})
+    elif not quiet:
+        out().print(table(rows).as_rich())
 
 
 SPSBENCH, NOTHING = "spsbench", "nothing"

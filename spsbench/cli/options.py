@@ -57,7 +57,7 @@ RUN: Panels = {
         "--target MODEL": "Target model: hub id, folder or GGUF file.",
         "--draft MODEL": "Draft model: hub id, folder or GGUF file.",
         "--data SOURCE": "official, mini or a file. Default: mini with a synthetic pair, else official.",
-        "--limit N": "Number of prompts. Default: the protocol's.",
+        "--limit N": "Number of prompts, or a range of them: 10-20. Default: the protocol's.",
         "--k LIST": (
             "Lookahead K: 4, 0,2,4 or 0..7; 0 is ArS; adaptive leaves it to a policy. Default: 4; sweep-k: "
             "0..7."
@@ -72,6 +72,8 @@ RUN: Panels = {
         "--revision REV": "Revision of the target.",
         "--draft-revision REV": "Revision of the draft.",
         "--protocol NAME": "Limits by name, see `spsbench list protocols`. Default: quick.",
+        "--id LIST": "Only the prompts with these ids, e.g. HumanEval/3,HumanEval/8.",
+        "--tag KEY=VALUE...": "A note that run.json and every table carry, e.g. gpu=a; may be repeated.",
         "--samples N": "Sequences per prompt and arm.",
         "--shard I/N": "Only the I-th of N parts, e.g. 1/4; `spsbench merge` combines them.",
         "--until ci=X%": (
@@ -199,6 +201,8 @@ class RunOptions(Common):
     revision: str | None = None
     draft_revision: str | None = None
     protocol: str | None = None
+    id: str | None = None
+    tag: list[str] | None = None
     samples: str | None = None
     shard: str | None = None
     until: str | None = None
@@ -300,7 +304,7 @@ class MachineOptions(Common):
 
 
 _PATHS = ("DIR", "FILE", "FOLDER", "RUN")
-_PATH_ARGUMENTS = ("A", "B", "RUN", "RUN or SAMPLES", "SAMPLES", "SHARD")
+_PATH_ARGUMENTS = ("A", "B", "FOLDER", "RUN", "RUN or SAMPLES", "SAMPLES", "SHARD")
 """Values that are paths; the file of ``--prompts`` is a way to write TASK, which stays as it was typed."""
 
 

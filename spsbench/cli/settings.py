@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from spsbench.base.axes import CHAIN
 from spsbench.base.environment import require_cpus
-from spsbench.base.errors import UsageError
+from spsbench.base.errors import UsageError, as_typed
 from spsbench.base.files import read_json
 from spsbench.base.plugins import unknown
 from spsbench.cli.console import say
@@ -38,6 +38,8 @@ def read_settings(asked: RunOptions) -> RunConfig:
         flags["budget"] = seconds(asked.budget, 0.0)
     if asked.remeasure is not None:
         flags["remeasure"] = seconds(asked.remeasure, 0.0, "--remeasure")
+    if asked.tag:
+        flags["tag"] = dict(map(_tag, asked.tag))
     overrides = asked.set or ()
     if resume is None:
         config = resolve(flags, asked.config, overrides)
@@ -111,6 +113,15 @@ def task_file(task: str | None, *, quiet: bool) -> dict[str, str]:
     layout = layout_of(Path(task))
     say(layout.described(task), quiet=quiet)
     return {} if layout.task is None else {"task": layout.task, "data": task}
+
+
+def _tag(text: str) -> tuple[str, str]:
+    """Name and text of ``--tag KEY=VALUE``."""
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not (name and equals and value):
+        remedy = "For example: --tag gpu=a."
+        raise UsageError(f"it must be key=value, got {as_typed(text)}.", flag="--tag", remedy=remedy)
+    return name, value
 
 
 def _prompts_file(path: str) -> str:

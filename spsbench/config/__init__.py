@@ -29,6 +29,7 @@ from spsbench.config.models import (
     RunConfig,
     chosen_backend,
     parse_ks,
+    prompt_span,
 )
 from spsbench.config.processing import PROCESSING
 from spsbench.config.resolve import resolve
@@ -57,6 +58,7 @@ __all__ = [
     "model_name",
     "pair_name",
     "parse_ks",
+    "prompt_span",
     "read_yaml",
     "refuse_together",
     "resolve",

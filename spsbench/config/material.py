@@ -17,7 +17,8 @@ class MaterialSettings:
     task: str
     data: str
     pair: PairConfig
-    limit: int | None
+    limit: int | str | None
+    ids: tuple[str, ...] | None
     seed: int
     turns: Literal["last", "all"]
     chat_template: Literal["auto", "none"]
@@ -34,6 +35,7 @@ class MaterialSettings:
             data=config.data,
             pair=config.pair,
             limit=config.limit,
+            ids=config.ids,
             seed=config.seed,
             turns=config.turns,
             chat_template=config.chat_template,

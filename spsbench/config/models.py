@@ -175,6 +175,14 @@ def _shard(value: str) -> str:
     return value
 
 
+def _range(value: str) -> str:
+    """Let ``10-20`` pass: prompts from the 10th to the 20th."""
+    match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", value.replace(" ", ""))
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise ValueError("no such range")
+    return match[0]
+
+
 Count = Annotated[int, Field(strict=True, ge=1)]
 Name = Annotated[str, Field(min_length=1, pattern=r"^\S(.*\S)?$")]
 Flag = Annotated[bool, Field(strict=True)]
@@ -231,7 +239,9 @@ class Limits(_Settings):
         default=None, title="sampling", description="names of samplings that the task knows"
     )
     max_new_tokens: Count | None = Field(default=None, description="a whole number from 1")
-    limit: Count | None = Field(default=None, description="a whole number from 1")
+    limit: Count | Annotated[str, AfterValidator(_range)] | None = Field(
+        default=None, description="a whole number from 1, or a range from 1 as 10-20"
+    )
     samples: Count | None = Field(default=None, description="a whole number from 1")
 
 
@@ -280,6 +290,16 @@ class PaperConfig(_Settings):
     notes: str = Field(default="", description="text")
 
 
+def prompt_span(limit: int | str | None) -> tuple[int, int | None]:
+    """The first prompt of a limit, from 1, and the last one, which it includes; None for all."""
+    if isinstance(limit, str):
+        first, _, last = limit.partition("-")
+        return int(first), int(last)
+    return 1, limit
+
+
+TagName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,39}$")]
+
 _FORMER = ("kernels", "allow_code_exec")
 """Settings of earlier versions that have no effect any more."""
 
@@ -294,6 +314,8 @@ class RunConfig(ProcessingSettings, Limits):
         beams, draft_beams, length_penalty, early_stopping: of the sampling ``beam``, see ``BeamParams``.
         methods: the kinds of arm: ``ars`` (baseline), ``sps``, ``draft`` (the draft model alone).
         turns: of the user's turns in a prompts file's ``messages``: ask the last, or each.
+        ids: of the prompts that run, in place of the first ``limit`` in the seed's order.
+        tags: what the user says of a run; it decides nothing, and stands in every table.
         shard: ``i/n``: the i-th (from 1) of n parts of the examples.
         draft_placement: of a split target: ``first``, the draft runs in the first process, which decides and
             tells the others its tokens; ``replicated``, every process drafts and decides alike.
@@ -369,6 +391,10 @@ class RunConfig(ProcessingSettings, Limits):
     tensor_parallel: Count = Field(default=1, description="a whole number from 1")
     draft_placement: Literal["first", "replicated"] = Field(
         default="first", description="first or replicated"
+    )
+    ids: Names | None = Field(default=None, title="id", description="ids of the task's prompts")
+    tags: dict[TagName, str] = Field(
+        default_factory=dict, title="tag", description="names that begin with a letter, and texts"
     )
     seed: int = Field(default=0, ge=0, lt=2**63, strict=True, description="a whole number from 0 to 2**63-1")
     trace: int = Field(default=8, ge=0, strict=True, description="a whole number from 0")

@@ -88,7 +88,10 @@ def resolve(
     given = {field_of(key): value for key, value in flags.items() if value is not None}
     models = {key: str(given.pop(key)) for key in _MODEL_FLAGS if key in given}
     assignments = [_assignment(text) for text in overrides]
-    settings = ({} if config_file is None else read_yaml(config_file, "--config")) | given
+    written = {} if config_file is None else read_yaml(config_file, "--config")
+    settings = written | given
+    if "tags" in given and isinstance(before := written.get("tags"), dict):
+        settings["tags"] = before | given["tags"]
     settings |= {path[0]: value for path, value in assignments if len(path) == 1}
     names = [str(drafter).partition(":")[0] for drafter in _listed(settings.get("drafters"))]
     methods = _listed(settings.get("methods"))

@@ -110,6 +110,7 @@ TABLE = (
         "with --until or --budget times decide how many prompts are run, and the hash is of all of them.",
         "Give --limit in their place.",
     ),
+    Clash(_RUN, ("id",), ("limit", "shard")),
     Clash((*_RUN, "verify", "advise"), ("prompts",), ("task",), "{value} is given together with {beside}."),
     Clash(
         ("settings", "leviathan"),

@@ -186,6 +186,7 @@ def lines(measured: Measured) -> list[Line]:
     data, setting = summary.get("data"), facts.value
     settings = {
         "run": measured.name,
+        **{f"tag_{name}": text for name, text in (run.get("tags") or {}).items()},
         "task": summary.get("task_label"),
         "synthetic": bool(summary.get("synthetic")),
         "data": data.get("source") if isinstance(data, Mapping) else data,

@@ -11,7 +11,7 @@ from spsbench.base.gpu import described
 from spsbench.base.records import Processing, Speedup
 from spsbench.report import judgement
 from spsbench.report.tables import Table, left, paragraphs, right
-from spsbench.report.wording import Run, escape, mebibytes, printable
+from spsbench.report.wording import Run, escape, mebibytes, printable, tags
 from spsbench.stats.anytime import FEWEST, relative_half_width
 from spsbench.stats.conditions import disturbance
 from spsbench.store.summary_types import Summary
@@ -34,6 +34,7 @@ def facts(summary: Summary, run: Run) -> list[tuple[str, str]]:
         ("Target", model(run, "target")),
         ("Draft", model(run, "draft")),
         ("Pair", None if model(run, "target") else summary.get("pair")),
+        ("Tags", tags(run)),
         ("Drafters", None if drafters in ([], [MODEL]) else ", ".join(drafters)),
         ("K", ranges([row["k"] for row in drafting])),
         (

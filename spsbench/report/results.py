@@ -350,7 +350,7 @@ def compared_screen(compared: Mapping[str, Any]) -> RenderableType:
         right("B", entry("b_speedup", wording.times)),
     ]
     title = f"B against A on {compared['prompts']} common prompts"
-    names = [f"{side.upper()}  {wording.printable(str(compared[side]))}" for side in ("a", "b")]
+    names = [_with_tags(compared, side) for side in ("a", "b")]
     parts: list[RenderableType] = [Text(), Text(title, style="bold"), *map(Text, names), Text()]
     parts.append(table_of(columns, arms))
     for sentences in ([*_speedups(arms)], [*_metrics(arms)], [*_tokens(arms)]):
@@ -363,6 +363,13 @@ def compared_screen(compared: Mapping[str, Any]) -> RenderableType:
     )
     parts += [Text(), *(Text(f"! {wording.printable(text)}.") for text in notes)]
     return Group(*parts, Text(caveat, style="dim"), Text())
+
+
+def _with_tags(compared: Mapping[str, Any], side: str) -> str:
+    """Letter and name of one of the runs, and what its user said of it."""
+    tags = wording.tags({"tags": compared.get("tags", {}).get(side)})
+    name = f"{side.upper()}  {wording.printable(str(compared[side]))}"
+    return f"{name}: {tags}" if tags else name
 
 
 def _both_names(arm: Mapping[str, Any]) -> str:
@@ -440,6 +447,7 @@ RUNS_NOTE = (
 )
 
 _FACTS = {
+    "tags": ("tags",),
     "task": ("task_label",),
     "data": ("data", "source"),
     "prompts": ("identity", "prompt_sha256"),

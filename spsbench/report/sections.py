@@ -257,6 +257,7 @@ def _title(summary: Summary, common: str) -> RenderableType:
     if gpu := summary.get("gpu"):
         details = [f"{' '.join([*details, 'on'])} {wording.printable(gpu['device'])}"]
     details.append(wording.counted(facts.prompts(summary), "prompt"))
+    details += [tags] if (tags := wording.tags(summary)) else []
     details += [wording.printable(common)] if common else []
     details += [f"engine {wording.printable(engine)}"] if (engine := summary.get("engine")) else []
     if length := summary.get("fixed_length"):

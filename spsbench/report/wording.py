@@ -212,6 +212,11 @@ def models(summary: Summary) -> str | None:
     return f"{printable(model)} (pair {printable(pair)})"
 
 
+def tags(of: Mapping[str, Any]) -> str:
+    """What the user said of a run by ``--tag``: ``gpu=a, branch=main``; empty without any."""
+    return printable(", ".join(f"{name}={text}" for name, text in (of.get("tags") or {}).items()))
+
+
 def title(summary: Summary) -> str:
     """The task as it is labelled everywhere; synthetic data is always called so."""
     name = printable(str(summary.get("task_label") or summary.get("task") or "run"))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
 import torch
 
 from spsbench.base.axes import EAGER
-from spsbench.base.errors import UsageError
+from spsbench.base.errors import UsageError, as_typed
 from spsbench.base.records import Arm, Prompt, SamplingParams
-from spsbench.config import MaterialSettings, PairConfig
-from spsbench.config.models import TORCH, Precision
+from spsbench.config import MaterialSettings, PairConfig, RunConfig
+from spsbench.config.models import TORCH, Precision, prompt_span
 from spsbench.models.device import resolve_device
 from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits
 from spsbench.models.quantised import LIBRARY, described
@@ -93,7 +94,7 @@ def find_material(settings: MaterialSettings) -> Material:
     dtypes = settings.dtypes
     backend, fallback = pair_backend(settings.backend, source, dtypes, device)
     require_pair_fits(source, dtypes, device, backend, placement=None)
-    data = task.load(settings.data, settings.limit, settings.seed)
+    data = read_data(task, settings)
     max_new_tokens = settings.max_new_tokens or task.max_new_tokens
     chat = uses_template(settings.chat_template, source, task)
     prompts = build_prompts(task, data, source, max_new_tokens, chat_template=chat)
@@ -114,6 +115,28 @@ def find_material(settings: MaterialSettings) -> Material:
         backend=backend,
         fallback=fallback,
     )
+
+
+def read_data(task: Task, settings: MaterialSettings | RunConfig) -> TaskData:
+    """Load the examples that are wanted: a range of the seed's order, or those with some ids."""
+    first, last = prompt_span(settings.limit)
+    data = task.load(settings.data, None if settings.ids else last, settings.seed)
+    if settings.ids:
+        by_id = {example.example_id: example for example in data.examples}
+        for name in settings.ids:
+            if name not in by_id:
+                raise _unknown_id(name, by_id, data.label)
+        return replace(data, examples=[example for name, example in by_id.items() if name in settings.ids])
+    if first > len(data.examples):
+        why = f"{settings.limit} begins after the last of the {len(data.examples)} prompts of {data.label}."
+        raise UsageError(why, flag="--limit", remedy="Give a range that begins earlier.")
+    return replace(data, examples=data.examples[first - 1 :])
+
+
+def _unknown_id(name: str, known: Collection[str], label: str) -> UsageError:
+    close = get_close_matches(name, known, n=3) or list(known)[:3]
+    remedy = f"Its ids are like {', '.join(close)}."
+    return UsageError(f"{label} has no prompt {as_typed(name)}.", flag="--id", remedy=remedy)
 
 
 def build_prompts(

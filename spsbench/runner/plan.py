@@ -34,7 +34,7 @@ from spsbench.runner.engines import (
     stock_roles,
     usual_engine,
 )
-from spsbench.runner.material import Material, build_prompts, require_decoder, uses_template
+from spsbench.runner.material import Material, build_prompts, read_data, require_decoder, uses_template
 from spsbench.runner.ranks import backend_choice, require_split_arms, split_over
 from spsbench.runner.room import Room, room_of
 from spsbench.stats.certainty import OVER_TIME
@@ -153,6 +153,7 @@ class Plan(Material):
             "metrics": records(self.task.metrics),
             "synthetic": self.data.synthetic or self.config.pair.synthetic,
             "pair": self.config.pair.name,
+            **({"tags": self.config.tags} if self.config.tags else {}),
             "model": self.source.target.title,
             **split_over(self.config),
             "shard": self.config.shard,
@@ -249,7 +250,7 @@ def plan(
     stock = _stock(arms, source, dtypes)
     if loads:
         require_pair_fits(source, dtypes, device, backend, placement, stock, config.tensor_parallel)
-    data = task.load(config.data, config.limit, config.seed)
+    data = read_data(task, config)
     max_new_tokens, samples = config.max_new_tokens or task.max_new_tokens, config.samples or 1
     # The last loop may score K tokens beyond the limit.
     reserve = max_new_tokens + max(arm.k for arm in arms)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -209,6 +209,7 @@ class RunComparison(TypedDict):
 
     a: str
     b: str
+    tags: NotRequired[dict[str, dict[str, str]]]
     refusals: list[str]
     machine: list[str]
     warnings: list[str]
@@ -324,6 +325,8 @@ def compare(a: Side, b: Side, named: Mapping[str, str] | None = None) -> RunComp
         "only_b": [arm for arm in names[1] if arm not in pairs.values()],
         "arms": sorted(filter(None, arms), key=lambda arm: (arm["sampling"], arm["engine"], arm["k"])),
     }
+    if tags := {name: side.run["tags"] for name, side in (("a", a), ("b", b)) if side.run.get("tags")}:
+        result["tags"] = tags
     return plain(result)
 
 

@@ -462,6 +462,8 @@ def _labels(run: _Measured) -> Labels:
         labels["metric_signatures"] = signatures
     if info.get("model"):
         labels["model"] = info["model"]
+    if info.get("tags"):
+        labels["tags"] = info["tags"]
     if (engine := engine_of(info)) is not None:
         labels["engine"] = engine
     if info.get("extract"):

@@ -196,6 +196,7 @@ class _Run(_Told):
     metrics: dict[str, _Metric] | None = None
     synthetic: bool = False
     pair: str | None = None
+    tags: dict[str, str] | None = None
     extract: str | None = None
     arms: list[_Arm] | None = None
     expected_sequences: int | dict[str, int] | None = None
@@ -293,6 +294,7 @@ def prepare(
     if again:
         before = check_identity(directory, identity)
         run = before | run | {"resumed": [*before.get("resumed", []), {"time_utc": now, **info}]}
+        run |= {"tags": info["tags"]} if "tags" in info else {}
         path = directory / PROMPTS_FILE
         prompts = codec.merge_prompts(path, codec.read_prompts(path) if path.exists() else [], prompts)
     else:

@@ -821,6 +821,7 @@ class Labels(TypedDict):
     headline_metric: str | None
     metric_signatures: NotRequired[dict[str, str]]
     model: NotRequired[str]
+    tags: NotRequired[dict[str, str]]
     extract: NotRequired[str]
     fixed_length: NotRequired[int]
     engine: NotRequired[str]

@@ -334,9 +334,12 @@ def _written(ready: Plan, directory: Path, pair: Pair, readings: Readings) -> Wr
     return written
 
 
-def _require_prompts(count: int) -> None:
+def _require_prompts(limit: int | str) -> None:
+    from spsbench.config import prompt_span
     from spsbench.stats import FEWEST_PROMPTS
 
+    first, last = prompt_span(limit)
+    count = (last or 0) - first + 1
     if count < FEWEST_PROMPTS:
         raise UsageError(
             f"{count} prompts are too few to choose on and to judge on.",

@@ -1,0 +1,92 @@
+"""``spsbench list runs``: what is in a folder of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spsbench.base.axes import label
+from spsbench.base.errors import SpsbenchError, UsageError
+from spsbench.store.opening import RUN_FILE, SUMMARY_FILE, read_run, read_summary
+
+if TYPE_CHECKING:
+    from spsbench.report.tables import Table
+    from spsbench.store.summary_types import Summary
+
+Row = dict[str, Any]
+
+
+def runs_in(folder: Path) -> list[Row]:
+    """A row for each run at any depth, the latest first; of a damaged one what is wrong with it."""
+    if not folder.is_dir():
+        remedy = "Name the folder in which your runs are."
+        raise UsageError(f"{folder} is not a folder.", flag="FOLDER", remedy=remedy)
+    rows = [_row(path.parent, folder) for path in folder.rglob(RUN_FILE)]
+    if not rows:
+        raise UsageError(
+            f"{folder} holds no run.", flag="FOLDER", remedy="Start one with `spsbench run`, or name another."
+        )
+    return sorted(rows, key=lambda row: (row["created_utc"] or "", row["run"]), reverse=True)
+
+
+def _row(directory: Path, folder: Path) -> Row:
+    name = str(directory.relative_to(folder)) if directory != folder else directory.resolve().name
+    row: Row = {"run": name, "path": str(directory), "created_utc": None, "state": "damaged"}
+    try:
+        run = read_run(directory)
+        row |= {"created_utc": run.get("created_utc"), "task": run.get("task_label"), "pair": run.get("pair")}
+        row |= {"tags": run.get("tags") or {}, "arms": [arm["arm"] for arm in run.get("arms") or ()]}
+        if not (directory / SUMMARY_FILE).is_file():
+            return row | {"state": "unfinished"}
+        return row | dict(_answers(read_summary(directory)))
+    except SpsbenchError as problem:
+        return row | {"problem": problem.message}
+
+
+def _answers(summary: Summary) -> Iterator[tuple[str, Any]]:
+    """What a summary says: how fast, and whether the distribution is the target's."""
+    from spsbench.stats.conditions import step
+
+    yield "state", "complete" if summary["complete"] else "unfinished"
+    yield "times", step(summary)
+    judged = [arm for arm in (summary["losslessness"] or {"arms": []})["arms"] if arm["method"] == "sps"]
+    yield "losslessness", {arm["arm"]: arm["verdict"] for arm in judged}
+    fastest = [
+        {"arm": each["arm"], "name": label(each), "speedup": each["speedup"], "outcome": each["outcome"]}
+        for each in summary.get("verdict") or ()
+    ]
+    yield "verdicts", fastest
+
+
+_WORST_FIRST = ("alarm", "refuted", "lossy by design", "no evidence", "ok")
+
+
+def table(rows: list[Row]) -> Table:
+    """The table for a terminal of 80 columns."""
+    from spsbench.report.tables import left, table_of
+    from spsbench.report.wording import NOTHING, printable, speedup, tags
+
+    def task(row: Row) -> str:
+        return "\n".join(filter(None, [printable(str(row.get("task") or NOTHING)), tags(row)]))
+
+    def result(row: Row) -> str:
+        if "problem" in row:
+            return printable(row["problem"])
+        doubt = " UNDECIDED" if row.get("times") == "undecided" else ""
+        found = [f"{each['name']} {speedup(each['speedup'])}{doubt}" for each in row.get("verdicts", ())]
+        return "\n".join([*found, *([row["state"]] if row["state"] != "complete" else [])]) or NOTHING
+
+    def lossless(row: Row) -> str:
+        found = set(row.get("losslessness", {}).values())
+        worst = next((verdict for verdict in _WORST_FIRST if verdict in found), NOTHING)
+        return worst.upper() if worst in ("alarm", "refuted") else worst
+
+    columns = [
+        left("run", lambda row: printable(row["run"])),
+        left("task", task),
+        left("fastest arm, speedup [95%]", result),
+        left("lossless", lossless),
+        left("date", lambda row: (row["created_utc"] or NOTHING)[:10]),
+    ]
+    return table_of(columns, rows)
