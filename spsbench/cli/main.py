@@ -142,6 +142,7 @@ OF_PARTS = {
     "verify": "verify.command:verify",
     "audit": "audit.command:audit",
     "distill": "distill.command:distill",
+    "export": "export.command:export",
 }
 """The commands of the parts; one that is deleted takes its rows with it."""
 
@@ -151,7 +152,7 @@ _PANELS = {
     "Measure": ("run", "sweep-k", "paper"),
     "Predict": ("bench", "replay", "advise", "simulate"),
     "Prove": ("verify", "audit", "compare"),
-    "Look": ("report", "trace"),
+    "Look": ("report", "trace", "export"),
     "Make": ("distill",),
     "Manage": ("list", "get", "score", "merge", "doctor"),
 }

@@ -37,6 +37,7 @@ FLOORS: dict[str, float] = {
     "parts.whatif": 9.4,  # judges texts as an audit does, and plants what verify plants
     "parts.distill": 9.6,  # times forwards as a forecast does
     "parts.paper": 9.6,
+    "parts.export": 9.6,
     "__main__": 10,
 }
 
