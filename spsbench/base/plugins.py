@@ -238,4 +238,4 @@ def require_grammars() -> None:
 
     if find_spec("llguidance") is None:
         why = "masks of a grammar are made by llguidance, which is not installed."
-        raise UnavailableError(why, flag="--grammar", remedy='pip install "spsbench[grammar]"')
+        raise UnavailableError(why, flag="--process grammar", remedy='pip install "spsbench[grammar]"')

@@ -7,11 +7,25 @@ from collections.abc import Collection, Mapping, Sequence
 
 from spsbench.base.errors import UsageError
 
-MOVED: Mapping[str, str] = {}
+MOVED: Mapping[str, str] = {
+    "--bad-words": "--process bad_words={value}",
+    "--beams": "--sampling beam:width={value}",
+    "--convention": "--process convention={value}",
+    "--draft-beams": "--sampling beam:draft_width={value}",
+    "--frequency-penalty": "--process frequency_penalty={value}",
+    "--grammar": "--process grammar={value}",
+    "--length-penalty": "--sampling beam:penalty={value}",
+    "--logit-bias": "--process logit_bias={value}",
+    "--min-new-tokens": "--process min_new_tokens={value}",
+    "--min-p": "--process min_p={value}",
+    "--presence-penalty": "--process presence_penalty={value}",
+    "--repetition-penalty": "--process repetition_penalty={value}",
+    "--typical-p": "--process typical_p={value}",
+}
 """The old flag, and what is typed in its place: ``{value}`` is what followed the old one.
 
-The new one is an option with its value, or an argument (TASK) that the old value is given as. A text that ends
-with a period is a sentence on what became of an option that is gone.
+The new one is an option with its value, or an argument (TASK) that the old value is given as. A text that
+ends with a period is a sentence on what became of an option that is gone.
 """
 
 

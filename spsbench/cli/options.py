@@ -19,6 +19,7 @@ import typer
 
 from spsbench.base.errors import SpsbenchError
 from spsbench.base.paths import DataKind, data_dir, results_dir
+from spsbench.config.processing import PROCESSING
 
 EXIT_CODES = (
     "Exit codes: 0 success, 1 failure while running, 2 usage error, 3 data or model unavailable, "
@@ -30,7 +31,6 @@ EXIT_CODES = (
 FIRST = None
 WHAT = "What to measure"
 SAMPLING = "Sampling"
-PROCESSING = "Processing of logits"
 DRAFTING = "Drafting and acceptance"
 MACHINE = "Machine and models"
 OUTPUT = "Output"
@@ -63,7 +63,10 @@ RUN: Panels = {
             "0..7."
         ),
         "--drafter LIST": "What proposes tokens, e.g. model,lookup. Default: model.",
-        "--sampling LIST": "The task's by name: nucleus,greedy; model, the target's own; or beam.",
+        "--sampling LIST": (
+            "The task's by name: nucleus,greedy; model, the target's own; or an exact search, "
+            "beam:width=4:draft_width=6:penalty=1."
+        ),
         "--seed N": "Random seed. Default: 0.",
         "--out DIR": "Run directory. Default: a new one in results/.",
     },
@@ -103,28 +106,13 @@ RUN: Panels = {
         "--temperature T": "Temperature, above 0. Default: the sampling's.",
         "--top-p P": "Nucleus mass, above 0 to 1. Default: the sampling's.",
         "--top-k N": "Keep the N most probable tokens; 0 keeps all. Default: the sampling's.",
-        "--beams N": "Width of --sampling beam, an exact beam search. Default: 4.",
-        "--draft-beams N": "Width of the draft's own beam search. Default: beams + 2.",
-        "--length-penalty P": (
-            "Outputs of a beam search are ranked by log-probability / length^P. Default: 1."
+        "--process NAME=VALUE...": (
+            "Change logits before a token is drawn, e.g. min_p=0.1:frequency_penalty=0.3; may be repeated. "
+            f"Names: {', '.join(PROCESSING)}."
         ),
         "--max-new-tokens N": "Most new tokens of an output. Default: the task's.",
         "--fixed-length": "Ignore EOS and stop strings, so that all outputs have the same length.",
         "--chat-template auto|none": "Whether to use the tokenizer's chat template. Default: auto.",
-    },
-    PROCESSING: {
-        "--min-p P": "Cut tokens below this share of the most probable one's probability, 0 to below 1.",
-        "--typical-p P": "Mass of the locally typical set, above 0 to 1.",
-        "--repetition-penalty R": "Divides positive logits of tokens seen before, multiplies negative ones.",
-        "--presence-penalty X": "Taken off the logits of tokens seen before.",
-        "--frequency-penalty X": "Taken off for each time a token was seen before.",
-        "--logit-bias LIST": "Added to the logits of tokens: ID:BIAS, e.g. 12:-5,7:2.",
-        "--min-new-tokens N": "So many tokens before one that ends the output.",
-        "--bad-words IDS": "Impossible sequences of token ids, e.g. '12 7,345'; or a file, one a line.",
-        "--grammar SCHEMA": "A JSON schema that outputs follow: a file. Needs the extra `grammar`.",
-        "--convention NAME": (
-            "Whose order and definitions of these: transformers, vllm or llama-cpp. Default: transformers."
-        ),
     },
     DRAFTING: {
         "--rule LIST": (
@@ -220,22 +208,10 @@ class RunOptions(Common):
     temperature: str | None = None
     top_p: str | None = None
     top_k: str | None = None
-    beams: str | None = None
-    draft_beams: str | None = None
-    length_penalty: str | None = None
     max_new_tokens: str | None = None
     fixed_length: bool = False
     chat_template: str | None = None
-    min_p: str | None = None
-    typical_p: str | None = None
-    repetition_penalty: str | None = None
-    presence_penalty: str | None = None
-    frequency_penalty: str | None = None
-    logit_bias: str | None = None
-    min_new_tokens: str | None = None
-    bad_words: str | None = None
-    grammar: str | None = None
-    convention: str | None = None
+    process: list[str] | None = None
     rule: str | None = None
     policy: str | None = None
     tree: str | None = None
@@ -274,22 +250,13 @@ OF_TEXTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class DrawnOptions(Common):
-    """How texts were drawn: the options of ``OF_TEXTS``, and those of ``Processing of logits``."""
+    """How texts were drawn: the options of ``OF_TEXTS``, and ``--process``."""
 
     temperature: str | None = None
     top_p: str | None = None
     top_k: str | None = None
     greedy: bool = False
-    min_p: str | None = None
-    typical_p: str | None = None
-    repetition_penalty: str | None = None
-    presence_penalty: str | None = None
-    frequency_penalty: str | None = None
-    logit_bias: str | None = None
-    min_new_tokens: str | None = None
-    bad_words: str | None = None
-    grammar: str | None = None
-    convention: str | None = None
+    process: list[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -419,6 +386,7 @@ _NAMED = {
     "--rule LIST": "rules",
     "--policy LIST": "policies",
     "--sampling LIST": "samplings",
+    "--process NAME=VALUE...": "processing",
     "--engine LIST": "engines",
     "--engine NAME": "external engines",
     "NAME": "pairs and external engines",
@@ -431,18 +399,18 @@ def _completer(spec: str, text: str) -> Callable[[typer.Context, str], list[str]
     choices = re.match(r"(?:[a-z0-9:]+, )+[a-zN0-9:]+ or [a-z0-9]+\.", text)  # that the help begins with
     listed = spec.partition(" ")[2] if "|" in spec else choices[0] if choices else ""
     words = [word for word in re.findall(r"[\w:]+", listed) if word.islower() and word != "or"]
-    runs = spec.strip("[.]") in _RUN_DIRECTORIES
+    runs, mark = spec.strip("[.]") in _RUN_DIRECTORIES, ":" if "=" in spec else ","
     if not (words or runs or spec in _NAMED):
         return None
 
     def complete(context: typer.Context, incomplete: str) -> list[str]:
-        before, comma, last = ("", "", incomplete) if runs else incomplete.rpartition(",")
+        before, between, last = ("", "", incomplete) if runs else incomplete.rpartition(mark)
         try:
             names = words or (_runs(incomplete) if runs else _names(_NAMED[spec], context.params.get("task")))
-            found = [name for name in names if name.startswith(last) and name not in before.split(",")]
+            found = [name for name in names if name.startswith(last) and name not in before.split(mark)]
         except SpsbenchError:  # completion has nowhere to report it
             return []
-        return [f"{before}{comma}{name}" for name in found]
+        return [f"{before}{between}{name}" for name in found]
 
     return complete
 
@@ -464,6 +432,8 @@ def _names(kind: str, task: str | None) -> Iterable[str]:
     if kind in _FOLDERS:
         return sorted(path.stem for folder in _FOLDERS[kind] for path in data_dir(folder).glob("*.yaml"))
     match kind:
+        case "processing":
+            return [f"{name}=" for name in PROCESSING]
         case "drafters" | "rules" | "policies":
             from spsbench.drafters import registry
 

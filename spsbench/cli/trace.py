@@ -36,16 +36,7 @@ class TraceOptions(Common):
     top_p: str | None
     top_k: str | None
     max_new_tokens: str | None
-    min_p: str | None
-    typical_p: str | None
-    repetition_penalty: str | None
-    presence_penalty: str | None
-    frequency_penalty: str | None
-    logit_bias: str | None
-    min_new_tokens: str | None
-    bad_words: str | None
-    grammar: str | None
-    convention: str | None
+    process: list[str] | None
     chat_template: str | None
     seed: str | None
     device: str | None

@@ -138,8 +138,7 @@ def sampling(options: Common) -> SamplingParams:
     """How texts were drawn, of ``--temperature``, ``--top-p``, ``--top-k``, ``--greedy`` and processing."""
     from spsbench.base.records import SamplingParams
     from spsbench.cli.options import DrawnOptions, among
-    from spsbench.config.processing import PROCESSING
-    from spsbench.config.resolve import resolve, typed_settings
+    from spsbench.config.resolve import resolve
 
     drawn = among(DrawnOptions, options)
     temperature = number(drawn.temperature, "--temperature", 0, 1.0)
@@ -148,8 +147,7 @@ def sampling(options: Common) -> SamplingParams:
         raise UsageError("it must be above 0 and at most 1, got 0.", flag="--top-p")
     top_k = int(number(drawn.top_k, "--top-k", 0, 0, whole=True))
     greedy = drawn.greedy or temperature == 0
-    asked = typed_settings({name: getattr(drawn, name) for name in PROCESSING})
-    process = resolve(asked).processing if asked else None
+    process = None if drawn.process is None else resolve({"process": drawn.process}).process.processing
     return SamplingParams(1.0 if temperature == 0 else temperature, top_k, top_p, greedy, process=process)
 
 

@@ -31,7 +31,6 @@ from spsbench.config.models import (
     parse_ks,
     prompt_span,
 )
-from spsbench.config.processing import PROCESSING
 from spsbench.config.resolve import resolve
 from spsbench.config.together import is_given, refuse_together
 
@@ -40,7 +39,6 @@ __all__ = [
     "MAX_K",
     "NGRAMS",
     "ONNXRUNTIME",
-    "PROCESSING",
     "TORCH",
     "MaterialSettings",
     "ModelRef",

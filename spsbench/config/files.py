@@ -17,7 +17,16 @@ from spsbench.base.errors import UsageError, as_typed
 from spsbench.base.files import ordinary
 from spsbench.base.paths import EMBEDDED, DataKind, data_dir
 from spsbench.base.plugins import unknown
-from spsbench.config.models import Limits, ModelRef, PairConfig, PaperConfig, ProtocolConfig, RunConfig
+from spsbench.config.models import (
+    BeamSettings,
+    Limits,
+    ModelRef,
+    PairConfig,
+    PaperConfig,
+    ProtocolConfig,
+    RunConfig,
+)
+from spsbench.config.processing import ProcessingSettings
 
 _MOST_YAML, _MOST_ALIASES = 16 << 20, 16
 
@@ -48,11 +57,24 @@ def read_yaml(path: Path, flag: str) -> dict[str, Any]:
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
-_INNER: dict[str, type[BaseModel]] = {"pair": PairConfig, "target": ModelRef, "draft": ModelRef}
+_INNER: dict[str, type[BaseModel]] = {
+    "pair": PairConfig,
+    "target": ModelRef,
+    "draft": ModelRef,
+    "process": ProcessingSettings,
+}
 
 _MEANING: dict[str, str] = {
     name: field.description or ""
-    for model in (ModelRef, PairConfig, PaperConfig, ProtocolConfig, RunConfig)
+    for model in (
+        ModelRef,
+        PairConfig,
+        PaperConfig,
+        ProtocolConfig,
+        ProcessingSettings,
+        BeamSettings,
+        RunConfig,
+    )
     for name, field in model.model_fields.items()
 }
 

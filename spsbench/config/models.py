@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from spsbench.base.axes import CHAIN, EAGER, Method
+from spsbench.base.axes import BEAM, CHAIN, EAGER, Method
 from spsbench.base.errors import UsageError
-from spsbench.base.records import LEAST_TEMPERATURE
+from spsbench.base.records import LEAST_TEMPERATURE, Spec
 from spsbench.config.addresses import withhold
 from spsbench.config.processing import ProcessingSettings
 
@@ -236,7 +236,7 @@ class Limits(_Settings):
         default=(4,), title="k", description=f"whole numbers from 0 to {MAX_K} or adaptive, e.g. 4 or 0..7"
     )
     samplings: Names | None = Field(
-        default=None, title="sampling", description="names of samplings that the task knows"
+        default=None, title="sampling", description="names of samplings that the task knows, or beam"
     )
     max_new_tokens: Count | None = Field(default=None, description="a whole number from 1")
     limit: Count | Annotated[str, AfterValidator(_range)] | None = Field(
@@ -304,14 +304,24 @@ _FORMER = ("kernels", "allow_code_exec")
 """Settings of earlier versions that have no effect any more."""
 
 
-class RunConfig(ProcessingSettings, Limits):
+class BeamSettings(_Settings):
+    """The options of the sampling ``beam``, see ``BeamParams``; a ``draft_width`` left out is 2 more."""
+
+    width: int = Field(default=4, ge=1, strict=True, description="a whole number from 1")  # as T5 and BART
+    draft_width: int | None = Field(
+        default=None, ge=1, strict=True, description="a whole number, at least the width"
+    )
+    penalty: float = Field(default=1.0, strict=True, description="a number")
+    early_stopping: Literal["never"] | Flag = Field(default=False, description="true, false or never")
+
+
+class RunConfig(Limits):
     """Everything that determines a run, resolved; ``config.yaml`` in the run directory.
 
     A field's title is the option that sets it, where that has another name. An option whose name is a
     field's or its title is taken over without further ado.
 
     Attributes:
-        beams, draft_beams, length_penalty, early_stopping: of the sampling ``beam``, see ``BeamParams``.
         methods: the kinds of arm: ``ars`` (baseline), ``sps``, ``draft`` (the draft model alone).
         turns: of the user's turns in a prompts file's ``messages``: ask the last, or each.
         ids: of the prompts that run, in place of the first ``limit`` in the seed's order.
@@ -349,12 +359,9 @@ class RunConfig(ProcessingSettings, Limits):
         default=None, gt=0, le=1, strict=True, description="a number above 0 and at most 1"
     )
     top_k: int | None = Field(default=None, ge=0, strict=True, description="a whole number from 0")
-    beams: int | None = Field(default=None, ge=1, strict=True, description="a whole number from 1")
-    draft_beams: int | None = Field(
-        default=None, ge=1, strict=True, description="a whole number, at least as many as beams"
+    process: ProcessingSettings = Field(
+        default=ProcessingSettings(), description="settings as in min_p=0.1:frequency_penalty=0.3"
     )
-    length_penalty: float | None = Field(default=None, strict=True, description="a number")
-    early_stopping: Literal["never"] | Flag = Field(default=False, description="true, false or never")
     fixed_length: Flag = Field(default=False, description="true or false")
     drafters: Names = Field(default=("model",), title="drafter", description="names of drafters")
     rules: Names = Field(default=("modified-rejection",), title="rule", description="names of rules")
@@ -425,6 +432,13 @@ class RunConfig(ProcessingSettings, Limits):
         strict=True,
         description="a time, 0 for none: seconds, or with a unit as in 5min",
     )
+
+    @property
+    def beam(self) -> BeamSettings | None:
+        """The options of the beam search among the samplings; None if there is none."""
+        specs = (Spec.parse(name) for name in self.samplings or ())
+        options = next((dict(spec.options) for spec in specs if spec.name == BEAM), None)
+        return None if options is None else BeamSettings.model_validate(options)
 
     @property
     def precision(self) -> float | None:

@@ -1,17 +1,21 @@
-"""What may be asked of processing: penalties, bias, bans, a minimum length, a grammar, and whose they are."""
+"""What may be asked of processing: penalties, bias, bans, a minimum length, a grammar, and whose they are.
+
+Written ``min_p=0.1:frequency_penalty=0.3``, or as a mapping.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_serializer
 
 from spsbench.base.errors import UsageError
-from spsbench.base.plugins import require_grammars
-from spsbench.base.records import Processing
+from spsbench.base.plugins import require_grammars, unknown
+from spsbench.base.records import Processing, number
 
 
 def _bias(text: str) -> str:
@@ -62,6 +66,8 @@ def _float(description: str, **limits: Any) -> Any:
 class ProcessingSettings(BaseModel):
     """Of a run; each is off unless given."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
     min_p: float | None = _float("a number from 0 to below 1", ge=0, lt=1)
     typical_p: float | None = _float("a number above 0 and at most 1", gt=0, le=1)
     repetition_penalty: float | None = _float("a number above 0, at most 100", gt=0, le=100)
@@ -81,12 +87,18 @@ class ProcessingSettings(BaseModel):
         default=None, description="transformers, vllm or llama-cpp"
     )
 
+    def __str__(self) -> str:
+        return ":".join(f"{name}={value}" for name, value in self._asked().items())
+
+    @model_serializer
+    def _asked(self) -> dict[str, Any]:
+        """What is not off, by name."""
+        return {name: value for name in PROCESSING if (value := getattr(self, name)) is not None}
+
     @property
     def processing(self) -> Processing | None:
         """What happens to logits; None where that is nothing."""
-        asked: dict[str, Any] = {
-            name: value for name in PROCESSING if (value := getattr(self, name)) is not None
-        }
+        asked = self._asked()
         if "logit_bias" in asked:
             pairs = (part.partition(":") for part in asked["logit_bias"].split(","))
             asked["logit_bias"] = tuple((int(token), float(bias)) for token, _, bias in pairs)
@@ -94,12 +106,36 @@ class ProcessingSettings(BaseModel):
             asked["bad_words"] = _ids(asked["bad_words"])
         found = Processing(**asked)
         if found.convention == "vllm" and found.typical_p < 1:
-            remedy = "Leave it out, or --convention vllm."
-            raise UsageError("vLLM has no typical-p.", flag="--typical-p", remedy=remedy)
+            remedy = "Leave it out, or convention=vllm."
+            raise UsageError("vLLM has no typical-p.", flag="--process typical_p", remedy=remedy)
         if found.grammar is not None:
             require_grammars()
         return None if found == Processing() else found
 
 
 PROCESSING = tuple(ProcessingSettings.model_fields)
-"""Names of the settings, and of the options in Python."""
+"""Names of the settings."""
+
+_BETWEEN = re.compile(r":(?=[A-Za-z_-]+=)")
+"""A colon before the next name; one in a value, as of ``logit_bias=12:-5``, is no end of it."""
+
+
+def parse_processing(texts: Sequence[str], flag: str = "--process") -> dict[str, Any]:
+    """Read ``min_p=0.1:frequency_penalty=0.3``, or several such texts, as settings that are not checked yet.
+
+    Raises:
+        UsageError: a name is unknown or comes twice, or there is no value.
+    """
+    found: dict[str, Any] = {}
+    for part in (part for text in texts for part in _BETWEEN.split(text)):
+        name, equals, value = (each.strip() for each in part.partition("="))
+        if name not in PROCESSING:
+            raise unknown(name, PROCESSING, flag, sort="setting" if name else "")
+        if not (equals and value):
+            remedy = f"Give {name}=VALUE; it is {ProcessingSettings.model_fields[name].description}."
+            raise UsageError(f"{name} has no value.", flag=flag, remedy=remedy)
+        if name in found:
+            raise UsageError(f"{name} is given twice.", flag=flag, remedy="Give it once.")
+        typed = get_args(ProcessingSettings.model_fields[name].annotation)
+        found[name] = number(value) if {int, float} & {*typed} else value
+    return found

@@ -21,9 +21,18 @@ import yaml
 from spsbench.base.axes import BEAM, CHAIN, FIXED, MODEL, MODIFIED_REJECTION, TREE_RULE
 from spsbench.base.errors import UsageError, as_typed
 from spsbench.base.files import ordinary
-from spsbench.base.records import number
+from spsbench.base.records import Spec, number
 from spsbench.config.files import load_pair, load_protocol, pair_name, read_yaml, validate
-from spsbench.config.models import AUTO, ModelRef, PairConfig, RunConfig, chosen_backend, trees_in
+from spsbench.config.former import merged, with_beam_options
+from spsbench.config.models import (
+    AUTO,
+    BeamSettings,
+    ModelRef,
+    PairConfig,
+    RunConfig,
+    chosen_backend,
+    trees_in,
+)
 from spsbench.config.together import refuse_together
 
 DEFAULT_PAIR = "mini"
@@ -88,11 +97,11 @@ def resolve(
     given = {field_of(key): value for key, value in flags.items() if value is not None}
     models = {key: str(given.pop(key)) for key in _MODEL_FLAGS if key in given}
     assignments = [_assignment(text) for text in overrides]
-    written = {} if config_file is None else read_yaml(config_file, "--config")
-    settings = written | given
-    if "tags" in given and isinstance(before := written.get("tags"), dict):
+    file = {} if config_file is None else read_yaml(config_file, "--config")
+    typed = {path[0]: value for path, value in assignments if len(path) == 1}
+    settings = merged({f"{config_file}: process": file, "--process": given, "--set process": typed})
+    if "tags" in given and isinstance(before := file.get("tags"), dict):
         settings["tags"] = before | given["tags"]
-    settings |= {path[0]: value for path, value in assignments if len(path) == 1}
     names = [str(drafter).partition(":")[0] for drafter in _listed(settings.get("drafters"))]
     methods = _listed(settings.get("methods"))
     no_draft = methods == ["ars"] or (bool(names) and "draft" not in methods and not {*names} & _WITH_DRAFT)
@@ -110,21 +119,27 @@ def resolve(
 
     def label(path: str) -> str:
         """What the user wrote the setting at a dotted path as."""
-        field = path.split(".")[0]
-        if field in overridden:
-            return f"--set {path}"
-        if field in given:
+        field, _, inner = path.partition(".")
+        former = inner if field == "process" else ""  # as it was called when it stood alone
+        if {field, former} & overridden:
+            return f"--set {former if former in overridden else path}"
+        if {field, former} & given.keys():
             name = _LABELS.get(field, _FLAG_OF_FIELD.get(field, field).replace("_", "-"))
-            return name if name.isupper() else f"--{name}"
-        return f"{config_file}: {path}" if config_file else path
+            flag = name if name.isupper() else f"--{name}"
+            return f"{flag} {inner}" if field == "process" and inner else flag
+        return f"{config_file}: {former if former in file else path}" if config_file else path
 
+    settings = with_beam_options(settings, _listed(settings.get("samplings")), label)
     config = validate(RunConfig, settings, label)
+    for spec in map(Spec.parse, config.samplings or ()):
+        if spec.name == BEAM:
+            validate(BeamSettings, dict(spec.options), lambda path: f"{label('samplings')} {BEAM}:{path}")
     asked = {_FLAG_OF_FIELD[name]: value for name, value in config} | {"pair": None}
     asked |= {
         "dtype": config.pair.dtype if config.dtype == AUTO else config.dtype,
         "batch": max(config.batches) if max(config.batches) > 1 else None,
-        BEAM: BEAM in (config.samplings or ()),
-        "--set early_stopping": config.early_stopping,
+        "process": str(config.process) or None,
+        BEAM: config.beam is not None,
     }
     refuse_together("settings", asked)
     return config

@@ -9,7 +9,6 @@ from typing import Any
 from spsbench.base.axes import BEAM
 from spsbench.base.errors import UsageError
 from spsbench.config.models import QUANTISED
-from spsbench.config.processing import PROCESSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,17 +152,10 @@ TABLE = (
     ),
     Clash(
         ("settings",),
-        ("temperature", "top_p", "top_k", *PROCESSING),
+        ("temperature", "top_p", "top_k", "process"),
         (BEAM,),
         "{value} changes a distribution, and a beam search samples from none.",
         f"Leave it out, or measure {BEAM} in a run of its own.",
-    ),
-    Clash(
-        ("settings",),
-        ("beams", "draft_beams", "length_penalty", "--set early_stopping"),
-        why=f"{{value}} belongs to a beam search, and no sampling is {BEAM}.",
-        remedy=f"Add --sampling {BEAM}, or leave it out.",
-        without=(BEAM,),
     ),
     Clash(
         ("verify",),
@@ -190,7 +182,7 @@ TABLE = (
             "quantise",
             "draft_quantise",
             "dtype",
-            *PROCESSING,
+            "process",
         ),
         ("engine",),
         "it changes how the built-in sampler is tested; of {beside} only the form of its answers is checked.",
@@ -198,7 +190,7 @@ TABLE = (
     ),
     Clash(
         ("audit",),
-        PROCESSING,
+        ("process",),
         ("repro",),
         "{value} is given together with --repro, whose scripts know temperature, top-k and top-p.",
     ),
@@ -403,7 +395,9 @@ def refuse_together(command: str, given: Mapping[str, object]) -> None:
         else:
             refused = other is not None and (row.among is None or given[other] in row.among)
         if refused:
-            known = {"value": given[name], "other": _flag(other or ""), "beside": given.get(other or "")}
+            value = given[name]
+            value = ":".join(map(str, value)) if isinstance(value, list) else value
+            known = {"value": value, "other": _flag(other or ""), "beside": given.get(other or "")}
             raise UsageError(row.why.format(**known), flag=_flag(name), remedy=row.remedy)
 
 

@@ -63,7 +63,7 @@ def bound(
         plain, asked = Processing(min_p=process.min_p, typical_p=process.typical_p).record(), process.record()
         name = next(name for name, value in asked.items() if value != plain[name])
         why = "for an encoder-decoder it is not defined what comes before the output."
-        raise UsageError(why, flag=f"--{name.replace('_', '-')}", remedy="Leave it out, or choose a decoder.")
+        raise UsageError(why, flag=f"--process {name}", remedy="Leave it out, or choose a decoder.")
     stops = tuple(sorted(tokenizer.eos_ids | stop_ids))
     mask = None
     if process.grammar is not None:
@@ -203,6 +203,6 @@ def _matcher(schema: str, tokenizer: Any, ends: tuple[int, ...], forced: bool) -
     grammar = LLMatcher.grammar_from_json_schema(schema) if forced else LLMatcher.grammar_from_lark(free)
     found = LLMatcher(known, grammar, log_level=0)
     if found.is_error():
-        raise UsageError(f"it cannot be followed: {found.get_error()}.", flag="--grammar")
+        raise UsageError(f"it cannot be followed: {found.get_error()}.", flag="--process grammar")
     matcher: Matcher = found
     return matcher

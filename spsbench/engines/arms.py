@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from math import inf
@@ -25,7 +25,6 @@ from spsbench.base.errors import UsageError
 from spsbench.base.plugins import unknown
 from spsbench.base.records import Arm, BeamParams, Processing, SamplingParams, Spec
 from spsbench.config import RunConfig
-from spsbench.config.processing import PROCESSING
 from spsbench.drafters.registry import (
     DRAFTERS,
     TREE,
@@ -74,9 +73,6 @@ Drafting = tuple[Spec, Spec, Spec, int]
 TaskAndArms = tuple[Task, tuple[Arm, ...]]
 """What a configuration stands for before a model is found."""
 
-USUAL_BEAMS = 4
-"""The width of a search that does not say its own, as T5's and BART's authors use for summaries."""
-
 
 def task_and_arms(config: RunConfig, recommended: SamplingParams | None = None) -> TaskAndArms:
     """The task, and every arm: by engine, sampling and batch, first ArS, then SpS, then the draft alone.
@@ -89,7 +85,11 @@ def task_and_arms(config: RunConfig, recommended: SamplingParams | None = None) 
     task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract, every_turn=every)
     for engine in config.engines:
         _require_engine(engine)
-    names = config.samplings or (task.default_sampling,)
+    names = [BEAM if Spec.parse(name).name == BEAM else name for name in config.samplings or ()]
+    names = names or [task.default_sampling]
+    if names.count(BEAM) > 1:
+        why, remedy = f"{BEAM} is named twice.", "Measure the second search in a run of its own."
+        raise UsageError(why, flag="--sampling", remedy=remedy)
     known = {RECOMMENDED: recommended or SamplingParams(), **task.samplings}
     for name in names:
         if name not in (*known, BEAM):
@@ -104,8 +104,7 @@ def task_and_arms(config: RunConfig, recommended: SamplingParams | None = None) 
         for batch in sorted(config.batches)
         for arm in _under(config, engine, drafting, name, _overridden(known[name], config))
     ]
-    if BEAM in names:
-        params = _beam_params(config)
+    if (params := _beam_params(config)) is not None:
         searches = [(Spec(MODEL), Spec(MODIFIED_REJECTION), Spec(FIXED), k) for k in sorted(config.ks) if k]
         arms += _under(config, EAGER, searches, f"{BEAM}({params.width})", SamplingParams(beam=params))
     if not arms:
@@ -254,8 +253,9 @@ def _drafting(config: RunConfig) -> Iterator[Drafting]:
 
 def _require_searched(config: RunConfig, drafters: Sequence[Spec]) -> None:
     """Refuse a search with beams where all that is drafted is trees, and trees where nothing is sampled."""
-    samplings, trees = config.samplings or (), [drafter for drafter in drafters if shape_in(drafter)]
-    if BEAM in samplings and trees and (len(trees) == len(drafters) or set(samplings) == {BEAM}):
+    trees = [drafter for drafter in drafters if shape_in(drafter)]
+    alone = len(trees) == len(drafters) or len(config.samplings or ()) == 1
+    if config.beam is not None and trees and alone:
         why = f"a search with beams drafts no {shape_in(trees[0])}: its draft searches with beams, too."
         raise UsageError(why, flag="--tree", remedy=f"Leave the tree or the sampling {BEAM} out.")
 
@@ -330,13 +330,12 @@ def _under(
 
 def _overridden(sampling: SamplingParams, config: RunConfig) -> SamplingParams:
     """The sampling with what the command line sets in its place (greedy has but processing to set)."""
-
-    def typed(names: Iterable[str], values: Any) -> dict[str, Any]:
-        return {name: getattr(values, name) for name in names if getattr(config, name) is not None}
-
     none = Processing()
-    process = replace(sampling.process or none, **typed(PROCESSING, config.processing or none))
-    warping = {} if sampling.greedy else typed(("temperature", "top_p", "top_k"), config)
+    asked = config.process.processing or none
+    changes = {name: getattr(asked, name) for name in config.process.model_dump()}
+    process = replace(sampling.process or none, **changes)
+    names = () if sampling.greedy else ("temperature", "top_p", "top_k")
+    warping = {name: value for name in names if (value := getattr(config, name)) is not None}
     return replace(sampling, process=None if process == none else process, **warping)
 
 
@@ -344,18 +343,20 @@ def _require_settings_used(config: RunConfig, samplings: Sequence[SamplingParams
     """Refuse a temperature, top-p or top-k where nothing is sampled."""
     if not samplings or not all(sampling.greedy for sampling in samplings):
         return
-    for name in ("temperature", "top_p", "top_k", "min_p", "typical_p"):
-        if (value := getattr(config, name)) is not None:
+    asked = {"--temperature": config.temperature, "--top-p": config.top_p, "--top-k": config.top_k}
+    asked |= {f"--process {name}": getattr(config.process, name) for name in ("min_p", "typical_p")}
+    for flag, value in asked.items():
+        if value is not None:
             raise UsageError(
                 f"{value} has no effect: greedy takes the most likely token.",
-                flag=f"--{name.replace('_', '-')}",
+                flag=flag,
                 remedy="Leave it out, or add --sampling nucleus.",
             )
 
 
 def refuse_beams(config: RunConfig, command: str) -> None:
     """Refuse beam search in a command that needs samples."""
-    if BEAM in (config.samplings or ()):
+    if config.beam is not None:
         raise UsageError(
             f"{BEAM} searches and samples nothing, and {command} is about samples.",
             flag="--sampling",
@@ -363,8 +364,10 @@ def refuse_beams(config: RunConfig, command: str) -> None:
         )
 
 
-def _beam_params(config: RunConfig) -> BeamParams:
+def _beam_params(config: RunConfig) -> BeamParams | None:
     """The search's parameters; only the draft model can search ahead, always K steps, in our own loop."""
+    if (asked := config.beam) is None:
+        return None
     needed = (
         ("--engine", config.engines, EAGER),
         ("--drafter", config.drafters, MODEL),
@@ -375,13 +378,12 @@ def _beam_params(config: RunConfig) -> BeamParams:
         if name not in [Spec.parse(text).name for text in given]:
             remedy = f"Add {name}, or leave the sampling {BEAM} out."
             raise UsageError(f"{', '.join(given)} cannot search with beams.", flag=flag, remedy=remedy)
-    width = config.beams or USUAL_BEAMS
-    draft_width = config.draft_beams or width + 2  # unless a run says otherwise
-    if draft_width < width:
-        why = f"{draft_width} beams of the draft cannot hold the target's {width}."
-        raise UsageError(why, flag="--draft-beams", remedy=f"Give {width} or more.")
-    penalty = 1.0 if config.length_penalty is None else config.length_penalty
-    return BeamParams(width, draft_width, penalty, config.early_stopping)
+    draft_width = asked.draft_width or asked.width + 2
+    if draft_width < asked.width:
+        why = f"{draft_width} beams of the draft cannot hold the target's {asked.width}."
+        flag = f"--sampling {BEAM}:draft_width"
+        raise UsageError(why, flag=flag, remedy=f"Give {asked.width} or more.")
+    return BeamParams(asked.width, draft_width, asked.penalty, asked.early_stopping)
 
 
 def _require_batchable(arm: Arm, sequences: int) -> None:
@@ -404,7 +406,7 @@ def _require_batchable(arm: Arm, sequences: int) -> None:
         (
             arm.sampling.history is not None,
             f"{arm.sampling.described} depends on the tokens before",
-            "Leave out --batch or what depends on them; --min-p and --typical-p do not.",
+            "Leave out --batch or what depends on them; min_p and typical_p do not.",
         ),
         (
             speculative and own_model,

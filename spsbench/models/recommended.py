@@ -13,6 +13,7 @@ from spsbench.base.errors import UsageError, as_typed
 from spsbench.base.records import Processing, SamplingParams
 from spsbench.config import RunConfig
 from spsbench.config.files import validate
+from spsbench.config.processing import ProcessingSettings
 from spsbench.models.source import ModelSource
 
 FILE = "generation_config.json"
@@ -21,8 +22,9 @@ _DRAWS = ("temperature", "top_k", "top_p")
 _CUTS = ("min_p", "typical_p")
 _HISTORY = ("repetition_penalty", "min_new_tokens")
 _FIELDS: Any = {
-    name: (RunConfig.model_fields[name].annotation, RunConfig.model_fields[name])
-    for name in (*_DRAWS, *_CUTS, *_HISTORY)
+    name: (model.model_fields[name].annotation, model.model_fields[name])
+    for model, names in ((RunConfig, _DRAWS), (ProcessingSettings, (*_CUTS, *_HISTORY)))
+    for name in names
 }
 _Values: Any = create_model("_Values", __config__=ConfigDict(frozen=True, extra="ignore"), **_FIELDS)
 """What may be written there is what the options of a run take."""

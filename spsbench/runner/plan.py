@@ -379,13 +379,10 @@ def _too_much(
     """
     searched = [params for arm in arms if (params := arm.sampling.beam) is not None]
     for params in searched:
-        for flag, beams in (("--beams", params.width), ("--draft-beams", params.draft_width)):
+        for beams in (params.width, params.draft_width):
             if beams > source.vocab_size:
-                yield (
-                    flag,
-                    f"{beams} beams are more than the vocabulary's {source.vocab_size} tokens.",
-                    "Give fewer.",
-                )
+                message = f"{beams} beams are more than the vocabulary's {source.vocab_size} tokens."
+                yield "--sampling", message, "Give fewer."
     shapes = filter(None, (shape_in(arm.drafter) for arm in arms))
     siblings = max((width for shape in shapes for width in shape.branching), default=1)
     if siblings > source.vocab_size:

@@ -17,7 +17,7 @@ from spsbench.store import read_frames
 def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     """A run of exact beam search, its speculation and the draft's search, and greedy beside them."""
     directory = tmp_path_factory.mktemp("beam") / "run"
-    asked = ("--sampling", "beam,greedy", "--beams", "3", "--draft-beams", "5", "--k", "3")
+    asked = ("--sampling", "beam:width=3:draft_width=5,greedy", "--k", "3")
     more = ("--arms", "ars,sps,draft", "--fail-on", "lossless", "--no-proof", "--no-score")
     return directory, call("run", "xsum", *SMALL, "--limit", "2", *asked, *more, "--out", directory)
 
@@ -113,7 +113,7 @@ def test_a_replay_uses_the_texts_that_were_sampled(searched: tuple[Path, Result]
 
 
 def test_a_run_of_beams_alone_is_not_replayed(cli: Cli) -> None:
-    done = cli("run", "xsum", *SMALL, "--sampling", "beam", "--beams", "1", "--arms", "ars", "--out", "run")
+    done = cli("run", "xsum", *SMALL, "--sampling", "beam:width=1", "--arms", "ars", "--out", "run")
     assert done.code == 0, done.err
     refused = cli("replay", "run")
     assert refused.code == 2
@@ -125,7 +125,7 @@ def test_an_encoder_decoder_searches_too(cli: Cli, architecture: str) -> None:
     target, draft = (save_seq2seq(architecture, Path(f"m{seed}"), seed) for seed in range(2))
     Path("prompts.txt").write_text("The house is small.\nA green tree.\n")
     pair = ("--target", target, "--draft", draft, "--device", "cpu")
-    asked = ("--sampling", "beam", "--beams", "2", "--k", "3", "--fail-on", "lossless")
+    asked = ("--sampling", "beam:width=2", "--k", "3", "--fail-on", "lossless")
     done = cli("run", "prompts.txt", *SMALL, "--limit", "2", *pair, *asked, "--out", "run")
     assert done.code == 0, done.err
     assert "identical on all 2 prompts" in " ".join(done.out.split())

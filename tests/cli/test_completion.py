@@ -24,6 +24,10 @@ LINES = {
     "spsbench run --engine eager,gr": ["eager,graphed"],
     "spsbench run --protocol q": ["quick"],
     "spsbench run xsum --sampling nucleus,g": ["nucleus,greedy"],
+    "spsbench run --process b": ["bad_words="],
+    "spsbench trace --process min_p=0.1:frequency_penalty=1:re": [
+        "min_p=0.1:frequency_penalty=1:repetition_penalty="
+    ],
     "spsbench run --backend o": ["onnxruntime"],
     "spsbench report results/": ["results/one", "results/two"],
     "spsbench report elsewhere/": ["elsewhere/three"],

@@ -45,7 +45,7 @@ VALUES = {
     "run, sweep-k": """
         --pair no-such-pair | --protocol no-such-protocol | --limit 0 | --samples 0 | --shard 5/4 |
         --budget soon | --arms both spss | --k 65 , | --config nothing.yaml | --sampling loud |
-        --temperature 0 nan | --top-p 1.5 | --top-k -1 | --beams 0 | --draft-beams x | --length-penalty x |
+        --temperature 0 nan | --top-p 1.5 | --top-k -1 |
         --max-new-tokens 0 | --chat-template maybe | --extract some | --seed -1 |
         --drafter nobody lookup:max_n=0 | --rule none | --policy none | --engine steam | --batch 0 1025 |
         --concurrency x | --dtype int3 | --draft-dtype half | --threads 0 4096 many | --backend jax |
@@ -137,7 +137,26 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run, sweep-k --batch 2 --k adaptive", "--batch ... --policy"),
     ("run, sweep-k --batch 2 --sampling beam", "--batch ... a beam search takes one prompt"),
     ("run, sweep-k --batch 2 --drafter suffix:across=true", "--batch ... remembers"),
-    ("run, sweep-k --beams 4", "--beams: 4 belongs to a beam search, and no sampling is beam"),
+    ("run, sweep-k --set beams=4", "--set beams: 4 belongs to a beam search, and no sampling is beam"),
+    ("run, sweep-k --beams 4", "--beams is written otherwise now. Give --sampling beam:width=4."),
+    ("run, sweep-k --draft-beams=4", "--draft-beams is written otherwise now. Give --sampling beam:draft_w"),
+    ("run, sweep-k --length-penalty 2", "--length-penalty is written ... Give --sampling beam:penalty=2."),
+    *(
+        (f"{command} --min-p 0.1", "--min-p is written otherwise now. Give --process min_p=0.1.")
+        for command in ("run, sweep-k", "verify", "audit", "trace x")
+    ),
+    *(
+        (f"{command} --process {typed}", said)
+        for command in ("run, sweep-k", "verify", "audit texts.jsonl", "trace x")
+        for typed, said in (
+            ("min_p=1", "--process min_p must be a number from 0 to below 1, got 1."),
+            ("minp=0.1", "--process: the setting minp is unknown. Did you mean min_p?"),
+            ("min_p", "--process: min_p has no value. Give min_p=VALUE"),
+            ("min_p=0.1 --process min_p=0.2", "--process: min_p is given twice."),
+        )
+    ),
+    ("run --bad-words '12 7'", "--bad-words is written otherwise now. Give --process 'bad_words=12 7'."),
+    ("bench --min-p 0.1", "No such option: --min-p"),
     ("run, sweep-k --set early_stopping=never", "--set early_stopping: never belongs to a beam search"),
     ("run, sweep-k --draft-placement first", "--draft-placement: first says where the draft of a split"),
     ("run, sweep-k --processes 2 --set tensor_parallel=2", "--tensor-parallel: 2 ... with --processes"),
@@ -187,16 +206,16 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run, sweep-k --set tensor_parallel=2 --on ray", "--tensor-parallel: 2 is given together with --on"),
     ("run, sweep-k --processes 2 --on ray", "--on: ray is given together with --processes"),
     ("run, sweep-k --concurrency 1,2 --on ray", "--on: ray is given together with --concurrency"),
-    ("run, sweep-k --sampling beam --beams 0", "--beams must be a whole number from 1, got 0"),
-    ("run, sweep-k --sampling beam --beams -3", "--beams must be a whole number from 1, got -3"),
-    ("run, sweep-k --sampling beam --beams two", "--beams must be a whole number from 1, got two"),
-    ("run, sweep-k --sampling beam --draft-beams 3", "--draft-beams: 3 beams of the draft cannot hold"),
+    ("run, sweep-k --sampling beam:width=0", "--sampling beam:width must be a whole number from 1, got 0"),
+    ("run, sweep-k --sampling beam:width=-3", "--sampling beam:width must be a whole number ... -3"),
+    ("run, sweep-k --sampling beam:width=two", "--sampling beam:width must be a whole number ... two"),
+    ("run, sweep-k --sampling beam:draft_width=3", "--sampling beam:draft_width: 3 beams ... cannot hold"),
     ("run, sweep-k --sampling beam --temperature 0.7", "--temperature: 0.7 changes a distribution"),
     ("run, sweep-k --sampling beam --top-p 0.7", "--top-p: 0.7 changes a distribution"),
-    ("run, sweep-k --sampling beam --length-penalty inf", "--length-penalty must be a number, got inf"),
+    ("run, sweep-k --sampling beam:penalty=inf", "--sampling beam:penalty must be a number, got inf"),
     (
-        "run, sweep-k --sampling beam --set early_stopping=soon",
-        "--set early_stopping ... false or never, got soon",
+        "run, sweep-k --sampling beam:early_stopping=soon",
+        "--sampling beam:early_stopping must be true, false or never, got soon",
     ),
     ("run, sweep-k --sampling beam --drafter lookup", "--drafter: lookup cannot search with beams"),
     ("run, sweep-k --sampling beam --engine hf-generate", "--engine: hf-generate cannot search with beams"),
@@ -295,7 +314,7 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("verify --engine worker:true --quantise int8", "--quantise changes how the built-in"),
     ("verify --engine worker:true --draft-quantise int4", "--draft-quantise changes how the built-in"),
     ("verify --engine worker:true --tensor-parallel 2", "--tensor-parallel changes how"),
-    ("verify --engine worker:true --repetition-penalty 1.3", "--repetition-penalty changes how"),
+    ("verify --engine worker:true --process repetition_penalty=1.3", "--process changes how"),
     ("verify bad.jsonl", "TASK: line 2 of bad.jsonl has none of prompt", 3),
     ("audit", "SAMPLES, --engine, --follow: none is given"),
     ("audit nowhere.jsonl", "SAMPLES", 3),
@@ -394,7 +413,7 @@ WITH_MODELS: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run --device-map auto --engine hf-generate,hf-assisted", "--device-map: hf-assisted knows"),
     ("run --pair gpt2", "--target ... openai-community/gpt2-xl ... --pair mini", 3),
     ("run --batch 2 --pair mini-t5", "--batch: embedded:mini-t5/target is an encoder-decoder"),
-    ("run --repetition-penalty 1.3 --pair mini-t5", "--repetition-penalty: for an encoder-decoder it is"),
+    ("run --process repetition_penalty=1.3 --pair mini-t5", "--process repetition_penalty: for an encoder"),
     ("run --batch 1,3 --limit 2", "--batch: batches of 3 are never full with 2 sequences"),
     ("run --limit 1 --shard 2/2", "--shard: shard 2/2 of 1 prompts is empty"),
     ("run --engine eager,worker:x --dtype int8", "--dtype: int8 quantises weights"),
@@ -412,8 +431,8 @@ WITH_MODELS: list[tuple[str, str] | tuple[str, str, int]] = [
         "run --device-map auto --on ray --out new",
         "--device-map: auto is given together with --on, whose workers",
     ),
-    ("run --sampling beam --beams 9999", "--beams: 9999 beams are more than the vocabulary's"),
-    ("run --sampling beam --draft-beams 9999", "--draft-beams: 9999 beams are more than"),
+    ("run --sampling beam:width=9999", "--sampling: 9999 beams are more than the vocabulary's"),
+    ("run --sampling beam:draft_width=9999", "--sampling: 9999 beams are more than"),
     (
         "run --sampling beam --dtype int8",
         "--backend ... over torch, and the target's weights are rounded to int8",

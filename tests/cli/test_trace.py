@@ -60,7 +60,7 @@ def test_a_grammar_holds_for_what_is_shown(cli: Cli, tmp_path: Path) -> None:
     pytest.importorskip("llguidance")
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "boolean"}')
-    for given in (("--grammar", schema), ()):
+    for given in (("--process", f"grammar={schema}"), ()):
         result = cli("trace", PROMPT, *SHORT, "--temperature", "1", "--json", *given)
         assert result.code == 0, result.err
         written = [each["text"] for each in json.loads(result.out)["tokens"] if each["fate"] != "rejected"]

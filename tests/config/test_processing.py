@@ -7,26 +7,28 @@ import pytest
 
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.records import Processing
+from spsbench.config.models import BeamSettings
 from spsbench.config.resolve import resolve
 
 
 def test_settings_are_read(tmp_path: Path) -> None:
     words = tmp_path / "words"
     words.write_text("5 6\n7\n")
-    asked = {"min_p": 0.1, "logit_bias": "3:-1.5,4:2", "bad_words": str(words), "convention": "vllm"}
-    assert resolve(asked).processing == Processing(
+    asked = {"process": f"min_p=0.1:logit_bias=3:-1.5,4:2:bad_words={words}:convention=vllm"}
+    assert resolve(asked).process.processing == Processing(
         min_p=0.1, logit_bias=((3, -1.5), (4, 2.0)), bad_words=((5, 6), (7,)), convention="vllm"
     )
-    assert resolve({}).processing is None
-    assert resolve({"repetition_penalty": 1.0}).processing is None
+    assert resolve({}).process.processing is None
+    assert resolve({"process": "repetition_penalty=1"}).process.processing is None
 
 
 def test_a_list_of_ids_may_be_longer_than_a_file_name() -> None:
     ids = ",".join(str(token) for token in range(200))
-    found = resolve({"bad_words": ids}).processing
+    process = resolve({"process": f"bad_words={ids}"}).process
+    found = process.processing
     assert found is not None
     assert found.bad_words == tuple((token,) for token in range(200))
-    assert resolve({"bad_words": ids}).bad_words == ids, "a resumed run reads its settings again"
+    assert process.bad_words == ids, "a resumed run reads its settings again"
 
 
 @pytest.mark.parametrize(
@@ -50,21 +52,130 @@ def test_a_list_of_ids_may_be_longer_than_a_file_name() -> None:
 )
 def test_wrong_values_name_the_option(name: str, value: object) -> None:
     with pytest.raises(UsageError) as raised:
-        resolve({name: value})
-    assert raised.value.flag == f"--{name.replace('_', '-')}"
+        resolve({"process": f"{name}={value}"})
+    assert raised.value.flag == f"--process {name}"
 
 
 def test_a_step_that_a_convention_lacks_is_refused() -> None:
     with pytest.raises(UsageError, match="typical-p"):
-        _ = resolve({"typical_p": 0.9, "convention": "vllm"}).processing
+        _ = resolve({"process": "typical_p=0.9:convention=vllm"}).process.processing
 
 
 def test_a_schema_is_kept_and_needs_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "schema.json"
     path.write_text('{"type": "boolean"}')
-    config = resolve({"grammar": str(path)})
-    assert json.loads(config.grammar or "") == {"type": "boolean"}
+    process = resolve({"process": f"grammar={path}"}).process
+    assert json.loads(process.grammar or "") == {"type": "boolean"}
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UnavailableError) as raised:
-        _ = config.processing
+        _ = process.processing
     assert "spsbench[grammar]" in (raised.value.remedy or "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        ("minp=0.1", "--process: the setting minp is unknown. Did you mean min_p? Choose from min_p,"),
+        (
+            "min_p=0.1:frequency-penalty=1",
+            "the setting frequency-penalty is unknown. Did you mean frequency_p",
+        ),
+        ("min_p", "--process: min_p has no value. Give min_p=VALUE; it is a number from 0 to below 1."),
+        ("min_p=", "--process: min_p has no value."),
+        ("min_p=0.1:min_p=0.2", "--process: min_p is given twice. Give it once."),
+        ("min_p=2", "--process min_p must be a number from 0 to below 1, got 2."),
+        ("min_p=half", "--process min_p must be a number from 0 to below 1, got half."),
+        ("min_new_tokens=1.5", "--process min_new_tokens must be a whole number from 0, got 1.5."),
+        ("convention=mine", "--process convention must be transformers, vllm or llama-cpp, got mine."),
+        ("", "an empty text"),
+    ],
+)
+def test_what_is_typed_wrong_is_named_with_what_is_possible(typed: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        resolve({"process": [typed]})
+    assert sentence in str(raised.value)
+
+
+def test_texts_that_are_typed_one_by_one_are_one() -> None:
+    whole = resolve({"process": "min_p=0.1:frequency_penalty=0.3"})
+    assert resolve({"process": ["frequency_penalty=0.3", "min_p=0.1"]}) == whole
+    assert resolve({"process": {"min_p": 0.1, "frequency_penalty": 0.3}}) == whole
+    assert str(whole.process) == "min_p=0.1:frequency_penalty=0.3"
+
+
+def test_settings_are_written_and_read_again(tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text('{"const": "x:min_p=1"}')
+    process = f"logit_bias=3:-1.5,4:2:grammar={tmp_path / 'schema.json'}"
+    config = resolve({"process": process, "sampling": "greedy"})
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    again = resolve({}, tmp_path / "config.yaml")
+    assert again.process == config.process
+    assert json.loads(again.process.grammar or "") == {"const": "x:min_p=1"}
+
+
+OLD = "min_p: 0.1\ntypical_p: null\nrepetition_penalty: 1.2\nsamplings: [nucleus]\nearly_stopping: false\n"
+"""As earlier versions wrote it, with a name for each."""
+
+
+def test_an_old_file_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(OLD)
+    assert str(resolve({}, file).process) == "min_p=0.1:repetition_penalty=1.2"
+    typed = resolve({"process": "min_p=0.2:presence_penalty=1"}, file)
+    assert str(typed.process) == "min_p=0.2:repetition_penalty=1.2:presence_penalty=1.0"
+    for text in ("min_p=0.3", "process.min_p=0.3", "process='min_p=0.3'"):
+        assert resolve({"process": "min_p=0.2"}, file, [text]).process.min_p == 0.3
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("min_p: 2", "config.yaml: min_p must be a number from 0 to below 1, got 2."),
+        ("process: {min_p: 2}", "config.yaml: process.min_p must be a number from 0 to below 1, got 2."),
+        ("process: minp=2", "config.yaml: process: the setting minp is unknown."),
+        ("process: {minp: 2}", "config.yaml: process.minp: the setting minp is unknown. Did you mean min_p?"),
+        ("process: 3", "config.yaml: process must be settings as in min_p=0.1:frequency_penalty=0.3, got 3."),
+        (
+            "samplings: beam:width=0",
+            "config.yaml: samplings beam:width must be a whole number from 1, got 0.",
+        ),
+    ],
+)
+def test_a_wrong_setting_of_a_file_names_the_file(tmp_path: Path, content: str, sentence: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(content)
+    with pytest.raises(UsageError) as raised:
+        resolve({}, file)
+    assert sentence in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "sampling", "written"),
+    [
+        ("samplings: [beam]\nbeams: 3\ndraft_beams: null\nlength_penalty: null", None, ("beam:width=3",)),
+        ("samplings: [greedy, beam]\nlength_penalty: 0.5", None, ("greedy", "beam:penalty=0.5")),
+        ("samplings: [beam]\nearly_stopping: never", None, ("beam:early_stopping=never",)),
+        ("samplings: [beam]\nbeams: 3", "beam:width=2,greedy", ("beam:width=2", "greedy")),
+        ("beams: 3", "beam", ("beam:width=3",)),
+        ("samplings: [beam]\nbeams: null\nearly_stopping: false", None, ("beam",)),
+    ],
+)
+def test_an_old_beam_search_is_read(
+    tmp_path: Path, content: str, sampling: str | None, written: tuple[str, ...]
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(content)
+    assert resolve({"sampling": sampling}, file).samplings == written
+
+
+def test_old_settings_of_beams_need_a_search(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("samplings: [greedy]\nbeams: 3")
+    with pytest.raises(UsageError, match="beams: 3 belongs to a beam search, and no sampling is beam"):
+        resolve({}, file)
+
+
+def test_a_beam_search_has_its_options() -> None:
+    config = resolve({"sampling": "greedy,beam:width=3:early_stopping=never"})
+    assert config.beam == BeamSettings(width=3, early_stopping="never")
+    assert resolve({"sampling": "greedy"}).beam is None

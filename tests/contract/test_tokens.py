@@ -35,7 +35,7 @@ RUNS = {
     "quantised": (*XSUM, "--k", "4", "--drafter", "quantised", "--sampling", "greedy"),
     "adaptive": (*XSUM, "--k", "6,adaptive"),
     "batch": (*XSUM, "--limit", "8", "--k", "3", "--batch", "1,4"),
-    "beam": (*XSUM, "--k", "3", "--sampling", "beam", "--beams", "3"),
+    "beam": (*XSUM, "--k", "3", "--sampling", "beam:width=3"),
     "torch": (*XSUM, "--k", "4", "--backend", "torch"),
 }
 

@@ -54,7 +54,7 @@ def is_present(typed: str | Sequence[object]) -> bool:
     return command not in ABSENT
 
 
-REPEATABLE = ("--set", "--draft", "--task", "--evaluated")
+REPEATABLE = ("--set", "--process", "--draft", "--task", "--evaluated")
 """Options that some command collects."""
 
 

@@ -52,16 +52,7 @@ class AuditOptions(Common):
     top_p: str | None
     top_k: str | None
     greedy: bool
-    min_p: str | None
-    typical_p: str | None
-    repetition_penalty: str | None
-    presence_penalty: str | None
-    frequency_penalty: str | None
-    logit_bias: str | None
-    min_new_tokens: str | None
-    bad_words: str | None
-    grammar: str | None
-    convention: str | None
+    process: list[str] | None
     samples_dtype: str | None
     every: str | None
     webhook: str | None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.base import GateFailed, UsageError, as_typed, make_folder, unknown
 from spsbench.cli import Common, present, say, values
-from spsbench.config import PROCESSING, MaterialSettings, resolve_material
+from spsbench.config import MaterialSettings, resolve_material
 from spsbench.parts.audit.command import AuditOptions, conclude, print_rows, watch
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def audit_file(path: Path, wanted: AuditOptions) -> None:
 def audit_evidence(path: Path, header: Header, texts: Texts, wanted: AuditOptions) -> None:
     """Score the texts of evidence again, with weights that are not the auditor's word."""
     quiet, models = wanted.quiet, _models(wanted)
-    how = ("temperature", "top_p", "top_k", *PROCESSING)
+    how = ("temperature", "top_p", "top_k", "process")
     if any(getattr(wanted, name) is not None for name in how) or wanted.greedy:
         raise UsageError(f"{path} says how its texts were drawn.", flag="SAMPLES", remedy="Leave it out.")
     if not any(models.values()):

@@ -50,16 +50,7 @@ class VerifyOptions(Common):
     device: str | None
     dtype: str | None
     quantise: str | None
-    min_p: str | None
-    typical_p: str | None
-    repetition_penalty: str | None
-    presence_penalty: str | None
-    frequency_penalty: str | None
-    logit_bias: str | None
-    min_new_tokens: str | None
-    bad_words: str | None
-    grammar: str | None
-    convention: str | None
+    process: list[str] | None
     draft_quantise: str | None
     threads: str | None
     backend: str | None

@@ -93,6 +93,8 @@ def options_of(engine: Engine | None, options: Mapping[str, Any]) -> AuditOption
         allowed = ", ".join(sorted(known.keys() - {*hidden}))
         raise UsageError(f"{wrong} is unknown.", flag="lossless", remedy=f"Options are {allowed}.")
     given = {name: _typed(value) for name, value in renamed.items() if value is not None}
+    if (process := renamed.get("process")) is not None:
+        given["process"] = [process] if isinstance(process, str) else [*map(str, process)]
     name = engine if isinstance(engine, str) else getattr(engine, "__qualname__", repr(engine))
     wanted = AuditOptions(**known | DEFAULTS | given | {"engine": name})
     refuse_together("audit", vars(wanted))
@@ -164,5 +166,6 @@ def _again(engine: Engine | None, wanted: AuditOptions, test: str) -> str:
     typed = ["spsbench", "audit"]
     for name, value in vars(wanted).items():
         if value not in (None, False):
-            typed += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+            text = ":".join(value) if isinstance(value, list) else str(value)
+            typed += [f"--{name.replace('_', '-')}"] + ([] if value is True else [text])
     return shlex.join(typed)

@@ -255,7 +255,7 @@ def test_other_weights_are_refused(cli: Cli, right: Path, tiny: Folders) -> None
     assert "has other weights than" in done.err
 
 
-@pytest.mark.parametrize("given", [("--temperature", "0.7"), ("--repetition-penalty", "1.3")])
+@pytest.mark.parametrize("given", [("--temperature", "0.7"), ("--process", "repetition_penalty=1.3")])
 def test_its_sampling_is_not_asked_for(cli: Cli, right: Path, given: tuple[str, str]) -> None:
     done = cli("audit", right, *given)
     assert done.code == 2

@@ -136,7 +136,8 @@ def test_what_stays_open_is_red_and_the_command_line_has_the_last_word(
         ("Engine", {"out": "here"}, "lossless: out is unknown."),  # texts of another version would be read
         ("None", {}, "lossless: no engine is given."),
         ("'worker:'", {}, "--engine: no command follows the colon."),
-        ("'worker:true'", {"repro": True, "min_p": 0.1}, "--min-p: 0.1 is given together with --repro"),
+        ("'worker:true'", {"repro": True, "process": "min_p=0.1"}, "--process: min_p=0.1 is given together"),
+        ("'worker:true'", {"process": "minp=0.1"}, "--process: the setting minp is unknown."),
         ("'worker:true'", {"k": 0}, "--k needs at least one value above 0"),
         ("'worker:false'", {}, "worker:false cannot be asked"),
     ],

@@ -1,0 +1,69 @@
+"""Settings of earlier versions: each processing and each number of a beam search had a setting of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from spsbench.base.axes import BEAM
+from spsbench.base.errors import UsageError
+from spsbench.base.records import Spec
+from spsbench.config.processing import PROCESSING, parse_processing
+from spsbench.config.together import is_given
+
+BEAM_SETTINGS = {
+    "beams": "width",
+    "draft_beams": "draft_width",
+    "length_penalty": "penalty",
+    "early_stopping": "early_stopping",
+}
+"""What a setting is called as an option of the sampling ``beam``."""
+
+
+def merged(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge settings, the later over the earlier; those of processing one by one, into ``process``.
+
+    The keys say where ``process`` is written, for errors.
+    """
+    found: dict[str, Any] = {}
+    process: dict[str, Any] = {}
+    for flag, source in sources.items():
+        given = source.get("process")
+        if isinstance(given, (str, list, tuple)):
+            texts = [given] if isinstance(given, str) else given
+            given = parse_processing([str(each) for each in texts], flag)
+        found |= {name: value for name, value in source.items() if name not in ("process", *PROCESSING)}
+        if isinstance(given, Mapping):
+            process |= given
+        elif given is not None:  # whoever checks the settings says what it must be
+            found["process"] = given
+        process |= {name: source[name] for name in PROCESSING if source.get(name) is not None}
+    return {"process": process} | found
+
+
+def with_beam_options(
+    settings: Mapping[str, Any], samplings: Sequence[Any], label: Callable[[str], str]
+) -> dict[str, Any]:
+    """Settings with those of a beam search written into the sampling: ``beam:width=4``, which wins.
+
+    Raises:
+        UsageError: no sampling is a beam search.
+    """
+    found = {name: value for name, value in settings.items() if name not in BEAM_SETTINGS}
+    asked = {name: settings[name] for name in BEAM_SETTINGS if is_given(settings.get(name))}
+    if not asked:
+        return found
+    specs = [Spec.parse(str(name)) for name in samplings]
+    if BEAM not in [spec.name for spec in specs]:
+        name, value = next(iter(asked.items()))
+        raise UsageError(
+            f"{value} belongs to a beam search, and no sampling is {BEAM}.",
+            flag=label(name),
+            remedy=f"Give --sampling {BEAM}:{BEAM_SETTINGS[name]}={value}, or leave it out.",
+        )
+    options = {BEAM_SETTINGS[name]: value for name, value in asked.items()}
+    whole = [
+        Spec(BEAM, tuple(sorted((options | dict(spec.options)).items()))) if spec.name == BEAM else spec
+        for spec in specs
+    ]
+    return found | {"samplings": [str(spec) for spec in whole]}
