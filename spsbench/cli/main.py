@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -95,6 +96,7 @@ class Fitting:
         columns, usual = shutil.get_terminal_size().columns, self.rich_markup_mode
         if columns < NARROW:
             self.rich_markup_mode, formatter.width = None, columns
+            formatter.write_dl = partial(formatter.write_dl, col_max=columns // 3)
         try:
             super().format_help(ctx, formatter)  # type: ignore[misc]
         finally:

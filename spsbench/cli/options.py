@@ -64,8 +64,7 @@ RUN: Panels = {
         ),
         "--drafter LIST": "What proposes tokens, e.g. model,lookup. Default: model.",
         "--sampling LIST": (
-            "The task's by name: nucleus,greedy; model, the target's own; or an exact search, "
-            "beam:width=4:draft_width=6:penalty=1."
+            "The task's by name: nucleus,greedy; model, the target's own; or exact search, beam:width=4."
         ),
         "--seed N": "Random seed. Default: 0.",
         "--out DIR": "Run directory. Default: a new one in results/.",
@@ -107,7 +106,7 @@ RUN: Panels = {
         "--top-p P": "Nucleus mass, above 0 to 1. Default: the sampling's.",
         "--top-k N": "Keep the N most probable tokens; 0 keeps all. Default: the sampling's.",
         "--process NAME=VALUE...": (
-            "Change logits before a token is drawn, e.g. min_p=0.1:frequency_penalty=0.3; may be repeated. "
+            "Change logits before a token is drawn, e.g. min_p=0.1:typical_p=0.9; may be repeated. "
             f"Names: {', '.join(PROCESSING)}."
         ),
         "--max-new-tokens N": "Most new tokens of an output. Default: the task's.",
