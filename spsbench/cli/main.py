@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import gc
 import shutil
@@ -26,7 +27,7 @@ from spsbench.cli.doctor import doctor, get
 from spsbench.cli.interruption import INTERRUPTED, Interruption, listening
 from spsbench.cli.listing import list_
 from spsbench.cli.moved import refuse_moved
-from spsbench.cli.options import EXIT_CODES
+from spsbench.cli.options import EXIT_CODES, FIRST, HELP_ALL
 from spsbench.cli.report import report
 from spsbench.cli.run import merge, run, sweep_k
 from spsbench.cli.score import score
@@ -92,15 +93,33 @@ class Fitting:
         return rest
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """As typer does, without panels where the terminal is narrow."""
-        columns, usual = shutil.get_terminal_size().columns, self.rich_markup_mode
+        """As typer does, without panels where the terminal is narrow, of many options the needed ones.
+
+        The command itself keeps all of them, for the parser, its suggestions and completion.
+        """
+        shown: Any = copy.copy(self)
+        shown.params, shown.add_help_option = [_plain(each) for each in shown.get_params(ctx)], False
+        needed = getattr(shown.callback, "__needed__", None)
+        if needed is not None and HELP_ALL not in ctx.meta:
+            first = [each for each in shown.params if each.name in needed or each.name == "help"]
+            for each in first:
+                each.rich_help_panel = FIRST
+            count = len(shown.params) - len(first) - 1  # --help-all is named where it is counted
+            shown.params = first
+            shown.epilog += f"\n\n{count} more options: `{ctx.command_path} {HELP_ALL}` shows them."
+        columns = shutil.get_terminal_size().columns
         if columns < NARROW:
-            self.rich_markup_mode, formatter.width = None, columns
+            shown.rich_markup_mode, formatter.width = None, columns
             formatter.write_dl = partial(formatter.write_dl, col_max=columns // 3)
-        try:
-            super().format_help(ctx, formatter)  # type: ignore[misc]
-        finally:
-            self.rich_markup_mode = usual
+        super(Fitting, shown).format_help(ctx, formatter)  # type: ignore[misc]
+
+
+def _plain(parameter: Any) -> Any:
+    """A parameter as help shows it: a switch and an argument without a type, which says nothing there."""
+    shown = copy.copy(parameter)
+    if shown.param_type_name == "argument" or shown.is_flag:
+        shown.display_type_rich = lambda ctx: None
+    return shown
 
 
 class Command(Fitting, TyperCommand):

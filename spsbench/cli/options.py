@@ -27,6 +27,9 @@ EXIT_CODES = (
 )
 """The last lines of a command's help."""
 
+MANY = 15
+"""Options of a command above which ``--help`` shows the needed ones, and ``--help-all`` shows all."""
+
 # Panels of a command's help; typer shows those without one first.
 FIRST = None
 WHAT = "What to measure"
@@ -168,6 +171,9 @@ RUN: Panels = {
     },
 }
 
+NEEDED = "engine device"
+"""Beside those without a panel, what ``run --help`` shows."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Common):
@@ -287,7 +293,7 @@ def takes(
 
     def give(function: Callable[..., None]) -> Callable[..., None]:
         def command(**params: Any) -> None:
-            function(**{name: value for name, value in params.items() if name != "debug"})
+            function(**_of_the_command(params))
 
         listed = (*names.split(), "json", "quiet")
         return _described(command, function.__doc__, [known[name] for name in listed], known)
@@ -309,11 +315,12 @@ def among(model: type[AskedT], options: Common, /, **fixed: object) -> AskedT:
 
 
 def asks(
-    model: type[AskedT], own: Panels | None = None, *, required: str = ""
+    model: type[AskedT], own: Panels | None = None, *, required: str = "", needed: str = ""
 ) -> Callable[[Callable[[AskedT], None]], Callable[..., None]]:
     """Give a command the options that are the fields of ``model``, in their order, and an instance of it.
 
-    As ``takes`` for the rest; a field has the type that its row says, which a test holds.
+    As ``takes`` for the rest; a field has the type that its row says, which a test holds. Where there are
+    more than ``MANY``, ``--help`` shows those without a panel and the ``needed`` ones.
     """
     known = _known(own, required)
     common = [field.name for field in fields(Common)]
@@ -321,10 +328,15 @@ def asks(
 
     def give(function: Callable[[AskedT], None]) -> Callable[..., None]:
         def command(**params: Any) -> None:
-            function(model(**{name: value for name, value in params.items() if name != "debug"}))
+            function(model(**_of_the_command(params)))
 
         vars(command)["__asked__"] = model
-        return _described(command, function.__doc__, [known[name] for name in names], known)
+        wanted = [known[name] for name in names]
+        if len(wanted) > MANY:
+            first = {each.name for each in wanted if each.annotation.__metadata__[0].rich_help_panel is FIRST}
+            vars(command)["__needed__"] = first | set(needed.split())
+            wanted.append(_HELP_ALL)
+        return _described(command, function.__doc__, wanted, known)
 
     return give
 
@@ -340,13 +352,39 @@ def _known(own: Panels | None, required: str) -> dict[str, Parameter]:
     return {parameter.name: parameter for parameter in parameters}
 
 
+def _of_the_command(params: Mapping[str, Any]) -> dict[str, Any]:
+    """What was typed, without what is for ``main`` alone."""
+    return {name: value for name, value in params.items() if name not in ("debug", "help_all")}
+
+
+def _help_all(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        context.meta[HELP_ALL] = True
+        typer.echo(context.get_help(), color=context.color)
+        raise typer.Exit
+
+
+HELP_ALL = "--help-all"
+_HELP_ALL = Parameter(
+    "help_all",
+    Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option(
+            HELP_ALL, is_eager=True, callback=_help_all, show_default=False, help="Show every option."
+        ),
+    ],
+)
+
+
 def _described(
     command: Callable[..., None],
     text: str | None,
     wanted: Iterable[Parameter],
     known: Mapping[str, Parameter],
 ) -> Callable[..., None]:
-    """The command with its help and the signature that typer reads; ``--debug`` is for ``main`` alone."""
+    """The command with its help and the signature that typer reads."""
     command.__doc__ = text
     signature = {each.name: each for each in (*wanted, known["debug"])}
     vars(command)["__signature__"] = Signature(list(signature.values()))
@@ -370,7 +408,7 @@ def _parameter(spec: str, text: str, panel: str | None, required: str) -> Parame
         info: Any = typer.Option(flag, metavar=metavar, **given)
         default = False if value is bool else Parameter.empty if name == required else None
     else:
-        info = typer.Argument(metavar=metavar.strip("[]"), **given)
+        info = typer.Argument(metavar=metavar.strip("[.]"), **given)
         default = None if metavar.startswith("[") else Parameter.empty
     annotation: Any = Annotated[value | None if default is None else value, info]
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

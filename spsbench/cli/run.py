@@ -23,7 +23,7 @@ from spsbench.base.parts import of_part
 from spsbench.base.paths import results_dir
 from spsbench.cli.console import hint, out, print_json, say, say_if_busy
 from spsbench.cli.interruption import Interrupted, continued_by, written
-from spsbench.cli.options import FIRST, Common, RunOptions, asks
+from spsbench.cli.options import FIRST, NEEDED, Common, RunOptions, asks
 from spsbench.cli.settings import gates_of, read_settings, require_possible
 from spsbench.cli.values import concurrencies, number
 from spsbench.config import RunConfig
@@ -38,7 +38,7 @@ DEFAULT_KS = "0..7"
 """The lookaheads of ``sweep-k``: those of Figure 1 in Chen et al. 2023."""
 
 
-@asks(RunOptions)
+@asks(RunOptions, needed=NEEDED)
 def run(options: RunOptions) -> None:
     """Measure ArS and SpS side by side on a task or on your own prompts.
 
@@ -47,7 +47,7 @@ def run(options: RunOptions) -> None:
     measure(options)
 
 
-@asks(RunOptions)
+@asks(RunOptions, needed=NEEDED)
 def sweep_k(options: RunOptions) -> None:
     """Measure several lookaheads K in one run, interleaved prompt by prompt.
 

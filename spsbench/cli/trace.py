@@ -54,6 +54,7 @@ class TraceOptions(Common):
             "--sampling NAME": "nucleus (top-p 0.8), greedy or model, its own. Default: nucleus.",
         }
     },
+    needed="temperature max_new_tokens device",
 )
 def trace(options: TraceOptions) -> None:
     """Show which model proposed each token of an output, as it is generated.

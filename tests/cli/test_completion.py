@@ -36,6 +36,8 @@ LINES = {
     "spsbench get smol": ["smollm2"],
     "spsbench audit --engine open": ["openvino"],
     "spsbench run --see": ["--seed"],
+    "spsbench run --top": ["--top-k", "--top-p"],  # which `run --help` does not show
+    "spsbench run --help": ["--help", "--help-all"],
 }
 
 LINES = {line: offers for line, offers in LINES.items() if is_present(line.removeprefix("spsbench "))}

@@ -29,7 +29,11 @@ GROUP: Any = typer.main.get_command(app)
 def types(command: Any) -> dict[str, Any]:
     """What a command's parameters are, by name."""
     signature = vars(command)["__signature__"].parameters
-    return {name: typing.get_args(each.annotation)[0] for name, each in signature.items() if name != "debug"}
+    return {
+        name: typing.get_args(each.annotation)[0]
+        for name, each in signature.items()
+        if name not in ("debug", "help_all")
+    }
 
 
 @pytest.mark.parametrize("name", MODELS)

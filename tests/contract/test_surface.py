@@ -13,6 +13,7 @@ from syrupy.assertion import SnapshotAssertion
 
 import spsbench
 from spsbench import testing
+from spsbench.cli.main import COMMANDS as CALLED
 from spsbench.cli.main import PANELS
 
 COMMANDS = [name for names in PANELS.values() for name in names]
@@ -22,6 +23,16 @@ COMMANDS = [name for names in PANELS.values() for name in names]
 def test_help_of(command: str, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     done = call(command, "--help")
+    assert done.code == 0
+    assert "\n".join(line.rstrip() for line in done.out.splitlines()) == snapshot
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if hasattr(CALLED[name], "__needed__")])
+def test_help_of_every_option(
+    command: str, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = call(command, "--help-all")
     assert done.code == 0
     assert "\n".join(line.rstrip() for line in done.out.splitlines()) == snapshot
 

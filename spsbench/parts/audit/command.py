@@ -125,6 +125,7 @@ class AuditOptions(Common):
         },
         options.MACHINE: {"--dtype NAME": "Of SAMPLES: auto, float32, bfloat16 or float16. Default: auto."},
     },
+    needed="temperature k arms texts limit out",
 )
 def audit(wanted: AuditOptions) -> None:
     """Test whether an engine's text follows the target: a file of samples, or an engine to draw from.

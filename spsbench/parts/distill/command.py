@@ -80,6 +80,7 @@ class DistillOptions(Common):
         },
         options.MACHINE: {"--threads N": "CPU threads. Default: all."},
     },
+    needed="device",
 )
 def distill(wanted: DistillOptions) -> None:
     """Train a draft model or head for a target on the target's own distributions.

@@ -74,6 +74,7 @@ class PaperOptions(Common):
             "--samples N": "chen: programs per HumanEval problem; 100 in the paper. Default: 10.",
         },
     },
+    needed="limit device resume",
 )
 def paper(wanted: PaperOptions) -> None:
     """Reproduce a paper's tables and figures from new measurements, in one directory.

@@ -70,6 +70,7 @@ class VerifyOptions(Common):
             ),
         }
     },
+    needed="rule controls effort",
 )
 def verify(wanted: VerifyOptions) -> None:
     """Test whether SpS, with any drafter and rule, keeps the target's distribution.

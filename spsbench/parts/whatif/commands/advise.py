@@ -134,6 +134,7 @@ class AdviseOptions(Common):
             "--context LIST": "Tokens in the cache: 4k, or 1k,4k for a table of each. Default: 1k.",
         },
     },
+    needed="budget hardware",
 )
 def advise(wanted: AdviseOptions) -> None:
     """Choose a drafter and K for your prompts, predicted from ArS texts and checked by a run.

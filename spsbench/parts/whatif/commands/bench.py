@@ -65,6 +65,7 @@ class BenchOptions(Common):
         },
         options.MACHINE: {"--dtype NAME": "auto, float32, bfloat16 or float16. Default: auto."},
     },
+    needed="batch device",
 )
 def bench(wanted: BenchOptions) -> None:
     """Time forwards on this machine and predict the speedup by alpha and K; no task is run.

@@ -79,6 +79,7 @@ class ReplayOptions(Common):
             **options.OF_TEXTS,
         },
     },
+    needed="policy device",
 )
 def replay(wanted: ReplayOptions) -> None:
     """Predict the speedup of any drafter and K from texts that the target has written.

@@ -117,6 +117,7 @@ class SimulateOptions(Common):
             ),
         },
     },
+    needed="rule tree",
 )
 def simulate(wanted: SimulateOptions) -> None:
     """Compare theory with simulated loops; target and draft are random tables, no model is needed.
