@@ -12,6 +12,7 @@ MOVED: Mapping[str, str] = {
     "--beams": "--sampling beam:width={value}",
     "--convention": "--process convention={value}",
     "--draft-beams": "--sampling beam:draft_width={value}",
+    "--draft-revision": "--draft MODEL@{value}",
     "--frequency-penalty": "--process frequency_penalty={value}",
     "--grammar": "--process grammar={value}",
     "--length-penalty": "--sampling beam:penalty={value}",
@@ -20,6 +21,7 @@ MOVED: Mapping[str, str] = {
     "--min-p": "--process min_p={value}",
     "--presence-penalty": "--process presence_penalty={value}",
     "--repetition-penalty": "--process repetition_penalty={value}",
+    "--revision": "--target MODEL@{value}",
     "--typical-p": "--process typical_p={value}",
 }
 """The old flag, and what is typed in its place: ``{value}`` is what followed the old one.

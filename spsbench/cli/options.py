@@ -57,8 +57,8 @@ RUN: Panels = {
             "xsum."
         ),
         "--pair NAME": "Target and draft by name, see `spsbench list pairs`. Default: mini.",
-        "--target MODEL": "Target model: hub id, folder or GGUF file.",
-        "--draft MODEL": "Draft model: hub id, folder or GGUF file.",
+        "--target MODEL": "Target model: hub id, perhaps with @REVISION, folder or GGUF file.",
+        "--draft MODEL": "Draft model, in the same forms.",
         "--data SOURCE": "official, mini or a file. Default: mini with a synthetic pair, else official.",
         "--limit N": "Number of prompts, or a range of them: 10-20. Default: the protocol's.",
         "--k LIST": (
@@ -74,8 +74,6 @@ RUN: Panels = {
     },
     WHAT: {
         "--prompts FILE": "A prompts file; the same as giving it as TASK.",
-        "--revision REV": "Revision of the target.",
-        "--draft-revision REV": "Revision of the draft.",
         "--protocol NAME": "Limits by name, see `spsbench list protocols`. Default: quick.",
         "--id LIST": "Only the prompts with these ids, e.g. HumanEval/3,HumanEval/8.",
         "--tag KEY=VALUE...": "A note that run.json and every table carry, e.g. gpu=a; may be repeated.",
@@ -191,8 +189,6 @@ class RunOptions(Common):
     seed: str | None = None
     out: Path | None = None
     prompts: str | None = None
-    revision: str | None = None
-    draft_revision: str | None = None
     protocol: str | None = None
     id: str | None = None
     tag: list[str] | None = None

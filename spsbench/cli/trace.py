@@ -28,8 +28,6 @@ class TraceOptions(Common):
     pair: str | None
     target: str | None
     draft: str | None
-    revision: str | None
-    draft_revision: str | None
     k: str | None
     sampling: str | None
     temperature: str | None

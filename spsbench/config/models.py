@@ -206,10 +206,28 @@ class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class ModelRef(_Settings):
-    """A model by hub id, directory or GGUF file, ``embedded:...`` inside spsbench, or ``package:...``."""
+_AT_REVISION = re.compile(r"(\w[\w.-]*(?:/[\w.-]+)?)@(\S|\S.*\S)")
 
-    id: Name = Field(description="a hub id, a directory or a GGUF file")
+
+class ModelRef(_Settings):
+    """A model by hub id, directory or GGUF file, ``embedded:...`` inside spsbench, or ``package:...``.
+
+    A hub id may have a revision behind an @, as in ``org/name@main``; a path that exists is taken whole.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _at_revision(cls, model: Any) -> Any:
+        """Read ``org/name@revision``, alone or as the id of a mapping that does not say a revision."""
+        ref = {"id": model} if isinstance(model, str) else model
+        if not isinstance(ref, dict) or "revision" in ref or not isinstance(name := ref.get("id"), str):
+            return ref
+        match = _AT_REVISION.fullmatch(name)
+        if match is None or Path(name).exists():
+            return ref
+        return ref | {"id": match[1], "revision": match[2]}
+
+    id: Name = Field(description="a hub id, perhaps with @revision, a directory or a GGUF file")
     revision: Name | None = Field(
         default=None, description="a commit, tag or branch, quoted if it is all digits"
     )
@@ -220,8 +238,8 @@ class PairConfig(_Settings):
     ``heads``."""
 
     name: Name = Field(description="a name")
-    target: ModelRef = Field(description="`{id: ...}`, optionally with a revision")
-    draft: ModelRef = Field(description="`{id: ...}`, optionally with a revision")
+    target: ModelRef = Field(description="a hub id, perhaps with @revision, a directory or a GGUF file")
+    draft: ModelRef = Field(description="a hub id, perhaps with @revision, a directory or a GGUF file")
     dtype: Dtype = Field(default="auto", description=_DTYPES)
     drafter: Name | None = Field(default=None, description="the name of a drafter")
     task: Name | None = Field(default=None, description="the name of a task")

@@ -62,7 +62,7 @@ def typed_settings(options: Mapping[str, object]) -> dict[str, Any]:
             continue
         if (field := RunConfig.model_fields.get(field_of(name))) is not None:
             found[name] = number(str(value)) if _is_numeric(field.annotation) else value
-        elif name in _MODEL_FLAGS:
+        elif name in _MODELS:
             found[name] = value
         elif (denied := name.removeprefix("no_")) in RunConfig.model_fields:
             found[denied] = False
@@ -79,8 +79,7 @@ ADAPTIVE, ADAPTIVE_POLICY = "adaptive", "stop-below"
 """Among the Ks: a lookahead that a policy decides, and which policy unless one is named."""
 
 _WITH_DRAFT = frozenset({"model", "union"})
-_REVISIONS = {"target": "revision", "draft": "draft_revision"}
-_MODEL_FLAGS = (*_REVISIONS, *_REVISIONS.values())
+_MODELS = ("target", "draft")
 
 
 def resolve(
@@ -95,7 +94,7 @@ def resolve(
     With ``target_alone`` a target may stand without a draft, whatever the settings do with it.
     """
     given = {field_of(key): value for key, value in flags.items() if value is not None}
-    models = {key: str(given.pop(key)) for key in _MODEL_FLAGS if key in given}
+    models = {key: str(given.pop(key)) for key in _MODELS if key in given}
     assignments = [_assignment(text) for text in overrides]
     file = {} if config_file is None else read_yaml(config_file, "--config")
     typed = {path[0]: value for path, value in assignments if len(path) == 1}
@@ -230,7 +229,7 @@ def _pair(chosen: Any, models: Mapping[str, str], *, named: bool, alone: bool) -
 
     With ``alone`` no draft model runs, and two models are called by the target.
     """
-    ids = [key for key in ("target", "draft") if key in models]
+    ids = [*models]
     refuse_together("settings", {**models, "pair": named or None})
     if len(ids) == 1:
         missing = "draft" if ids == ["target"] else "target"
@@ -241,22 +240,15 @@ def _pair(chosen: Any, models: Mapping[str, str], *, named: bool, alone: bool) -
         )
     for key, value in models.items():
         if not value.strip():
-            flag = f"--{key.replace('_', '-')}"
-            raise UsageError("the value is empty.", flag=flag, remedy="Name a model.")
+            raise UsageError("the value is empty.", flag=f"--{key}", remedy="Name a model.")
     pair: Any = chosen
     if ids:
-        target, draft = (
-            ModelRef(id=models[role].strip(), revision=models.get(flag, "").strip() or None)
-            for role, flag in _REVISIONS.items()
-        )
+        target, draft = (ModelRef(id=models[role].strip()) for role in _MODELS)
         pair = PairConfig(name=pair_name(target, None if alone else draft), target=target, draft=draft)
     elif isinstance(chosen, str):
         pair = load_pair(chosen)
     if isinstance(pair, PairConfig):
         pair = pair.model_dump(mode="json")
-    for role, flag in _REVISIONS.items():
-        if flag in models and isinstance(pair, dict) and isinstance(pair.get(role), dict):
-            pair[role] = pair[role] | {"revision": models[flag].strip()}
     return pair
 
 

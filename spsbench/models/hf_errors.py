@@ -198,7 +198,7 @@ def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
             caused_by(hub.RevisionNotFoundError),
             UnavailableError,
             f"{name} has no such revision.",
-            "Check --revision and --draft-revision.",
+            "Check the revision, which is behind the @.",
         ),
         (
             caused_by(hub.OfflineModeIsEnabled, hub.LocalEntryNotFoundError, ConnectionError, TimeoutError)

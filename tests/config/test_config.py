@@ -74,18 +74,53 @@ def test_flags_go_by_their_names_on_the_command_line() -> None:
 
 
 def test_two_models_make_a_pair() -> None:
-    pair = resolve({"target": "a/b", "draft": "./c", "draft_revision": "v1"}).pair
+    pair = resolve({"target": "a/b", "draft": "c@v1"}).pair
     assert pair == PairConfig(
         name="a/b with c@v1",
         target=ModelRef(id="a/b"),
-        draft=ModelRef(id="./c", revision="v1"),
+        draft=ModelRef(id="c", revision="v1"),
         synthetic=False,
     )
 
 
-def test_a_revision_applies_to_a_named_pair() -> None:
-    pair = resolve({"revision": "abc", "pair": "gpt2"}).pair
-    assert (pair.target.revision, pair.draft.revision) == ("abc", None)
+@pytest.mark.parametrize(
+    ("typed", "id", "revision"),
+    [
+        ("org/name@main", "org/name", "main"),
+        ("gpt2@refs/pr/3", "gpt2", "refs/pr/3"),
+        ("a.b-c/d_e.f@v1@x", "a.b-c/d_e.f", "v1@x"),
+        ("org/name", "org/name", None),
+        ("org/name@", "org/name@", None),
+        ("./folder@v1", "./folder@v1", None),
+        ("~/folder@v1", "~/folder@v1", None),
+        ("/models/folder@v1", "/models/folder@v1", None),
+        ("one/two/three@v1", "one/two/three@v1", None),
+        ("package:smollm2@1", "package:smollm2@1", None),
+    ],
+)
+def test_a_hub_id_has_its_revision_behind_an_at(typed: str, id: str, revision: str | None) -> None:
+    for ref in (
+        ModelRef(id=typed),
+        ModelRef.model_validate(typed),
+        resolve({"target": typed, "draft": "x"}).pair.target,
+    ):
+        assert (ref.id, ref.revision) == (id, revision)
+
+
+@pytest.mark.parametrize("name", ["mine@home", "models/mine@home"])
+def test_a_folder_with_an_at_in_its_name_is_taken_whole(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ModelRef(id=name).revision == "home"
+    (tmp_path / name).mkdir(parents=True)
+    assert ModelRef(id=name) == ModelRef(id=name, revision=None)
+    assert ModelRef(id=name).id == name
+
+
+def test_a_config_that_is_kept_says_revisions_and_is_read_as_it_is() -> None:
+    """Also where the folder of that name is gone."""
+    assert ModelRef.model_validate({"id": "mine@home", "revision": None}).id == "mine@home"
 
 
 def test_set_reaches_into_the_pair() -> None:
@@ -95,8 +130,13 @@ def test_set_reaches_into_the_pair() -> None:
 
 def test_a_pair_can_be_a_file(tmp_path: Path) -> None:
     file = tmp_path / "own.yaml"
-    file.write_text("target: {id: a}\ndraft: {id: b}\n")
-    assert resolve({"pair": str(file)}).pair.name == "own"
+    file.write_text("target: {id: a@v1}\ndraft: b@v2\n")
+    pair = resolve({"pair": str(file)}).pair
+    assert (pair.name, pair.target, pair.draft) == (
+        "own",
+        ModelRef(id="a", revision="v1"),
+        ModelRef(id="b", revision="v2"),
+    )
 
 
 @pytest.mark.parametrize(

@@ -68,11 +68,11 @@ def test_a_long_name_loses_its_middle_unless_that_is_what_tells_two_apart() -> N
         ({"drafter": "lookup,suffix"}, "t"),
         ({"drafter": "lookup,model"}, "t with d"),
         ({"arms": "ars"}, "t"),
-        ({"revision": COMMIT, "draft_revision": "main"}, "t@0123456 with d@main"),
+        ({"target": f"t@{COMMIT}", "draft": "d@main"}, "t@0123456 with d@main"),
     ],
 )
 def test_the_draft_is_named_where_one_runs(flags: dict[str, str], name: str) -> None:
-    assert resolve({"target": "t", "draft": "d", **flags}).pair.name == name
+    assert resolve({"target": "t", "draft": "d"} | flags).pair.name == name
 
 
 def test_a_pair_with_another_draft_is_not_called_by_its_name() -> None:

@@ -19,7 +19,7 @@ from spsbench.base import (
     unknown,
 )
 from spsbench.cli import Common, asks, options, out, present, print_json, read_material, say, values
-from spsbench.config import model_name, refuse_together
+from spsbench.config import ModelRef, model_name, refuse_together
 
 if TYPE_CHECKING:
     from spsbench.base import SamplingParams
@@ -46,8 +46,6 @@ class AuditOptions(Common):
     pair: str | None
     target: str | None
     draft: str | None
-    revision: str | None
-    draft_revision: str | None
     temperature: str | None
     top_p: str | None
     top_k: str | None
@@ -172,8 +170,6 @@ def verify_engine(wanted: VerifyOptions, engine: str) -> None:
         pair=wanted.pair,
         target=wanted.target,
         draft=wanted.draft,
-        revision=wanted.revision,
-        draft_revision=wanted.draft_revision,
         limit=str(_CONFORMANCE_PROMPTS),
         seed=wanted.seed,
         device=wanted.device,
@@ -376,8 +372,6 @@ def _material_settings(wanted: AuditOptions) -> MaterialSettings:
             pair=wanted.pair,
             target=wanted.target,
             draft=wanted.draft,
-            revision=wanted.revision,
-            draft_revision=wanted.draft_revision,
             limit=wanted.limit or str(_PROMPTS),
             max_new_tokens=wanted.max_new_tokens,
             seed=wanted.seed,
@@ -469,14 +463,15 @@ class Course:
     def asked(self) -> dict[str, Any]:
         """What must be the same where an audit goes on."""
         wanted = self.wanted
+        target, draft = (None if id is None else ModelRef(id=id) for id in (wanted.target, wanted.draft))
         typed = {
             "engine": wanted.engine,
             "task": wanted.task,
             "limit": wanted.limit,
-            "target": wanted.target,
-            "draft": wanted.draft,
-            "revision": wanted.revision,
-            "draft_revision": wanted.draft_revision,
+            "target": target and target.id,
+            "draft": draft and draft.id,
+            "revision": target and target.revision,
+            "draft_revision": draft and draft.revision,
         }
         more: dict[str, Any] = {
             "pair": self.material.pair.name,

@@ -35,13 +35,7 @@ def _settings_of_file(path: Path, flag: str, wanted: AuditOptions) -> MaterialSe
 
 def _models(wanted: AuditOptions) -> dict[str, str | None]:
     """Which models were typed."""
-    return {
-        "pair": wanted.pair,
-        "target": wanted.target,
-        "draft": wanted.draft,
-        "revision": wanted.revision,
-        "draft_revision": wanted.draft_revision,
-    }
+    return {"pair": wanted.pair, "target": wanted.target, "draft": wanted.draft}
 
 
 def _reader_of(

@@ -51,7 +51,6 @@ class DistillOptions(Common):
     heads: str | None
     corpus: Path | None
     evaluated: list[str] | None
-    revision: str | None
     device: str | None
     threads: str | None
 
@@ -76,7 +75,6 @@ class DistillOptions(Common):
         TEXT: {
             "--corpus FOLDER": "Folder of the training text, shared by several drafts. Default: OUT/corpus.",
             "--evaluated TASK...": "Another task or prompts file to keep out of the text; may be repeated.",
-            "--revision REV": "Revision of the target.",
         },
         options.MACHINE: {"--threads N": "CPU threads. Default: all."},
     },
@@ -112,6 +110,7 @@ def _make(
     """Make the draft in the folder and write its card beside it."""
     import torch
 
+    from spsbench.config import ModelRef
     from spsbench.models import find, quiet_libraries, resolve_device
     from spsbench.parts.distill.corpus import evaluated_texts
     from spsbench.parts.distill.making import card, make_draft
@@ -119,7 +118,8 @@ def _make(
     # Kernels for every shape that ever came would take gigabytes; read when the first is made.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
     quiet_libraries()
-    source = find(target, wanted.revision, "--target")
+    named = ModelRef(id=target)
+    source = find(named.id, named.revision, "--target")
     if source.is_encoder_decoder:
         why = f"{source.name} is an encoder-decoder, for which no draft is trained here."
         raise UsageError(why, flag="--target", remedy="Choose a decoder-only language model.")

@@ -29,8 +29,6 @@ class VerifyOptions(Common):
     pair: str | None
     target: str | None
     draft: str | None
-    revision: str | None
-    draft_revision: str | None
     data: str | None
     prompts: str | None
     k: str | None

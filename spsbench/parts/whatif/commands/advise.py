@@ -22,7 +22,7 @@ from spsbench.base import (
 )
 from spsbench.cli import Common, asks, continued_by, options, out, present, say, say_if_busy, typed, values
 from spsbench.cli import written as command_of
-from spsbench.config import refuse_together
+from spsbench.config import ModelRef, refuse_together
 from spsbench.parts.whatif.commands.values import sought_of
 from spsbench.parts.whatif.replay import MEAN, OBJECTIVES
 from spsbench.parts.whatif.replay.trees import shapes_of, trees_of
@@ -74,8 +74,6 @@ class AdviseOptions(Common):
     out: Path | None
     prompts: str | None
     no_check: bool
-    revision: str | None
-    draft_revision: str | None
     turns: str | None
     temperature: str | None
     top_p: str | None
@@ -226,8 +224,6 @@ def advise_on(wanted: AdviseOptions) -> None:
 _CARRIED = (
     "pair",
     "target",
-    "revision",
-    "draft_revision",
     "data",
     "prompts",
     "turns",
@@ -315,7 +311,8 @@ def _options(engine: str, study: Study, advice: Advice, checks: Sequence[Check],
             lines.append(
                 "# One sequence at a time. For K by batch size: --times, from spsbench bench --batch."
             )
-        draft = found.cell.draft or config.pair.draft.id
+        named = found.cell.draft
+        draft = config.pair.draft.id if not named else ModelRef(id=named).id  # engines take no @revision
         return "\n".join([*lines, recipe(engine, found, draft, study.written.sampling, by_batch)])
     return f"# {engine} has none of these drafters."
 
@@ -492,11 +489,10 @@ def _check(
 
 def _with_draft(ready: Plan, name: str) -> Plan:
     """The plan with a draft of that name in place of its own; an empty name changes nothing."""
-    from spsbench.config import ModelRef, with_draft
+    from spsbench.config import with_draft
     from spsbench.runner import plan
 
     if not name:
         return ready
     pair = ready.config.pair
-    draft = ModelRef(id=name, revision=pair.draft.revision)
-    return plan(ready.config.model_copy(update={"pair": with_draft(pair, draft)}))
+    return plan(ready.config.model_copy(update={"pair": with_draft(pair, ModelRef(id=name))}))

@@ -31,8 +31,6 @@ class ReplayOptions(Common):
     out: Path | None
     pair: str | None
     target: str | None
-    revision: str | None
-    draft_revision: str | None
     temperature: str | None
     top_p: str | None
     top_k: str | None
@@ -162,7 +160,7 @@ def replay_texts(wanted: ReplayOptions) -> None:
             raise UsageError("policies are replayed with one draft.", flag="--policy", remedy=remedy)
     say(f"Reading {source}", quiet=quiet)
     written = written_of(source, wanted, drafters)
-    pairs = pairs_of(written, wanted.draft or (), wanted.draft_revision, wanted.threads)
+    pairs = pairs_of(written, wanted.draft or (), wanted.threads)
     sought = sought_of({**dict.fromkeys(drafters, ()), **trees}, pairs)
     if wanted.curve:
         from spsbench.parts.whatif.commands.curve import curves_of, show

@@ -32,13 +32,12 @@ def written_of(source: Path, wanted: ReplayOptions, drafters: Sequence[Spec]) ->
         flags = {
             "pair": wanted.pair,
             "target": wanted.target,
-            "revision": wanted.revision,
             "device": wanted.device,
             "dtype": wanted.dtype,
             "backend": wanted.backend,
         }
         if wanted.draft:
-            flags |= {"draft": wanted.draft[0], "draft_revision": wanted.draft_revision}
+            flags["draft"] = wanted.draft[0]
         drawn, config = sampling(wanted), resolve(flags | {"drafter": ",".join(map(str, drafters))})
         found = find_pair(config.pair)
         reader = Reader(found.tokenizer, found.vocab_size, found.context_window, drawn)
@@ -47,18 +46,16 @@ def written_of(source: Path, wanted: ReplayOptions, drafters: Sequence[Spec]) ->
     return texts_of(source, wanted.sampling)
 
 
-def pairs_of(
-    written: Written, named: Sequence[str], revision: str | None, thread_count: str | None
-) -> list[tuple[str, Pair]]:
+def pairs_of(written: Written, named: Sequence[str], thread_count: str | None) -> list[tuple[str, Pair]]:
     """The target with each draft that is named, or with the run's own; of one draft the name is empty.
 
-    ``revision`` is of the named drafts; ``thread_count`` as it was typed, else the run's own.
+    ``thread_count`` is as it was typed, else the run's own.
     """
     from spsbench.config import ModelRef, with_draft
     from spsbench.models import Placement, find_pair, load_pair, pair_backend, resolve_device
 
     config = written.config
-    drafts = {id: ModelRef(id=id, revision=revision) for id in named}
+    drafts = {id: ModelRef(id=id) for id in named}
     wanted = {id: with_draft(config.pair, draft) for id, draft in drafts.items()} or {"": config.pair}
     sources = {name: find_pair(pair) for name, pair in wanted.items()}
     before = None if written.identity is None else written.identity["target"]
