@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-_SPLIT = ("--tensor-parallel", "2", "--draft-placement")
+_SPLIT = "--tensor-parallel"
 _WAYS = {
     "one process": ("--backend", "torch", "--threads", "1"),
-    "two, draft in the first": (*_SPLIT, "first"),
-    "two, draft in each": (*_SPLIT, "replicated"),
+    "two, draft in the first": (_SPLIT, "2"),
+    "two, draft in each": (_SPLIT, "2:draft=replicated"),
 }
 _RUN = ("run", "xsum", "--dtype", "float32", "--max-new-tokens", "64", "--no-score", "--no-proof", "--quiet")
 _PHASES = ("draft_ms", "verify_ms", "sample_ms", "other_ms", "comm_ms", "loop_ms")
@@ -32,7 +32,7 @@ _PHASES = ("draft_ms", "verify_ms", "sample_ms", "other_ms", "comm_ms", "loop_ms
 def _summary(way: tuple[str, ...], limit: str, directory: Path) -> dict[str, Any]:
     """Of a run in processes of its own."""
     launcher = (
-        ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m") if way[0] in _SPLIT else ()
+        ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m") if way[0] == _SPLIT else ()
     )
     command = [
         sys.executable,

@@ -73,7 +73,6 @@ RUN: Panels = {
         "--out DIR": "Run directory. Default: a new one in results/.",
     },
     WHAT: {
-        "--prompts FILE": "A prompts file; the same as giving it as TASK.",
         "--protocol NAME": "Limits by name, see `spsbench list protocols`. Default: quick.",
         "--id LIST": "Only the prompts with these ids, e.g. HumanEval/3,HumanEval/8.",
         "--tag KEY=VALUE...": "A note that run.json and every table carry, e.g. gpu=a; may be repeated.",
@@ -134,10 +133,11 @@ RUN: Panels = {
             "Requests in flight at servers: 1,2,4,8. With --engine openai:URL[,openai:URL]."
         ),
         "--device NAME": "auto, cpu, cuda, cuda:N or mps. Default: auto.",
-        "--dtype NAME": "auto, float32, bfloat16, float16, int8 or int4. Default: auto.",
-        "--draft-dtype NAME": "Dtype of the draft alone. Default: as --dtype.",
-        "--quantise BITS": "Quantise weights to int8 or int4; --dtype is the dtype of the computation.",
-        "--draft-quantise BITS": "The same for the draft alone: int8, int4 or none. Default: as --quantise.",
+        "--dtype NAME": (
+            "auto, float32, bfloat16, float16, int8 or int4. With a + how weights are quantised and what is "
+            "computed in: bfloat16+int8. Default: auto."
+        ),
+        "--draft-dtype NAME": "The same for the draft alone, or e.g. auto+none. Default: as --dtype.",
         "--device-map MAP": (
             "A target larger than one device: auto, balanced, sequential, or a JSON file of modules and "
             "devices."
@@ -149,10 +149,8 @@ RUN: Panels = {
             "auto, onnxruntime or torch. Default: onnxruntime on a CPU where it covers the models."
         ),
         "--tensor-parallel N": (
-            "Split the target over N processes: torchrun --nproc-per-node N -m spsbench run ..."
-        ),
-        "--draft-placement WHERE": (
-            "With --tensor-parallel: the draft in the first process (first) or in all (replicated)."
+            "Split the target over N processes: torchrun --nproc-per-node N -m spsbench run ... The draft is "
+            "in the first; with N:draft=replicated in all."
         ),
         "--processes N": "Repeat in N fresh processes; intervals over all of them.",
         "--on WHERE": "Spread prompts over workers: ray (this machine) or ray://HOST:PORT.",
@@ -188,7 +186,6 @@ class RunOptions(Common):
     sampling: str | None = None
     seed: str | None = None
     out: Path | None = None
-    prompts: str | None = None
     protocol: str | None = None
     id: str | None = None
     tag: list[str] | None = None
@@ -222,13 +219,10 @@ class RunOptions(Common):
     device: str | None = None
     dtype: str | None = None
     draft_dtype: str | None = None
-    quantise: str | None = None
-    draft_quantise: str | None = None
     device_map: str | None = None
     threads: str | None = None
     backend: str | None = None
     tensor_parallel: str | None = None
-    draft_placement: str | None = None
     processes: str | None = None
     on: str | None = None
     resume: Path | None = None
@@ -273,7 +267,7 @@ class MachineOptions(Common):
 
 _PATHS = ("DIR", "FILE", "FOLDER", "RUN")
 _PATH_ARGUMENTS = ("A", "B", "FOLDER", "RUN", "RUN or SAMPLES", "SAMPLES", "SHARD")
-"""Values that are paths; the file of ``--prompts`` is a way to write TASK, which stays as it was typed."""
+"""Values that are paths."""
 
 
 def takes(
@@ -392,7 +386,7 @@ def _parameter(spec: str, text: str, panel: str | None, required: str) -> Parame
     flag, _, metavar = spec.removesuffix("...").partition(" ") if spec.startswith("--") else ("", "", spec)
     name = re.sub(r"\W+", "_", flag.lstrip("-") or metavar.strip("[.]").lower())
     repeated, plain = spec.rstrip("]").endswith("..."), metavar.strip("[.]")
-    value: Any = Path if plain in (_PATHS if flag else _PATH_ARGUMENTS) and name != "prompts" else str
+    value: Any = Path if plain in (_PATHS if flag else _PATH_ARGUMENTS) else str
     value = bool if flag and not metavar else list[value] if repeated else value
     given: dict[str, Any] = {
         "help": text,

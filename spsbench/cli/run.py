@@ -171,7 +171,7 @@ def _refuse_settings(
     config: RunConfig, *, expect: str | None = None, on: str | None = None, processes: int | None = None
 ) -> None:
     """Refuse what settings, from whatever source, say against options that are no settings."""
-    split = config.tensor_parallel if config.tensor_parallel > 1 else None
+    split = config.ranks if config.ranks > 1 else None
     settings = {"tensor_parallel": split, "until": config.until, "budget": config.budget_s}
     refuse_together("run", {"expect": expect, "on": on, "processes": processes, **settings})
 

@@ -30,8 +30,6 @@ def read_settings(asked: RunOptions) -> RunConfig:
         raise UsageError(f"{resume} is not a run directory.", flag="--resume", remedy=remedy)
     gates_of(asked.fail_on)
     flags = typed_settings(vars(asked))
-    if asked.prompts is not None:
-        flags["task"] = _prompts_file(asked.prompts)
     if "data" not in flags:
         flags |= task_file(flags.get("task"), quiet=asked.quiet)
     if asked.budget is not None:
@@ -52,12 +50,6 @@ def read_settings(asked: RunOptions) -> RunConfig:
         require_trusted(config, theirs, resume, trust=asked.trust)
     if asked.on is None:
         require_cpus(config.threads)
-    if asked.draft_placement is not None and config.tensor_parallel == 1:
-        why = (
-            f"{asked.draft_placement} says where the draft of a split target is, and the target is in one "
-            "process."
-        )
-        raise UsageError(why, flag="--draft-placement", remedy="Add --tensor-parallel N, or leave it out.")
     return config
 
 
@@ -65,7 +57,6 @@ def read_material(
     *,
     quiet: bool,
     task: str | None = None,
-    prompts: str | None = None,
     data: str | None = None,
     pair: str | None = None,
     target: str | None = None,
@@ -80,7 +71,7 @@ def read_material(
 
     flags = typed_settings(
         {
-            "task": task if prompts is None else _prompts_file(prompts),
+            "task": task,
             "data": data,
             "pair": pair,
             "target": target,
@@ -118,16 +109,6 @@ def _tag(text: str) -> tuple[str, str]:
         remedy = "For example: --tag gpu=a."
         raise UsageError(f"it must be key=value, got {as_typed(text)}.", flag="--tag", remedy=remedy)
     return name, value
-
-
-def _prompts_file(path: str) -> str:
-    """The file of ``--prompts``, which is a way to write TASK."""
-    from spsbench.tasks.prompts import ENDINGS, is_prompts_file
-
-    if not is_prompts_file(path):
-        remedy = f"Give {', '.join(ENDINGS)}."
-        raise UsageError(f"{path} is not a prompts file.", flag="--prompts", remedy=remedy)
-    return path
 
 
 def _as_before(run: Path) -> dict[str, str]:

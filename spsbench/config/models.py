@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,8 +22,7 @@ from spsbench.base.records import LEAST_TEMPERATURE, Spec
 from spsbench.config.addresses import withhold
 from spsbench.config.processing import ProcessingSettings
 
-_AUTO = "auto"
-NONE = "none"
+AUTO, NONE = "auto", "none"
 QUANTISED = {"int8": 8, "int4": 4}
 """Bits of quantised weights, by name."""
 
@@ -32,7 +32,7 @@ class Precision:
     """A dtype that the model computes in (``auto``: the checkpoint's own), and ``int8`` or ``int4`` where
     weights are quantised."""
 
-    dtype: str = _AUTO
+    dtype: str = AUTO
     quantise: str | None = None
 
     @classmethod
@@ -40,19 +40,22 @@ class Precision:
         """What ``str`` of one gave; ``int8`` alone computes in the checkpoint's own dtype."""
         dtype, _, quantise = text.rpartition("+")
         if text in QUANTISED:
-            return cls(_AUTO, text)
+            return cls(AUTO, text)
         return cls(dtype, quantise) if dtype else cls(text)
 
     def __str__(self) -> str:
         if self.quantise is None:
             return self.dtype
-        return self.quantise if self.dtype == _AUTO else f"{self.dtype}+{self.quantise}"
+        return self.quantise if self.dtype == AUTO else f"{self.dtype}+{self.quantise}"
 
     @property
     def bits(self) -> int | None:
         """Of a quantised weight; None if they are not quantised."""
         return None if self.quantise is None else QUANTISED[self.quantise]
 
+
+FIRST, REPLICATED = "first", "replicated"
+"""Where the draft of a split target runs: in the first process alone, or in every one."""
 
 MAX_K = 64
 """Beyond this no pair gains anything, and a typing error is likelier than an intention."""
@@ -86,7 +89,7 @@ def split_ks(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(ks))
 
 
-AUTO, ONNXRUNTIME, TORCH = "auto", "onnxruntime", "torch"
+ONNXRUNTIME, TORCH = "onnxruntime", "torch"
 BACKENDS = (AUTO, ONNXRUNTIME, TORCH)
 VARIABLE = "SPSBENCH_BACKEND"
 
@@ -183,6 +186,19 @@ def _range(value: str) -> str:
     return match[0]
 
 
+_RANKS = re.compile(r"([0-9]{1,4}):draft=(first|replicated)")
+
+
+def _ranks(value: int | str) -> int | str:
+    """Let ``N`` and ``N:draft=WHERE`` pass, with N from 2 where it is said where the draft is."""
+    if isinstance(value, int):
+        return value
+    match = _RANKS.fullmatch(value)
+    if match is None or int(match[1]) < 2:
+        raise ValueError("no such split")
+    return value if match[2] == REPLICATED else int(match[1])
+
+
 Count = Annotated[int, Field(strict=True, ge=1)]
 Name = Annotated[str, Field(min_length=1, pattern=r"^\S(.*\S)?$")]
 Flag = Annotated[bool, Field(strict=True)]
@@ -194,12 +210,15 @@ Batches = Annotated[
     BeforeValidator(_batches),
     AfterValidator(_unique),
 ]
+Ranks = Annotated[Count | str, AfterValidator(_ranks)]
 Names = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
 Trees = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(trees_in), AfterValidator(_unique)]
 Engines = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_engines), AfterValidator(_unique)]
 Methods = Annotated[tuple[Method, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
-Dtype = Literal["auto", "float32", "bfloat16", "float16", "int8", "int4"]
-_DTYPES = "auto, float32, bfloat16, float16, int8 or int4"
+_FLOAT, _BITS = "auto|float32|bfloat16|float16", "|".join(QUANTISED)
+Dtype = Annotated[str, Field(pattern=rf"^(({_FLOAT})(\+({_BITS}))?|{_BITS})$")]
+DraftDtype = Annotated[str, Field(pattern=rf"^(({_FLOAT})(\+({_BITS}|{NONE}))?|{_BITS})$")]
+_DTYPES = "auto, float32, bfloat16, float16, int8 or int4, or a float and weights as float32+int8"
 
 
 class _Settings(BaseModel):
@@ -333,6 +352,23 @@ class BeamSettings(_Settings):
     early_stopping: Literal["never"] | Flag = Field(default=False, description="true, false or never")
 
 
+def as_now(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of an earlier version as they are written now; what has no effect any more is dropped."""
+    now = {name: value for name, value in settings.items() if name not in _FORMER}
+    for dtype in ("dtype", "draft_dtype"):
+        old = dtype.replace("dtype", "quantise")
+        typed, bits = now.get(dtype, AUTO), now.pop(old, None)
+        if bits is None:
+            continue
+        if typed in QUANTISED or "+" in str(typed):
+            why = f"{bits} is given together with {dtype} {typed}, which says it already."
+            raise UsageError(why, flag=old, remedy="Leave one of the two out.")
+        now[dtype] = f"{typed}+{bits}"
+    if (where := now.pop("draft_placement", FIRST)) != FIRST and now.get("tensor_parallel", 1) != 1:
+        now["tensor_parallel"] = f"{now['tensor_parallel']}:draft={where}"
+    return now
+
+
 class RunConfig(Limits):
     """Everything that determines a run, resolved; ``config.yaml`` in the run directory.
 
@@ -345,8 +381,12 @@ class RunConfig(Limits):
         ids: of the prompts that run, in place of the first ``limit`` in the seed's order.
         tags: what the user says of a run; it decides nothing, and stands in every table.
         shard: ``i/n``: the i-th (from 1) of n parts of the examples.
-        draft_placement: of a split target: ``first``, the draft runs in the first process, which decides and
-            tells the others its tokens; ``replicated``, every process drafts and decides alike.
+        dtype: a ``Precision``: a float, ``auto`` the pair's or the checkpoint's; behind a + how weights are
+            quantised; ``int8`` alone computes in the checkpoint's own float.
+        draft_dtype: the same of the draft alone, where ``auto`` is the target's, and ``+none`` leaves its
+            weights as they are.
+        tensor_parallel: N processes for the target, ``N:draft=replicated`` if each of them drafts and decides
+            alike; else the first does, and tells the others its tokens.
         until: ``ci=X%``: stop when every speedup is known to X% of its value.
         budget_s: stop after so many seconds of measuring.
         remeasure_s: time again for so many seconds what others disturbed; None: as long as it took before.
@@ -355,10 +395,8 @@ class RunConfig(Limits):
     @model_validator(mode="before")
     @classmethod
     def _without_former(cls, settings: Any) -> Any:
-        """Let the ``config.yaml`` of an earlier version be read: settings without effect are dropped."""
-        if isinstance(settings, dict):
-            settings = {name: value for name, value in settings.items() if name not in _FORMER}
-        return settings
+        """Let the ``config.yaml`` of an earlier version be read."""
+        return as_now(settings) if isinstance(settings, dict) else settings
 
     task: Name = Field(default="xsum", description="a name that `spsbench list tasks` shows, or a path")
     pair: PairConfig = Field(description="a name that `spsbench list pairs` shows, or a mapping")
@@ -403,19 +441,14 @@ class RunConfig(Limits):
         description="auto, cpu, cuda, cuda:N or mps",
     )
     dtype: Dtype = Field(default="auto", description=_DTYPES)
-    draft_dtype: Dtype = Field(default="auto", description=_DTYPES)
-    quantise: Literal["int8", "int4"] | None = Field(default=None, description="int8 or int4")
-    draft_quantise: Literal["int8", "int4", "none"] | None = Field(
-        default=None, description="int8, int4 or none"
-    )
+    draft_dtype: DraftDtype = Field(default="auto", description=f"{_DTYPES} or float32+none")
     device_map: Name | None = Field(default=None, description="auto, balanced, sequential or a JSON file")
     threads: Literal["auto"] | Count = Field(default="auto", description="auto or a whole number from 1")
     backend: Literal["auto", "onnxruntime", "torch"] = Field(
         default="auto", description="auto, onnxruntime or torch"
     )
-    tensor_parallel: Count = Field(default=1, description="a whole number from 1")
-    draft_placement: Literal["first", "replicated"] = Field(
-        default="first", description="first or replicated"
+    tensor_parallel: Ranks = Field(
+        default=1, description="a whole number from 1, or as 2:draft=replicated (or first) from 2"
     )
     ids: Names | None = Field(default=None, title="id", description="ids of the task's prompts")
     tags: dict[TagName, str] = Field(
@@ -472,24 +505,34 @@ class RunConfig(Limits):
 
     @property
     def model_dtype(self) -> str:
-        """What to load the target in: the run's dtype, else the pair's, and ``quantise``; a ``Precision``."""
-        asked = Precision.read(self._own_dtype)
-        return str(asked if self.quantise is None else Precision(asked.dtype, self.quantise))
+        """What to load the target in: the run's dtype, else the pair's; a ``Precision``."""
+        asked, pair = Precision.read(self.dtype), Precision.read(self.pair.dtype)
+        if self.dtype == AUTO:
+            return str(pair)
+        # int8 alone is a dtype of its own; in auto+int8 the pair may say what is computed in.
+        inherits = asked.dtype == AUTO and self.dtype not in QUANTISED
+        return str(Precision(pair.dtype if inherits else asked.dtype, asked.quantise))
 
     @property
     def draft_model_dtype(self) -> str:
         """What to load the draft in: what is said of it alone, else as the target; a ``Precision``."""
-        dtype, quantise, target = self.draft_dtype, self.draft_quantise, Precision.read(self.model_dtype)
-        own = Precision.read(dtype)
-        if own.quantise is not None:
+        own, target = Precision.read(self.draft_dtype), Precision.read(self.model_dtype)
+        if self.draft_dtype in QUANTISED:
             return str(own)
-        inherited = None if self._own_dtype in QUANTISED and dtype != _AUTO else target.quantise
-        kept = inherited if quantise is None else None if quantise == NONE else quantise
-        return str(Precision(target.dtype if dtype == _AUTO else dtype, kept))
+        is_short = (self.pair.dtype if self.dtype == AUTO else self.dtype) in QUANTISED
+        inherited = None if is_short and own.dtype != AUTO else target.quantise
+        kept = inherited if own.quantise is None else None if own.quantise == NONE else own.quantise
+        return str(Precision(target.dtype if own.dtype == AUTO else own.dtype, kept))
 
     @property
-    def _own_dtype(self) -> str:
-        return self.pair.dtype if self.dtype == "auto" else self.dtype
+    def ranks(self) -> int:
+        """How many processes the target is split over."""
+        return int(str(self.tensor_parallel).partition(":")[0])
+
+    @property
+    def draft_placement(self) -> str:
+        """Where the draft of a split target runs: ``FIRST`` or ``REPLICATED``."""
+        return REPLICATED if str(self.tensor_parallel).endswith(REPLICATED) else FIRST
 
     def to_yaml(self) -> str:
         """The text of ``config.yaml``; given to ``--config`` it yields this configuration again.

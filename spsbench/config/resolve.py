@@ -25,11 +25,11 @@ from spsbench.base.records import Spec, number
 from spsbench.config.files import load_pair, load_protocol, pair_name, read_yaml, validate
 from spsbench.config.former import merged, with_beam_options
 from spsbench.config.models import (
-    AUTO,
     BeamSettings,
     ModelRef,
     PairConfig,
     RunConfig,
+    as_now,
     chosen_backend,
     trees_in,
 )
@@ -96,7 +96,7 @@ def resolve(
     given = {field_of(key): value for key, value in flags.items() if value is not None}
     models = {key: str(given.pop(key)) for key in _MODELS if key in given}
     assignments = [_assignment(text) for text in overrides]
-    file = {} if config_file is None else read_yaml(config_file, "--config")
+    file = {} if config_file is None else as_now(read_yaml(config_file, "--config"))
     typed = {path[0]: value for path, value in assignments if len(path) == 1}
     settings = merged({f"{config_file}: process": file, "--process": given, "--set process": typed})
     if "tags" in given and isinstance(before := file.get("tags"), dict):
@@ -135,7 +135,6 @@ def resolve(
             validate(BeamSettings, dict(spec.options), lambda path: f"{label('samplings')} {BEAM}:{path}")
     asked = {_FLAG_OF_FIELD[name]: value for name, value in config} | {"pair": None}
     asked |= {
-        "dtype": config.pair.dtype if config.dtype == AUTO else config.dtype,
         "batch": max(config.batches) if max(config.batches) > 1 else None,
         "process": str(config.process) or None,
         BEAM: config.beam is not None,

@@ -8,7 +8,6 @@ from typing import Any
 
 from spsbench.base.axes import BEAM
 from spsbench.base.errors import UsageError
-from spsbench.config.models import QUANTISED
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +76,7 @@ TABLE = (
             "draft_dtype",
             "device",
             "threads",
-            "quantise",
-            "draft_quantise",
             "device_map",
-            "draft_placement",
             "batch",
             "resume",
             "trace",
@@ -110,24 +106,11 @@ TABLE = (
         "Give --limit in their place.",
     ),
     Clash(_RUN, ("id",), ("limit", "shard")),
-    Clash((*_RUN, "verify", "advise"), ("prompts",), ("task",), "{value} is given together with {beside}."),
     Clash(
         ("settings", "leviathan"),
         ("target", "draft"),
         ("pair",),
         remedy="Give either --pair, or --target and --draft.",
-    ),
-    *(
-        Clash(
-            ("settings",),
-            (f"{draft}quantise",),
-            (f"{draft}dtype",),
-            "{value} is given together with the dtype {beside}, which is short for "
-            f"--{draft.replace('_', '-')}quantise {{beside}}.",
-            "Leave one of the two out, or give the float to compute in as dtype.",
-            QUANTISED,
-        )
-        for draft in ("", "draft_")
     ),
     Clash(
         ("settings",),
@@ -179,9 +162,8 @@ TABLE = (
             "top_k",
             "backend",
             "tensor_parallel",
-            "quantise",
-            "draft_quantise",
             "dtype",
+            "draft_dtype",
             "process",
         ),
         ("engine",),

@@ -11,7 +11,7 @@ import torch
 
 from spsbench.base.errors import DeviceFault, SpsbenchError, causes_of
 
-NEEDS_LESS = "Choose a smaller pair, --dtype bfloat16, --quantise int8 or another --device."
+NEEDS_LESS = "Choose a smaller pair, --dtype bfloat16 or int8, or another --device."
 SEE_DRIVER = "See what `spsbench doctor` and the driver's log say about it."
 TAKES_LESS = "A smaller --batch, fewer --max-new-tokens or --dtype bfloat16 takes less."
 

@@ -292,7 +292,7 @@ def require_memory(
             (sum(sizes) + beside, " over ONNX Runtime and torch together"),
         )
     names = " and ".join(model.name for model in models.values())
-    remedy = "Choose smaller models, --dtype bfloat16, --quantise int8 or another --device."
+    remedy = "Choose smaller models, --dtype bfloat16 or int8, or another --device."
     require_free(needed, device, f"the weights of {names}", "--target", remedy, when)
 
 

@@ -129,7 +129,7 @@ def pair_backend(
     reasons = [(part.name, model_not_covered(part, dtype, device, flag)) for part, dtype, flag in parts]
     backend, fallback = choose_backend(choice, reasons, device)
     if backend == TORCH and loads:
-        flags = (("--target", "--quantise"), ("--draft", "--draft-quantise"))
+        flags = (("--target", "--dtype"), ("--draft", "--draft-dtype"))
         for part, dtype, (role, flag) in zip((source.target, source.draft), dtypes, flags, strict=True):
             precision = Precision.read(dtype)
             require_quantisable(part.config, part.quantization, precision, device, part.name, flag)

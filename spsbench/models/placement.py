@@ -72,7 +72,7 @@ class Placement:
             return
         if Precision.read(dtype).quantise is not None and {"cpu", DISK} & {*self.modules.values()}:
             why = f"{self.text} puts modules on cpu or disk, where quantised weights cannot be left."
-            raise UsageError(why, flag=FLAG, remedy="Use GPUs only, or leave --quantise out.")
+            raise UsageError(why, flag=FLAG, remedy="Use GPUs only, or a --dtype without int8 and int4.")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         for name, where in self.modules.items():
             if isinstance(where, int) and where >= count:
@@ -116,7 +116,7 @@ class Placement:
                 f"{self.text} may put quantised weights on GPUs alone, which have "
                 f"{free / _GIB:.3g} GiB free of {needed_bytes / _GIB:.3g} GiB.",
                 flag=FLAG,
-                remedy="Choose a smaller target, use --quantise int4, or leave --quantise out.",
+                remedy="Choose a smaller target, or a --dtype with int4, or without int8 and int4.",
             )
 
     def settings(

@@ -97,7 +97,7 @@ def require_readable(config: Any, method: str | None, device: torch.device, name
     raise kind(
         f"{name} is quantised by {method}, which cannot run here: {reason.rstrip('.')}.",
         flag=flag,
-        remedy=f"{needs}; or choose the unquantised checkpoint (--quantise int8 rounds it); or serve this "
+        remedy=f"{needs}; or choose the unquantised checkpoint (--dtype int8 rounds it); or serve this "
         "one and time it by --engine openai:URL --concurrency 1.",
     ) from cause
 

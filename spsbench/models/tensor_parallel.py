@@ -26,9 +26,6 @@ from spsbench.models.loading import from_pretrained
 from spsbench.models.source import ModelSource
 from spsbench.models.torch_lm import TorchLM
 
-FIRST, REPLICATED = "first", "replicated"
-"""Where the draft of a split target is: in the process that leads, or in each."""
-
 # All processes are started together; who is not there after this long has failed.
 _MEETING = timedelta(minutes=10)
 
@@ -187,8 +184,8 @@ class Ranks:
         if bool(largest != smallest):
             raise OutOfStep(
                 f"the {self.size} processes of the target are out of step in {where}.",
-                flag="--draft-placement",
-                remedy=f"Use --draft-placement {FIRST}, in which one process decides for all.",
+                flag=TENSOR_PARALLEL,
+                remedy=f"Use {TENSOR_PARALLEL} {self.size}, in which one process decides for all.",
             )
 
     def end(self) -> None:

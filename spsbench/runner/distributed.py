@@ -126,7 +126,7 @@ def useful_workers(plan: Plan, directory: Path, *, resume: bool) -> int:
 def require_distributable(plan: Plan) -> None:
     """Refuse what depends on the order of prompts or on several devices, and external engines."""
     config = plan.config
-    split = config.tensor_parallel if config.tensor_parallel > 1 else None
+    split = config.ranks if config.ranks > 1 else None
     for flag, value in (("--device-map", config.device_map), ("--tensor-parallel", split)):
         if value is not None:
             raise UsageError(

@@ -164,9 +164,7 @@ def _generate(
         if due or again:
             forget_device_peak(plan.device)  # of what only looked at the machine
             condition = conditions.settle(store, [now])[0]
-            found = conditions.meter_of(
-                plan.device, plan.config.tensor_parallel, placed=plan.placement is not None
-            )
+            found = conditions.meter_of(plan.device, plan.config.ranks, placed=plan.placement is not None)
             store.note(energy=conditions.noted(found, store.run_info()))
             timer = _Timer(plan, store, engines, pair, found.meter, gpu, condition)
             with _recorded(gpu, engines, pair, store, watcher):

@@ -101,7 +101,7 @@ class Plan(Material):
         config, provenance = self.config, self.data.provenance
         files = {str(spec): drafter_kind(spec.name).content_of(spec) for spec in _drafters(self.arms)}
         read = {name: content for name, content in files.items() if content is not None}
-        own_draft = config.draft_dtype != AUTO or config.draft_quantise is not None
+        own_draft = config.draft_dtype != AUTO
         return {
             "task": self.task.name,
             "data": {key: provenance.get(key) for key in ("source", "revision", "split")},
@@ -125,7 +125,7 @@ class Plan(Material):
 
     def label(self) -> str:
         """As ``Material.label``, and over how many processes the target is split."""
-        count = self.config.tensor_parallel  # super() does not find the class that slots make anew
+        count = self.config.ranks  # super() does not find the class that slots make anew
         split = [f"target split over {count} processes"] if count > 1 else []
         return ", ".join([Material.label(self), *split])
 
@@ -249,7 +249,7 @@ def plan(
         arms = tuple(replace(arm, engine=usual.name) for arm in arms)
     stock = _stock(arms, source, dtypes)
     if loads:
-        require_pair_fits(source, dtypes, device, backend, placement, stock, config.tensor_parallel)
+        require_pair_fits(source, dtypes, device, backend, placement, stock, config.ranks)
     data = read_data(task, config)
     max_new_tokens, samples = config.max_new_tokens or task.max_new_tokens, config.samples or 1
     # The last loop may score K tokens beyond the limit.
@@ -293,7 +293,7 @@ def _usual(
     """The device's usual engine for a configuration that names none."""
     if "engines" in config.model_fields_set:
         return None
-    devices = config.tensor_parallel if config.device_map is None else 2
+    devices = config.ranks if config.device_map is None else 2
     return usual_engine(arms, source, device, backend, devices)
 
 
@@ -310,7 +310,7 @@ def _room(
     if config.device_map is not None:
         return None
     dtypes = config.model_dtype, config.draft_model_dtype
-    split = config.tensor_parallel if device.type != "cpu" else 1
+    split = config.ranks if device.type != "cpu" else 1
     room = room_of(arms, source, dtypes, device, backend, slots, max_new_tokens, split)
     room.require(device)
     return room

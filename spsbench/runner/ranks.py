@@ -17,7 +17,7 @@ from spsbench.base.cluster import TENSOR_PARALLEL, require_alone, started
 from spsbench.base.errors import SpsbenchError, UsageError, printable
 from spsbench.base.records import Arm, Generation, Request
 from spsbench.config import RunConfig
-from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
+from spsbench.config.models import FIRST, ONNXRUNTIME, REPLICATED, TORCH, Precision
 from spsbench.drafters.registry import HIDDEN, WEIGHTS, drafter_kind, shape_in
 from spsbench.engines.local import Engine
 from spsbench.models import tensor_parallel
@@ -31,19 +31,18 @@ from spsbench.runner.engines import EngineFactory
 
 def split_over(config: RunConfig) -> dict[str, Any]:
     """What identifies a run of a split target; nothing for any other, so that those continue as before."""
-    if config.tensor_parallel == 1:
+    if config.ranks == 1:
         return {}
-    return {"tensor_parallel": config.tensor_parallel, "draft_placement": config.draft_placement}
+    return {"tensor_parallel": config.ranks, "draft_placement": config.draft_placement}
 
 
 def backend_choice(config: RunConfig) -> str:
     """The backend to choose from; a split target has torch alone."""
-    if config.tensor_parallel == 1:
+    if config.ranks == 1:
         return config.backend
     if config.backend == ONNXRUNTIME:
         raise UsageError(
-            f"{ONNXRUNTIME} computes a model in one process, and {TENSOR_PARALLEL} {config.tensor_parallel} "
-            "splits it.",
+            f"{ONNXRUNTIME} computes a model in one process, and {TENSOR_PARALLEL} {config.ranks} splits it.",
             flag="--backend",
             remedy=f"Use --backend {TORCH}, or leave {TENSOR_PARALLEL} out.",
         )
@@ -52,9 +51,9 @@ def backend_choice(config: RunConfig) -> str:
 
 def require_split_arms(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> None:
     """Refuse what needs a split target whole, before a weight is loaded."""
-    if config.tensor_parallel == 1:
+    if config.ranks == 1:
         return
-    tensor_parallel.require_splittable(source.target, config.tensor_parallel)
+    tensor_parallel.require_splittable(source.target, config.ranks)
     ranks_of(config)
     for flag, reason in _needing_it_whole(config, source, arms):
         why = f"{reason}, and {TENSOR_PARALLEL} splits the target over processes."
@@ -67,8 +66,7 @@ def _needing_it_whole(
     if config.device_map is not None:
         yield "--device-map", "a device map places the target's layers"
     if Precision.read(config.model_dtype).quantise is not None:
-        flag = "--quantise" if config.quantise is not None else "--dtype"  # int8 is a short spelling
-        yield flag, f"{config.model_dtype} packs the target's matrices"
+        yield "--dtype", f"{config.model_dtype} packs the target's matrices"
     if source.draft.sharing is not None:
         yield "--draft", f"{source.draft.name} reads its target's embedding"
     for arm in arms:
@@ -86,12 +84,12 @@ def _needing_it_whole(
 
 def ranks_of(config: RunConfig) -> tensor_parallel.Ranks | None:
     """This process among those that a run's target is split over; None for a target in one process."""
-    if config.tensor_parallel == 1:
+    if config.ranks == 1:
         return None
     ranks = tensor_parallel.joined()
     if ranks is None:
         raise UsageError(
-            f"{config.tensor_parallel} processes are asked for, and this one stands alone.",
+            f"{config.ranks} processes are asked for, and this one stands alone.",
             flag=TENSOR_PARALLEL,
             remedy="Only the commands run, sweep-k and verify can be split, started by torchrun.",
         )
@@ -101,7 +99,7 @@ def ranks_of(config: RunConfig) -> tensor_parallel.Ranks | None:
 @contextmanager
 def among_ranks(config: RunConfig) -> Iterator[tensor_parallel.Ranks | None]:
     """Join the processes of a split target, and when the block ends in the first one, end the others."""
-    count, there = config.tensor_parallel, started()
+    count, there = config.ranks, started()
     if there != count:
         if count == 1:
             require_alone("run", f"Add {TENSOR_PARALLEL} {there}, or start spsbench without torchrun.")
@@ -198,7 +196,7 @@ def _load(config: RunConfig, ranks: tensor_parallel.Ranks, threads: int | None) 
     if device.type == "cpu":
         torch.set_num_threads(threads or suitable_threads(target.parameters))
     draft: CausalLM = target
-    if config.draft_placement == tensor_parallel.REPLICATED:
+    if config.draft_placement == REPLICATED:
         draft = load_torch(source.draft, config.draft_model_dtype, device, size, "--draft")
     return Pair(target, draft, source.tokenizer, device, {"threads": torch.get_num_threads()})
 
@@ -215,7 +213,7 @@ def engine_factory(
     if not isinstance(pair.target, tensor_parallel.SplitLM):
         return EngineFactory(pair, slots, corpus=corpus, peer=peer)
     ranks = pair.target.ranks
-    if ranks.placement == tensor_parallel.FIRST:
+    if ranks.placement == FIRST:
         return EngineFactory(pair, slots, ranks.clock, corpus=corpus)
     return AlikeEngineFactory(pair, slots, corpus)
 

@@ -150,7 +150,7 @@ def test_quantised_weights_are_those_of_the_runs_own_backend(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quantiser: str | None, backend: str
 ) -> None:
     """A run on a GPU has torchao's whatever this machine would choose for itself."""
-    (tmp_path / "config.yaml").write_text(resolve({"quantise": "int8"}).to_yaml())
+    (tmp_path / "config.yaml").write_text(resolve({"dtype": "auto+int8"}).to_yaml())
     told = {"schema_version": SCHEMA_VERSION, "identity": {"quantiser": quantiser} if quantiser else {}}
     (tmp_path / "run.json").write_text(json.dumps(told))
     monkeypatch.setattr("spsbench.models.pair.load_pair", lambda source, dtypes, device, asked: asked)

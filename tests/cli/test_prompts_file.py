@@ -66,7 +66,7 @@ def test_the_same_prompts_and_seed_give_the_same_tokens_in_another_order(cli: Cl
     write("other.jsonl", ROWS[::-1])
     hashes = set()
     for name in ("one", "other"):
-        assert cli("run", "--prompts", f"{name}.jsonl", *QUICK, "--out", name).code == 0
+        assert cli("run", f"{name}.jsonl", *QUICK, "--out", name).code == 0
         hashes.add(summary(name)["token_sha256"])
     assert len(hashes) == 1
 

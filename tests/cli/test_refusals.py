@@ -48,8 +48,9 @@ VALUES = {
         --temperature 0 nan | --top-p 1.5 | --top-k -1 |
         --max-new-tokens 0 | --chat-template maybe | --extract some | --seed -1 |
         --drafter nobody lookup:max_n=0 | --rule none | --policy none | --engine steam | --batch 0 1025 |
-        --concurrency x | --dtype int3 | --draft-dtype half | --threads 0 4096 many | --backend jax |
-        --tensor-parallel 0 | --draft-placement last | --processes 1 0 many 65 -2 |
+        --concurrency x | --dtype int3 int8+int8 float32+none |
+        --draft-dtype half auto+int3 | --threads 0 4096 many | --backend jax |
+        --tensor-parallel 0 2:draft=last 1:draft=first | --processes 1 0 many 65 -2 |
         --on slurm ray:// ray://host ray://host:port ray://:1 RAY | --trace -1 | --fail-on speed |
         --expect x abc XYZ12345 00000000000000000000000000000000000000000000000000000000000000000 DEADBEEF
     """,
@@ -64,7 +65,7 @@ VALUES = {
     "replay": "--k 0 | --drafter nobody | --rule lenience | --budget soon | --threads 0",
     "advise": """
         --drafter nobody | --limit x 1 | --sampling loud | --top-p 1.5 | --threads 0 | --pair no-such-pair |
-        --quantise int3
+        --dtype int3
     """,
     "simulate": """
         --cost -1 | --rule none | --fault none | --seed x | --contexts x | --sharpness -1 | --variation 1 |
@@ -112,9 +113,6 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run, sweep-k --limit some", "--limit must be a whole number from 1, got some"),
     ("run, sweep-k --device abacus", "--device must be auto, cpu, cuda, cuda:N or mps, got abacus"),
     ("run, sweep-k --arms sps --k 0", "--arms"),
-    ("run, sweep-k --quantise int8 --dtype int8", "--quantise: int8 is given together with the dtype int8"),
-    ("run, sweep-k --quantise int3", "--quantise must be int8 or int4, got int3"),
-    ("run, sweep-k --draft-quantise int3", "--draft-quantise must be int8, int4 or none, got int3"),
     ("run, sweep-k --expect ''", "--expect"),
     ("run, sweep-k --on ''", "--on: the value is empty"),
     ("run, sweep-k --arms ''", "--arms: the value is empty"),
@@ -158,12 +156,11 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run --bad-words '12 7'", "--bad-words is written otherwise now. Give --process 'bad_words=12 7'."),
     ("bench --min-p 0.1", "No such option: --min-p"),
     ("run, sweep-k --set early_stopping=never", "--set early_stopping: never belongs to a beam search"),
-    ("run, sweep-k --draft-placement first", "--draft-placement: first says where the draft of a split"),
     ("run, sweep-k --processes 2 --set tensor_parallel=2", "--tensor-parallel: 2 ... with --processes"),
     ("run, sweep-k --engine openai:http://a --concurrency 1 --batch 2", "--batch: 2 has no effect"),
     (
-        "run, sweep-k --engine openai:http://a --concurrency 1 --draft-placement first",
-        "--draft-placement: first has no effect",
+        "run, sweep-k --engine openai:http://a --concurrency 1 --draft-dtype auto+none",
+        "--draft-dtype: auto+none has no effect",
     ),
     ("run, sweep-k --engine hf-assisted --arms ars", "--arms: no arm remains"),
     ("run, sweep-k --engine my_engine.py", '--engine ... worker:"COMMAND"'),
@@ -200,7 +197,6 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run, sweep-k --k adaptive --drafter lookup", "--policy: no arm drafts by stop-below"),
     ("run, sweep-k --k adaptive --engine graphed", "--policy: no arm drafts by stop-below"),
     ("run, sweep-k missing.jsonl", "TASK: missing.jsonl does not exist", 3),
-    ("run, sweep-k --prompts xsum", "--prompts: xsum is not a prompts file"),
     ("run, sweep-k --k=2 --limit 3 --k=4", "--k is given twice. Give --k once: --k 2,4."),
     ("run, sweep-k --seed 1 --seed 1", "--seed is given twice. Give --seed once."),
     ("run, sweep-k --set tensor_parallel=2 --on ray", "--tensor-parallel: 2 is given together with --on"),
@@ -220,7 +216,6 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run, sweep-k --sampling beam --drafter lookup", "--drafter: lookup cannot search with beams"),
     ("run, sweep-k --sampling beam --engine hf-generate", "--engine: hf-generate cannot search with beams"),
     ("run, sweep-k bad.jsonl", "TASK: line 2 of bad.jsonl has none of prompt", 3),
-    ("run, sweep-k xsum --prompts bad.jsonl", "--prompts: bad.jsonl is given together with xsum"),
     (
         "run --engine openai:http://a --concurrency 1 --sampling beam",
         "--sampling: beam searches and samples nothing",
@@ -311,8 +306,8 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("verify --engine worker:true --controls", "--controls changes how the built-in sampler is tested"),
     ("verify --engine worker:true --temperature 0.8", "--temperature changes how the built-in"),
     ("verify --engine worker:true --rule block --k 4", "--rule changes how the built-in"),
-    ("verify --engine worker:true --quantise int8", "--quantise changes how the built-in"),
-    ("verify --engine worker:true --draft-quantise int4", "--draft-quantise changes how the built-in"),
+    ("verify --engine worker:true --dtype int8", "--dtype changes how the built-in"),
+    ("verify --engine worker:true --draft-dtype int4", "--draft-dtype changes how the built-in"),
     ("verify --engine worker:true --tensor-parallel 2", "--tensor-parallel changes how"),
     ("verify --engine worker:true --process repetition_penalty=1.3", "--process changes how"),
     ("verify bad.jsonl", "TASK: line 2 of bad.jsonl has none of prompt", 3),
@@ -366,7 +361,7 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("merge shard-1", "Missing option '--out' ... --help`."),
     ("sweep-k --engine openai:http://localhost:9 --concurrency 1", "--k"),
     ("sweep-k --k 7..0", "--k ... got 7..0"),
-    ("sweep-k --prompts bad.jsonl", "TASK: line 2 of bad.jsonl has none of prompt", 3),
+    ("sweep-k bad.jsonl", "TASK: line 2 of bad.jsonl has none of prompt", 3),
     ("rnu", "No such command 'rnu'. Did you mean 'run'?"),
     ("theory", "No such command 'theory'"),
     ("judge", "No such command 'judge'"),
@@ -406,7 +401,7 @@ WITH_MODELS: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run --out /dev/null/x", "--out: /dev/null/x cannot be written to"),
     ("run --data nothing.jsonl", "--data: nothing.jsonl", 3),
     ("run --target ./no --draft ./no", "--target: ./no is not a model folder.", 3),
-    ("run --quantise int8 --engine hf-generate", "--backend: hf-generate runs over torch"),
+    ("run --dtype auto+int8 --engine hf-generate", "--backend: hf-generate runs over torch"),
     ("run --device-map auto --backend onnxruntime", "--device-map: auto spreads a model"),
     ("run --device-map auto --batch 2", "--device-map: a batch of 2 is decoded on one device"),
     ("run --device-map gone.json", "--device-map: gone.json is neither a strategy"),

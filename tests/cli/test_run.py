@@ -277,9 +277,9 @@ def test_a_directory_of_another_run_is_left_alone(cli: Cli, finished: tuple[Path
     [
         (("--dtype", "int8"), "target rounded to int8, draft rounded to int8"),
         (("--draft-dtype", "int4"), ", draft rounded to int4"),
-        (("--quantise", "int4", "--draft-quantise", "none"), ", target rounded to int4"),
+        (("--dtype", "auto+int4", "--draft-dtype", "auto+none"), ", target rounded to int4"),
         (
-            ("--draft-quantise", "int8", "--backend", "torch"),
+            ("--draft-dtype", "auto+int8", "--backend", "torch"),
             ", draft quantised to int8 by torchao "
             + metadata.version("torchao")
             + " (weight-only, one scale a row)",

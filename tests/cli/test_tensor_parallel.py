@@ -35,7 +35,7 @@ RUN = (
 SAMPLINGS = ("--temperature", "1.5", "--top-p", "0.95", "--sampling", "nucleus,greedy")
 SPLIT = ("--tensor-parallel", "2")
 BEFORE_JOINING = ("three", "none")
-REPLICATED = (*SPLIT, "--draft-placement", "replicated")
+REPLICATED = ("--tensor-parallel", "2:draft=replicated")
 
 
 @dataclass(frozen=True)

@@ -52,10 +52,6 @@ def test_without_what_it_needs_it_is_refused(row: Clash, command: str, name: str
     assert "without" in str(row)
 
 
-def test_values_that_agree_are_taken() -> None:
-    refuse_together("settings", {"quantise": "int8", "dtype": "bfloat16"})
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -71,7 +67,6 @@ def test_values_that_agree_are_taken() -> None:
             {"k": "4", "concurrency": "1"},
             "--k: 4 has no effect on a server that is running already. Leave it",
         ),
-        ({"prompts": "a.jsonl", "task": "xsum"}, "--prompts: a.jsonl is given together with xsum. Leave one"),
         (
             {"budget": "5min", "processes": "2"},
             "--budget: 5min is given together with --processes, which must",

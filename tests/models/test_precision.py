@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from spsbench.base.errors import UsageError
+from spsbench.base.records import number
 from spsbench.config import resolve
-from spsbench.config.models import Precision
+from spsbench.config.models import Precision, RunConfig
 
 
 @pytest.mark.parametrize(
@@ -16,15 +18,16 @@ from spsbench.config.models import Precision
     [
         ({}, "float32", "float32"),
         ({"dtype": "int8"}, "int8", "int8"),
-        ({"quantise": "int8", "dtype": "auto"}, "float32+int8", "float32+int8"),
-        ({"dtype": "bfloat16", "quantise": "int4"}, "bfloat16+int4", "bfloat16+int4"),
-        ({"quantise": "int4", "draft_quantise": "none"}, "float32+int4", "float32"),
-        ({"draft_quantise": "int8"}, "float32", "float32+int8"),
-        ({"quantise": "int4", "draft_quantise": "int8"}, "float32+int4", "float32+int8"),
-        ({"quantise": "int8", "draft_dtype": "bfloat16"}, "float32+int8", "bfloat16+int8"),
-        ({"dtype": "int8", "draft_dtype": "float32"}, "int8", "float32"),  # as before --quantise
-        ({"dtype": "int8", "draft_quantise": "none"}, "int8", "auto"),
+        ({"dtype": "auto+int8"}, "float32+int8", "float32+int8"),
+        ({"dtype": "bfloat16+int4"}, "bfloat16+int4", "bfloat16+int4"),
+        ({"dtype": "auto+int4", "draft_dtype": "auto+none"}, "float32+int4", "float32"),
+        ({"draft_dtype": "auto+int8"}, "float32", "float32+int8"),
+        ({"dtype": "auto+int4", "draft_dtype": "auto+int8"}, "float32+int4", "float32+int8"),
+        ({"dtype": "auto+int8", "draft_dtype": "bfloat16"}, "float32+int8", "bfloat16+int8"),
+        ({"dtype": "int8", "draft_dtype": "float32"}, "int8", "float32"),  # int8 is a dtype
+        ({"dtype": "int8", "draft_dtype": "auto+none"}, "int8", "auto"),
         ({"draft_dtype": "int4"}, "float32", "int4"),
+        ({"dtype": "auto+int4", "draft_dtype": "bfloat16+none"}, "float32+int4", "bfloat16"),
     ],
 )
 def test_what_is_said_of_both_models(flags: dict[str, str], target: str, draft: str) -> None:
@@ -44,26 +47,68 @@ def test_int8_alone_computes_in_the_checkpoints_own_dtype() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "flag"),
+    "dtype", ["int3", "int8+int8", "float32+", "+int8", "float32+none", "float32+int8+int4"]
+)
+def test_what_is_no_dtype_is_refused(dtype: str) -> None:
+    with pytest.raises(
+        UsageError, match="must be auto, float32, bfloat16, float16, int8 or int4, or a float"
+    ):
+        resolve({"dtype": dtype})
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
     [
-        ({"dtype": "int8", "quantise": "int8"}, "--quantise"),
-        ({"draft_dtype": "int4", "draft_quantise": "none"}, "--draft-quantise"),
+        ({"quantise": "int8"}, {"dtype": "auto+int8"}),
+        ({"quantise": None, "draft_quantise": None, "dtype": "int8"}, {"dtype": "int8"}),
+        (
+            {"dtype": "bfloat16", "quantise": "int4", "draft_quantise": "none"},
+            {"dtype": "bfloat16+int4", "draft_dtype": "auto+none"},
+        ),
+        ({"draft_dtype": "bfloat16", "draft_quantise": "int8"}, {"draft_dtype": "bfloat16+int8"}),
+        ({"tensor_parallel": 1, "draft_placement": "replicated"}, {"tensor_parallel": 1}),
+        ({"tensor_parallel": 2, "draft_placement": "first"}, {"tensor_parallel": 2}),
+        ({"tensor_parallel": 2, "draft_placement": "replicated"}, {"tensor_parallel": "2:draft=replicated"}),
     ],
 )
-def test_two_spellings_together_are_refused(flags: dict[str, str], flag: str) -> None:
-    with pytest.raises(UsageError, match=f"is short for {flag} int") as caught:
-        resolve(flags)
-    assert caught.value.flag == flag
-
-
-def test_the_configuration_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+def test_the_configuration_of_an_earlier_version_is_read(
+    before: dict[str, object], now: dict[str, object], tmp_path: Path
+) -> None:
     file = tmp_path / "config.yaml"
-    text = resolve({"dtype": "int8"}).to_yaml()
-    kept = [
-        line
-        for line in text.splitlines()
-        if not line.startswith(("quantise", "draft_quantise", "device_map"))
-    ]
-    assert len(kept) == len(text.splitlines()) - 3
-    file.write_text("\n".join(kept))
-    assert resolve({}, file) == resolve({"dtype": "int8"})
+    kept = [line for line in resolve({}).to_yaml().splitlines() if line.partition(":")[0] not in before]
+    file.write_text("\n".join([*kept, *(f"{name}: {json.dumps(value)}" for name, value in before.items())]))
+    assert resolve({}, file) == resolve(now)
+    assert resolve({"dtype": "float16"}, file).model_dtype == "float16"  # what is typed counts
+    assert RunConfig(pair=resolve({}).pair, data="mini", **before) == RunConfig(  # type: ignore[arg-type]
+        pair=resolve({}).pair,
+        data="mini",
+        **now,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("name", ["quantise", "draft_quantise"])
+def test_two_spellings_together_are_refused(name: str) -> None:
+    dtype = name.replace("quantise", "dtype")
+    with pytest.raises(UsageError, match=f"int8 is given together with {dtype} int4") as caught:
+        resolve({dtype: "int4"}, None, [f"{name}=int8"])
+    assert caught.value.flag == name
+
+
+@pytest.mark.parametrize(
+    ("typed", "ranks", "where"),
+    [
+        ("1", 1, "first"),
+        ("2", 2, "first"),
+        ("2:draft=first", 2, "first"),
+        ("4:draft=replicated", 4, "replicated"),
+    ],
+)
+def test_a_split_target_says_where_the_draft_is(typed: str, ranks: int, where: str) -> None:
+    config = resolve({"tensor_parallel": number(typed)})
+    assert (config.ranks, config.draft_placement) == (ranks, where)
+
+
+@pytest.mark.parametrize("typed", ["2:draft=last", "1:draft=replicated", "2:", "two", ":draft=first"])
+def test_a_split_that_is_none_is_refused(typed: str) -> None:
+    with pytest.raises(UsageError, match="2:draft=replicated"):
+        resolve({"tensor_parallel": typed})

@@ -117,7 +117,7 @@ def test_memory_is_asked_for_the_packed_weights(checkpoint: Path, monkeypatch: p
     monkeypatch.setattr(weights, "available_bytes", lambda device: small)
     assert small < large
     load(checkpoint, "int4")
-    with pytest.raises(UsageError, match="--quantise int8"):
+    with pytest.raises(UsageError, match="--dtype bfloat16 or int8"):
         load(checkpoint, "float32")
 
 
@@ -215,14 +215,14 @@ def test_what_a_device_cannot_is_refused(
     wide: Any, asked: str, device: torch.device, said: str | None, kind: type[SpsbenchError]
 ) -> None:
     def ask() -> None:
-        require_quantisable(wide.config, None, Precision.read(asked), device, "model", "--quantise")
+        require_quantisable(wide.config, None, Precision.read(asked), device, "model", "--dtype")
 
     if said is None:
         ask()
         return
     with pytest.raises(kind, match=said) as caught:
         ask()
-    assert caught.value.flag == "--quantise"
+    assert caught.value.flag == "--dtype"
 
 
 @pytest.mark.parametrize("missing", ["torchao", "accelerate"])
@@ -231,7 +231,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(
 ) -> None:
     monkeypatch.setattr(quantised, "find_spec", lambda name: None if name == missing else object())
     with pytest.raises(UnavailableError, match=f"int8 over torch needs {missing}, which is not") as caught:
-        require_quantisable(wide.config, None, Precision("auto", "int8"), GPU, "model", "--quantise")
+        require_quantisable(wide.config, None, Precision("auto", "int8"), GPU, "model", "--dtype")
     assert "pip install 'spsbench[large]'" in str(caught.value.remedy)
 
 
@@ -239,10 +239,10 @@ def test_models_that_cannot_be_quantised_are_refused_before_they_are_loaded(tmp_
     folder = save(make(config_of("gpt2")), tmp_path / "gpt2")
     with pytest.raises(UsageError, match="has no linear layer that torchao can quantise to int8") as caught:
         pair_backend(TORCH, pair_of(folder), ("float32", "int8"), CPU)
-    assert caught.value.flag == "--draft-quantise"
+    assert caught.value.flag == "--draft-dtype"
     path = folder / "config.json"
     settings = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 8}}
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
     with pytest.raises(UsageError, match="is quantised by gptq already") as caught:
         pair_backend(TORCH, pair_of(folder), ("int8", "float32"), CPU)
-    assert caught.value.flag == "--quantise"
+    assert caught.value.flag == "--dtype"

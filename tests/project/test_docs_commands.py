@@ -31,7 +31,7 @@ NOT_RUN = {
     r"--device cuda": "a GPU",
     r"--follow|^audit FILE": "others' files; tests/parts/audit/commands",
     r"^replay \w+\.(json|yaml)": "others' files; tests/cli/test_foreign.py",
-    r"--quantise": "the extra `large`; tests/cli/test_settings.py",
+    r"int8|int4": "the extra `large`; tests/cli/test_settings.py",
     r"--on ray|--shard": "workers; tests/cli/test_ray.py, tests/cli/test_slurm.py",
     r"--tensor-parallel": "processes; tests/cli/test_tensor_parallel.py",
     r"^paper|--protocol paper": "hours; tests/parts/paper/commands",

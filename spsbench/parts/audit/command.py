@@ -165,7 +165,6 @@ def verify_engine(wanted: VerifyOptions, engine: str) -> None:
     threads = values.threads(wanted.threads)
     settings = read_material(
         task=wanted.task,
-        prompts=wanted.prompts,
         data=wanted.data,
         pair=wanted.pair,
         target=wanted.target,

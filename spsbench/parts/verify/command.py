@@ -30,7 +30,6 @@ class VerifyOptions(Common):
     target: str | None
     draft: str | None
     data: str | None
-    prompts: str | None
     k: str | None
     drafter: str | None
     rule: str | None
@@ -47,9 +46,8 @@ class VerifyOptions(Common):
     seed: str | None
     device: str | None
     dtype: str | None
-    quantise: str | None
+    draft_dtype: str | None
     process: list[str] | None
-    draft_quantise: str | None
     threads: str | None
     backend: str | None
     tensor_parallel: str | None

@@ -72,7 +72,6 @@ class AdviseOptions(Common):
     format: str | None
     times: Path | None
     out: Path | None
-    prompts: str | None
     no_check: bool
     turns: str | None
     temperature: str | None
@@ -82,7 +81,6 @@ class AdviseOptions(Common):
     seed: str | None
     device: str | None
     dtype: str | None
-    quantise: str | None
     threads: str | None
     backend: str | None
     hardware: str | None
@@ -225,7 +223,6 @@ _CARRIED = (
     "pair",
     "target",
     "data",
-    "prompts",
     "turns",
     "sampling",
     "temperature",
@@ -235,7 +232,6 @@ _CARRIED = (
     "seed",
     "device",
     "dtype",
-    "quantise",
     "threads",
     "backend",
 )
