@@ -13,6 +13,7 @@ MOVED: Mapping[str, str] = {
     "--convention": "--process convention={value}",
     "--draft-beams": "--sampling beam:draft_width={value}",
     "--draft-revision": "--draft MODEL@{value}",
+    "--draft-config": "--draft {value}",
     "--draft-placement": "--tensor-parallel N:draft={value}",
     "--draft-quantise": "--draft-dtype auto+{value}",
     "--frequency-penalty": "--process frequency_penalty={value}",
@@ -26,6 +27,7 @@ MOVED: Mapping[str, str] = {
     "--quantise": "--dtype auto+{value}",
     "--repetition-penalty": "--process repetition_penalty={value}",
     "--revision": "--target MODEL@{value}",
+    "--target-config": "--target {value}",
     "--typical-p": "--process typical_p={value}",
 }
 """The old flag, and what is typed in its place: ``{value}`` is what followed the old one.

@@ -230,13 +230,6 @@ TABLE = (
     ),
     Clash(("bench",), ("alpha",), ("acceptance_from",), "{other} is given too."),
     Clash(
-        ("bench",),
-        ("pair", "target", "draft"),
-        ("target_config", "draft_config"),
-        "configurations take the place of models.",
-        "Leave it out.",
-    ),
-    Clash(
         ("replay",),
         ("tree", "policy", "budget", "times"),
         ("curve",),
@@ -245,7 +238,7 @@ TABLE = (
     Clash(("replay",), ("curve",), ("explain",)),
     Clash(
         ("advise",),
-        ("target_config", "draft_config", "curve", "alpha", "batch", "context"),
+        ("curve", "alpha", "batch", "context"),
         why="{value} is for hardware that is not here.",
         remedy="Give --hardware.",
         without=("hardware",),

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from spsbench.base.errors import UnavailableError
 from spsbench.config.addresses import host_of
+from spsbench.config.models import ModelRef
 from spsbench.models.fetch.cache import megabytes, watcher
 from spsbench.models.hf_errors import (
     ANSWERS_WITHIN_S,
@@ -201,12 +202,26 @@ def snapshot(name: str, revision: str, patterns: Sequence[str], flag: str) -> Pa
         return here
 
 
+_ON_HUB = re.compile(rf"(?!\.)(?P<model>[\w.-]+(/[\w.-]+)?(?<!\.json)(@\S+?)?)(/{_CONFIG})?")
+
+
 def configuration(name: str, flag: str) -> Path:
-    """Return the config.json of a hub model, fetched if need be."""
+    """Return the config.json of a model: a file, a folder's, or a hub model's, fetched if need be.
+
+    The hub model's may be named itself, as in ``ORG/NAME@REVISION/config.json``.
+    """
     from huggingface_hub import hf_hub_download
 
-    with typed_errors(name, flag):
-        return Path(hf_hub_download(name, _CONFIG, revision=pinned(name, None, flag)))
+    path = Path(name).expanduser()
+    if path.exists():
+        return path / _CONFIG if path.is_dir() else path
+    match = _ON_HUB.fullmatch(name)
+    if match is None:
+        remedy = "Give a config.json, its folder or a hub id."
+        raise UnavailableError(f"{name} does not exist.", flag=flag, remedy=remedy)
+    ref = ModelRef(id=match["model"])
+    with typed_errors(ref.id, flag):
+        return Path(hf_hub_download(ref.id, _CONFIG, revision=pinned(ref.id, ref.revision, flag)))
 
 
 def _unreadable(there: Repository, lack: str, flag: str) -> UnavailableError:

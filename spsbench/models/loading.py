@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.errors import UsageError
 from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH, Precision
 from spsbench.models.blueprint import FAMILIES, NotCovered, blueprint_of, t5_plan
 from spsbench.models.causal_lm import CausalLM, built, skeleton
@@ -406,15 +406,12 @@ def fetch_weights(sources: Mapping[str, ModelSource]) -> None:
 
 
 def read_config(name: str, flag: str) -> Any:
-    """Return the configuration of a model: a ``config.json``, a folder with one, or a hub id."""
+    """Return the configuration of a model, see ``configuration`` for what it may be named by."""
     from transformers import AutoConfig
 
-    if name.endswith(".json") and not Path(name).is_file():
-        raise UnavailableError(f"{name} does not exist.", flag=flag, remedy="Give a config.json or a folder.")
-    place = Path(name).expanduser()
-    folder = place if place.exists() else configuration(name, flag).parent
+    path = configuration(name, flag)
     with typed_errors(name, flag):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     require_generative(config, name, flag)
     return config
 
@@ -450,7 +447,7 @@ def random_model(
     border = None
     if config.is_encoder_decoder:
         end = config.eos_token_id
-        start = decoder_start(config, None, config.model_type, "--target-config")
+        start = decoder_start(config, None, config.model_type, "--target")
         border = Border((end if isinstance(end, int) else end[0],), start)
     over_torch = _over_torch(model, border, vocab_size)
     if backend == TORCH:

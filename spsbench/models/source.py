@@ -340,6 +340,9 @@ def _location(name: str, flag: str) -> str:
                 remedy="Give a folder written by save_pretrained, or a hub id.",
             )
         return str(path)
+    if path.suffix == ".json" and path.is_file():
+        remedy = "Give its folder, with weights. `bench` and `advise --hardware` take a configuration."
+        raise UnavailableError(f"{name} has no weights.", flag=flag, remedy=remedy)
     if looks_local or path.exists():
         why = f"{name} is {'no file' if path.suffix == GGUF else 'not a model folder'}."
         raise UnavailableError(why, flag=flag, remedy="Check the path, or give a hub id like org/name.")

@@ -89,7 +89,7 @@ def test_forwards_of_a_configuration_are_timed(cli: Cli, tmp_path: Path, dtype: 
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 300} | sizes
     (tmp_path / "config.json").write_text(json.dumps(config))
-    models = ("--target-config", tmp_path / "config.json", "--draft-config", tmp_path / "config.json")
+    models = ("--target", tmp_path / "config.json", "--draft", tmp_path / "config.json")
     asked = ("--k", "2", "--seconds", "0.1", "--context", "16", "--threads", "1")
     with emulated():
         result = cli("bench", *models, *asked, "--device", "cuda", "--dtype", dtype, "--json")

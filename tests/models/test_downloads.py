@@ -433,14 +433,16 @@ def test_weights_that_would_be_turned_back_into_floats_are_refused_beside_a_gpu_
 
 def test_a_configuration_by_its_hub_id(hub: Hub, forget: Callable[[], None]) -> None:
     asked = ("advise", "--hardware", "h100-sxm", "--alpha", "0.8", "--json")
-    shown = call(*asked, "--target-config", NAMES[0], "--draft-config", NAMES[1])
+    shown = call(*asked, "--target", NAMES[0], "--draft", NAMES[1])
     assert shown.code == 0, shown.err
     parameters = json.loads(shown.out)["parameters"]
     assert parameters["target"] > parameters["draft"] > 0
     assert content(hub) == []
-    missing = call(*asked, "--target-config", "org/nothing", "--draft-config", NAMES[1])
+    itself = call(*asked, "--target", f"{NAMES[0]}@main/config.json", "--draft", f"{NAMES[1]}/config.json")
+    assert (itself.code, json.loads(itself.out)["parameters"]) == (0, parameters)
+    missing = call(*asked, "--target", "org/nothing", "--draft", NAMES[1])
     assert missing.code == 3
-    assert "--target-config: no model org/nothing was found on the hub" in missing.err
+    assert "--target: no model org/nothing was found on the hub" in missing.err
 
 
 def test_gated_private_missing_and_without_that_revision(

@@ -211,6 +211,14 @@ def test_errors_of_the_hub(
     assert remedy in str(caught.value.remedy)
 
 
+def test_a_configuration_is_no_model(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("{}")
+    with pytest.raises(UnavailableError, match=r"config\.json has no weights") as caught:
+        find(str(path), None, "--target")
+    assert "take a configuration" in str(caught.value.remedy)
+
+
 def test_a_path_with_the_number_of_an_http_error_is_not_taken_for_one() -> None:
     error = OSError("/tmp/401/404/gated-not found/model.safetensors is damaged")
     assert str(typed_error(error, "m", "--target")).startswith("--target: m cannot be read: /tmp/401")

@@ -84,8 +84,6 @@ class AdviseOptions(Common):
     threads: str | None
     backend: str | None
     hardware: str | None
-    target_config: Path | None
-    draft_config: Path | None
     curve: Path | None
     alpha: str | None
     batch: str | None
@@ -121,9 +119,10 @@ class AdviseOptions(Common):
             "--no-check": "Predict only; do not run the recommended setting.",
         },
         HARDWARE: {
-            "--hardware NAME": "Predict for an accelerator that is not here, e.g. h100-sxm; runs nothing.",
-            "--target-config FILE": "The target's config.json, its folder, or a hub id.",
-            "--draft-config FILE": "The same of the draft, or of a head of ordinary layers.",
+            "--hardware NAME": (
+                "Predict for an accelerator that is not here, e.g. h100-sxm; runs nothing. Of --target and "
+                "--draft only config.json is read, also of a head of ordinary layers."
+            ),
             "--curve FILE": "acceptance.json or .yaml of `spsbench replay --curve --out DIR`.",
             "--alpha A": "In its place: each draft token is accepted with probability A.",
             "--batch LIST": "Batch sizes to show. Default: 1,8,64.",

@@ -30,8 +30,6 @@ class BenchOptions(Common):
     pair: str | None
     target: str | None
     draft: str | None
-    target_config: str | None
-    draft_config: str | None
     k: str | None
     context: str | None
     batch: str | None
@@ -48,13 +46,10 @@ class BenchOptions(Common):
 @asks(
     BenchOptions,
     {
-        options.WHAT: {
-            "--target-config CONFIG": (
-                "In place of a model: config.json, folder or hub id; weights are random."
-            ),
-            "--draft-config CONFIG": "The same for the draft.",
-        },
         options.FIRST: {
+            "--target MODEL": (
+                "Target model; a config.json, also as ORG/NAME/config.json, for random weights of its shapes."
+            ),
             "--k LIST": "Lookaheads K, from 1: 4, 2,4 or 1..8. Default: 1..8.",
             "--context LIST": "Tokens in the cache: 4k, or 1k,4k,16k for a table by context. Default: 256.",
             "--seconds S": "How long to time forwards. Default: 20.",
@@ -249,30 +244,38 @@ def _named(wanted: BenchOptions, asked: BenchConfig, device: torch.device) -> _M
 def _pair(wanted: BenchOptions) -> PairConfig:
     from spsbench.config import ModelRef, PairConfig, load_pair, pair_name
 
-    if wanted.target is None and wanted.draft is None:
+    names = _models(wanted)
+    if names[0] is None or names[1] is None:
         return load_pair(wanted.pair or "mini")
-    if wanted.target is None or wanted.draft is None:
-        missing = "--draft" if wanted.draft is None else "--target"
-        raise UsageError("it is missing.", flag=missing, remedy="Give --target and --draft, or --pair.")
-    if wanted.pair is not None:
-        remedy = "Leave --pair out, or the two."
-        raise UsageError("--target and --draft are given too.", flag="--pair", remedy=remedy)
-    target, draft = ModelRef(id=wanted.target), ModelRef(id=wanted.draft)
+    target, draft = ModelRef(id=names[0]), ModelRef(id=names[1])
     return PairConfig(name=pair_name(target, draft), target=target, draft=draft)
 
 
+def _models(wanted: BenchOptions) -> tuple[str | None, str | None]:
+    """Target and draft as they were typed: both or neither."""
+    names = wanted.target, wanted.draft
+    if any(names) and None in names:
+        missing = "--draft" if wanted.draft is None else "--target"
+        raise UsageError("it is missing.", flag=missing, remedy="Give --target and --draft, or --pair.")
+    if any(names) and wanted.pair is not None:
+        remedy = "Leave --pair out, or the two."
+        raise UsageError("--target and --draft are given too.", flag="--pair", remedy=remedy)
+    return names
+
+
 def _are_weights_random(wanted: BenchOptions) -> bool:
-    return wanted.target_config is not None or wanted.draft_config is not None
+    return any(model is not None and model.endswith(".json") for model in (wanted.target, wanted.draft))
 
 
 def _configurations(wanted: BenchOptions) -> tuple[str, str] | None:
     """Those in place of models, of target and draft; None where models are measured."""
-    target, draft = wanted.target_config, wanted.draft_config
-    if target is None and draft is None:
+    target, draft = _models(wanted)
+    if target is None or draft is None or not _are_weights_random(wanted):
         return None
-    if target is None or draft is None:
-        flag = "--target-config" if target is None else "--draft-config"
-        raise UsageError("it is missing.", flag=flag, remedy="Give both configurations.")
+    for model, flag in ((target, "--target"), (draft, "--draft")):
+        if not model.endswith(".json"):
+            why = f"{model} is a model, and the other one a configuration."
+            raise UsageError(why, flag=flag, remedy="Give two config.json, or two models.")
     return target, draft
 
 
@@ -293,7 +296,7 @@ def _random(
     )
 
     dtype = values.float_dtype(wanted.dtype, "--dtype")
-    flags = ("--target-config", "--draft-config")
+    flags = ("--target", "--draft")
     configs = [read_config(name, flag) for name, flag in zip(names, flags, strict=True)]
     two_sided = {bool(config.is_encoder_decoder) for config in configs}
     if len(two_sided) > 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, astuple
 from itertools import groupby
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from spsbench.base import Interval, UnavailableError, UsageError, unknown
 from spsbench.cli import out, present, values
-from spsbench.config import is_given
+from spsbench.config import ModelRef, is_given
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from spsbench.parts.whatif.hardware.decoder import Decoder
     from spsbench.parts.whatif.hardware.roofline import Accelerator, Models
 
-_TAKEN = "hardware target_config draft_config curve alpha batch context k drafter format dtype json quiet"
+_TAKEN = "hardware target draft curve alpha batch context k drafter format dtype json quiet"
 _ACCEPTANCE = "Give --curve FILE, which `spsbench replay --curve --out DIR` writes, or --alpha A."
 
 
@@ -44,8 +43,12 @@ def show(hardware: str, wanted: AdviseOptions) -> None:
     if hardware not in accelerators():
         raise unknown(hardware, accelerators(), "--hardware")
     machine = accelerators()[hardware]
-    _, target = _decoder(wanted.target_config, "--target-config")
-    named, draft = _decoder(wanted.draft_config, "--draft-config")
+    drafts = wanted.draft or []
+    if len(drafts) > 1:
+        why = f"{drafts[1]}: the prediction is for one draft."
+        raise UsageError(why, flag="--draft", remedy="Give --draft once.")
+    target = _decoder(wanted.target, "--target")
+    draft = _decoder(next(iter(drafts), None), "--draft")
     tokens = _tokens(wanted)
     tables = [_table(machine, (target, draft), tokens, asked, context) for context in contexts]
     facts = {
@@ -56,24 +59,21 @@ def show(hardware: str, wanted: AdviseOptions) -> None:
         "tables": tables,
     }
     if wanted.format:
-        facts["vllm"] = _vllm(machine, tables[0], named)
+        facts["vllm"] = _vllm(machine, tables[0], drafts[0])
         if not wanted.json:
             out(quiet=wanted.quiet).print(facts["vllm"], soft_wrap=True, markup=False)
             return
     present(lambda: facts, lambda: _screen(machine, tables), json=wanted.json, quiet=wanted.quiet)
 
 
-def _decoder(named: Path | None, flag: str) -> tuple[Path, Decoder]:
-    """A configuration as it was named, and what it says: a file, its folder or a hub id."""
+def _decoder(named: str | None, flag: str) -> Decoder:
+    """What a configuration says: a file, its folder's or a hub model's."""
     from spsbench.models import configuration
     from spsbench.parts.whatif.hardware.decoder import read_decoder
 
     if named is None:
         raise UsageError("it is missing.", flag=flag, remedy="Give a config.json, its folder or a hub id.")
-    path = named
-    if not path.exists() and re.fullmatch(r"[\w-][\w.-]*/[\w.-]+(?<!\.json)", str(path)):
-        path = configuration(str(path), flag)
-    return named, read_decoder(path, flag)
+    return read_decoder(configuration(named, flag), flag)
 
 
 def _tokens(wanted: AdviseOptions) -> dict[int, Interval]:
@@ -153,10 +153,10 @@ def _table(
     }
 
 
-def _vllm(machine: Accelerator, table: Mapping[str, Any], draft: Path) -> str:
+def _vllm(machine: Accelerator, table: Mapping[str, Any], draft: str) -> str:
     by_batch, told = table["k_by_batch"], []
-    name = str(draft)
-    if draft.suffix == ".json":  # of a model that is somewhere else
+    name = ModelRef(id=draft).id  # vLLM takes no @revision
+    if name.endswith(".json"):  # of a model that is somewhere else
         name = "DRAFT_MODEL"
         told = [f"# {name}: the model that {draft} is the configuration of."]
     config = {"method": "draft_model", "model": name, "num_speculative_tokens": max(k for *_, k in by_batch)}

@@ -37,7 +37,7 @@ def test_the_mini_pair(cli: Cli) -> None:
 def test_configurations_alone(cli: Cli, tmp_path: Path) -> None:
     target = config(tmp_path / "target", num_hidden_layers=4)
     draft = config(tmp_path / "draft", vocab_size=310)
-    arguments = ("--target-config", target, "--draft-config", draft.parent)
+    arguments = ("--target", target, "--draft", draft)
     result = cli("bench", *QUICK, *arguments, "--k", "1..3", "--dtype", "bfloat16")
     assert result.code == 0, result.err
     assert "random weights" in result.out
@@ -49,8 +49,8 @@ def test_configurations_alone(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_several_contexts_give_a_table_by_context(cli: Cli, tmp_path: Path) -> None:
     sizes = {"max_position_embeddings": 3000}
-    arguments = [*("--target-config", config(tmp_path / "target", **sizes))]
-    arguments += ["--draft-config", config(tmp_path / "draft", **sizes), "--k", "2,4", "--seconds", "0.1"]
+    arguments = [*("--target", config(tmp_path / "target", **sizes))]
+    arguments += ["--draft", config(tmp_path / "draft", **sizes), "--k", "2,4", "--seconds", "0.1"]
     arguments += ["--threads", "1", "--context", "64,1k"]
     result = cli("bench", *arguments, "--json")
     assert result.code == 0, result.err
@@ -72,7 +72,7 @@ def test_a_context_too_long_for_the_memory_is_refused_before_loading(
 ) -> None:
     monkeypatch.setattr("spsbench.models.loading.random_model", None)
     wide = config(tmp_path / "wide", max_position_embeddings=1 << 40)
-    result = cli("bench", "--target-config", wide, "--draft-config", wide, "--context", "1k,4000000k")
+    result = cli("bench", "--target", wide, "--draft", wide, "--context", "1k,4000000k")
     assert result.code == 2
     said = " ".join(result.err.split())
     assert "after 4096000000 tokens the models need" in said
@@ -92,7 +92,7 @@ def test_a_model_too_large_is_refused_with_both_numbers(
 ) -> None:
     monkeypatch.setattr("spsbench.models.loading.random_model", None)
     huge = config(tmp_path / "huge", hidden_size=65536, intermediate_size=262144, num_hidden_layers=400)
-    result = cli("bench", "--target-config", huge, "--draft-config", huge)
+    result = cli("bench", "--target", huge, "--draft", huge)
     assert result.code == 2
     assert "GiB, but cpu has" in " ".join(result.err.split())
 
@@ -100,7 +100,7 @@ def test_a_model_too_large_is_refused_with_both_numbers(
 @pytest.mark.thorough
 def test_batches_are_predicted_and_tried(cli: Cli, tmp_path: Path) -> None:
     folders = [config(tmp_path / role, hidden_size=64) for role in ("target", "draft")]
-    pair = ("--target-config", folders[0], "--draft-config", folders[1])
+    pair = ("--target", folders[0], "--draft", folders[1])
     asked = ("bench", *pair, "--batch", "1,3", "--k", "1,2", "--context", "16", "--seconds", "0.1")
     found = json.loads(cli(*asked, "--alpha", "0.8", "--threads", "1", "--json", "--quiet").out)
     cells = {(cell["batch"], cell["k"]): cell for cell in found["cells"]}

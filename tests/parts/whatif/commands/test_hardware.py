@@ -12,7 +12,7 @@ from support.commandline import Cli
 
 from spsbench.base.paths import mini_dir
 
-PAIR = ("--target-config", mini_dir() / "target", "--draft-config", mini_dir() / "draft" / "config.json")
+PAIR = ("--target", mini_dir() / "target", "--draft", mini_dir() / "draft" / "config.json")
 H100 = ("advise", "--hardware", "h100-sxm", *PAIR)
 
 
@@ -103,10 +103,10 @@ def test_where_speculation_never_pays_no_options_are_printed(cli: Cli) -> None:
 
 
 BROKEN = {
-    "hidden_size": ({"hidden_size": None}, 2, "--target-config: hidden_size"),
-    "sizes": ({"num_hidden_layers": "many"}, 2, "--target-config: num_hidden_layers"),
-    "experts": ({"model_type": "mixtral"}, 2, "--target-config: model_type mixtral"),
-    "quantised": ({"quantization_config": {"bits": 4}}, 2, "--target-config: quantization_config"),
+    "hidden_size": ({"hidden_size": None}, 2, "--target: hidden_size"),
+    "sizes": ({"num_hidden_layers": "many"}, 2, "--target: num_hidden_layers"),
+    "experts": ({"model_type": "mixtral"}, 2, "--target: model_type mixtral"),
+    "quantised": ({"quantization_config": {"bits": 4}}, 2, "--target: quantization_config"),
     "too large": ({"hidden_size": 65536, "num_hidden_layers": 200}, 2, "--hardware: NVIDIA H100"),
 }
 
@@ -116,16 +116,16 @@ def test_a_configuration_that_is_not_modelled(cli: Cli, tmp_path: Path, name: st
     changes, code, told = BROKEN[name]
     content = json.loads((mini_dir() / "target" / "config.json").read_text()) | changes
     (tmp_path / "config.json").write_text(json.dumps(content))
-    result = cli(*H100, "--target-config", tmp_path, "--alpha", "0.8")
+    result = cli(*H100, "--target", tmp_path, "--alpha", "0.8")
     assert (result.code, told in result.err) == (code, True), result.err
 
 
 def test_files_that_are_cut_off(cli: Cli, tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text('{\n  "model_type": "llama",\n')
-    result = cli(*H100, "--target-config", config, "--alpha", "0.8")
+    result = cli(*H100, "--target", config, "--alpha", "0.8")
     assert result.code == 3
-    assert "--target-config" in result.err
+    assert "--target" in result.err
     curve = a_curve(tmp_path)
     for text, code in ((curve.read_text()[:-20], 3), ("{}", 3), ('{"curves": []}', 3)):
         curve.write_text(text)

@@ -66,7 +66,7 @@ def test_the_embedded_pair_is_counted_as_its_files_have_it(part: str) -> None:
     with (folder / "model.safetensors").open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     held = sum(int(np.prod(each["shape"])) for name, each in header.items() if name != "__metadata__")
-    assert read_decoder(folder, "--target-config").parameters == held
+    assert read_decoder(folder, "--target").parameters == held
 
 
 @given(NAMES, st.integers(1, 8), st.floats(0, 1))
