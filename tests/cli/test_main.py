@@ -55,7 +55,7 @@ def test_help_has_an_example_and_the_twelve_options_that_are_needed_and_ends_wit
 
     first, *panels, last = re.split("^╭─ .*$", cli(command, "--help-all").out, flags=re.MULTILINE)[2:]
     assert tuple(re.findall(r"^│ --([\w-]+)", first, re.MULTILINE)) == (*FIRST, "help-all", "help")
-    assert len(panels) == 5
+    assert len(panels) == 4
     assert " ".join(last.rpartition("╯")[2].split()) == EXIT_CODES
 
 

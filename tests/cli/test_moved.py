@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import typer.main
 from support.commandline import Cli
 
 from spsbench.cli import moved
+from spsbench.cli.main import _spellings, app
 
+GROUP: Any = typer.main.get_command(app)
+WRITTEN = dict(moved.MOVED)
 TABLE = {
     "--sharpness": "--process sharpness={value}",
     "--steps": "--k {value}",
@@ -54,3 +60,9 @@ def test_what_stands_after_two_hyphens_is_an_argument(cli: Cli) -> None:
 
 def test_an_option_that_another_command_still_has_is_no_old_one(cli: Cli) -> None:
     assert "written otherwise" not in cli("run", "--k", "x").err
+
+
+@pytest.mark.parametrize("flag", [flag for flag, new in WRITTEN.items() if not new.endswith(".")])
+def test_a_command_has_the_new_option_in_place_of_the_old(flag: str) -> None:
+    spellings = map(_spellings, GROUP.commands.values())
+    assert any(WRITTEN[flag].split()[0] in known and flag not in known for known in spellings)
