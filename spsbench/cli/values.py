@@ -113,13 +113,13 @@ def share(text: str, flag: str, *, zero: bool = False) -> float:
 _UNITS = {"": 1.0, "MB": 1e6, "GB": 1e9, "MIB": 2.0**20, "GIB": 2.0**30}
 
 
-def memory_bytes(text: str | None) -> float:
+def memory_bytes(text: str | None, flag: str) -> float:
     """``4GB`` or ``900MiB`` as bytes; without a limit infinity."""
     if text is None:
         return math.inf
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if found is None or found[2].upper() not in _UNITS:
-        raise UsageError(f"it must be a size, got {text}.", flag="--memory", remedy="Give 4GB or 900MB.")
+        raise UsageError(f"it must be a size, got {text}.", flag=flag, remedy="Give 4GB or 900MB.")
     return float(found[1]) * _UNITS[found[2].upper()]
 
 

@@ -51,7 +51,6 @@ class AuditOptions(Common):
     top_k: str | None
     greedy: bool
     process: list[str] | None
-    samples_dtype: str | None
     every: str | None
     webhook: str | None
     k: str | None
@@ -90,10 +89,7 @@ class AuditOptions(Common):
             ),
             "--follow FILE": "Re-score requests of a server's log, as SAMPLES, while it grows; see --every.",
         },
-        options.SAMPLING: {
-            **options.OF_TEXTS,
-            "--samples-dtype NAME": "Dtype of the engine that wrote SAMPLES. Default: the target's here.",
-        },
+        options.SAMPLING: {**options.OF_TEXTS},
         "With --follow": {
             "--every N": "Re-score one request in N, chosen by its id. Default: 1.",
             "--webhook URL": "POST each alarm there as JSON and go on. Default: end with exit code 4.",
@@ -121,7 +117,12 @@ class AuditOptions(Common):
             ),
             "--keep": "Keep the environments of --releases.",
         },
-        options.MACHINE: {"--dtype NAME": "Of SAMPLES: auto, float32, bfloat16 or float16. Default: auto."},
+        options.MACHINE: {
+            "--dtype NAME": (
+                "auto, float32, bfloat16 or float16. With SAMPLES or --follow; auto:samples=bfloat16 if the "
+                "engine that wrote them computed in another one. Default: auto."
+            )
+        },
     },
     needed="temperature k arms texts limit out",
 )

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base import GateFailed, UsageError, as_typed, make_folder, unknown
+from spsbench.base import GateFailed, Spec, UsageError, as_typed, make_folder, unknown
 from spsbench.cli import Common, present, say, values
 from spsbench.config import MaterialSettings, resolve_material
 from spsbench.parts.audit.command import AuditOptions, conclude, print_rows, watch
@@ -25,12 +25,23 @@ if TYPE_CHECKING:
 def _settings_of_file(path: Path, flag: str, wanted: AuditOptions) -> MaterialSettings:
     """The models of a file's texts, once everything that was typed is known to be possible."""
     values.sampling(wanted)
-    values.float_dtype(wanted.dtype, "--dtype")
-    if wanted.samples_dtype not in (None, *values.FLOATS):
-        raise unknown(wanted.samples_dtype, values.FLOATS, "--samples-dtype")
-    settings = resolve_material(_models(wanted) | {"device": wanted.device, "dtype": wanted.dtype})
+    here, _ = _dtypes(wanted)
+    settings = resolve_material(_models(wanted) | {"device": wanted.device, "dtype": here})
     values.readable(path, flag, "Name a file of JSON lines.")
     return settings
+
+
+def _dtypes(wanted: AuditOptions) -> tuple[str, str | None]:
+    """In what the target computes here, and, if it was typed, in what the engine did that wrote the texts."""
+    named = Spec.parse(wanted.dtype or "auto")
+    here, written = values.float_dtype(named.name, "--dtype"), None
+    for name, value in named.options:
+        if name != "samples":
+            raise unknown(name, ["samples"], f"--dtype {here}", sort="option")
+        if value not in values.FLOATS:
+            raise unknown(str(value), values.FLOATS, f"--dtype {here}:samples")
+        written = str(value)
+    return here, written
 
 
 def _models(wanted: AuditOptions) -> dict[str, str | None]:
@@ -48,7 +59,8 @@ def _reader_of(
     from spsbench.models import DTYPES
     from spsbench.runner import Reader
 
-    theirs = None if wanted.samples_dtype is None else DTYPES[wanted.samples_dtype]
+    _, written = _dtypes(wanted)
+    theirs = None if written is None else DTYPES[written]
     return sources, Reader(sources[0].tokenizer, size, window, values.sampling(wanted)), theirs
 
 

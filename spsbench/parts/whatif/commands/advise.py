@@ -67,8 +67,7 @@ class AdviseOptions(Common):
     tree: str | None
     sampling: str | None
     budget: str | None
-    objective: str | None
-    memory: str | None
+    choose: str | None
     format: str | None
     times: Path | None
     out: Path | None
@@ -106,10 +105,10 @@ class AdviseOptions(Common):
         },
         options.WHAT: {
             "--budget TIME": "Time for everything together, e.g. 10min. Default: 3min.",
-            "--objective NAME": (
-                "Minimise mean (time per token) or p99 (time of slow sequences). Default: mean."
+            "--choose BY": (
+                "Minimise mean (time per token) or p99 (time of slow sequences); mean:memory=4GB leaves out "
+                "what needs more for weights and caches. Default: mean."
             ),
-            "--memory SIZE": "Most memory for weights and caches, e.g. 4GB.",
             "--format ENGINE": (
                 "Print only the options of vllm, sglang, llama-cpp or tensorrt-llm, to paste."
             ),
@@ -155,9 +154,7 @@ def advise_on(wanted: AdviseOptions) -> None:
     if named is not None:
         trees_of(named, shapes, of_trees)
     budget_s = values.seconds(wanted.budget, 180.0)
-    objective, memory = wanted.objective or MEAN, values.memory_bytes(wanted.memory)
-    if objective not in OBJECTIVES:
-        raise unknown(objective, OBJECTIVES, "--objective")
+    objective, memory = _objective(wanted.choose)
     if budget_s == 0:
         raise UsageError("it must be above 0, got 0.", flag="--budget", remedy="Give a time, e.g. 3min.")
     engine = _engine(wanted, ks)
@@ -216,6 +213,21 @@ def advise_on(wanted: AdviseOptions) -> None:
     )
     if options is not None and not wanted.json and not quiet:
         out().print(options, soft_wrap=True, markup=False)
+
+
+def _objective(text: str | None) -> tuple[str, float]:
+    """What is minimised, and the most bytes that weights and caches may take."""
+    from spsbench.base import Spec
+
+    named = Spec.parse(text or MEAN)
+    if named.name not in OBJECTIVES:
+        raise unknown(named.name, OBJECTIVES, "--choose")
+    flag = f"--choose {named.name}"
+    for name, _ in named.options:
+        if name != "memory":
+            raise unknown(name, ["memory"], flag, sort="option")
+    size = dict(named.options).get("memory")
+    return named.name, values.memory_bytes(None if size is None else str(size), f"{flag}:memory")
 
 
 _CARRIED = (

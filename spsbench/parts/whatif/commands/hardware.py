@@ -47,9 +47,12 @@ def show(hardware: str, wanted: AdviseOptions) -> None:
     if len(drafts) > 1:
         why = f"{drafts[1]}: the prediction is for one draft."
         raise UsageError(why, flag="--draft", remedy="Give --draft once.")
-    target = _decoder(wanted.target, "--target")
-    draft = _decoder(next(iter(drafts), None), "--draft")
+    for model, flag in ((wanted.target, "--target"), (next(iter(drafts), None), "--draft")):
+        if model is None:
+            remedy = "Give a config.json, its folder or a hub id."
+            raise UsageError("it is missing.", flag=flag, remedy=remedy)
     tokens = _tokens(wanted)
+    target, draft = _decoder(str(wanted.target), "--target"), _decoder(drafts[0], "--draft")
     tables = [_table(machine, (target, draft), tokens, asked, context) for context in contexts]
     facts = {
         "predicted": True,
@@ -66,13 +69,11 @@ def show(hardware: str, wanted: AdviseOptions) -> None:
     present(lambda: facts, lambda: _screen(machine, tables), json=wanted.json, quiet=wanted.quiet)
 
 
-def _decoder(named: str | None, flag: str) -> Decoder:
+def _decoder(named: str, flag: str) -> Decoder:
     """What a configuration says: a file, its folder's or a hub model's."""
     from spsbench.models import configuration
     from spsbench.parts.whatif.hardware.decoder import read_decoder
 
-    if named is None:
-        raise UsageError("it is missing.", flag=flag, remedy="Give a config.json, its folder or a hub id.")
     return read_decoder(configuration(named, flag), flag)
 
 

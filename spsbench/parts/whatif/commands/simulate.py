@@ -30,7 +30,6 @@ FAULTS = (
 FACTS_FILE = "simulation.json"
 """A folder that has it holds a simulation, and may be written again."""
 
-CLOSENESS = "How close the draft is, instead of --alpha"
 TARGET = "The target"
 
 
@@ -51,9 +50,6 @@ class SimulateOptions(Common):
     seed: str | None
     formula: bool
     out: Path | None
-    concentration: str | None
-    draft_temperature: str | None
-    dependence: str | None
     vocabulary: str | None
     contexts: str | None
     sharpness: str | None
@@ -74,7 +70,12 @@ class SimulateOptions(Common):
                 "c, time of a draft forward over a target forward. Default: 1.8/14.1, from Chen et al."
             ),
             "--k LIST": "Lookahead: 4, 2,4 or 1..8. Default: 1..8; with --formula 0..7.",
-            "--source NAME": "dirichlet, temperature or ngram. Default: dirichlet.",
+            "--source NAME": (
+                "dirichlet, temperature or ngram. In place of --alpha it may say how close the draft is: "
+                "dirichlet:concentration=20 (larger is closer), temperature:draft_temperature=0.5 (1 is the "
+                "target), ngram:dependence=0.3 (share of the target's row that depends on two tokens). "
+                "Default: dirichlet."
+            ),
             "--table FILE": (
                 'Both models: {"target": [[...]], "draft": [[...]]}, one row everywhere or one after each '
                 "token."
@@ -97,11 +98,6 @@ class SimulateOptions(Common):
                 f"Inject a faulty sampler: {', '.join(FAULTS)}; or one of block verification and trees with "
                 f"its own drafts: {', '.join(map(repr, TREE_FAULTS))}."
             ),
-        },
-        CLOSENESS: {
-            "--concentration X": "dirichlet: the larger, the closer the draft is to the target.",
-            "--draft-temperature T": "temperature: of the draft; 1 is the target itself.",
-            "--dependence X": "ngram: share of the target's row that depends on two tokens, 0 to 1.",
         },
         TARGET: {
             "--vocabulary V": "Vocabulary size. Default: 32.",
@@ -210,12 +206,14 @@ def _folder(out: Path | None) -> Path | None:
 
 def _question(wanted: SimulateOptions) -> Question:
     """What was typed, checked."""
+    from spsbench.base import Spec
     from spsbench.parts.whatif.simulate.tables import SOURCES, Language, read_table
 
-    source = SOURCES.get(wanted.source or "dirichlet")
+    named = Spec.parse(wanted.source or "dirichlet")
+    source = SOURCES.get(named.name)
     if source is None:
-        raise unknown(str(wanted.source), SOURCES, "--source")
-    alpha, distance = _closeness(wanted, source)
+        raise unknown(named.name, SOURCES, "--source")
+    alpha, distance = _closeness(named, wanted.alpha, source)
     size, contexts = wanted.vocabulary, wanted.contexts
     if wanted.table is not None:
         (source, *table), alpha, distance = read_table(wanted.table), None, 0.0
@@ -256,39 +254,31 @@ def _ks(text: str | None) -> tuple[int, ...]:
     return tuple(sorted(ks))
 
 
-def _closeness(wanted: SimulateOptions, source: Source) -> tuple[float | None, float | None]:
+def _closeness(named: Spec, alpha: str | None, source: Source) -> tuple[float | None, float | None]:
     """(alpha, None) or (None, distance), whichever was asked for."""
-    every = {
-        "--concentration": wanted.concentration,
-        "--draft-temperature": wanted.draft_temperature,
-        "--dependence": wanted.dependence,
-    }
-    given = {flag: text for flag, text in every.items() if text is not None}
-    for flag in given:
-        if flag != source.option:
-            remedy = f"Give {source.option}."
-            raise UsageError(f"--source {source.name} has no such closeness.", flag=flag, remedy=remedy)
-    if given:
-        if wanted.alpha is not None:
-            remedy = f"Leave it or {source.option} out."
-            raise UsageError("both say how close the draft is.", flag="--alpha", remedy=remedy)
-        chosen = values.between(given[source.option], source.option, *_LIMITS[source.option])
-        return None, source.distance(chosen)
-    alpha = values.between(wanted.alpha, "--alpha", 0, 1, ALPHA)
-    if alpha in (0.0, 1.0):
+    for name, value in named.options:
+        flag = f"--source {source.name}:{name}"
+        if name != source.option:
+            raise unknown(name, [source.option], f"--source {source.name}", sort="option")
+        if alpha is not None:
+            raise UsageError(
+                "both say how close the draft is.", flag="--alpha", remedy=f"Leave it or {name} out."
+            )
+        return None, source.distance(values.between(str(value), flag, *_LIMITS[name]))
+    chosen = values.between(alpha, "--alpha", 0, 1, ALPHA)
+    if chosen in (0.0, 1.0):
         raise UsageError(
-            f"no draft is solved for at {wanted.alpha}, where "
-            f"{'everything' if alpha else 'nothing'} is accepted.",
+            f"no draft is solved for at {alpha}, where {'everything' if chosen else 'nothing'} is accepted.",
             flag="--alpha",
             remedy="Give a number above 0 and below 1, or --formula.",
         )
-    return alpha, None
+    return chosen, None
 
 
 _LIMITS = {
-    "--concentration": (1e-6, 1e7, 20.0),
-    "--draft-temperature": (1e-3, 1e3, 0.5),
-    "--dependence": (0.0, 1.0, 0.3),
+    "concentration": (1e-6, 1e7, 20.0),
+    "draft_temperature": (1e-3, 1e3, 0.5),
+    "dependence": (0.0, 1.0, 0.3),
 }
 """The least, the most, and an example."""
 

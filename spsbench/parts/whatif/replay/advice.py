@@ -364,7 +364,7 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
     if study.ars_bytes > memory_bytes:
         raise UsageError(
             f"the target alone needs {study.ars_bytes / 1e9:.2f} GB with its cache.",
-            flag="--memory",
+            flag="--choose",
             remedy="Give more, or a smaller target.",
         )
     arms: list[tuple[Found | None, Timed]] = [(None, study.ars)]

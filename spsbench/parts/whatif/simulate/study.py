@@ -177,7 +177,7 @@ def _prepared(question: Question, classes: int) -> tuple[float, Tables]:
         most = source.closeness(source.farthest(language.unequal))
         raise UsageError(
             f"{source.closeness(distance):g} leaves no room for --variation {language.variation:g}.",
-            flag=source.option,
+            flag=f"--source {source.name}:{source.option}",
             remedy=f"Give at most {most:.4g}, or less variation.",
         )
     return distance, source.make(language, distance)

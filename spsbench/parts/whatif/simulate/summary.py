@@ -48,7 +48,7 @@ def _world(question: Question, world: World) -> dict[str, Any]:
     return {
         "classes": world.classes,
         "contexts": world.contexts,
-        "closeness": {question.source.option.removeprefix("--"): world.closeness},
+        "closeness": {question.source.option.replace("_", "-"): world.closeness},
         "alpha_leviathan": world.alpha,
         "alpha_deviation": world.deviation,
         "expected_acceptance": world.accepts,
@@ -131,7 +131,7 @@ def _name(world: World) -> str:
 
 def heading(question: Question, world: World) -> str:
     """Which tables, and how close the draft is."""
-    option = question.source.option.removeprefix("--").replace("-", " ")
+    option = question.source.option.replace("_", " ")
     closeness = "" if question.source.name == "table" else f"{option} {world.closeness:.4g}, "
     found = f"{_name(world).capitalize()}: {closeness}alpha {world.alpha:.4f}"
     if world.contexts > 1:

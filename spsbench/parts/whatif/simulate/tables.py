@@ -307,7 +307,7 @@ SOURCES: dict[str, Source] = {
         Source(
             "dirichlet",
             "each draft row is drawn around the target's row",
-            "--concentration",
+            "concentration",
             1,
             _dirichlet,
             lambda unequal: 1e6,
@@ -317,7 +317,7 @@ SOURCES: dict[str, Source] = {
         Source(
             "temperature",
             "the draft is the target at another temperature",
-            "--draft-temperature",
+            "draft_temperature",
             1,
             _temperature,
             lambda unequal: 1e4,
@@ -327,7 +327,7 @@ SOURCES: dict[str, Source] = {
         Source(
             "ngram",
             "the target looks back two tokens, the draft one",
-            "--dependence",
+            "dependence",
             2,
             _ngram,
             lambda unequal: 1.0 / (1.0 + unequal),
@@ -362,4 +362,4 @@ def read_table(path: Path) -> tuple[Source, int, int]:
         )
     table = Tables(Contexts(count), *(rows / rows.sum(1, keepdims=True) for rows in (target, draft)))
     same: Callable[[float], float] = lambda value: value  # noqa: E731
-    return Source("table", "rows from a file", "--table", 1, lambda *_: table, same, same, same), count, size
+    return Source("table", "rows from a file", "table", 1, lambda *_: table, same, same, same), count, size

@@ -164,17 +164,15 @@ def test_what_does_not_fit_into_the_memory_is_left_out(
         "float32",
         "--device",
         "cpu",
-        "--memory",
-        f"{(sizes[None] + sizes['model']) / 2e6}MB",
-        "--objective",
-        "p99",
+        "--choose",
+        f"p99:memory={(sizes[None] + sizes['model']) / 2e6}MB",
     )
     found = json.loads(cli("advise", "xsum", *asked, *tight, "--out", tmp_path / "tight").out)
     assert free["too_large"] == []
     assert found["too_large"] == ["model"]
     assert {found["advised"]["drafter"], *(other["drafter"] for other in found["others"])} == {None, "lookup"}
     assert found["advised"]["p99_s"] > 0
-    none = cli("advise", "xsum", *asked, "--memory", "1MB", "--out", tmp_path / "none")
+    none = cli("advise", "xsum", *asked, "--choose", "mean:memory=1MB", "--out", tmp_path / "none")
     assert none.code == 2
     assert "the target alone needs" in " ".join(none.err.split())
 
