@@ -128,11 +128,17 @@ def opened(path: Path) -> BinaryIO:
 
 @contextlib.contextmanager
 def lines_of(path: Path, flag: str) -> Iterator[io.TextIOWrapper]:
-    """Open a file of text that a user names, unpacked if it ends in .gz; ``flag`` is for the errors."""
+    """Open a file of text that a user names, unpacked if it ends in .gz; ``flag`` is for the errors.
+
+    A byte order mark is not part of the text.
+    """
     try:
-        with opened(path) as file, io.TextIOWrapper(file, encoding="utf-8") as lines:
+        with opened(path) as file, io.TextIOWrapper(file, encoding="utf-8-sig") as lines:
             yield lines
-    except (OSError, EOFError, UnicodeDecodeError, RecursionError) as error:
+    except UnicodeDecodeError as error:
+        why = f"{path} is not UTF-8 ({error.reason})."
+        raise UnavailableError(why, flag=flag, remedy="Convert the file to UTF-8.") from error
+    except (OSError, EOFError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         raise UnavailableError(f"{path} cannot be read ({reason}).", flag=flag) from error
 

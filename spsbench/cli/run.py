@@ -24,7 +24,7 @@ from spsbench.base.paths import results_dir
 from spsbench.cli.console import hint, out, print_json, say, say_if_busy
 from spsbench.cli.interruption import Interrupted, continued_by, written
 from spsbench.cli.options import FIRST, NEEDED, Common, RunOptions, asks
-from spsbench.cli.settings import gates_of, read_settings, require_possible
+from spsbench.cli.settings import gates_of, read_settings, require_possible, say_reading
 from spsbench.cli.values import concurrencies, number
 from spsbench.config import RunConfig
 from spsbench.config.together import refuse_together
@@ -118,6 +118,7 @@ def measure(options: RunOptions) -> None:
         quiet, on = options.quiet, options.on
         address = None if on is None else require_cluster(on)
         say_if_busy(quiet=quiet)
+        say_reading(known[0], quiet=quiet)
         say("Checking task, data and models", quiet=quiet)
         from spsbench.runner import execute, execute_on, plan
         from spsbench.stats.conditions import is_undecided

@@ -20,6 +20,7 @@ from spsbench.config.resolve import CODE, field_of, remember, require_trusted, t
 
 if TYPE_CHECKING:
     from spsbench.engines.arms import TaskAndArms
+    from spsbench.tasks.task import Task
 
 
 def read_settings(asked: RunOptions) -> RunConfig:
@@ -87,8 +88,16 @@ def read_material(
     config = resolve(flags, target_alone=True)
     remember(config)
     settings = MaterialSettings.of(config)
-    load_task(settings.task, every_turn=settings.turns == "all")
+    say_reading(load_task(settings.task, every_turn=settings.turns == "all"), quiet=quiet)
     return settings
+
+
+def say_reading(task: Task, *, quiet: bool) -> None:
+    """Say what of a file is left out or not used."""
+    from spsbench.report.wording import reading_notes
+
+    for text in reading_notes(task.reading):
+        say(text, quiet=quiet)
 
 
 def task_file(task: str | None, *, quiet: bool) -> dict[str, str]:

@@ -47,6 +47,7 @@ class Tokenizer:
         first = self.encode("a", special=True)[:1]
         plain = self.encode("a", special=False)[:1]
         self.bos = None if first == plain else str(tokenizer.convert_ids_to_tokens(first)[0])
+        self._roles: dict[str, bool] = {}
         self.is_instruct = self.has_chat_template and self._ends_its_turns()
 
     def encode(self, text: str, *, special: bool) -> list[int]:
@@ -141,13 +142,33 @@ class Tokenizer:
         return not marks or bool(marks & self.eos_ids)
 
     def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """Token ids of messages with ``role`` and ``content`` in the chat template; see ``chat``."""
+        """Token ids of messages with ``role`` and ``content`` in the chat template; see ``chat``.
+
+        ``developer`` is put as ``system`` where the template does not take it.
+        """
         from jinja2 import TemplateError
 
+        put = {role: "system" for role in {said["role"] for said in messages} if not self._puts(role)}
         try:
-            return self._conversation(list(messages))
+            return self._conversation(
+                [said | {"role": put.get(said["role"], said["role"])} for said in messages]
+            )
         except TemplateError as error:
             raise ValueError(str(error)) from error
+
+    def _puts(self, role: str) -> bool:
+        return role != "developer" or self.takes_role(role)
+
+    def takes_role(self, role: str) -> bool:
+        """Whether the chat template writes what a message of this role, the first of a chat, says."""
+        mark = "\ue000"  # no template has it
+        if role not in self._roles:
+            try:
+                asked = [{"role": role, "content": mark}, {"role": "user", "content": "a"}]
+                self._roles[role] = mark in self._rendered(asked, add_generation_prompt=True)
+            except Exception:  # a template raises what it likes, of any type
+                self._roles[role] = False
+        return self._roles[role]
 
     def _conversation(self, messages: list[dict[str, str]]) -> list[int]:
         ids: list[int] = self._tokenizer.apply_chat_template(

@@ -192,16 +192,31 @@ def data_notes(summary: Summary) -> list[str]:
     if shown and (extracted := _EXTRACTIONS.get(summary.get("extract") or "")):
         notes.append(f"{metric_title(shown)}: {extracted}")
     data = summary.get("data")
-    if isinstance(data, Mapping):
-        counts = {
-            "later turns, as the file has no answer before them": data.get("later_turns"),
-            "conversations that no user begins": data.get("unasked"),
-            "rows without text": data.get("skipped_empty"),
-        }
-        left_out = "; ".join(f"{what}: {count}" for what, count in counts.items() if count)
-        notes += [f"Left out, {left_out}."] if left_out else []
+    notes += reading_notes(data) if isinstance(data, Mapping) else []
     signatures = summary.get("metric_signatures") or {}  # e.g. sacrebleu's, in its own words
     return notes + [f"{metric_title(name)}: {printable(text)}" for name, text in signatures.items()]
+
+
+def reading_notes(data: Mapping[str, Any]) -> list[str]:
+    """What of the data was left out, not used, or used as something else, by their provenance."""
+    counts = {
+        "later turns, as the file has no answer before them": data.get("later_turns"),
+        "conversations that no user begins": data.get("unasked"),
+        "rows without text": data.get("skipped_empty"),
+        **{f"conversations {why}": count for why, count in (data.get("left_out") or {}).items()},
+    }
+    left_out = "; ".join(f"{printable(what)}: {count}" for what, count in counts.items() if count)
+    notes = [f"Left out, {left_out}."] if left_out else []
+    if ignored := data.get("ignored"):
+        listed = ", ".join(f"{printable(field)} ({count})" for field, count in ignored.items())
+        notes.append(f"Not used of the file: {listed}.")
+    if count := data.get("developer"):
+        notes.append(f"Messages of the role developer: {count}, as the chat template has them.")
+    if count := data.get("developer_as_system"):
+        notes.append(
+            f"Messages of the role developer: {count}, put as system, as the template has no such role."
+        )
+    return notes
 
 
 def models(summary: Summary) -> str | None:

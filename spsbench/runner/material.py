@@ -142,7 +142,11 @@ def _unknown_id(name: str, known: Collection[str], label: str) -> UsageError:
 def build_prompts(
     task: Task, data: TaskData, source: PairSource, reserve: int, *, chat_template: bool
 ) -> Sequence[Prompt]:
-    """Build the prompt of every example, with so many tokens of the window kept free after it."""
+    """Build the prompt of every example, with so many tokens of the window kept free after it.
+
+    What of the data the tokenizer decided is added to the data's provenance.
+    """
+    data.provenance.update(task.read_by(source.tokenizer))
     window = source.window_for(reserve)
     return [
         task.prompt(example, data, source.tokenizer, window, reserve, chat_template)

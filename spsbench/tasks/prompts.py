@@ -6,6 +6,11 @@ Each record is read by the one field of these that it has:
     messages        role and content, through the chat template
     turns           what a user says, turn by turn (Spec-Bench, MT-Bench, SPEED-Bench)
     conversations   from and value (ShareGPT)
+    body            a request of OpenAI's Batch API: its messages, prompt or input; custom_id is the id
+
+What is said may be a list of parts, of which those of text are joined by line ends. Of ``body`` nothing
+else is used, and what is not is named. A record of ``conversations`` that cannot be read is left out and
+counted: published files hold some, and nobody can mend them. Any other record is refused by its place.
 
 Of ``messages`` the last of the user's is asked, and what stands before it is its context; on request every
 turn is its own sequence, as it always is of ``conversations``. What was answered before a turn comes from
@@ -17,7 +22,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,25 +41,30 @@ from spsbench.tasks.sources import (
     read_rows,
     read_text,
     required_column,
+    row_of,
     well_formed,
 )
-from spsbench.tasks.task import Frame, Task, TaskData, sha256_of, task_data
+from spsbench.tasks.task import Frame, Task, TaskData, TextTokenizer, sha256_of, task_data
 
 ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".parquet", ".txt")
 
-PROMPT, MESSAGES, TURNS, CONVERSATIONS = LAYOUTS = ("prompt", "messages", "turns", "conversations")
+LAYOUTS = ("prompt", "messages", "turns", "conversations", "body")
+PROMPT, MESSAGES, TURNS, CONVERSATIONS, BODY = LAYOUTS
 TURN = "turn"
+DEVELOPER = "developer"
 
 Message = dict[str, str]
 
 _SPEAKERS = {"system": "system", "human": "user", "user": "user"} | dict.fromkeys(
     ("gpt", "chatgpt", "assistant"), "assistant"
 )
-_SPOKEN = {
-    MESSAGES: ("role", "content", {role: role for role in ("system", "user", "assistant")}),
-    CONVERSATIONS: ("from", "value", _SPEAKERS),
-}
-"""Of each layout of messages: the fields of who speaks and of what is said, and the speakers' roles."""
+_ROLES = ("system", DEVELOPER, "user", "assistant")
+
+_TEXT_PARTS = ("text", "input_text", "output_text")
+"""Types of parts that hold text, of OpenAI's two APIs."""
+
+_BATCH_ID = "custom_id"
+_BATCH_URLS = ("/chat/completions", "/completions", "/responses")
 
 # What the published SPEED-Bench has instead of texts that it may not pass on.
 _PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
@@ -105,7 +116,8 @@ def layout_of(path: Path) -> Layout:
     if not isinstance(record, (dict, list)):
         return Layout(None, ())
     fields = set(map(str, record))
-    prompts = tuple(name for name in LAYOUTS if name in fields)
+    known = LAYOUTS if _BATCH_ID in fields else LAYOUTS[:-1]  # a body may be an article's, too
+    prompts = tuple(name for name in known if name in fields)
     for task, needed in DATA_FIELDS.items():
         # HumanEval's rows have a prompt, too; beside the fields of other data a prompt is what is meant.
         if fields.issuperset(needed) and not set(prompts).difference(needed):
@@ -142,11 +154,13 @@ def _first_record(path: Path) -> Any:
 class PromptsFile:
     """What a file holds: one example per sequence, in the file's order. Its ``fields`` hold a ``prompt``
     (continued as it stands), a ``turn`` (a user's only message) or ``messages``, and where the file has them
-    ``category`` and ``references``, of which the best counts."""
+    ``category`` and ``references``, of which the best counts. ``left_out`` counts records by why they are
+    not used, ``ignored`` those that have a field which is not used, by field."""
 
     examples: list[Example]
     later_turns: int
-    unasked: int
+    left_out: dict[str, int]
+    ignored: dict[str, int]
 
     def has(self, field: str) -> bool:
         """Whether an example has this field."""
@@ -162,22 +176,53 @@ class _Record:
     later_turns: int
 
 
+_MOST_REASONS = 12
+"""For which conversations are left out, each named: a file may have a speaker of its own in each."""
+
+
+class _Unusable(Exception):
+    """A conversation that is left out; the message says of what kind it is."""
+
+
+_NO_TURN = "without a turn"
+
+
 def read_prompts_file(path: Path, *, every_turn: bool = False) -> PromptsFile:
     """Return the examples of a file."""
+    left_out, ignored = Counter[str](), Counter[str]()
+    first: dict[str, str] = {}
+    kept: list[tuple[_Record, DataRow]] = []
+    names: set[str] = set()
     try:
-        rows = _rows(path)
-        found = [_record(row, str(number), every_turn) for number, row in enumerate(rows, start=1)]
-        records = distinct(zip(found, rows, strict=True), lambda record: record.name)
-        named = [
-            (example, row) for record, row in zip(records, rows, strict=True) for example in _examples(record)
-        ]
-        examples = distinct(named)
+        for number, row in enumerate(_rows(path), start=1):
+            row, unused = _request(row)
+            ignored.update(unused)
+            try:
+                record = _record(row, str(number), every_turn)
+                if record.name in names and _is_conversation(row):
+                    raise _Unusable("whose id stands before")
+            except _Unusable as problem:
+                why = str(problem)
+                why = why if why in left_out or len(left_out) < _MOST_REASONS else "odd in other ways"
+                left_out[why] += 1
+                first.setdefault(why, row.place)
+                continue
+            names.add(record.name)
+            kept.append((record, row))
+        records = distinct(kept, lambda record: record.name)
+        examples = distinct((example, row) for record, row in kept for example in _examples(record))
         if not examples:
-            raise bad_data(f"{path} holds no prompt.", "Give a file with at least one.")
+            raise _nothing_in(path, left_out, first)
     except UnavailableError as error:
         raise UnavailableError(error.message, flag="TASK", remedy=error.remedy) from error
     later = sum(record.later_turns for record in records)
-    return PromptsFile(examples, later, sum(not record.sequences for record in records))
+    return PromptsFile(examples, later, dict(left_out), dict(ignored))
+
+
+def _nothing_in(path: Path, left_out: Mapping[str, int], first: Mapping[str, str]) -> UnavailableError:
+    reasons = "; ".join(f"{count} {why} (first: {first[why]})" for why, count in left_out.items())
+    what = f"; conversations that were left out: {reasons}" if reasons else ""
+    return bad_data(f"{path} holds no prompt{what}.", "Give a file with at least one.")
 
 
 def _rows(path: Path) -> list[DataRow]:
@@ -207,10 +252,57 @@ def _items(path: Path) -> Iterator[DataRow]:
     for number, item in enumerate(content, start=1):
         if not isinstance(item, dict):
             raise bad_data(f"item {number} of {path} is not an object.", "Write a list of objects.")
-        yield DataRow(f"item {number} of {path}", item)
+        yield row_of(f"item {number} of {path}", item)
+
+
+def _request(row: DataRow) -> tuple[DataRow, list[str]]:
+    """A line of OpenAI's Batch API as a row of messages or of a prompt, and which fields of its body are not
+    used; any other row as it is."""
+    body = row.fields.get(BODY)
+    if body is None or any(row.fields.get(name) is not None for name in LAYOUTS[:-1]):
+        return row, []
+    if not isinstance(body, dict):
+        raise bad_data(f"{row.place}: body holds {body!r:.60} instead of an object.", "Correct the row.")
+    url = row.fields.get("url")
+    if url is not None and not str(url).endswith(_BATCH_URLS):
+        raise bad_data(
+            f"{row.place}: url is {url!r:.60}, which writes no text.",
+            f"Keep those of {', '.join(_BATCH_URLS)}.",
+        )
+    found = [name for name in (MESSAGES, PROMPT, "input") if body.get(name) is not None]
+    if len(found) != 1:
+        has = " and ".join(found) or f"none of {MESSAGES}, {PROMPT}, input"
+        raise bad_data(f"{row.place}: body has {has}.", "Give it one of them.")
+    asked, used = body[found[0]], {*found}
+    if found == [PROMPT] and isinstance(asked, list) and len(asked) == 1:
+        asked = asked[0]
+    if found == ["input"]:
+        asked = asked if isinstance(asked, list) else [{"role": "user", "content": asked}]
+        if (instructions := body.get("instructions")) is not None:
+            used.add("instructions")
+            asked = [{"role": "system", "content": instructions}, *asked]
+    beside = {name: value for name, value in row.fields.items() if name != BODY}
+    taken = {PROMPT if found == [PROMPT] else MESSAGES: asked}
+    if row.fields.get(_BATCH_ID) is not None:
+        taken["id"] = row.fields[_BATCH_ID]
+    unused = [f"body.{name}" for name, value in body.items() if name not in used and value is not None]
+    return DataRow(row.place, beside | taken), unused
+
+
+def _is_conversation(row: DataRow) -> bool:
+    return [name for name in LAYOUTS if row.fields.get(name) is not None] == [CONVERSATIONS]
 
 
 def _record(row: DataRow, number: str, every_turn: bool) -> _Record:
+    try:
+        return _strictly(row, number, every_turn)
+    except UnavailableError as problem:
+        if not _is_conversation(row):
+            raise
+        raise _Unusable("with an id, a category or a reference that is no text") from problem
+
+
+def _strictly(row: DataRow, number: str, every_turn: bool) -> _Record:
     asked, later_turns = _sequences(row)
     category = {} if row.fields.get("category") is None else {"category": required_column(row, "category")}
     references = _references(row, len(asked) + later_turns)
@@ -227,6 +319,8 @@ def _record(row: DataRow, number: str, every_turn: bool) -> _Record:
 def _sequences(row: DataRow) -> tuple[list[dict[str, Any]], int]:
     """(the fields of each sequence, turns left out)."""
     found = [name for name in LAYOUTS if row.fields.get(name) is not None]
+    if not found and CONVERSATIONS in row.fields:
+        raise _Unusable(_NO_TURN)
     if len(found) > 1:
         raise bad_data(f"{row.place} has both {' and '.join(found)}.", "Keep one of them.")
     if not found:
@@ -261,14 +355,36 @@ def _user_turns(row: DataRow) -> list[str]:
 
 
 def _messages(row: DataRow, layout: str) -> list[Message]:
-    """What was said; of ShareGPT nothing if no user begins, as in the published file now and then."""
-    parts = enumerate(_listed(row, layout), start=1)
-    messages = [_message(row, number, part, *_SPOKEN[layout]) for number, part in parts]
-    speakers = [message["role"] for message in messages if message["role"] != "system"]
+    """What was said."""
     if layout == CONVERSATIONS:
-        return messages if speakers[:1] == ["user"] else []
-    if "user" not in speakers:
+        return _conversation(row)
+    parts = enumerate(_listed(row, layout), start=1)
+    messages = [_message(row, number, part) for number, part in parts]
+    if "user" not in (message["role"] for message in messages):
         raise bad_data(f"{row.place}: messages has none of the role user.", "Add what is asked.")
+    return messages
+
+
+def _conversation(row: DataRow) -> list[Message]:
+    """What was said in a record of ShareGPT."""
+    turns, messages = row.fields[CONVERSATIONS], list[Message]()
+    if not isinstance(turns, list) or not turns:
+        raise _Unusable(_NO_TURN)
+    for turn in turns:
+        who, text = (turn.get("from"), turn.get("value")) if isinstance(turn, dict) else (None, None)
+        if not isinstance(who, str) or who not in _SPEAKERS:
+            raise _Unusable("with a turn of nobody" if who is None else f"with a turn of {who!r:.40}")
+        role = _SPEAKERS[who]
+        if not isinstance(text, str):
+            raise _Unusable("with a turn that holds no text")
+        if role == "user" and not text.strip():
+            raise _Unusable("with an empty turn of the user")
+        try:
+            messages.append({"role": role, "content": _whole(text, row)})
+        except UnavailableError as problem:
+            raise _Unusable("with half of a surrogate pair, or a placeholder") from problem
+    if next((said["role"] for said in messages if said["role"] != "system"), None) != "user":
+        raise _Unusable("that no user begins")
     return messages
 
 
@@ -279,18 +395,40 @@ def _listed(row: DataRow, name: str) -> list[Any]:
     return value
 
 
-def _message(row: DataRow, number: int, part: Any, role: str, content: str, roles: dict[str, str]) -> Message:
+def _message(row: DataRow, number: int, part: Any) -> Message:
     place = f"{row.place}: message {number}"
-    if not isinstance(part, dict) or role not in part or content not in part:
-        raise bad_data(f"{place} lacks {role!r} or {content!r}.", "Give every message both.")
-    who, text = part[role], part[content]
-    if who not in roles:
-        raise bad_data(f"{place} has the {role} {who!r:.40}.", f"Known: {', '.join(roles)}.")
-    if not isinstance(text, str):
-        raise bad_data(f"{place} holds {text!r:.60} instead of text.", "Correct the row.")
-    if roles[who] == "user" and not text.strip():
+    if not isinstance(part, dict) or "role" not in part or "content" not in part:
+        raise bad_data(f"{place} lacks 'role' or 'content'.", "Give every message both.")
+    role = part["role"]
+    if role not in _ROLES:
+        raise bad_data(f"{place} has the role {role!r:.40}.", f"Known: {', '.join(_ROLES)}.")
+    text = _said(part["content"], place)
+    if role == "user" and not text.strip():
         raise bad_data(f"{place} is empty.", "Fill it in or remove the row.")
-    return {"role": roles[who], "content": _whole(text, row)}
+    return {"role": role, "content": _whole(text, row)}
+
+
+def _said(content: Any, place: str) -> str:
+    """A message's content; parts of text in one, a line each, as servers do."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content:
+        raise bad_data(f"{place}: content holds {content!r:.60} instead of text.", "Correct the row.")
+    texts = []
+    for number, part in enumerate(content, start=1):
+        kind = part.get("type", "text") if isinstance(part, dict) else "text"
+        text = part.get("text") if isinstance(part, dict) else part
+        if kind not in _TEXT_PARTS:
+            raise bad_data(
+                f"{place}: part {number} of content is of the type {kind!r:.40}; only text is read.",
+                "Remove the part or the row.",
+            )
+        if not isinstance(text, str):
+            raise bad_data(
+                f"{place}: part {number} of content holds {text!r:.60} instead of text.", "Correct the row."
+            )
+        texts.append(text)
+    return "\n".join(texts)
 
 
 def _by_turn(messages: list[Message]) -> tuple[list[list[Message]], int]:
@@ -348,6 +486,19 @@ class PromptsTask(Task):
         self.metrics = ROUGE if content.has("references") else ()
         self.headline = "rouge2" if self.metrics else None
 
+    @property
+    def reading(self) -> dict[str, Any]:
+        """See ``Task.reading``."""
+        content = self.content
+        return {"later_turns": content.later_turns, "left_out": content.left_out, "ignored": content.ignored}
+
+    def read_by(self, tokenizer: TextTokenizer) -> dict[str, Any]:
+        """See ``Task.read_by``: as what messages of developers go through the template."""
+        said = (said for example in self.content.examples for said in example.fields.get(MESSAGES, ()))
+        count = sum(message["role"] == DEVELOPER for message in said)
+        as_system = count and not tokenizer.takes_role(DEVELOPER)
+        return {"developer_as_system" if as_system else "developer": count} if count else {}
+
     def uses_template(self, *, has_template: bool, is_instruct: bool) -> bool:
         """See ``Task.uses_template``. Messages need one, learned or not; a ``prompt`` goes through none."""
         if self.content.has(MESSAGES):
@@ -361,13 +512,7 @@ class PromptsTask(Task):
             raise UsageError(why, flag="--data", remedy="Leave one of the two out.")
         examples = self.content.examples
         shared = sha256_of(f"{example.example_id}\0{example.fields}" for example in examples)
-        origin = {
-            "source": str(self.path),
-            "revision": None,
-            "split": None,
-            "later_turns": self.content.later_turns,
-            "unasked": self.content.unasked,
-        }
+        origin = {"source": str(self.path), "revision": None, "split": None, **self.reading}
         return task_data(examples, limit, seed, origin, (file_name(self.path), False), shared)
 
     def _prompt(self, example: Example, data: TaskData, frame: Frame) -> Prompt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -29,14 +30,24 @@ class DataRow:
     fields: Mapping[str, Any]
 
 
+def row_of(place: str, fields: Mapping[str, Any]) -> DataRow:
+    """A record in which a value that pandas wrote as NaN is missing."""
+    missing = [name for name, value in fields.items() if isinstance(value, float) and math.isnan(value)]
+    return DataRow(place, {**fields, **dict.fromkeys(missing)} if missing else fields)
+
+
 def bad_data(message: str, remedy: str) -> UnavailableError:
     return UnavailableError(message, flag="--data", remedy=remedy)
+
+
+_EXACT = 2.0**53
 
 
 def required_column(row: DataRow, *names: str) -> str:
     """The text in the first of the columns ``names`` that the row has; numbers become text.
 
-    ``a.b`` is the field ``b`` of the column ``a``.
+    ``a.b`` is the field ``b`` of the column ``a``. A column of whole numbers with a gap comes from pandas as
+    floats: 1.0 is read as ``1``.
     """
     found = _columns(row, names)
     if not found:
@@ -46,7 +57,9 @@ def required_column(row: DataRow, *names: str) -> str:
             f"{row.place} has no column {wanted} (its columns: {known}).", "Add or rename the column."
         )
     name, value = found[0]
-    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < _EXACT
+    number = int(value) if whole else value
+    text = str(number) if _is_number(number) else value
     if not isinstance(text, str):
         raise bad_data(
             f"{row.place}: column {name!r} holds {value!r:.60} instead of text.", "Correct the row."
@@ -54,6 +67,12 @@ def required_column(row: DataRow, *names: str) -> str:
     if not text.strip():
         raise bad_data(f"{row.place}: column {name!r} is empty.", "Fill it in or remove the row.")
     return well_formed(text, row)
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def well_formed(text: str, row: DataRow) -> str:
@@ -153,7 +172,7 @@ def _json_rows(path: Path) -> Iterator[DataRow]:
             continue
         if not isinstance(fields, dict):
             raise bad_data(f"{place} is not a JSON object.", "Write one JSON object per line.")
-        yield DataRow(place, fields)
+        yield row_of(place, fields)
 
 
 def read_text(path: Path) -> str:
@@ -239,7 +258,7 @@ def parquet_rows(path: Path, row_group: int | None = None) -> Iterator[DataRow]:
             f"{path} is not a readable Parquet file ({reason}).", "Fetch or write it again."
         ) from error
     for number, fields in enumerate(table.to_pylist(), start=1):
-        yield DataRow(f"row {number} of {path}", fields)
+        yield row_of(f"row {number} of {path}", fields)
 
 
 def _saved_rows(path: Path, split: str) -> Iterator[DataRow]:
@@ -258,7 +277,7 @@ def _saved_rows(path: Path, split: str) -> Iterator[DataRow]:
             )
         saved = saved[split]
     for number, fields in enumerate(saved, start=1):
-        yield DataRow(f"row {number} of {path}", fields)
+        yield row_of(f"row {number} of {path}", fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,13 @@ class TextTokenizer(Protocol):
         """Token ids of a user's message in the chat template, up to where the answer begins."""
 
     def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """The same for messages with ``role`` and ``content``; ValueError if the template refuses them."""
+        """The same for messages with ``role`` and ``content``; ValueError if the template refuses them.
+
+        ``developer`` is put as ``system`` where the template does not take it.
+        """
+
+    def takes_role(self, role: str) -> bool:
+        """Whether the chat template writes what a message of this role, the first of a chat, says."""
 
     def begun_chat(self, text: str, answer: str) -> list[int] | None:
         """The same with the answer's beginning after it; None if the template does not allow one."""
@@ -186,6 +192,15 @@ class Task(ABC):
     def stop_for(self, prompt: Prompt) -> tuple[str, ...]:
         """Strings that end an output to a prompt, or to any other that is put in the same way."""
         return self.stop
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """What of a file is left out or not used, for the provenance."""
+        return {}
+
+    def read_by(self, tokenizer: TextTokenizer) -> dict[str, Any]:
+        """What of the data the tokenizer decides, for the provenance."""
+        return {}
 
     def extraction(self, prompt: Prompt) -> ExtractionRule | None:
         """How code is taken from answers to such a prompt; None where no code is asked for."""

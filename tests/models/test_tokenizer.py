@@ -67,6 +67,26 @@ def test_a_conversation_ends_where_the_next_answer_begins() -> None:
     assert tokenizer.conversation([said("user", "Hi")]) == tokenizer.chat("Hi")
 
 
+_OF_TWO = "{{% if m.role in ['system', 'user'] %}}{}{{% endif %}}"
+_RAISES = "{% if m.role == 'developer' %}{{ raise_exception('no such role') }}{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("said_by_all", "put"),
+    [
+        ("[{{ m.role }}]{{ m.content }}", "developer"),
+        (_OF_TWO.format("[{{ m.role }}]{{ m.content }}"), "system"),  # drops it without a word
+        (_RAISES + "[{{ m.role }}]{{ m.content }}", "system"),
+    ],
+)
+def test_a_developer_is_put_as_the_template_allows(said_by_all: str, put: str) -> None:
+    tokenizer = wrap(chat_template="{% for m in messages %}" + said_by_all + "{% endfor %}")
+    messages = [said("developer", "Be kind."), said("user", "Hi")]
+    assert tokenizer.decode(tokenizer.conversation(messages)) == f"[{put}]Be kind.[user]Hi"
+    assert tokenizer.takes_role("developer") is (put == "developer")
+    assert messages[0]["role"] == "developer"
+
+
 def test_messages_that_the_template_refuses_are_a_value_error() -> None:
     strict = wrap(chat_template="{{ raise_exception('no system message') }}")
     with pytest.raises(ValueError, match="no system message"):

@@ -15,6 +15,8 @@ BOS = 256
 class ByteTokenizer:
     """One token per UTF-8 byte; BOS in front; a chat template of two angle brackets."""
 
+    roles = ("system", "user", "assistant")
+
     def encode(self, text: str, *, special: bool) -> list[int]:
         return [BOS] * special + list(text.encode())
 
@@ -29,6 +31,9 @@ class ByteTokenizer:
             raise ValueError("a late system message")
         said = "".join(f"<{message['role'][0]}:{message['content']}>" for message in messages)
         return self.encode(said, special=True)
+
+    def takes_role(self, role: str) -> bool:
+        return role in self.roles
 
     def begun_chat(self, text: str, answer: str) -> list[int] | None:
         return [*self.chat(text), *self.encode(answer, special=False)]
