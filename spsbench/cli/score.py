@@ -49,7 +49,7 @@ class Judging:
     {
         FIRST: {
             "RUN or SAMPLES": (
-                "Run directory, or samples as JSON lines with task_id and completion (.gz too)."
+                "Run directory, or samples as JSON lines with task_id and completion or solution (.gz too)."
             ),
             "--missing": "RUN: only outputs without a score. Default: all outputs.",
             "--n-workers auto|N": "Processes that run programs. Default: auto, one per core.",
@@ -91,7 +91,14 @@ _MOST = 1e5
 def judge_samples(options: ScoreOptions, judging: Judging) -> None:
     """Judge a file of samples; each row is written with every field that came in, with passed and result."""
     from spsbench.base.jsonl import write_rows
-    from spsbench.parts.judge import judge_all, read_problems, read_samples, sandbox_level
+    from spsbench.parts.judge import (
+        is_whole,
+        judge_all,
+        program_in,
+        read_problems,
+        read_samples,
+        sandbox_level,
+    )
     from spsbench.tasks.answers import completion_of
     from spsbench.tasks.metrics.builtin import pass_at_k
 
@@ -108,11 +115,15 @@ def judge_samples(options: ScoreOptions, judging: Judging) -> None:
     def programs() -> Iterator[tuple[dict[str, Any], str]]:
         """(problem, what runs after its prompt) of every sample."""
         for row in read_samples(samples, problems):
-            problem, text = problems[row["task_id"]], row["completion"]
+            problem, text = problems[row["task_id"]], program_in(row)
             fenced = extract == "fence"
             yield problem, completion_of(text, problem["prompt"], problem["entry_point"]) if fenced else text
 
-    sampled = Counter(str(row["task_id"]) for row in read_samples(samples, problems))
+    sampled, forms = Counter[str](), Counter[str]()
+    for row in read_samples(samples, problems):
+        sampled[str(row["task_id"])] += 1
+        forms["solution" if is_whole(row) else "completion"] += 1
+        forms["both"] += is_whole(row) and "completion" in row
     _complain_of_missing(problems, sampled, options.ignore_missing, samples)
     fewest, most_k = min(sampled.values()), max(ks)
     if asked is not None and most_k > fewest:
@@ -125,6 +136,9 @@ def judge_samples(options: ScoreOptions, judging: Judging) -> None:
         f"Running {counts['samples']} samples of {counts['problems']} problems in {sandbox}.",
         quiet=options.quiet,
     )
+    if (whole := forms["solution"]) and extract == "none":
+        beside = f"; completions beside them, not run: {forms['both']}" if forms["both"] else ""
+        say(f"Whole programs (solution), each run alone: {whole}{beside}.", quiet=options.quiet)
     verdicts = judge_all(programs(), judging.timeout_s, judging.workers, options.unsafe_exec)
     rows = zip(read_samples(samples, problems), verdicts, strict=True)
     write_rows(target, ({**row, "result": v.result, "passed": v.passed} for row, v in rows))

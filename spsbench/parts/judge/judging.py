@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 from spsbench.base import SpsbenchError
 from spsbench.parts.judge import verdict
 from spsbench.parts.judge.isolation import IsolationLevel, ProblemFailure, WorkerFailure, WorkerProcess, probe
-from spsbench.parts.judge.samples import PROBLEM_FIELDS
+from spsbench.parts.judge.samples import PROBLEM_FIELDS, WholeProgram
 from spsbench.parts.judge.verdict import ProgramVerdict, Seeds
 
 # A program that timed out with so much of its time on a CPU would have done so alone, too.
 _FAIR_SHARE = 0.9
 
 Pair = tuple[Mapping[str, Any], str]
-"""(HumanEval's fields task_id, prompt, entry_point and test; what the model wrote after the prompt)."""
+"""(HumanEval's fields task_id, prompt, entry_point and test; what the model wrote after the prompt, or a
+``WholeProgram``)."""
 
 
 def judge(
@@ -95,10 +96,13 @@ class _Work:
 def _jobs(pairs: Iterable[Pair], timeout_s: float, secret: bytes) -> Iterator[_Job]:
     for problem, completion in pairs:
         fields = {name: str(problem[name]) for name in PROBLEM_FIELDS}
-        text = "\0".join((*fields.values(), completion))
+        whole = isinstance(completion, WholeProgram)
+        text = "\0".join((*fields.values(), str(whole), completion))
         key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
         seeds = asdict(Seeds.of(secret, fields["task_id"]))
         message = {"problem": fields, "completion": completion, "timeout_s": timeout_s, "seeds": seeds}
+        if whole:
+            message["whole"] = True
         yield _Job(key, message)
 
 

@@ -1,7 +1,8 @@
 """The judge's process: JSON lines in, JSON lines out; it owns one sandbox and runs the tests outside of it.
 
 Run as ``python -m spsbench.parts.judge.worker LAYERS [NUMBER]``. It holds no model and no thread. A job is
-``{"problem", "completion", "timeout_s", "seeds"}``; the answer is ``{"result", "cpu_s"}``, or
+``{"problem", "completion", "timeout_s", "seeds"}``, with ``"whole"`` where the completion is a program by
+itself; the answer is ``{"result", "cpu_s"}``, or
 ``{"error"}`` for a fault of judge or sandbox, or ``{"broken"}`` for one of the problem. The first line,
 before any job, is ``{"hello"}`` with what the sandbox says of itself.
 """
@@ -170,10 +171,18 @@ def _error(name: str, message: str) -> Exception:
 
 
 def judge_program(
-    sandbox: Sandbox, problem: dict[str, str], completion: str, timeout_s: float, seeds: Seeds
+    sandbox: Sandbox,
+    problem: dict[str, str],
+    completion: str,
+    timeout_s: float,
+    seeds: Seeds,
+    *,
+    whole: bool = False,
 ) -> dict[str, Any]:
     """Run ``check(candidate)`` of a problem on a program, for ``timeout_s`` wall seconds in all: ``result``,
-    the label; ``cpu_s``, the seconds of CPU that the program's process used."""
+    the label; ``cpu_s``, the seconds of CPU that the program's process used. The program is the prompt and
+    its completion, or the completion alone if that is ``whole``."""
+    program = completion if whole else problem["prompt"] + completion
     descriptors = sandbox.begin(timeout_s + 1)
     try:
         session = Session(*descriptors)
@@ -181,7 +190,7 @@ def judge_program(
         session.deadline = time.monotonic() + timeout_s
         try:
             with _alarm(session.deadline):
-                result = _judged(session, problem, completion, seeds)
+                result = _judged(session, problem, program, seeds)
         except DeadlinePassed:
             result = verdict.TIMED_OUT
         return {"result": result, "cpu_s": sandbox.end()}
@@ -190,9 +199,9 @@ def judge_program(
             os.close(descriptor)
 
 
-def _judged(session: Session, problem: dict[str, str], completion: str, seeds: Seeds) -> str:
+def _judged(session: Session, problem: dict[str, str], program: str, seeds: Seeds) -> str:
     try:
-        session.start(problem["prompt"] + completion, problem["entry_point"], seeds.program)
+        session.start(program, problem["entry_point"], seeds.program)
         _check(session, problem, seeds.tests)
     except ProgramOver as over:
         return over.label
@@ -267,7 +276,8 @@ def _alarm(deadline: float) -> Iterator[None]:
 def _answer(sandbox: Sandbox, job: dict[str, Any]) -> dict[str, Any]:
     try:
         seeds = Seeds(**job["seeds"])
-        return judge_program(sandbox, job["problem"], job["completion"], job["timeout_s"], seeds)
+        whole = job.get("whole", False)
+        return judge_program(sandbox, job["problem"], job["completion"], job["timeout_s"], seeds, whole=whole)
     except SandboxFailure as failure:
         return {"error": str(failure)}
     except BrokenProblem as fault:

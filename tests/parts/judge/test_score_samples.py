@@ -88,16 +88,18 @@ def test_missing_samples_are_refused_unless_told_otherwise(judge: Judge, tmp_pat
     ("rows", "words"),
     [
         ([{"task_id": "t/9", "completion": ""}], "line 1"),
-        ([{"task_id": "t/0"}], "no completion"),
+        ([{"task_id": "t/0"}], "line 1 of {samples} has no completion and no solution"),
+        ([{"task_id": "t/0", "solution": None}], "line 1 of {samples}: solution is no text"),
+        ([{"task_id": "t/0", "completion": [1]}], "line 1 of {samples}: completion is no text"),
         ([{"task_id": ["t/0"], "completion": ""}], "not a known problem"),
         ([[1]], "not a JSON object"),
         ([], "no samples"),
     ],
 )
-def test_what_is_no_sample_is_told(judge: Judge, rows: list[Any], words: str) -> None:
+def test_what_is_no_sample_is_told(judge: Judge, rows: list[Any], words: str, tmp_path: Path) -> None:
     done = judge(rows)
     assert done.code == 2
-    assert words in done.err
+    assert words.format(samples=tmp_path / "samples.jsonl") in done.err
 
 
 @pytest.mark.parametrize(
@@ -134,3 +136,45 @@ def test_the_problems_of_the_package_are_the_default(tmp_path: Path) -> None:
     path = write(tmp_path / "s.jsonl", [{"task_id": name, "completion": problem["canonical_solution"]}])
     done = call("score", path, "--ignore-missing", "--n-workers", 1)
     assert (done.code, done.out) == (0, "pass@1   1.0000\n")
+
+
+INPUTS = Path(__file__).parents[2] / "support/inputs"
+
+
+def test_solutions_of_evalplus_run_alone_and_before_completions(tmp_path: Path) -> None:
+    """Both files begin with a mark of byte order; one line has a wrong completion beside its solution."""
+    out = tmp_path / "out.jsonl"
+    problems = INPUTS / "evalplus_problems.jsonl"
+    done = call(
+        "score",
+        INPUTS / "evalplus_samples.jsonl",
+        *("--problem-file", problems, "--n-workers", 1, "--out", out),
+    )
+    assert (done.code, done.out) == (0, "pass@1   1.0000\n")
+    assert "Whole programs (solution), each run alone: 2; completions beside them, not run: 1." in done.err
+    assert [row["result"] for row in read(out)] == ["passed", "passed"]
+
+
+def test_a_solution_does_not_have_the_prompts_imports(judge: Judge, tmp_path: Path) -> None:
+    """As with evalplus, which runs it without its prompt."""
+    problem = PROBLEMS[0] | {"prompt": "import math\n\ndef add(x):\n"}
+    body = "    return math.floor(x)\n"
+    solution = "def add(x):\n" + body
+    path = write(tmp_path / "imports.jsonl", [problem])
+    rows = [{"task_id": "t/0", "solution": solution}, {"task_id": "t/0", "completion": body}]
+    done = judge(rows, "--problem-file", path)
+    assert done.code == 0
+    results = [row["result"] for row in read(tmp_path / "samples.jsonl_results.jsonl")]
+    assert [result.partition(":")[2].partition(":")[0].strip() or result for result in results] == [
+        "NameError",
+        "passed",
+    ]
+
+
+def test_a_solution_that_is_no_text_is_refused_by_its_line() -> None:
+    done = call(
+        "score", INPUTS / "evalplus_empty.jsonl", "--problem-file", INPUTS / "evalplus_problems.jsonl"
+    )
+    assert done.code == 2
+    assert "line 2 of" in done.err
+    assert "solution is no text" in done.err
