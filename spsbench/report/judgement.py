@@ -323,7 +323,9 @@ def parity(summary: Summary) -> list[str]:
     """The verdict on each SpS arm; where they would be many, how many got which."""
     judged = summary["parity"]
     if judged is None:
-        return []
+        data = summary.get("data")
+        unread = isinstance(data, Mapping) and data.get("unread_by_rouge")
+        return ["Parity: not judged, ROUGE reads none of the references."] if unread else []
     title, comparisons = wording.metric_title(judged["metric"]), judged["comparisons"]
     same = identical(summary)
     if len(comparisons) > wording.MANY:

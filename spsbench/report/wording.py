@@ -210,6 +210,11 @@ def reading_notes(data: Mapping[str, Any]) -> list[str]:
     if ignored := data.get("ignored"):
         listed = ", ".join(f"{printable(field)} ({count})" for field, count in ignored.items())
         notes.append(f"Not used of the file: {listed}.")
+    if unread := data.get("unread_by_rouge"):
+        notes.append(
+            f"ROUGE cannot read {unread} of {data.get('references')} references, which have no score: it "
+            "keeps the letters a to z and digits alone."
+        )
     if count := data.get("developer"):
         notes.append(f"Messages of the role developer: {count}, as the chat template has them.")
     if count := data.get("developer_as_system"):

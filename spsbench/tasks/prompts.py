@@ -530,7 +530,12 @@ class PromptsTask(Task):
         return replace(made, category=fields.get("category"), other_references=others)
 
     def is_scored(self, prompt: Prompt) -> bool:
-        return bool(prompt.reference)
+        return any(map(self._reads, filter(None, (prompt.reference, *prompt.other_references))))
+
+    def references(self, example: Example) -> Sequence[str]:
+        """See ``Task.references``."""
+        found: Sequence[str] = example.fields.get("references", ())
+        return found
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
         """See ``Task.score``. Of several references the best counts, for each metric."""
@@ -540,7 +545,7 @@ class PromptsTask(Task):
         ]
 
     def _best(self, prompt: Prompt, text: str) -> dict[str, float]:
-        references = (prompt.reference, *prompt.other_references)
+        references = [*filter(self._reads, (prompt.reference, *prompt.other_references))]
         count = len(references)
         found = scores(self.metrics, [prompt.text] * count, [text] * count, references)
         return {kind.name: max(one[kind.name] for one in found) for kind in self.metrics}

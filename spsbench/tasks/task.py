@@ -211,7 +211,19 @@ class Task(ABC):
         if limit is not None and limit < 1:
             remedy = "Give at least 1, or leave it out."
             raise UsageError(f"{limit} leaves no example.", flag="--limit", remedy=remedy)
-        return self._load(data, limit, seed)
+        loaded = self._load(data, limit, seed)
+        if any(kind.reads for kind in self.metrics):
+            texts = [texts for example in loaded.examples if (texts := self.references(example))]
+            unread = sum(not any(map(self._reads, each)) for each in texts)
+            loaded.provenance.update({"unread_by_rouge": unread, "references": len(texts)} if unread else {})
+        return loaded
+
+    def references(self, example: Example) -> Sequence[str]:
+        """The references of an example, of which the best counts."""
+        return [example.reference] if example.reference else []
+
+    def _reads(self, reference: str) -> bool:
+        return all(kind.reads is None or kind.reads(reference) for kind in self.metrics)
 
     @abstractmethod
     def _load(self, data: str, limit: int | None, seed: int) -> TaskData: ...
@@ -232,8 +244,13 @@ class Task(ABC):
     def _prompt(self, example: Example, data: TaskData, frame: Frame) -> Prompt: ...
 
     def is_scored(self, prompt: Prompt) -> bool:
-        """Whether outputs to this prompt get a score."""
-        return True
+        """Whether outputs to this prompt get a score: not where no metric can read its reference."""
+        readers = [kind.reads for kind in self.metrics]
+        return (
+            self.runs_code
+            or not readers
+            or any(reads is None or reads(prompt.reference) for reads in readers)
+        )
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
         """Scores of each output, by metric name; ``texts[i]`` answers ``prompts[i]``."""

@@ -88,3 +88,10 @@ def test_what_a_prompts_file_left_out_is_said() -> None:
     assert "conversations that no user begins: 2." in render(told, {})
     nothing = with_categories(data={"source": "p.jsonl", "later_turns": 0, "unasked": 0})
     assert "Left out" not in screen(nothing)
+
+
+def test_references_that_rouge_cannot_read_leave_no_verdict_of_parity() -> None:
+    unread = with_categories(data={"unread_by_rouge": 2, "references": 2}) | {"parity": None}
+    for shown in (" ".join(screen(unread).split()), render(unread, {})):
+        assert "ROUGE cannot read 2 of 2 references, which have no score" in shown
+    assert "Parity: not judged, ROUGE reads none of the references." in " ".join(screen(unread).split())

@@ -15,6 +15,7 @@ from spsbench.base.errors import UnavailableError
 from spsbench.config.files import read_yaml
 from spsbench.report.wording import reading_notes
 from spsbench.tasks.catalogue import load_task
+from spsbench.tasks.metrics.builtin import rouge_reads
 from spsbench.tasks.prompts import layout_of, read_prompts_file
 from spsbench.tasks.sources import read_rows
 from spsbench.tasks.task import TextTokenizer
@@ -195,3 +196,56 @@ def test_how_messages_of_developers_are_put_is_said(
     (note,) = reading_notes(task.read_by(tokenizer))
     assert note == f"Messages of the role developer: 1, {noted}."
     assert load_task(str(INPUTS / "parts_joined.jsonl")).read_by(tokenizer) == {}
+
+
+def test_references_that_rouge_drops_have_no_score_and_are_counted(tokenizer: TextTokenizer) -> None:
+    """Of English, Thai, Greek and punctuation."""
+    task = load_task(str(INPUTS / "scripts_mixed.jsonl"))
+    data = task.load("official", None, 0)
+    prompts = sorted(
+        (task.prompt(example, data, tokenizer, 1000, 10) for example in data.examples),
+        key=lambda prompt: prompt.example_id,
+    )
+    scores = task.score(prompts, ["A new counter opened."] * 4)
+    assert [one.get("rouge2") for one in scores] == [1.0, None, None, None]
+    assert [task.is_scored(prompt) for prompt in prompts] == [True, False, False, False]
+    assert reading_notes(data.provenance) == [
+        "ROUGE cannot read 3 of 4 references, which have no score: it keeps the letters a to z and digits "
+        "alone."
+    ]
+
+
+def test_of_several_references_those_count_that_rouge_can_read(
+    write: Write, tokenizer: TextTokenizer
+) -> None:
+    task = load_task(str(write([{"prompt": "A", "reference": ["港口", "a cat sat"]}])))
+    data = task.load("official", None, 0)
+    prompt = task.prompt(data.examples[0], data, tokenizer, 1000, 10)
+    assert task.score([prompt], ["a cat sat"])[0]["rouge2"] == 1.0
+    assert "unread_by_rouge" not in data.provenance
+
+
+def test_articles_of_another_script_have_no_rouge_either(write: Write, tokenizer: TextTokenizer) -> None:
+    """One of the three rows is the exemplar."""
+    task = load_task("xsum")
+    rows = [{"id": str(number), "document": "A", "summary": "大桥"} for number in range(3)]
+    data = task.load(str(write(rows)), None, 0)
+    assert (data.provenance["unread_by_rouge"], data.provenance["references"]) == (2, 2)
+    prompts = [task.prompt(example, data, tokenizer, 5000, 10) for example in data.examples]
+    assert task.score(prompts, ["大桥"] * 2) == [{}, {}]
+    assert not any(map(task.is_scored, prompts))
+
+
+@pytest.mark.parametrize(
+    ("text", "reads"),
+    [
+        ("Übermäßig schön", True),
+        ("2023", True),
+        ("港口 2023", False),
+        ("Tôi là sinh viên", True),
+        ("?!", False),
+        ("", False),
+    ],
+)
+def test_what_rouge_reads(text: str, reads: bool) -> None:
+    assert rouge_reads(text) is reads

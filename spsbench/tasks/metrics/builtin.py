@@ -50,9 +50,22 @@ def _rouge_scores(name: str, prompts: Texts, outputs: Texts, references: Texts) 
     return [_remembered(*pair)[name] for pair in zip(outputs, references, strict=True)]
 
 
+@lru_cache(maxsize=4096)
+def rouge_reads(reference: str) -> bool:
+    """Whether ROUGE's tokeniser, which keeps a to z and digits alone, keeps at least half of the letters."""
+    letters = [letter for letter in reference.lower() if letter.isalpha()]
+    kept = sum("a" <= letter <= "z" for letter in letters)
+    return 2 * kept >= len(letters) if letters else any("0" <= digit <= "9" for digit in reference)
+
+
 _OVERLAPS = ("1-grams", "2-grams", "longest common subsequence", "longest common subsequence by lines")
 ROUGE = tuple(
-    MetricKind(name, f"F1 of {what} with the reference, Porter stemmer.", partial(_rouge_scores, name))
+    MetricKind(
+        name,
+        f"F1 of {what} with the reference, Porter stemmer.",
+        partial(_rouge_scores, name),
+        reads=rouge_reads,
+    )
     for name, what in zip(ROUGE_TYPES, _OVERLAPS, strict=True)
 )
 

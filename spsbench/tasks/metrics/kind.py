@@ -57,6 +57,7 @@ class MetricKind:
         sums: for a figure of a corpus that follows from sums over its outputs, in place of ``score``.
         corpus: for any other figure of a corpus, in place of ``score``: from the texts of an arm to the
             figure. It has no interval and no verdict of parity.
+        reads: whether it can make anything of a reference; outputs to others have no score. None: of any.
         signature: how exactly it is computed, for the record, e.g. sacrebleu's signature.
 
     Raises:
@@ -72,6 +73,7 @@ class MetricKind:
     sums: Sums | None = None
     corpus: Callable[[Texts, Texts, Texts], float] | None = None
     signature: Callable[[], str] | None = None
+    reads: Callable[[str], bool] | None = None
 
     def __post_init__(self) -> None:
         if sum(way is not None for way in (self.score, self.sums, self.corpus)) != 1:
@@ -104,10 +106,16 @@ def scores(
 ) -> list[dict[str, float]]:
     """What is kept of each output: its scores by the metrics' names, or what is summed for a corpus.
     MetricFault: a metric raised, or answered something else than finite numbers for each output."""
-    columns: dict[str, list[float]] = {}
+    found: list[dict[str, float]] = [{} for _ in outputs]
     for kind in kinds:
-        columns |= _columns(kind, prompts, outputs, references)
-    return [{name: column[index] for name, column in columns.items()} for index in range(len(outputs))]
+        read = [i for i, reference in enumerate(references) if kind.reads is None or kind.reads(reference)]
+        if outputs and not read:
+            continue
+        texts = ([own[i] for i in read] for own in (prompts, outputs, references))
+        for name, column in _columns(kind, *texts).items():
+            for i, value in zip(read, column, strict=True):
+                found[i][name] = value
+    return found
 
 
 def corpus_figure(kind: MetricKind, prompts: Texts, outputs: Texts, references: Texts) -> float:
