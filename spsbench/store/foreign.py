@@ -37,6 +37,7 @@ class Counts:
         tokens: of the output; None where they are not known.
         kept: loops that kept 0, 1, ... drafts; empty where only sums are known.
         rates: where ``kept`` is not known, the share of loops that kept 1, 2, ... drafts or more.
+        by_length: loops that had 0, 1, ... drafts, each as ``kept``; empty where lengths are not counted.
     """
 
     loops: int | None
@@ -46,6 +47,7 @@ class Counts:
     kept: tuple[int, ...] = ()
     rates: tuple[float, ...] = ()
     category: str = ""
+    by_length: tuple[tuple[int, ...], ...] = ()
 
 
 class Places(NamedTuple):
@@ -164,16 +166,7 @@ def _vllm_bench(row: Row, content: Found) -> None:
 
 def _stats(stats: Row, tokens: int | None, category: str, content: Found) -> None:
     """The record of a request that vLLM writes and aiperf hands on."""
-    histogram = stats.get("acceptance_histogram")
-    if isinstance(histogram, Mapping):  # aiperf's, and vLLM's first: by the number of drafts kept
-        by_kept = {_counted(kept): _counted(count) for kept, count in histogram.items()}
-        if max(by_kept, default=0) > MOST_K:
-            raise _Missing(
-                f"acceptance_histogram counts up to {max(by_kept)} kept, at most {MOST_K:,} are read"
-            )
-        histogram = [by_kept.get(kept, 0) for kept in range(max(by_kept, default=0) + 1)]
-    if not isinstance(histogram, list) or not all(type(each) is int and each >= 0 for each in histogram):
-        raise _Missing("acceptance_histogram is missing")
+    histogram = _histogram(stats.get("acceptance_histogram"), "acceptance_histogram")
     names = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
     loops, drafted, accepted = (_number(stats, name) for name in names)
     if sum(histogram) != loops or sum(kept * count for kept, count in enumerate(histogram)) != accepted:
@@ -183,7 +176,52 @@ def _stats(stats: Row, tokens: int | None, category: str, content: Found) -> Non
     if not loops:
         content.skip("without a loop")
         return
-    content.counts.append(_checked(Counts(loops, drafted, accepted, tokens, tuple(histogram), (), category)))
+    lengths = _by_length(stats.get(_BY_LENGTH), histogram, drafted)
+    content.k = max(content.k or 0, len(lengths) - 1) or None
+    own = Counts(loops, drafted, accepted, tokens, tuple(histogram), (), category, lengths)
+    content.counts.append(_checked(own))
+
+
+_BY_LENGTH = "acceptance_histogram_by_draft_length"
+
+
+def _histogram(found: Any, name: str) -> list[int]:
+    """Counts by the number of drafts kept: as a list, or as aiperf and vLLM's first wrote it."""
+    if isinstance(found, Mapping):
+        by_kept = {_counted(kept): _counted(count) for kept, count in found.items()}
+        if max(by_kept, default=0) > MOST_K:
+            raise _Missing(f"{name} counts up to {max(by_kept)} kept, at most {MOST_K:,} are read")
+        found = [by_kept.get(kept, 0) for kept in range(max(by_kept, default=0) + 1)]
+    if not isinstance(found, list) or not all(type(each) is int and each >= 0 for each in found):
+        raise _Missing(f"{name} is {'missing' if found is None else 'no list of counts'}")
+    return found
+
+
+def _by_length(found: Any, histogram: Sequence[int], drafted: int) -> tuple[tuple[int, ...], ...]:
+    """The histogram of each length of a draft; none where the field is not there."""
+    if not found:
+        return ()
+    if not isinstance(found, Mapping):
+        raise _Missing(f"{_BY_LENGTH} is {as_typed(found)}, not an object")
+    by_length = {
+        _counted(length): _histogram(kept, f"{_BY_LENGTH}.{length}") for length, kept in found.items()
+    }
+    longest = max(by_length)
+    if longest > MOST_K:
+        raise _Missing(f"{_BY_LENGTH} counts drafts of {longest}, at most {MOST_K:,} are read")
+    for length, kept in by_length.items():
+        if any(kept[length + 1 :]):
+            raise _Missing(f"{_BY_LENGTH}.{length} counts more kept than were drafted")
+    widest = max(map(len, (histogram, *by_length.values())))
+    left = [*histogram, *[0] * (widest - len(histogram))]
+    for kept in by_length.values():
+        for place, count in enumerate(kept):
+            left[place] -= count
+    if left[0] > 0 and 0 not in by_length:  # loops without a draft, which it need not list
+        by_length[0], left[0] = [left[0]], 0
+    if any(left) or sum(length * sum(kept) for length, kept in by_length.items()) != drafted:
+        raise _Missing(f"{_BY_LENGTH} contradicts acceptance_histogram or num_draft_tokens")
+    return tuple(tuple(by_length.get(length, ())) for length in range(longest + 1))
 
 
 def _checked(counts: Counts) -> Counts:
@@ -194,8 +232,13 @@ def _checked(counts: Counts) -> Counts:
     return counts
 
 
+def _answer(row: Row) -> Row:
+    """A response by itself, beside its request, or in a line of the Batch API's output."""
+    return _inside(row, "response", "body") or _inside(row, "response") or row
+
+
 def _vllm_response(row: Row, content: Found) -> None:
-    row = _inside(row, "response") or row
+    row = _answer(row)
     content.models[str(row.get("model") or "")] = None
     choices = [each for each in row.get("choices") or () if isinstance(each, Mapping)]
     old = _inside(choices[0] if choices else {}, "speculative_decoding_stats")
@@ -209,7 +252,7 @@ def _vllm_response(row: Row, content: Found) -> None:
 
 def _response_texts(row: Row) -> Iterator[dict[str, Any]]:
     """Ids that vLLM returns with ``return_token_ids``."""
-    asked, row = _inside(row, "request"), _inside(row, "response") or row
+    asked, row = _inside(row, "request"), _answer(row)
     for choice in row.get("choices") or ():
         prompt = choice.get("prompt_token_ids") or row.get("prompt_token_ids")
         if prompt is None or choice.get("token_ids") is None:
@@ -356,7 +399,7 @@ FORMS = (
     ),
     Form(
         "vLLM responses",
-        lambda row: "choices" in (_inside(row, "response") or row),
+        lambda row: "choices" in _answer(row),
         _vllm_response,
         _response_texts,
         "",

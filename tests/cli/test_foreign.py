@@ -33,6 +33,25 @@ def test_a_file_of_counts_is_explained_without_a_model(cli: Cli, tmp_path: Path)
     assert (tmp_path / "curve" / "acceptance.yaml").exists()
 
 
+INPUTS = Path(__file__).parents[1] / "support/inputs"
+
+
+def test_drafts_that_vary_in_length_are_called_so(cli: Cli) -> None:
+    path = INPUTS / "drafts_none.jsonl"
+    plain, asked, curve = (cli("replay", path, *more) for more in ((), ("--json",), ("--curve",)))
+    assert (plain.code, curve.code) == (0, 0), plain.err
+    shown = " ".join(plain.out.split())
+    assert "K varies: 0 to 2 drafts a loop, 1.33 in mean." in shown
+    assert "1 0.333 2 of 4 0.500" in shown
+    assert max(map(len, plain.out.splitlines())) <= 80
+    assert json.loads(asked.out)["draft_lengths"]["offered"] == [4, 2]
+    assert "K varies, to 2" in curve.out
+    refused = cli("replay", INPUTS / "drafts_wrong_sum.jsonl")
+    assert refused.code == 3
+    assert "line 2 of" in refused.err
+    assert "acceptance_histogram_by_draft_length.1 counts more kept" in " ".join(refused.err.split())
+
+
 @pytest.mark.parametrize(
     ("rows", "more", "why"),
     [

@@ -14,7 +14,7 @@ import pytest
 from support.foreign_files import BENCH, SPEED_BENCH, aiperf, guidellm, per_position, response, stats, written
 
 from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.parts.whatif.commands.explain import definitions, kept_shares, shape
+from spsbench.parts.whatif.commands.explain import Lengths, definitions, kept_shares, lengths_of, shape
 from spsbench.parts.whatif.curve import by_category, of_counts, of_places
 from spsbench.store.foreign import Found, read, recognised, samples
 
@@ -162,6 +162,81 @@ def test_every_definition_follows_from_the_same_counts(tmp_path: Path) -> None:
     assert "mean of requests" not in names
     without = found_in(written(tmp_path / "e.json", SPEED_BENCH)).counts
     assert [each.name for each in definitions(without, None)] == ["share of drafts"]
+
+
+def varying(by_length: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """A response whose drafts have these lengths, each with its loops by drafts kept."""
+    widest = max(map(len, by_length.values()))
+    kept = [sum(own[m] for own in by_length.values() if m < len(own)) for m in range(widest)]
+    drafted = sum(int(length) * sum(own) for length, own in by_length.items())
+    row = response(kept)
+    own = {"acceptance_histogram_by_draft_length": by_length, "num_draft_tokens": drafted}
+    row["metrics"]["speculative_decoding"] |= own | changes
+    return row
+
+
+def test_of_drafts_of_several_lengths_those_count_that_were_drafted(tmp_path: Path) -> None:
+    rows = [varying({"1": [0, 1], "2": [1, 1, 0], "3": [0, 0, 1, 0]})] * 2
+    found = found_in(written(tmp_path / "a.jsonl", *rows))
+    assert lengths_of(found.counts, found.k) == Lengths(2.0, 1, 3, (8, 4, 2), (6, 2, 0))
+    assert kept_shares(found.counts) == pytest.approx([0.75, 0.25, 0.0])
+    names = {each.name for each in definitions(found.counts, found.k)}
+    assert not names & {"r'", "alpha"}
+    other = found_in(written(tmp_path / "b.jsonl", varying({"3": [1, 0, 0, 1]})))  # the control
+    assert lengths_of(other.counts, other.k) is None
+    assert {each.name for each in definitions(other.counts, other.k)} >= {"r'", "alpha"}
+
+
+def test_loops_without_a_draft_need_not_be_listed(tmp_path: Path) -> None:
+    """Nor need lengths be counted: then only that they differ is said."""
+    rows = [varying({"0": [2], "2": [1, 1, 0]})]
+    listed = found_in(written(tmp_path / "a.jsonl", *rows))
+    del rows[0]["metrics"]["speculative_decoding"]["acceptance_histogram_by_draft_length"]["0"]
+    unlisted = found_in(written(tmp_path / "b.jsonl", *rows))
+    assert listed.counts == unlisted.counts
+    assert lengths_of(listed.counts, listed.k) == Lengths(1.0, 0, 2, (2, 1), (1, 0))
+    del rows[0]["metrics"]["speculative_decoding"]["acceptance_histogram_by_draft_length"]
+    uncounted = found_in(written(tmp_path / "c.jsonl", *rows))
+    assert lengths_of(uncounted.counts, uncounted.k) == Lengths(1.0, None, 3)
+
+
+def test_lengths_as_an_object_and_in_the_output_of_a_batch(tmp_path: Path) -> None:
+    plain = varying({"1": [0, 1], "3": [1, 0, 0, 0]})
+    objects = varying({"1": [0, 1], "3": [1, 0, 0, 0]})
+    speculative = objects["metrics"]["speculative_decoding"]
+    speculative["acceptance_histogram_by_draft_length"] = {"1": {"1": 1}, "3": {"0": 1}}
+    batch = {"id": "b", "custom_id": "r1", "response": {"status_code": 200, "body": plain}}
+    first, *others = (
+        found_in(written(tmp_path / f"{n}.jsonl", row)) for n, row in enumerate((plain, objects, batch))
+    )
+    lengths = lengths_of(first.counts, first.k)
+    assert lengths is not None
+    assert [lengths_of(each.counts, each.k) for each in others] == [lengths, lengths]
+    assert [list(map(len, each.models)) for each in others] == [[3], [3]]
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ([1], "is 1, not an object"),
+        ({"x": [1]}, "is not a count"),
+        ({"1": [1, "a"]}, "by_draft_length.1 is no list of counts"),
+        ({"1": [0, 0, 1]}, "by_draft_length.1 counts more kept than were drafted"),
+        ({"1": [0, 1]}, "contradicts acceptance_histogram or num_draft_tokens"),
+        ({"1": [0, 1], "3": [2, 0, 0, 0]}, "contradicts acceptance_histogram or num_draft_tokens"),
+        ({"5000": [1]}, "counts drafts of 5000"),
+    ],
+)
+def test_lengths_that_contradict_are_refused_by_field(own: Any, why: str, tmp_path: Path) -> None:
+    row = varying({"1": [0, 1], "3": [1, 0, 0, 0]}, acceptance_histogram_by_draft_length=own)
+    with pytest.raises(UnavailableError, match=f"line 1 of .*: .*{why}"):
+        found_in(written(tmp_path / "a.jsonl", row))
+
+
+def test_a_mark_of_byte_order_is_no_part_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(response(KEPT)) + "\n", encoding="utf-8-sig")
+    assert len(found_in(path).counts) == 1
 
 
 def test_requests_give_one_point_of_a_curve(tmp_path: Path) -> None:

@@ -52,6 +52,48 @@ def kept_shares(counts: Sequence[Counts]) -> list[float]:
     return list(counts[0].rates) if len(counts) == 1 else []
 
 
+class Lengths(NamedTuple):
+    """How long drafts were, where not all were alike.
+
+    Attributes:
+        mean: drafted tokens per loop.
+        shortest, longest: None where lengths are not counted; the longest then is K.
+        offered: loops that kept the drafts before and had a first, second, ... one; empty where lengths are
+            not counted.
+        kept: those of them that kept it.
+    """
+
+    mean: float
+    shortest: int | None
+    longest: int | None
+    offered: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
+
+
+def lengths_of(counts: Sequence[Counts], k: int | None) -> Lengths | None:
+    """The lengths of drafts; None where all are alike, or loops or drafts are not counted."""
+    looped = [(each, each.loops) for each in counts if each.loops]
+    if not looped:
+        return None
+    mean = sum(each.drafted for each, _ in looped) / sum(loops for _, loops in looped)
+    if not all(each.by_length for each, _ in looped):
+        same = k is None or all(each.drafted == k * loops for each, loops in looped)
+        return None if same else Lengths(mean, None, k)
+    widest = max(len(each.by_length) for each, _ in looped)
+    table = np.zeros((widest, widest), np.int64)  # [drafted, kept]
+    for each, _ in looped:
+        for length, kept in enumerate(each.by_length):
+            table[length, : length + 1] += np.array([*kept, *[0] * (length + 1 - len(kept))])[: length + 1]
+    used = np.flatnonzero(table.sum(1)).tolist()
+    if len(used) == 1:
+        return None
+    places = range(1, used[-1] + 1)
+    offered = tuple(int(table[place:, place - 1 :].sum()) for place in places)
+    return Lengths(
+        mean, used[0], used[-1], offered, tuple(int(table[place:, place:].sum()) for place in places)
+    )
+
+
 def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
     """Every definition that these counts give, the usual one first."""
     looped = [(each, each.loops) for each in counts if each.loops]
@@ -87,7 +129,7 @@ def definitions(counts: Sequence[Counts], k: int | None) -> list[Definition]:
             Interval(first[0], None, None) if first else None,
         ),
     ]
-    if own is not None and k:
+    if own is not None and k and lengths_of(counts, k) is None:
         alpha = alpha_iid(own.estimate, k)
         every += [
             Definition("r'", f"tokens per loop/{k + 1}", "Chen et al. 2023", own.over(k + 1)),
@@ -118,6 +160,7 @@ def explain(path: Path, found: Found, wanted: Common) -> None:
             name or "none": [each for each in found.counts if each.category == name] for name in categories
         }
     told = {name: definitions(counts, found.k) for name, counts in groups.items() if counts}
+    lengths = lengths_of(found.counts, found.k)
     facts = {
         "file": str(path),
         "format": found.form.name,
@@ -130,6 +173,7 @@ def explain(path: Path, found: Found, wanted: Common) -> None:
             for name, rows in told.items()
         },
         "kept": kept_shares(found.counts) if found.counts else [],
+        "draft_lengths": None if lengths is None else lengths._asdict(),
         "published": {
             name: {"acceptance_length": curve, "shape": shape(curve)}
             for name, curve in found.published.items()
@@ -144,7 +188,8 @@ def _screen(found: Found, told: Mapping[str, Sequence[Definition]]) -> Renderabl
     from rich.console import Group
 
     model = next(filter(None, found.models), None)
-    about = [found.form.name, model, f"K={found.k}" if found.k else None]
+    lengths = lengths_of(found.counts, found.k)
+    about = [found.form.name, model, f"K={found.k}" if found.k and lengths is None else None]
     count = counted(len(found.counts), "count") if len(found.counts) == 1 else f"{len(found.counts)} requests"
     parts: list[RenderableType] = [", ".join(filter(None, [*about, count if found.counts else None]))]
     if "" in told:
@@ -152,7 +197,7 @@ def _screen(found: Found, told: Mapping[str, Sequence[Definition]]) -> Renderabl
         columns = [left("definition"), right("value [95%]"), left("from"), left("so called by")]
         parts += ["", Table(columns, rows).as_rich()]
         if kept := kept_shares(found.counts):
-            parts += ["", _positions(kept).as_rich()]
+            parts += ["", (_positions(kept) if lengths is None else _offered(kept, lengths)).as_rich()]
     if len(told) > 1:
         names = list(dict.fromkeys(each.name for rows in told.values() for each in rows))[:3]
         by = {group: {each.name: each.value for each in rows} for group, rows in told.items() if group}
@@ -163,7 +208,13 @@ def _screen(found: Found, told: Mapping[str, Sequence[Definition]]) -> Renderabl
         parts += ["", Table([left("category"), *map(right, names)], cells).as_rich()]
     for name, curve in found.published.items():
         parts += ["", name, "", _published(curve).as_rich()]
-    parts += ["", *_sentences(found), f"It says: {found.form.says}", f"It cannot say: {found.form.silent}"]
+    parts += [
+        "",
+        *([] if lengths is None else _varying(lengths)),
+        *_sentences(found),
+        f"It says: {found.form.says}",
+        f"It cannot say: {found.form.silent}",
+    ]
     return Group(*parts)
 
 
@@ -174,6 +225,40 @@ def _positions(kept: Sequence[float]) -> Table:
         for place, (share, above) in enumerate(zip(kept, before, strict=False), start=1)
     ]
     return Table([left("draft"), right("kept, of loops"), right("of those that kept the one before")], rows)
+
+
+def _offered(kept: Sequence[float], lengths: Lengths) -> Table:
+    """As ``_positions`` where drafts vary in length: of loops that had such a draft."""
+    rows = [
+        [
+            str(place),
+            f"{share:.3f}",
+            *(f"{own} of {had}" if had else "" for had, own in [_at(lengths, place)]),
+            *(f"{own / had:.3f}" if had else "" for had, own in [_at(lengths, place)]),
+        ]
+        for place, share in enumerate(kept[: lengths.longest], start=1)
+    ]
+    titles = ("draft", "kept, of loops", "kept, of those that had it", "share")
+    return Table([left(titles[0]), *map(right, titles[1:])], rows)
+
+
+def _at(lengths: Lengths, place: int) -> tuple[int, int]:
+    """(loops that kept what was before and had a draft at a place, those that kept it)."""
+    at = [*zip(lengths.offered, lengths.kept, strict=True)][place - 1 : place]
+    return at[0] if at else (0, 0)
+
+
+def _varying(lengths: Lengths) -> Iterator[str]:
+    span = (
+        f"at most {lengths.longest}"
+        if lengths.shortest is None
+        else f"{lengths.shortest} to {lengths.longest}"
+    )
+    yield f"K varies: {span} drafts a loop, {lengths.mean:.2f} in mean. r' and alpha are those of one K."
+    if lengths.offered:
+        yield "A draft counts as not kept only where there was one, and those before it were kept."
+    else:
+        yield "How long each draft was is not counted: of which loops a draft was kept cannot be said."
 
 
 def _published(curve: Mapping[int, float]) -> Table:

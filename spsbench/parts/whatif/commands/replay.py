@@ -124,8 +124,12 @@ def _shown(path: Path, wanted: ReplayOptions, k: int) -> bool:
     ks = values.lookaheads(wanted.k or f"1..{k}")
     curves = [each for name, own in of_places(found.places, k).items() for each in by_category(name, own, ks)]
     if counted:
+        from spsbench.parts.whatif.commands.explain import lengths_of
+
         longest = max(len(each.kept) for each in found.counts) - 1
-        curves.append(of_counts(f"K={longest}", found.counts, longest))
+        varies = lengths_of(found.counts, found.k) is not None
+        name = f"K varies, to {found.k or longest}" if varies else f"K={longest}"
+        curves.append(of_counts(name, found.counts, longest))
     show(f"{path.name}, {form.name}: acceptance length", curves, wanted.out, wanted)
     return True
 
