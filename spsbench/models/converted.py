@@ -164,8 +164,8 @@ def _is_converted(file: Path, name: str, flag: str) -> bool:
 
 
 def _write_settings(file: Path, folder: Path, name: str, flag: str) -> None:
+    """Of a file whose header was read, or whose hash is known."""
     quiet_libraries()
-    read_header(file, name, flag)
     with _gguf_errors(name, flag), tempfile.TemporaryDirectory() as alone:
         from transformers import AutoConfig
 
