@@ -91,14 +91,7 @@ _MOST = 1e5
 def judge_samples(options: ScoreOptions, judging: Judging) -> None:
     """Judge a file of samples; each row is written with every field that came in, with passed and result."""
     from spsbench.base.jsonl import write_rows
-    from spsbench.parts.judge import (
-        is_whole,
-        judge_all,
-        program_in,
-        read_problems,
-        read_samples,
-        sandbox_level,
-    )
+    from spsbench.parts.judge import judge_all, read_problems, read_samples, sandbox_level
     from spsbench.tasks.answers import completion_of
     from spsbench.tasks.metrics.builtin import pass_at_k
 
@@ -114,16 +107,16 @@ def judge_samples(options: ScoreOptions, judging: Judging) -> None:
 
     def programs() -> Iterator[tuple[dict[str, Any], str]]:
         """(problem, what runs after its prompt) of every sample."""
-        for row in read_samples(samples, problems):
-            problem, text = problems[row["task_id"]], program_in(row)
+        for row, text, _ in read_samples(samples, problems):
+            problem = problems[row["task_id"]]
             fenced = extract == "fence"
             yield problem, completion_of(text, problem["prompt"], problem["entry_point"]) if fenced else text
 
     sampled, forms = Counter[str](), Counter[str]()
-    for row in read_samples(samples, problems):
+    for row, _, is_whole in read_samples(samples, problems):
         sampled[str(row["task_id"])] += 1
-        forms["solution" if is_whole(row) else "completion"] += 1
-        forms["both"] += is_whole(row) and "completion" in row
+        forms["solution"] += is_whole
+        forms["both"] += is_whole and "completion" in row
     _complain_of_missing(problems, sampled, options.ignore_missing, samples)
     fewest, most_k = min(sampled.values()), max(ks)
     if asked is not None and most_k > fewest:
@@ -141,9 +134,9 @@ def judge_samples(options: ScoreOptions, judging: Judging) -> None:
         say(f"Whole programs (solution), each run alone: {whole}{beside}.", quiet=options.quiet)
     verdicts = judge_all(programs(), judging.timeout_s, judging.workers, options.unsafe_exec)
     rows = zip(read_samples(samples, problems), verdicts, strict=True)
-    write_rows(target, ({**row, "result": v.result, "passed": v.passed} for row, v in rows))
+    write_rows(target, ({**one.row, "result": v.result, "passed": v.passed} for one, v in rows))
     rows = zip(read_samples(samples, problems), verdicts, strict=True)
-    passed = Counter(str(row["task_id"]) for row, verdict in rows if verdict.passed)
+    passed = Counter(str(one.row["task_id"]) for one, verdict in rows if verdict.passed)
     found = pass_at_k(list(sampled.values()), [passed[name] for name in sampled], ks)
     result = {name: value for name, value in found.items() if value is not None}
     say(f"Wrote {target}.", quiet=options.quiet)

@@ -35,7 +35,7 @@ def _words(text: str) -> str:
     if not _WRITTEN_OUT.fullmatch(text):  # a file system takes no name as long as a list of ids may be
         path = Path(text)
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
         except OSError as error:
             raise ValueError(str(error)) from error
         text = ",".join(line for line in lines if line.strip())
@@ -51,7 +51,9 @@ def _ids(text: str) -> tuple[tuple[int, ...], ...]:
 def _schema(text: str) -> str:
     """The schema itself, so that the settings of a run hold it."""
     try:
-        found = json.loads(text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8"))
+        found = json.loads(
+            text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8-sig")
+        )
     except OSError as error:
         raise ValueError(str(error)) from error
     if not isinstance(found, dict):

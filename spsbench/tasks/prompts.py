@@ -299,7 +299,7 @@ def _record(row: DataRow, number: str, every_turn: bool) -> _Record:
     except UnavailableError as problem:
         if not _is_conversation(row):
             raise
-        raise _Unusable("with an id, a category or a reference that is no text") from problem
+        raise _Unusable("with an id, a category or a reference that is not text") from problem
 
 
 def _strictly(row: DataRow, number: str, every_turn: bool) -> _Record:

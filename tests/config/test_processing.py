@@ -13,7 +13,7 @@ from spsbench.config.resolve import resolve
 
 def test_settings_are_read(tmp_path: Path) -> None:
     words = tmp_path / "words"
-    words.write_text("5 6\n7\n")
+    words.write_text("5 6\n7\n", encoding="utf-8-sig")
     asked = {"process": f"min_p=0.1:logit_bias=3:-1.5,4:2:bad_words={words}:convention=vllm"}
     assert resolve(asked).process.processing == Processing(
         min_p=0.1, logit_bias=((3, -1.5), (4, 2.0)), bad_words=((5, 6), (7,)), convention="vllm"
@@ -63,7 +63,7 @@ def test_a_step_that_a_convention_lacks_is_refused() -> None:
 
 def test_a_schema_is_kept_and_needs_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "schema.json"
-    path.write_text('{"type": "boolean"}')
+    path.write_text('{"type": "boolean"}', encoding="utf-8-sig")
     process = resolve({"process": f"grammar={path}"}).process
     assert json.loads(process.grammar or "") == {"type": "boolean"}
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

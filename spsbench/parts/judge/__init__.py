@@ -6,17 +6,15 @@ program's function by messages over two pipes and compares plain data.
 
 from spsbench.parts.judge.isolation import IsolationLevel, probe, sandbox_level
 from spsbench.parts.judge.judging import judge, judge_all
-from spsbench.parts.judge.samples import is_whole, program_in, read_problems, read_samples
+from spsbench.parts.judge.samples import read_problems, read_samples
 from spsbench.parts.judge.verdict import ProgramVerdict
 
 __all__ = [
     "IsolationLevel",
     "ProgramVerdict",
-    "is_whole",
     "judge",
     "judge_all",
     "probe",
-    "program_in",
     "read_problems",
     "read_samples",
     "sandbox_level",

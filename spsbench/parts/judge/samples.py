@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spsbench.base import UnavailableError, UsageError, rows
 
@@ -29,28 +29,28 @@ class WholeProgram(str):
     __slots__ = ()
 
 
-def read_samples(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+class ProgramSample(NamedTuple):
+    """A line of samples with its program: evalplus' ``solution``, which as there comes first and is a
+    ``WholeProgram``, else the ``completion`` of its problem's prompt."""
+
+    row: dict[str, Any]
+    program: str
+    whole: bool
+
+
+def read_samples(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[ProgramSample]:
     for number, row in rows(path, "SAMPLES"):
-        if not any(isinstance(row.get(name), str) for name in ("solution", "completion")):
+        solution, completion = row.get("solution"), row.get("completion")
+        if not isinstance(solution, str) and not isinstance(completion, str):
             held = next((name for name in ("solution", "completion") if name in row), None)
-            what = "has no completion and no solution" if held is None else f"{held} is no text"
-            where = f"line {number} of {path}" + ("" if held is None else ":")
+            what = "has no completion and no solution" if held is None else f"holds a {held} that is not text"
             remedy = "Each line needs task_id and completion, or evalplus' solution, all text."
-            raise UsageError(f"{where} {what}.", flag="SAMPLES", remedy=remedy)
+            raise UsageError(f"line {number} of {path} {what}.", flag="SAMPLES", remedy=remedy)
         if not isinstance(row.get("task_id"), str) or row["task_id"] not in problems:
             why = f"line {number} of {path} is for {row.get('task_id')!r}, which is not a known problem."
             raise UsageError(why, flag="SAMPLES", remedy="Name the file of its problems with --problem-file.")
-        yield row
-
-
-def is_whole(row: dict[str, Any]) -> bool:
-    """Whether a sample holds evalplus' ``solution``, which comes before a ``completion`` there, too."""
-    return isinstance(row.get("solution"), str)
-
-
-def program_in(row: dict[str, Any]) -> str:
-    """What a sample holds: a ``WholeProgram``, or the completion of its problem's prompt."""
-    return WholeProgram(row["solution"]) if is_whole(row) else str(row["completion"])
+        whole = isinstance(solution, str)
+        yield ProgramSample(row, WholeProgram(solution) if whole else str(completion), whole)
 
 
 def _package_file() -> Path:

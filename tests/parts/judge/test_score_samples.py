@@ -89,8 +89,8 @@ def test_missing_samples_are_refused_unless_told_otherwise(judge: Judge, tmp_pat
     [
         ([{"task_id": "t/9", "completion": ""}], "line 1"),
         ([{"task_id": "t/0"}], "line 1 of {samples} has no completion and no solution"),
-        ([{"task_id": "t/0", "solution": None}], "line 1 of {samples}: solution is no text"),
-        ([{"task_id": "t/0", "completion": [1]}], "line 1 of {samples}: completion is no text"),
+        ([{"task_id": "t/0", "solution": None}], "line 1 of {samples} holds a solution that is not text"),
+        ([{"task_id": "t/0", "completion": [1]}], "line 1 of {samples} holds a completion that is not text"),
         ([{"task_id": ["t/0"], "completion": ""}], "not a known problem"),
         ([[1]], "not a JSON object"),
         ([], "no samples"),
@@ -177,4 +177,4 @@ def test_a_solution_that_is_no_text_is_refused_by_its_line() -> None:
     )
     assert done.code == 2
     assert "line 2 of" in done.err
-    assert "solution is no text" in done.err
+    assert "holds a solution that is not text" in done.err

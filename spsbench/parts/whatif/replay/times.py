@@ -283,7 +283,7 @@ def read_times(path: Path) -> Calibration:
     """Read what ``bench --json`` printed."""
     seconds: dict[str, dict[int, Floats]] = {}
     try:
-        found = _Bench.model_validate_json(path.read_bytes())
+        found = _Bench.model_validate_json(path.read_text(encoding="utf-8-sig"))
         for role in ("target", "draft"):
             rows, taken = found.rounds[role].rows, np.array(found.rounds[role].seconds, dtype=np.float64)
             if taken.ndim != 2 or taken.shape[1] != len(rows):

@@ -348,7 +348,7 @@ def read_table(path: Path) -> tuple[Source, int, int]:
         UsageError: it cannot be read, or holds no rows of probabilities of one size.
     """
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
+        given = json.loads(path.read_text(encoding="utf-8-sig"))
         target, draft = (np.asarray(given[name], dtype=np.float64) for name in ("target", "draft"))
         count, size = target.shape
         sound = size > 1 and count in (1, size) and target.shape == draft.shape

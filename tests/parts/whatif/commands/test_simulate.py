@@ -11,6 +11,7 @@ from support.commandline import Cli
 
 from spsbench.parts.verify import tree_faults
 from spsbench.parts.verify.effort import TREE_FAULTS
+from spsbench.parts.whatif.simulate.tables import read_table
 
 
 def test_the_command_prints_writes_and_draws(cli: Cli, tmp_path: Path) -> None:
@@ -142,3 +143,9 @@ def test_a_file_without_rows_is_refused(cli: Cli, tmp_path: Path, rows: object) 
     result = cli("simulate", "--table", tmp_path / "table.json")
     assert result.code == 2
     assert "holds no table" in " ".join(result.err.split())
+
+
+def test_a_mark_of_byte_order_is_no_part_of_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(THREE.read_text(encoding="utf-8"), encoding="utf-8-sig")
+    assert read_table(path)[1:] == read_table(THREE)[1:]

@@ -17,6 +17,7 @@ from spsbench.parts.whatif.commands.advise import FORMATS as OFFERED
 from spsbench.parts.whatif.replay.prediction import Cell
 from spsbench.parts.whatif.replay.recipes import FORMATS, can_run, recipe, schedule
 from spsbench.parts.whatif.replay.study import Found
+from spsbench.parts.whatif.replay.times import read_times
 
 DRAWN, GREEDY = SamplingParams(), SamplingParams(greedy=True)
 
@@ -119,3 +120,12 @@ def test_a_file_of_other_times_is_refused(content: Any, why: str, tmp_path: Path
     path.write_text(json.dumps(content))
     with pytest.raises(UnavailableError, match=why):
         schedule(path, TOKENS, drafts=True)
+
+
+def test_times_with_a_mark_of_byte_order_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    rounds, model = {"rows": [1, 3], "seconds": [[0.1, 0.2]]}, {"name": "m", "parameters": 1}
+    content = {"target": model, "draft": model, "device": "cpu", "context": 8}
+    content["rounds"] = {"target": rounds, "draft": rounds}
+    path.write_text(json.dumps(content), encoding="utf-8-sig")
+    assert read_times(path).context == 8
