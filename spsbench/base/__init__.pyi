@@ -25,6 +25,7 @@ from spsbench.base.environment import describe_environment as describe_environme
 from spsbench.base.environment import taken as taken
 from spsbench.base.environment import taken_since as taken_since
 from spsbench.base.environment import watch as watch
+from spsbench.base.errors import DeviceFault as DeviceFault
 from spsbench.base.errors import GateFailed as GateFailed
 from spsbench.base.errors import IncompleteError as IncompleteError
 from spsbench.base.errors import SpsbenchError as SpsbenchError

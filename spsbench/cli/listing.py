@@ -86,6 +86,7 @@ _MODELS, _FIXED = _WHOLE = ("target, draft", "drafter and rule")
 
 def _tasks() -> list[Row]:
     from spsbench.tasks.catalogue import TASKS, list_tasks
+    from spsbench.tasks.spec import FIELD, FIELD_TASKS
 
     ours = [
         {"task": spec.name, "what": spec.title, "samplings": _lines(spec.samplings)}
@@ -96,7 +97,14 @@ def _tasks() -> list[Row]:
     def about(kind: Any) -> Row:
         return {"samplings": _lines(kind.samplings), "needs": kind.needs}
 
-    return [*ours, *_kinds("task", TASKS, about)]
+    several = {
+        "task": FIELD,
+        "what": f"Each of {', '.join(FIELD_TASKS)}, and the row of acceptance that papers print.",
+        "samplings": "greedy",
+        "needs": f"mini: {NOTHING}\nofficial: what each needs",
+        "from": SPSBENCH,
+    }
+    return [*ours, several, *_kinds("task", TASKS, about)]
 
 
 def _needs_of_task(spec: TaskSpec) -> str:

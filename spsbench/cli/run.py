@@ -29,6 +29,7 @@ from spsbench.cli.values import concurrencies, number
 from spsbench.config import RunConfig
 from spsbench.config.together import refuse_together
 from spsbench.store import fresh_directory
+from spsbench.tasks.spec import FIELD
 
 if TYPE_CHECKING:
     from spsbench.engines.arms import TaskAndArms
@@ -100,7 +101,13 @@ def merge(options: MergeOptions) -> None:
 
 
 def measure(options: RunOptions) -> None:
-    """Measure as the options of ``run`` or ``sweep-k`` say: here, in several processes, or at servers."""
+    """Measure as the options of ``run`` or ``sweep-k`` say: here, in several processes, at servers, or the
+    tasks of the field one after another."""
+    continued = options.resume or options.out
+    if options.task == FIELD or (continued is not None and (continued / FIELD).is_dir()):
+        require_alone("measurement")
+        of_part("paper.field:measure_field")(options)
+        return
     if options.concurrency is not None or options.processes is not None:
         require_alone("measurement")
     if options.concurrency is not None:

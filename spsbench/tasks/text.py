@@ -1,4 +1,4 @@
-"""Text: a prompt of a row's columns, scored against one of them."""
+"""Text: a prompt of a row's columns, perhaps after solved examples, scored against one of them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,24 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from spsbench.base.records import Example, Prompt
 from spsbench.tasks.docstrings import names_in, read_docstrings
 from spsbench.tasks.metrics.kind import MetricKind
-from spsbench.tasks.sources import DataRow, distinct, read_aligned, required_column
+from spsbench.tasks.sources import (
+    DataRow,
+    bad_data,
+    distinct,
+    is_blank,
+    read_aligned,
+    read_rows,
+    required_column,
+    sibling,
+)
 from spsbench.tasks.spec import columns_of, template_sha256
-from spsbench.tasks.task import Frame, TaskData, YamlTask, describe, paths_in, task_data
+from spsbench.tasks.task import Frame, TaskData, YamlTask, describe, mini_path, paths_in, task_data
 
 
 class TextTask(YamlTask):
@@ -29,24 +39,60 @@ class TextTask(YamlTask):
         if data == "official" and source.mini is not None and not source.hub and not source.docstrings:
             data = "mini"  # all that there is
         packages = self._packages(data)
-        rows, origin = self._rows(data, packages)
+        rows, solved, origin = self._rows(data, packages)
         examples = self._examples(rows, published="skipped_empty" in origin)
+        shots, used = self._shots(data, rows, solved)
+        if solved is None:  # a file that is all there is
+            examples = [example for example in examples if example.fields not in used]
+        if not examples:
+            why = f"{data} holds no row beyond the {len(used)} solved examples of the prompt."
+            raise bad_data(why, "Add rows, or a file of solved examples beside it.")
         label = data
         if packages is not None:  # the task's own packages are not named
             label = "official" if packages == self._packages("official") else "+".join(packages)
-        shared = template_sha256(self.spec.prompt)
-        return task_data(examples, limit, seed, origin, describe(self.spec, label), shared)
+        asked = self.spec.prompt if self.spec.chat is None else f"{self.spec.prompt}\0{self.spec.chat}"
+        shared = template_sha256(asked, shots)
+        return replace(
+            task_data(examples, limit, seed, origin, describe(self.spec, label), shared), shots=shots
+        )
+
+    def _shots(
+        self, data: str, rows: Sequence[DataRow], solved: Sequence[DataRow] | None
+    ) -> tuple[str, list[dict[str, str]]]:
+        """(the solved examples as text, their fields): rows of the split itself where no other is there."""
+        spec = self.spec.shots
+        if spec is None:
+            return "", []
+        taken = (rows if solved is None else solved)[spec.skip : spec.skip + spec.count]
+        if len(taken) < spec.count:
+            why = f"{data} has {len(taken)} rows for the {spec.count} solved examples of the prompt."
+            raise bad_data(why, f"Add rows, or a file of the split {spec.split} beside it.")
+        fields = [self._fields(row) for row in taken]
+        return "".join(spec.text.format(**each) for each in fields), fields
+
+    def stop_for(self, prompt: Prompt) -> tuple[str, ...]:
+        """See ``Task.stop_for``: an answer in a chat that has its own prompt ends where the model ends."""
+        return () if prompt.chat and self.spec.chat is not None else self.stop
 
     def _prompt(self, example: Example, data: TaskData, frame: Frame) -> Prompt:
         """Only the end of the column named by ``truncate`` is cut."""
-        column = self.spec.truncate
+        template, shots, column = self.spec.prompt, data.shots, self.spec.truncate
+        if frame.chat and self.spec.chat is not None:
+            template, shots = self.spec.chat, ""
+
+        def text_of(fields: dict[str, str]) -> str:
+            text = template.format(**fields)
+            return shots + (text.rstrip() if self.spec.data.optional else text)
+
         if column is None:
-            return frame.whole(example, self.spec.prompt.format(**example.fields))
-
-        def text_with(part: str) -> str:
-            return self.spec.prompt.format(**example.fields | {column: part})
-
-        return frame.cut(example, example.fields[column], text_with, "the rest of the prompt takes", column)
+            return frame.whole(example, text_of(example.fields))
+        return frame.cut(
+            example,
+            example.fields[column],
+            lambda part: text_of(example.fields | {column: part}),
+            "the rest of the prompt takes",
+            column,
+        )
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[dict[str, float]]:
         return super().score(*self._by_sentences(prompts, texts))
@@ -67,7 +113,9 @@ class TextTask(YamlTask):
     def _columns(self) -> dict[str, list[str]]:
         """What is read of a row, the reference last, with the names under which it may be found."""
         assert self.spec.reference is not None
-        columns = dict.fromkeys([*columns_of(self.spec.prompt), self.spec.reference])
+        columns = dict.fromkeys(
+            [*columns_of(f"{self.spec.prompt}{self.spec.chat or ''}"), self.spec.reference]
+        )
         return {column: [column, *self.spec.data.columns.get(column, [])] for column in columns}
 
     def _packages(self, data: str) -> tuple[str, ...] | None:
@@ -77,26 +125,45 @@ class TextTask(YamlTask):
             return None
         return names_in("+".join(own) if data in ("official", "mini") else data)
 
-    def _rows(self, data: str, packages: tuple[str, ...] | None) -> tuple[list[DataRow], dict[str, Any]]:
+    def _rows(
+        self, data: str, packages: tuple[str, ...] | None
+    ) -> tuple[list[DataRow], list[DataRow] | None, dict[str, Any]]:
+        """(rows, those that solved examples are taken from unless the rows are all there is, provenance)."""
         if packages is not None:
             rows, versions = read_docstrings(packages)
             source = f"docstrings of {'+'.join(packages)}"
-            return rows, {"source": source, "revision": versions, "split": None}
+            return rows, None, {"source": source, "revision": versions, "split": None}
+        shots = self.spec.shots
         if data == "official":
-            rows, _, origin = self._published(self._columns.values())
-            return rows, origin
+            needed = [names for name, names in self._columns.items() if name not in self.spec.data.optional]
+            return self._published(needed, exemplars=None if shots is None else shots.split)
         paths = paths_in(data)
-        if data == "mini" or len(paths) == 1:
-            return self._local(data)
-        rows = read_aligned(paths, list(self._columns))
-        return rows, {"source": data, "revision": None, "split": self.spec.data.split}
+        if data != "mini" and len(paths) > 1:
+            rows = read_aligned(paths, list(self._columns))
+            return rows, None, {"source": data, "revision": None, "split": self.spec.data.split}
+        rows, origin = self._local(data)
+        if shots is None:
+            return rows, None, origin
+        if data == "mini":
+            return rows, read_rows(mini_path(self.spec, "exemplars"), shots.split), origin
+        return rows, sibling(Path(data), self.spec.data.split, shots.split), origin
+
+    def _fields(self, row: DataRow) -> dict[str, str]:
+        """What is read of a row; an optional column that it has not, or empty, is an empty text."""
+        optional = self.spec.data.optional
+        return {
+            column: ""
+            if column in optional and is_blank(row, *names, missing=True)
+            else required_column(row, *names)
+            for column, names in self._columns.items()
+        }
 
     def _examples(self, rows: Sequence[DataRow], *, published: bool) -> list[Example]:
         """The rows as examples; one without an id is named by what is read of it: their order may change."""
         assert self.spec.reference is not None
         found, seen = [], Counter[str]()
         for row in rows:
-            fields = {column: required_column(row, *names) for column, names in self._columns.items()}
+            fields = self._fields(row)
             if "id" in row.fields:
                 name = required_column(row, "id")
             else:

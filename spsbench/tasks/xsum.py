@@ -8,7 +8,7 @@ from typing import Any
 
 from spsbench.base.errors import UsageError
 from spsbench.base.records import Example, Prompt
-from spsbench.tasks.sources import DataRow, distinct, read_rows, required_column, sibling_train
+from spsbench.tasks.sources import DataRow, distinct, read_rows, required_column, sibling
 from spsbench.tasks.spec import SUMMARIZATION, template_sha256
 from spsbench.tasks.task import Frame, TaskData, YamlTask, chosen, describe, fingerprint, mini_path, task_data
 
@@ -57,10 +57,10 @@ class Summarization(YamlTask):
     def _rows(self, data: str) -> tuple[list[DataRow], list[DataRow] | None, dict[str, Any]]:
         """(rows, rows of the train split if there are any, provenance)."""
         if data == "official":
-            return self._published((_DOCUMENT, _SUMMARY), exemplars=True)
+            return self._published((_DOCUMENT, _SUMMARY), exemplars="train")
         rows, origin = self._local(data)
         if data != "mini":
-            return rows, sibling_train(Path(data), self.spec.data.split), origin
+            return rows, sibling(Path(data), self.spec.data.split, "train"), origin
         named = self.spec.data.mini is not None and self.spec.data.mini.exemplars is not None
         return rows, read_rows(mini_path(self.spec, "exemplars"), "train") if named else None, origin
 

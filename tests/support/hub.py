@@ -51,10 +51,15 @@ class Repository:
     gated: bool = False
     private: bool = False
     lost: tuple[str, ...] = ()
+    pinned: str | None = None
 
     @property
     def commit(self) -> str:
-        return hashlib.sha1("".join(f"{p.name}{sha256(p)}" for p in self.files()).encode()).hexdigest()
+        """What a task's file pins, where a test says so."""
+        return (
+            self.pinned
+            or hashlib.sha1("".join(f"{p.name}{sha256(p)}" for p in self.files()).encode()).hexdigest()
+        )
 
     def files(self) -> list[Path]:
         return sorted(p for p in self.folder.rglob("*") if p.is_file() and p.name not in self.lost)
@@ -106,7 +111,7 @@ class Hub:
         return f"http://127.0.0.1:{self.port}"
 
     def set(self, name: str, **settings: Any) -> None:
-        """Make a repository gated or private, or lose some of its files."""
+        """Make a repository gated or private, lose some of its files, or pin its commit."""
         self.settings[name] = settings
 
     def break_down(self, kind: Kind, value: int = 0, where: str = "", times: int | None = None) -> None:

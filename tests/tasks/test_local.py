@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.tasks.sources import read_rows, sibling_train
+from spsbench.tasks.sources import read_rows, sibling
 
 ROWS = [{"id": "a", "document": "One.", "summary": "1"}, {"id": "b", "document": "Zwö.", "summary": "2"}]
 
@@ -49,19 +49,19 @@ def test_directory_saved_by_datasets(tmp_path: Path) -> None:
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "both")
     splits["validation"].save_to_disk(tmp_path / "one")
     assert fields(tmp_path / "both") == fields(tmp_path / "one") == ROWS
-    train = sibling_train(tmp_path / "both", "validation")
+    train = sibling(tmp_path / "both", "validation", "train")
     assert train is not None
     assert [row.fields for row in train] == ROWS[:1]
-    assert sibling_train(tmp_path / "one", "validation") is None
+    assert sibling(tmp_path / "one", "validation", "train") is None
     with pytest.raises(UnavailableError, match=r"no split 'test' \(it has validation, train"):
         read_rows(tmp_path / "both", "test")
 
 
 def test_train_file_beside_a_file(write: Callable[..., Path]) -> None:
     path = write(ROWS, "news.jsonl")
-    assert sibling_train(path, "validation") is None
+    assert sibling(path, "validation", "train") is None
     write(ROWS[:1], "news_train.jsonl")
-    train = sibling_train(path, "validation")
+    train = sibling(path, "validation", "train")
     assert train is not None
     assert [row.fields for row in train] == ROWS[:1]
 

@@ -1,0 +1,139 @@
+"""``run field``: a run a task in one folder, the row of all, and what a missing task does to it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commandline import call, journal
+
+from spsbench.runner import execute
+from spsbench.tasks import FIELD_TASKS
+
+TINY = ("--limit", "1", "--max-new-tokens", "8", "--threads", "1", "--set", "warmup=false")
+BARE = ("--no-proof", "--no-score", "--remeasure", "0", "--quiet")
+
+
+@pytest.fixture(scope="module")
+def field(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A finished folder, and what --json printed of it."""
+    folder = tmp_path_factory.mktemp("field") / "all"
+    done = call("run", "field", *TINY, *BARE, "--json", "--out", folder)
+    assert done.code == 0, done.err
+    return folder, json.loads(done.out)
+
+
+@pytest.mark.thorough
+def test_every_task_is_a_run_and_the_row_has_each_and_their_mean(field: tuple[Path, dict[str, Any]]) -> None:
+    folder, page = field
+    assert json.loads((folder / "field.json").read_text()) == page
+    (row,) = page["rows"]
+    assert tuple(row["tasks"]) == FIELD_TASKS
+    assert row["sampling"] == "greedy"
+    for task, cell in row["tasks"].items():
+        summary = json.loads((folder / task / "summary.json").read_text())
+        sps = next(arm for arm in summary["rows"] if arm["method"] == "sps")
+        length = cell["mean_acceptance_length"]["estimate"]
+        assert length == pytest.approx(sps["acceptance"]["mean_acceptance_length"])
+        assert (cell["tokens_per_loop"], cell["speedup"]) == (sps["tokens_per_loop"], sps["speedup"])
+    lengths = [cell["mean_acceptance_length"]["estimate"] for cell in row["tasks"].values()]
+    assert row["mean"]["mean_acceptance_length"] == pytest.approx(sum(lengths) / len(lengths))
+    text = (folder / "field.md").read_text()
+    assert "| mean_acceptance_length |" in text
+    assert "(synthetic)" in text.splitlines()[0]
+
+
+@pytest.mark.thorough
+def test_a_finished_folder_is_shown_again_and_extended(
+    field: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, page = field
+    before = {task: journal(folder / task) for task in FIELD_TASKS}
+    monkeypatch.setenv("COLUMNS", "80")
+    again = call("run", "--resume", folder)
+    assert again.code == 0, again.err
+    assert {task: journal(folder / task) for task in FIELD_TASKS} == before
+    assert max(map(len, again.out.splitlines())) <= 80
+    assert f"{page['rows'][0]['mean']['tokens_per_loop']:.2f}" in again.out
+    more = call("run", "--resume", folder, "--limit", "2", "--quiet")
+    assert more.code == 0, more.err
+    assert all(len(journal(folder / task)) == 4 for task in FIELD_TASKS)
+
+
+@pytest.mark.thorough
+def test_what_one_task_lacks_loses_nothing_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spsbench.base import UnavailableError
+    from spsbench.tasks import text
+
+    folder, real = tmp_path / "field", text.read_rows
+
+    def without_news(path: Path, split: str) -> Any:
+        if "gsm8k" in path.name:
+            raise UnavailableError("no network.", flag="--data official", remedy="Go online.")
+        return real(path, split)
+
+    monkeypatch.setattr(text, "read_rows", without_news)
+    short = call("run", "field", *TINY, *BARE, "--out", folder)
+    assert short.code == 5
+    assert f"gsm8k. `spsbench run --resume {folder}` tries again." in short.err
+    page = json.loads((folder / "field.json").read_text())
+    assert [part["task"] for part in page["missing"]] == ["gsm8k"]
+    assert tuple(page["rows"][0]["tasks"]) == tuple(task for task in FIELD_TASKS if task != "gsm8k")
+    assert "| mean_acceptance_length | - |" in (folder / "field.md").read_text().replace("–", "-")
+    monkeypatch.setattr(text, "read_rows", real)
+    whole = call("run", "--resume", folder, "--quiet")
+    assert whole.code == 0, whole.err
+    assert json.loads((folder / "field.json").read_text())["missing"] == []
+
+
+@pytest.mark.thorough
+def test_an_interrupted_field_says_how_it_goes_on_and_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spsbench import runner
+
+    folder, begun = tmp_path / "field", []
+
+    def breaks_off(plan: Any, directory: Path, **more: Any) -> Any:
+        if begun:
+            raise KeyboardInterrupt
+        begun.append(directory)
+        return execute(plan, directory, **more)
+
+    monkeypatch.setattr(runner, "execute", breaks_off)
+    broken = call("run", "field", *TINY, *BARE, "--out", folder)
+    assert broken.code == 130
+    assert broken.err.rstrip().endswith(f"spsbench run --resume {folder}")
+    kept = journal(folder / FIELD_TASKS[0])
+    assert kept
+    monkeypatch.setattr(runner, "execute", execute)
+    done = call("run", "--resume", folder, "--quiet")
+    assert done.code == 0, done.err
+    assert journal(folder / FIELD_TASKS[0]) == kept
+    assert all(journal(folder / task) for task in FIELD_TASKS)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("field", "--shard", "1/2"), "--shard: 1/2 is for the run of a single task"),
+        (("field", "--k", "-1"), "--k"),
+        (("field", "--resume", "{empty}"), "--resume: {empty} holds no field."),
+        (("field", "--out", "{full}"), "--out: {full} is not empty and holds no field."),
+        (("gsm8k", "--resume", "{begun}"), "TASK: gsm8k is given"),
+    ],
+)
+def test_refusals(tmp_path: Path, typed: tuple[str, ...], said: str) -> None:
+    places = {name: tmp_path / name for name in ("empty", "full", "begun")}
+    places["empty"].mkdir()
+    (places["begun"] / "field").mkdir(parents=True)
+    places["full"].mkdir()
+    (places["full"] / "note.txt").write_text("mine")
+    refused = call("run", *(each.format(**places) for each in typed))
+    assert refused.code == 2
+    assert said.format(**places) in refused.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["begun", "empty", "full"]

@@ -1,0 +1,150 @@
+"""The tasks that papers quote acceptance on, against a hub on this machine with made-up rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from support.hub import Hub, connected
+
+from spsbench.base.errors import UnavailableError
+from spsbench.base.paths import mini_dir
+from spsbench.base.records import Prompt
+from spsbench.models import downloads
+from spsbench.tasks.catalogue import load_task
+from spsbench.tasks.spec import FIELD_TASKS
+from spsbench.tasks.task import TaskData, TextTokenizer, YamlTask
+from training.field import write_field
+
+Rows = list[dict[str, Any]]
+Publish = Callable[[str, dict[str, Rows]], None]
+
+
+@pytest.fixture
+def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publish]:
+    """Put files of rows into the repository of a task, at the commit that the task pins."""
+    monkeypatch.setattr(downloads, "_WAIT_S", 0.0)
+    with Hub(tmp_path / "served") as hub, connected(hub, tmp_path / "home", monkeypatch):
+
+        def put(task: str, files: dict[str, Rows]) -> None:
+            (source,) = spec(task).data.hub
+            for name, rows in files.items():
+                path = tmp_path / "served/datasets" / source.repository / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if path.suffix == ".parquet":
+                    pq.write_table(pa.Table.from_pylist(rows), path)
+                else:
+                    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            hub.set(source.repository, pinned=source.revision)
+
+        yield put
+
+
+def spec(task: str) -> Any:
+    loaded = load_task(task)
+    assert isinstance(loaded, YamlTask)
+    return loaded.spec
+
+
+def asked(task: str, data: TaskData, tokenizer: TextTokenizer, *, chat: bool = False) -> list[Prompt]:
+    loaded = load_task(task)
+    return [loaded.prompt(example, data, tokenizer, 1_000_000, 64, chat) for example in data.examples]
+
+
+def word_problems(first: int, count: int) -> Rows:
+    return [
+        {"question": f"What is {n} + 1?", "answer": f"{n} + 1 = <<{n}+1={n + 1}>>{n + 1}\n#### {n + 1}"}
+        for n in range(first, first + count)
+    ]
+
+
+GSM8K = {
+    "main/test-00000-of-00001.parquet": word_problems(100, 3),
+    "main/train-00000-of-00001.parquet": word_problems(0, 12),
+    "socratic/test-00000-of-00001.parquet": word_problems(500, 2),
+}
+
+
+def test_gsm8k_has_eight_shots_of_its_own_train_split_and_none_in_a_chat(
+    publish: Publish, tokenizer: TextTokenizer
+) -> None:
+    publish("gsm8k", GSM8K)
+    data = load_task("gsm8k").load("official", None, 0)
+    prompts = asked("gsm8k", data, tokenizer)
+    assert sorted(prompt.reference[:9] for prompt in prompts) == ["100 + 1 =", "101 + 1 =", "102 + 1 ="]
+    solved = "".join(f"Question: {r['question']}\nAnswer: {r['answer']}\n\n" for r in word_problems(0, 8))
+    assert all(prompt.text.startswith(f"{solved}Question: What is 10") for prompt in prompts)
+    assert all(prompt.text.endswith("?\nAnswer:") for prompt in prompts)
+    assert data.provenance["revision"] == spec("gsm8k").data.hub[0].revision
+    in_chat = asked("gsm8k", data, tokenizer, chat=True)
+    assert sorted(prompt.text for prompt in in_chat) == [f"What is {n} + 1?" for n in (100, 101, 102)]
+    task = load_task("gsm8k")
+    assert (task.stop_for(prompts[0]), task.stop_for(in_chat[0])) == (("\n\n", "\nQuestion:"), ())
+    text = " 100 and 1 make <<100+1=101>>101.\n#### 101"
+    first = next(prompt for prompt in prompts if "is 100" in prompt.text)
+    assert task.score([first, first], [text, "It is 10."]) == [{"final_number": 1.0}, {"final_number": 0.0}]
+
+
+def test_other_solved_examples_are_another_task(publish: Publish) -> None:
+    publish("gsm8k", GSM8K)
+    before = load_task("gsm8k").load("official", None, 0).provenance["prompt_sha256"]
+    train = word_problems(1, 12)
+    publish("gsm8k", {"main/train-00000-of-00001.parquet": train})
+    downloads.forget()
+    local = load_task("gsm8k").load("mini", None, 0).provenance["prompt_sha256"]
+    assert before != local
+
+
+@pytest.mark.parametrize("split", ["test", "train"])
+def test_a_column_that_its_owners_renamed_is_named_before_anything_is_loaded(
+    publish: Publish, split: str
+) -> None:
+    renamed = [{"query": row["question"], "answer": row["answer"]} for row in word_problems(0, 9)]
+    publish("gsm8k", GSM8K | {f"main/{split}-00000-of-00001.parquet": renamed})
+    with pytest.raises(UnavailableError) as caught:
+        load_task("gsm8k").load("official", None, 0)
+    revision = spec("gsm8k").data.hub[0].revision
+    assert caught.value.message == (
+        f"openai/gsm8k at {revision} has no column question (its columns: query, answer)."
+    )
+    assert "data.columns" in str(caught.value.remedy)
+
+
+def test_a_file_of_ones_own_gives_its_first_rows_as_solved_examples_unless_others_lie_beside_it(
+    write: Callable[..., Path],
+) -> None:
+    path = write(word_problems(0, 11), "own.jsonl")
+    task = load_task("gsm8k")
+    data = task.load(str(path), None, 0)
+    assert sorted(example.fields["question"] for example in data.examples) == sorted(
+        row["question"] for row in word_problems(8, 3)
+    )
+    assert "What is 7 + 1?" in data.shots
+    with pytest.raises(UnavailableError, match="no row beyond the 8 solved examples"):
+        task.load(str(write(word_problems(0, 8), "few.jsonl")), None, 0)
+    with pytest.raises(UnavailableError, match="has 7 rows for the 8 solved examples"):
+        task.load(str(write(word_problems(0, 7), "fewer.jsonl")), None, 0)
+    write(word_problems(50, 8), "own_train.jsonl")
+    beside = task.load(str(path), None, 0)
+    assert len(beside.examples) == 11
+    assert "What is 57 + 1?" in beside.shots
+
+
+def test_the_stand_ins_are_what_their_generator_writes(tmp_path: Path) -> None:
+    write_field(tmp_path)
+    for path in tmp_path.iterdir():
+        assert path.read_bytes() == (mini_dir() / "data" / path.name).read_bytes(), path.name
+
+
+@pytest.mark.parametrize("name", FIELD_TASKS)
+def test_every_task_of_the_field_has_a_stand_in_that_is_called_so_and_a_greedy_sampling(name: str) -> None:
+    task = load_task(name)
+    data = task.load("mini", 3, 0)
+    assert (data.label, data.synthetic, len(data.examples)) == (f"{name}-mini (synthetic)", True, 3)
+    assert task.samplings["greedy"].greedy
+    assert all(len(source.revision) == 40 for source in spec(name).data.hub) or name == "cnndm"
