@@ -203,6 +203,7 @@ def reading_notes(data: Mapping[str, Any]) -> list[str]:
         "later turns, as the file has no answer before them": data.get("later_turns"),
         "conversations that no user begins": data.get("unasked"),
         "rows without text": data.get("skipped_empty"),
+        "problems whose tests need more than the function": data.get("skipped_untestable"),
         **{f"conversations {why}": count for why, count in (data.get("left_out") or {}).items()},
     }
     left_out = "; ".join(f"{printable(what)}: {count}" for what, count in counts.items() if count)

@@ -11,6 +11,7 @@ from spsbench.base.plugins import Registry
 from spsbench.tasks.answers import ExtractionChoice
 from spsbench.tasks.humaneval import Code
 from spsbench.tasks.kind import PythonTask, TaskKind
+from spsbench.tasks.mbpp import Mbpp
 from spsbench.tasks.metrics.registry import metric_kinds
 from spsbench.tasks.prompts import PromptsTask, is_prompts_file, read_prompts_file
 from spsbench.tasks.spec import PROGRAMS, TaskSpec, read_spec
@@ -74,7 +75,8 @@ def _from_yaml(path: Path, unsafe_exec: bool, extract: ExtractionChoice, judging
         why = f"headline is {spec.headline}, not one of {', '.join(known)}."
         raise UsageError(why, flag=f"{path}: headline", remedy="Name one of the task's metrics.")
     if spec.kind == "code":
-        return Code(spec, kinds, unsafe_exec=unsafe_exec, extract=extract, **judging)
+        code = Mbpp if spec.prompt == "mbpp" else Code
+        return code(spec, kinds, unsafe_exec=unsafe_exec, extract=extract, **judging)
     return TextTask(spec, kinds) if spec.kind == "text" else Summarization(spec, kinds)
 
 

@@ -103,21 +103,21 @@ class Code(YamlTask):
         that was begun continues its prompt. The programs run in a sandbox, and their tests outside of it
         (``spsbench.parts.judge``).
         """
-        problems, completions = [_problem(prompt) for prompt in prompts], []
+        problems, completions = [self.problem(prompt) for prompt in prompts], []
         for prompt, problem, text in zip(prompts, problems, texts, strict=True):
             fenced = self.extraction(prompt) == "fence"
-            completions.append(completion_of(text, prompt.text, problem["entry_point"]) if fenced else text)
+            head, entry_point = problem["prompt"], problem["entry_point"]
+            completions.append(completion_of(text, head, entry_point) if fenced else text)
         verdicts = judge(problems, completions, *self._judging)
         others = super().score(prompts, texts)
         return [{"passed": float(v.passed)} | other for v, other in zip(verdicts, others, strict=True)]
 
-
-def _problem(prompt: Prompt) -> dict[str, str]:
-    """HumanEval's fields from a prompt alone, whose reference ends with ``check(entry_point)``."""
-    test, _, call = prompt.reference.rpartition("\n\ncheck(")
-    entry_point = call.rstrip().removesuffix(")")
-    text = prompt.text.rstrip() if prompt.begun else prompt.text
-    return {"task_id": prompt.example_id, "prompt": text, "test": test, "entry_point": entry_point}
+    def problem(self, prompt: Prompt) -> dict[str, str]:
+        """HumanEval's fields from a prompt alone, whose reference ends with ``check(entry_point)``."""
+        test, _, call = prompt.reference.rpartition("\n\ncheck(")
+        entry_point = call.rstrip().removesuffix(")")
+        text = prompt.text.rstrip() if prompt.begun else prompt.text
+        return {"task_id": prompt.example_id, "prompt": text, "test": test, "entry_point": entry_point}
 
 
 def begun_function(tokenizer: TextTokenizer, head: str, body: str = "") -> list[int] | None:

@@ -52,13 +52,13 @@ SUMMARIZATION: dict[str, PromptTemplate] = {
 
 Kind = Literal["summarization", "code", "text"]
 
-_PRESETS: dict[Kind, tuple[str, ...]] = {"summarization": tuple(SUMMARIZATION), "code": ("raw",)}
+_PRESETS: dict[Kind, tuple[str, ...]] = {"summarization": tuple(SUMMARIZATION), "code": ("raw", "mbpp")}
 """Prompts by name; a task of text writes its own."""
 
 _METRICS: dict[Kind, tuple[str, ...]] = {"summarization": ("rouge1", "rouge2", "rougeL", "rougeLsum")}
 """Of a task that names none."""
 
-FIELD, FIELD_TASKS = "field", ("gsm8k", "humaneval", "cnndm")
+FIELD, FIELD_TASKS = "field", ("gsm8k", "humaneval", "mbpp", "cnndm")
 """The name by which the tasks that papers quote acceptance on are run together, and these, in the row's
 order."""
 
@@ -145,8 +145,8 @@ class TaskSpec(_Strict):
     """A task as its YAML file defines it.
 
     Attributes:
-        prompt: a preset of ``spsbench.tasks.spec`` for summarization, ``raw`` for code; for text the whole
-            prompt with columns in braces.
+        prompt: a preset of ``spsbench.tasks.spec`` for summarization; for code ``raw``, HumanEval's, or
+            ``mbpp``; for text the whole prompt with columns in braces.
         chat: of text, what a model with a chat template is asked in place of ``shots`` and ``prompt``; its
             answer ends where the model ends it.
         metrics: by name, or as ``file.py:attribute`` beside this file; those of the kind if none is named.
@@ -199,7 +199,7 @@ class TaskSpec(_Strict):
             "data.columns": self.data.columns,
             "data.optional": self.data.optional,
             "chat": self.chat,
-            "shots": self.shots,
+            "shots": self.prompt != "mbpp" and self.shots,
         }
         if self.kind != "text" and (named := [name for name, value in of_text.items() if value]):
             raise ValueError(f"{named[0]} is for tasks of text")
@@ -207,8 +207,9 @@ class TaskSpec(_Strict):
             _one_of("one of data.optional", name, columns)
         for name in self.data.columns:
             _one_of("a key of data.columns", name, [*columns, self.reference])
+        solved = ["question", "code"] if self.prompt == "mbpp" else [*columns, self.reference]
         for name in columns_of(self.shots.text) if self.shots is not None else []:
-            _one_of("a column of shots.text", name, [*columns, self.reference])
+            _one_of("a column of shots.text", name, solved)
 
 
 def read_spec(path: Path) -> TaskSpec:

@@ -15,7 +15,7 @@ from spsbench.base.paths import mini_dir, mini_dirs
 from spsbench.base.records import Example, Prompt, SamplingParams
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.metrics.kind import MetricKind, corpus_figure, scores
-from spsbench.tasks.sources import DataRow, fetch, is_blank, read_rows, require_columns
+from spsbench.tasks.sources import DataRow, bad_data, fetch, is_blank, read_rows, require_columns, sibling
 from spsbench.tasks.spec import TaskSpec
 
 
@@ -299,6 +299,33 @@ class YamlTask(Task):
         )
         origin = {"source": f"hub: {hub.repository}", "revision": hub.revision, "split": self.spec.data.split}
         return rows, train, {**origin, "skipped_empty": len(hub.rows) - len(rows)}
+
+    def _rows_and_solved(
+        self, data: str, columns: Iterable[Sequence[str]]
+    ) -> tuple[list[DataRow], list[DataRow] | None, dict[str, Any]]:
+        """(rows, rows for solved examples or None where the rows are all there is, provenance)."""
+        shots = self.spec.shots
+        if data == "official":
+            return self._published(columns, exemplars=None if shots is None else shots.split)
+        rows, origin = self._local(data)
+        if shots is None:
+            return rows, None, origin
+        if data == "mini":
+            return rows, read_rows(mini_path(self.spec, "exemplars"), shots.split), origin
+        return rows, sibling(Path(data), self.spec.data.split, shots.split), origin
+
+    def _solved(
+        self, data: str, rows: Sequence[DataRow], solved: Sequence[DataRow] | None
+    ) -> Sequence[DataRow]:
+        """The rows that solved examples are made of; of the split itself where no other is there."""
+        shots = self.spec.shots
+        if shots is None:
+            return []
+        taken = (rows if solved is None else solved)[shots.skip : shots.skip + shots.count]
+        if len(taken) < shots.count:
+            why = f"{data} has {len(taken)} rows for the {shots.count} solved examples of the prompt."
+            raise bad_data(why, f"Add rows, or a file of the split {shots.split} beside it.")
+        return taken
 
 
 def mini_path(spec: TaskSpec, part: str = "examples") -> Path:

@@ -7,24 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from spsbench.base.records import Example, Prompt
 from spsbench.tasks.docstrings import names_in, read_docstrings
 from spsbench.tasks.metrics.kind import MetricKind
-from spsbench.tasks.sources import (
-    DataRow,
-    bad_data,
-    distinct,
-    is_blank,
-    read_aligned,
-    read_rows,
-    required_column,
-    sibling,
-)
+from spsbench.tasks.sources import DataRow, bad_data, distinct, is_blank, read_aligned, required_column
 from spsbench.tasks.spec import columns_of, template_sha256
-from spsbench.tasks.task import Frame, TaskData, YamlTask, describe, mini_path, paths_in, task_data
+from spsbench.tasks.task import Frame, TaskData, YamlTask, describe, paths_in, task_data
 
 
 class TextTask(YamlTask):
@@ -41,7 +31,9 @@ class TextTask(YamlTask):
         packages = self._packages(data)
         rows, solved, origin = self._rows(data, packages)
         examples = self._examples(rows, published="skipped_empty" in origin)
-        shots, used = self._shots(data, rows, solved)
+        used = [self._fields(row) for row in self._solved(data, rows, solved)]
+        form = "" if self.spec.shots is None else self.spec.shots.text
+        shots = "".join(form.format(**each) for each in used)
         if solved is None:  # a file that is all there is
             examples = [example for example in examples if example.fields not in used]
         if not examples:
@@ -55,20 +47,6 @@ class TextTask(YamlTask):
         return replace(
             task_data(examples, limit, seed, origin, describe(self.spec, label), shared), shots=shots
         )
-
-    def _shots(
-        self, data: str, rows: Sequence[DataRow], solved: Sequence[DataRow] | None
-    ) -> tuple[str, list[dict[str, str]]]:
-        """(the solved examples as text, their fields): rows of the split itself where no other is there."""
-        spec = self.spec.shots
-        if spec is None:
-            return "", []
-        taken = (rows if solved is None else solved)[spec.skip : spec.skip + spec.count]
-        if len(taken) < spec.count:
-            why = f"{data} has {len(taken)} rows for the {spec.count} solved examples of the prompt."
-            raise bad_data(why, f"Add rows, or a file of the split {spec.split} beside it.")
-        fields = [self._fields(row) for row in taken]
-        return "".join(spec.text.format(**each) for each in fields), fields
 
     def stop_for(self, prompt: Prompt) -> tuple[str, ...]:
         """See ``Task.stop_for``: an answer in a chat that has its own prompt ends where the model ends."""
@@ -133,20 +111,13 @@ class TextTask(YamlTask):
             rows, versions = read_docstrings(packages)
             source = f"docstrings of {'+'.join(packages)}"
             return rows, None, {"source": source, "revision": versions, "split": None}
-        shots = self.spec.shots
-        if data == "official":
-            needed = [names for name, names in self._columns.items() if name not in self.spec.data.optional]
-            return self._published(needed, exemplars=None if shots is None else shots.split)
         paths = paths_in(data)
-        if data != "mini" and len(paths) > 1:
+        if data not in ("official", "mini") and len(paths) > 1:
             rows = read_aligned(paths, list(self._columns))
             return rows, None, {"source": data, "revision": None, "split": self.spec.data.split}
-        rows, origin = self._local(data)
-        if shots is None:
-            return rows, None, origin
-        if data == "mini":
-            return rows, read_rows(mini_path(self.spec, "exemplars"), shots.split), origin
-        return rows, sibling(Path(data), self.spec.data.split, shots.split), origin
+        optional = self.spec.data.optional
+        needed = [names for name, names in self._columns.items() if name not in optional]
+        return self._rows_and_solved(data, needed)
 
     def _fields(self, row: DataRow) -> dict[str, str]:
         """What is read of a row; an optional column that it has not, or empty, is an empty text."""

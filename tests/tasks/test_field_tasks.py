@@ -148,3 +148,70 @@ def test_every_task_of_the_field_has_a_stand_in_that_is_called_so_and_a_greedy_s
     assert (data.label, data.synthetic, len(data.examples)) == (f"{name}-mini (synthetic)", True, 3)
     assert task.samplings["greedy"].greedy
     assert all(len(source.revision) == 40 for source in spec(name).data.hub) or name == "cnndm"
+
+
+def problem(number: int, **changes: Any) -> dict[str, Any]:
+    row = {
+        "task_id": number,
+        "text": f"Write a function to add {number}.",
+        "code": f"def add{number}(x):\r\n    return x + {number}",
+        "test_list": [
+            f"assert add{number}(1) == {number + 1}",
+            f"assert set(add{number}((2,)[0]) for i in 'ab')",
+        ],
+        "test_setup_code": "",
+        "challenge_test_list": [],
+    }
+    return row | changes
+
+
+def test_mbpp_shows_problems_2_to_4_and_judges_what_the_assertions_say(
+    publish: Publish, tokenizer: TextTokenizer
+) -> None:
+    needs_a_class = problem(
+        12, code="class Pair: ...\ndef add12(x):\n    return 1", test_list=["assert add12(Pair()) == 1"]
+    )
+    imports = problem(13, test_setup_code="import math", test_list=["assert math.isclose(add13(1), 14)"])
+    several_lines = problem(14, test_list=["assert add14(1) == 15\nassert '''a\n b''' != add14(2)"])
+    files = {
+        "full/test-00000-of-00001.parquet": [problem(11), needs_a_class, imports, several_lines],
+        "full/prompt-00000-of-00001.parquet": [problem(n) for n in range(1, 11)],
+        "full/train-00000-of-00001.parquet": [problem(601)],
+        "sanitized/test-00000-of-00001.parquet": [problem(77)],
+    }
+    publish("mbpp", files)
+    task = load_task("mbpp")
+    data = task.load("official", None, 0)
+    assert sorted(example.example_id for example in data.examples) == ["11", "13", "14"]
+    assert data.provenance["skipped_untestable"] == 1
+    by_id = {prompt.example_id: prompt for prompt in asked("mbpp", data, tokenizer)}
+    text = by_id["11"].text
+    assert [f"add{n}(x)" in text for n in (1, 2, 3, 4, 5)] == [False, True, True, True, False]
+    assert text.count("[BEGIN]\n") == 4
+    assert text.count("[DONE]") == 3
+    assert "\r" not in text
+    right = "def add{0}(x):\n    return x + {0}\n"
+    prompts = [by_id[name] for name in ("11", "13", "14", "11")]
+    answers = [right.format(11), right.format(13), right.format(14), "def add11(x):\n    return x\n"]
+    passed = [score["passed"] for score in task.score(prompts, answers)]
+    assert passed == [1.0, 1.0, 1.0, 0.0]
+    (in_chat, *_) = [one for one in asked("mbpp", data, tokenizer, chat=True) if one.example_id == "11"]
+    assert in_chat.text.startswith("Write a function to add 11. Your code should pass these tests:\n\nassert")
+    assert task.stop_for(in_chat) == ()
+    fenced = f"Here it is.\n```python\n{right.format(11)}```\nDone."
+    assert task.score([in_chat], [fenced])[0]["passed"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"test_list": "assert True"}, "'test_list' holds 'assert True' instead of a list of assertions"),
+        ({"test_list": ["assert ("]}, "holds code that is not Python"),
+    ],
+)
+def test_a_problem_that_is_none_is_named(
+    write: Callable[..., Path], changes: dict[str, Any], told: str
+) -> None:
+    rows = [*(problem(n) for n in range(1, 7)), problem(7, **changes)]
+    with pytest.raises(UnavailableError, match=told):
+        load_task("mbpp").load(str(write(rows)), None, 0)

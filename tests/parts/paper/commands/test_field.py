@@ -67,16 +67,16 @@ def test_what_one_task_lacks_loses_nothing_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from spsbench.base import UnavailableError
-    from spsbench.tasks import text
+    from spsbench.tasks import task as tasks
 
-    folder, real = tmp_path / "field", text.read_rows
+    folder, real = tmp_path / "field", tasks.read_rows
 
     def without_news(path: Path, split: str) -> Any:
         if "gsm8k" in path.name:
             raise UnavailableError("no network.", flag="--data official", remedy="Go online.")
         return real(path, split)
 
-    monkeypatch.setattr(text, "read_rows", without_news)
+    monkeypatch.setattr(tasks, "read_rows", without_news)
     short = call("run", "field", *TINY, *BARE, "--out", folder)
     assert short.code == 5
     assert f"gsm8k. `spsbench run --resume {folder}` tries again." in short.err
@@ -84,7 +84,7 @@ def test_what_one_task_lacks_loses_nothing_of_the_others(
     assert [part["task"] for part in page["missing"]] == ["gsm8k"]
     assert tuple(page["rows"][0]["tasks"]) == tuple(task for task in FIELD_TASKS if task != "gsm8k")
     assert "| mean_acceptance_length | - |" in (folder / "field.md").read_text().replace("–", "-")
-    monkeypatch.setattr(text, "read_rows", real)
+    monkeypatch.setattr(tasks, "read_rows", real)
     whole = call("run", "--resume", folder, "--quiet")
     assert whole.code == 0, whole.err
     assert json.loads((folder / "field.json").read_text())["missing"] == []
