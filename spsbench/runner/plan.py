@@ -40,6 +40,7 @@ from spsbench.runner.room import Room, room_of
 from spsbench.stats.certainty import OVER_TIME
 from spsbench.tasks import answers
 from spsbench.tasks.metrics.registry import records
+from spsbench.tasks.task import Task
 
 
 class Watcher(Protocol):
@@ -219,8 +220,7 @@ def plan(
     nothing ``loads`` the models here, they need no memory; where nothing ``scores`` the outputs, no sandbox.
     """
     task, arms = known or task_and_arms(config)
-    # What stands between generated programs and this machine; None if none will run.
-    sandbox = sandbox_level(config.unsafe_exec) if task.runs_code and config.score and scores else None
+    sandbox = _scored_in(task, config) if config.score and scores else None
     device = resolve_device(config.device)
     _require_device(arms, device)
     source = find_pair(config.pair)
@@ -285,6 +285,15 @@ def plan(
         usual=usual,
         room=room,
     )
+
+
+def _scored_in(task: Task, config: RunConfig) -> str | None:
+    """What stands between generated programs and this machine, None if none will run; what a metric lacks is
+    refused."""
+    for kind in task.metrics:
+        if kind.require is not None:
+            kind.require()
+    return sandbox_level(config.unsafe_exec) if task.runs_code else None
 
 
 def _usual(

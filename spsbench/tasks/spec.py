@@ -58,7 +58,7 @@ _PRESETS: dict[Kind, tuple[str, ...]] = {"summarization": tuple(SUMMARIZATION), 
 _METRICS: dict[Kind, tuple[str, ...]] = {"summarization": ("rouge1", "rouge2", "rougeL", "rougeLsum")}
 """Of a task that names none."""
 
-FIELD, FIELD_TASKS = "field", ("gsm8k", "humaneval", "mbpp", "cnndm")
+FIELD, FIELD_TASKS = "field", ("gsm8k", "math500", "humaneval", "mbpp", "cnndm")
 """The name by which the tasks that papers quote acceptance on are run together, and these, in the row's
 order."""
 

@@ -18,6 +18,7 @@ def test_names() -> None:
         "docsum",
         "gsm8k",
         "humaneval",
+        "math500",
         "mbpp",
         "wmt-mini",
         "wmt14-ende",
@@ -50,7 +51,7 @@ def test_unknown_name() -> None:
         load_task("x-sum")
     assert str(caught.value) == (
         "TASK: x-sum is unknown. Did you mean xsum? "
-        "Choose from cnndm, cnndm-mini, docsum, gsm8k, humaneval, mbpp, wmt-mini, wmt14-ende, xsum, "
+        "Choose from cnndm, cnndm-mini, docsum, gsm8k, humaneval, math500, mbpp, wmt-mini, wmt14-ende, xsum, "
         "or name one as file.py:attribute."
     )
 

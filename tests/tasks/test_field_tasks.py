@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.commandline import call
 from support.hub import Hub, connected
 
 from spsbench.base.errors import UnavailableError
@@ -215,3 +216,54 @@ def test_a_problem_that_is_none_is_named(
     rows = [*(problem(n) for n in range(1, 7)), problem(7, **changes)]
     with pytest.raises(UnavailableError, match=told):
         load_task("mbpp").load(str(write(rows)), None, 0)
+
+
+def test_math500_is_asked_for_a_box_and_has_no_solved_example(
+    publish: Publish, tokenizer: TextTokenizer
+) -> None:
+    row = {
+        "problem": "What is $1+1$?",
+        "solution": "It is $\\boxed{2}$.",
+        "answer": "2",
+        "subject": "Algebra",
+    }
+    publish("math500", {"test.jsonl": [row | {"level": 1, "unique_id": "test/algebra/1.json"}]})
+    data = load_task("math500").load("official", None, 0)
+    (plain,), (chat,) = (asked("math500", data, tokenizer, chat=chat) for chat in (False, True))
+    ask = "What is $1+1$?{}Reason step by step, and put the final answer in \\boxed{{}}."
+    assert plain.text == f"Problem: {ask.format(chr(10))}\nSolution:"
+    assert chat.text == ask.format("\n\n")
+    assert (plain.reference, data.provenance["revision"]) == ("2", spec("math500").data.hub[0].revision)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reference", "equal"),
+    [
+        ("so it is $\\boxed{\\frac{26}{48}}$.", "\\frac{13}{24}", 1.0),
+        ("The answer is 0.5", "\\frac12", 1.0),
+        ("we get \\boxed{(3,\\pi/2)}", "\\left( 3, \\frac{\\pi}{2} \\right)", 1.0),
+        ("At first $\\boxed{1}$, in the end $\\boxed{2}$.", "2", 1.0),
+        ("\\boxed{\\text{Evelyn}}", "\\text{Evelyn}", 1.0),
+        ("It is 4.", "5", 0.0),
+        ("\\boxed{", "5", 0.0),
+        ("", "5", 0.0),
+    ],
+)
+def test_answers_are_equal_as_mathematics(answer: str, reference: str, equal: float) -> None:
+    pytest.importorskip("math_verify")
+    from spsbench.tasks.metrics.equal_answers import math_answer
+
+    assert math_answer([""], [answer], [reference]) == [equal]
+
+
+def test_a_run_that_would_be_scored_without_the_library_is_refused_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from spsbench.tasks.metrics import equal_answers
+
+    monkeypatch.setattr(equal_answers, "find_spec", lambda name: None)
+    refused = call("run", "math500", "--limit", "1", "--out", tmp_path / "run")
+    assert refused.code == 3
+    assert "needs the package math-verify" in refused.err
+    assert "--no-score" in refused.err
+    assert not (tmp_path / "run").exists()

@@ -104,8 +104,9 @@ def _resume(directory: Path) -> str:
 
 
 def _configs(options: RunOptions, before: Path | None) -> dict[str, RunConfig]:
-    """The settings of each task: greedy unless a sampling is named, as papers quote acceptance; of a folder
-    that was begun, its own, with what was typed on top."""
+    """The settings of each task: greedy unless a sampling is named, as papers quote acceptance, and without
+    what the row does not need, scores and proof; of a folder that was begun, its own, with what was typed on
+    top."""
     kept = sorted((before / FIELD).glob("*.yaml")) if before is not None else []
     asked = replace(options, resume=None, out=None)
     if kept:
@@ -117,7 +118,7 @@ def _configs(options: RunOptions, before: Path | None) -> dict[str, RunConfig]:
     if before is not None and before.is_dir() and any(before.iterdir()):
         remedy = "Name a directory that is empty or does not exist."
         raise UsageError(f"{before} is not empty and holds no field.", flag="--out", remedy=remedy)
-    asked = replace(asked, sampling=asked.sampling or "greedy")
+    asked = replace(asked, sampling=asked.sampling or "greedy", no_score=True, no_proof=True)
     return {task: read_settings(replace(asked, task=task)) for task in FIELD_TASKS}
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spsbench.tasks.metrics.equal_answers import MATH_ANSWER
 from spsbench.tasks.metrics.kind import Floats, MetricKind, Sums, Texts
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ KINDS = (
         final_number,
         margin=0.02,
     ),
+    MATH_ANSWER,
 )
 
 

@@ -59,6 +59,7 @@ class MetricKind:
             figure. It has no interval and no verdict of parity.
         reads: whether it can make anything of a reference; outputs to others have no score. None: of any.
         signature: how exactly it is computed, for the record, e.g. sacrebleu's signature.
+        require: refuses a run that would be scored where something is missing.
 
     Raises:
         ValueError: not exactly one of ``score``, ``sums`` and ``corpus`` is given.
@@ -74,6 +75,7 @@ class MetricKind:
     corpus: Callable[[Texts, Texts, Texts], float] | None = None
     signature: Callable[[], str] | None = None
     reads: Callable[[str], bool] | None = None
+    require: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         if sum(way is not None for way in (self.score, self.sums, self.corpus)) != 1:
