@@ -17,6 +17,7 @@ from spsbench.tasks.prompts import PromptsTask, is_prompts_file, read_prompts_fi
 from spsbench.tasks.spec import PROGRAMS, TaskSpec, read_spec
 from spsbench.tasks.task import Task
 from spsbench.tasks.text import TextTask
+from spsbench.tasks.turns import TurnsTask
 from spsbench.tasks.xsum import Summarization
 
 TASKS = Registry(TaskKind, "spsbench.tasks", "TASK")
@@ -71,13 +72,13 @@ def _from_yaml(path: Path, unsafe_exec: bool, extract: ExtractionChoice, judging
     spec = read_spec(path)
     kinds = metric_kinds(spec.metric_names, f"{path}: metrics", path.parent)
     known = [*(PROGRAMS if spec.kind == "code" else ()), *(kind.name for kind in kinds)]
-    if spec.headline not in known:
+    if spec.headline is not None and spec.headline not in known:
         why = f"headline is {spec.headline}, not one of {', '.join(known)}."
         raise UsageError(why, flag=f"{path}: headline", remedy="Name one of the task's metrics.")
     if spec.kind == "code":
         code = Mbpp if spec.prompt == "mbpp" else Code
         return code(spec, kinds, unsafe_exec=unsafe_exec, extract=extract, **judging)
-    return TextTask(spec, kinds) if spec.kind == "text" else Summarization(spec, kinds)
+    return {"text": TextTask, "turns": TurnsTask}.get(spec.kind, Summarization)(spec, kinds)
 
 
 def _shipped() -> dict[str, Path]:

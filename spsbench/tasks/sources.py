@@ -366,8 +366,9 @@ def _read_snapshot(root: Path, source: HubSource, split: str, exemplars: str | N
         raise UnavailableError(f"has no Parquet or JSON lines file of {split!r}.")
     rows = [row for path in files for row in read_rows(path, split)]
     train: list[DataRow] = []
-    for path in _files(root, source.config, exemplars)[:1] if exemplars is not None else []:
-        train = list(parquet_rows(path, 0)) if path.suffix == ".parquet" else read_rows(path, exemplars)
+    if exemplars is not None:
+        for path in _files(root, source.config, exemplars)[:1]:
+            train = list(parquet_rows(path, 0)) if path.suffix == ".parquet" else read_rows(path, exemplars)
     return HubData(source.repository, root.name, rows, train)
 
 

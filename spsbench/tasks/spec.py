@@ -50,7 +50,7 @@ SUMMARIZATION: dict[str, PromptTemplate] = {
 }
 
 
-Kind = Literal["summarization", "code", "text"]
+Kind = Literal["summarization", "code", "text", "turns"]
 
 _PRESETS: dict[Kind, tuple[str, ...]] = {"summarization": tuple(SUMMARIZATION), "code": ("raw", "mbpp")}
 """Prompts by name; a task of text writes its own."""
@@ -58,7 +58,7 @@ _PRESETS: dict[Kind, tuple[str, ...]] = {"summarization": tuple(SUMMARIZATION), 
 _METRICS: dict[Kind, tuple[str, ...]] = {"summarization": ("rouge1", "rouge2", "rougeL", "rougeLsum")}
 """Of a task that names none."""
 
-FIELD, FIELD_TASKS = "field", ("gsm8k", "math500", "humaneval", "mbpp", "cnndm")
+FIELD, FIELD_TASKS = "field", ("gsm8k", "math500", "humaneval", "mbpp", "mt-bench", "alpaca", "cnndm")
 """The name by which the tasks that papers quote acceptance on are run together, and these, in the row's
 order."""
 
@@ -145,6 +145,7 @@ class TaskSpec(_Strict):
     """A task as its YAML file defines it.
 
     Attributes:
+        kind: of ``turns`` the prompt's column is a list of what a user says, and nothing is scored.
         prompt: a preset of ``spsbench.tasks.spec`` for summarization; for code ``raw``, HumanEval's, or
             ``mbpp``; for text the whole prompt with columns in braces.
         chat: of text, what a model with a chat template is asked in place of ``shots`` and ``prompt``; its
@@ -168,7 +169,7 @@ class TaskSpec(_Strict):
     samplings: dict[str, SamplingSpec] = Field(min_length=1)
     default_sampling: str
     metrics: list[str] = []
-    headline: str
+    headline: str | None = None
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -184,7 +185,9 @@ class TaskSpec(_Strict):
             raise ValueError("prompt names no column in braces")
         if (self.reference is None) == (self.kind == "text"):
             raise ValueError("a task of text needs a reference, the name of a column, and no other has one")
-        columns = columns_of(f"{self.prompt}{self.chat or ''}") if self.kind == "text" else []
+        if (self.headline is None) != (self.kind == "turns"):
+            raise ValueError("a headline names a metric, and all tasks but those of turns have one")
+        columns = [] if self.kind in _PRESETS else columns_of(f"{self.prompt}{self.chat or ''}")
         if self.truncate is not None:
             _one_of("truncate", self.truncate, columns)
         self._require_columns(columns)
@@ -201,7 +204,7 @@ class TaskSpec(_Strict):
             "chat": self.chat,
             "shots": self.prompt != "mbpp" and self.shots,
         }
-        if self.kind != "text" and (named := [name for name, value in of_text.items() if value]):
+        if self.kind in _PRESETS and (named := [name for name, value in of_text.items() if value]):
             raise ValueError(f"{named[0]} is for tasks of text")
         for name in self.data.optional:
             _one_of("one of data.optional", name, columns)

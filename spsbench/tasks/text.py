@@ -90,10 +90,9 @@ class TextTask(YamlTask):
     @property
     def _columns(self) -> dict[str, list[str]]:
         """What is read of a row, the reference last, with the names under which it may be found."""
-        assert self.spec.reference is not None
-        columns = dict.fromkeys(
-            [*columns_of(f"{self.spec.prompt}{self.spec.chat or ''}"), self.spec.reference]
-        )
+        columns = dict.fromkeys(columns_of(f"{self.spec.prompt}{self.spec.chat or ''}"))
+        if self.spec.reference is not None:
+            columns[self.spec.reference] = None
         return {column: [column, *self.spec.data.columns.get(column, [])] for column in columns}
 
     def _packages(self, data: str) -> tuple[str, ...] | None:
@@ -131,7 +130,6 @@ class TextTask(YamlTask):
 
     def _examples(self, rows: Sequence[DataRow], *, published: bool) -> list[Example]:
         """The rows as examples; one without an id is named by what is read of it: their order may change."""
-        assert self.spec.reference is not None
         found, seen = [], Counter[str]()
         for row in rows:
             fields = self._fields(row)
@@ -143,7 +141,7 @@ class TextTask(YamlTask):
                 seen[name] += 1
                 if published and seen[name] > 1:
                     name = f"{name}-{seen[name]}"
-            found.append((Example(name, fields, fields[self.spec.reference]), row))
+            found.append((Example(name, fields, fields.get(self.spec.reference or "", "")), row))
         return distinct(found)
 
 

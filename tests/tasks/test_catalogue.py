@@ -13,6 +13,7 @@ from spsbench.tasks.xsum import Summarization
 
 def test_names() -> None:
     assert [spec.name for spec in list_tasks()] == [
+        "alpaca",
         "cnndm",
         "cnndm-mini",
         "docsum",
@@ -20,6 +21,7 @@ def test_names() -> None:
         "humaneval",
         "math500",
         "mbpp",
+        "mt-bench",
         "wmt-mini",
         "wmt14-ende",
         "xsum",
@@ -51,8 +53,8 @@ def test_unknown_name() -> None:
         load_task("x-sum")
     assert str(caught.value) == (
         "TASK: x-sum is unknown. Did you mean xsum? "
-        "Choose from cnndm, cnndm-mini, docsum, gsm8k, humaneval, math500, mbpp, wmt-mini, wmt14-ende, xsum, "
-        "or name one as file.py:attribute."
+        "Choose from alpaca, cnndm, cnndm-mini, docsum, gsm8k, humaneval, math500, mbpp, mt-bench, wmt-mini, "
+        "wmt14-ende, xsum, or name one as file.py:attribute."
     )
 
 

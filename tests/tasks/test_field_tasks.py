@@ -267,3 +267,46 @@ def test_a_run_that_would_be_scored_without_the_library_is_refused_by_its_name(
     assert "needs the package math-verify" in refused.err
     assert "--no-score" in refused.err
     assert not (tmp_path / "run").exists()
+
+
+def test_alpaca_asks_with_and_without_an_input(publish: Publish, tokenizer: TextTokenizer) -> None:
+    rows = [
+        {"instruction": "Add.", "input": "1 and 2", "output": "3", "text": "Add. 1 and 2 3"},
+        {"instruction": "Sing.", "input": "", "output": "La.", "text": "Sing. La."},
+        {"instruction": "Say nothing.", "input": "", "output": "", "text": "Say nothing."},
+    ]
+    publish("alpaca", {"data/train-00000-of-00001-0123456789abcdef.parquet": rows})
+    data = load_task("alpaca").load("official", None, 0)
+    assert data.provenance["skipped_empty"] == 1
+    texts = [
+        sorted(prompt.text for prompt in asked("alpaca", data, tokenizer, chat=chat))
+        for chat in (False, True)
+    ]
+    assert texts == [
+        ["Instruction: Add.\n1 and 2\nResponse:", "Instruction: Sing.\n\nResponse:"],
+        ["Add.\n\n1 and 2", "Sing."],
+    ]
+
+
+def test_mt_bench_asks_first_turns_by_category_and_counts_the_others(
+    publish: Publish, tokenizer: TextTokenizer
+) -> None:
+    rows = [
+        {"prompt": ["Describe it.", "Shorter."], "prompt_id": 81, "category": "writing", "reference": []},
+        {"prompt": ["What is 2 + 2?", "And 3?"], "prompt_id": 111, "category": "math", "reference": ["4"]},
+    ]
+    publish("mt-bench", {"data/train-00000-of-00001.parquet": rows})
+    task = load_task("mt-bench")
+    data = task.load("official", None, 0)
+    prompts = asked("mt-bench", data, tokenizer, chat=True)
+    found = sorted((one.example_id, one.text, one.category, one.reference) for one in prompts)
+    assert found == [("111", "What is 2 + 2?", "math", ""), ("81", "Describe it.", "writing", "")]
+    assert data.provenance["later_turns"] == 2
+    assert (task.headline, task.metrics) == (None, ())
+    assert all(one.text.startswith("Question: ") for one in asked("mt-bench", data, tokenizer))
+
+
+def test_turns_that_are_none_are_named(write: Callable[..., Path]) -> None:
+    path = write([{"prompt": [], "prompt_id": 1}])
+    with pytest.raises(UnavailableError, match="holds \\[\\] instead of a list of turns"):
+        load_task("mt-bench").load(str(path), None, 0)

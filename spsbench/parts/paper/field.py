@@ -32,7 +32,7 @@ from spsbench.cli import (
     written,
 )
 from spsbench.config import refuse_together
-from spsbench.stats import mean_length
+from spsbench.stats import disturbance, mean_length
 from spsbench.store import fresh_directory
 from spsbench.tasks import FIELD, FIELD_TASKS
 
@@ -168,7 +168,7 @@ def gather(measured: Mapping[str, Measured], failures: Mapping[str, str]) -> dic
                 "label": wording.title(summary),
                 "prompts": facts.prompts(summary),
                 "complete": summary["complete"],
-                "undecided": facts.disturbance(summary),
+                "undecided": disturbance(summary),
                 "notes": facts.doubts(summary),
             }
         )
