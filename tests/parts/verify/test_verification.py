@@ -14,10 +14,13 @@ from spsbench.base.errors import UsageError
 from spsbench.base.records import SamplingParams, Spec
 from spsbench.decode import rejection, rows, sampling, trees
 from spsbench.decode.sampling import UniformStream
+from spsbench.drafters.model import ModelDrafter
 from spsbench.engines import rescore
 from spsbench.models.torch_lm import TorchLM
 from spsbench.parts.verify import analytic, outputs, parts
 from spsbench.parts.verify.controls import CONTROLS, SHARED, planted, planted_everywhere
+from spsbench.parts.verify.draft_faults import FAULTS as DRAFT_FAULTS
+from spsbench.parts.verify.draft_faults import RIGHT as TWINS
 from spsbench.parts.verify.effort import FAULTS, Effort, Sizes
 from spsbench.parts.verify.subject import SamplerUnderTest
 from spsbench.parts.verify.tree_faults import FAULTS as FAULTS_OF_TREES
@@ -29,6 +32,7 @@ DECODER = Letters("x" * VOCAB)
 SHARP = SamplingParams(temperature=0.7, top_p=0.8)
 RIGHT, RIGHT_WARP, WARPED = rejection.acceptance_probability, sampling.warp, rows.warped
 TABLES: dict[str, Sizes] = {"tables": ((3, 2),), "wide_tables": ((4, 2),)}
+EFFORT_TABLES = {"sizes": TABLES["tables"], "wide": TABLES["wide_tables"]}
 EFFORT = Effort(draws=250, end_to_end=30, contexts=1, prompts=2, outputs=2, **TABLES)
 
 
@@ -118,13 +122,24 @@ def test_every_control_is_caught(subject: SamplerUnderTest, prompts: list[list[i
     missed = [name for name, row in matrix.items() if not any(row.values())]
     assert missed == []
     # What each kind of test is for: the rule, rows and caches by analysis, numbers by streams and sampling.
-    for name in CONTROLS.keys() - {"constant-uniform"}:
+    for name in CONTROLS.keys() - {"constant-uniform", "dropped-short", "drawn-token-stop"}:
         assert matrix[name]["analytic"], name
+    for name in DRAFT_FAULTS:
+        assert matrix[name]["enumeration"], name
     for name in ("bonus-from-draft", "row-off-by-one"):
         assert matrix[name]["sampling"], name
     assert not matrix["constant-uniform"]["analytic"]
     for name in ("constant-uniform", "repeated-block", "one-seed"):
         assert matrix[name]["uniforms"], name
+
+
+@pytest.mark.thorough_but("-stop by the row, at least one token")
+@pytest.mark.parametrize("name", [*DRAFT_FAULTS, *TWINS])
+def test_a_drafters_fault_is_enumerated_and_its_right_twin_passes(
+    subject: SamplerUnderTest, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ModelDrafter, "draft", {**DRAFT_FAULTS, **TWINS}[name])
+    assert parts.enumerated(subject, **EFFORT_TABLES).passed == (name in TWINS)
 
 
 @pytest.mark.parametrize("control", ["lenience", None])
