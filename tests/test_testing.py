@@ -141,7 +141,7 @@ def test_a_lossy_rule_is_caught(rule: str, kind: type[ModelDrafter]) -> None:
         assert_lossless(made(kind), rule=rule, ks=(1, 2), samplings=(PLAIN,))
 
 
-@pytest.mark.parametrize("rule", LOSSY)
+@pytest.mark.parametrize("rule", [rule for rule in LOSSY if rule != "ensemble"])
 def test_a_lossy_rule_is_lossless_where_everything_is_certain(rule: str) -> None:
     assert_lossless(MODEL, rule=rule, ks=(2,), samplings=(SamplingParams(greedy=True),))
 

@@ -166,6 +166,65 @@ def lenience(options: Options) -> Rule:
     return Rule(accept, expected)
 
 
+def ensemble(options: Options) -> Rule:
+    """Verify against a mixture of target and draft, w q + (1 - w) p. Lossy.
+
+    transformers' ``assistant_ensemble_weight`` (arXiv 2604.07622). The law that it has: a token at a drafted
+    place follows the mixture, at a total variation of (1 - w) TV(p, q) from the target's row, and the token
+    after K that stand follows the target's. So which law a token follows depends on its place in the loop.
+    Where rows are certain, the mixture is not: a greedy draft stands with 1 - w against another token.
+    """
+    w = float(options["w"])
+
+    def mixture(q: Tensor, draft: Draft) -> Tensor:
+        """[K, V] what the drafted places are verified against."""
+        rows = q[: len(draft.tokens)]
+        return w * rows + (1.0 - w) * draft.rows(q.shape[-1], q.dtype)
+
+    def accept(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
+        """Modified rejection of the mixture; see ``rejection.accept_draft``."""
+        k = len(draft.tokens)
+        return rejection.accept_draft(torch.cat([mixture(q, draft), q.narrow(0, k, 1)]), draft, u)
+
+    return Rule(accept, lambda q, draft: expected_acceptance(mixture(q, draft), draft))
+
+
+def regret(options: Options) -> Rule:
+    """Greedy decoding that gives way to the draft while a loop's regret stays within b nats. Lossy.
+
+    The regret of a token is how far its logarithm lies below that of the row's best token (arXiv 2608.03447,
+    proposed for transformers). Drafted tokens stand while their sum is at most b, and the row's best token
+    follows: no number is used. The law that it has: the tokens of a loop lie together at most b nats below
+    the best token at each place. b = 0 is greedy decoding. Rows are those of the sampling: at temperature 1
+    without cuts the regret is the gap of logits that the proposal means; greedy rows give no way. The
+    proposal's b is a request's, and it has further limits for a token; here b is a loop's.
+    """
+    b = float(options["b"])
+
+    def regrets(rows: Tensor) -> Tensor:
+        """[K, V] in nats."""
+        logs = rows.log()
+        return logs.amax(-1, keepdim=True) - logs
+
+    def accept(q: Tensor, draft: Draft, u: Tensor) -> Verdict:
+        """As ``rejection.accept_draft``; u is not used."""
+        k = len(draft.tokens)
+        spent = regrets(q.narrow(0, 0, k)).gather(-1, draft.tokens.unsqueeze(-1)).squeeze(-1).cumsum(0)
+        accepted = (spent <= b).cumprod(0, dtype=torch.int64).sum()
+        return Verdict(accepted, q.argmax(-1).index_select(0, accepted.unsqueeze(0)).squeeze(0))
+
+    def expected(q: Tensor, draft: Draft) -> Tensor:
+        """[K] the draft's mass on tokens within what is left of b behind those before them."""
+        k = len(draft.tokens)
+        all_ = regrets(q[:k])
+        spent = all_.gather(-1, draft.tokens.unsqueeze(-1)).squeeze(-1).cumsum(0)
+        left = b - torch.cat([spent.new_zeros(1), spent[:-1]])[:k]
+        stands = (all_ <= left.unsqueeze(-1)).to(q.dtype)
+        return (stands * draft.rows(q.shape[-1], q.dtype)).sum(-1)
+
+    return Rule(accept, expected)
+
+
 def threshold(q: Tensor, epsilon: float, delta: float) -> Tensor:
     """[..., 1] the probability that a token must exceed, for rows q [..., V]."""
     entropy: Tensor = torch.special.entr(q).sum(-1, keepdim=True)

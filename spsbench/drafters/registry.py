@@ -135,6 +135,23 @@ RULES = Registry(
             options={"epsilon": 0.3, "delta": 0.09},
             check=within("typical-acceptance", 0, 1, "epsilon", "delta", above=True),
         ),
+        RuleKind(
+            "ensemble",
+            "Verify against w target + (1 - w) draft: not the target's law "
+            "(transformers' assistant_ensemble_weight).",
+            lossless=False,
+            build=deferred("spsbench.decode.rules:ensemble"),
+            options={"w": 0.5},
+            check=within("ensemble", 0, 1, "w", above=True),
+        ),
+        RuleKind(
+            "regret",
+            "Greedy, but a loop may fall b nats behind the best tokens: not the target's law.",
+            lossless=False,
+            build=deferred("spsbench.decode.rules:regret"),
+            options={"b": 2.0},
+            check=within("regret", 0, inf, "b"),
+        ),
     ),
 )
 rule_kind = RULES.find
