@@ -17,6 +17,8 @@ from spsbench.config.processing import ProcessingSettings
 from spsbench.models.source import ModelSource
 
 FILE = "generation_config.json"
+ENSEMBLE = "assistant_ensemble_weight"
+"""A weight of the target below 1 in what transformers' assisted generation verifies against: lossy."""
 
 _DRAWS = ("temperature", "top_k", "top_p")
 _CUTS = ("min_p", "typical_p")
@@ -35,7 +37,7 @@ _LACKING: Mapping[str, Any] = {
     **dict.fromkeys(("eta_cutoff", "min_length", "diversity_penalty", "penalty_alpha"), 0),
     **dict.fromkeys(("top_h", "exponential_decay_length_penalty", "suppress_tokens", "force_words_ids")),
     **dict.fromkeys(("begin_suppress_tokens", "sequence_bias", "constraints", "watermarking_config")),
-    **dict.fromkeys(("bad_words_ids", "forced_eos_token_id", "dola_layers")),
+    **dict.fromkeys(("bad_words_ids", "forced_eos_token_id", "dola_layers", ENSEMBLE)),
 }
 """Settings of transformers that change what is drawn and that ``--sampling`` has not, with what is off."""
 

@@ -20,6 +20,7 @@ from spsbench.base.protocol import PeerError
 from spsbench.base.records import ELAPSED, SPENT, Arm, Request, Sample
 from spsbench.drafters.checked import DrafterFault
 from spsbench.engines.arms import GRAPHED, is_peer
+from spsbench.engines.hf import ASSISTED
 from spsbench.engines.local import Engine, torch_threads
 from spsbench.models.device import Gpu, computing_by, title
 from spsbench.models.faults import settle
@@ -32,6 +33,8 @@ from spsbench.models.memory import (
     threads_by_size,
 )
 from spsbench.models.pair import Pair, load_pair
+from spsbench.models.recommended import ENSEMBLE
+from spsbench.models.recommended import FILE as GENERATION_FILE
 from spsbench.models.torch_lm import TorchLM
 from spsbench.parts.external.engine import PeerEngine
 from spsbench.runner import conditions, stopping
@@ -137,6 +140,7 @@ def _generate(
     missing, so that every engine starts.
     """
     _say_claims(plan, watcher)
+    _say_ensemble(plan, watcher)
     pair = pair or _loaded(plan, store, watcher)
     for role in _computing_otherwise(store, pair, now):
         watcher.warned(
@@ -253,6 +257,16 @@ def _say_claims(plan: Plan, watcher: Watcher) -> None:
             watcher.warned(f"{arm} claims to be lossless and is not, so it is called lossy: {claim.refuted}.")
         elif claim.untested:
             watcher.warned(f"{arm} claims to be lossless, and that was not tested: {claim.untested}.")
+
+
+def _say_ensemble(plan: Plan, watcher: Watcher) -> None:
+    """That a target's own file asks for lossy verification, which no arm of transformers is given."""
+    weight = (plan.source.target.generation or {}).get(ENSEMBLE)
+    if weight is not None and any(arm.engine == ASSISTED for arm in plan.arms):
+        watcher.warned(
+            f"The {GENERATION_FILE} of {plan.source.target.title} asks for {ENSEMBLE} {weight}, which is "
+            f"lossy: {ASSISTED} runs without it. --rule ensemble:w={weight} measures it."
+        )
 
 
 def _loaded(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:

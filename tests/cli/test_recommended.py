@@ -101,3 +101,17 @@ def test_a_trace_draws_as_the_model_recommends(models: tuple[str, ...]) -> None:
     shown = call("trace", "The council", *models, "--sampling", "model", "--max-new-tokens", 6, "--json")
     assert shown.code == 0, shown.err
     assert call("trace", "The council", "--sampling", "model").code == 2
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("weight", [0.25, None])
+def test_a_file_that_asks_for_lossy_verification_is_said_beside_hf_assisted(
+    models: tuple[str, ...], tmp_path: Path, weight: float | None
+) -> None:
+    target = tmp_path / "target"
+    shutil.copytree(models[1], target)
+    (target / "generation_config.json").write_text(json.dumps(TOLD | {"assistant_ensemble_weight": weight}))
+    ran = _run(tmp_path / "run", "--target", target, *models[2:], "--engine", "hf-assisted")
+    assert ran.code == 0, ran.err
+    said = "asks for assistant_ensemble_weight 0.25, which is lossy: hf-assisted runs without it."
+    assert (said in " ".join(ran.err.split())) == (weight is not None)
