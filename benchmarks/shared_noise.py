@@ -50,7 +50,7 @@ def by_inverse(q: Floats, p: Floats, shared: str) -> Floats:
     """
     law, rest = np.zeros(len(q)), residual(q, p)
     drafts, replacements = _intervals(p), _intervals(rest)
-    for x in np.flatnonzero(p):
+    for x in np.flatnonzero(p).tolist():
         least = min(1.0, q[x] / p[x])
         stands, falls = least, np.array([1.0 - least])
         low, high = drafts[x]
@@ -84,7 +84,7 @@ def by_race(q: Floats, p: Floats, shared: str) -> Floats:
     A test's number is exp(-E) of the drafted token where it is the draft's or the replacement's.
     """
     rest, law = residual(q, p), np.zeros(len(q))
-    for x in np.flatnonzero(p):
+    for x in np.flatnonzero(p).tolist():
         least = min(1.0, q[x] / p[x])
         # Of the winner E is p(x) times the race's time, which has the standard law whoever wins.
         stands = least ** (1.0 / p[x]) if shared in (TESTS, ALL) and least > 0 else least
@@ -103,7 +103,7 @@ def by_race(q: Floats, p: Floats, shared: str) -> Floats:
 def raced_twice(p: Floats, r: Floats, x: int, limit: float) -> Floats:
     """[V] the chance that one race is won by x under p, by each token under r, and that E of x is below."""
     found = np.zeros(len(p))
-    for y in np.flatnonzero(r):
+    for y in np.flatnonzero(r).tolist():
         own, other = p / p[x], r / r[y]
         low = own[y]
         high = np.inf if other[x] == 0 else 1.0 / other[x]

@@ -13,7 +13,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
+from itertools import accumulate, product
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -42,11 +43,11 @@ class Drafted:
 
     def survival(self) -> list[float]:
         """[K] the running product of each row's largest probability; it never rises."""
-        return np.cumprod([max(row) for row in self.rows]).tolist()
+        return list(accumulate((max(row) for row in self.rows), mul))
 
     def of_tokens(self) -> list[float]:
         """[K] the same of the drawn tokens' probabilities."""
-        return np.cumprod([row[x] for row, x in zip(self.rows, self.tokens, strict=True)]).tolist()
+        return list(accumulate((row[x] for row, x in zip(self.rows, self.tokens, strict=True)), mul))
 
 
 Pair = tuple[Drafted, Drafted]

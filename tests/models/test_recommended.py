@@ -52,10 +52,7 @@ def test_what_a_file_says_is_taken(told: dict[str, Any], sampling: SamplingParam
         (None, "tiny has no generation_config.json"),
         ({"eos_token_id": 0}, "the generation_config.json of tiny says nothing about sampling"),
         (QWEN | {"no_repeat_ngram_size": 3}, "asks for no_repeat_ngram_size 3, which --sampling model lacks"),
-        (
-            QWEN | {"assistant_ensemble_weight": 0.5},
-            "asks for assistant_ensemble_weight 0.5",
-        ),
+        (QWEN | {"assistant_ensemble_weight": 0.5}, "asks for assistant_ensemble_weight 0.5"),
         (QWEN | {"num_beams": 4}, "asks for num_beams 4, .* A beam search is --sampling beam"),
         (QWEN | {"bad_words_ids": [[3]]}, "asks for bad_words_ids"),
         (QWEN | {"epsilon_cutoff": 3e-4}, "asks for epsilon_cutoff"),
