@@ -60,4 +60,4 @@ def _first(row: DataRow, column: str) -> DataRow:
     """The row with its first turn alone, under the id that it has."""
     ids = [row.fields[name] for name in _IDS if name in row.fields]
     known = {"id": ids[0]} if ids else {}
-    return DataRow(row.place, known | row.fields | {column: _turns(row, column)[0]})
+    return DataRow(row.place, {**known, **row.fields, column: _turns(row, column)[0]})
