@@ -257,8 +257,9 @@ def _metrics() -> list[Row]:
 
 
 def _options(kind: Any) -> str:
-    """As they are typed, one a line."""
-    return _lines(str(Spec("", (option,))).lstrip(":") for option in kind.options.items())
+    """As they are typed, one a line; without a value those that an engine is not given by default."""
+    every = ((name, "" if each.theirs else each.default) for name, each in kind.options.items())
+    return _lines(str(Spec("", (option,))).lstrip(":") for option in every)
 
 
 def _kinds(title: str, registry: Registry[Any], about: Callable[[Any], Row]) -> list[Row]:

@@ -186,6 +186,8 @@ def audit_releases(wanted: AuditOptions, engine: str, releases: str) -> None:
     # What an audit refuses is refused before anything is fetched.
     asked = settings_asked(wanted, peer_in(Environment(Path()), spec))
     versions, halving = chosen(releases, _known(entry), entry.title)
+    for version in versions:
+        NAMED[spec.name].settled(spec, "--engine", version)
     folder = wanted.out or results_dir() / f"releases-{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     make_folder(folder, "--out")
     continued_by(lambda: typed(*(() if wanted.out else ("--out", str(folder)))))

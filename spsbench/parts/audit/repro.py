@@ -443,7 +443,7 @@ def options_of(engine: str, threads: int | None = None) -> dict[str, Any]:
     spec = Spec.parse(engine)
     named = NAMED[name_of(spec)]
     _, models, flags = _NOTES[named.module]
-    options: dict[str, Any] = {**named.settled(spec, "--engine"), **flags}
+    options: dict[str, Any] = {**named.handed(spec, "--engine"), **flags}
     environment = {**named.environment}
     if threads is not None:
         environment["OMP_NUM_THREADS"] = str(threads)

@@ -106,6 +106,11 @@ class Own(Environment):
         return self.interpreter
 
     @property
+    def release(self) -> str:
+        """Of the engine."""
+        return self.about.split(",")[0].split()[-1]
+
+    @property
     def packages(self) -> Path:
         return self.site
 

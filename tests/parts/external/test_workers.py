@@ -21,7 +21,7 @@ from spsbench.base.protocol import Ask, Load, PeerError, PeerGone, Sampling, Wav
 from spsbench.base.records import Spec
 from spsbench.parts.external.install import Environment
 from spsbench.parts.external.registry import find_peer, peer_in
-from spsbench.parts.external.workers import onnxruntime_genai, openvino, vllm
+from spsbench.parts.external.workers import llama_cpp, onnxruntime_genai, openvino, vllm
 
 GREEDY = Sampling(greedy=True)
 DRAWN = Sampling(temperature=0.7, top_k=5, top_p=0.8)
@@ -110,6 +110,9 @@ def test_vllm_is_loaded_in_the_settings_that_it_describes() -> None:
     assert (told.vocab_size, told.rule) == (50, "modified rejection")
     assert told.settings["draft_sample_method"] == "probabilistic"
     assert any("55005" in limit for limit in told.limits)
+    block = vllm.Vllm(Load("t", "d", 4, options={"rejection_sample_method": "block"}))
+    assert block._llm.settings["speculative_config"]["rejection_sample_method"] == "block"
+    assert block.describe().rule == "block verification"
 
 
 @pytest.mark.usefixtures("fake_vllm")
@@ -352,6 +355,9 @@ def test_onnxruntime_genai_is_asked_for_the_sampling(pair: tuple[str, str]) -> N
     expected = {"do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.8, "random_seed": 3}
     assert {name: drawn.search[name] for name in expected} == expected
     assert drawn.speculative == {"max_draft_tokens": 4}
+    adaptive = onnxruntime_genai.OnnxRuntimeGenAI(Load(*pair, 4, options={"min_adaptive_k": 2}))
+    adaptive.generate(ask())
+    assert adaptive._model.asked[-1].speculative == {"max_draft_tokens": 4, "min_adaptive_k": 2}
     assert (answer.output_ids, answer.finish) == ([11, 12, 13, 14], "stop")
     assert (answer.loops, answer.drafted, answer.accepted, answer.decoded) == (2, 8, 2, 4)
     loaded.generate(ask(Sampling(min_new_tokens=2, repetition_penalty=1.2)))
@@ -444,6 +450,15 @@ def test_openvino_looks_up_instead_of_loading_a_draft() -> None:
     assert loaded.generate(ask()).loops is None
     (asked,) = loaded._pipeline.asked
     assert (asked.num_assistant_tokens, asked.max_ngram_size) == (4, 2)
+
+
+@pytest.mark.usefixtures("fake_openvino")
+def test_openvino_takes_its_own_threshold_in_place_of_k() -> None:
+    loaded = openvino.OpenVino(Load("t", "d", 4, options={"assistant_confidence_threshold": 0.4}))
+    loaded.generate(ask())
+    (asked,) = loaded._pipeline.asked
+    assert asked.assistant_confidence_threshold == 0.4
+    assert not hasattr(asked, "num_assistant_tokens")
 
 
 def test_other_precisions_are_refused() -> None:
@@ -541,6 +556,48 @@ def test_llama_cpp_looks_up_instead_of_loading_a_draft(
     assert "--spec-type" not in plain
 
 
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ("", {"p-min": "0", "n-min": "4"}),
+        (":draft_p_min=0.6", {"p-min": "0.6", "n-min": "0"}),
+        (":draft_p_min=0.6:draft_n_min=2", {"p-min": "0.6", "n-min": "2"}),
+        (":draft_n_min=0", {"p-min": "0", "n-min": "0"}),
+    ],
+)
+def test_llama_cpp_drafts_as_its_user_says(options: str, wanted: dict[str, str], tmp_path: Path) -> None:
+    peer: Any = peer_in(Environment(tmp_path), Spec.parse(f"llama-cpp{options}")).open(
+        Load("t", "d", 4), tmp_path / "log", False
+    )
+    told = llama_cpp.flags(peer._load)
+    assert {name: told[told.index(f"--spec-draft-{name}") + 1] for name in wanted} == wanted
+    assert "--spec-synth-len" not in told
+
+
+def test_llama_cpp_makes_its_acceptance_up_where_that_is_asked_for(tmp_path: Path) -> None:
+    kind = peer_in(Environment(tmp_path), Spec.parse("llama-cpp:synth_len=2.5"))
+    for draft in ("d", None):
+        peer: Any = kind.open(Load("t", draft, 4 if draft else 0), tmp_path / "log", False)
+        told = llama_cpp.flags(peer._load)
+        assert (
+            told[told.index("--spec-synth-len") + 1 :][:1] == ["2.5"]
+            if draft
+            else "--spec-synth-len" not in told
+        )
+
+
+def test_loops_of_llama_cpp_are_not_told_where_drafts_end_early(
+    llama: tuple[Environment, Path], tmp_path: Path
+) -> None:
+    kind = peer_in(llama[0], Spec.parse("llama-cpp:draft_p_min=0.5"))
+    peer = kind.open(Load("t.gguf", "d.gguf", 4), tmp_path / "log", False)
+    try:
+        answer = peer.generate(ask())
+    finally:
+        peer.close()
+    assert (answer.loops, answer.drafted, answer.accepted) == (None, 8, 6)
+
+
 def test_a_server_that_ends_is_said(tmp_path: Path) -> None:
     environment = Environment(tmp_path)
     environment.server.parent.mkdir()
@@ -575,6 +632,21 @@ def test_an_engine_that_is_not_installed_names_the_remedy(
         ("llama-cpp:draft_sampling=both", "Choose from greedy, probabilistic"),
         ("openvino:speculation=eagle", "Choose from draft, lookup"),
         ("vllm:mended=3", "Give true or false"),
+        ("llama-cpp:p_min=0.6", "It has draft_sampling, speculation, draft_p_min, draft_n_min, synth_len"),
+        ("llama-cpp:draft_p_min=1.5", "draft_p_min=1.5 is not valid. Give a number from 0 to 1"),
+        ("llama-cpp:draft_n_min=-1", "Give 0 or more"),
+        ("llama-cpp:draft_n_min=many", "Give a whole number"),
+        ("llama-cpp:draft_p_min=0.5:speculation=lookup", "draft_p_min is of speculation=draft"),
+        ("openvino:max_ngram_size=3", "max_ngram_size is of speculation=lookup"),
+        (
+            "llama-cpp@11349.0.0:draft_sampling=probabilistic",
+            "llama-cpp 11349.0.0 has no option draft_sampling: 11368.0.0 is the first known to have it. "
+            "It has speculation, draft_p_min, draft_n_min, synth_len",
+        ),
+        ("transformers@5.13.1:assistant_ensemble_weight=0.3", "5.14.0 is the first known to have it"),
+        ("transformers:num_assistant_tokens_schedule=never", "Choose from constant, heuristic"),
+        ("vllm:rejection_sample_method=all", "Choose from standard, block"),
+        ("onnxruntime-genai:min_adaptive_k=17", "Give a number from 0 to 16"),
     ],
 )
 def test_a_wrong_name_or_option_is_refused(text: str, words: str) -> None:

@@ -1,7 +1,9 @@
 """llama.cpp: a ``llama-server`` on the loopback, token ids in and out. Models are GGUF files.
 
 Options: ``server`` is the binary; ``draft_sampling`` is ``greedy``, its default, or ``probabilistic``;
-``speculation``: see ``protocol.LOOKUP``.
+``speculation``: see ``protocol.LOOKUP``. ``draft_p_min`` ends a draft where the draft's best token is less
+probable, and a draft of fewer than ``draft_n_min`` tokens is dropped: K without either, 0 beside
+``draft_p_min``, as without the flag. ``synth_len`` is the mean length of loops whose acceptance is made up.
 """
 
 from __future__ import annotations
@@ -105,7 +107,9 @@ class LlamaCpp:
         counts: dict[str, Any] = {"loops": decoded}
         if self._load.speculative:
             # Its counter leaves loops without a draft out, which there are where less than K tokens are left.
-            whole = _how(self._load) != LOOKUP and decoded + self._load.k < ask.max_new_tokens
+            # So there are where drafts end early.
+            adapts = self._load.options.get("draft_p_min", 0) or _how(self._load) == LOOKUP
+            whole = not adapts and decoded + self._load.k < ask.max_new_tokens
             counts["loops"] = self._drafts() - before if whole else None
             counts["drafted"] = int(timings.get("draft_n", 0))
             counts["accepted"] = int(timings.get("draft_n_accepted", 0))
@@ -236,15 +240,23 @@ def flags(load: Load) -> list[str]:
         told += ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(LONGEST_NGRAM)]
         told += ["--spec-ngram-simple-size-m", str(load.k)]
     elif load.draft is not None:
-        told += ["--spec-type", "draft-simple", "-md", load.draft, "--spec-draft-p-min", "0"]
-        told += ["--spec-draft-n-max", str(load.k), "--spec-draft-n-min", str(load.k)]
+        told += ["--spec-type", "draft-simple", "-md", load.draft]
+        told += ["--spec-draft-p-min", str(load.options.get("draft_p_min", 0))]
+        told += ["--spec-draft-n-max", str(load.k), "--spec-draft-n-min", str(fewest(load))]
         told += ["-ctkd", "f32", "-ctvd", "f32"]
         if _how(load) != "greedy":  # the only rule of older builds, which do not know the option
             told += ["--spec-draft-sampling", _how(load)]
+        if "synth_len" in load.options:
+            told += ["--spec-synth-len", str(load.options["synth_len"])]
         pools += ["-td", "-tbd"]
     if load.threads is not None:
         told += [part for flag in pools for part in (flag, str(load.threads))]
     return told
+
+
+def fewest(load: Load) -> int:
+    """Of how many tokens a draft is that is not dropped."""
+    return int(load.options.get("draft_n_min", 0 if "draft_p_min" in load.options else load.k))
 
 
 def _how(load: Load) -> str:

@@ -180,7 +180,9 @@ class OnnxRuntimeGenAI:
         if drawn.grammar is not None:
             parameters.set_guidance("json_schema", drawn.grammar)
         if self._load.speculative:
-            parameters.set_speculative_options(max_draft_tokens=self._load.k)
+            adaptive = {"min_adaptive_k": int(self._load.options.get("min_adaptive_k", 0))}
+            told = {name: value for name, value in adaptive.items() if value}
+            parameters.set_speculative_options(max_draft_tokens=self._load.k, **told)
         return parameters
 
 

@@ -1,7 +1,8 @@
 """OpenVINO GenAI; float32 has to be asked for.
 
 Models are folders in its own format. With arguments FOLDER EXACT.npz the module makes one exact instead
-(``conversion.openvino``). Option ``speculation``: see ``protocol.LOOKUP``.
+(``conversion.openvino``). Option ``speculation``: see ``protocol.LOOKUP``;
+``assistant_confidence_threshold`` and ``max_ngram_size`` are its own: the first takes the place of K.
 """
 
 from __future__ import annotations
@@ -174,9 +175,12 @@ class OpenVino:
             # Its own default is 0: all requests without a seed would be one draw.
             config.rng_seed = secrets.randbelow(1 << 31) if ask.seed is None else ask.seed
         if self._load.speculative:
-            config.num_assistant_tokens = self._load.k
+            if threshold := self._load.options.get("assistant_confidence_threshold"):
+                config.assistant_confidence_threshold = threshold  # excludes the other
+            else:
+                config.num_assistant_tokens = self._load.k
             if self._load.speculation == LOOKUP:
-                config.max_ngram_size = LONGEST_NGRAM
+                config.max_ngram_size = self._load.options.get("max_ngram_size", LONGEST_NGRAM)
         return config
 
 

@@ -1,6 +1,8 @@
 """``generate()`` of transformers with an assistant, since release 4.44, in the release's own environment.
 
 Option ``head``: the folder of a DFlash head, which drafts in place of the draft model; since release 5.15.
+``num_assistant_tokens_schedule``, ``assistant_confidence_threshold`` and ``assistant_ensemble_weight`` are
+those of a generation config; with the last the law is a mixture of both models'.
 """
 
 from __future__ import annotations
@@ -77,11 +79,12 @@ class Transformers:
         return model.eval().to(self._device)
 
     def _assistant(self, folder: str) -> Any:
-        """The draft model, K tokens in every loop."""
+        """The draft model, K tokens in every loop unless the options say otherwise."""
         draft = self._loaded(folder)
         draft.generation_config.num_assistant_tokens = self._load.k
-        draft.generation_config.num_assistant_tokens_schedule = "constant"
-        draft.generation_config.assistant_confidence_threshold = 0.0
+        given = {"num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
+        for name, value in given.items():
+            setattr(draft.generation_config, name, self._load.options.get(name, value))
         return draft
 
     def _head(self) -> Any:
@@ -101,6 +104,8 @@ class Transformers:
             settings |= {"temperature": drawn.temperature, "top_k": drawn.top_k, "top_p": drawn.top_p}
         if self._head_folder is not None and self._draft is not None:
             settings["speculation_type"] = "dflash"
+        if self._draft is not None and (weight := self._load.options.get("assistant_ensemble_weight")):
+            settings["assistant_ensemble_weight"] = weight
         return self._library.GenerationConfig(
             max_new_tokens=ask.max_new_tokens,
             eos_token_id=ask.stop_ids or None,

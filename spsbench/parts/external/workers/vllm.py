@@ -2,7 +2,8 @@
 
 Models are Hugging Face folders. Options: ``draft_sample_method`` is ``greedy``, its default, or
 ``probabilistic``; ``mended`` puts right what release 0.32.0 gets wrong when it samples on a CPU (vllm issue
-55005); ``eager`` leaves compilation out; ``gpu_memory_utilization`` and ``max_model_len`` are vLLM's own.
+55005); ``eager`` leaves compilation out; ``rejection_sample_method``, ``gpu_memory_utilization`` and
+``max_model_len`` are vLLM's own.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class Vllm:
         self._load, self._mended = load, bool(load.options.get("mended"))
         draft_sample_method = load.options.get("draft_sample_method", "greedy")
         self._draft: dict[str, Any] = {"draft_sample_method": draft_sample_method}
+        if verifies := load.options.get("rejection_sample_method"):
+            self._draft["rejection_sample_method"] = verifies
         self._numbers: dict[str, int] = {}
         self._requests = 0
         self._on_cpu = str(load.options.get("device") or "cpu") == "cpu"
@@ -68,12 +71,17 @@ class Vllm:
             engine="vLLM (CPU)" if self._on_cpu else "vLLM",
             version=_release() + (", mended" if self._mended else ""),
             vocab_size=self._llm.llm_engine.model_config.get_vocab_size(),
-            rule=_RULES[self._draft["draft_sample_method"]] if self._load.speculative else None,
+            rule=self._rule if self._load.speculative else None,
             settings=usual_settings(self._load) | self._draft,
             in_flight=MOST_IN_FLIGHT,
             limits=limits,
             processors=list(self._processors),
         )
+
+    @property
+    def _rule(self) -> str:
+        block = self._draft.get("rejection_sample_method") == "block"
+        return "block verification" if block else _RULES[self._draft["draft_sample_method"]]
 
     @property
     def _processors(self) -> tuple[str, ...]:

@@ -1,0 +1,85 @@
+"""The options in an engine's name: their types, their values and the releases that have them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from spsbench.base import DRAFT, RELEASE, Options, Spec, UsageError, settled
+
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOption:
+    """An option of an engine; its type is that of ``default``.
+
+    Attributes:
+        choices: its values; others are refused.
+        within: the least and the most of a number.
+        since: the first release that has it, where an older one that can be installed has not.
+        theirs: it is the engine's own, handed on only where it is typed: without it the worker asks for K
+            drafted tokens in every loop.
+        of: the ``speculation`` that it belongs to, ``draft`` or ``lookup``.
+    """
+
+    default: Value
+    choices: tuple[str, ...] = ()
+    within: tuple[float, float] | None = None
+    since: str | None = None
+    theirs: bool = False
+    of: str | None = None
+
+
+def share(*, since: str | None = None) -> EngineOption:
+    """A probability that ends a draft, which is drawn from a draft model."""
+    return EngineOption(0.0, within=(0.0, 1.0), since=since, theirs=True, of=DRAFT)
+
+
+def read(
+    name: str, table: Mapping[str, EngineOption], spec: Spec, flag: str, release: str | None = None
+) -> Options:
+    """Every option of an engine as given or by default; of a release, if it is known.
+
+    Raises:
+        UsageError: an option that the engine or its release has not, or a value that it does not take.
+    """
+    known = {option: each for option, each in table.items() if _has(each, release)}
+    for option, _ in spec.options:
+        if option in table and option not in known:
+            first = table[option].since
+            why = f"{name.partition(RELEASE)[0]} {release} has no option {option}: {first} is the first known to have it."
+            raise UsageError(why, flag=flag, remedy=f"It has {', '.join(known)}.")
+    found = settled(name, {option: each.default for option, each in known.items()}, spec, flag)
+    for option, value in spec.options:
+        each = known[option]
+        if each.choices and value not in (*each.choices, each.default):
+            why = f"{name}:{option}={value} is not valid."
+            raise UsageError(why, flag=flag, remedy=f"Choose from {', '.join(each.choices)}.")
+        if each.within is not None and not each.within[0] <= float(value) <= each.within[1]:
+            low, high = each.within
+            remedy = f"Give a number from {low:g} to {high:g}." if high < _MOST else f"Give {low:g} or more."
+            raise UsageError(f"{name}:{option}={value} is not valid.", flag=flag, remedy=remedy)
+        if each.of not in (None, speculation := found.get("speculation", DRAFT)):
+            why = f"{name}:{option} is of speculation={each.of}, and speculation={speculation} is asked for."
+            raise UsageError(why, flag=flag, remedy="Leave one of the two out.")
+    return found
+
+
+_MOST = 1e9
+
+
+def at_least(low: float, default: Value = 0, since: str | None = None) -> EngineOption:
+    return EngineOption(default, within=(low, _MOST), since=since, theirs=True, of=DRAFT)
+
+
+def _has(option: EngineOption, release: str | None) -> bool:
+    if option.since is None or release is None:
+        return True
+    # Not at the top: only some engines are asked for a release.
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(release.split()[0]) >= Version(option.since)
+    except InvalidVersion:  # a build of somebody's own
+        return True
