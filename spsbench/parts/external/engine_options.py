@@ -48,7 +48,8 @@ def read(
     for option, _ in spec.options:
         if option in table and option not in known:
             first = table[option].since
-            why = f"{name.partition(RELEASE)[0]} {release} has no option {option}: {first} is the first known to have it."
+            lacks = f"{name.partition(RELEASE)[0]} {release} has no option {option}"
+            why = f"{lacks}: {first} is the first known to have it."
             raise UsageError(why, flag=flag, remedy=f"It has {', '.join(known)}.")
     found = settled(name, {option: each.default for option, each in known.items()}, spec, flag)
     for option, value in spec.options:
