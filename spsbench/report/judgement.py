@@ -661,8 +661,8 @@ def _conditions(row: EngineAuditRow) -> Iterator[str]:
 def _beside(row: EngineAuditRow) -> Iterator[str]:
     """What else is wrong, whether seeds are honoured, and drafts that do not know a right engine's steps."""
     for each in row["free"]:
-        is_seeds = each["test"] == "seeds" and not each["unjudged"]
-        if not each["passed"] or is_seeds or each["numbers"].get("unlike"):
+        is_fact = each["test"] in ("seeds", "withdrawn") and not each["unjudged"]
+        if not each["passed"] or is_fact or each["numbers"].get("unlike"):
             yield each["found"]
 
 

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 DRAWN = "With --engine"
 
+TOKENS, DRAWS = 6, 500
+"""With --contexts: new tokens of a request, and requests for each context."""
+
 PLAIN, SPECULATING = "ars", "sps"
 
 
@@ -58,6 +61,7 @@ class AuditOptions(Common):
     weights: str | None
     in_flight: str | None
     prefix_cache: str | None
+    contexts: str | None
     bound: str | None
     texts: str | None
     budget: str | None
@@ -100,6 +104,9 @@ class AuditOptions(Common):
             "--weights FORMAT": "q8_0, q4_k (llama.cpp); int8, int4 (ONNX Runtime). Default: float32.",
             "--in-flight LIST": "Requests at once, e.g. 1,4,8; some are aborted. Default: 1.",
             "--prefix-cache LIST": "on, off: prompts with common beginnings; off is always the control.",
+            "--contexts N": (
+                "Draw 500 short requests at each of N contexts where drafts that are withdrawn would show."
+            ),
             "--bound SHARE": "Draw until leakage above this is ruled out. Default: 2%, after all texts.",
             "--texts N": "Most texts per setting. Default: 320.",
             "--budget TIME": "Most time per setting. Default: 10min; with --follow no end.",
@@ -232,6 +239,7 @@ class Asked:
     caches: tuple[bool, ...]
     threads: int | None
     settings: MaterialSettings
+    contexts: int = 0
 
     @property
     def count(self) -> int:
@@ -243,15 +251,34 @@ def settings_asked(wanted: AuditOptions, kind: PeerKind) -> Asked:
     from spsbench.base import FLOAT32, MOST_IN_FLIGHT
 
     bound = 0.02 if wanted.bound is None else values.share(wanted.bound, "--bound")
-    texts = int(values.number(wanted.texts, "--texts", 1, _TEXTS, whole=True))
+    contexts = int(values.number(wanted.contexts, "--contexts", 1, 0, whole=True))
+    texts = int(values.number(wanted.texts, "--texts", 1, DRAWS * contexts or _TEXTS, whole=True))
     limits = bound, texts, values.seconds(wanted.budget, _BUDGET_S)
     weights = wanted.weights or FLOAT32
     kind, lookaheads = _prepared(kind, wanted, weights)
     samplings = _samplings(wanted)
     levels = values.concurrencies(wanted.in_flight or "1", "--in-flight", MOST_IN_FLIGHT)
     caches, threads = _caches(wanted.prefix_cache), values.threads(wanted.threads)
+    if contexts:
+        _require_for_contexts(wanted, samplings)
+        wanted = replace(wanted, max_new_tokens=wanted.max_new_tokens or str(TOKENS))
     settings = _material_settings(wanted)
-    return Asked(kind, limits, weights, lookaheads, samplings, levels, caches, threads, settings)
+    return Asked(kind, limits, weights, lookaheads, samplings, levels, caches, threads, settings, contexts)
+
+
+def _require_for_contexts(wanted: AuditOptions, samplings: Sequence[SamplingParams]) -> None:
+    """Refuse what does not go with few contexts, which are chosen for one request at a time."""
+    if any(each.greedy for each in samplings):
+        why = "at the chosen contexts tokens are drawn, and greedily nothing is."
+        raise UsageError(why, flag="--contexts", remedy="Leave --greedy out.")
+    typed = {
+        "--in-flight": wanted.in_flight,
+        "--prefix-cache": wanted.prefix_cache,
+        "--weights": wanted.weights,
+    }
+    if other := [flag for flag, value in typed.items() if value is not None]:
+        why = f"{', '.join(other)} cannot be given with it."
+        raise UsageError(why, flag="--contexts", remedy="Audit that without --contexts.")
 
 
 def audited(wanted: AuditOptions, kind: PeerKind) -> tuple[Course, str | None]:
@@ -281,9 +308,15 @@ def audited(wanted: AuditOptions, kind: PeerKind) -> tuple[Course, str | None]:
     make_folder(folder, "--out")
     make_folder((wanted.evidence or folder).parent, "--evidence")
     subject = subject_of(kind, material, asked.threads, weights)
+    if asked.contexts:
+        say(f"Choosing {asked.contexts} contexts", quiet=quiet)
+        subject = at_contexts(subject, bounds, asked.contexts)
     # A bound that was asked for is what the audit waits for; without one, all texts are drawn.
     fewest = limits[1] if wanted.bound is None else 0
-    effort = Effort(*limits, material.max_new_tokens, fewest, shared_prefixes=bool(caches), probes=_PROBES)
+    more = {"contexts": asked.contexts, "threshold": kind.threshold} if asked.contexts else {}
+    effort = Effort(
+        *limits, material.max_new_tokens, fewest, shared_prefixes=bool(caches), probes=_PROBES, **more
+    )
     course = Course(wanted, material, subject, folder, effort, Paths(watch(effort, quiet=quiet)))
     course.require_same()
     course.write()
@@ -429,6 +462,19 @@ def subject_of(kind: PeerKind, material: Material, threads: int | None, weights:
     )
 
 
+def at_contexts(subject: Subject, samplings: Sequence[SamplingParams], count: int) -> Subject:
+    """The same with chosen contexts for prompts; chosen under the hottest of the samplings."""
+    from spsbench.parts.audit.contexts import Forks, choose, thresholds_of
+
+    hottest = max(samplings, key=lambda each: each.temperature)
+    forks = Forks(subject.models, hottest, thresholds_of(subject.kind.threshold))
+    found = choose(forks, subject.prompts, subject.stop_ids, count)
+    if len(found) < count:
+        why = f"{len(found)} of {len(subject.prompts)} prompts have a context for it."
+        raise UsageError(why, flag="--contexts", remedy="Give fewer, or another --task or --limit.")
+    return replace(subject, prompts=found)
+
+
 def watch(effort: Effort, *, quiet: bool) -> Watch:
     """Say every few seconds how far a setting is and what it says so far."""
     import time
@@ -479,6 +525,7 @@ class Course:
             "max_new_tokens": self.material.max_new_tokens,
         }
         more |= {"weights": wanted.weights} if wanted.weights else {}
+        more |= {"contexts": self.effort.contexts} if self.effort.contexts else {}
         more |= {"shared_prefixes": True} if self.effort.shared_prefixes else {}  # other prompts
         return typed | more
 

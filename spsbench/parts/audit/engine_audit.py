@@ -13,6 +13,7 @@ speculation are held against that law.
 from __future__ import annotations
 
 import json
+import math
 import random
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,12 +24,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
 
 from spsbench.base import SamplingParams, ordinary, protocol, write_text
 from spsbench.engines import Reading
 from spsbench.models import CausalLM, TorchLM
 from spsbench.parts.audit.bets import Bets
+from spsbench.parts.audit.contexts import AtContexts, Forks, thresholds_of
 from spsbench.parts.audit.free_evidence import COARSE, MOST, FreeEvidence, probes
 from spsbench.parts.audit.localise import Law, Located, locate, read_under
 from spsbench.parts.audit.rounding import Expected, Scored, alarms, compared, expected, scored, variation
@@ -76,6 +79,9 @@ class Effort:
     # Prompts begin as earlier ones, are repeated, or go on where an earlier output ended.
     shared_prefixes: bool = False
     probes: int = 0  # short requests at the end of a setting: see ``free_evidence.probes``
+    # The prompts are so many chosen contexts; below the threshold an engine ends a draft, if that is known.
+    contexts: int = 0
+    threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +132,10 @@ class EngineAudit:
         self._places = "block" not in (rule or "")
         modified = "modified rejection" in (rule or "")
         self._bets = None if sampling.greedy else Bets(stop_ids, k, sampling.temperature, modified=modified)
+        self._contexts: AtContexts | None = None
+        if effort.contexts and k != 0 and models[1] is not None and not sampling.greedy:
+            forks = Forks((models[0], models[1]), sampling, thresholds_of(effort.threshold))
+            self._contexts = AtContexts(forks)
         self._free = FreeEvidence(k, rule, MOST if effort.all_texts else None if exact else COARSE)
         self._drawn: list[Foreign] = []
         self._scored: list[Scored] = []
@@ -148,7 +158,7 @@ class EngineAudit:
             if evidence is not None and evidence["verdict"] == ALARM:
                 decision, after, alarm = ALARM, count, evidence
                 is_bet = evidence["log10_e_values"].get("bets", 0.0) >= ALARM_LOG10_E
-                leading = self._bets.leading() if is_bet and self._bets is not None else None
+                leading = self._leading() if is_bet else None
             told(count, None if self._effort.all_texts else alarm or evidence, bound)
             if decision == ALARM:
                 if count >= TO_LOCATE and not self._effort.all_texts:
@@ -166,7 +176,7 @@ class EngineAudit:
             for name in ("verdict", "reasons", "log10_e_value", "log10_e_values"):
                 evidence[name] = alarm[name]
         texts, failures, spent = self._drawn, self._failures, time.monotonic() - began
-        more: dict[str, Any] = {"free": self._free.findings(), "scored": self._scored}
+        more: dict[str, Any] = {"free": self._findings(decision), "scored": self._scored}
         return Found(decision, evidence, after, bound, texts, failures, spent, self._gone, leading, **more)
 
     def variation(self) -> float | None:
@@ -177,7 +187,18 @@ class EngineAudit:
         return variation(self._peer, asks, self._models)
 
     def _evidence(self) -> Evidence | None:
-        return self._audit.evidence(None if self._bets is None else self._bets.log_e)
+        log_es = [each.log_e for each in (self._bets, self._contexts) if each is not None]
+        if not log_es:
+            return self._audit.evidence(None)
+        return self._audit.evidence(float(np.logaddexp.reduce(log_es)) - math.log(len(log_es)))
+
+    def _findings(self, decision: Decision) -> list[Finding]:
+        withdrawn = [] if self._contexts is None or decision == ALARM else [self._contexts.finding()]
+        return [*self._free.findings(), *withdrawn]
+
+    def _leading(self) -> tuple[str, str | None] | None:
+        found = [each for each in (self._bets, self._contexts) if each is not None]
+        return max(found, key=lambda each: each.log_e).leading() if found else None
 
     def _texts(
         self, began: float, kept: Sequence[Foreign], keep: Callable[[Foreign], None]
@@ -311,6 +332,9 @@ class EngineAudit:
             if known is not None:
                 told = known.accepted_per_loop, drawn.free, known.drafted_ids
             self._bets.add(drawn.prompt, drawn.completion, reading, *told)
+        if self._contexts is not None:
+            rows = reading.q.double().cpu().numpy()
+            self._contexts.add(drawn.prompt, drawn.completion, rows, drawn.free)
 
     def _is_quiet(self, evidence: Evidence | None, bound: float | None) -> bool:
         """Whether enough is known: the bound, or of greedy texts, which have none, every prompt once."""
@@ -324,6 +348,8 @@ class EngineAudit:
             return False
         if self._effort.bound is None:
             return len(self._drawn) >= PLAIN_TEXTS
+        if self._contexts is not None:  # of so few prompts the bound says little
+            return len(self._drawn) >= self._effort.texts and self._contexts.is_ruled_out
         return bound is not None and bound <= self._effort.bound
 
 

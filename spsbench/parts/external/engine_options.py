@@ -21,6 +21,7 @@ class EngineOption:
         theirs: it is the engine's own, handed on only where it is typed: without it the worker asks for K
             drafted tokens in every loop.
         of: the ``speculation`` that it belongs to, ``draft`` or ``lookup``.
+        ends: it is a probability below which a draft ends.
     """
 
     default: Value
@@ -29,11 +30,12 @@ class EngineOption:
     since: str | None = None
     theirs: bool = False
     of: str | None = None
+    ends: bool = False
 
 
-def share(*, since: str | None = None) -> EngineOption:
-    """A probability that ends a draft, which is drawn from a draft model."""
-    return EngineOption(0.0, within=(0.0, 1.0), since=since, theirs=True, of=DRAFT)
+def share(*, since: str | None = None, ends: bool = True) -> EngineOption:
+    """A probability, of what a draft model drafts."""
+    return EngineOption(0.0, within=(0.0, 1.0), since=since, theirs=True, of=DRAFT, ends=ends)
 
 
 def read(

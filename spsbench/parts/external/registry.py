@@ -136,7 +136,7 @@ NAMED: Mapping[str, Named] = {
             "dtype": EngineOption("", _DTYPES),
             "assistant_confidence_threshold": share(since="4.45.0"),
             "num_assistant_tokens_schedule": EngineOption("constant", _SCHEDULES, theirs=True),
-            "assistant_ensemble_weight": share(since="5.14.0"),
+            "assistant_ensemble_weight": share(since="5.14.0", ends=False),
         },
         modules=("torch", "transformers"),
         packages=("transformers",),
@@ -178,6 +178,7 @@ _MODEL = ":model="
 class PeerKind:
     """An external engine that can be opened: its log takes what it prints, and it may stop between requests.
 
+    ``threshold`` is the probability below which it ends a draft, where its options have one.
     ``converted`` is what ``Load`` is to name for a Hugging Face folder, made once; ``quantised`` the same by
     the format of the weights. ``device`` is the one that it takes, if known; ``about`` what is in an
     environment of the user's own.
@@ -190,6 +191,7 @@ class PeerKind:
     quantised: Mapping[str, Callable[[Path], str]] = field(default_factory=dict)
     device: str | None = None
     about: str = ""
+    threshold: float | None = None
 
     def with_weights(self, weights: str, flag: str) -> PeerKind:
         """The engine with models in another format."""
@@ -290,7 +292,9 @@ def peer_in(
         return lambda model: named.converted(model, converter or environment, weights)
 
     quantised = {weights: converting(weights) for weights in named.weights}
-    kind = PeerKind(str(spec), opened, converting(FLOAT32), quantised=quantised)
+    ends = (float(options[name]) for name, each in named.options.items() if each.ends and name in options)
+    threshold = next((at for at in ends if at > 0), None)
+    kind = PeerKind(str(spec), opened, converting(FLOAT32), quantised=quantised, threshold=threshold)
     if own is None:
         return replace(kind, device=named.installed_on)
     return replace(kind, device=own.device, about=own.about)

@@ -1,0 +1,269 @@
+"""Many draws at few contexts, chosen before anything is drawn for what withdrawn drafts would change.
+
+An engine may stop drafting where the draft is unsure, and drop a draft that stayed short. Whether it stayed
+short is read from the row after a drawn token: tokens with an unsure row after them are then proposed less
+often than they were drawn, and after the test of the others the text no longer follows the target. At most
+contexts that changes next to nothing, at a few a lot: those where the first row is sure and the second is
+so after some first tokens alone.
+
+What follows a context is bet on in two ways, both laws that are known before the token: the withdrawn draft's
+at several thresholds, and the frequencies of what followed so far, which need no alternative. Contexts, their
+order and the seeds do not depend on what an engine answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from spsbench.base import SamplingParams
+from spsbench.decode import warp
+from spsbench.models import CausalLM
+from spsbench.parts.audit.bet_table import TINY, Floats
+from spsbench.parts.verify.effort import Finding, skipped
+
+THRESHOLDS: Final = tuple(round(0.1 * n, 1) for n in range(1, 10))
+"""Of the draft's best probability, where the engine's own is not known."""
+
+
+def thresholds_of(known: float | None) -> tuple[float, ...]:
+    return THRESHOLDS if known is None else (known,)
+
+
+WITHDRAWS = "withdraws drafts that stayed short"
+_AFTER, _FIRST = "the token after the expected first one", "the first token"
+_WHOLE, _TEN = "the draft's whole row", "its ten best tokens"
+
+_NEAR, _LEAST = 20, 120  # of contexts so many times as many as are due are enumerated, and at least
+_DRAWN = 12  # first tokens of a draft that are looked behind
+_EXPECTED = 0.5  # least probability of the token that a text is to begin with
+_FEWEST, _MOST = 4, 48  # tokens of a context, which is cut out of a prompt
+_DEPTH, _STRENGTHS = 3, (2.0, 20.0)
+_RULED_OUT: Final = math.log(20)
+_KNOWABLE = 10.0  # nats that the draws are expected to say of a threshold that is judged
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """What comes after a context: the target's law and, by row and threshold, that of withdrawn drafts."""
+
+    target: Floats  # [V]
+    withdrawn: Mapping[tuple[str, float], Floats]  # each [V]
+
+    def information(self, thresholds: Collection[float]) -> float:
+        """Nats a draw by which the alternatives are told from the target's law, on average."""
+        found = [_nats(law, self.target) for (_, at), law in self.withdrawn.items() if at in thresholds]
+        return float(np.mean(found))
+
+
+def _nats(law: Floats, target: Floats) -> float:
+    there = law > 0
+    return float((law[there] * np.log(law[there] / np.maximum(target[there], TINY))).sum())
+
+
+class Forks:
+    """Forks of contexts under one sampling; ``thresholds`` are those of the alternatives."""
+
+    def __init__(
+        self, models: tuple[CausalLM, CausalLM], sampling: SamplingParams, thresholds: Sequence[float]
+    ) -> None:
+        self._models, self._sampling, self.thresholds = models, sampling, tuple(thresholds)
+
+    def rows(self, ids: Sequence[int], last: int = 1) -> tuple[Floats, Floats]:
+        """[last, V] each: the laws of target and draft behind the last tokens."""
+        target, draft = (self._law(model, ids, last) for model in self._models)
+        return target, draft
+
+    def _law(self, model: CausalLM, ids: Sequence[int], last: int = 1) -> Floats:
+        with torch.inference_mode():
+            rows = warp(model.score_uncached(torch.tensor(ids), last=last).float(), self._sampling)
+        return np.asarray(rows.double().cpu().numpy())
+
+    def of(self, ids: Sequence[int]) -> Fork:
+        (target,), (draft,) = self.rows(ids)
+        likely = np.argsort(-draft)[:_DRAWN]
+        drafter = self._models[1]
+        behind = {int(x): self._law(drafter, [*ids, int(x)])[0] for x in likely if draft[x] > 1e-3}
+        laws = {}
+        for how, cut in ((_WHOLE, len(draft)), (_TEN, 10)):
+            drawn, sure = _best(draft, cut), np.ones(len(draft))
+            for token, row in behind.items():
+                sure[token] = _best(row, cut).max()
+            for at in self.thresholds:
+                laws[how, at] = withdrawn(target, drawn, sure >= at) if drawn.max() >= at else target
+        return Fork(target, laws)
+
+
+def withdrawn(target: Floats, drawn: Floats, stays: np.ndarray) -> Floats:
+    """[V] the law of the next token where a drafted one is withdrawn unless it ``stays``.
+
+    A withdrawn draft leaves the target's own draw, another is accepted or replaced as it should be.
+    """
+    tested = np.where(stays, drawn, 0.0)
+    accepted = np.minimum(tested, target)
+    rest = np.maximum(target - np.minimum(drawn, target), 0.0)
+    rejected = (tested - accepted).sum()
+    replaced = rest / rest.sum() if rest.sum() > 0 else target
+    law: Floats = (drawn.sum() - tested.sum()) * target + accepted + rejected * replaced
+    return law / law.sum()
+
+
+def _best(row: Floats, count: int) -> Floats:
+    if count >= len(row):
+        return row
+    kept = np.where(row >= np.sort(row)[-count], row, 0.0)
+    return np.asarray(kept / kept.sum())
+
+
+def choose(
+    forks: Forks, prompts: Sequence[tuple[int, ...]], stop_ids: Collection[int], count: int
+) -> list[tuple[int, ...]]:
+    """The contexts where withdrawn drafts would change most, each out of another part of the prompts.
+
+    An engine's first token may come from its prefill, which no draft precedes. So in turns the fork is
+    behind the first token that a text is expected to have, and behind the context itself.
+    """
+    parts = dict.fromkeys(
+        prompt[start : start + _MOST]
+        for prompt in prompts
+        for start in range(0, max(1, len(prompt) - _FEWEST), _MOST)
+    )
+    ends = {*stop_ids}
+    places = {each[1]: each for part in parts for each in _places(forks, part) if each[1][-1] not in ends}
+    near = sorted(places.values(), reverse=True)[: max(_LEAST, _NEAR * count)]
+    scored = [(forks.of(ids).information(forks.thresholds), ids, expected) for _, ids, expected in near]
+    chosen: list[tuple[int, ...]] = []
+    taken: list[tuple[int, ...]] = []
+    for turn in range(count):
+        behind = turn % 2 == 0  # the expected token
+        left = [each for each in scored if not any(_alike(each[1], other) for other in taken)]
+        if not left:
+            break
+        _, ids, _ = max(left, key=lambda each: each[0] * (each[2] if behind else 1.0))
+        taken.append(ids)
+        chosen.append(ids[:-1] if behind else ids)
+    return chosen
+
+
+def _alike(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether one begins as the other, or both end alike."""
+    n = min(len(one), len(other))
+    return one[:n] == other[:n] or one[-_FEWEST:] == other[-_FEWEST:]
+
+
+def _places(forks: Forks, part: tuple[int, ...]) -> list[tuple[float, tuple[int, ...], float]]:
+    """(promise, context, probability of its last token), of tokens that the target expects there.
+
+    The promise is what a withdrawn draft would change if only the draft's best token stood, or all others.
+    """
+    if len(part) <= _FEWEST:
+        return []
+    target, draft = forks.rows(part, last=len(part) - _FEWEST + 1)
+    found = []
+    for place in range(_FEWEST, len(part)):
+        row = place - _FEWEST  # behind the token before
+        expected = float(target[row, part[place]])
+        drawn = draft[row + 1]
+        starts = sum(drawn.max() >= at for at in forks.thresholds) / len(forks.thresholds)
+        if expected < _EXPECTED or not starts:
+            continue
+        best = np.arange(len(drawn)) == drawn.argmax()
+        laws = (withdrawn(target[row + 1], drawn, stays) for stays in (best, ~best))
+        promise = max(_nats(law, target[row + 1]) for law in laws)
+        found.append((promise * expected * starts, part[: place + 1], expected))
+    return found
+
+
+class AtContexts:
+    """One e-process over what follows a few contexts, in the order in which it was drawn."""
+
+    def __init__(self, forks: Forks) -> None:
+        self._forks = forks
+        self._known: dict[tuple[int, ...], tuple[int, Fork, Fork]] = {}
+        self._counts = defaultdict[tuple[int, ...], Counter[int]](Counter)
+        self._own = np.zeros((_DEPTH, len(_STRENGTHS)))
+        self._laws = [(how, at) for how in (_WHOLE, _TEN) for at in forks.thresholds]
+        self._stakes = np.zeros((2, len(self._laws)))  # behind the expected token, and the first
+        self._expected = np.zeros((2, len(self._laws)))  # nats, were it so
+        self._draws = Counter[int | None]()
+
+    def add(self, prompt: tuple[int, ...], tokens: Sequence[int], q: Floats, free: int | None) -> None:
+        """Add a text with the target's rows [n, V]; ``free`` tokens came before the first loop."""
+        self._draws[free] += 1
+        for depth in range(min(len(tokens), _DEPTH)):
+            token, row = tokens[depth], q[depth]
+            if row[token] <= 0:
+                break  # an alarm by itself, or rounding
+            counts = self._counts[prompt + tuple(tokens[:depth])]
+            for number, strength in enumerate(_STRENGTHS):
+                before = counts.total()
+                ratio = (counts[token] / row[token] + strength) / (before + strength)
+                self._own[depth, number] += math.log(ratio)
+            counts[token] += 1
+        if prompt not in self._known:
+            own = self._forks.of(prompt)
+            first = int(own.target.argmax())
+            self._known[prompt] = first, self._forks.of([*prompt, first]), own
+        first, behind, own = self._known[prompt]
+        if len(tokens) > 1 and tokens[0] == first:
+            self._bet(0, behind, tokens[1])
+        self._bet(1, own, tokens[0])
+
+    def _bet(self, where: int, fork: Fork, token: int) -> None:
+        if fork.target[token] <= 0:
+            return
+        for number, law in enumerate(self._laws):
+            drawn = fork.withdrawn[law]
+            self._stakes[where, number] += math.log(max(drawn[token], TINY) / fork.target[token])
+            self._expected[where, number] += _nats(fork.target, drawn)
+
+    def _wealth(self) -> tuple[Floats, Floats]:
+        own, laws = self._own, self._stakes
+        return own - math.log(2 * own.size), laws - math.log(2 * laws.size)
+
+    @property
+    def log_e(self) -> float:
+        """Log of the e-value after all texts so far."""
+        return float(np.logaddexp.reduce([each for part in self._wealth() for each in part.ravel()]))
+
+    def leading(self) -> tuple[str, str | None]:
+        """Where the e-value comes from, and what is wrong there if that is a withdrawn draft's law."""
+        own, laws = self._wealth()
+        if laws.max() >= own.max() - math.log(1e3):  # frequencies fit whatever is drawn
+            where, number = np.unravel_index(int(laws.argmax()), laws.shape)
+            how, at = self._laws[int(number)]
+            told = f"{WITHDRAWS}: fewer than two tokens, where {how} had none of {at:g}"
+            return (_AFTER, _FIRST)[int(where)], told
+        return f"token {int(own.max(1).argmax()) + 1} of the texts at the chosen contexts", None
+
+    def finding(self) -> Finding:
+        """Which thresholds are ruled out: the law without a withdrawn draft is 20 times as probable."""
+        free = self._draws.most_common(1)[0][0] if self._draws else None
+        if free not in (0, 1):
+            return skipped("withdrawn", "Whether the first token comes before the first loop is not known.")
+        where = 1 - free
+        judged: dict[float, list[tuple[float, float]]] = defaultdict(list)
+        for number, (_, at) in enumerate(self._laws):
+            judged[at].append((float(self._stakes[where, number]), float(self._expected[where, number])))
+        open_to = [at for at, rows in judged.items() if max(nats for _, nats in rows) >= _KNOWABLE]
+        out = [at for at in open_to if max(log_e for log_e, _ in judged[at]) <= -_RULED_OUT]
+        left = [at for at in open_to if at not in out]
+        best = max((log_e for at in open_to for log_e, _ in judged[at]), default=0.0) / math.log(10)
+        shown = ", ".join(f"{at:g}" for at in out) or "none"
+        said = f"That short drafts are withdrawn is ruled out at thresholds {shown} (at most 10^{best:.1f})"
+        if left:
+            said += f"; not at {', '.join(f'{at:g}' for at in left)}"
+        numbers = {"texts": self._draws.total(), "log10_most": best, "ruled_out": len(out), "left": len(left)}
+        return Finding("withdrawn", True, f"{said}.", "10^-1.3", numbers)
+
+    @property
+    def is_ruled_out(self) -> bool:
+        """Whether no withdrawn draft is left that these contexts could show."""
+        numbers = self.finding().numbers
+        return bool(numbers.get("ruled_out")) and not numbers.get("left")
