@@ -75,9 +75,10 @@ class FreeEvidence:
     ) -> None:
         k = None if any(word in (rule or "").lower() for word in _OTHER_DRAFTS) else k
         rounding = _ROUNDING if slack is None else _MORE_ROUNDING
-        self._logprobs = _Logprobs(slack)
-        self._counters = _Counters(k, rounding, by_token="block" not in (rule or "").lower())
-        self._lengths = _Lengths(k or 0, rounding)
+        by_token = "block" not in (rule or "").lower()
+        self._logprobs, self._by_step = _Logprobs(slack), by_token and bool(k)
+        self._counters = _Counters(k, rounding, by_token=by_token)
+        self._lengths, self._steps = _Lengths(k or 0, rounding), _Steps(rounding)
         self._streams, self._ends, self._drawn = _Streams(), _Ends(k), drawn
 
     def add(self, ask: Ask, answer: Answer, reading: Reading, free: int | None = None) -> None:
@@ -87,13 +88,17 @@ class FreeEvidence:
             return
         text = _Text.of(ask, answer, reading)
         self._logprobs.add(text, _FINE if reading.logits.dtype.itemsize >= 4 else COARSE)
-        self._lengths.add(text, self._counters.add(answer, len(text.x), free, reading))
+        frees = self._counters.add(answer, len(text.x), free, reading)
+        self._lengths.add(text, frees)
+        if self._by_step:
+            self._steps.add(text, frees)
         if self._drawn and not reading.sampling.greedy:
             self._streams.add(text)
             self._ends.add(text)
 
     def findings(self) -> list[Finding]:
-        parts = (self._logprobs, self._counters, self._lengths, self._streams, self._ends)
+        lengths = self._steps if self._lengths.varies and self._steps.tests else self._lengths
+        parts = (self._logprobs, self._counters, lengths, self._streams, self._ends)
         return [*(part.finding() for part in parts), self._streams.seeds()]
 
 
@@ -330,8 +335,8 @@ class _Lengths:
     only totals are reported, that texts have one number of tokens per loop. This covers an acceptance that is
     made up, all of it and none of it.
 
-    Of an engine whose K adapts nothing is said, for its loops are others: among its texts those whose loops
-    all drafted K tokens are those that accepted most.
+    Of an engine whose K adapts nothing is said here, for its loops are others: among its texts those whose
+    loops all drafted K tokens are those that accepted most. ``_Steps`` judges it where it tells its drafts.
     """
 
     def __init__(self, k: int, rounding: float) -> None:
@@ -371,6 +376,11 @@ class _Lengths:
         np.add.at(self._seen, (each or [])[:-1], 1.0)
         self._tokens, self._loops = self._tokens + len(text.x) - min(frees), self._loops + loops
         self._kept += (answer.accepted or 0) if each is None else sum(each)
+
+    @property
+    def varies(self) -> bool:
+        """Whether some loops drafted less than K."""
+        return bool(self._other and self._drafted)
 
     def _is_full(self, text: _Text, drafted: int, loops: int, frees: set[int]) -> bool:
         """Whether each loop drafted K tokens, or those that fit before the limit.
@@ -412,8 +422,9 @@ class _Lengths:
         return float(np.log(bet[loops] / (one - more + self._rounding)))
 
     def finding(self) -> Finding:
-        if self._other and self._drafted:
-            return skipped("acceptance", f"In {self._other} of {self._texts} texts loops draft less than K.")
+        if self.varies:
+            fewer = f"In {self._other} of {self._texts} texts loops draft less than K"
+            return skipped("acceptance", f"{fewer}, and which tokens each drafted is not reported.")
         unknown = not self._loops or (self._late and self._early < _FEWEST_TEXTS)
         if not self._texts or (self._drafted and unknown):
             return skipped("acceptance", "Loops of K drafted tokens are not known.")
@@ -443,6 +454,61 @@ class _Lengths:
         numbers |= {"nearest_rule": rule, "log10_e_value": log_e / math.log(10)}
         numbers |= {"unlike": not passed}
         return Finding("acceptance", passed or bool(self._steps), f"{said}.", _E_VALUE, numbers)
+
+
+class _Steps:
+    """Whether each tested draft was accepted, against its chance given the text: for loops of any length.
+
+    Whether a token is drafted at a place may follow from what stands before it, as from the draft's row there
+    or the loops so far, but not from the token. Then it is accepted with the ratio of its text's token
+    there, however long the loop is. Bet is that acceptance follows its own frequencies by place in the loop.
+    """
+
+    def __init__(self, rounding: float) -> None:
+        self._rounding, self.tests, self._kept = rounding, 0, 0
+        self._seen = defaultdict[int, list[float]](lambda: [0.5, 0.5])  # by place: rejected, accepted
+        self._log_e = {
+            (rule, free): 0.0 for rule, (_, block) in _RULES.items() if not block for free in (0, 1)
+        }
+        self._expected = dict.fromkeys(self._log_e, 0.0)
+        self._frees = {0, 1}
+
+    def add(self, text: _Text, frees: set[int]) -> None:
+        each, drafted = text.answer.accepted_per_loop, text.answer.drafted_ids
+        if not frees or not each or drafted is None or len(drafted) != len(each) or text.best is None:
+            return
+        self._frees &= frees
+        tests = [
+            (sum(each[:loop]) + loop + step, step, step < count)
+            for loop, (count, ids) in enumerate(
+                zip(each[:-1], drafted, strict=False)
+            )  # the end cuts the last
+            for step in range(min(count + 1, len(ids)))
+        ]
+        for key in self._log_e:
+            ratios = np.minimum(text.accepted(_RULES[key[0]][0]), 1.0)[key[1] :]
+            chances = [float(ratios[place]) if place < len(ratios) else 1.0 for place, _, _ in tests]
+            self._expected[key] += sum(chances)
+            for chance, (_, step, kept) in zip(chances, tests, strict=True):
+                seen = self._seen[step]
+                bet = seen[kept] / sum(seen)
+                self._log_e[key] += math.log(bet / ((chance if kept else 1 - chance) + self._rounding))
+        for _, step, kept in tests:  # nothing of a text is known when it is bet on
+            self._seen[step][kept] += 1
+        self.tests, self._kept = self.tests + len(tests), self._kept + sum(kept for *_, kept in tests)
+
+    def finding(self) -> Finding:
+        possible = {key: value for key, value in self._log_e.items() if key[1] in self._frees}
+        (rule, free), log_e = min(possible.items(), key=lambda each: each[1])
+        passed = log_e < ALARM_LOG_E
+        shares = sorted(self._expected[key] / self.tests for key in possible)
+        rows = f"the rows of target and draft give {shares[0]:.1%} to {shares[-1]:.1%}, by the rule"
+        said = f"{self._kept} of {self.tests} tested drafts were accepted, in loops of any length; {rows}"
+        if not passed:
+            said = f"Acceptance does not follow the text, or something else drafts: {said}"
+        numbers: Numbers = {"tests": self.tests, "accepted": self._kept, "nearest_rule": rule}
+        numbers |= {"log10_e_value": log_e / math.log(10), "expected": self._expected[rule, free]}
+        return Finding("acceptance", passed, f"{said}.", _E_VALUE, numbers)
 
 
 # --- requests that know of each other -----------------------------------------------------------------

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from support.short_drafts import Rows, ShortDrafts
 
+from benchmarks.short_drafts import Rows, ShortDrafts
 from spsbench.base.records import SamplingParams
 from spsbench.parts.audit.contexts import WITHDRAWS, AtContexts, Forks, choose, thresholds_of, withdrawn
 

@@ -16,6 +16,7 @@ from support import tiny_models
 from support.tiny_engine import Folders, InProcess, Models, served
 
 from benchmarks.free_power import FAULTS, Talking, alarms, audited
+from benchmarks.short_drafts import Rows, ShortDrafts, answer_of, reading_of
 from spsbench.base.protocol import LENGTH, Answer, Ask, Described, Sampling, Together, Wave
 from spsbench.base.records import Processing, SamplingParams
 from spsbench.engines.rescore import Reading
@@ -265,6 +266,27 @@ def test_an_engine_whose_k_adapts_is_quiet(told: str, adapts: str, rate: float) 
         free.add(Ask([1], n, [2], seed=seed), answer, _reading([0] * n, rows, drafts), 0)
     assert found(free, "acceptance").passed, found(free, "acceptance").found
     assert found(free, "counters").passed, found(free, "counters").found
+
+
+@pytest.mark.parametrize(
+    ("p_min", "n_min", "made_up"), [(0.5, 0, False), (0.7, 0, False), (0.5, 0, True), (0.5, 1, True)]
+)
+def test_drafts_of_any_length_are_judged_where_they_are_told(p_min: float, n_min: int, made_up: bool) -> None:
+    """Acceptance that is made up is that of another text, with the counts that fit its own tokens."""
+    models = Rows.pair(2)
+    engine, free = ShortDrafts(models, p_min=p_min, n_min=n_min), FreeEvidence(4)
+    for seed in range(120):
+        ids, tested, accepted = engine.generate([1, 2, 3], 24, seed)
+        if made_up:
+            accepted = [len(each) for each in tested]
+            tested = [*tested, *[[0]] * 24]
+            ids = [*ids, *engine.generate(ids, 24, seed)[0]][: 1 + sum(accepted) + len(accepted)]
+            tested = tested[: len(accepted)]
+        ask = Ask([1, 2, 3], len(ids), [], seed=seed)
+        free.add(ask, answer_of(ids, tested, accepted), reading_of(models, [1, 2, 3], ids), 1)
+    finding = found(free, "acceptance")
+    assert "tested drafts were accepted, in loops of any length" in finding.found
+    assert finding.passed != made_up, finding.found
 
 
 @pytest.mark.parametrize("told", ["each", "totals"])
