@@ -119,7 +119,11 @@ def audited(engine: ShortDrafts, seed: int, texts: int, tokens: int) -> list[str
     chance = np.random.default_rng(seed)
     prompts = [tuple(chance.integers(0, size, 5).tolist()) for _ in range(2)]
     forks = Forks(cast(Any, models), SAMPLING, (engine.p_min,))
-    bets, contexts, free = Bets([], engine.k, modified=True), AtContexts(forks), FreeEvidence(engine.k)
+    bets, contexts, free = (
+        Bets([], engine.k, modified=True),
+        AtContexts(forks),
+        FreeEvidence(engine.k, threshold=engine.p_min),
+    )
     found = set[str]()
     for number in range(texts):
         prompt, own = prompts[number % 2], int(chance.integers(1 << 31))

@@ -313,9 +313,14 @@ def audited(wanted: AuditOptions, kind: PeerKind) -> tuple[Course, str | None]:
         subject = at_contexts(subject, bounds, asked.contexts)
     # A bound that was asked for is what the audit waits for; without one, all texts are drawn.
     fewest = limits[1] if wanted.bound is None else 0
-    more = {"contexts": asked.contexts, "threshold": kind.threshold} if asked.contexts else {}
     effort = Effort(
-        *limits, material.max_new_tokens, fewest, shared_prefixes=bool(caches), probes=_PROBES, **more
+        *limits,
+        material.max_new_tokens,
+        fewest,
+        shared_prefixes=bool(caches),
+        probes=_PROBES,
+        contexts=asked.contexts,
+        threshold=kind.threshold,
     )
     course = Course(wanted, material, subject, folder, effort, Paths(watch(effort, quiet=quiet)))
     course.require_same()

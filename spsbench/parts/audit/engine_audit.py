@@ -136,7 +136,8 @@ class EngineAudit:
         if effort.contexts and k != 0 and models[1] is not None and not sampling.greedy:
             forks = Forks((models[0], models[1]), sampling, thresholds_of(effort.threshold))
             self._contexts = AtContexts(forks)
-        self._free = FreeEvidence(k, rule, MOST if effort.all_texts else None if exact else COARSE)
+        slack = MOST if effort.all_texts else None if exact else COARSE
+        self._free = FreeEvidence(k, rule, slack, threshold=effort.threshold)
         self._drawn: list[Foreign] = []
         self._scored: list[Scored] = []
         self._failures: list[str] = []

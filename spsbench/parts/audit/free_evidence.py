@@ -68,17 +68,24 @@ class FreeEvidence:
         slack: by how much a logprob may differ, at most ``MOST``; that of the rows' dtype unless given. Of
             weights in fewer bits ``MOST``: how their kernels round is not known.
         drawn: whether the requests are known: their seeds and their longest text.
+        threshold: of the draft's probability, below which the engine drafts nothing.
     """
 
     def __init__(
-        self, k: int | None, rule: str | None = None, slack: float | None = None, *, drawn: bool = True
+        self,
+        k: int | None,
+        rule: str | None = None,
+        slack: float | None = None,
+        *,
+        drawn: bool = True,
+        threshold: float | None = None,
     ) -> None:
         k = None if any(word in (rule or "").lower() for word in _OTHER_DRAFTS) else k
         rounding = _ROUNDING if slack is None else _MORE_ROUNDING
         by_token = "block" not in (rule or "").lower()
         self._logprobs, self._by_step = _Logprobs(slack), by_token and bool(k)
         self._counters = _Counters(k, rounding, by_token=by_token)
-        self._lengths, self._steps = _Lengths(k or 0, rounding), _Steps(rounding)
+        self._lengths, self._steps = _Lengths(k or 0, rounding, threshold), _Steps(rounding)
         self._streams, self._ends, self._drawn = _Streams(), _Ends(k), drawn
 
     def add(self, ask: Ask, answer: Answer, reading: Reading, free: int | None = None) -> None:
@@ -339,8 +346,8 @@ class _Lengths:
     loops all drafted K tokens are those that accepted most. ``_Steps`` judges it where it tells its drafts.
     """
 
-    def __init__(self, k: int, rounding: float) -> None:
-        self._k, self._rounding = k, rounding
+    def __init__(self, k: int, rounding: float, threshold: float | None) -> None:
+        self._k, self._rounding, self._threshold = k, rounding, threshold
         self._texts = self._loops = self._tokens = self._drafted = self._kept = 0
         self._other = self._early = self._late = 0  # texts by what they say of K: see ``_is_full``
         self._seen = np.full(k + 1, 0.5)  # loops by the drafts they kept
@@ -428,6 +435,8 @@ class _Lengths:
         unknown = not self._loops or (self._late and self._early < _FEWEST_TEXTS)
         if not self._texts or (self._drafted and unknown):
             return skipped("acceptance", "Loops of K drafted tokens are not known.")
+        if not self._drafted and self._threshold is not None:
+            return skipped("acceptance", f"Nothing was drafted: no row reached {self._threshold:g}.")
         if not self._drafted:
             said = f"A draft is loaded, and in {self._texts} texts nothing was drafted."
             return Finding("acceptance", self._texts < _FEWEST_TEXTS, said, "0", {"texts": self._texts})
@@ -478,21 +487,20 @@ class _Steps:
         if not frees or not each or drafted is None or len(drafted) != len(each) or text.best is None:
             return
         self._frees &= frees
+        # Also of the last loop, up to the end: to leave it out would choose loops by what they kept.
         tests = [
-            (sum(each[:loop]) + loop + step, step, step < count)
-            for loop, (count, ids) in enumerate(
-                zip(each[:-1], drafted, strict=False)
-            )  # the end cuts the last
+            (place, step, step < count)
+            for loop, (count, ids) in enumerate(zip(each, drafted, strict=True))
             for step in range(min(count + 1, len(ids)))
+            if (place := sum(each[:loop]) + loop + step + max(frees)) < len(text.x)
         ]
-        for key in self._log_e:
-            ratios = np.minimum(text.accepted(_RULES[key[0]][0]), 1.0)[key[1] :]
-            chances = [float(ratios[place]) if place < len(ratios) else 1.0 for place, _, _ in tests]
-            self._expected[key] += sum(chances)
-            for chance, (_, step, kept) in zip(chances, tests, strict=True):
-                seen = self._seen[step]
+        for rule, free in self._log_e:
+            chances = np.minimum(text.accepted(_RULES[rule][0]), 1.0)
+            for place, step, kept in tests:
+                chance, seen = float(chances[place - max(frees) + free]), self._seen[step]
+                self._expected[rule, free] += chance
                 bet = seen[kept] / sum(seen)
-                self._log_e[key] += math.log(bet / ((chance if kept else 1 - chance) + self._rounding))
+                self._log_e[rule, free] += math.log(bet / ((chance if kept else 1 - chance) + self._rounding))
         for _, step, kept in tests:  # nothing of a text is known when it is bet on
             self._seen[step][kept] += 1
         self.tests, self._kept = self.tests + len(tests), self._kept + sum(kept for *_, kept in tests)
