@@ -651,6 +651,10 @@ def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None
         raise GateFailed(f"wrong beside the law of its texts: {'; '.join(beside)}.", flag="--engine")
     if gone is not None:
         raise IncompleteError(f"the engine gave up: {gone}.", flag="--engine")
+    at_contexts = [each for row in rows for each in row.found.free if each.test == "withdrawn"]
+    if any(row.decision == UNDECIDED and not row.setting.is_plain for row in rows) and at_contexts:
+        why = f"withdrawn drafts are not ruled out: {at_contexts[0].found.rstrip('.')}"
+        raise IncompleteError(f"{why}.", flag="--contexts", remedy="Give more --texts, --budget or contexts.")
     unclear = [row.setting for row in rows if row.decision == UNDECIDED]
     # Where nothing is drafted no bound is waited for.
     few = [each.name for each in unclear if each.is_plain and each.weights == FLOAT32]

@@ -170,7 +170,7 @@ class EngineAudit:
                     decision, after = QUIET, count
                     break
         if decision == UNDECIDED:
-            after = len(self._drawn)
+            decision, after = self._at_the_end(), len(self._drawn)
         self._probe([each for each in kept if not each.line], keep)
         evidence = self._evidence()
         if evidence is not None and alarm is not None and not self._effort.all_texts:
@@ -337,9 +337,14 @@ class EngineAudit:
             rows = reading.q.double().cpu().numpy()
             self._contexts.add(drawn.prompt, drawn.completion, rows, drawn.free)
 
+    def _at_the_end(self) -> Decision:
+        """Where texts or time have ended: of few contexts the bound says little, what is ruled out counts."""
+        contexts = self._contexts if self._gone is None else None
+        return QUIET if contexts is not None and contexts.is_ruled_out else UNDECIDED
+
     def _is_quiet(self, evidence: Evidence | None, bound: float | None) -> bool:
         """Whether enough is known: the bound, or of greedy texts, which have none, every prompt once."""
-        if evidence is None or self._effort.all_texts:
+        if evidence is None or self._effort.all_texts or self._contexts is not None:
             return False
         if evidence["greedy"]:
             return len(self._drawn) >= len(self._prompts)
@@ -349,8 +354,6 @@ class EngineAudit:
             return False
         if self._effort.bound is None:
             return len(self._drawn) >= PLAIN_TEXTS
-        if self._contexts is not None:  # of so few prompts the bound says little
-            return len(self._drawn) >= self._effort.texts and self._contexts.is_ruled_out
         return bound is not None and bound <= self._effort.bound
 
 
