@@ -4,8 +4,8 @@
 
 Three tokens, K = 3, random rows that follow from the last token (synthetic). A draft is drawn until the
 most probable token of its row is below p_min. "as released" drops a draft of fewer than n_min tokens,
-whatever it is; "mended" keeps it, since it was drawn. Printed is the total variation between the law of the next two
-tokens and the target's: the largest of all tables, and at how many it is above 1e-12.
+whatever it is; "mended" keeps it, since it was drawn. Printed is the total variation between the law of the
+next two tokens and the target's: the largest of all tables, and at how many it is above 1e-12.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ def withdrawn(target: Floats, drawn: Floats, stays: np.ndarray) -> Floats:
     rest = np.maximum(target - np.minimum(drawn, target), 0.0)
     rejected = (tested - accepted).sum()
     replaced = rest / rest.sum() if rest.sum() > 0 else target
-    law: Floats = (drawn.sum() - tested.sum()) * target + accepted + rejected * replaced
-    return law / law.sum()
+    law = (drawn.sum() - tested.sum()) * target + accepted + rejected * replaced
+    return np.asarray(law / law.sum())
 
 
 def _best(row: Floats, count: int) -> Floats:
@@ -259,7 +259,12 @@ class AtContexts:
         said = f"That short drafts are withdrawn is ruled out at thresholds {shown} (at most 10^{best:.1f})"
         if left:
             said += f"; not at {', '.join(f'{at:g}' for at in left)}"
-        numbers = {"texts": self._draws.total(), "log10_most": best, "ruled_out": len(out), "left": len(left)}
+        numbers: dict[str, float | int | str | None] = {
+            "texts": self._draws.total(),
+            "log10_most": best,
+            "ruled_out": len(out),
+            "left": len(left),
+        }
         return Finding("withdrawn", True, f"{said}.", "10^-1.3", numbers)
 
     @property

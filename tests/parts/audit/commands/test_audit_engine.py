@@ -57,6 +57,40 @@ def test_a_wrong_engine_is_found_beside_its_right_plain_sampling(
     assert "from the draft" in said
 
 
+def test_few_contexts_are_asked_often_and_what_they_leave_open_is_said(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our engine has no free first token, so every second context is of use; six texts rule nothing out."""
+    asked = ("--contexts", "2", "--texts", "6", "--temperature", "1.5", "--arms", "sps", *FEW[:4])
+    out = tmp_path / "audit"
+    done = cli("audit", "--engine", in_process(None, monkeypatch), *asked, "--out", out)
+    assert done.code == 5, done.err
+    assert "withdrawn drafts are not ruled out" in done.err
+    (file,) = out.glob("k4-*.jsonl")
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len({tuple(row["prompt_ids"]) for row in rows}) == 2
+    assert {row["max_new_tokens"] for row in rows} == {6}
+    kept = json.loads((out / "audit.json").read_text())
+    assert (kept["asked"]["contexts"], kept["effort"]["contexts"]) == (2, 2)
+    other = cli("audit", "--engine", in_process(None, monkeypatch), *asked[2:], "--out", out)
+    assert other.code == 2
+    assert "holds the texts of another audit" in other.err
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--greedy",), "greedily nothing is"),
+        (("--in-flight", "4"), "--in-flight cannot be given with it"),
+        (("--prefix-cache", "on"), "--prefix-cache cannot be given with it"),
+    ],
+)
+def test_what_contexts_do_not_go_with_is_refused(cli: Cli, more: tuple[str, ...], said: str) -> None:
+    done = cli("audit", "--engine", "openai:http://127.0.0.1:1", "--contexts", "2", *more)
+    assert done.code == 2
+    assert said in done.err
+
+
 def test_what_is_not_clear_exits_5(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("--arms", "sps", "--bound", "0.1%", "--texts", "3", *AT_1, *FEW)
     done = cli("audit", "--engine", in_process(None, monkeypatch), *asked, "--out", tmp_path / "audit")
