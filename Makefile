@@ -22,6 +22,9 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check --prefer-binary 
 SOURCES := pyproject.toml constraints.txt
 
 UV := $(BIN)/uv
+# Processes that tests start would compile the package again and again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # A core for each worker; what the tests of a file share is made once.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 # All of them; with PART=audit, say, the contract of the core and the tests of that part.

@@ -15,7 +15,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,6 +44,12 @@ def modules(package: Path) -> dict[str, Path]:
     return found
 
 
+@cache
+def trees(package: Path) -> dict[str, ast.Module]:
+    """Every module's tree; a package is read once in a process."""
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules(package).items()}
+
+
 def offered(init: Path, own: str) -> dict[str, str]:
     """The names that a package offers, with where they are defined: by its stub, else by what it imports."""
     stub = init.with_suffix(".pyi")
@@ -62,12 +68,14 @@ def faces(package: Path) -> dict[str, dict[str, str]]:
     return {name: offered(path, package.name) for name, path in inits.items()}
 
 
-def imports(package: Path) -> Iterator[Import]:
+@cache
+def imports(package: Path) -> tuple[Import, ...]:
     """Every import of the package from itself; a module that its room offers counts as a name of the room."""
     known, own = modules(package), package.name
     offers = faces(package)
-    for module, path in known.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found = []
+    for module, tree in trees(package).items():
+        for node in ast.walk(tree):
             if not isinstance(node, ast.ImportFrom) or node.module is None:
                 continue
             if node.module != own and not node.module.startswith(f"{own}."):
@@ -76,7 +84,8 @@ def imports(package: Path) -> Iterator[Import]:
             for alias in node.names:
                 inner = f"{base}.{alias.name}".lstrip(".")
                 is_module = inner in known and alias.name not in offers.get(base, ())
-                yield Import(module, inner if is_module else base, "" if is_module else alias.name)
+                found.append(Import(module, inner if is_module else base, "" if is_module else alias.name))
+    return tuple(found)
 
 
 def room(module: str) -> str:
@@ -123,8 +132,8 @@ def counts(package: Path = ROOT / "spsbench") -> dict[str, int | list[str]]:
     sources = [path.read_text(encoding="utf-8") for path in modules(package).values()]
     classes = Counter(
         node.name
-        for source in sources
-        for node in ast.walk(ast.parse(source))
+        for tree in trees(package).values()
+        for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     offers = faces(package)
