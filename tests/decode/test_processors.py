@@ -75,6 +75,7 @@ def test_a_loop_keeps_a_processed_law(name: str, drafter: str) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.soak_but("pairs")
 @pytest.mark.parametrize("convention", CONVENTIONS)
 @pytest.mark.parametrize("drafter", ["model", "model:processed=false", "ngram", "model:tree=2-1"])
 @pytest.mark.parametrize("name", PROCESSES)

@@ -55,6 +55,7 @@ def test_the_law_is_the_targets(drafter: str, rule: str) -> None:
 
 
 @pytest.mark.thorough_but("[model-entropy-modified")
+@pytest.mark.soak_but("pairs")
 @pytest.mark.parametrize("rule", LOSSLESS)
 @pytest.mark.parametrize("policy", sorted(POLICIES.keys() - {FIXED}))  # fixed is what stands above
 @pytest.mark.parametrize("drafter", [name for name, kind in DRAFTERS.items() if kind.adaptive])

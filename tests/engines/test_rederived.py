@@ -159,6 +159,7 @@ def in_16_bits(test: Callable[..., None]) -> Callable[..., None]:
 
 
 @pytest.mark.thorough_but(4)
+@pytest.mark.soak_but("pairs")
 @pytest.mark.parametrize("name", CONTROLS)
 @in_16_bits
 def test_every_control_is_an_alarm_in_16_bits(
@@ -170,6 +171,7 @@ def test_every_control_is_an_alarm_in_16_bits(
 
 
 @pytest.mark.thorough_but(2)
+@pytest.mark.soak_but("pairs")
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @in_16_bits
 def test_the_honest_sampler_raises_none_in_16_bits(

@@ -1,8 +1,9 @@
-"""Two tiers of tests: ``make test`` runs what is not marked ``thorough``, ``make thorough`` the rest.
+"""Two tiers of tests: ``make test`` runs what is not marked ``thorough``, ``make thorough`` the rest but ``soak``.
 
 ``@pytest.mark.thorough`` marks a test, or as ``pytestmark`` a file. ``thorough_but(*kept)`` keeps some
 cases in the fast tier: those with one of the strings in their name, so many as a number says, spread evenly;
 with ``"each"`` enough for every value of every parameter, with ``"pairs"`` for every pair of values.
+``soak_but(*kept)`` leaves all but such cases to ``make soak``.
 """
 
 from __future__ import annotations
@@ -52,16 +53,17 @@ def kept(
 
 
 def divide(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Mark as ``thorough`` what ``thorough_but`` does not keep; remember the tiers of every function."""
+    """Mark what ``thorough_but`` and ``soak_but`` do not keep; remember the tiers of every function."""
     functions: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         functions[item.nodeid.split("[")[0]].append(item)
     tiers = config.stash.setdefault(TIERS, {})
     for function, its in functions.items():
-        if mark := its[0].get_closest_marker("thorough_but"):
-            cases = [parameters(item) for item in its]
-            fast = kept([item.name for item in its], cases, mark.args)
-            for index in set(range(len(its))) - fast:
-                its[index].add_marker("thorough")
         slow = ("soak", "thorough")
+        for tier in slow:
+            if mark := its[0].get_closest_marker(f"{tier}_but"):
+                cases = [parameters(item) for item in its]
+                stays = kept([item.name for item in its], cases, mark.args)
+                for index in set(range(len(its))) - stays:
+                    its[index].add_marker(tier)
         tiers[function] = {next(filter(item.get_closest_marker, slow), "fast") for item in its}
