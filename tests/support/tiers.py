@@ -1,4 +1,4 @@
-"""Two tiers of tests: ``make test`` runs what is not marked ``thorough``, ``make thorough`` the rest but ``soak``.
+"""Two tiers of tests: ``make test`` runs what is not marked ``thorough``, ``make thorough`` what is.
 
 ``@pytest.mark.thorough`` marks a test, or as ``pytestmark`` a file. ``thorough_but(*kept)`` keeps some
 cases in the fast tier: those with one of the strings in their name, so many as a number says, spread evenly;
