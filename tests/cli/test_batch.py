@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import Cli, Result, call
+from support.commandline import BRIEF, Cli, Result, call
 
 from spsbench.testing import FakeClock
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.thorough_but("looks_at_tokens")
 
 RUN = (
     *("run", "xsum", "--batch", "1,2,4", "--k", "3", "--max-new-tokens", "16", "--threads", "1"),
-    *("--trace", "1", "--set", "warmup=false"),
+    *("--trace", "1", "--set", "warmup=false", *BRIEF),
 )
 
 

@@ -13,14 +13,17 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from support.commandline import Cli, Result
+from support.commandline import BRIEF, Cli, Result
 
 from spsbench.base import environment
 from spsbench.config import resolve
 from spsbench.runner import plan, remeasure
 from spsbench.store import RunStore
 
-FLAGS = ("--limit", "3", "--max-new-tokens", "8", "--threads", "1", "--k", "2", "--no-score", "--no-proof")
+FLAGS = (
+    *BRIEF,
+    *("--limit", "3", "--max-new-tokens", "8", "--threads", "1", "--k", "2", "--no-score", "--no-proof"),
+)
 
 Loses = Callable[[int], float]
 
