@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import Cli, Result, journal
+from support.commandline import BRIEF, Cli, Result, journal
 
 from spsbench.base.errors import SpsbenchError
 from spsbench.models import memory
 
 conditions = importlib.import_module("spsbench.runner.conditions")
-FLAGS = ("--max-new-tokens", "6", "--set", "warmup=false", "--trace", "0", "--quiet")
+FLAGS = (*BRIEF, "--max-new-tokens", "6", "--set", "warmup=false", "--trace", "0", "--quiet")
 
 
 def evidence(directory: Path) -> list[Any]:

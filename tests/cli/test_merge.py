@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import Cli, call, journal
+from support.commandline import BRIEF, Cli, call, journal
 
-FLAGS = ("--limit", "5", "--max-new-tokens", "8", "--threads", "1", "--set", "warmup=false", "--trace", "2")
+FLAGS = (
+    *("--limit", "5", "--max-new-tokens", "8", "--threads", "1", "--set", "warmup=false", "--trace", "2"),
+    *BRIEF,
+)
 
 
 @pytest.fixture(scope="module")

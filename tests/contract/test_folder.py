@@ -70,12 +70,28 @@ def test_a_line_of_the_journal_is_written_as_it_was_read(folder: Path, tmp_path:
         assert (tmp_path / "again" / name).read_bytes() == (FOLDER / name).read_bytes()
 
 
-@pytest.mark.parametrize("form", ["screen", "csv", "latex", "json", "markdown"])
-def test_what_is_printed_of_it(form: str, folder: Path, snapshot: SnapshotAssertion) -> None:
-    flags = [] if form in ("screen", "markdown") else [f"--{form}"]
-    done = call("report", folder, *flags)
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The screen, and the page that the same command writes: its figures take seconds."""
+    folder = shutil.copytree(FOLDER, tmp_path_factory.mktemp("pages") / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder.parent)
+        patch.setenv("COLUMNS", "80")
+        done = call("report", folder)
     assert done.code == 0, done.err
-    page = (folder / "report.md").read_text() if form == "markdown" else done.out
+    return {"screen": done.out, "markdown": (folder / "report.md").read_text()}
+
+
+@pytest.mark.parametrize("form", ["screen", "csv", "latex", "json", "markdown"])
+def test_what_is_printed_of_it(
+    form: str, folder: Path, pages: dict[str, str], snapshot: SnapshotAssertion
+) -> None:
+    if form in pages:
+        page = pages[form]
+    else:
+        done = call("report", folder, f"--{form}")
+        assert done.code == 0, done.err
+        page = done.out
     if form == "json":
         page = json.dumps(rounded(json.loads(page)), indent=1)
     assert page == snapshot(extension_class=Text)

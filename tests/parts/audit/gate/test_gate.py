@@ -300,9 +300,7 @@ GATE = ROOT / ".ci/gate"
 def hosted(tmp_path: Path, test: str, steps: list[str], **given: str) -> subprocess.CompletedProcess[str]:
     """What the steps of a host do in the repository of an engine."""
     (tmp_path / "tests").mkdir()
-    (tmp_path / "tests/test_engine.py").write_text(
-        f"import pytest\nfrom support.gated import FEW, Engine\n{test}\n"
-    )
+    (tmp_path / "tests/test_engine.py").write_text(f"import pytest\n{test}\n")
     programs = tmp_path / "bin"
     programs.mkdir()
     # A pip of nobody: what these steps install must never reach the environment of the suite.
@@ -355,7 +353,7 @@ def test_the_action_installs_its_own_version(tmp_path: Path) -> None:
     """Torch is here already, and installed from nowhere."""
     steps, given = action_steps()
     given |= {"GITHUB_ACTION_PATH": str(ROOT)}
-    done = hosted(tmp_path, RED, steps, **given)
+    done = hosted(tmp_path, "def test_it(): pass", steps, **given)
     installs = [line for line in done.stdout.splitlines() if line.startswith("-m pip")]
     assert installs == [f"-m pip install {ROOT}[gate]"]
 
@@ -364,8 +362,9 @@ def test_the_action_installs_its_own_version(tmp_path: Path) -> None:
 def test_the_steps_are_green_for_a_right_engine(tmp_path: Path, folders: Folders) -> None:
     target, draft = map(str, folders)
     marker = f"@pytest.mark.lossless(engine=Engine, **(FEW | dict(target={target!r}, draft={draft!r})))"
+    test = f"from support.gated import FEW, Engine\n{marker}\ndef test_it(lossless_engine): lossless_engine()"
     steps, given = action_steps()
     given |= {"GITHUB_ACTION_PATH": str(ROOT), "INSTALL": "none"}
-    done = hosted(tmp_path, f"{marker}\ndef test_it(lossless_engine): lossless_engine()", steps, **given)
+    done = hosted(tmp_path, test, steps, **given)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "no leakage above" in (tmp_path / "lossless.md").read_text()
