@@ -32,7 +32,6 @@ of an audit's time goes into prompts, which the engine and the audit read: those
 _NOT_HERE = (
     "samples",
     "engine",
-    "samples_dtype",
     "follow",
     "every",
     "webhook",
