@@ -1,0 +1,31 @@
+"""Options that were folded into what they qualify: each old spelling is refused with the one to type."""
+
+from __future__ import annotations
+
+import pytest
+from support.commandline import Cli
+
+FOLDED = {
+    "run --revision v1": "--target MODEL@v1",
+    "distill --revision v1": "--target MODEL@v1",
+    "replay --draft-revision v1": "--draft MODEL@v1",
+    "advise --quantise int8": "--dtype auto+int8",
+    "verify --draft-quantise none": "--draft-dtype auto+none",
+    "sweep-k --draft-placement replicated": "--tensor-parallel N:draft=replicated",
+    "verify --prompts p.jsonl": "p.jsonl as TASK",
+    "bench --target-config big.json": "--target big.json",
+    "advise --hardware l4 --draft-config small.json": "--draft small.json",
+    "audit t.jsonl --samples-dtype bfloat16": "--dtype auto:samples=bfloat16",
+    "advise --objective p99": "--choose p99",
+    "advise --memory 4GB": "--choose mean:memory=4GB",
+    "simulate --concentration 20": "--source dirichlet:concentration=20",
+    "simulate --draft-temperature .5": "--source temperature:draft_temperature=.5",
+    "simulate --dependence .3": "--source ngram:dependence=.3",
+}
+
+
+@pytest.mark.parametrize("typed", FOLDED)
+def test_an_old_spelling_is_refused_with_the_new_one(cli: Cli, typed: str) -> None:
+    result = cli(*typed.split())
+    assert (result.code, result.out) == (2, "")
+    assert f"is written otherwise now. Give {FOLDED[typed]}." in " ".join(result.err.split())
