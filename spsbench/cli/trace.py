@@ -14,10 +14,10 @@ from spsbench.cli.console import out, print_json, say
 from spsbench.cli.options import FIRST, Common, RunOptions, among, asks
 
 if TYPE_CHECKING:
-    from spsbench.config import RunConfig
-    from spsbench.engines.arms import TaskAndArms
+    from spsbench.config import MaterialSettings, RunConfig
     from spsbench.models.pair import Pair
-    from spsbench.runner import Plan
+    from spsbench.runner.material import Models
+    from spsbench.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,24 +59,34 @@ def trace(options: TraceOptions) -> None:
 
     Example: spsbench trace "The capital of France" --k 4
     """
-    config, known = _settings(options)
+    config, task, arm = _settings(options)
     text = _prompt(options.prompt)
     import torch
 
+    from spsbench.base.axes import RECOMMENDED
     from spsbench.base.environment import taken, taken_since
+    from spsbench.config import MaterialSettings
+    from spsbench.config.models import AUTO
     from spsbench.decode.clock import SystemClock
+    from spsbench.engines.arms import task_and_arms
     from spsbench.engines.local import EagerEngine
+    from spsbench.models.pair import load_pair
+    from spsbench.models.recommended import recommended
     from spsbench.report.trace import Token, TraceWriter, shown_text
-    from spsbench.runner import plan
-    from spsbench.runner.execute import load
     from spsbench.runner.finalize import token_texts
+    from spsbench.runner.material import find_models
     from spsbench.stats.conditions import taken_too_much
 
     say(f"Loading {config.pair.name}", quiet=options.quiet)
-    ready = plan(config, known)
-    (arm,) = ready.arms
-    request = _request(ready, arm, text)
-    pair = load(ready)
+    settings = MaterialSettings.of(config)
+    models = find_models(settings)
+    if arm.sampling_name == RECOMMENDED:
+        _, (arm,) = task_and_arms(config, recommended(models.source.target))
+    request = _request(settings, models, task, arm, text)
+    slots = len(request.prompt_ids) + request.max_new_tokens + arm.k
+    models.require_room(arm, slots, request.max_new_tokens)
+    threads = None if config.threads == AUTO else int(config.threads)
+    pair = load_pair(models.source, models.dtypes, models.device, models.backend, threads)
     short = replace(request, max_new_tokens=_WARM_UP_TOKENS)
     for draft in (None, pair.draft):  # what runs first is slow
         EagerEngine(pair.target, draft, arm.k, pair.tokenizer, pair.device, SystemClock()).generate(short)
@@ -113,14 +123,12 @@ def trace(options: TraceOptions) -> None:
 _WARM_UP_TOKENS = 8
 
 
-def _settings(options: TraceOptions) -> tuple[RunConfig, TaskAndArms]:
+def _settings(options: TraceOptions) -> tuple[RunConfig, Task, Arm]:
+    """What is asked for, the task whose samplings ``--sampling`` names, and the one arm."""
     from spsbench.cli.settings import read_settings, require_possible
     from spsbench.engines.arms import refuse_beams
 
-    # The plan wants a task; of this one only the samplings are used, whatever the pair's own task is: it has
-    # those that --sampling names, and synthetic data that lie here.
-    asked = among(RunOptions, options, task="xsum", data="mini", limit="1", arms="sps", no_score=True)
-    config = read_settings(asked)
+    config = read_settings(among(RunOptions, options, task="xsum", arms="sps"))
     refuse_beams(config, "trace")
     if len(config.ks) != 1 or config.ks[0] < 1:
         remedy = "For example: --k 4."
@@ -128,7 +136,8 @@ def _settings(options: TraceOptions) -> tuple[RunConfig, TaskAndArms]:
     if config.samplings is not None and len(config.samplings) != 1:
         why = f"one sampling can be shown, got {options.sampling}."
         raise UsageError(why, flag="--sampling", remedy="Choose nucleus, greedy or model.")
-    return config, require_possible(config)
+    task, (arm,) = require_possible(config)
+    return config, task, arm
 
 
 def _prompt(given: str) -> str:
@@ -143,22 +152,24 @@ def _prompt(given: str) -> str:
     return text
 
 
-def _request(ready: Plan, arm: Arm, text: str) -> Request:
+def _request(settings: MaterialSettings, models: Models, task: Task, arm: Arm, text: str) -> Request:
     from spsbench.decode.processors import bound
+    from spsbench.runner.material import uses_template
 
-    tokenizer = ready.source.tokenizer
-    ids = tokenizer.chat(text) if ready.chat_template else tokenizer.encode(text, special=True)
-    behind = ready.max_new_tokens + arm.k
-    window = ready.source.window_for(behind)
+    tokenizer, max_new_tokens = models.tokenizer, settings.max_new_tokens or task.max_new_tokens
+    in_chat = uses_template(settings.chat_template, models.source, task)
+    ids = tokenizer.chat(text) if in_chat else tokenizer.encode(text, special=True)
+    behind = max_new_tokens + arm.k
+    window = models.source.window_for(behind)
     room = window - behind
     if not 0 < len(ids) <= room:
         raise UsageError(
-            f"a prompt of {len(ids)} tokens and {ready.max_new_tokens} new ones do not fit into the window "
+            f"a prompt of {len(ids)} tokens and {max_new_tokens} new ones do not fit into the window "
             f"of {window}.",
             flag="PROMPT",
             remedy="Shorten it, or give a smaller --max-new-tokens.",
         )
-    return Request(tuple(ids), ready.max_new_tokens, (), bound(arm.sampling, tokenizer), ready.config.seed)
+    return Request(tuple(ids), max_new_tokens, (), bound(arm.sampling, tokenizer), settings.seed)
 
 
 def _spoken(pair: Pair, arm: Arm, request: Request) -> Iterator[tuple[Loop, list[TracedToken]]]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from typing import NamedTuple
 
 import torch
 
 from spsbench.base.axes import EAGER
 from spsbench.base.errors import UsageError, as_typed
 from spsbench.base.records import Arm, Prompt, SamplingParams
-from spsbench.config import MaterialSettings, PairConfig, RunConfig
+from spsbench.config import MaterialSettings, PairConfig
 from spsbench.config.models import TORCH, Precision, prompt_span
 from spsbench.models.device import resolve_device
 from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits
@@ -24,22 +25,14 @@ from spsbench.tasks.task import Task, TaskData
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Material:
-    """Hold the prompts of a task and the models that continue them, found but not loaded.
+class Models:
+    """Hold a target and a draft that are found but not loaded, and what will compute them.
 
     Attributes:
-        max_new_tokens: the longest output.
-        chat_template: whether prompts are put into the tokenizer's chat template.
         dtypes: to load target and draft in.
         fallback: why the models are not computed by the backend that is usual on the device.
     """
 
-    task: Task
-    data: TaskData
-    prompts: tuple[Prompt, ...]
-    max_new_tokens: int
-    chat_template: bool
-    seed: int
     pair: PairConfig
     source: PairSource
     device: torch.device
@@ -50,6 +43,35 @@ class Material:
     @property
     def tokenizer(self) -> Tokenizer:
         return self.source.tokenizer
+
+    @property
+    def quantiser(self) -> str | None:
+        """What quantises weights over torch, other values than ONNX Runtime's; None where nothing does."""
+        quantised = any(Precision.read(dtype).quantise for dtype in self.dtypes)
+        return LIBRARY if quantised and self.backend == TORCH else None
+
+    def require_room(self, arm: Arm, slots: int, max_new_tokens: int) -> None:
+        """Refuse a device without room for the models and one sequence of an arm, of ``slots`` tokens."""
+        room_of([arm], self.source, self.dtypes, self.device, self.backend, slots, max_new_tokens).require(
+            self.device
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material(Models):
+    """Hold the prompts of a task beside the models that continue them.
+
+    Attributes:
+        max_new_tokens: the longest output.
+        chat_template: whether prompts are put into the tokenizer's chat template.
+    """
+
+    task: Task
+    data: TaskData
+    prompts: tuple[Prompt, ...]
+    max_new_tokens: int
+    chat_template: bool
+    seed: int
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -66,12 +88,6 @@ class Material:
         """Tokens of the longest prompt."""
         return max(len(prompt.ids) for prompt in self.prompts)
 
-    @property
-    def quantiser(self) -> str | None:
-        """What quantises weights over torch, other values than ONNX Runtime's; None where nothing does."""
-        quantised = any(Precision.read(dtype).quantise for dtype in self.dtypes)
-        return LIBRARY if quantised and self.backend == TORCH else None
-
     def label(self) -> str:
         """Name the task, and say what every table must say of it.
 
@@ -83,41 +99,43 @@ class Material:
         return ", ".join([label, *about_weights(self.source, self.dtypes, self.backend)])
 
 
+def find_models(settings: MaterialSettings) -> Models:
+    """Find the pair, and what computes it on the device, which has memory for its weights; load none."""
+    device = resolve_device(settings.device)
+    source = find_pair(settings.pair)
+    dtypes = settings.dtypes
+    backend, fallback = pair_backend(settings.backend, source, dtypes, device)
+    require_pair_fits(source, dtypes, device, backend, placement=None)
+    return Models(
+        pair=settings.pair, source=source, device=device, dtypes=dtypes, backend=backend, fallback=fallback
+    )
+
+
 def find_material(settings: MaterialSettings) -> Material:
     """Load the task, find the pair, read the data, build every prompt; load no weight.
 
     The device must have room for the models and one plain sequence.
     """
     task = load_task(settings.task, every_turn=settings.turns == "all")
-    device = resolve_device(settings.device)
-    source = find_pair(settings.pair)
-    dtypes = settings.dtypes
-    backend, fallback = pair_backend(settings.backend, source, dtypes, device)
-    require_pair_fits(source, dtypes, device, backend, placement=None)
-    data = read_data(task, settings)
-    max_new_tokens = settings.max_new_tokens or task.max_new_tokens
-    chat = uses_template(settings.chat_template, source, task)
-    prompts = build_prompts(task, data, source, max_new_tokens, chat_template=chat)
-    slots = max(len(prompt.ids) for prompt in prompts) + max_new_tokens
+    models = find_models(settings)
+    asked = read_prompts(settings, task, models.source)
+    slots = max(len(prompt.ids) for prompt in asked.prompts) + asked.max_new_tokens
     plain = Arm("ars", 0, EAGER, task.default_sampling, SamplingParams())
-    room_of([plain], source, dtypes, device, backend, slots, max_new_tokens).require(device)
+    models.require_room(plain, slots, asked.max_new_tokens)
     return Material(
         task=task,
-        data=data,
-        prompts=tuple(prompts),
-        max_new_tokens=max_new_tokens,
-        chat_template=chat,
+        **asked._asdict(),
         seed=settings.seed,
-        pair=settings.pair,
-        source=source,
-        device=device,
-        dtypes=dtypes,
-        backend=backend,
-        fallback=fallback,
+        pair=models.pair,
+        source=models.source,
+        device=models.device,
+        dtypes=models.dtypes,
+        backend=models.backend,
+        fallback=models.fallback,
     )
 
 
-def read_data(task: Task, settings: MaterialSettings | RunConfig) -> TaskData:
+def read_data(task: Task, settings: MaterialSettings) -> TaskData:
     """Load the examples that are wanted: a range of the seed's order, or those with some ids."""
     first, last = prompt_span(settings.limit)
     data = task.load(settings.data, None if settings.ids else last, settings.seed)
@@ -139,19 +157,34 @@ def _unknown_id(name: str, known: Collection[str], label: str) -> UsageError:
     return UsageError(f"{label} has no prompt {as_typed(name)}.", flag="--id", remedy=remedy)
 
 
-def build_prompts(
-    task: Task, data: TaskData, source: PairSource, reserve: int, *, chat_template: bool
-) -> Sequence[Prompt]:
-    """Build the prompt of every example, with so many tokens of the window kept free after it.
+class Prompts(NamedTuple):
+    """What a task asks of a pair of models: as the attributes of ``Material``."""
+
+    data: TaskData
+    prompts: tuple[Prompt, ...]
+    max_new_tokens: int
+    chat_template: bool
+
+
+def read_prompts(settings: MaterialSettings, task: Task, source: PairSource, *, beyond: int = 0) -> Prompts:
+    """Read the task's data and build the prompt of every example.
 
     What of the data the tokenizer decided is added to the data's provenance.
+
+    Args:
+        beyond: tokens of the window that are kept free behind the longest output.
     """
+    data = read_data(task, settings)
     data.provenance.update(task.read_by(source.tokenizer))
+    max_new_tokens = settings.max_new_tokens or task.max_new_tokens
+    chat_template = uses_template(settings.chat_template, source, task)
+    reserve = max_new_tokens + beyond
     window = source.window_for(reserve)
-    return [
+    prompts = tuple(
         task.prompt(example, data, source.tokenizer, window, reserve, chat_template)
         for example in data.examples
-    ]
+    )
+    return Prompts(data, prompts, max_new_tokens, chat_template)
 
 
 def uses_template(wanted: str, source: PairSource, task: Task) -> bool:

@@ -12,7 +12,7 @@ from spsbench.base.axes import EAGER, MODIFIED_REJECTION, RECOMMENDED
 from spsbench.base.environment import describe_environment
 from spsbench.base.errors import UsageError
 from spsbench.base.records import VERIFICATION_RULE, Arm, Prompt, Sample, Spec
-from spsbench.config import RunConfig
+from spsbench.config import MaterialSettings, RunConfig
 from spsbench.config.models import AUTO, Precision
 from spsbench.decode.processors import bound
 from spsbench.drafters.registry import drafter_kind, rule_kind, shape_in
@@ -34,7 +34,7 @@ from spsbench.runner.engines import (
     stock_roles,
     usual_engine,
 )
-from spsbench.runner.material import Material, build_prompts, read_data, require_decoder, uses_template
+from spsbench.runner.material import Material, read_prompts, require_decoder
 from spsbench.runner.ranks import backend_choice, require_split_arms, split_over
 from spsbench.runner.room import Room, room_of
 from spsbench.stats.certainty import OVER_TIME
@@ -250,24 +250,22 @@ def plan(
     stock = _stock(arms, source, dtypes)
     if loads:
         require_pair_fits(source, dtypes, device, backend, placement, stock, config.ranks)
-    data = read_data(task, config)
-    max_new_tokens, samples = config.max_new_tokens or task.max_new_tokens, config.samples or 1
-    # The last loop may score K tokens beyond the limit.
-    reserve = max_new_tokens + max(arm.k for arm in arms)
-    chat = uses_template(config.chat_template, source, task)
-    prompts = build_prompts(task, data, source, reserve, chat_template=chat)
+    beyond = max(arm.k for arm in arms)  # the last loop may score so many tokens beyond the limit
+    asked = read_prompts(MaterialSettings.of(config), task, source, beyond=beyond)
+    prompts, max_new_tokens = asked.prompts, asked.max_new_tokens
     longest = max(len(prompt.ids) for prompt in prompts)
     index, count = config.shard_index
-    kept = tuple(prompts[index::count])
+    kept = prompts[index::count]
     for flag, message, remedy in _too_much(config, source, arms, longest + max_new_tokens, prompts, kept):
         raise UsageError(message, flag=flag, remedy=remedy)
-    room = _room(config, arms, source, device, backend, longest + reserve, max_new_tokens) if loads else None
+    slots = longest + max_new_tokens + beyond
+    room = _room(config, arms, source, device, backend, slots, max_new_tokens) if loads else None
     return Plan(
         task=task,
-        data=data,
+        data=asked.data,
         prompts=kept,
         max_new_tokens=max_new_tokens,
-        chat_template=chat,
+        chat_template=asked.chat_template,
         seed=config.seed,
         pair=config.pair,
         source=source,
@@ -278,7 +276,7 @@ def plan(
         config=config,
         arms=arms,
         everyone=tuple(prompt.example_id for prompt in prompts),
-        samples=samples,
+        samples=config.samples or 1,
         claims=claims(arms),
         sandbox=sandbox,
         placement=placement,

@@ -10,7 +10,7 @@ import pytest
 from spsbench.base.errors import UsageError
 from spsbench.cli.settings import read_material
 from spsbench.config import resolve, resolve_material
-from spsbench.runner.material import Material, find_material
+from spsbench.runner.material import Material, find_material, find_models
 from spsbench.runner.plan import plan
 
 FLAGS = {"task": "xsum", "limit": 3, "seed": 5, "max_new_tokens": 8, "device": "cpu"}
@@ -27,6 +27,23 @@ def test_it_is_what_a_plan_has() -> None:
         planned.source.identity(),
     )
     assert {field.name for field in fields(Material)} <= {field.name for field in fields(planned)}
+
+
+def test_models_are_found_without_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = resolve_material(FLAGS)
+    material = find_material(settings)
+
+    def asked(*_: object) -> None:
+        raise UsageError("data were read.")
+
+    monkeypatch.setattr(type(material.task), "load", asked)
+    models = find_models(settings)
+    assert models.source.identity() == material.source.identity()
+    assert [getattr(models, field.name) == getattr(material, field.name) for field in fields(models)].count(
+        False
+    ) <= 1  # the source has an identity, no equality
+    with pytest.raises(UsageError, match="data were read"):
+        find_material(settings)
 
 
 def test_options_are_read_as_a_run_reads_them() -> None:
