@@ -492,12 +492,14 @@ class _Steps:
             (place, step, step < count)
             for loop, (count, ids) in enumerate(zip(each, drafted, strict=True))
             for step in range(min(count + 1, len(ids)))
-            if (place := sum(each[:loop]) + loop + step + max(frees)) < len(text.x)
+            if (place := sum(each[:loop]) + loop + step) + max(frees) < len(text.x)
         ]
         for rule, free in self._log_e:
+            if free not in frees:
+                continue
             chances = np.minimum(text.accepted(_RULES[rule][0]), 1.0)
             for place, step, kept in tests:
-                chance, seen = float(chances[place - max(frees) + free]), self._seen[step]
+                chance, seen = float(chances[place + free]), self._seen[step]
                 self._expected[rule, free] += chance
                 bet = seen[kept] / sum(seen)
                 self._log_e[rule, free] += math.log(bet / ((chance if kept else 1 - chance) + self._rounding))
