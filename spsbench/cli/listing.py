@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from spsbench.base.errors import SpsbenchError, UsageError
 from spsbench.base.paths import embedded_dir, results_dir
 from spsbench.base.plugins import unknown
-from spsbench.base.records import Spec
+from spsbench.base.records import OptionValue, Spec
 from spsbench.cli import options
 from spsbench.cli.console import out, print_json
 from spsbench.cli.doctor import model_is_here, package_of, way_to_fetch
@@ -155,7 +155,7 @@ def _drafters() -> list[Row]:
 
     def about(kind: Any) -> Row:
         needs = next((told[need] for need in sorted(kind.needs & told.keys())), NOTHING)
-        return {"options": _options(kind), "needs": needs}
+        return {"options": _options(kind.options), "needs": needs}
 
     return _kinds("drafter", DRAFTERS, about)
 
@@ -165,7 +165,7 @@ def _rules() -> list[Row]:
 
     def about(kind: Any) -> Row:
         lossless = "yes" if kind.lossless else "NO"
-        return {"options": _options(kind), "lossless": lossless, "needs": NOTHING}
+        return {"options": _options(kind.options), "lossless": lossless, "needs": NOTHING}
 
     return _kinds("rule", RULES, about)
 
@@ -178,7 +178,7 @@ def _policies() -> list[Row]:
 
     def about(kind: Any) -> Row:
         needs = NOTHING if kind.name == FIXED else f"the drafter {heeding}"
-        return {"options": _options(kind), "needs": needs}
+        return {"options": _options(kind.options), "needs": needs}
 
     return _kinds("policy", POLICIES, about)
 
@@ -213,7 +213,7 @@ def _external_engines() -> list[Row]:
 
     def row(name: str) -> Row:
         entry = load_entry(name, "WHAT")
-        here = entry.environment.is_here
+        here, own = entry.environment.is_here, NAMED[name].options
         rules, size = entry.rules, megabytes(entry.kept_bytes)
         return {
             EXTERNAL: entry.name,
@@ -222,7 +222,7 @@ def _external_engines() -> list[Row]:
             "greedy": rules.greedy,
             "sampled": rules.sampled,
             "statistics": _lines(entry.statistics),
-            "options": _options(NAMED[name]),
+            "options": _options({name: "" if each.theirs else each.default for name, each in own.items()}),
             "limits": _lines(entry.limits),
             "needs": NOTHING if here else f"`spsbench get {entry.name}`, {size}",
             "from": entry.package,
@@ -256,10 +256,9 @@ def _metrics() -> list[Row]:
     return [programs, *_kinds("metric", METRICS, about), by_name]
 
 
-def _options(kind: Any) -> str:
-    """As they are typed, one a line; without a value those that an engine is not given by default."""
-    every = ((name, "" if each.theirs else each.default) for name, each in kind.options.items())
-    return _lines(str(Spec("", (option,))).lstrip(":") for option in every)
+def _options(options: Mapping[str, OptionValue]) -> str:
+    """As they are typed, one a line."""
+    return _lines(str(Spec("", (option,))).lstrip(":") for option in options.items())
 
 
 def _kinds(title: str, registry: Registry[Any], about: Callable[[Any], Row]) -> list[Row]:

@@ -110,7 +110,7 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run, sweep-k --engine hf-asisted", "--engine: hf-asisted is unknown. Did you mean hf-assisted?"),
     ("run, sweep-k --sampling nuclear", "--sampling: nuclear is unknown. Did you mean nucleus?"),
     ("run, sweep-k --k 4.5", "--k ... got 4.5"),
-    ("run, sweep-k --limit some", "--limit must be a whole number from 1, got some"),
+    ("run, sweep-k --limit some", "--limit must be a whole number from 1, or a range ... got some"),
     ("run, sweep-k --device abacus", "--device must be auto, cpu, cuda, cuda:N or mps, got abacus"),
     ("run, sweep-k --arms sps --k 0", "--arms"),
     ("run, sweep-k --expect ''", "--expect"),

@@ -13,6 +13,7 @@ import torch
 from support.tiny_models import config_of, make, make_tokenizer, save, save_seq2seq
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from spsbench.base.errors import UnavailableError
 from spsbench.models import loading
 from spsbench.models.source import find
 
@@ -51,7 +52,7 @@ def test_a_missing_weight_is_seen(tmp_path: Path) -> None:
     state = {name: part for name, part in model.state_dict().items() if "layers.3.mlp.up" not in name}
     folder = save(model, tmp_path / "m", state_dict=state)
     source = find(str(folder), None, "--target")
-    with pytest.raises(loading.UnavailableError, match="incomplete: 1 of its weights"):
+    with pytest.raises(UnavailableError, match="incomplete: 1 of its weights"):
         loading.load_torch(source, "auto", torch.device("meta"), 258, "--target")
 
 

@@ -148,5 +148,6 @@ def _with_little(arguments: tuple[str, ...]) -> list[str]:
         if option in kept:
             at = kept.index(option)
             del kept[at : at + 2]
-    more = [word for pair in LITTLE.items() for word in pair]
+    chosen = "--id" in kept  # which is in place of --limit
+    more = [word for pair in LITTLE.items() if not (chosen and pair[0] == "--limit") for word in pair]
     return [*kept, *more, "--no-score", "--no-proof", "--out", "out"]

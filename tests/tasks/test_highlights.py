@@ -104,7 +104,7 @@ def test_the_synthetic_task_reads_the_columns_of_its_file(
         ({"truncate": "highlights"}, "truncate is highlights, not one of article"),
         ({"data": {"columns": {"body": ["article"]}}}, "a key of data.columns is body, not one of article"),
         ({"data": {"mini": {"examples": "x", "folder": "other"}}}, "folder"),
-        ({"kind": "summarization", "prompt": "default", "reference": None}, "are for tasks of text"),
+        ({"kind": "summarization", "prompt": "default", "reference": None}, "is for tasks of text"),
     ],
 )
 def test_a_mistake_is_told(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
