@@ -254,13 +254,19 @@ def _branches(target: TableModel, drafter: Drafter, prompt: Sequence[int], k: in
 
 
 def small_tree(drafter: Spec) -> Spec:
-    """The same with a shape that can be enumerated: two siblings and a child of each, or what is smaller."""
+    """A drafter with a tree small enough to enumerate; one that proposes a chain as it is.
+
+    Of a static tree two siblings with a child each remain, or one with at most two; of a dynamic one 3 nodes.
+    """
     shape = shape_in(drafter)
     if shape is None:
         return drafter
-    first, *later = shape.branching or (2, 1)
-    small = Shape((min(first, 2), *([min(later[0], 3 - min(first, 2))] if later else [])))
-    options = dict(drafter.options) | {TREE: str(Shape(dynamic=3) if shape.dynamic else small)}
+    if shape.dynamic:
+        small = Shape(dynamic=3)
+    else:
+        siblings = min(shape.branching[0], 2)
+        small = Shape((siblings, *(min(children, 3 - siblings) for children in shape.branching[1:2])))
+    options = dict(drafter.options) | {TREE: str(small)}
     return replace(drafter, options=tuple(options.items()))
 
 

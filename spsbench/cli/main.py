@@ -291,7 +291,8 @@ def _of_a_file(error: OSError) -> SpsbenchError:
     from spsbench.base.files import disk_error
 
     if error.errno == errno.ENAMETOOLONG:
-        return UsageError(f"{as_typed(str(error.filename))} is longer than a file's name can be.")
+        why = f"{as_typed(str(error.filename))} is longer than a file's name can be."
+        return UsageError(why, remedy="Give a shorter one.")
     return disk_error(Path(error.filename), error)
 
 

@@ -198,6 +198,7 @@ TABLE = (
             "weights",
             "in_flight",
             "prefix_cache",
+            "contexts",
             "bound",
             "texts",
             "task",
@@ -213,6 +214,12 @@ TABLE = (
         "Leave it out.",
     ),
     Clash(("audit",), ("budget", "out"), ("samples",), "{beside} holds all of its texts.", "Leave it out."),
+    Clash(
+        ("audit",),
+        ("greedy", "in_flight", "prefix_cache", "weights"),
+        ("contexts",),
+        "the contexts of {other} are for one request at a time, which draws its tokens in float32.",
+    ),
     Clash(("audit",), ("keep",), remedy="Leave it out.", without=("releases",)),
     Clash(("audit",), ("evidence",), ("releases",)),
     Clash(

@@ -159,11 +159,14 @@ def accepted_by_token(log_target: Floats, log_draft: Floats) -> Floats:
 
 
 def anchored(by_token: Floats, k: int) -> Floats:
-    """Lay out [n, K] chances or ratios by where a loop began: each row depends on the tokens before it."""
+    """Lay out [n] chances or ratios of a text's tokens as [n, K], by where a loop begins.
+
+    Entry (t, j) is of token t + j, the j-th draft of a loop that begins before token t; 0 after the text.
+    """
     n = len(by_token)
     padded = np.concatenate([by_token, np.zeros(k)])
-    found: Floats = padded[np.arange(n)[:, None] + np.arange(k)]
-    return found
+    rows: Floats = padded[np.arange(n)[:, None] + np.arange(k)]
+    return rows
 
 
 def stopped(chances: Floats, drafted: Integers) -> Floats:

@@ -200,13 +200,15 @@ class OnnxBatchLM:
         n = tokens.shape[1]
         run, hidden, logits = self._bound.get((n, last)) or self._bind(n, last)
         self._model.embed(tokens.flatten(), hidden)
+        # Written in place, for the session reads these very arrays: tokens before each row's last one, tokens
+        # with it, and the most of any row.
         self._seen[:] = starts
         self._seen += n - 1
         self._total[:] = self._seen + 1
         self._most[...] = self._total.max()
         run()
-        found = self._model.all_logits(logits, self._spread)
-        return found.reshape(self.batch, last, self.vocab_size)
+        rows = self._model.all_logits(logits, self._spread)
+        return rows.reshape(self.batch, last, self.vocab_size)
 
     def _bind(self, n: int, last: int) -> tuple[Any, Any, Tensor]:
         """(the forward, [B n, hidden] its input, [B last, V] its logits), row after row."""

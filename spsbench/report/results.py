@@ -56,19 +56,21 @@ def arm_columns(
 ) -> list[Column]:
     """The columns of the table of arms, in the shape of the paper's Table 1.
 
-    The screen, report.md, the page and LaTeX all take them from here.
+    The screen, report.md, the page and LaTeX all take them from here. The speedup end to end stands there
+    with its interval, as a ratio alone, or not at all: that is what a narrow screen can do without.
     """
-    known = any((wording.metric_ends(metric, arm) or {}).get("low") is not None for arm in arms)
+    has_interval = any((wording.metric_ends(metric, arm) or {}).get("low") is not None for arm in arms)
     title, quality = wording.metric_title(metric), partial(wording.quality, metric)
     whole = partial(wording.row_speedup, name="end_to_end_speedup")
-    both = {
+    by_width = {
         "interval": [left("end to end", whole, note="95%", whole=True, latex="End to end")],
         "ratio": [right("end to end", lambda arm: whole(arm).partition(" [")[0])],
+        None: [],
     }
     return [
-        *([right(title, quality, note="95%" if known else "")] if metric else []),
+        *([right(title, quality, note="95%" if has_interval else "")] if metric else []),
         *TIMES,
-        *both.get(end_to_end or "", []),
+        *by_width[end_to_end],
         TOKENS,
     ]
 

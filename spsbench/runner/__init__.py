@@ -17,7 +17,7 @@ from spsbench.runner.foreign_texts import (
     told_in,
 )
 from spsbench.runner.material import Material, find_material, require_decoder
-from spsbench.runner.peers import folder_of
+from spsbench.runner.peers import model_folder
 from spsbench.runner.plan import Plan, Watcher, plan
 from spsbench.runner.stopping import Reason, StoppingRule, derive_seed, duration, turns
 
@@ -40,9 +40,9 @@ __all__ = [
     "execute_on",
     "finalize",
     "find_material",
-    "folder_of",
     "is_exact",
     "load",
+    "model_folder",
     "plan",
     "reading_of",
     "require_continuable",

@@ -25,12 +25,19 @@ from spsbench.parts.external.registry import find_peer
 from spsbench.runner.plan import Plan
 
 
-def folder_of(source: ModelSource) -> Path:
-    """Find the whole Hugging Face folder of a loaded model: configuration, tokenizer and weights."""
-    found = files_of(source.location, source.commit)
-    if found is None:
-        raise UnavailableError(f"the files of {source.name} are in no folder that an engine could read.")
-    return found.resolve()
+def model_folder(source: ModelSource) -> Path:
+    """Find the whole Hugging Face folder of a loaded model: configuration, tokenizer and weights.
+
+    Raises:
+        UnavailableError: its files lie in no folder.
+    """
+    folder = files_of(source.location, source.commit)
+    if folder is None:
+        raise UnavailableError(
+            f"the files of {source.name} are in no folder that an engine could read.",
+            remedy="Download the model into one, and give that in its place.",
+        )
+    return folder.resolve()
 
 
 LOGS = "engines"
@@ -75,8 +82,8 @@ class PeerArms(ExitStack):
         if setting not in self._engines:
             kind, source, info = find_peer(arm.engine), self._plan.source, self._pair.info
             load = Load(
-                target=kind.converted(folder_of(source.target)),
-                draft=kind.converted(folder_of(source.draft)) if arm.method == "sps" else None,
+                target=kind.converted(model_folder(source.target)),
+                draft=kind.converted(model_folder(source.draft)) if arm.method == "sps" else None,
                 k=arm.k,
                 threads=info["threads"],
                 context=self._plan.slots,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -39,15 +40,23 @@ from spsbench.parts.external.engine import add_up
 from spsbench.report import EVERY
 
 STARTS = (9, 17, 33, 49)
-_PLACES = (
-    EVERY,
-    "the first token of a text",
-    *(f"tokens from the {start}th on" for start in STARTS),
-    "the first token of a loop",
-    "tokens after accepted ones",
-    "the token after a whole draft",
-    "the first loop",
-)
+
+
+def _from(start: int, v: View) -> Bools:
+    return np.arange(len(v.x)) >= start - 1
+
+
+_PLACES: dict[str, Callable[[View], Bools]] = {
+    EVERY: lambda v: np.arange(len(v.x)) >= 0,
+    "the first token of a text": lambda v: np.arange(len(v.x)) == 0,
+    **{f"tokens from the {start}th on": partial(_from, start) for start in STARTS},
+    "the first token of a loop": lambda v: v.index == 0,
+    "tokens after accepted ones": lambda v: (v.index > 0) & ~v.whole,
+    "the token after a whole draft": lambda v: v.whole,
+    "the first loop": lambda v: (np.cumsum(v.index == 0) == 1) & (v.index >= 0),
+}
+"""Of each place, where in a text it is."""
+
 _EVERYWHERE = 0.4
 """Weight of the bets on every token; the places share the rest."""
 
@@ -156,7 +165,8 @@ class Bets:
         q = reading.q.double().numpy()
         view = self._view(prompt, tokens, reading, q, self._loops(accepted, len(tokens), free, drafted))
         there = q[np.arange(len(tokens)), list(tokens)] > 0  # else it is an alarm by itself, or rounding
-        sums = [(_logs(self._bets, view, there) @ self._places(view).T).ravel()]
+        places = np.array([is_there(view) for is_there in _PLACES.values()], np.float64)  # [places, n]
+        sums = [(_logs(self._bets, view, there) @ places.T).ravel()]
         if self._k != 0 and self._modified:
             sums.append(_logs(DRAFTED, view, there).sum(-1))
         sums.append(np.array([self._copied(prompt, tokens, view.own, there)]))
@@ -189,13 +199,6 @@ class Bets:
         where = max(places, key=lambda place: places[place])
         best = max((key for key in laws if key[0] == where), key=lambda key: laws[key])
         return where, best[1] if laws[best] - places[where] > math.log(_CLEAR) else None
-
-    def _places(self, v: View) -> Floats:
-        """[places, n] 1 where a token stands there."""
-        place, first = np.arange(len(v.x)), np.cumsum(v.index == 0) == 1
-        masks = [place >= 0, place == 0, *(place >= start - 1 for start in STARTS)]
-        masks += [v.index == 0, (v.index > 0) & ~v.whole, v.whole, first & (v.index >= 0)]
-        return np.stack([np.asarray(mask, dtype=np.float64) for mask in masks])
 
     # --- what laws need beside a row ---
 

@@ -105,7 +105,8 @@ class AuditOptions(Common):
             "--in-flight LIST": "Requests at once, e.g. 1,4,8; some are aborted. Default: 1.",
             "--prefix-cache LIST": "on, off: prompts with common beginnings; off is always the control.",
             "--contexts N": (
-                "Draw 500 short requests at each of N contexts where drafts that are withdrawn would show."
+                f"Draw {DRAWS} short requests at each of N contexts where drafts that are withdrawn would "
+                "show."
             ),
             "--bound SHARE": "Draw until leakage above this is ruled out. Default: 2%, after all texts.",
             "--texts N": "Most texts per setting. Default: 320.",
@@ -260,25 +261,12 @@ def settings_asked(wanted: AuditOptions, kind: PeerKind) -> Asked:
     levels = values.concurrencies(wanted.in_flight or "1", "--in-flight", MOST_IN_FLIGHT)
     caches, threads = _caches(wanted.prefix_cache), values.threads(wanted.threads)
     if contexts:
-        _require_for_contexts(wanted, samplings)
+        if any(each.greedy for each in samplings):  # --temperature 0 is, too
+            why = "greedily no token is drawn, and contexts are chosen by what is."
+            raise UsageError(why, flag="--contexts", remedy="Leave temperature 0 out.")
         wanted = replace(wanted, max_new_tokens=wanted.max_new_tokens or str(TOKENS))
     settings = _material_settings(wanted)
     return Asked(kind, limits, weights, lookaheads, samplings, levels, caches, threads, settings, contexts)
-
-
-def _require_for_contexts(wanted: AuditOptions, samplings: Sequence[SamplingParams]) -> None:
-    """Refuse what does not go with few contexts, which are chosen for one request at a time."""
-    if any(each.greedy for each in samplings):
-        why = "at the chosen contexts tokens are drawn, and greedily nothing is."
-        raise UsageError(why, flag="--contexts", remedy="Leave --greedy out.")
-    typed = {
-        "--in-flight": wanted.in_flight,
-        "--prefix-cache": wanted.prefix_cache,
-        "--weights": wanted.weights,
-    }
-    if other := [flag for flag, value in typed.items() if value is not None]:
-        why = f"{', '.join(other)} cannot be given with it."
-        raise UsageError(why, flag="--contexts", remedy="Audit that without --contexts.")
 
 
 def audited(wanted: AuditOptions, kind: PeerKind) -> tuple[Course, str | None]:
@@ -445,12 +433,13 @@ def subject_of(kind: PeerKind, material: Material, threads: int | None, weights:
     from spsbench.parts.audit.engine_audit import Subject
     from spsbench.parts.external.conversion import read_back
     from spsbench.parts.external.engine import ids_that_end
-    from spsbench.runner import folder_of
+    from spsbench.runner import model_folder
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) - (threads or 1)))
     source = material.source
     # Loading fetches what is not here. An auditor that shared code with an engine would share its faults.
-    sources, folders = (source.target, source.draft), (folder_of(source.target), folder_of(source.draft))
+    sources = source.target, source.draft
+    folders = model_folder(source.target), model_folder(source.draft)
     if weights != "float32":  # the law is that of the files that are served
         served = [Path(kind.converted(folder)) for folder in folders]
         back = [read_back(*both) for both in zip(folders, served, strict=True)]
@@ -651,9 +640,9 @@ def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None
         raise GateFailed(f"wrong beside the law of its texts: {'; '.join(beside)}.", flag="--engine")
     if gone is not None:
         raise IncompleteError(f"the engine gave up: {gone}.", flag="--engine")
-    at_contexts = [each for row in rows for each in row.found.free if each.test == "withdrawn"]
-    if any(row.decision == UNDECIDED and not row.setting.is_plain for row in rows) and at_contexts:
-        why = f"withdrawn drafts are not ruled out: {at_contexts[0].found.rstrip('.')}"
+    withdrawn = [each for row in rows for each in row.found.free if each.test == "withdrawn"]
+    if any(row.decision == UNDECIDED and not row.setting.is_plain for row in rows) and withdrawn:
+        why = f"withdrawn drafts are not ruled out: {withdrawn[0].found.rstrip('.')}"
         raise IncompleteError(f"{why}.", flag="--contexts", remedy="Give more --texts, --budget or contexts.")
     unclear = [row.setting for row in rows if row.decision == UNDECIDED]
     # Where nothing is drafted no bound is waited for.

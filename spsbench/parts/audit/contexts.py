@@ -17,7 +17,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -135,20 +135,34 @@ def choose(
         for start in range(0, max(1, len(prompt) - _FEWEST), _MOST)
     )
     ends = {*stop_ids}
-    places = {each[1]: each for part in parts for each in _places(forks, part) if each[1][-1] not in ends}
+    places = {each.ids: each for part in parts for each in _places(forks, part) if each.ids[-1] not in ends}
     near = sorted(places.values(), reverse=True)[: max(_LEAST, _NEAR * count)]
-    scored = [(forks.of(ids).information(forks.thresholds), ids, expected) for _, ids, expected in near]
+    # Laws behind a context take forwards, so that only the most promising are enumerated.
+    left = [place._replace(nats=forks.of(place.ids).information(forks.thresholds)) for place in near]
     chosen: list[tuple[int, ...]] = []
-    taken: list[tuple[int, ...]] = []
     for turn in range(count):
         behind = turn % 2 == 0  # the expected token
-        left = [each for each in scored if not any(_alike(each[1], other) for other in taken)]
         if not left:
             break
-        _, ids, _ = max(left, key=lambda each: each[0] * (each[2] if behind else 1.0))
-        taken.append(ids)
-        chosen.append(ids[:-1] if behind else ids)
+        best = max(left, key=lambda place: place.nats * (place.expected if behind else 1.0))
+        chosen.append(best.ids[:-1] if behind else best.ids)
+        left = [place for place in left if not _alike(place.ids, best.ids)]
     return chosen
+
+
+class _Place(NamedTuple):
+    """A context, by how much withdrawn drafts would change behind it.
+
+    Attributes:
+        nats: as ``Fork.information``; before it is enumerated, the change if only the draft's best token
+            stood, or all others.
+        ids: of the context.
+        expected: the target's probability of its last token.
+    """
+
+    nats: float
+    ids: tuple[int, ...]
+    expected: float
 
 
 def _alike(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
@@ -157,11 +171,8 @@ def _alike(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return one[:n] == other[:n] or one[-_FEWEST:] == other[-_FEWEST:]
 
 
-def _places(forks: Forks, part: tuple[int, ...]) -> list[tuple[float, tuple[int, ...], float]]:
-    """(promise, context, probability of its last token), of tokens that the target expects there.
-
-    The promise is what a withdrawn draft would change if only the draft's best token stood, or all others.
-    """
+def _places(forks: Forks, part: tuple[int, ...]) -> list[_Place]:
+    """The contexts in a part of a prompt whose last token the target expects."""
     if len(part) <= _FEWEST:
         return []
     target, draft = forks.rows(part, last=len(part) - _FEWEST + 1)
@@ -176,7 +187,7 @@ def _places(forks: Forks, part: tuple[int, ...]) -> list[tuple[float, tuple[int,
         best = np.arange(len(drawn)) == drawn.argmax()
         laws = (withdrawn(target[row + 1], drawn, stays) for stays in (best, ~best))
         promise = max(_nats(law, target[row + 1]) for law in laws)
-        found.append((promise * expected * starts, part[: place + 1], expected))
+        found.append(_Place(promise * expected * starts, part[: place + 1], expected))
     return found
 
 

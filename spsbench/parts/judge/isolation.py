@@ -177,19 +177,22 @@ def check(candidate):
 """
 
 
-def holds(layers: Collection[str]) -> str | None:
-    """Whether the canary stays in and right and wrong programs are distinguished: None, or what is wrong."""
+def sandbox_fault(layers: Collection[str]) -> str | None:
+    """Find what the canary could do in a sandbox, or a program that is judged wrongly; None if neither."""
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as server:
         Path(folder).chmod(0o777)  # whatever user the program runs as: only the sandbox is to stop it
         secret, fresh = Path(folder) / "secret", Path(folder) / "fresh"
         secret.write_text("secret", encoding="ascii")
         arguments = json.dumps([str(secret), str(fresh), server.getsockname()[1]])
-        fault = works(layers, ("canary", _TEST.format(arguments=arguments), True))
+        fault = judging_fault(layers, ("canary", _TEST.format(arguments=arguments), True))
         return fault or ("a program made a file" if fresh.exists() else None)
 
 
-def works(layers: Collection[str], *more: tuple[str, str, bool]) -> str | None:
-    """Whether right and wrong programs are distinguished; nothing about what a program could do."""
+def judging_fault(layers: Collection[str], *more: tuple[str, str, bool]) -> str | None:
+    """Find a program that is judged wrongly, whatever it could do to the machine; None if there is none.
+
+    Programs are an entry point, its test, and whether it passes; ``more`` of them come before the usual two.
+    """
     try:
         worker = WorkerProcess(layers)
     except WorkerFailure as failure:
@@ -263,7 +266,7 @@ def _best() -> tuple[IsolationLevel | None, tuple[str, ...]]:
         return None, (f"{platform.system()} cannot fork",)
     for number, layers in enumerate(LEVELS, start=1):
         full = (*layers, _LIMITS)
-        fault = holds(full)
+        fault = sandbox_fault(full)
         if fault is None:
             return IsolationLevel(number, "+".join(layers), full, tuple(missing)), ()
         missing.append(f"{'+'.join(layers)}: {fault}")
@@ -275,7 +278,7 @@ def _unsafe(missing: tuple[str, ...]) -> IsolationLevel:
     in_container = any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv"))
     where = "in a container" if in_container else "not in a container"
     for layers in (("seccomp", _LIMITS), (_LIMITS,)):
-        if works(layers) is None:
+        if judging_fault(layers) is None:
             return IsolationLevel(_NONE, f"unsafe ({'+'.join(layers)}, {where})", layers, missing)
     raise UsageError(
         f"generated programs cannot be run on this machine at all ({'; '.join(missing)}).",

@@ -28,7 +28,7 @@ from spsbench.base.protocol import (
 )
 from spsbench.base.records import SamplingParams
 from spsbench.parts.external.engine import PeerRun, sampling_of, unequal
-from spsbench.runner.peers import folder_of
+from spsbench.runner.peers import model_folder
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_a_folder_is_found_behind_a_link_and_a_model_that_is_not_here_is_none(tm
     saved = tiny_models.save(tiny_models.make(tiny_models.config_of("llama")), tmp_path / "model")
     (tmp_path / "link").symlink_to(saved)
     source = tiny_models.pair_of(tmp_path / "link").target
-    assert folder_of(source) == saved.resolve()
+    assert model_folder(source) == saved.resolve()
     with pytest.raises(UnavailableError, match="nobody/nothing"):
-        folder_of(replace(source, name="nobody/nothing", location="nobody/nothing"))
+        model_folder(replace(source, name="nobody/nothing", location="nobody/nothing"))
 
 
 WHOLE: dict[str, Any] = dict.fromkeys(SETTINGS, "same") | {"dtype": "float32", "prefix_cache": False}

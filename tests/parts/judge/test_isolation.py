@@ -23,7 +23,7 @@ def _forget() -> Iterator[None]:
 
 
 def only(monkeypatch: pytest.MonkeyPatch, good: Collection[tuple[str, ...]]) -> None:
-    monkeypatch.setattr(isolation, "holds", lambda layers: None if layers in good else "it leaks")
+    monkeypatch.setattr(isolation, "sandbox_fault", lambda layers: None if layers in good else "it leaks")
 
 
 @pytest.mark.parametrize("number", range(1, len(LEVELS) + 1))
@@ -43,7 +43,7 @@ def test_without_any_level_it_is_refused_with_the_reasons(monkeypatch: pytest.Mo
 
 def test_unsafe_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     only(monkeypatch, [])
-    monkeypatch.setattr(isolation, "works", lambda layers: None)
+    monkeypatch.setattr(isolation, "judging_fault", lambda layers: None)
     level = probe(unsafe=True)
     assert (level.number, level.safe) == (6, False)
     assert sandbox_level(unsafe=True).startswith("unsafe (seccomp+limits, ")
@@ -61,10 +61,10 @@ def test_no_fork_no_judge(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_canary_notices_a_missing_layer() -> None:
-    assert "open a socket" in str(isolation.holds(["landlock", "limits"]))
-    assert "2 GiB" in str(isolation.holds(["seccomp", "landlock"]))
+    assert "open a socket" in str(isolation.sandbox_fault(["landlock", "limits"]))
+    assert "2 GiB" in str(isolation.sandbox_fault(["seccomp", "landlock"]))
 
 
 def test_the_canary_reports_nothing_where_the_sandbox_holds() -> None:
     if probe().number == 1:
-        assert isolation.holds(FULL[0]) is None
+        assert isolation.sandbox_fault(FULL[0]) is None

@@ -104,7 +104,7 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibrat
             f" Times are of forwards alone, {times.told}, after {times.context:,} tokens of context; what "
             "else a loop does is not in them."
         )
-    evens = _evens(study)
+    break_evens = _break_evens(study)
     return Group(
         f"{written.label}, {written.sampling_name}: replayed over {len(written.texts)} texts, "
         f"{written.tokens:,} tokens",
@@ -112,7 +112,7 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibrat
         _grouped([left(), *map(right, titles)], rows).as_rich(),
         *(part for curve in curves for part in _curve(curve)),
         "",
-        *([*evens, ""] if evens else []),
+        *([*break_evens, ""] if break_evens else []),
         note,
     )
 
@@ -139,8 +139,8 @@ def _told(predicted: Predicted | None) -> list[str]:
     return [f"{predicted.ms_per_token.estimate:.3g}", interval(predicted.speedup, "x")]
 
 
-def _evens(study: Study) -> list[str]:
-    """A line for the fastest K of each drafter."""
+def _break_evens(study: Study) -> list[str]:
+    """From which alpha on each drafter gains, at its fastest K."""
     best: dict[str, tuple[float, str]] = {}
     for one in study.found:
         even = study.even(one)

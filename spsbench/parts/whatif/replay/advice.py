@@ -82,7 +82,7 @@ class Readings:
         drafters = {name: [each.drafter for each in sought if each.draft == name] for name in pairs}
         self._readers = {
             name: TextReader(
-                pair, sampling, drafters[name], max(ks), corpus, told=lambda spec: progress.step()
+                pair, sampling, drafters[name], max(ks), corpus, building=lambda spec: progress.step()
             )
             for name, pair in pairs.items()
         }

@@ -147,7 +147,7 @@ class TextReader:
         k: int,
         corpus: Sequence[Sequence[int]],
         readers: Readers = NO_READERS,
-        told: Callable[[Spec], None] = lambda spec: None,
+        building: Callable[[Spec], None] = lambda spec: None,
     ) -> None:
         self.pair, self.sampling, self._k, self._readers = pair, sampling, k, readers
         self.parts = {spec: parts_of(spec) for spec in drafters}
@@ -166,7 +166,7 @@ class TextReader:
         )
         self.drafters: dict[Spec, Drafter] = {}
         for spec in needed:
-            told(spec)
+            building(spec)
             tree = tree_of(spec)
             drafter = build_drafter(spec if tree is None else tree.drafter, context)
             self.drafters[spec] = drafter if tree is None else TextTree(drafter, tree)

@@ -80,9 +80,10 @@ def test_few_contexts_are_asked_often_and_what_they_leave_open_is_said(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--greedy",), "greedily nothing is"),
-        (("--in-flight", "4"), "--in-flight cannot be given with it"),
-        (("--prefix-cache", "on"), "--prefix-cache cannot be given with it"),
+        (("--greedy",), "--greedy: the contexts of --contexts are for one request"),
+        (("--temperature", "0"), "--contexts: greedily no token is drawn"),
+        (("--in-flight", "4"), "--in-flight: the contexts of --contexts are for one request"),
+        (("--prefix-cache", "on"), "--prefix-cache: the contexts of --contexts are for one request"),
     ],
 )
 def test_what_contexts_do_not_go_with_is_refused(cli: Cli, more: tuple[str, ...], said: str) -> None:
