@@ -35,7 +35,7 @@ from spsbench.parts.external.registry import PeerKind, find_peer
 from spsbench.runner import Plan, plan
 from spsbench.runner.engines import EngineFactory
 from spsbench.runner.execute import load
-from spsbench.runner.peers import folder_of
+from spsbench.runner.peers import model_folder
 from spsbench.runner.stopping import derive_seed
 from spsbench.stats.conditions import MOST
 from spsbench.stats.speedup import PairedTimes, speedup_over_prompts
@@ -91,7 +91,7 @@ def _beside(ready: Plan, models: Pair, kind: PeerKind, way: str, log: Path) -> I
     if way == ALONE:
         yield
         return
-    target = kind.converted(folder_of(ready.source.target))
+    target = kind.converted(model_folder(ready.source.target))
     asked = Load(target, threads=models.info["threads"], context=ready.slots)
     peer = kind.open(asked, log, way == STOPPED)
     try:

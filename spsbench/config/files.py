@@ -115,11 +115,6 @@ def list_protocols() -> list[str]:
     return sorted(_files("protocol"))
 
 
-def list_papers() -> list[str]:
-    """Names of the papers whose tables are described by a YAML file, sorted."""
-    return sorted(_files("paper"))
-
-
 def load_pair(name: str) -> PairConfig:
     """Load a pair by name, or from a YAML file of the user's."""
     return _load(PairConfig, "pair", "--pair", name)

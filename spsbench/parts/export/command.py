@@ -66,11 +66,11 @@ def _lm_eval(run: ExportedRun, folder: Path) -> tuple[list[Path], list[str]]:
     from spsbench.parts.export.lm_eval import lines
 
     date = str(run.run.get("created_utc") or "")[:26].replace(":", "-")
-    paths = []
+    task, paths = Path(str(run.run.get("task"))).stem, list[Path]()
     for arm in run.arms:
-        task = Path(str(run.run.get("task"))).stem
-        paths.append(folder / f"samples_{task}-{arm.name}_{date}.jsonl")
-        write_rows(paths[-1], lines(arm))
+        path = folder / f"samples_{task}-{arm.name}_{date}.jsonl"
+        write_rows(path, lines(arm))
+        paths.append(path)
     return paths, []
 
 

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 SCHEMA = "0.3.0"
 LEVEL = 0.95
 
-BOUNDS = {"rouge": (0.0, 1.0), "pass@": (0.0, 1.0), "exact_match": (0.0, 1.0), "final_number": (0.0, 1.0)}
-BOUNDS["bleu"] = (0.0, 100.0)
+BOUNDS = dict.fromkeys(("rouge", "pass@", "exact_match", "final_number"), (0.0, 1.0)) | {"bleu": (0.0, 100.0)}
 """Least and largest value of a metric whose name begins so."""
 
 BINARY = ("passed", "exact_match", "final_number")

@@ -255,7 +255,7 @@ def flags(load: Load) -> list[str]:
 
 
 def fewest(load: Load) -> int:
-    """Of how many tokens a draft is that is not dropped."""
+    """The fewest tokens of a draft that is not dropped."""
     return int(load.options.get("draft_n_min", 0 if "draft_p_min" in load.options else load.k))
 
 

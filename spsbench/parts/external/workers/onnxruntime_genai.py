@@ -180,9 +180,9 @@ class OnnxRuntimeGenAI:
         if drawn.grammar is not None:
             parameters.set_guidance("json_schema", drawn.grammar)
         if self._load.speculative:
-            adaptive = {"min_adaptive_k": int(self._load.options.get("min_adaptive_k", 0))}
-            told = {name: value for name, value in adaptive.items() if value}
-            parameters.set_speculative_options(max_draft_tokens=self._load.k, **told)
+            least = int(self._load.options.get("min_adaptive_k", 0))
+            adaptive = {"min_adaptive_k": least} if least else {}
+            parameters.set_speculative_options(max_draft_tokens=self._load.k, **adaptive)
         return parameters
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -229,23 +230,13 @@ def _positions(kept: Sequence[float]) -> Table:
 
 def _offered(kept: Sequence[float], lengths: Lengths) -> Table:
     """As ``_positions`` where drafts vary in length: of loops that had such a draft."""
-    rows = [
-        [
-            str(place),
-            f"{share:.3f}",
-            *(f"{own} of {had}" if had else "" for had, own in [_at(lengths, place)]),
-            *(f"{own / had:.3f}" if had else "" for had, own in [_at(lengths, place)]),
-        ]
-        for place, share in enumerate(kept[: lengths.longest], start=1)
-    ]
+    rows = []
+    counts = chain(zip(lengths.offered, lengths.kept, strict=True), repeat((0, 0)))
+    for place, (share, (had, own)) in enumerate(zip(kept[: lengths.longest], counts, strict=False), start=1):
+        of_those = [f"{own} of {had}", f"{own / had:.3f}"] if had else ["", ""]
+        rows.append([str(place), f"{share:.3f}", *of_those])
     titles = ("draft", "kept, of loops", "kept, of those that had it", "share")
     return Table([left(titles[0]), *map(right, titles[1:])], rows)
-
-
-def _at(lengths: Lengths, place: int) -> tuple[int, int]:
-    """(loops that kept what was before and had a draft at a place, those that kept it)."""
-    at = [*zip(lengths.offered, lengths.kept, strict=True)][place - 1 : place]
-    return at[0] if at else (0, 0)
 
 
 def _varying(lengths: Lengths) -> Iterator[str]:
