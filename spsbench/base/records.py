@@ -93,7 +93,7 @@ class Processing:
         shown = [
             f"{short.get(name, name.replace('_', ' '))} {value if isinstance(value, (int, float)) else ''}"
             for name, value in self.record().items()
-            if value != getattr(plain, name)
+            if value and value != getattr(plain, name)  # of a stored run, JSON has [] for an empty tuple
         ]
         return ", ".join(each.strip() for each in shown) + f" ({self.convention})"
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from support.synthetic_run import measured
 
+from spsbench.base.records import Processing
 from spsbench.report import facts
 
 RUN: dict[str, Any] = {
@@ -41,6 +43,13 @@ def test_they_say_what_was_measured_and_where() -> None:
         ("Date", "2026-11-23 00:02 UTC"),
         ("spsbench", "0.1.0 (commit 1f313ed, with changes)"),
     ]
+
+
+def test_of_a_stored_processing_what_was_asked_for_alone_is_named() -> None:
+    stored = json.loads(json.dumps(Processing(min_p=0.1, frequency_penalty=0.3).record()))
+    arm = RUN["arms"][0] | {"params": {"temperature": 1.0, "process": stored}}
+    shown = dict(facts.facts(measured().summary, RUN | {"arms": [arm]}))
+    assert shown["Sampling"] == "nucleus (T=1, min-p 0.1, frequency penalty 0.3 (transformers)), greedy"
 
 
 def test_a_gpu_is_named() -> None:
