@@ -195,6 +195,12 @@ def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
         (bool(failed), UnavailableError, f"{name} cannot be fetched: {failed}.", remedy_of_it),
         (caused_by(hub.GatedRepoError), UnavailableError, f"{name} is gated.", GATED),
         (
+            caused_by(hub.HFValidationError),
+            UsageError,
+            f"{name} is neither a folder nor a name of the hub.",
+            "Check the path, or write org/name, with a revision as org/name@REVISION.",
+        ),
+        (
             caused_by(hub.RevisionNotFoundError),
             UnavailableError,
             f"{name} has no such revision.",

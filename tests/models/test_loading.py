@@ -211,6 +211,13 @@ def test_errors_of_the_hub(
     assert remedy in str(caught.value.remedy)
 
 
+@pytest.mark.parametrize("name", ["org/name@", "@rev", "absent/"])
+def test_what_no_hub_could_have_is_said_without_a_look(name: str) -> None:
+    with pytest.raises(UsageError, match="is neither a folder nor a name of the hub") as caught:
+        find(name, None, "--target")
+    assert "org/name@REVISION" in str(caught.value.remedy)
+
+
 def test_a_configuration_is_no_model(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text("{}")
