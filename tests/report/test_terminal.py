@@ -84,6 +84,15 @@ def test_different_rules_are_named(make_row: Make, make_summary: Make) -> None:
     assert "verifies by" not in _screen(make_summary())
 
 
+def test_an_arm_whose_rule_depends_on_the_sampling_is_named_with_it(
+    make_row: Make, make_summary: Make
+) -> None:
+    search = make_row(sampling="beam(2)", verification_rule="all 2 beams")
+    text = _screen(make_summary(make_row("ars", 0), make_row(), search))
+    assert "SpS (K=4), nucleus verifies by: " in text
+    assert "SpS (K=4), beam(2) verifies by: all 2 beams" in text
+
+
 def test_markup_and_control_characters_do_nothing(make_summary: Make) -> None:
     text = _screen(make_summary(task_label="[red]x[/]\x1b[2J", synthetic=False))
     assert "[red]x[/] [2J" in text
