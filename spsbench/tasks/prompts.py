@@ -227,7 +227,8 @@ def _nothing_in(path: Path, left_out: Mapping[str, int], first: Mapping[str, str
 
 def _rows(path: Path) -> list[DataRow]:
     if not path.is_file():
-        raise bad_data(f"{path} does not exist.", "Give the path of a prompts file.")
+        why = "is a folder" if path.is_dir() else "does not exist"
+        raise bad_data(f"{path} {why}.", "Give the path of a prompts file.")
     if path.suffix == ".txt":
         lines = enumerate((line.removesuffix("\r") for line in read_text(path).split("\n")), start=1)
         rows = [DataRow(f"line {number} of {path}", {PROMPT: text}) for number, text in lines if text.strip()]

@@ -316,6 +316,9 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, name: str, content: byte
 def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"^TASK: .* does not exist"):
         load_task(str(tmp_path / "prompts.jsonl"))
+    (tmp_path / "prompts.jsonl").mkdir()
+    with pytest.raises(UnavailableError, match=r"^TASK: .* is a folder"):
+        load_task(str(tmp_path / "prompts.jsonl"))
 
 
 def test_the_names_of_turns_do_not_clash_with_an_id(write: Write) -> None:
