@@ -246,7 +246,8 @@ def _row_table(page: Page) -> Any:
                 mark = "?" if name == "speedup" and task in unsure else ""
                 cells.append(NOTHING if value is None else form.format(value) + mark)
             mean = row["mean"][name]
-            rows.append([*cells, NOTHING if mean is None else form.format(mean)])
+            mark = "?" if name == "speedup" and unsure else ""
+            rows.append([*cells, NOTHING if mean is None else form.format(mean) + mark])
     return Table(columns, rows)
 
 

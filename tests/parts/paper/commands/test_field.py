@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from support.commandline import call, journal
 
 from spsbench.parts.paper import field as paper_field
@@ -147,3 +148,16 @@ def test_refusals(tmp_path: Path, typed: tuple[str, ...], said: str) -> None:
     assert refused.code == 2
     assert said.format(**places) in refused.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["begun", "empty", "full"]
+
+
+@pytest.mark.parametrize("undecided", [False, True])
+def test_a_mean_of_times_that_others_disturbed_is_marked_as_they_are(undecided: bool) -> None:
+    cell = {"mean_acceptance_length": 2.0, "tokens_per_loop": 2.0, "speedup": 1.5}
+    part = {"task": "gsm8k", "label": "gsm8k", "prompts": 1, "undecided": undecided}
+    row = {"label": "SpS (K=4)", "sampling": "greedy", "tasks": {"gsm8k": cell}, "mean": cell}
+    page: Any = {"pair": "mini", "synthetic": True, "tasks": [part], "missing": [], "rows": [row]}
+    console = Console(width=80)
+    with console.capture() as shown:
+        console.print(paper_field.screen(page))
+    assert shown.get().count("1.50x?") == (2 if undecided else 0)
+    assert shown.get().count("1.50x") == 2
