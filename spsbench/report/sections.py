@@ -332,13 +332,14 @@ def _acceptance_screen(summary: Summary, room: int) -> Iterator[Block]:
 def _caveats_screen(summary: Summary, room: int) -> Iterator[Block]:
     for text in wording.data_notes(summary):
         yield _dim([text])
-    verified = [row for row in summary["rows"] if row["verification_rule"]]
-    ways = {(label(row), row["verification_rule"]) for row in verified}
-    by_sampling = len({row["sampling"] for row in verified}) > 1 and len({arm for arm, _ in ways}) < len(ways)
+    verified = [(row, rule) for row in summary["rows"] if (rule := row["verification_rule"])]
+    ways = {(label(row), rule) for row, rule in verified}
+    samplings = {row["sampling"] for row, _ in verified}
+    by_sampling = len(samplings) > 1 and len({arm for arm, _ in ways}) < len(ways)
     name = wording.full_name if by_sampling else label  # beam search has a rule of its own
     arms: dict[str, list[str]] = {}
-    for row in verified:
-        arms.setdefault(row["verification_rule"], []).append(name(row))
+    for row, rule in verified:
+        arms.setdefault(rule, []).append(name(row))
     lines = []
     for rule, own in arms.items():  # acceptance under different rules is not on one scale
         different = list(dict.fromkeys(own))
