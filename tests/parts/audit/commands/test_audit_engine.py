@@ -92,6 +92,12 @@ def test_what_contexts_do_not_go_with_is_refused(cli: Cli, more: tuple[str, ...]
     assert said in done.err
 
 
+def test_contexts_beside_a_file_of_texts_are_refused(cli: Cli) -> None:
+    done = cli("audit", "texts.jsonl", "--contexts", "2")
+    assert done.code == 2
+    assert "--contexts is for texts that are drawn from an engine" in done.err
+
+
 def test_what_is_not_clear_exits_5(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("--arms", "sps", "--bound", "0.1%", "--texts", "3", *AT_1, *FEW)
     done = cli("audit", "--engine", in_process(None, monkeypatch), *asked, "--out", tmp_path / "audit")
