@@ -46,6 +46,7 @@ _EXPECTED = 0.5  # least probability of the token that a text is to begin with
 _FEWEST, _MOST = 4, 48  # tokens of a context, which is cut out of a prompt
 _DEPTH, _STRENGTHS = 3, (2.0, 20.0)
 _RULED_OUT: Final = math.log(20)
+_ENOUGH = 0.02  # nats a draw of a threshold, beyond which more is worth little
 _KNOWABLE = 10.0  # nats that the draws are expected to say of a threshold that is judged
 
 
@@ -56,10 +57,10 @@ class Fork:
     target: Floats  # [V]
     withdrawn: Mapping[tuple[str, float], Floats]  # each [V]
 
-    def information(self, thresholds: Collection[float]) -> float:
-        """Nats a draw by which the alternatives are told from the target's law, on average."""
-        found = [_nats(law, self.target) for (_, at), law in self.withdrawn.items() if at in thresholds]
-        return float(np.mean(found))
+    def by_threshold(self, thresholds: Sequence[float]) -> Floats:
+        """[n] nats a draw by which the alternatives of each are told from the target's law, on average."""
+        nats = {law: _nats(row, self.target) for law, row in self.withdrawn.items()}
+        return np.array([np.mean([nats[how, at] for how in (_WHOLE, _TEN)]) for at in thresholds])
 
 
 def _nats(law: Floats, target: Floats) -> float:
@@ -138,15 +139,19 @@ def choose(
     places = {each.ids: each for part in parts for each in _places(forks, part) if each.ids[-1] not in ends}
     near = sorted(places.values(), reverse=True)[: max(_LEAST, _NEAR * count)]
     # Laws behind a context take forwards, so that only the most promising are enumerated.
-    left = [place._replace(nats=forks.of(place.ids).information(forks.thresholds)) for place in near]
+    left = [(forks.of(place.ids).by_threshold(forks.thresholds), place) for place in near]
     chosen: list[tuple[int, ...]] = []
+    covered = np.zeros((2, len(forks.thresholds)))  # nats a draw of contexts so far: behind a token or not
     for turn in range(count):
         behind = turn % 2 == 0  # the expected token
         if not left:
             break
-        best = max(left, key=lambda place: place.nats * (place.expected if behind else 1.0))
-        chosen.append(best.ids[:-1] if behind else best.ids)
-        left = [place for place in left if not _alike(place.ids, best.ids)]
+        # By the sum of logs: a threshold that no context shows yet is worth more than one more for another.
+        summed = [covered[turn % 2] + nats * (place.expected if behind else 1.0) for nats, place in left]
+        best = int(np.argmax([np.log1p(each / _ENOUGH).sum() for each in summed]))
+        covered[turn % 2], ids = summed[best], left[best][1].ids
+        chosen.append(ids[:-1] if behind else ids)
+        left = [(nats, place) for nats, place in left if not _alike(place.ids, ids)]
     return chosen
 
 
@@ -154,8 +159,7 @@ class _Place(NamedTuple):
     """A context, by how much withdrawn drafts would change behind it.
 
     Attributes:
-        nats: as ``Fork.information``; before it is enumerated, the change if only the draft's best token
-            stood, or all others.
+        nats: a bound before it is enumerated: the change if only the draft's best token stood, or all others.
         ids: of the context.
         expected: the target's probability of its last token.
     """

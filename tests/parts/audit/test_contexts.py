@@ -58,16 +58,28 @@ def test_contexts_are_where_the_law_of_a_withdrawn_draft_is_another() -> None:
     prompts = [tuple(np.random.default_rng(n).integers(0, 12, 60).tolist()) for n in range(8)]
     behind, at = choose(forks, prompts, [], 2)
     first = int(models[0].laws[behind[-1]].argmax())
-    best = max(forks.of([token]).information([AT]) for token in range(12))
-    assert forks.of([*behind, first]).information([AT]) > 0.3 * best
-    assert forks.of(at).information([AT]) > 0.3 * best
+    best = max(forks.of([token]).by_threshold([AT])[0] for token in range(12))
+    assert forks.of([*behind, first]).by_threshold([AT])[0] > 0.3 * best
+    assert forks.of(at).by_threshold([AT])[0] > 0.3 * best
     assert choose(forks, prompts, [], 2) == [behind, at]
     assert len(choose(forks, [(1, 2, 3, 4)], [], 2)) == 0  # too short for one
 
 
-@pytest.mark.parametrize("known", [AT, None])
-def test_withdrawn_drafts_are_found_and_named(known: float | None) -> None:
-    found = drawn_at(Rows.pair(5), 2, 800, known)
+def test_no_threshold_is_left_without_a_context_for_others_that_show_more() -> None:
+    forks = forks_of(Rows.pair(5), None)
+    prompts = [tuple(np.random.default_rng(n).integers(0, 12, 60).tolist()) for n in range(8)]
+    best = np.max([forks.of([token]).by_threshold(forks.thresholds) for token in range(12)], axis=0)
+    own = choose(forks, prompts, [], 6)[1::2]
+    shown = np.max([forks.of(ids).by_threshold(forks.thresholds) for ids in own], axis=0)
+    can_be = best > 0.02
+    assert can_be.sum() > 3
+    assert bool((shown[can_be] > 0.3 * best[can_be]).all())
+
+
+@pytest.mark.parametrize(("known", "draws"), [(AT, 800), (None, 1000)])
+def test_withdrawn_drafts_are_found_and_named(known: float | None, draws: int) -> None:
+    """A context that is to show all thresholds shows each of them less."""
+    found = drawn_at(Rows.pair(5), 2, draws, known)
     assert found.log_e > ALARM
     where, what = found.leading()
     assert where == "the token after the expected first one"
