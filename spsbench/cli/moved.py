@@ -30,6 +30,7 @@ MOVED: Mapping[str, str] = {
     "--presence-penalty": "--process presence_penalty={value}",
     "--prompts": "TASK",
     "--quantise": "--dtype auto+{value}",
+    "--quantize": "--dtype auto+{value}",
     "--repetition-penalty": "--process repetition_penalty={value}",
     "--revision": "--target MODEL@{value}",
     "--samples-dtype": "--dtype auto:samples={value}",

@@ -159,7 +159,8 @@ class _Place(NamedTuple):
     """A context, by how much withdrawn drafts would change behind it.
 
     Attributes:
-        nats: a bound before it is enumerated: the change if only the draft's best token stood, or all others.
+        nats: what it promises before it is enumerated: the change if only the draft's best token stood, or
+            all others.
         ids: of the context.
         expected: the target's probability of its last token.
     """
