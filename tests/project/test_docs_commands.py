@@ -35,7 +35,7 @@ NOT_RUN = {
     r"--on ray|--shard": "workers; tests/cli/test_ray.py, tests/cli/test_slurm.py",
     r"--tensor-parallel": "processes; tests/cli/test_tensor_parallel.py",
     r"^paper|--protocol paper": "hours; tests/parts/paper/commands",
-    r"^run field": "seven runs; tests/parts/paper/commands/test_field.py",
+    r"^run field": "seven runs; tests/parts/paper/commands",
     r"^bench": "a minute of forwards; tests/parts/whatif/commands/test_bench.py",
     r"^verify": "minutes; tests/parts/verify/commands",
     r"^simulate": "run with what it prints; tests/parts/whatif/simulate/test_page.py",
