@@ -55,27 +55,27 @@ def by_inverse(q: Floats, p: Floats, shared: str) -> Floats:
         stands, falls = least, np.array([1.0 - least])
         low, high = drafts[x]
         if shared in (TESTS, ALL):  # accepted where the number that drew x is below the limit
-            stands = _overlap(low, high, 0.0, least) / (high - low)
+            stands = float(_overlap(low, high, 0.0, least)) / (high - low)
         law[x] += p[x] * stands
         if shared in (REPLACES, ALL):  # the number is known to draw x, and to fail if it tested
             edge = least if shared == ALL else 0.0
-            inside = np.array([_overlap(max(low, edge), high, *each) for each in replacements])
+            inside = _overlap(max(low, edge), high, *replacements.T)
             law += inside * (1.0 if shared == ALL else falls)
         elif shared == REPLACED_BY_TEST:
-            law += p[x] * np.array([_overlap(least, 1.0, *each) for each in replacements])
+            law += p[x] * _overlap(least, 1.0, *replacements.T)
         else:
             law += p[x] * (1.0 - stands) * rest
     return law
 
 
-def _intervals(row: Floats) -> list[tuple[float, float]]:
-    """The numbers that draw each token."""
+def _intervals(row: Floats) -> Floats:
+    """[V, 2] the numbers that draw each token."""
     edges = np.concatenate([[0.0], row.cumsum() / row.sum()])
-    return list(pairwise(edges.tolist()))
+    return np.stack([edges[:-1], edges[1:]], 1)
 
 
-def _overlap(low: float, high: float, start: float, end: float) -> float:
-    return max(0.0, min(high, end) - max(low, start))
+def _overlap(low: float, high: float, start: Floats | float, end: Floats | float) -> Floats:
+    return np.asarray(np.maximum(0.0, np.minimum(high, end) - np.maximum(low, start)))
 
 
 def by_race(q: Floats, p: Floats, shared: str) -> Floats:
