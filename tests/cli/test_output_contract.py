@@ -55,6 +55,7 @@ def typed(command: str, run: Path) -> list[str]:
         "audit": ["audit", "texts.jsonl", "--temperature", "1"],
         "compare": ["compare", str(run), str(run)],
         "report": ["report", str(run)],
+        "export": ["export", str(run), "--to", "lm-eval"],
         "trace": ["trace", "The bridge", "--max-new-tokens", "4", "--threads", "1"],
         "distill": ["distill", "--target", "x", "--out", "y"],
         "list": ["list", "rules"],
