@@ -11,7 +11,7 @@ from spsbench.base.paths import embedded_dir, results_dir
 from spsbench.base.plugins import unknown
 from spsbench.base.records import OptionValue, Spec
 from spsbench.cli import options
-from spsbench.cli.console import out, print_json
+from spsbench.cli.console import out, present, print_json
 from spsbench.cli.doctor import model_is_here, package_of, way_to_fetch
 from spsbench.cli.options import takes
 from spsbench.config import list_pairs, list_protocols, load_pair, load_protocol
@@ -70,10 +70,7 @@ def _list_runs(folder: Path, *, json: bool, quiet: bool) -> None:
     from spsbench.cli.runs import runs_in, table
 
     rows = runs_in(folder)
-    if json:
-        print_json({RUNS: rows})
-    elif not quiet:
-        out().print(table(rows).as_rich())
+    present(lambda: {RUNS: rows}, lambda: table(rows).as_rich(), json=json, quiet=quiet)
 
 
 SPSBENCH, NOTHING = "spsbench", "nothing"

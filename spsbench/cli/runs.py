@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,24 +38,27 @@ def _row(directory: Path, folder: Path) -> Row:
         row |= {"tags": run.get("tags") or {}, "arms": [arm["arm"] for arm in run.get("arms") or ()]}
         if not (directory / SUMMARY_FILE).is_file():
             return row | {"state": "unfinished"}
-        return row | dict(_answers(read_summary(directory)))
+        return row | _answers(read_summary(directory))
     except SpsbenchError as problem:
         return row | {"problem": problem.message}
 
 
-def _answers(summary: Summary) -> Iterator[tuple[str, Any]]:
+def _answers(summary: Summary) -> Row:
     """What a summary says: how fast, and whether the distribution is the target's."""
+    from spsbench.report.judgement import judged_arms
     from spsbench.stats.conditions import step
 
-    yield "state", "complete" if summary["complete"] else "unfinished"
-    yield "times", step(summary)
-    judged = [arm for arm in (summary["losslessness"] or {"arms": []})["arms"] if arm["method"] == "sps"]
-    yield "losslessness", {arm["arm"]: arm["verdict"] for arm in judged}
-    fastest = [
-        {"arm": each["arm"], "name": label(each), "speedup": each["speedup"], "outcome": each["outcome"]}
-        for each in summary.get("verdict") or ()
-    ]
-    yield "verdicts", fastest
+    return {
+        "state": "complete" if summary["complete"] else "unfinished",
+        "times": step(summary),
+        "losslessness": {
+            arm["arm"]: arm["verdict"] for arm in judged_arms(summary) if arm["method"] == "sps"
+        },
+        "verdicts": [
+            {"arm": each["arm"], "name": label(each), "speedup": each["speedup"], "outcome": each["outcome"]}
+            for each in summary.get("verdict") or ()
+        ],
+    }
 
 
 _WORST_FIRST = ("alarm", "refuted", "lossy by design", "no evidence", "ok")

@@ -58,7 +58,7 @@ def typed_settings(options: Mapping[str, object]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, value in options.items():
-        if value is None or value is False or (isinstance(value, (list, tuple)) and not value):
+        if value is None or value is False:
             continue
         if (field := RunConfig.model_fields.get(field_of(name))) is not None:
             found[name] = number(str(value)) if _is_numeric(field.annotation) else value

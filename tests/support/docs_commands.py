@@ -139,7 +139,9 @@ def refused(command: Command) -> str | None:
         name, params = parsed(command)
         if name in ("run", "sweep-k"):
             known = {field.name for field in fields(RunOptions)}
-            options = RunOptions(**{name: value for name, value in params.items() if name in known})
+            # Of an option that may be repeated the parser has an empty tuple, of which typer makes None.
+            typed = {name: None if value == () else value for name, value in params.items() if name in known}
+            options = RunOptions(**typed)
             if not _of_the_reader(command, options):
                 read_settings(options)
     except typer.TyperException as error:

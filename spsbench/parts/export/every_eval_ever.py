@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from spsbench.parts.export.lm_eval import means
-
 if TYPE_CHECKING:
     from spsbench.parts.export.exported import ArmSamples, ExportedRun
 
@@ -159,7 +157,7 @@ def instances(run: ExportedRun, arm: ArmSamples, evaluation_id: str, score: str)
     model = _model(run)["id"]
     for prompt, samples in arm.by_prompt:
         for sample in samples:
-            made, value = sample.generation, means([sample.scores]).get(score)
+            made, value = sample.generation, sample.scores.get(score)
             if value is None:
                 continue
             tokens = len(made.tokens)
