@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from spsbench.base.records import SamplingParams
-from spsbench.decode import rows
+from spsbench.decode import rejection, rows
 from spsbench.decode.beam import Node, TreeModel
 from spsbench.decode.clock import Stopwatch
 from spsbench.decode.processors import with_history
 from spsbench.decode.protocols import Drafter, LanguageModel, Tokens, last_tokens
-from spsbench.decode.rejection import Accept, Draft, accept_draft, decided, judged, latest_tokens
+from spsbench.decode.rejection import Accept, Draft, accept_draft, decide, judged
 from spsbench.decode.rows import Rows
 from spsbench.decode.sampling import Uniforms
+from spsbench.decode.stages import Verified, propose_of, verify_of
 
 
 @dataclass(slots=True)
@@ -101,16 +102,21 @@ def ars(
     """Run Algorithm 1: one token a loop. ``target`` has read the prompt but ``pending``, [1]; only processing
     that looks at the tokens before asks for ``prompt``."""
     process, tokens, token = sampling.history, list(prompt), list[int]()
+    step = propose_of(target, 1, sampling)
     while True:
         u = uniforms(1)
         watch.lap("other")
-        logits = target.score(pending, last=1)
+        if step is not None:
+            pending, q, logits = step(pending, u)
+        else:
+            logits = target.score(pending, last=1)
         watch.lap("verify")
-        if process is not None:
-            tokens += token
-            logits = with_history(logits, process, tokens, len(prompt))
-        q = rows.warped(logits, sampling)
-        pending = q.draw(u)
+        if logits is not None:
+            if process is not None:
+                tokens += token
+                logits = with_history(logits, process, tokens, len(prompt))
+            q = rows.warped(logits, sampling)
+            pending = q.draw(u)
         token = pending.tolist()
         watch.lap("sample")
         yield DecodedLoop(token, 0, q, None, u)
@@ -134,6 +140,8 @@ def sps(
     rejection is no longer SpS.
     """
     tokens, process = Tokens(prompt, pending), sampling.history
+    rule = rule or accept_draft
+    verify = verify_of(target, k, sampling) if rule is rejection.accept_draft else None
     while True:
         u = uniforms(2 * k + 1)
         watch.lap("other")
@@ -142,18 +150,23 @@ def sps(
             why = "a tree was drafted where chains are verified: the drafter needs the option tree"
             raise ValueError(why)
         watch.lap("draft")
-        block = torch.cat([last_tokens(tokens, 1, u.device), draft.tokens])
-        logits = target.score(block, last=len(block))
-        watch.lap("verify")
-        if process is not None:
-            logits = with_history(logits, process, [*tokens, *draft.tokens.tolist()], len(prompt))
-        q = rows.warped(logits, sampling)
         # A drafter may propose fewer than K: the last numbers are the tests' and the final draw's.
-        verdict = judged(rule or accept_draft, q, draft, u[-len(draft.tokens) - 1 :])
-        drafted, accepted, token = decided(draft, verdict)
+        tests = u[-len(draft.tokens) - 1 :]
+        verified = None if verify is None else verify(tokens[-1], draft, tests)
+        if verified is None:
+            block = torch.cat([last_tokens(tokens, 1, u.device), draft.tokens])
+            logits = target.score(block, last=len(block))
+            watch.lap("verify")
+            if process is not None:
+                logits = with_history(logits, process, [*tokens, *draft.tokens.tolist()], len(prompt))
+            verified = Verified(rows.warped(logits, sampling), None)
+        else:
+            watch.lap("verify")
+        q, decision = verified
+        drafted, accepted, token, latest = decision or decide(rule, q, draft, tests)
         new = [*drafted[:accepted], token]
         watch.lap("sample")
-        tokens.add(new, latest_tokens(draft, verdict, accepted))
+        tokens.add(new, latest)
         target.rollback(len(tokens) - 1)
         drafter.observe(tokens, accepted)
         yield DecodedLoop(new, accepted, q, draft, u)

@@ -113,15 +113,36 @@ def all_decided(judgements: Sequence[tuple[Draft, Verdict]]) -> list[tuple[list[
     return found
 
 
-def latest_tokens(draft: Draft, verdict: Verdict, accepted: int) -> Tensor | None:
-    """[1] the token after those that stand; where all do, [K+1] them and it: what a model has yet to read.
+class Decision(NamedTuple):
+    """A loop's outcome on the host.
 
-    None on a CPU, where a tensor of the host's own tokens takes less time.
+    Attributes:
+        drafted: all drafted tokens.
+        accepted: how many of them stand.
+        token: the one after those.
+        latest: [1] that token on an accelerator; where all drafted ones stand, [K+1] them and it: what a
+            model has yet to read. None on a CPU, where a tensor of the host's own tokens takes less time.
     """
+
+    drafted: list[int]
+    accepted: int
+    token: int
+    latest: Tensor | None
+
+
+def decide(rule: Accept, q: Rows, draft: Draft, u: Tensor) -> Decision:
+    """Judge a draft and bring the outcome to the host, in one wait."""
+    if rule is accept_draft and isinstance(q, HostRows):
+        drafted, told = draft.tokens.tolist(), draft.own_rows
+        p = told if told is None else on_host(told)
+        return Decision(drafted, *_accept_on_host(q, p, drafted, u.tolist()), None)
+    verdict = judged(rule, q, draft, u)
+    drafted, accepted, number = decided(draft, verdict)
     if verdict.token.is_cpu:
-        return None
+        return Decision(drafted, accepted, number, None)
     token = verdict.token.unsqueeze(0)
-    return token if accepted < len(draft.tokens) else torch.cat([draft.tokens, token])
+    latest = token if accepted < len(drafted) else torch.cat([draft.tokens, token])
+    return Decision(drafted, accepted, number, latest)
 
 
 def judged(accept: Accept, q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
@@ -189,7 +210,10 @@ def accept_draft(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
         return Verdict(torch.zeros((), dtype=torch.int64, device=u.device), rows.draw(u).squeeze(0))
     p = None if told is None else rows.alike(told)
     if isinstance(rows, HostRows):
-        return _accept_on_host(rows, p, draft.tokens, u)
+        told_here = None if p is None else on_host(p)
+        found = _accept_on_host(rows, told_here, draft.tokens.tolist(), u.tolist())
+        stand, token = torch.from_numpy(np.array(found)).unbind(0)
+        return Verdict(stand, token)
     dense = None if p is None else p.dense().unsqueeze(0)
     verdict = accept_drafts(rows.dense().unsqueeze(0), draft.tokens.unsqueeze(0), dense, u.unsqueeze(0))
     return Verdict(verdict.accepted.squeeze(0), verdict.token.squeeze(0))
@@ -223,20 +247,22 @@ def accept_drafts(q: Tensor, tokens: Tensor, p: Tensor | None, u: Tensor) -> Ver
     return Verdict(accepted, draw(residual(target, told).squeeze(1), u[:, k]))
 
 
-def _accept_on_host(q: HostRows, p: Rows | None, tokens: Tensor, u: Tensor) -> Verdict:
-    """``accept_draft`` where the token after the accepted ones is drawn among those that the target has."""
-    drafted = tokens.tolist()
-    own, told = q.of_tokens(drafted), p if p is None else on_host(p)
-    chance = own if told is None else acceptance_probability(own, told.of_tokens(drafted))
-    *tests, final = u.tolist()
-    stands = (number < most for number, most in zip(tests, chance.tolist(), strict=True))
-    accepted = next((n for n, stood in enumerate(stands) if not stood), len(tests))
+def _accept_on_host(q: HostRows, p: HostRows | None, drafted: list[int], u: list[float]) -> tuple[int, int]:
+    """``accept_draft`` where the token after the accepted ones is drawn among those that the target has.
+
+    In numbers of the host alone: behind a forward, which leaves nothing else in the processor's caches, each
+    operation of a library costs many times what it computes.
+    """
+    if not drafted:
+        return 0, q[0].drawn(q[0].weights, u[-1])
+    own, told = q.of_tokens(drafted), None if p is None else p.of_tokens(drafted)
+    chance = own if told is None else acceptance_probability(own, told)
+    accepted = next((n for n, most in enumerate(chance.tolist()) if not u[n] < most), len(drafted))
     row = q[accepted]
-    if accepted == len(tests):
+    if accepted == len(drafted):
         weights = row.weights
-    elif told is None:
+    elif p is None:
         weights = row.without(drafted[accepted])
     else:
-        weights = residual(row.weights, told[accepted].along(row))
-    stand, token = torch.from_numpy(np.array([accepted, row.drawn(weights, final)])).unbind(0)
-    return Verdict(stand, token)
+        weights = residual(row.weights, p[accepted].along(row))
+    return accepted, row.drawn(weights, u[-1])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
@@ -223,18 +223,22 @@ class HostRows(Rows):
     def of(cls, probs: Tensor) -> HostRows:
         """From a tensor [n, V]; it must not change afterwards."""
         wide = probs.detach().to("cpu", torch.promote_types(probs.dtype, torch.float32))
-        return cls([HostRow.of(row) for row in wide.numpy()], probs.shape[-1])
+        return HostRows([HostRow.of(row) for row in wide.numpy()], probs.shape[-1])
+
+    def each(self) -> Sequence[HostRow]:
+        """The n rows."""
+        return self._rows
 
     @property
     def nbytes(self) -> int:
-        taken = _ROW_BYTES * len(self._rows)
-        for ids, weights in self._rows:
+        taken = _ROW_BYTES * len(self)
+        for ids, weights in self.each():
             taken += weights.nbytes + (0 if ids is None else ids.nbytes)
         return taken
 
     @property
     def dense_nbytes(self) -> int:
-        return len(self._rows) * self._vocab_size * self._rows[0].weights.itemsize
+        return len(self) * self._vocab_size * self[0].weights.itemsize
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -243,10 +247,10 @@ class HostRows(Rows):
         return self._rows[index]
 
     def dense(self) -> Tensor:
-        return torch.from_numpy(np.stack([row.spread(self._vocab_size) for row in self._rows]))
+        return torch.from_numpy(np.stack([row.spread(self._vocab_size) for row in self.each()]))
 
     def draw(self, u: Tensor) -> Tensor:
-        drawn = [row.drawn(row.weights, number) for row, number in zip(self._rows, u.tolist(), strict=True)]
+        drawn = [row.drawn(row.weights, number) for row, number in zip(self.each(), u.tolist(), strict=True)]
         return torch.from_numpy(np.array(drawn))
 
     def at(self, tokens: Tensor) -> Tensor:
@@ -254,26 +258,77 @@ class HostRows(Rows):
 
     def of_tokens(self, tokens: Sequence[int]) -> Floats:
         """[k] the same as ``at``, of numbers."""
-        own = [row.at(token) for row, token in zip(self._rows, tokens, strict=False)]
-        return np.array(own, self._rows[0].weights.dtype)
+        rows = self.each()
+        own = [row.at(token) for row, token in zip(rows, tokens, strict=False)]
+        return np.array(own, rows[0].weights.dtype)
 
     def probability(self, row: int, token: int) -> float:
-        return self._rows[row].at(token)
+        return self[row].at(token)
 
     def pick(self, row: Tensor) -> HostRows:
-        return HostRows([self._rows[int(row)]], self._vocab_size)
+        return HostRows([self[int(row)]], self._vocab_size)
 
     def take(self, places: Sequence[int]) -> HostRows:
-        return HostRows([self._rows[place] for place in places], self._vocab_size)
+        return HostRows([self[place] for place in places], self._vocab_size)
 
     def part(self, first: int, count: int) -> HostRows:
-        return HostRows(self._rows[first : first + count], self._vocab_size)
+        return HostRows(self.each()[first : first + count], self._vocab_size)
 
     def alike(self, other: Rows) -> HostRows:
         return on_host(other)
 
     def is_finite(self) -> bool:
-        return all(bool(np.isfinite(row.weights).all()) for row in self._rows)
+        return all(bool(np.isfinite(row.weights).all()) for row in self.each())
+
+
+class StagedRows(HostRows):
+    """Rows that a program cut: the M largest tokens of each, of which a loop looks into one or two.
+
+    Attributes:
+        ids: [n, M] tokens, ascending in each row; None where all V are there.
+        weights: [n, M] their probabilities, above 0 where a token is in the row.
+        others: by number, rows that these do not hold; few.
+    """
+
+    __slots__ = ("ids", "others", "weights")
+
+    def __init__(
+        self,
+        ids: Integers | None,
+        weights: Floats,
+        vocab_size: int,
+        others: Mapping[int, HostRow] | None = None,
+    ) -> None:
+        super().__init__((), vocab_size)
+        self.ids, self.weights, self.others = ids, weights, others or {}
+
+    def each(self) -> Sequence[HostRow]:
+        return [self[number] for number in range(len(self))]
+
+    @property
+    def nbytes(self) -> int:
+        return self.weights.nbytes + (0 if self.ids is None else self.ids.nbytes)
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def __getitem__(self, index: int) -> HostRow:
+        if index in self.others:
+            return self.others[index]
+        weights = self.weights[index]
+        if self.ids is None:
+            return HostRow(None, weights)
+        kept = weights.nonzero()[0]
+        return HostRow(self.ids[index][kept], weights[kept])
+
+    def of_tokens(self, tokens: Sequence[int]) -> Floats:
+        if self.others:
+            return super().of_tokens(tokens)
+        n = len(tokens)
+        if self.ids is None:
+            return self.weights[np.arange(n), tokens]
+        own: Floats = np.where(self.ids[:n] == np.array(tokens)[:, None], self.weights[:n], 0).max(-1)
+        return own
 
 
 def warped(logits: Tensor, params: SamplingParams) -> Rows:
@@ -318,7 +373,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
     """All rows of several that are held alike, one after the other; at least one part."""
     hosts = [part for part in parts if isinstance(part, HostRows)]
     if len(hosts) == len(parts):
-        return HostRows([row for part in hosts for row in part._rows], hosts[0]._vocab_size)
+        return HostRows([row for part in hosts for row in part.each()], hosts[0]._vocab_size)
     return TensorRows(torch.cat([part.dense() for part in parts]))
 
 

@@ -15,6 +15,7 @@ from spsbench.decode import rows
 from spsbench.decode.processors import with_history
 from spsbench.decode.protocols import Drafter, LanguageModel, last_tokens
 from spsbench.decode.rejection import Draft
+from spsbench.decode.stages import Propose, propose_of
 from spsbench.drafters.forced import by_model
 from spsbench.drafters.policy import lookahead_of
 from spsbench.drafters.registry import PROCESSED, TREE, Context, Margin, Policy
@@ -53,6 +54,7 @@ class ModelDrafter:
         self._policy = policy
         self._margin = None if policy is None else policy.margin
         self._drafted = self._begun = self._prompt = 0
+        self._stages: dict[int, Propose | None] = {}
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Read the prompt but its last token, which stays pending."""
@@ -66,21 +68,38 @@ class ModelDrafter:
         """Sample tokens; they stay on the device, the host waits only where the policy asks for rows."""
         most = lookahead_of(self._policy, k)
         pending = last_tokens(tokens, len(tokens) - self.model.length, self._device)
-        picks, told, before = [], [], None if self._process is None else list(tokens)
-        for i in range(most):
-            logits = self.model.score(pending, last=1)
+        picks, told = list[Tensor](), list[rows.Rows]()
+        before = None if self._process is None else list(tokens)
+        propose, logits = self._stage(most), None
+        if propose is not None:
+            staged = propose(pending, u)
+            picks, told, logits = [staged.tokens], [staged.rows], staged.logits
+        for i in range(sum(map(len, picks)), most):
+            if logits is None:
+                logits = self.model.score(pending, last=1)
             if before is not None:
                 before += pending.tolist() if i else []
                 logits = with_history(logits, self._process, before, self._prompt)
-            row = rows.warped(logits, self.sampling)
+            row, logits = rows.warped(logits, self.sampling), None
             pending = row.draw(u[i : i + 1])
             picks.append(pending)
             told.append(row)
             # Behind the last one nothing is left to decide.
             if self._margin is not None and i + 1 < most and self._ends(self._margin, row, pending):
                 break
-        self._drafted, self._begun = len(picks), len(tokens)
-        return Draft(torch.cat(picks), rows.joined(told))
+        drafted, drawn_from = (
+            (picks[0], told[0]) if len(picks) == 1 else (torch.cat(picks), rows.joined(told))
+        )
+        self._drafted, self._begun = len(drafted), len(tokens)
+        return Draft(drafted, drawn_from)
+
+    def _stage(self, k: int) -> Propose | None:
+        """The draft's program for K tokens; a policy's K changes from loop to loop, and needs no programs."""
+        if self._policy is not None or self._process is not None:
+            return None
+        if k not in self._stages:
+            self._stages[k] = propose_of(self.model, k, self.sampling)
+        return self._stages[k]
 
     forced = by_model
 

@@ -69,7 +69,7 @@ Ways = Literal["fused", "dense", "both"]
 forward. Of both, the weights are in memory once."""
 
 _MICROSOFT = "com.microsoft"
-_OPSET, _IR = 21, 10
+OPSETS, IR = [helper.make_opsetid("", 21), helper.make_opsetid(_MICROSOFT, 1)], 10
 FEATURES = "features"
 """The output with the states of all n tokens after the final norm, which the head multiplies."""
 
@@ -116,6 +116,14 @@ def build_graph(
     return Builder(blueprint, stored, bits, batch, ways).graph()
 
 
+def external(name: str, array: npt.NDArray[Any]) -> TensorProto:
+    """A weight's name, type and shape; the session is given its memory."""
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    stub = TensorProto(name=name, data_type=kind, dims=array.shape, data_location=TensorProto.EXTERNAL)
+    stub.external_data.add(key="location", value="none")
+    return stub
+
+
 class Builder:
     """Writes a graph operator by operator; see ``build_graph`` for the arguments."""
 
@@ -157,8 +165,7 @@ class Builder:
 
     def _made(self, inputs: list[Any], outputs: list[Any]) -> Graph:
         graph = helper.make_graph(self._nodes, "decoder", inputs, outputs, self._initializers())
-        opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_MICROSOFT, 1)]
-        return Graph(helper.make_model(graph, opset_imports=opsets, ir_version=_IR), self._weights)
+        return Graph(helper.make_model(graph, opset_imports=OPSETS, ir_version=IR), self._weights)
 
     def _block(self, state: str, added: str, norm: str, compute: Any) -> tuple[str, str]:
         """(the residual stream before this block, what the block adds to it)."""
@@ -425,17 +432,7 @@ class Builder:
 
     def _initializers(self) -> list[TensorProto]:
         """The weights' names, types and shapes; the session is given their memory."""
-        stubs = []
-        for name, array in self._weights.items():
-            stub = TensorProto(
-                name=name,
-                data_type=helper.np_dtype_to_tensor_dtype(array.dtype),
-                dims=array.shape,
-                data_location=TensorProto.EXTERNAL,
-            )
-            stub.external_data.add(key="location", value="none")
-            stubs.append(stub)
-        return [*stubs, *self._constants.values()]
+        return [*(external(name, array) for name, array in self._weights.items()), *self._constants.values()]
 
     def _signature(self) -> tuple[list[Any], list[Any]]:
         plan, value, sequences = self._plan, helper.make_tensor_value_info, self._sequences

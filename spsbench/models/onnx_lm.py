@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from spsbench.base.errors import UsageError
+from spsbench.base.records import SamplingParams
 from spsbench.config.models import ONNXRUNTIME
+from spsbench.decode.stages import Propose, Verify
 from spsbench.models.blueprint import Blueprint, blueprint_of
 from spsbench.models.causal_lm import CausalLM, FeatureRows, VocabularyRows, roomy
 from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights, trim_heap
 from spsbench.models.live_tree import Branches, Columns
 from spsbench.models.onnx_graph import FEATURES, Graph, build_graph
+from spsbench.models.onnx_stages import MOST_BYTES, Cut, ProposeProgram, VerifyProgram, program_graph
 from spsbench.models.trained import embedding_fingerprint
 
 if TYPE_CHECKING:
@@ -393,6 +396,9 @@ _LARGE = 8 << 20
 costs some microseconds a layer. Smaller models get a second session when they are given a tree."""
 
 
+StageOf = TypeVar("StageOf", ProposeProgram, VerifyProgram)
+
+
 class OnnxLM(OnnxModel):
     """A decoder alone; the rows of its head stand for the tokens of ``vocabulary`` [m], or for all."""
 
@@ -428,6 +434,41 @@ class OnnxLM(OnnxModel):
         self.vocabulary = vocabulary
         self._spread = self.new_spread()
         self._variants: dict[tuple[int | None, int | None], OnnxLM] = {}
+        self._programs: dict[tuple[Cut, int], InferenceSession] = {}
+        self._stages: dict[Hashable, Any] = {}
+
+    def propose_stage(self, k: int, sampling: SamplingParams) -> Propose | None:
+        """See ``decode.stages.Staged``."""
+        return self._stage(ProposeProgram, k, sampling)
+
+    def verify_stage(self, k: int, sampling: SamplingParams) -> Verify | None:
+        """See ``decode.stages.Staged``."""
+        return self._stage(VerifyProgram, k, sampling)
+
+    def _stage(self, kind: type[StageOf], k: int, sampling: SamplingParams) -> StageOf | None:
+        """A program over this model's cache, made once."""
+        key = kind, k, sampling
+        if key not in self._stages:
+            cut = self._cut(sampling)
+            self._stages[key] = cut and kind(self, self._forward, cut, sampling, k)
+        found: StageOf | None = self._stages[key]
+        return found
+
+    def _cut(self, sampling: SamplingParams) -> Cut | None:
+        whole = self._spread is None and self._features is None
+        return Cut.of(self.vocab_size, sampling) if whole and self._weight_bytes <= MOST_BYTES else None
+
+    def program(self, cut: Cut, accepts: int) -> InferenceSession:
+        """The session of a stage, see ``program_graph``; made once for all twins."""
+        if (cut, accepts) not in self._programs:
+            graph = program_graph(self.plan, self.stored, self.bits, cut, accepts)
+            self._programs[cut, accepts] = session_of(graph, self.threads)[0]
+        return self._programs[cut, accepts]
+
+    def twin(self) -> Self:
+        other = super().twin()
+        other._stages = {}
+        return other
 
     def with_features(self, flag: str) -> OnnxLM:
         other = self.twin()

@@ -1,0 +1,77 @@
+"""The stages of a loop: what a backend does as one program, with no host in between.
+
+propose
+    K forwards of the draft, each row warped and a token drawn from it by its uniform number. Of the target
+    with K = 1 that is a step of ArS.
+verify
+    One forward of the target over the pending token and K drafted ones, its rows warped, and the verdict of
+    modified rejection.
+
+On CUDA a stage is a graph that was captured, and the verdict one of its own (``engines.cuda_graph``). Over
+ONNX Runtime it is a graph that was written (``models.onnx_stages``). What a backend has no program for runs
+operator by operator (``drafters.model``, ``decode.rows``, ``decode.rejection``): the same law, and the
+definition of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from spsbench.base.records import SamplingParams
+from spsbench.decode.protocols import LanguageModel
+from spsbench.decode.rejection import Decision, Draft
+from spsbench.decode.rows import Rows
+
+Stage = Callable[[], object]
+"""A program of fixed shape over memory that stays where it is."""
+
+
+class Proposed(NamedTuple):
+    """What the stage gave.
+
+    Attributes:
+        tokens: [m] drafted tokens, at most K.
+        rows: the m rows that they were drawn from.
+        logits: [1, V] of the place after them, if the program could not decide it; the host goes on there.
+            None where m is K.
+    """
+
+    tokens: Tensor
+    rows: Rows
+    logits: Tensor | None
+
+
+Propose = Callable[[Tensor, Tensor], Proposed]
+"""Drafts after the pending tokens [n], by uniform numbers [K]."""
+
+
+class Verified(NamedTuple):
+    """What the stage gave: K+1 rows, and the verdict; None where the program could not come to one."""
+
+    rows: Rows
+    decision: Decision | None
+
+
+Verify = Callable[[int, Draft, Tensor], Verified | None]
+"""Judges K drafted tokens after the pending one, by uniform numbers [K+1]; None of a draft of another kind.
+"""
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """A model that has programs for stages; None where it has none for that law."""
+
+    def propose_stage(self, k: int, sampling: SamplingParams) -> Propose | None: ...
+
+    def verify_stage(self, k: int, sampling: SamplingParams) -> Verify | None: ...
+
+
+def propose_of(model: LanguageModel, k: int, sampling: SamplingParams) -> Propose | None:
+    return model.propose_stage(k, sampling) if isinstance(model, Staged) else None
+
+
+def verify_of(model: LanguageModel, k: int, sampling: SamplingParams) -> Verify | None:
+    return model.verify_stage(k, sampling) if isinstance(model, Staged) else None

@@ -1,0 +1,439 @@
+"""The stages of a loop over ONNX Runtime: programs that warp, draw and judge, see ``decode.stages``.
+
+A row is cut to the tokens that it can hold: one where decoding is greedy, the nucleus or the top k among the
+``_MOST`` most probable ones, or all of a small vocabulary. What the definition (``decode.sampling.warp``,
+``draw``) says of ties and sums holds to the bit, given the probabilities:
+
+* the nucleus ends where falling probabilities, added up one by one in float64, reach top-p; all that tie with
+  the last one are in it, and its mass is theirs too;
+* top-k is a comparison of logits, ties included;
+* a token is drawn where weights, added up one by one in float64 by rising ids, exceed u times their sum;
+* a drafted token stands where u is below q/p, divided in float32, and (q - p)+ is a difference in float32.
+
+The softmax is the runtime's, whose last bits are not torch's: a number u within some 1e-7 of an edge may fall
+on its other side, as it may on a processor with other vectors. A row that the program cannot hold (a wide
+nucleus, a tie at its border, a NaN) is marked, and the host warps its logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from onnx import NodeProto, TensorProto, helper
+from torch import Tensor
+
+from spsbench.base.records import SamplingParams
+from spsbench.decode import rows
+from spsbench.decode.rejection import Decision, Draft
+from spsbench.decode.rows import StagedRows
+from spsbench.decode.stages import Proposed, Verified
+from spsbench.models.blueprint import Blueprint
+from spsbench.models.checkpoint import EMBEDDING, StoredWeights
+from spsbench.models.onnx_graph import IR, OPSETS, Graph, build_graph, external
+
+if TYPE_CHECKING:
+    from spsbench.models.onnx_lm import OnnxForward, OnnxLM
+
+_MOST = 64
+"""Tokens of a row that are looked at; top-k may ask for more."""
+_MOST_K = 256
+_WIDEST = 1 << 14
+"""The largest vocabulary of a program: in a larger one the host's search is as fast as the runtime's top-k.
+"""
+_ALL = 2048
+"""The largest of which all tokens are added up one by one, as the host does it."""
+
+_FLOAT, _DOUBLE, _LONG, _BOOL = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a program does with a row of logits [V].
+
+    Attributes:
+        width: V.
+        most: M tokens that it holds; 1 is greedy, V means all.
+        top_k: 0 for none.
+        nucleus: whether it ends where a mass is reached.
+    """
+
+    width: int
+    most: int
+    top_k: int
+    nucleus: bool
+
+    @classmethod
+    def of(cls, width: int, sampling: SamplingParams) -> Cut | None:
+        """None where the host does it: a law or a vocabulary for which there is no program."""
+        if width > _WIDEST or sampling.process is not None or sampling.beam is not None:
+            return None
+        if sampling.greedy:
+            return cls(width, 1, 0, False)
+        top_k = sampling.top_k if 0 < sampling.top_k < width else 0
+        nucleus = sampling.top_p < 1.0
+        if not top_k and not nucleus:
+            return cls(width, width, 0, False) if width <= _ALL else None
+        # Some more than k, for those that tie with the last.
+        most = max(_MOST, top_k + _MOST // 4)
+        return cls(width, most, top_k, nucleus) if top_k <= _MOST_K and 2 * most < width else None
+
+    @property
+    def holds_all(self) -> bool:
+        return self.most == self.width
+
+
+class Operators:
+    """Nodes and constants of a program, written one by one."""
+
+    def __init__(self) -> None:
+        self.nodes: list[NodeProto] = []
+        self.constants: dict[str, TensorProto] = {}
+
+    def __call__(self, kind: str, *inputs: str, out: str = "", outs: Sequence[str] = (), **given: Any) -> str:
+        outputs = list(outs) or [out or f"{kind}.{len(self.nodes)}"]
+        self.nodes.append(helper.make_node(kind, list(inputs), outputs, **given))
+        return outputs[0]
+
+    def constant(self, value: Any, kind: int = _LONG) -> str:
+        array = np.array(value)
+        name = f"constant.{kind}.{array.ndim}.{array.tolist()}"
+        self.constants[name] = helper.make_tensor(name, kind, array.shape, array.flatten().tolist())
+        return name
+
+    def cut(self, cut: Cut, logits: str) -> None:
+        """Write [n, M] ``ids`` and ``weights`` and [n, 1] ``wide``, of logits [n, V]."""
+        if cut.most == 1:
+            self._largest(logits)
+            return
+        scores = self("Div", logits, "temperature")
+        if cut.top_k:
+            kth = "kth"
+            self("TopK", scores, self.constant([cut.top_k]), outs=[f"{kth}.all", f"{kth}.ids"], axis=-1)
+            least = self("ReduceMin", f"{kth}.all", self.constant([1]), keepdims=1)
+            scores = self("Where", self("Less", scores, least), self.constant([-np.inf], _FLOAT), scores)
+        probs = self("Softmax", scores, axis=-1, out="weights" if cut.holds_all else "")
+        if cut.holds_all:
+            total = self("ReduceSum", probs, self.constant([1]), keepdims=1)
+            self("IsNaN", total, out="wide")
+            return
+        names = ["falling", "by_weight"]
+        falling = self("TopK", probs, self.constant([cut.most]), outs=names, axis=-1)
+        ids, order = "ids", "order"
+        self("TopK", names[1], self.constant([cut.most]), outs=[ids, order], axis=-1, largest=0)
+        last = self(
+            "Slice", falling, self.constant([cut.most - 1]), self.constant([cut.most]), self.constant([1])
+        )
+        if cut.nucleus:
+            weights, edge = self._nucleus(falling)
+            reached = self("Less", last, edge)
+        else:
+            weights, reached = falling, self("LessOrEqual", last, self.constant([0.0], _FLOAT))
+        self("Not", reached, out="wide")  # of NaN, too, which no comparison holds of
+        self("GatherElements", weights, order, axis=1, out="weights")
+
+    def _largest(self, logits: str) -> None:
+        best = self("ArgMax", logits, axis=-1, keepdims=1, out="ids")
+        value = self("GatherElements", logits, best, axis=1)
+        # Times nothing: what is left is 0, or NaN where any logit or the largest is no number.
+        nothing = self("Sub", value, value)
+        total = self("ReduceSum", logits, self.constant([1]), keepdims=1)
+        self("Or", self("IsNaN", nothing), self("IsNaN", total), out="wide")
+        self("Add", nothing, self.constant([1.0], _FLOAT), out="weights")
+
+    def _nucleus(self, falling: str) -> tuple[str, str]:
+        """[n, M] the nucleus's probabilities over their mass, 0 elsewhere, and [n, 1] the least of them."""
+        wide, axis = self("Cast", falling, to=_DOUBLE), self.constant(1)
+        before, reached = self("CumSum", wide, axis, exclusive=1), self("CumSum", wide, axis)
+        crossing = self("Less", before, "top_p")
+        # Probabilities end at 1: what is not below top-p does not lower the minimum.
+        inside = self("Where", crossing, falling, self.constant([2.0], _FLOAT))
+        edge = self("ReduceMin", inside, self.constant([1]), keepdims=1)
+        kept = self("GreaterOrEqual", falling, edge)
+        masses = self("Where", kept, reached, self.constant([0.0], _DOUBLE))
+        mass = self("Cast", self("ReduceMax", masses, self.constant([1]), keepdims=1), to=_FLOAT)
+        return self("Where", kept, self("Div", falling, mass), self.constant([0.0], _FLOAT)), edge
+
+    def draw(self, cut: Cut, u: str, weights: str = "weights", ids: str = "ids") -> str:
+        """[n, 1] a token of each cut row by numbers u [n, 1] in float64."""
+        if cut.most == 1:
+            return ids
+        rising = self("CumSum", self("Cast", weights, to=_DOUBLE), self.constant(1))
+        total = self("ReduceMax", rising, self.constant([1]), keepdims=1)
+        below = self("Cast", self("LessOrEqual", rising, self("Mul", total, u)), to=_LONG)
+        place = self("ReduceSum", below, self.constant([1]), keepdims=1)
+        place = self("Min", place, self.constant([cut.most - 1]))
+        return place if cut.holds_all else self("GatherElements", ids, place, axis=1)
+
+    def accept(self, cut: Cut, k: int) -> None:
+        """Write ``accepted`` [1] and ``token`` [1, 1] of K drafted tokens, by modified rejection of the cut
+        rows.
+
+        See ``rejection.accept_draft``; ``drafted`` [K, 1], ``draft_ids`` and ``draft_weights`` [K+1, M],
+        with a row of zeros behind the draft's, and ``u`` [K+1, 1].
+        """
+        axis, nothing = self.constant([1]), self.constant([0.0], _FLOAT)
+
+        def before(name: str) -> str:
+            return self("Slice", name, self.constant([0]), self.constant([k]), self.constant([0]))
+
+        def of_drafted(weights: str, ids: str) -> str:
+            if cut.holds_all:
+                return self("GatherElements", before(weights), "drafted", axis=1)
+            found = self("Where", self("Equal", before(ids), "drafted"), before(weights), nothing)
+            return self("ReduceMax", found, axis, keepdims=1)
+
+        if cut.most == 1:
+            stands = self("Equal", before("ids"), "drafted")
+        else:
+            chance = self("Div", of_drafted("weights", "ids"), of_drafted("draft_weights", "draft_ids"))
+            stands = self("Less", before("u"), self("Cast", chance, to=_DOUBLE))
+        flags = self("Concat", self("Cast", stands, to=_FLOAT), self.constant([[0.0]], _FLOAT), axis=0)
+        self("ArgMin", flags, axis=0, keepdims=0, out="accepted")  # the first that does not stand
+        if cut.most == 1:
+            self("Gather", "ids", "accepted", axis=0, out="token")
+            return
+        row, told = (self("Gather", name, "accepted", axis=0) for name in ("weights", "draft_weights"))
+        ids = ""
+        if not cut.holds_all:
+            ids = self("Gather", "ids", "accepted", axis=0)
+            upright = self("Reshape", ids, self.constant([cut.most, 1]))
+            same = self("Equal", upright, self("Gather", "draft_ids", "accepted", axis=0))
+            along = self("ReduceMax", self("Where", same, told, nothing), axis, keepdims=1)
+            told = self("Reshape", along, self.constant([1, cut.most]))
+        left = self("Relu", self("Sub", row, told))
+        some = self("Greater", self("ReduceSum", left, axis, keepdims=1), nothing)
+        left = self("Where", some, left, row)
+        last = self("Slice", "u", self.constant([k]), self.constant([k + 1]), self.constant([0]))
+        self("Identity", self.draw(cut, last, left, ids), out="token")
+
+    def model(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], weights: Sequence[TensorProto] = ()
+    ) -> Any:
+        constants = [*weights, *self.constants.values()]
+        graph = helper.make_graph(self.nodes, "stage", list(inputs), list(outputs), constants)
+        return helper.make_model(graph, opset_imports=OPSETS, ir_version=IR)
+
+
+def law_inputs(cut: Cut) -> list[Any]:
+    value = helper.make_tensor_value_info
+    found = [] if cut.most == 1 else [value("temperature", _FLOAT, [1])]
+    return found + ([value("top_p", _DOUBLE, [1])] if cut.nucleus else [])
+
+
+def law_values(cut: Cut, sampling: SamplingParams) -> dict[str, Any]:
+    found = {} if cut.most == 1 else {"temperature": np.array([sampling.temperature], np.float32)}
+    return found | ({"top_p": np.array([sampling.top_p])} if cut.nucleus else {})
+
+
+def row_outputs(cut: Cut, n: str | int) -> list[Any]:
+    value = helper.make_tensor_value_info
+    found = [value("weights", _FLOAT, [n, cut.most]), value("wide", _BOOL, [n, 1])]
+    return found if cut.holds_all else [*found, value("ids", _LONG, [n, cut.most])]
+
+
+class _Memory:
+    """Where a program writes n cut rows and the tokens drawn from them, see ``Operators.cut``."""
+
+    def __init__(self, cut: Cut, n: int, width: int) -> None:
+        self.weights = np.zeros((n, cut.most), np.float32)
+        self.ids = None if cut.holds_all else np.zeros((n, cut.most), np.int64)
+        self.picks, self.u = np.zeros((n, 1), np.int64), np.zeros((n, 1))
+        self.logits = np.zeros((n, width), np.float32)
+        # As bytes they are looked through without a library's code, which behind a forward is in no cache.
+        self.marks = bytearray(n)
+        self._wide = np.frombuffer(self.marks, np.bool_).reshape(n, 1)
+
+    def part(self, first: int, end: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Inputs and outputs of a call that fills some consecutive rows, by name."""
+        found = {"weights": self.weights, "wide": self._wide, "pick": self.picks}
+        found |= {} if self.ids is None else {"ids": self.ids}
+        outputs = {name: array[first:end] for name, array in found.items()}
+        return {"u": self.u[first:end]}, outputs | {"logits": self.logits[None, first:end]}
+
+    def rows(self, count: int, cut: Cut, sampling: SamplingParams) -> StagedRows:
+        """The first rows, copied since the next call overwrites them; those that are marked by the
+        definition.
+        """
+        others = None
+        if 1 in self.marks[:count]:
+            held = rows.on_host(rows.warped(self.of(0, count, cut), sampling))
+            others = {number: held[number] for number in range(count) if self.marks[number]}
+        ids = None if self.ids is None else self.ids[:count].copy()
+        return StagedRows(ids, self.weights[:count].copy(), cut.width, others)
+
+    def of(self, first: int, end: int, cut: Cut) -> Tensor:
+        """[end - first, V] logits; the next call overwrites them."""
+        return torch.from_numpy(self.logits[first:end, : cut.width])
+
+
+def program_graph(plan: Blueprint, stored: StoredWeights, bits: int | None, cut: Cut, k: int) -> Graph:
+    """A forward from tokens to cut rows, and to a token drawn from each or the verdict on K drafted ones.
+
+    Inputs: ``tokens`` [1, n] and those of ``Graph`` but ``hidden``; ``u`` [m, 1] in float64 for the m
+    wanted rows, and the law; with K > 0 what ``Operators.accept`` reads. Outputs: those of ``Graph``, the
+    cut rows, and ``pick`` [m, 1] or the verdict.
+    """
+    forward = build_graph(plan, stored, bits)
+    graph, write, value = forward.model.graph, Operators(), helper.make_tensor_value_info
+    table = np.ascontiguousarray(stored.read(EMBEDDING))
+    if plan.embedding_scale == 1.0:
+        write("Gather", _TABLE, "tokens", out="hidden")
+    else:
+        scale = write.constant(plan.embedding_scale, _FLOAT)
+        write("Mul", write("Gather", _TABLE, "tokens"), scale, out="hidden")
+    write.nodes += graph.node
+    logits = write("Reshape", "logits", write.constant([-1, plan.vocab_size]))
+    if cut.width < plan.vocab_size:
+        first, end, axis = (write.constant([number]) for number in (0, cut.width, 1))
+        logits = write("Slice", logits, first, end, axis)
+    write.cut(cut, logits)
+    inputs = [value("tokens", _LONG, [1, "n"]), value("u", _DOUBLE, ["wanted", 1]), *law_inputs(cut)]
+    inputs += [each for each in graph.input if each.name != "hidden"]
+    outputs = [*graph.output, *row_outputs(cut, "wanted")]
+    if k:
+        write.accept(cut, k)
+        inputs += [value("drafted", _LONG, [k, 1]), value("draft_weights", _FLOAT, [k + 1, cut.most])]
+        inputs += [value("draft_ids", _LONG, [k + 1, cut.most])]
+        outputs += [value("accepted", _LONG, [1]), value("token", _LONG, [1, 1])]
+    else:
+        write("Identity", write.draw(cut, "u"), out="pick")
+        outputs += [value("pick", _LONG, ["wanted", 1])]
+    model = write.model(inputs, outputs, [*graph.initializer, external(_TABLE, table)])
+    return Graph(model, forward.weights | {_TABLE: table})
+
+
+_TABLE = "embedding"
+MOST_BYTES = 64 << 20
+"""Of weights that a program holds once more: a forward that reads more takes far longer than the host's part.
+"""
+
+
+class Program:
+    """A model's forward with what comes behind it, over the model's own cache."""
+
+    def __init__(
+        self,
+        model: OnnxLM,
+        forward: OnnxForward,
+        cut: Cut,
+        sampling: SamplingParams,
+        n: int,
+        accepts: int = 0,
+    ) -> None:
+        self._model, self._forward, self._cut, self._sampling = model, forward, cut, sampling
+        self._session = model.program(cut, accepts)
+        self._run = self._session.run_with_iobinding
+        self._law = law_values(cut, sampling)
+        self._own = _Memory(cut, n, model.plan.vocab_size)
+        self._cache: Mapping[str, Any] = {}
+        self._bound: dict[int, tuple[Any, ...]] = {}
+
+    def _binding(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any], last: int) -> Any:
+        """A call that reads ``tokens`` [1, n] after the cached ones; the rows of the last of them are wanted."""
+        from spsbench.models.onnx_lm import bind
+
+        n, taken = inputs["tokens"].size, {each.name for each in self._session.get_inputs()}
+        given = {**inputs, **self._law, "rows": np.arange(n - last, n)}
+        given = {name: array for name, array in given.items() if name in taken}
+        wanted = {each.name for each in self._session.get_outputs()}
+        written = {name: array for name, array in outputs.items() if name in wanted}
+        return bind(self._session, given, self._forward.memory, written)
+
+    def _room(self, end: int) -> None:
+        """Let the cache hold so many tokens; what was bound to a smaller one is let go."""
+        self._forward.make_room(self._model.length, end)
+        if self._cache is not self._forward.memory:
+            self._cache, self._bound = self._forward.memory, {}
+
+
+class ProposeProgram(Program):
+    """Draws K tokens after one or two pending ones, a call of the runtime each with nothing in between.
+
+    A call reads its token where the one before has written it. See ``decode.stages.Propose``.
+    """
+
+    def __init__(
+        self, model: OnnxLM, forward: OnnxForward, cut: Cut, sampling: SamplingParams, k: int
+    ) -> None:
+        super().__init__(model, forward, cut, sampling, k)
+        self._k, self._steps = k, np.arange(k, dtype=np.int32)
+        self._seen, self._total = np.zeros((k, 1), np.int32), np.zeros(k, np.int32)
+
+    def __call__(self, pending: Tensor, u: Tensor) -> Proposed:
+        n, start, k, own = len(pending), self._model.length, self._k, self._own
+        self._room(start + n + k - 1)
+        tokens, *calls = self._bound.get(n) or self._bind(n)
+        tokens[0] = pending.numpy()
+        own.u[:, 0] = u.numpy()
+        self._seen[:, 0] = self._total[:] = self._steps + (start + n)
+        self._seen -= 1
+        for call in calls:
+            self._run(call)
+        sure = own.marks.find(1)
+        if sure < 0:
+            self._model.restore(start + n + k - 1)
+            return Proposed(
+                torch.from_numpy(own.picks[:, 0].copy()), own.rows(k, self._cut, self._sampling), None
+            )
+        self._model.restore(start + n + sure)
+        drafted = torch.from_numpy(own.picks[:sure, 0].copy())
+        return Proposed(drafted, own.rows(sure, self._cut, self._sampling), own.of(sure, sure + 1, self._cut))
+
+    def _bind(self, n: int) -> tuple[Any, ...]:
+        first, own = np.zeros((1, n), np.int64), self._own
+        calls = []
+        for i in range(self._k):
+            tokens = own.picks[i - 1 : i] if i else first
+            inputs, outputs = own.part(i, i + 1)
+            inputs |= {"tokens": tokens, "seen": self._seen[i], "total": self._total[i : i + 1].reshape(())}
+            calls.append(self._binding(inputs, outputs, 1))
+        self._bound[n] = bound = first, *calls
+        return bound
+
+
+class VerifyProgram(Program):
+    """Reads the pending token and K drafted ones, and judges these; see ``decode.stages.Verify``."""
+
+    def __init__(
+        self, model: OnnxLM, forward: OnnxForward, cut: Cut, sampling: SamplingParams, k: int
+    ) -> None:
+        super().__init__(model, forward, cut, sampling, k + 1, accepts=k)
+        self._k = k
+        self._tokens, self._total = np.zeros((1, k + 1), np.int64), np.zeros((), np.int32)
+        self._seen, self._answer = np.zeros(1, np.int32), np.zeros(2, np.int64)
+        # Behind full acceptance nothing was drafted: no token, without weight.
+        self._draft_ids = np.full((k + 1, cut.most), -1)
+        self._draft_weights = np.zeros((k + 1, cut.most), np.float32)
+
+    def __call__(self, pending: int, draft: Draft, u: Tensor) -> Verified | None:
+        k, own, told = self._k, self._own, draft.drawn_from
+        if len(draft.tokens) != k or not isinstance(told, StagedRows) or told.others:
+            return None
+        start = self._model.length
+        self._room(start + k + 1)
+        (call,) = self._bound.get(k) or self._bind()
+        tokens = self._tokens
+        tokens[0, 0], tokens[0, 1:] = pending, draft.tokens.numpy()
+        own.u[:, 0] = u.numpy()
+        if told.ids is not None:
+            self._draft_ids[:k] = told.ids
+        self._draft_weights[:k] = told.weights
+        self._seen[0], self._total[...] = start + k, start + k + 1
+        self._run(call)
+        self._model.restore(start + k + 1)
+        drafted, (accepted, token) = tokens[0, 1:].tolist(), self._answer.tolist()
+        decision = None if 1 in own.marks else Decision(drafted, accepted, token, None)
+        return Verified(own.rows(k + 1, self._cut, self._sampling), decision)
+
+    def _bind(self) -> tuple[Any, ...]:
+        inputs, outputs = self._own.part(0, self._k + 1)
+        inputs |= {"tokens": self._tokens, "seen": self._seen, "total": self._total}
+        inputs |= {"drafted": self._tokens[0, 1:].reshape(-1, 1)}
+        inputs |= {"draft_ids": self._draft_ids, "draft_weights": self._draft_weights}
+        outputs |= {"accepted": self._answer[:1], "token": self._answer[1:].reshape(1, 1)}
+        self._bound[self._k] = bound = (self._binding(inputs, outputs, self._k + 1),)
+        return bound

@@ -1,0 +1,221 @@
+"""Programs of a loop's stages over ONNX Runtime: what they cut, draw and accept is the definition's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from onnx import TensorProto, helper
+from support.onnx_variants import variant
+from support.tiny_models import make_pair, over_onnx
+from torch import Tensor
+
+from spsbench.base.records import Processing, SamplingParams
+from spsbench.decode import algorithms, rows
+from spsbench.decode.algorithms import DecodedLoop
+from spsbench.decode.clock import FakeClock, Stopwatch
+from spsbench.decode.rejection import accept_draft, decide
+from spsbench.decode.rows import HostRows, StagedRows
+from spsbench.decode.sampling import UniformStream
+from spsbench.drafters import model as model_drafter
+from spsbench.drafters.model import ModelDrafter
+from spsbench.models import onnx_lm
+from spsbench.models.onnx_graph import Graph
+from spsbench.models.onnx_lm import OnnxLM, session_of
+from spsbench.models.onnx_stages import Cut, Operators, law_inputs, law_values, row_outputs
+
+CPU = torch.device("cpu")
+PROMPT = [5, 17, 200, 41, 9, 88]
+LAWS = {
+    "greedy": SamplingParams(greedy=True),
+    "nucleus": SamplingParams(temperature=0.3, top_p=0.9),
+    "top-k": SamplingParams(temperature=0.8, top_k=20),
+    "both": SamplingParams(temperature=0.5, top_k=40, top_p=0.9),
+    "all": SamplingParams(),
+    "wide": SamplingParams(temperature=1.05, top_p=0.93),
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+@cache
+def pair(name: str = "llama") -> tuple[OnnxLM, OnnxLM]:
+    """A family's target and its first layers as the draft; of the first one they often agree."""
+    if name != "llama":
+        target = over_onnx(variant(name).model)
+        return target, over_onnx(variant(name).model).truncated(2, "--drafter")
+    one, other = make_pair(name, late=0.5, hidden_size=64, initializer_range=0.3)
+    return over_onnx(one), over_onnx(other)
+
+
+def loops(
+    models: tuple[OnnxLM, OnnxLM], law: SamplingParams, k: int, count: int, seed: int = 0
+) -> list[DecodedLoop]:
+    """The first loops after the prompt: of SpS, or of ArS where k is 0."""
+    target, draft = (model.twin() for model in models)
+    drafter = ModelDrafter(draft, law, CPU) if k else None
+    begun = algorithms.start(target, drafter, PROMPT, k, law, UniformStream(seed, CPU))
+    running = begun(Stopwatch(FakeClock()))
+    return [next(running) for _ in range(count)]
+
+
+def _without_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in (
+        (algorithms, "propose_of"),
+        (algorithms, "verify_of"),
+        (model_drafter, "propose_of"),
+    ):
+        monkeypatch.setattr(module, name, lambda *_: None)
+
+
+def _texts(found: list[DecodedLoop]) -> list[list[int]]:
+    return [loop.tokens for loop in found]
+
+
+@pytest.mark.parametrize("k", [0, 1, 4])
+@pytest.mark.parametrize("law", LAWS)
+def test_tokens_are_those_of_the_host(law: str, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Past the first cache of 256 tokens too, and where every other row is too wide for a program."""
+    staged = loops(pair(), LAWS[law], k, 300 if k == 4 else 80)
+    _without_programs(monkeypatch)
+    plain = loops(pair(), LAWS[law], k, len(staged))
+    assert _texts(staged) == _texts(plain)
+    for one, other in zip(staged, plain, strict=True):
+        assert torch.allclose(one.target_probs, other.target_probs, atol=1e-6)
+    ran = [loop.target_rows for loop in staged if isinstance(loop.target_rows, StagedRows)]
+    assert ran
+    assert not any(isinstance(loop.target_rows, StagedRows) for loop in plain)
+    whole = len(ran) == len(staged) and not any(held.others for held in ran)
+    assert whole == (law != "wide")
+
+
+@pytest.mark.parametrize("name", ["gemma", "granite", "qwen3", "phi3", "llama, tied"])
+def test_other_families_have_programs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that scale embeddings, norm queries, fuse matrices, or tie the embedding to the head."""
+    staged = loops(pair(name), LAWS["top-k"], 3, 30)
+    assert isinstance(staged[0].target_rows, StagedRows)
+    _without_programs(monkeypatch)
+    assert _texts(staged) == _texts(loops(pair(name), LAWS["top-k"], 3, 30))
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_verdict_is_that_of_the_rule_on_the_same_rows(law: str) -> None:
+    """To the bit: the host's rule gives the tokens from the rows and numbers of every loop."""
+    found = loops(pair(), LAWS[law], 4, 200, seed=3)
+    for loop in found:
+        assert loop.draft is not None
+        again = decide(accept_draft, loop.target_rows, loop.draft, loop.u[-len(loop.draft.tokens) - 1 :])
+        assert [*again.drafted[: again.accepted], again.token] == loop.tokens
+    accepted = [loop.accepted for loop in found]
+    assert {0, 4} <= set(accepted), "rejected at once, and all accepted"
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_draft_is_drawn_from_its_own_rows(law: str) -> None:
+    """To the bit: the host draws the same tokens from them by the same numbers; by others it draws others."""
+    found = loops(pair(), LAWS[law], 4, 100)
+    others = 0
+    for loop in found:
+        assert loop.draft is not None
+        told = loop.draft.own_rows
+        assert told is not None
+        assert told.draw(loop.u[:4]).tolist() == loop.draft.tokens.tolist()
+        others += told.draw(1 - loop.u[:4]).tolist() != loop.draft.tokens.tolist()
+    assert (others > 0) == (law != "greedy")
+
+
+def _cut(logits: Tensor, law: SamplingParams) -> tuple[StagedRows, list[bool]]:
+    """Rows of any logits by the program's operators, and which of them are marked."""
+    cut = Cut.of(logits.shape[1], law)
+    assert cut is not None
+    write = Operators()
+    write.cut(cut, "logits")
+    value = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", cut.width])
+    model = write.model([value, *law_inputs(cut)], row_outputs(cut, "n"))
+    session, _ = session_of(Graph(model, {}), 1)
+    outputs = [each.name for each in session.get_outputs()]
+    given = {"logits": logits.numpy(), **law_values(cut, law)}
+    found = dict(zip(outputs, session.run(outputs, given), strict=True))
+    return StagedRows(found.get("ids"), found["weights"], cut.width), found["wide"][:, 0].tolist()
+
+
+def test_ties_at_the_edge_are_all_kept() -> None:
+    """Of a nucleus and of top-k, as the definition keeps them; the mass is theirs too."""
+    logits = torch.full((1, 400), -9.0)
+    logits[0, [7, 300]] = 3.0
+    logits[0, [11, 12, 250]] = 2.0
+    for law in (SamplingParams(top_p=0.75), SamplingParams(top_k=3)):
+        held, marked = _cut(logits, law)
+        assert marked == [False]
+        assert held[0].ids is not None
+        assert held[0].ids.tolist() == [7, 11, 12, 250, 300]
+        expected = rows.warped(logits, law)
+        assert isinstance(expected, HostRows)
+        assert np.allclose(held[0].weights, expected[0].weights, rtol=1e-6)
+
+
+def test_a_row_that_does_not_fit_is_marked() -> None:
+    """A flat row, ties that reach over the border, and logits that are no numbers; a common row is not."""
+    rising = torch.linspace(0, 40, 400).unsqueeze(0)
+    flat, tied = torch.zeros(1, 400), torch.cat([rising[:, :300], torch.full((1, 100), 60.0)], dim=1)
+    broken = rising.clone()
+    broken[0, 3] = float("nan")
+    endless = rising.clone()
+    endless[0, 3] = float("inf")
+    logits = torch.cat([flat, rising, tied, broken, endless])
+    assert _cut(logits, SamplingParams(top_p=0.9))[1] == [True, False, True, True, True]
+    assert _cut(logits, SamplingParams(top_k=5))[1] == [True, False, True, True, True]
+    assert _cut(logits, SamplingParams(greedy=True))[1] == [False, False, False, True, True]
+    assert _cut(logits, SamplingParams())[1] == [False, False, False, True, True]
+
+
+def test_a_broken_model_fails_as_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, draft = pair()
+    target = target.twin()
+    monkeypatch.setitem(LAWS, "spoilt", replace(LAWS["nucleus"], temperature=1e-38))  # logits beyond float32
+    found = loops((target, draft), LAWS["spoilt"], 0, 1)
+    assert not found[0].target_rows.is_finite()
+
+
+@pytest.mark.parametrize(
+    ("width", "law"),
+    [
+        (1 << 15, SamplingParams(top_p=0.9)),
+        (4096, SamplingParams()),
+        (4096, SamplingParams(top_k=2000)),
+        (100, SamplingParams(top_p=0.9)),
+        (258, SamplingParams(process=Processing(min_p=0.1))),
+    ],
+)
+def test_what_has_no_program_is_the_hosts(width: int, law: SamplingParams) -> None:
+    assert Cut.of(width, law) is None
+
+
+def test_a_model_without_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that keeps its states, one that has too many weights; another cache has programs of its own."""
+    target, _ = pair()
+    law = LAWS["greedy"]
+    assert target.with_features("--drafter").propose_stage(1, law) is None
+    assert target.propose_stage(1, law) is target.propose_stage(1, law)
+    assert target.twin().propose_stage(1, law) is not target.propose_stage(1, law)
+    monkeypatch.setattr(onnx_lm, "MOST_BYTES", 1000)
+    assert target.twin().propose_stage(1, law) is None
+    assert target.twin().verify_stage(4, law) is None
+
+
+def test_a_shorter_draft_is_judged_by_the_host() -> None:
+    target, _ = pair()
+    verify = target.twin().verify_stage(4, LAWS["greedy"])
+    assert verify is not None
+    held = StagedRows(np.array([[3]]), np.ones((1, 1), np.float32), 258)
+    one: Any = algorithms.Draft(torch.tensor([3]), held)
+    assert verify(5, one, torch.zeros(2)) is None
