@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import pairwise, product
@@ -160,6 +160,22 @@ class Scene:
     depth: int | None = None
 
 
+class Proposal(NamedTuple):
+    """One draft of a loop.
+
+    Attributes:
+        chance: its probability.
+        picks: [K] uniform numbers by which it is drawn.
+        rows: the target's, behind the pending token and each drafted one.
+        draft: what was proposed.
+    """
+
+    chance: float
+    picks: Point
+    rows: Rows
+    draft: Draft
+
+
 class Path(NamedTuple):
     """One way through a loop; the ways of all boxes add up to 1.
 
@@ -245,18 +261,24 @@ def _nested(draft: Draft, node: int) -> Tree:
     return tuple((int(draft.tokens[child]), _nested(draft, child)) for child in below)
 
 
-def paths(scene: Scene) -> Iterator[Path]:
-    """Every way through the loop.
+def earlier_loops(scene: Scene) -> tuple[tuple[tuple[int, ...], int], ...]:
+    """(tokens, accepted) of the loops before: with the prompt all that a drafter has seen of the rule."""
+    return tuple((tuple(loop.tokens), loop.accepted) for loop in _started(scene, ())[1])
+
+
+def proposals(scene: Scene) -> Iterator[Proposal]:
+    """Every draft of the loop; their chances add up to 1.
 
     Raises:
-        NotAFunction: what is proposed or decided does not follow from the loop's numbers.
+        NotAFunction: what is proposed does not follow from the drafter's numbers.
     """
-    drawn, known = _Edges(), _Edges()
+    drawn = _Edges()
 
     def proposes(point: Point) -> Hashable:
         """The drafted tokens by the drafter's K numbers; the rows that it reports hint where edges lie."""
-        drafter, context, _ = _started(scene, ())
-        draft = drafter.draft(list(context), scene.k, torch.tensor(point, dtype=torch.float64))
+        drafter, before, _ = _started(scene, ())
+        numbers = torch.tensor(point, dtype=torch.float64)
+        draft = drafter.draft(list(_context(scene, before)), scene.k, numbers)
         if draft.parents is not None and scene.depth is None:
             raise AssertionError("a tree was proposed to a loop of chains: name ``Scene.depth``")
         if draft.probs is not None:
@@ -265,8 +287,23 @@ def paths(scene: Scene) -> Iterator[Path]:
 
     for chance, picks in boxes(proposes, scene.k, drawn):
         seen = _run(scene, picks + (0.5,) * (scene.k + 1))[1]
-        q, draft = seen.target_rows, seen.draft
-        assert draft is not None
+        assert seen.draft is not None
+        yield Proposal(chance, picks, seen.target_rows, seen.draft)
+
+
+def paths(scene: Scene, proposed: Iterable[Proposal] | None = None) -> Iterator[Path]:
+    """Every way through the loop.
+
+    Args:
+        scene: of the loop.
+        proposed: its drafts, where they were enumerated before: another rule that made the same of
+            ``earlier_loops`` has the same.
+
+    Raises:
+        NotAFunction: what is proposed or decided does not follow from the loop's numbers.
+    """
+    known = _Edges()
+    for chance, picks, q, draft in proposals(scene) if proposed is None else proposed:
         tested = len(draft.tokens) + 1
         idle = (0.5,) * (scene.k + 1 - tested)
         dtype = torch.float64 if draft.probs is None else draft.probs.dtype
@@ -282,13 +319,13 @@ def paths(scene: Scene) -> Iterator[Path]:
             yield Path(chance * weight, numbers, tokens, tested - 1, dtype, draft)
 
 
-def worst_difference(scene: Scene) -> Difference:
-    """Compare the law of the loop with the target's over K+1 tokens."""
+def worst_difference(scene: Scene, proposed: Iterable[Proposal] | None = None) -> Difference:
+    """Compare the law of the loop with the target's over K+1 tokens; ``proposed`` as of ``paths``."""
     context, length = _run(scene, (0.5,) * (2 * scene.k + 1))[0], (scene.depth or scene.k) + 1
     ours: Law = defaultdict(float)
     follows = cache(partial(target_law, scene))
     drafted, limit = set[int](), EXACT
-    for path in paths(scene):
+    for path in paths(scene, proposed):
         drafted.add(path.drafted)
         limit = limit if path.dtype == torch.float64 else ROUNDED
         rests = follows(context + path.tokens, length - len(path.tokens))
@@ -319,11 +356,16 @@ def target_law(scene: Scene, context: tuple[int, ...], length: int) -> Law:
 
 def _run(scene: Scene, numbers: Point) -> tuple[tuple[int, ...], DecodedLoop]:
     """The production loop under scripted uniform numbers, after the tokens before it."""
-    _, context, loops = _started(scene, numbers)
-    return context, next(loops)
+    _, before, loops = _started(scene, numbers)
+    return _context(scene, before), next(loops)
 
 
-def _started(scene: Scene, numbers: Point) -> tuple[Drafter, tuple[int, ...], Iterator[DecodedLoop]]:
+def _context(scene: Scene, before: Sequence[DecodedLoop]) -> tuple[int, ...]:
+    """The tokens before the loop under test."""
+    return (*scene.prompt, *(token for loop in before for token in loop.tokens))
+
+
+def _started(scene: Scene, numbers: Point) -> tuple[Drafter, list[DecodedLoop], Iterator[DecodedLoop]]:
     """Everything up to the loop under test, which gets ``numbers``."""
     drafter = scene.make()
     script = ScriptedUniforms(torch.tensor(each, dtype=torch.float64) for each in (*scene.before, numbers))
@@ -332,8 +374,7 @@ def _started(scene: Scene, numbers: Point) -> tuple[Drafter, tuple[int, ...], It
         start(scene.target, *given) if scene.depth is None else start_tree(TableTree(scene.target), *given)
     )
     loops = begin(Stopwatch(FakeClock()))
-    before = [token for _ in scene.before for token in next(loops).tokens]
-    return drafter, (*scene.prompt, *before), loops
+    return drafter, [next(loops) for _ in scene.before], loops
 
 
 class _Edges:
