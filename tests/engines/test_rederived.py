@@ -142,15 +142,18 @@ COARSE = (torch.bfloat16, torch.float16)
 
 
 def alarms_of(models: Models, name: str | None, sampling: SamplingParams, texts: int = 8) -> list[str]:
-    """What is wrong with some texts in 16 bits: decisions that contradict, rows beyond rounding."""
+    """What is wrong with the first of some texts in 16 bits: contradicted decisions, rows beyond rounding."""
     engine, total = eager(models, K), Sums()
     for asked in (replace(request(index, sampling), max_new_tokens=64) for index in range(texts)):
         with fault(name, models[0]) if name else nullcontext():
             generation = engine.generate(asked)
         total = added(total, decisions(models, asked, generation, K))
-    rows = [(role, rows_apart(total, role)) for role in ("target", "draft")]
-    contradicted = ["decisions contradict"] * bool(total["decisions_contradicted"])
-    return contradicted + [reason for role, own in rows if own for reason in wrong_rows(role, own)]
+        rows = [(role, rows_apart(total, role)) for role in ("target", "draft")]
+        alarms = ["decisions contradict"] * bool(total["decisions_contradicted"])
+        alarms += [reason for role, own in rows if own for reason in wrong_rows(role, own)]
+        if alarms:
+            return alarms
+    return []
 
 
 def in_16_bits(test: Callable[..., None]) -> Callable[..., None]:
