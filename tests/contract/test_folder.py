@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from support.commandline import ALONE, BRIEF, call
+from support.drawing import unprinted
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.json import JSONSnapshotExtension
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
@@ -72,9 +73,9 @@ def test_a_line_of_the_journal_is_written_as_it_was_read(folder: Path, tmp_path:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The screen, and the page that the same command writes: its figures take seconds."""
+    """The screen, and the page that the same command writes."""
     folder = shutil.copytree(FOLDER, tmp_path_factory.mktemp("pages") / "run")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, unprinted():
         patch.chdir(folder.parent)
         patch.setenv("COLUMNS", "80")
         done = call("report", folder)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from support.drawing import as_svg
 
 from spsbench.base.records import (
     VERIFICATION_RULE,
@@ -215,8 +216,9 @@ def measured(**changes: Any) -> Measured:
 
 @cache
 def gallery() -> Gallery:
-    """The figures of ``measured()``."""
-    return draw(measured(), narrow=True)
+    """The figures of ``measured()`` for a page."""
+    with as_svg():
+        return draw(measured(), narrow=True)
 
 
 @cache

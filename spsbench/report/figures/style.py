@@ -258,7 +258,7 @@ def printed(drawing: Drawing, narrow: Drawing | None = None) -> Plate:
         figure.draw_without_rendering()  # everything finds its place
         _wrap_labels(figure)
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")
+        figure.set_layout_engine(None)  # a stand-in for one has every file laid out before it is written
         for axes in figure.axes:  # the last digits of the layout's solver differ between processes
             x, y, width, height = axes.get_position().bounds
             axes.set_position((round(x, 6), round(y, 6), round(width, 6), round(height, 6)))

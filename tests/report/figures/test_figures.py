@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.text import Text
+from support.drawing import as_svg
 from support.synthetic_run import gallery, measured
 
 from spsbench.report import figures
@@ -23,7 +24,7 @@ Draw = Callable[[Measured], Drawing]
 
 @pytest.fixture(autouse=True)
 def styled() -> Iterator[None]:
-    with quiet():
+    with quiet(), as_svg():
         yield
 
 

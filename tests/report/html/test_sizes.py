@@ -19,6 +19,7 @@ from support.browsing import (
     too_wide,
     violations,
 )
+from support.drawing import as_svg
 from support.synthetic_run import gallery, measured, of_many_kinds
 
 from spsbench.report.figures import Gallery, draw
@@ -40,7 +41,8 @@ def kinds() -> str:
     run = of_many_kinds()
     facts = {"identity": {"pair": {"target": {"name": LONG}}}, "environment": {"flags": LONG}}
     long = dataclasses.replace(run, name=LONG, run={**run.run, **facts, "command": f"spsbench run {LONG}"})
-    return page([(long, draw(run, narrow=True))])
+    with as_svg():
+        return page([(long, draw(run, narrow=True))])
 
 
 def several() -> str:
