@@ -1,8 +1,9 @@
 """The exact law of one loop, for any drafter and any rule, found by probing both as black boxes.
 
 What a drafter proposes and what a rule decides are piecewise constant in each uniform number. So the cube of
-a loop's numbers falls into boxes; their edges are found by bisection, without a formula of either. From the
-inside of each box the production loop is then run once, and what it emits weighs as much as the box.
+a loop's numbers falls into boxes; their edges are found by bisection. It asks first where published rules
+have theirs; none is taken from a formula. From the inside of each box the production loop is then run once,
+and what it emits weighs as much as the box.
 
 Assumed: along one number, pieces are wider than the grid's spacing or lie between different neighbours; and
 that a number matters shows with the later ones at a few settings. Where that fails the law comes out wrong,
@@ -20,6 +21,7 @@ from functools import cache, lru_cache, partial
 from itertools import pairwise, product
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -307,16 +309,32 @@ def paths(scene: Scene, proposed: Iterable[Proposal] | None = None) -> Iterator[
         tested = len(draft.tokens) + 1
         idle = (0.5,) * (scene.k + 1 - tested)
         dtype = torch.float64 if draft.probs is None else draft.probs.dtype
+        known.hint(_likely_edges(q, draft))
 
         def judges(point: Point, q: Rows = q, draft: Draft = draft) -> Hashable:
             """(accepted, token, path) by the rule's numbers."""
-            verdict = judged(scene.accept, q, draft, torch.tensor(point, dtype=torch.float64))
+            verdict = judged(scene.accept, q, draft, torch.from_numpy(np.array(point)))
             return int(verdict.accepted), int(verdict.token), verdict.path
 
         for weight, tests in boxes(judges, tested, known):
             numbers = picks + idle + tests
             tokens = tuple(_run(scene, numbers)[1].tokens)
             yield Path(chance * weight, numbers, tokens, tested - 1, dtype, draft)
+
+
+def _likely_edges(q: Rows, draft: Draft) -> list[float]:
+    """Where rules often change their answer: ratios of the two models, sums of rows and of residuals.
+
+    They spare half of the questions; a rule that has its edges elsewhere costs a few more.
+    """
+    rows = q.dense().double()
+    above, told = rows[[parent + 1 for parent in draft.above]], draft.rows(rows.shape[-1], torch.float64)
+    if told.shape != above.shape:
+        return []  # a faulty drafter's
+    tokens, left = draft.tokens.unsqueeze(1), (above - told).clamp(min=0.0).cumsum(-1)
+    ratios = above.gather(1, tokens) / told.gather(1, tokens)
+    edges = torch.cat([part.flatten() for part in (ratios, rows.cumsum(-1), left / left[:, -1:])])
+    return [edge for edge in edges.tolist() if 0.0 < edge < 1.0]
 
 
 def worst_difference(scene: Scene, proposed: Iterable[Proposal] | None = None) -> Difference:
