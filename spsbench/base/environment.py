@@ -77,15 +77,12 @@ def load_1m() -> float:
 
 
 def busy() -> str | None:
-    """A sentence where others use more than a tenth of the CPUs while this process sleeps for 0.3 s."""
+    """Return a sentence where others use more than a tenth of the CPUs during a sleep of 0.3 s."""
     cpus = psutil.cpu_count() or 1
     share = psutil.cpu_percent(0.3) / 100
     if share <= 0.1:
         return None
-    return (
-        f"Other processes use {share * cpus:.1f} of {cpus} CPUs now. What they disturb is timed again, and "
-        "intervals hold the rest: a run takes longer and says less than on a quiet machine."
-    )
+    return f"Other processes use {share * cpus:.1f} of {cpus} CPUs now."
 
 
 LOOK_S = 1.0

@@ -2,7 +2,9 @@
 
 from spsbench.cli import options as options
 from spsbench.cli import values as values
+from spsbench.cli.console import LOAD_IN_ROUNDS as LOAD_IN_ROUNDS
 from spsbench.cli.console import hint as hint
+from spsbench.cli.console import load_in_runs as load_in_runs
 from spsbench.cli.console import out as out
 from spsbench.cli.console import present as present
 from spsbench.cli.console import print_json as print_json

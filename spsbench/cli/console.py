@@ -133,12 +133,26 @@ def hint(message: str | None, *, quiet: bool = False) -> None:
         err(quiet=quiet).print(message, style="dim", soft_wrap=True, markup=False)
 
 
-def say_if_busy(*, quiet: bool = False) -> None:
-    """Say on stderr, before anything is measured, that others use this machine."""
+def say_if_busy(consequence: str, *, quiet: bool = False) -> None:
+    """Say on stderr, before anything is measured, that others use this machine, and what follows from it."""
     from spsbench.base.environment import busy
 
     if not quiet and (sentence := busy()) is not None:
-        say(sentence)
+        say(f"{sentence} {consequence}")
+
+
+def load_in_runs(*, remeasured: bool) -> str:
+    """Return what other load does to a run, whose disturbed prompts are timed again or are not."""
+    if remeasured:
+        return (
+            "What they disturb is timed again, and intervals hold the rest: a run takes longer and says less "
+            "than on a quiet machine."
+        )
+    return "Nothing is timed again; intervals hold what they take: a run says less than on a quiet machine."
+
+
+LOAD_IN_ROUNDS = "Of several rounds the least disturbed count: it says less than on a quiet machine."
+"""What other load does to forwards and loops that are timed in rounds."""
 
 
 def complain(message: str) -> None:

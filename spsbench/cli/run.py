@@ -21,7 +21,7 @@ from spsbench.base.errors import GateFailed, IncompleteError, UsageError
 from spsbench.base.files import make_folder, write_text
 from spsbench.base.parts import of_part
 from spsbench.base.paths import results_dir
-from spsbench.cli.console import hint, out, print_json, say, say_if_busy
+from spsbench.cli.console import hint, load_in_runs, out, print_json, say, say_if_busy
 from spsbench.cli.interruption import Interrupted, continued_by, written
 from spsbench.cli.options import FIRST, NEEDED, Common, RunOptions, asks
 from spsbench.cli.settings import gates_of, read_settings, require_possible, say_reading
@@ -121,14 +121,16 @@ def measure(options: RunOptions) -> None:
         if not leads:
             return
         from spsbench.cli.progress import watching
+        from spsbench.engines.arms import is_repeatable
 
         quiet, on = options.quiet, options.on
         address = None if on is None else require_cluster(on)
-        say_if_busy(quiet=quiet)
+        again = on is None and config.remeasure_s != 0 and all(map(is_repeatable, known[1]))
+        say_if_busy(load_in_runs(remeasured=again), quiet=quiet)
         say_reading(known[0], quiet=quiet)
         say("Checking task, data and models", quiet=quiet)
         from spsbench.runner import execute, execute_on, plan
-        from spsbench.stats.conditions import is_undecided
+        from spsbench.stats.conditions import is_trusted, is_undecided
 
         ready = plan(config, known, choose_engine=True)
         hint(ready.recommendation(), quiet=quiet)
@@ -143,9 +145,10 @@ def measure(options: RunOptions) -> None:
             )
         show_summary(outcome.summary, as_json=options.json, quiet=quiet)
         say(f"Everything is in {outcome.directory}", quiet=quiet)
-        if is_undecided(outcome.summary):
-            settle = resume_command(outcome.directory, "--remeasure", "10min")
-            say(f"To settle it, when less else runs: {settle}", quiet=quiet)
+        if not is_trusted(outcome.summary):
+            purpose = "To settle it" if is_undecided(outcome.summary) else "To time it again"
+            again = resume_command(outcome.directory, "--remeasure", "10min")
+            say(f"{purpose}, when less else runs: {again}", quiet=quiet)
         report = shlex.join(["spsbench", "report", str(outcome.directory), "--html"])
         say(f"Figures and a page with every token: {report}", quiet=quiet)
         if not outcome.complete:

@@ -130,6 +130,11 @@ def is_peer(arm: Arm) -> bool:
     return arm.engine not in ENGINES
 
 
+def is_repeatable(arm: Arm) -> bool:
+    """Return whether an arm's sequences can be timed again: what it drafts needs none of those before."""
+    return arm.method != "sps" or is_peer(arm) or not drafter_kind(arm.drafter.name).outlives(arm.drafter)
+
+
 def without_graphs(arm: Arm) -> str | None:
     """What of an arm the engine ``graphed`` does not run; None if it runs it."""
     if arm.sampling.beam is not None:

@@ -16,7 +16,7 @@ from spsbench.report.measured import Measured
 from spsbench.report.results import UNTIMED, arm_columns
 from spsbench.report.tables import Column, plain, right
 from spsbench.report.wording import NOTHING, measure, printable
-from spsbench.stats.conditions import disturbed_because, step
+from spsbench.stats.conditions import disturbed_because, is_trusted, step
 from spsbench.store.summary_types import ArmRow
 
 _SPECIAL = {
@@ -203,7 +203,7 @@ def lines(measured: Measured) -> list[Line]:
     params = {arm.get("sampling"): arm.get("params") or {} for arm in run.get("arms") or ()}
     judged = {arm["arm"]: arm["verdict"] for arm in judged_arms(summary)}
     times = step(summary)
-    untrusted = "; ".join(disturbed_because(summary)) if times == "undecided" else ""
+    untrusted = "" if is_trusted(summary) else "; ".join(disturbed_because(summary))
     found = []
     for row in summary["rows"]:
         axes: Mapping[str, Any] = row

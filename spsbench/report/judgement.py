@@ -11,7 +11,7 @@ from spsbench.base.axes import EAGER, MODEL, label, place
 from spsbench.report import wording
 from spsbench.report.tables import Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, Run, brackets, counted, escape, full_name, number, speedup
-from spsbench.stats.conditions import is_undecided, percent
+from spsbench.stats.conditions import is_trusted, percent
 from spsbench.stats.losslessness import ALARM, UNBOUNDED, bounds, leakage_bound
 from spsbench.stats.predict.roofline import DISPATCH_BOUND, weak_baseline
 from spsbench.store.summary_types import (
@@ -40,7 +40,7 @@ def weak(summary: Summary) -> list[str]:
         lines.append(f"Weak baseline: ArS reaches {100 * share:.0f}% of its bandwidth floor.")
     on_device = [
         (row, host_ms / loop_ms)
-        for row in ([] if is_undecided(summary) else summary["rows"])
+        for row in (summary["rows"] if is_trusted(summary) else [])
         if (host_ms := wording.phase_ms(row["loop_time"], "host")) is not None
         and (loop_ms := wording.phase_ms(row["loop_time"], "loop"))
     ]

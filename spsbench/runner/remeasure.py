@@ -15,8 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from spsbench.base.records import Arm, Generation, Sample
-from spsbench.drafters.registry import drafter_kind
-from spsbench.engines.arms import is_peer
+from spsbench.engines.arms import is_peer, is_repeatable
 from spsbench.runner.engines import Attempt, reason_of
 from spsbench.runner.plan import Plan, Watcher
 from spsbench.runner.stopping import Turn, all_turns, derive_seed, together
@@ -44,7 +43,7 @@ class Remeasuring:
     def __init__(self, plan: Plan, store: RunStore, condition: int, arms: Collection[Arm]) -> None:
         self._plan, self._store, self._condition = plan, store, condition
         self._differing = list((store.run_info().get("remeasured") or {}).get("differing", []))
-        done = set() if any(map(_remembers, plan.arms)) else store.done()
+        done = store.done() if all(map(is_repeatable, plan.arms)) else set()
         self._rounds: dict[Round, list[Turn]] = {}
         for turn in all_turns(plan) if done else ():
             if turn.key in done:
@@ -177,8 +176,3 @@ def is_due(plan: Plan, store: RunStore) -> bool:
         return False
     latest = len(info.get("conditions") or [None]) - 1
     return Remeasuring(plan, store, latest, plan.arms).is_due()
-
-
-def _remembers(arm: Arm) -> bool:
-    """Whether what an arm drafts depends on the sequences before, so that none can be repeated."""
-    return arm.method == "sps" and not is_peer(arm) and drafter_kind(arm.drafter.name).outlives(arm.drafter)

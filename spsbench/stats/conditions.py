@@ -252,21 +252,32 @@ def _lost(lost: Contention) -> float:
     return min(1.0, (lost.get("waited_share") or 0.0) + (lost.get("stolen_share") or 0.0))
 
 
-Step = Literal["clean", "widened", "undecided"]
+Step = Literal["clean", "widened", "disturbed", "undecided"]
 
 
 def step(summary: Summary) -> Step:
-    """How far the times of a run can be used: as they are, widened for what others took, or not to decide."""
+    """Return how far the times of a run can be used.
+
+    As they are; widened for what others took; of ArS alone, which is compared with nothing, as what was
+    measured beside others; or not to decide.
+    """
     if not disturbed_because(summary):
         return "clean"
+    if all(row["method"] == "ars" and row["baseline"] is None for row in summary["rows"]):
+        return "disturbed"
     judged = summary.get("verdict") or []
     decided = bool(judged) and all(each["outcome"] != "unclear" for each in judged)
     return "widened" if decided else "undecided"
 
 
 def is_undecided(summary: Summary) -> bool:
-    """Whether what others took may hide the answer."""
+    """Return whether what others took may hide the answer."""
     return step(summary) == "undecided"
+
+
+def is_trusted(summary: Summary) -> bool:
+    """Return whether times are clean, or decide although others took some of them."""
+    return step(summary) in ("clean", "widened")
 
 
 STANDS = "tokens per loop, alpha, quality, losslessness and the hash of all tokens"
@@ -281,6 +292,11 @@ def disturbance(summary: Summary) -> list[str]:
     taken = f"took {percent(lost_share(summary))} of the time measured"
     if how == "widened":
         return [f"Widened for others: they {taken}."]
+    if how == "disturbed":
+        return [
+            f"Disturbed: others {taken}, and ms/token holds all of it. To time it again: spsbench run "
+            "--resume RUN --remeasure 10min, when less else runs."
+        ]
     return [
         f"UNDECIDED: others {taken}, which may hide the answer. What does not depend on it stands: "
         f"{STANDS}. To settle it: spsbench run --resume RUN --remeasure 10min, when less else runs."
@@ -418,10 +434,10 @@ def failures(summary: Summary, gate: str) -> list[str]:
     * ``lossless``: an arm is alarmed, its claim is refuted, or an SpS arm has no independent evidence.
     * ``parity``: an SpS arm scores differently from ArS. Inconclusive passes: it is not a finding.
     * ``incomplete``: sequences failed or are missing.
-    * ``untrusted``: others took so much of the time measured that nothing is decided.
+    * ``untrusted``: others took so much of the time measured that nothing is decided, or of ArS alone.
     """
     if gate == "untrusted":
-        return disturbed_because(summary) if is_undecided(summary) else []
+        return [] if is_trusted(summary) else disturbed_because(summary)
     if gate == "incomplete":
         failed, missing = (sum(row[what] for row in summary["rows"]) for what in ("failed", "missing"))
         return [f"{failed} sequences failed and {missing} are missing"] if failed or missing else []

@@ -240,3 +240,24 @@ def test_a_busy_machine_is_said_before_anything_is_loaded(
 
     monkeypatch.setattr("spsbench.base.environment.busy", look)
     assert cli(command).err == "error: looked\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "consequence"),
+    [
+        (("run", "xsum"), "What they disturb is timed again"),
+        (("run", "xsum", "--remeasure", "0"), "Nothing is timed again"),
+        (("run", "xsum", "--drafter", "suffix:across=true"), "Nothing is timed again"),
+        (("bench",), "Of several rounds the least disturbed count"),
+        (("advise",), "Of several rounds the least disturbed count"),
+    ],
+)
+def test_what_other_load_does_is_said_of_what_was_typed(
+    typed: tuple[str, ...], consequence: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(message: str) -> None:
+        raise SpsbenchError(message)
+
+    monkeypatch.setattr("spsbench.base.environment.busy", lambda: "Others compute.")
+    monkeypatch.setattr("spsbench.cli.console.say", stop)
+    assert cli(*typed).err.startswith(f"error: Others compute. {consequence}")

@@ -12,7 +12,7 @@ from support.summarised import summarise
 
 from spsbench.report.sections import render
 from spsbench.stats.certainty import OVER_TIME
-from spsbench.stats.conditions import contention, disturbance, step
+from spsbench.stats.conditions import contention, disturbance, failures, step
 
 Make = Callable[..., pd.DataFrame]
 Summary = Any
@@ -49,9 +49,9 @@ def test_the_share_of_earlier_versions_counts(make_samples: Make, share: float |
     assert contention(samples, {"stolen_share": share})["trusted"] is trusted
 
 
-def of(share: float, **info: Any) -> Summary:
+def of(share: float, ks: tuple[int, ...] = (0, 4), **info: Any) -> Summary:
     """A simulated run whose threads all waited for so much of each sequence's time."""
-    samples, loops = sweep(ks=(0, 4), prompts=30)
+    samples, loops = sweep(ks=ks, prompts=30)
     seconds = samples["prefill_s"] + samples["decode_s"]
     samples["conditions"] = [{"waited_s": share * each} for each in seconds]
     return summarise(samples, loops, {"interval": OVER_TIME, **info})
@@ -90,6 +90,19 @@ def test_what_hides_the_answer_leaves_what_does_not_depend_on_it() -> None:
     assert page.count("UNDECIDED") == 1
     about = f"about {busy['rows'][1]['speedup']['ratio']:.2f}x per token"
     assert f"Probably pays: SpS (K=4) ran {about}; others took 70% of the time." in page
+
+
+def test_of_ars_alone_no_verdict_is_asked() -> None:
+    busy, quiet = of(0.7, ks=(0,)), of(0.0, ks=(0,))
+    assert (step(busy), step(quiet), disturbance(quiet)) == ("disturbed", "clean", [])
+    (sentence,) = disturbance(busy)
+    assert sentence.startswith("Disturbed: others took 70% of the time measured, and ms/token holds all of it.")
+    assert "--remeasure" in sentence
+    assert "UNDECIDED" not in render(busy, {})
+    assert failures(busy, "untrusted") and not failures(quiet, "untrusted")
+    beside = of(0.7)
+    beside["rows"] = [{**row, "method": "draft"} if row["baseline"] else row for row in beside["rows"]]
+    assert step({**beside, "verdict": None}) == "undecided"  # a speedup is shown, and may be hidden
 
 
 @pytest.mark.parametrize(("info", "kept"), [({}, True), ({"interval": OVER_TIME}, False)])

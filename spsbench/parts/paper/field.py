@@ -23,6 +23,7 @@ from spsbench.cli import (
     RunOptions,
     continued_by,
     derive,
+    load_in_runs,
     present,
     read_settings,
     require_possible,
@@ -64,7 +65,8 @@ def measure_field(options: RunOptions) -> None:
         raise UsageError(why, flag="TASK", remedy="Leave it out, or name another directory.")
     before = options.resume or options.out
     configs = _configs(options, before)
-    say_if_busy(quiet=options.quiet)
+    again = any(config.remeasure_s != 0 for config in configs.values())
+    say_if_busy(load_in_runs(remeasured=again), quiet=options.quiet)
     say("Checking tasks, data and models", quiet=options.quiet)
     plans, failures = _plans(configs, is_k_given=options.k is not None)
     directory = before or fresh_directory(results_dir(), FIELD, next(iter(configs.values())).pair.name)

@@ -17,7 +17,7 @@ from spsbench.base.files import replacing
 from spsbench.report.facts import prompts
 from spsbench.report.measured import Measured
 from spsbench.report.wording import counted, models, title
-from spsbench.stats.conditions import is_undecided
+from spsbench.stats.conditions import step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,13 +128,16 @@ def stacked() -> Iterator[None]:
         _STACKED.reset(before)
 
 
+_DOUBTS = {"undecided": "UNDECIDED, others used the CPU: ", "disturbed": "Disturbed, others used the CPU: "}
+
+
 def sheet(
     measured: Measured, panels: Sequence[float], height_in: float = 2.9, most_beside: int = _MOST_BESIDE
 ) -> tuple[Figure, list[Axes]]:
     """A figure with one panel per given width, side by side, stamped with what it shows."""
     summary = measured.summary
     of_whom = f"{found}, " if (found := models(summary)) else ""
-    doubt = "UNDECIDED, others used the CPU: " if is_undecided(summary) else ""
+    doubt = _DOUBTS.get(step(summary), "")
     text = f"{doubt}{title(summary)}, {of_whom}{counted(prompts(summary), 'prompt')}"
     return stamped_sheet(text, bool(summary.get("synthetic")), panels, height_in, most_beside)
 

@@ -20,7 +20,19 @@ from spsbench.base import (
     results_dir,
     unknown,
 )
-from spsbench.cli import Common, asks, continued_by, options, out, present, say, say_if_busy, typed, values
+from spsbench.cli import (
+    LOAD_IN_ROUNDS,
+    Common,
+    asks,
+    continued_by,
+    options,
+    out,
+    present,
+    say,
+    say_if_busy,
+    typed,
+    values,
+)
 from spsbench.cli import written as command_of
 from spsbench.config import ModelRef, refuse_together
 from spsbench.parts.whatif.commands.values import sought_of
@@ -162,7 +174,7 @@ def advise_on(wanted: AdviseOptions) -> None:
     require_possible(config)
     if config.limit is not None:
         _require_prompts(config.limit)
-    say_if_busy(quiet=quiet)
+    say_if_busy(LOAD_IN_ROUNDS, quiet=quiet)
     say("Checking task, data and models", quiet=quiet)
     from spsbench.cli import watching
     from spsbench.parts.whatif.commands.screen import advice_facts, advice_screen

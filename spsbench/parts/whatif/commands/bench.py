@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base import SamplingParams, UsageError
-from spsbench.cli import Common, asks, options, present, say, say_if_busy, values
+from spsbench.cli import LOAD_IN_ROUNDS, Common, asks, options, present, say, say_if_busy, values
 
 if TYPE_CHECKING:
     import torch
@@ -112,7 +112,7 @@ def bench_pair(wanted: BenchOptions) -> None:
 
     asked = replace(asked, acceptance=_acceptance(wanted.alpha, wanted.acceptance_from))
     device = resolve_device(wanted.device or "auto")
-    say_if_busy(quiet=quiet)
+    say_if_busy(LOAD_IN_ROUNDS, quiet=quiet)
     say("Checking the models", quiet=quiet)
     quiet_libraries()
     if configurations is None:
