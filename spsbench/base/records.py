@@ -117,6 +117,10 @@ LEAST_TEMPERATURE = 1e-30
 """Logits divided by less leave the range of float32, and their differences are NaN."""
 
 
+CUTS = ("temperature", "top_k", "top_p")
+"""Of ``SamplingParams``, in the order in which they apply."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How logits become the distribution that is sampled; one object serves both arms.
@@ -153,8 +157,7 @@ class SamplingParams:
     @property
     def described(self) -> str:
         """In a few words, e.g. ``temperature 0.8, top_p 0.95, min-p 0.1 (vllm)``."""
-        plain, names = SamplingParams(), ("temperature", "top_k", "top_p")
-        values = {name: getattr(self, name) for name in names}
+        plain, values = SamplingParams(), {name: getattr(self, name) for name in CUTS}
         cuts = [f"{name} {value:g}" for name, value in values.items() if value != getattr(plain, name)]
         drawn = "greedy" if self.greedy else ", ".join(cuts) or "temperature 1"
         return drawn if self.process is None else f"{drawn}, {self.process.described}"

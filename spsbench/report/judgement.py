@@ -54,6 +54,29 @@ def weak(summary: Summary) -> list[str]:
     return lines
 
 
+def above_optimum(summary: Summary) -> list[str]:
+    """Explain shares of the optimum that are shown above 100%; an alarm explains itself."""
+    alarmed = {arm["arm"] for arm in judged_arms(summary) if arm["verdict"] == ALARM}
+    above = [
+        (row, share)
+        for row in summary["rows"]
+        if row["arm"] not in alarmed and (share := row.get("share_of_optimum")) and share["ratio"] >= 1.0005
+    ]
+    found = [
+        f"{full_name(row)}: above 100% of the optimum, by a lossy rule."
+        for row, _ in above
+        if not row["lossless"]
+    ]
+    by_chance = [share for row, share in above if row["lossless"]]
+    if by_chance:
+        outside = any((share["low"] or 0.0) > 1.0 for share in by_chance)
+        found.append(
+            "Above 100% of the optimum by chance: what is accepted is drawn, and the optimum is its mean "
+            "under the best lossless rule." + (" One interval in forty lies above 100%." if outside else "")
+        )
+    return found
+
+
 def sentences(summary: Summary) -> list[str]:
     """What a policy made of K, then why the fastest arm of each sampling is not faster."""
     found = [

@@ -327,6 +327,7 @@ def _acceptance_screen(summary: Summary, room: int) -> Iterator[Block]:
         if row.get("share_of_optimum"):
             measures.append(f"share of optimum {wording.share_of_optimum(row)}")
         yield [Text("  ".join(measures))]
+    yield _dim(judgement.above_optimum(summary))
 
 
 def _caveats_screen(summary: Summary, room: int) -> Iterator[Block]:

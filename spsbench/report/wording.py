@@ -239,6 +239,8 @@ def tags(of: Mapping[str, Any]) -> str:
 
 
 def title(summary: Summary) -> str:
-    """The task as it is labelled everywhere; synthetic data is always called so."""
+    """Return the task as it is labelled everywhere: synthetic data is always called so, and a law that is
+    not the task's stands behind it."""
     name = printable(str(summary.get("task_label") or summary.get("task") or "run"))
-    return f"{name} (synthetic)" if summary.get("synthetic") and "synthetic" not in name else name
+    name += " (synthetic)" if summary.get("synthetic") and "synthetic" not in name else ""
+    return ", ".join([name, *([printable(law)] if (law := summary.get("law")) else [])])

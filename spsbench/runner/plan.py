@@ -11,7 +11,7 @@ import torch
 from spsbench.base.axes import EAGER, MODIFIED_REJECTION, RECOMMENDED
 from spsbench.base.environment import describe_environment
 from spsbench.base.errors import UsageError
-from spsbench.base.records import VERIFICATION_RULE, Arm, Prompt, Sample, Spec
+from spsbench.base.records import CUTS, VERIFICATION_RULE, Arm, Prompt, Sample, Spec
 from spsbench.config import MaterialSettings, RunConfig
 from spsbench.config.models import AUTO, Precision
 from spsbench.decode.processors import bound
@@ -147,6 +147,9 @@ class Plan(Material):
         return f"The model recommends {own.described}: --sampling {RECOMMENDED}"
 
     def info(self) -> dict[str, Any]:
+        """Return what run.json says of the run beside its identity, before anything is measured."""
+        cuts = self.config.temperature, self.config.top_k, self.config.top_p
+        changed = [name for name, value in zip(CUTS, cuts, strict=True) if value is not None]
         return {
             "task": self.task.name,
             "task_label": self.label(),
@@ -155,6 +158,7 @@ class Plan(Material):
             "synthetic": self.data.synthetic or self.config.pair.synthetic,
             "pair": self.config.pair.name,
             **({"tags": self.config.tags} if self.config.tags else {}),
+            **({"changed_sampling": changed} if changed else {}),
             "model": self.source.target.title,
             **split_over(self.config),
             "shard": self.config.shard,

@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from spsbench.base.axes import EAGER, ArmIdentity, identity, is_beam, label, own_ars, unusual
+from spsbench.base.axes import EAGER, RECOMMENDED, ArmIdentity, identity, is_beam, label, own_ars, unusual
 from spsbench.base.gpu import OTHERS, SM_CLOCK, THROTTLED
-from spsbench.base.records import SCHEMA_VERSION, Loop
+from spsbench.base.records import CUTS, SCHEMA_VERSION, Loop, Processing
 from spsbench.parts.external.engine import PeerRun, unequal
 from spsbench.stats.acceptance import acceptance_by_name, disagreement, share_of_optimum
 from spsbench.stats.bootstrap import finite, plain, ratio
@@ -464,8 +464,8 @@ def _labels(run: _Measured) -> Labels:
         labels["model"] = info["model"]
     if info.get("tags"):
         labels["tags"] = info["tags"]
-    if (engine := engine_of(info)) is not None:
-        labels["engine"] = engine
+    texts = {"law": law_of(info), "engine": engine_of(info)}
+    labels |= cast("Labels", {name: text for name, text in texts.items() if text})
     if info.get("extract"):
         labels["extract"] = info["extract"]
     identity = info.get("identity") or {}
@@ -478,6 +478,22 @@ def _labels(run: _Measured) -> Labels:
     if info.get("gpu"):
         labels["gpu"] = _gpu(run)
     return labels
+
+
+def law_of(info: Mapping[str, Any]) -> str:
+    """Return what a run samples otherwise than its task: ``T=0.5, min-p 0.1 (transformers)``; of samplings
+    that differ in it by name, empty where nothing was changed."""
+    shown = {"temperature": "T={:g}", "top_k": "top-k {}", "top_p": "top-p {:g}"}
+    changes: dict[str, str] = {}
+    for arm in info.get("arms") or []:
+        sampled = arm.get("params") or {}
+        names = CUTS if arm["sampling"] == RECOMMENDED else info.get("changed_sampling") or []
+        parts = [] if sampled.get("greedy") else [shown[name].format(sampled[name]) for name in names]
+        parts += [Processing(**process).described] if (process := sampled.get("process")) else []
+        changes[arm["sampling"]] = ", ".join(parts)
+    if len({*changes.values()}) < 2:
+        return "".join({*changes.values()})
+    return "; ".join(f"{sampling}: {change}" for sampling, change in changes.items() if change)
 
 
 def engine_of(info: Mapping[str, Any]) -> str | None:

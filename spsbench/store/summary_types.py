@@ -808,7 +808,8 @@ class GpuSeen(TypedDict):
 
 class Labels(TypedDict):
     """What was run; ``data`` is its provenance, as in run.json, ``model`` the target, ``fixed_length`` the
-    tokens of each output where EOS is ignored, ``engine`` what a run on CUDA that named none was given.
+    tokens of each output where EOS is ignored, ``engine`` what a run on CUDA that named none was given,
+    ``law`` how the distributions that are sampled differ from those that the task has by these names.
 
     ``metric_signatures`` are sacrebleu's and other metrics' own words on how exactly they were computed.
     """
@@ -822,6 +823,7 @@ class Labels(TypedDict):
     metric_signatures: NotRequired[dict[str, str]]
     model: NotRequired[str]
     tags: NotRequired[dict[str, str]]
+    law: NotRequired[str]
     extract: NotRequired[str]
     fixed_length: NotRequired[int]
     engine: NotRequired[str]

@@ -13,7 +13,8 @@ from spsbench.tasks.humaneval import Code
 from spsbench.tasks.kind import PythonTask, TaskKind
 from spsbench.tasks.mbpp import Mbpp
 from spsbench.tasks.metrics.registry import metric_kinds
-from spsbench.tasks.prompts import PromptsTask, is_prompts_file, read_prompts_file
+from spsbench.tasks.prompts import ENDINGS, PromptsTask, is_prompts_file, read_prompts_file
+from spsbench.tasks.sources import unknown_ending
 from spsbench.tasks.spec import PROGRAMS, TaskSpec, read_spec
 from spsbench.tasks.task import Task
 from spsbench.tasks.text import TextTask
@@ -56,6 +57,8 @@ def load_task(
         why = f"{name} is {'the directory of a run' if is_run else 'a directory'}, and not a task."
         remedy = f"Type `spsbench report {name}`." if is_run else "Name a file of prompts in it, or a task."
         raise UsageError(why, flag="TASK", remedy=remedy)
+    elif Path(name).is_file():
+        raise _unread(Path(name))
     else:
         kind = task_kind(name)
         if not kind.samplings:
@@ -66,6 +69,15 @@ def load_task(
         remedy = "Give auto or none."
         raise UsageError(f"the answers of {task.name} contain no code.", flag="--extract", remedy=remedy)
     return task
+
+
+def _unread(path: Path) -> UsageError:
+    """Return the error for a file whose ending is of no prompts, no data and no task."""
+    if path.suffix == ".py":
+        remedy = f"Name what it defines: {path}:ATTRIBUTE."
+        return UsageError(f"{path} is a file of Python.", flag="TASK", remedy=remedy)
+    endings = f"Prompts and data end in {', '.join((*ENDINGS, '.csv'))}, a task in .yaml."
+    return unknown_ending(path, "TASK", endings)
 
 
 def _from_yaml(path: Path, unsafe_exec: bool, extract: ExtractionChoice, judging: dict[str, Any]) -> Task:

@@ -127,6 +127,12 @@ def distinct(
 _FORMS = ".jsonl, .jsonl.gz, .csv, .parquet or a directory saved by datasets"
 
 
+def unknown_ending(path: Path, flag: str, remedy: str) -> UsageError:
+    """Return the error for a file whose name does not say how it is read."""
+    ending = f"the unknown ending {path.suffix}" if path.suffix else "no ending"
+    return UsageError(f"the name of {path} has {ending}.", flag=flag, remedy=remedy)
+
+
 def read_rows(path: Path, split: str) -> list[DataRow]:
     """All rows of a file, or of one split of a saved directory."""
     if not path.exists():
@@ -141,7 +147,7 @@ def read_rows(path: Path, split: str) -> list[DataRow]:
     elif path.suffix == ".parquet":
         rows = list(parquet_rows(path))
     else:
-        raise UsageError(f"{path} has an unknown file format.", flag="--data", remedy=f"Give {_FORMS}.")
+        raise unknown_ending(path, "--data", f"Give {_FORMS}.")
     if not rows:
         raise bad_data(f"{path} holds no row.", "Give a file with at least one example.")
     return rows

@@ -399,6 +399,25 @@ def test_a_directory_is_no_task(whole: Path, cli: Cli) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        (
+            "prompts.data",
+            "prompts.data has the unknown ending .data. Prompts and data end in .jsonl, .jsonl.gz",
+        ),
+        (
+            "prompts",
+            "prompts has no ending. Prompts and data end in .jsonl, .jsonl.gz, .json, .parquet, .txt",
+        ),
+        ("task.py", "task.py is a file of Python. Name what it defines: "),
+    ],
+)
+def test_a_file_that_is_there_is_not_unknown(name: str, why: str, cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / name).write_text('{"prompt": "a"}\n')
+    refused(cli("run", tmp_path / name), 2, why)
+
+
 def test_what_leaves_no_room_is_counted_in_tokens_of_the_output_and_its_draft(cli: Cli) -> None:
     given = prompts("word " * 9000)
     told = cli("run", given, *ALONE, "--max-new-tokens", "8", "--k", "4")

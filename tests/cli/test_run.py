@@ -311,3 +311,11 @@ def test_a_spread_target_is_recorded(cli: Cli, tmp_path: Path) -> None:
     assert run["models"]["target"]["backend"] == "torch"
     assert run["conditions"][-1]["device_map"] == Placement.read(str(modules)).content
     assert json.loads((directory / "summary.json").read_text())["losslessness"]["verdict"] != "alarm"
+
+
+def test_the_title_says_which_law_is_sampled(cli: Cli, tmp_path: Path) -> None:
+    changed = ("--temperature", "0.5", "--process", "min_p=0.1:repetition_penalty=1.2")
+    done = cli("run", *SMALL, *changed, "--k", "0", "--no-score", "--no-proof", "--out", tmp_path / "changed")
+    law = "T=0.5, min-p 0.1, repetition penalty 1.2 (transformers)"
+    assert f"xsum-mini (synthetic), {law}, pair mini" in " ".join(done.out.split())
+    assert (tmp_path / "changed/report.md").read_text().startswith(f"# xsum-mini (synthetic), {law}\n")

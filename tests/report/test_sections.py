@@ -74,6 +74,26 @@ def test_the_share_of_the_optimum_stands_in_the_table_and_says_which_rule_accept
         assert ("on average: `--rule block`." in sections["Why this fast, and not faster"]) == leaves
 
 
+@pytest.mark.parametrize(
+    ("optimum", "lossless", "reason"),
+    [
+        (0.8, True, "Above 100% of the optimum by chance: what is accepted is drawn"),
+        (0.8, False, "SpS (K=4, lossy), nucleus: above 100% of the optimum, by a lossy rule."),
+        (1.0, True, None),
+        (1.25, True, None),
+    ],
+)
+def test_a_share_above_the_optimum_is_explained(optimum: float, lossless: bool, reason: str | None) -> None:
+    samples, loops = sweep(ks=(0, 4))
+    summary = summarise(samples, loops.assign(optimal_accepted=optimum * loops["accepted"]), INFO)
+    for row in summary["rows"]:
+        row["lossless"] = lossless
+    summary["losslessness"] = None
+    shown = " ".join(_screen(summary).split())
+    assert ("above 100% of the optimum" in shown.lower()) is (reason is not None)
+    assert (reason or "") in shown
+
+
 def test_the_mean_nodes_of_a_loop_stand_in_the_table_where_there_is_a_tree(summary: dict[str, Any]) -> None:
     samples, loops = sweep(ks=(0, 4))
     found = summarise(

@@ -20,6 +20,12 @@ def test_milliseconds_keep_three_digits(value: float | None, text: str) -> None:
     assert wording.milliseconds(value) == text
 
 
+def test_a_law_that_is_not_the_tasks_stands_in_the_title() -> None:
+    law = "T=0.5, min-p 0.1 (vllm)"
+    assert wording.title({"task_label": "mini", "synthetic": True, "law": law}) == f"mini (synthetic), {law}"
+    assert wording.title({"task_label": "mini", "synthetic": False}) == "mini"
+
+
 def test_speedup_with_and_without_an_interval() -> None:
     assert wording.speedup({"ratio": 1.918, "low": 1.85, "high": 1.991}) == "1.92x [1.85, 1.99]"
     assert wording.speedup({"ratio": 1.918, "low": None, "high": None}) == "1.92x"

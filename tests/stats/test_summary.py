@@ -12,6 +12,9 @@ import pytest
 from support.simulated_evidence import rescored, run
 from support.summarised import summarise
 
+from spsbench.base.records import Processing
+from spsbench.stats.summary import law_of
+
 Make = Callable[..., pd.DataFrame]
 
 
@@ -188,3 +191,17 @@ def test_several_processes_are_resampled_too(make_samples: Make, make_loops: Mak
     assert row["speedup"]["ratio"] == pytest.approx(alone["speedup"]["ratio"] * 2 / 2.2)
     width = row["speedup"]["high"] - row["speedup"]["low"]
     assert width > 5 * (alone["speedup"]["high"] - alone["speedup"]["low"])
+
+
+def test_a_law_is_named_by_what_differs_from_the_tasks() -> None:
+    plain = {"temperature": 0.6, "top_k": 20, "top_p": 1.0, "greedy": False}
+    kept: dict[str, Any] = {"arm": "a", "sampling": "nucleus", "params": plain}
+    own, greedy = ({**kept, "sampling": name} for name in ("model", "greedy"))
+    greedy["params"] = {**plain, "greedy": True}
+    assert law_of({"arms": [kept, greedy]}) == law_of({}) == ""
+    assert law_of({"arms": [kept, kept], "changed_sampling": ["temperature"]}) == "T=0.6"
+    assert law_of({"arms": [kept, greedy], "changed_sampling": ["top_p"]}) == "nucleus: top-p 1"
+    assert law_of({"arms": [own]}) == "T=0.6, top-k 20, top-p 1"
+    penalty = {"process": Processing(presence_penalty=0.5).record()}
+    penalised = [{**arm, "params": arm["params"] | penalty} for arm in (kept, greedy)]
+    assert law_of({"arms": penalised}) == "presence penalty 0.5 (transformers)"

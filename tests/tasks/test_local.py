@@ -103,5 +103,5 @@ def test_a_directory_of_something_else(tmp_path: Path) -> None:
 
 def test_unknown_form(tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text("id\n1\n")
-    with pytest.raises(UsageError, match="an unknown file format"):
+    with pytest.raises(UsageError, match="has the unknown ending"):
         read_rows(tmp_path / "x.tsv", "validation")
