@@ -46,16 +46,20 @@ def _row(directory: Path, folder: Path) -> Row:
 def _answers(summary: Summary) -> Row:
     """What a summary says: how fast, and whether the distribution is the target's."""
     from spsbench.report.judgement import judged_arms
+    from spsbench.report.wording import full_name
     from spsbench.stats.conditions import step
 
+    several = len({row["sampling"] for row in summary["rows"]}) > 1
+    name = full_name if several else label
     return {
         "state": "complete" if summary["complete"] else "unfinished",
+        "law": summary.get("law"),
         "times": step(summary),
         "losslessness": {
             arm["arm"]: arm["verdict"] for arm in judged_arms(summary) if arm["method"] == "sps"
         },
         "verdicts": [
-            {"arm": each["arm"], "name": label(each), "speedup": each["speedup"], "outcome": each["outcome"]}
+            {"arm": each["arm"], "name": name(each), "speedup": each["speedup"], "outcome": each["outcome"]}
             for each in summary.get("verdict") or ()
         ],
     }
@@ -70,7 +74,8 @@ def table(rows: list[Row]) -> Table:
     from spsbench.report.wording import NOTHING, printable, speedup, tags
 
     def task(row: Row) -> str:
-        return "\n".join(filter(None, [printable(str(row.get("task") or NOTHING)), tags(row)]))
+        law = printable(row.get("law") or "")
+        return "\n".join(filter(None, [printable(str(row.get("task") or NOTHING)), law, tags(row)]))
 
     def result(row: Row) -> str:
         if "problem" in row:

@@ -122,6 +122,10 @@ _BETWEEN = re.compile(r":(?=[A-Za-z_-]+=)")
 """A colon before the next name; one in a value, as of ``logit_bias=12:-5``, is no end of it."""
 
 
+_COMMA = re.compile(rf",\s*(?=(?:{'|'.join(PROCESSING)})=)")
+"""A comma before the next name."""
+
+
 def parse_processing(texts: Sequence[str], flag: str = "--process") -> dict[str, Any]:
     """Read ``min_p=0.1:frequency_penalty=0.3``, or several such texts, as settings that are not checked yet.
 
@@ -130,6 +134,9 @@ def parse_processing(texts: Sequence[str], flag: str = "--process") -> dict[str,
     """
     found: dict[str, Any] = {}
     for part in (part for text in texts for part in _BETWEEN.split(text)):
+        if joined := _COMMA.search(part):
+            remedy = f"Put a colon between: {':'.join(_COMMA.split(part))}."
+            raise UsageError(f"a comma stands before {part[joined.end() :]}.", flag=flag, remedy=remedy)
         name, equals, value = (each.strip() for each in part.partition("="))
         if name not in PROCESSING:
             raise unknown(name, PROCESSING, flag, sort="setting" if name else "")

@@ -9,8 +9,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
@@ -83,11 +84,18 @@ def differences(theirs: Any, ours: Any) -> list[str]:
     return [*lines[:_SHOWN], *more]
 
 
+def _is_of_rows(value: Any) -> TypeGuard[list[Row]]:
+    return isinstance(value, list) and all(isinstance(row, dict) for row in value)
+
+
 def _differences(path: str, theirs: Any, ours: Any) -> Iterator[tuple[str, Any, Any]]:
     if isinstance(theirs, dict) and isinstance(ours, dict):
         for key in [*theirs, *(key for key in ours if key not in theirs)]:
             inner = f"{path}.{key}" if path else str(key)
             yield from _differences(inner, theirs.get(key, _ABSENT), ours.get(key, _ABSENT))
+    elif _is_of_rows(theirs) and _is_of_rows(ours):
+        for place, (old, new) in enumerate(zip_longest(theirs, ours, fillvalue=_ABSENT)):
+            yield from _differences(f"{path}[{place}]", old, new)
     elif theirs != ours:
         yield path or "identity", theirs, ours
 

@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 from support.commandline import ALONE, Cli, Result, call
+from support.simulated_sweep import sweep
+from support.summarised import summarise
+
+from spsbench.cli.runs import _answers
 
 BRIEF = ("run", "xsum", "--k", "2", "--max-new-tokens", "4", "--no-proof", "--no-score", *ALONE)
 
@@ -86,6 +90,14 @@ def test_a_folder_of_runs_is_listed(cli: Cli, finished: tuple[Path, Result], tmp
     shown = cli("list", "runs", folder)
     assert shown.code == 0
     assert "schema version 99" in " ".join(shown.out.split())
+
+
+def test_a_listed_arm_has_its_sampling_where_there_are_several() -> None:
+    summary = summarise(*sweep(ks=(0, 4)), {})
+    (one,) = _answers(summary)["verdicts"]
+    summary["rows"].append({**summary["rows"][0], "sampling": "greedy"})
+    (several,) = _answers(summary)["verdicts"]
+    assert (one["name"], several["name"]) == ("SpS (K=4)", "SpS (K=4), nucleus")
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_another_recommendation_is_another_run(models: tuple[str, ...], tmp_path
     again = call("run", "--resume", tmp_path / "run")
     assert again.code == 2
     assert "holds another run" in again.err
-    assert "\n  arms: " in again.err
+    assert "\n  arms[0].sampling.temperature: 0.6 -> 0.7\n" in again.err
 
 
 @pytest.mark.thorough

@@ -83,6 +83,10 @@ def test_a_schema_is_kept_and_needs_a_package(tmp_path: Path, monkeypatch: pytes
         ("min_p", "--process: min_p has no value. Give min_p=VALUE; it is a number from 0 to below 1."),
         ("min_p=", "--process: min_p has no value."),
         ("min_p=0.1:min_p=0.2", "--process: min_p is given twice. Give it once."),
+        (
+            "min_p=0.1, typical_p=0.9",
+            "--process: a comma stands before typical_p=0.9. Put a colon between: min_p=0.1:typical_p=0.9.",
+        ),
         ("min_p=2", "--process min_p must be a number from 0 to below 1, got 2."),
         ("min_p=half", "--process min_p must be a number from 0 to below 1, got half."),
         ("min_new_tokens=1.5", "--process min_new_tokens must be a whole number from 0, got 1.5."),

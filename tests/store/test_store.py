@@ -46,6 +46,7 @@ from spsbench.store import (
 )
 from spsbench.store.codec import pack_evidence, unpack_evidence
 from spsbench.store.journal import Journal
+from spsbench.store.opening import differences
 
 IDENTITY = {"task": "xsum", "models": {"target": "abc", "draft": "def"}, "arms": ["ars", "sps-k4"], "seed": 0}
 PROMPTS = [Prompt(f"e{i}", f"Article {i}", (1, 2, i), f"summary {i}") for i in range(3)]
@@ -849,3 +850,9 @@ def test_a_later_schema_is_refused(store: RunStore) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 3}))
     with pytest.raises(UsageError, match="schema version 3, this spsbench reads 1 and 2"):
         RunStore.open(store.directory)
+
+
+def test_another_run_is_told_by_what_differs_within_its_arms() -> None:
+    theirs = {"arms": [{"k": 0, "law": {"top_p": 0.8}}, {"k": 4}], "stop": ["\n"]}
+    ours = {"arms": [{"k": 0, "law": {"top_p": 0.9}}], "stop": ["\n"]}
+    assert differences(theirs, ours) == ["  arms[0].law.top_p: 0.8 -> 0.9", "  arms[1]: {'k': 4} -> (absent)"]
