@@ -39,7 +39,7 @@ class VocabularyRows:
         self._rows = torch.empty(0, vocab_size, device=ids.device)
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """[n, V] of [n, m]; overwritten by the next call."""
+        """Spread logits [n, m] over the vocabulary, [n, V]; the next call overwrites them."""
         if len(self._ids) == self._vocab_size:
             return logits
         n = len(logits)

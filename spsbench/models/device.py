@@ -66,7 +66,7 @@ def _refusal(name: str, error: Exception, *, usable: bool) -> UsageError:
 
 
 def _names(boards: Sequence[Mapping[str, str]]) -> str:
-    """``NVIDIA L4 is``, ``2 GPUs (NVIDIA L4) are``."""
+    """Name boards with their verb: ``NVIDIA L4 is``, ``2 GPUs (NVIDIA L4) are``."""
     names = list(dict.fromkeys(board["name"] for board in boards))
     return f"{names[0]} is" if len(boards) == 1 else f"{len(boards)} GPUs ({', '.join(names)}) are"
 
@@ -190,7 +190,7 @@ class Gpu:
             return str(reason)
 
     def of_sequence(self) -> dict[str, float]:
-        """What is known of a sequence as it ends, see ``NvmlBoard.of_sequence``."""
+        """Return what is known of a sequence as it ends, see ``NvmlBoard.of_sequence``."""
         return self.board.of_sequence() if isinstance(self.board, NvmlBoard) else {}
 
     def watched(self) -> AbstractContextManager[None]:

@@ -72,7 +72,7 @@ def answer(verdict: SpeedVerdict, scope: str = "") -> str:
         return f"Use {name}{where}: {gain}." if verdict["others"] else f"{name}{where} pays: {gain}."
     fastest = f"{name}, the fastest of {verdict['candidates']}," if verdict["others"] else name
     if verdict["outcome"] == "does not pay":
-        return f"Does not pay here{where}: {fastest} ran {gain}.{_would(verdict)}"
+        return f"Does not pay here{where}: {fastest} ran {gain}.{_needed_draft(verdict)}"
     return f"No clear gain{where}: {fastest} ran {gain}.{_unclear(verdict)}"
 
 
@@ -108,7 +108,8 @@ def _only_k(verdict: SpeedVerdict) -> bool:
     return bool(verdict["others"]) and all(place(other, "k") == here for other in verdict["others"])
 
 
-def _would(verdict: SpeedVerdict) -> str:
+def _needed_draft(verdict: SpeedVerdict) -> str:
+    """Say with which c or alpha an arm that does not pay would; empty where that is unknown."""
     even = verdict["break_even"]
     if even is None:
         return ""

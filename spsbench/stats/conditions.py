@@ -230,7 +230,7 @@ def taken_too_much(shares: Mapping[str, float | None], most: Mapping[str, float]
 
 
 def disturbed_because(summary: Summary) -> list[str]:
-    """What others took of a run, under any of its conditions, where its intervals hold that; else nothing."""
+    """Return what others took of a run, under any of its conditions, where its intervals hold that."""
     return list(dict.fromkeys(reason for part in _contentions(summary) for reason in part["reasons"]))
 
 

@@ -201,7 +201,7 @@ class Task(ABC):
         return {}
 
     def read_by(self, tokenizer: TextTokenizer) -> dict[str, Any]:
-        """What of the data the tokenizer decides, for the provenance."""
+        """Return what of the data the tokenizer decides, for the provenance."""
         return {}
 
     def extraction(self, prompt: Prompt) -> ExtractionRule | None:

@@ -403,7 +403,7 @@ def _looks(texts: int) -> list[int]:
 
 
 def row_of(text: Foreign) -> dict[str, Any]:
-    """A text as ``spsbench audit SAMPLES`` reads it."""
+    """Write a text as ``spsbench audit SAMPLES`` reads it."""
     names = ("temperature", "top_p", "top_k")
     sampling: dict[str, Any] = {name: getattr(text.sampling, name) for name in names}
     if text.sampling.greedy:

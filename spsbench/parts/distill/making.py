@@ -146,7 +146,7 @@ def make_draft(
 
 
 def _load(source: ModelSource, device: torch.device) -> Any:
-    """The target, in bfloat16 where that is fast: text to learn from needs no more."""
+    """Load the target, in bfloat16 where that is fast: text to learn from needs no more."""
     from transformers import AutoModelForCausalLM
 
     dtype = torch.bfloat16 if has_fast_bfloat16(device) else torch.float32

@@ -204,7 +204,7 @@ def add_up(accepted: list[int], emitted: int) -> bool:
 
 
 def ids_that_end(stop: Sequence[str], decoder: TextDecoder, vocab_size: int) -> list[int]:
-    """EOS, and every token that holds one of the stop strings of one character.
+    """Return EOS and every token that holds one of the stop strings of one character.
 
     A stop string of several characters may be spread over tokens: no set of ids says where it ends.
     """

@@ -265,7 +265,7 @@ def _bars(axes: Axes, points: list[tuple[float, float, float]], **look: Any) -> 
 
 
 def _clocks(measured: Measured, row: ArmRow) -> tuple[tuple[float, float], tuple[float, float] | None]:
-    """(mean, deviation) in ms by the wall and by the paper's clock, for N tokens or one token."""
+    """Return (mean, deviation) in ms by the wall and by the paper's clock, for N tokens or one token."""
     sequences = measured.sequences[row["arm"]]
     tokens, wall_s, counts = (
         sequences[name].to_numpy(dtype=np.float64) for name in ("new_tokens", "decode_s", "loops")

@@ -74,7 +74,7 @@ def study(target: CausalLM, draft: CausalLM, config: BenchConfig) -> dict[str, A
         "cache_bytes": cache,
     }
     if several:
-        found = [own | _moving(own, models, at) for own, at in zip(places, times, strict=True)]
+        found = [own | _by_context(own, models, at) for own, at in zip(places, times, strict=True)]
         return facts | {"ks_shown": few(config.ks), "contexts": found, "sentence": sentence(found)}
     forced = config.acceptance and _forced(target, draft, times[0], config, config.acceptance)
     return places[0] | facts | {"forced": forced}
@@ -104,10 +104,10 @@ def _place(
     }
 
 
-def _moving(
+def _by_context(
     place: Mapping[str, Any], models: Mapping[str, CausalLM], times: Mapping[str, Forwards]
 ) -> dict[str, Any]:
-    """What else is told of one of several contexts; K = 0 and a speedup of 1 where no K gains."""
+    """Return what differs between contexts, of one of them; K = 0 and a speedup of 1 where no K gains."""
     c, low, high = times["draft"].over(times["target"])
     row = next(row for row in place["payoff"]["grid"] if row["alpha"] == ALPHA)
     k = row["best_k"]
