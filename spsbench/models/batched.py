@@ -134,7 +134,7 @@ class StaticLM:
         return self.score_at(tokens, sent(starts, self.device), last, span)
 
     def score_at(self, tokens: Tensor, starts: Tensor, last: int, span: int) -> Tensor:
-        """Score with ``starts`` [B] on the device, as ``score`` does; then no row has more than ``span`` tokens."""
+        """Score as ``score``, with ``starts`` [B] on the device; no row then exceeds ``span`` tokens."""
         n = tokens.shape[1]
         return self._forward(tokens, starts.unsqueeze(1) + self._slot_numbers[:n], last, span)
 
