@@ -125,8 +125,8 @@ def measure(options: RunOptions) -> None:
 
         quiet, on = options.quiet, options.on
         address = None if on is None else require_cluster(on)
-        again = on is None and config.remeasure_s != 0 and all(map(is_repeatable, known[1]))
-        say_if_busy(load_in_runs(remeasured=again), quiet=quiet)
+        repeated = on is None and config.remeasure_s != 0 and all(map(is_repeatable, known[1]))
+        say_if_busy(load_in_runs(remeasured=repeated), quiet=quiet)
         say_reading(known[0], quiet=quiet)
         say("Checking task, data and models", quiet=quiet)
         from spsbench.runner import execute, execute_on, plan

@@ -11,20 +11,26 @@ from support.tiers import TIERS
 
 ROOT = Path(__file__).parents[2]
 TESTS = yaml.safe_load((ROOT / "tests/project/propositions.yaml").read_text())
-BULLETS = {"promised": ("reliability", "What is promised"), "rulebook": ("rulebook", "Adaptive verification")}
-TABLES = {"losslessness": ("What is tested", 1), "reliability": ("What was injected", 0)}
+BULLETS = {
+    "promised": ("docs/reliability.md", "What is promised"),
+    "rulebook": ("docs/rulebook.md", "Adaptive verification"),
+}
+TABLES = {
+    "losslessness": ("docs/losslessness.md", "What is tested", 1),
+    "reliability": ("results/reference/reliability.md", "What was injected", 0),
+}
 
 
 def section(page: str, heading: str) -> str:
-    return (ROOT / f"docs/{page}.md").read_text().split(f"\n## {heading}")[1].split("\n## ")[0]
+    return (ROOT / page).read_text().split(f"\n## {heading}")[1].split("\n## ")[0]
 
 
 def cells(page: str) -> list[str]:
     """Of the column that says what is proved, or the bullets of what is stated."""
     if page in BULLETS:
         return [part.split("\n")[0] for part in section(*BULLETS[page]).split("\n* ")[1:]]
-    heading, column = TABLES[page]
-    table = re.split(r"\n\|[-|]+\|\n", section(page, heading))[1].split("\n\n")[0]
+    path, heading, column = TABLES[page]
+    table = re.split(r"\n\|[-|]+\|\n", section(path, heading))[1].split("\n\n")[0]
     return [row.strip("| ").split(" | ")[column] for row in table.splitlines()]
 
 

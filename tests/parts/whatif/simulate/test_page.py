@@ -24,4 +24,16 @@ def test_a_command_of_the_page_prints_what_it_shows(
     monkeypatch.setenv("COLUMNS", "80")
     result = call(*command.split())
     assert result.code == 0
-    assert [line.rstrip() for line in result.out.strip("\n").splitlines()] == shown.splitlines()
+    printed = "\n".join(line.rstrip() for line in result.out.strip("\n").splitlines())
+    assert re.fullmatch(pattern(shown), printed, re.DOTALL)
+
+
+def pattern(shown: str) -> str:
+    """Match what a command prints, where a line of ``...`` stands for lines that are left out."""
+    return "\n.+".join(map(re.escape, shown.split("\n...")))
+
+
+def test_only_what_is_marked_is_left_out() -> None:
+    of_lines = pattern("a\n...\nd")
+    assert re.fullmatch(of_lines, "a\nb\nc\nd", re.DOTALL)
+    assert not any(re.fullmatch(of_lines, text, re.DOTALL) for text in ("a\nd", "b\nc\nd", "a\nb\ne"))
