@@ -263,7 +263,7 @@ def step(summary: Summary) -> Step:
     """
     if not disturbed_because(summary):
         return "clean"
-    if all(row["method"] == "ars" and row["baseline"] is None for row in summary["rows"]):
+    if all(row.get("method") == "ars" and row.get("baseline") is None for row in summary["rows"]):
         return "disturbed"
     judged = summary.get("verdict") or []
     decided = bool(judged) and all(each["outcome"] != "unclear" for each in judged)

@@ -138,7 +138,8 @@ def sheet(
     summary = measured.summary
     of_whom = f"{found}, " if (found := models(summary)) else ""
     doubt = _DOUBTS.get(step(summary), "")
-    text = f"{doubt}{title(summary)}, {of_whom}{counted(prompts(summary), 'prompt')}"
+    name = title({**summary, "law": ""})  # a line that is too long leaves no room for the axes
+    text = f"{doubt}{name}, {of_whom}{counted(prompts(summary), 'prompt')}"
     return stamped_sheet(text, bool(summary.get("synthetic")), panels, height_in, most_beside)
 
 
