@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from benchmarks.shared_noise import SHARED, by_inverse
+from spsbench.base.protocol import Drafting
 from spsbench.base.records import SamplingParams
 from spsbench.config import resolve
 from spsbench.config.models import TORCH
@@ -70,7 +71,7 @@ def main() -> None:
     target, draft = (
         load(each, "float32", device, size, "--target", TORCH) for each in (source.target, source.draft)
     )
-    forks = Forks((target, draft), SamplingParams(given.temperature), (DROPPED,))
+    forks = Forks((target, draft), SamplingParams(given.temperature), Drafting(DROPPED))
     dice, apart = np.random.default_rng(0), dict[str, list[float]]()
     texts = [json.loads(line) for line in given.texts.read_text().splitlines()]
     for text in texts[: given.places // A_TEXT]:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from spsbench.base.protocol import LENGTH, Answer, Ask
+from spsbench.base.protocol import LENGTH, Answer, Ask, Drafting
 from spsbench.base.records import SamplingParams
 from spsbench.decode.sampling import warp
 from spsbench.engines.rescore import Reading
@@ -118,7 +118,7 @@ def audited(engine: ShortDrafts, seed: int, texts: int, tokens: int) -> list[str
     models, size = engine.models, len(engine.models[0].logits)
     chance = np.random.default_rng(seed)
     prompts = [tuple(chance.integers(0, size, 5).tolist()) for _ in range(2)]
-    forks = Forks(cast(Any, models), SAMPLING, (engine.p_min,))
+    forks = Forks(cast(Any, models), SAMPLING, Drafting(engine.p_min, engine.n_min))
     bets, contexts, free = (
         Bets([], engine.k, modified=True),
         AtContexts(forks),

@@ -67,6 +67,7 @@ from spsbench.base.protocol import VERSION as VERSION
 from spsbench.base.protocol import Answer as Answer
 from spsbench.base.protocol import Ask as Ask
 from spsbench.base.protocol import Described as Described
+from spsbench.base.protocol import Drafting as Drafting
 from spsbench.base.protocol import Load as Load
 from spsbench.base.protocol import Peer as Peer
 from spsbench.base.protocol import PeerError as PeerError

@@ -65,6 +65,36 @@ class Load:
 
 
 @dataclass(frozen=True)
+class Drafting:
+    """How an engine's drafts end, where that can touch the law of its texts.
+
+    Attributes:
+        p_min: a draft ends where the draft's most probable token has less; 0: no draft ends so.
+        n_min: a draft of fewer tokens is dropped after it was drawn; 0 and 1: none is.
+        top_k: the draft's row is cut to so many tokens before both; 0: to none, None: not known.
+
+    Raises:
+        ProtocolError: a number that is none of these.
+    """
+
+    p_min: float = 0.0
+    n_min: int = 0
+    top_k: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.p_min <= 1:
+            raise ProtocolError(f"p_min is {self.p_min:g} and not a number from 0 to 1")
+        for name, count in (("n_min", self.n_min), ("top_k", self.top_k or 0)):
+            if count < 0:
+                raise ProtocolError(f"{name} is {count} and not 0 or more")
+
+    @property
+    def described(self) -> str:
+        """What is declared, e.g. ``p_min 0.6, n_min 2``."""
+        return ", ".join(f"{name} {value:g}" for name, value in asdict(self).items() if value is not None)
+
+
+@dataclass(frozen=True)
 class Described:
     """Answer to ``describe``. Fields it does not report are None.
 
@@ -85,6 +115,8 @@ class Described:
     in_flight: int | None = None
     # The fields of ``Sampling`` beyond temperature, top-k and top-p that it honours.
     processors: list[str] = field(default_factory=list)
+    # None: it does not say how its drafts end.
+    drafting: Drafting | None = None
 
 
 SETTINGS = {
@@ -210,7 +242,7 @@ class Together:
 
 Params = Load | Ask | Wave | None
 Result = Described | Answer | Together | None
-Kind = TypeVar("Kind", Load, Ask, Wave, Described, Answer, Together, Sampling)
+Kind = TypeVar("Kind", Load, Ask, Wave, Described, Answer, Together, Sampling, Drafting)
 
 
 def request_seed(seed: int) -> int:
@@ -277,19 +309,31 @@ def read(kind: type[Kind], value: object) -> Kind:
                 raise ProtocolError(f"{each.name} is missing")
             continue
         found, (base, _, none) = value[each.name], str(each.type).partition(" | ")
-        if base == "Sampling":
-            found = read(Sampling, found)
+        if found is None and none == "None":
+            pass
+        elif base in ("Sampling", "Drafting"):
+            found = read(Sampling, found) if base == "Sampling" else _read_drafting(found)
         elif base in ("list[Ask]", "list[Answer"):
-            if not isinstance(found, list):
-                raise ProtocolError(f"{each.name} is {shortened(json.dumps(found))} and not a list")
-            if base == "list[Ask]":
-                found = [read(Ask, one) for one in found]
-            else:
-                found = [None if one is None else read(Answer, one) for one in found]
-        elif not (found is None and none) and not _KINDS[base][0](found):
+            found = _read_each(each.name, found, Ask if base == "list[Ask]" else Answer)
+        elif not _KINDS[base][0](found):
             raise ProtocolError(f"{each.name} is {shortened(json.dumps(found))} and not {_KINDS[base][1]}")
         given[each.name] = found
     return kind(**given)
+
+
+def _read_each(name: str, value: object, kind: type[Ask | Answer]) -> list[Ask | Answer | None]:
+    if not isinstance(value, list):
+        raise ProtocolError(f"{name} is {shortened(json.dumps(value))} and not a list")
+    return [None if one is None and kind is Answer else read(kind, one) for one in value]
+
+
+def _read_drafting(value: object) -> Drafting:
+    """Unlike elsewhere an unknown name is refused: what is left out would be judged as if it were not so."""
+    known = [each.name for each in fields(Drafting)]
+    unknown = [name for name in value if name not in known] if isinstance(value, Mapping) else []
+    if unknown:
+        raise ProtocolError(f"drafting has no {shortened(str(unknown[0]))}: it has {', '.join(known)}")
+    return read(Drafting, value)
 
 
 def shortened(text: str, most: int = 120) -> str:

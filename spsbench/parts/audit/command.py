@@ -22,7 +22,7 @@ from spsbench.cli import Common, asks, options, out, present, print_json, read_m
 from spsbench.config import ModelRef, model_name, refuse_together
 
 if TYPE_CHECKING:
-    from spsbench.base import SamplingParams
+    from spsbench.base import Drafting, SamplingParams
     from spsbench.config import MaterialSettings
     from spsbench.parts.audit.engine_audit import Effort, Row, Setting, Subject, Watch
     from spsbench.parts.audit.evidence_file import Paths
@@ -296,9 +296,11 @@ def audited(wanted: AuditOptions, kind: PeerKind) -> tuple[Course, str | None]:
     make_folder(folder, "--out")
     make_folder((wanted.evidence or folder).parent, "--evidence")
     subject = subject_of(kind, material, asked.threads, weights)
+    drafting = kind.drafting
     if asked.contexts:
+        drafting = drafting or declared(subject, asked.lookaheads, material.max_new_tokens, folder)
         say(f"Choosing {asked.contexts} contexts", quiet=quiet)
-        subject = at_contexts(subject, bounds, asked.contexts)
+        subject = at_contexts(subject, bounds, asked.contexts, drafting)
     # A bound that was asked for is what the audit waits for; without one, all texts are drawn.
     fewest = limits[1] if wanted.bound is None else 0
     effort = Effort(
@@ -308,7 +310,7 @@ def audited(wanted: AuditOptions, kind: PeerKind) -> tuple[Course, str | None]:
         shared_prefixes=bool(caches),
         probes=_PROBES,
         contexts=asked.contexts,
-        threshold=kind.threshold,
+        drafting=drafting,
     )
     course = Course(wanted, material, subject, folder, effort, Paths(watch(effort, quiet=quiet)))
     course.require_same()
@@ -456,12 +458,33 @@ def subject_of(kind: PeerKind, material: Material, threads: int | None, weights:
     )
 
 
-def at_contexts(subject: Subject, samplings: Sequence[SamplingParams], count: int) -> Subject:
+def declared(
+    subject: Subject, lookaheads: Sequence[int | None], max_new_tokens: int, folder: Path
+) -> Drafting | None:
+    """How a worker says that its drafts end: contexts are chosen before it is asked for a text."""
+    from spsbench.base import PeerGone
+
+    k = max(each or 0 for each in lookaheads)
+    if not k or subject.kind.served:
+        return None
+    peer = subject.kind.open(subject.load(k, max_new_tokens), folder / "engine.log", False)
+    try:
+        return peer.describe().drafting
+    except PeerGone as error:
+        why = f"{subject.kind.name} cannot be asked: {error}."
+        raise UnavailableError(why, flag="--engine") from error
+    finally:
+        peer.close()
+
+
+def at_contexts(
+    subject: Subject, samplings: Sequence[SamplingParams], count: int, drafting: Drafting | None
+) -> Subject:
     """The same with chosen contexts for prompts; chosen under the hottest of the samplings."""
-    from spsbench.parts.audit.contexts import Forks, choose, thresholds_of
+    from spsbench.parts.audit.contexts import Forks, choose
 
     hottest = max(samplings, key=lambda each: each.temperature)
-    forks = Forks(subject.models, hottest, thresholds_of(subject.kind.threshold))
+    forks = Forks(subject.models, hottest, drafting)
     found = choose(forks, subject.prompts, subject.stop_ids, count)
     if len(found) < count:
         why = f"{len(found)} of {len(subject.prompts)} prompts have a context for it."
@@ -519,7 +542,9 @@ class Course:
             "max_new_tokens": self.material.max_new_tokens,
         }
         more |= {"weights": wanted.weights} if wanted.weights else {}
-        more |= {"contexts": self.effort.contexts} if self.effort.contexts else {}
+        if self.effort.contexts:  # they are chosen by how drafts end
+            told = self.effort.drafting
+            more |= {"contexts": self.effort.contexts, "drafting": told and told.described}
         more |= {"shared_prefixes": True} if self.effort.shared_prefixes else {}  # other prompts
         return typed | more
 

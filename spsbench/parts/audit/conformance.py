@@ -51,6 +51,8 @@ def conformance(asked: Asked) -> Iterator[Finding]:
     found = f"{told.engine} {told.version}"
     if silent:
         found += f"; does not report {', '.join(silent)}"
+    if told.drafting is not None:
+        found += f"; its drafts end by {told.drafting.described}"
     size = asked.target.vocab_size
     fits = told.vocab_size is None or told.vocab_size >= size
     if not fits:

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 import torch
 
-from spsbench.base import SamplingParams
+from spsbench.base import Drafting, SamplingParams
 from spsbench.decode import warp
 from spsbench.models import CausalLM
 from spsbench.parts.audit.bet_table import TINY, Floats
@@ -32,21 +32,20 @@ THRESHOLDS: Final = tuple(round(0.1 * n, 1) for n in range(1, 10))
 """Of the draft's best probability, where the engine's own is not known."""
 
 
-def thresholds_of(known: float | None) -> tuple[float, ...]:
-    return THRESHOLDS if known is None else (known,)
-
-
 WITHDRAWS = "withdraws drafts that stayed short"
 _AFTER, _FIRST = "the token after the expected first one", "the first token"
-_WHOLE, _TEN = "the draft's whole row", "its ten best tokens"
+_CUTS: Final = {"the draft's whole row": 0, "its ten best tokens": 10}
+"""What a draft is drawn from and its best probability taken of, where it is not known; 0: nothing is cut."""
 
 _NEAR, _LEAST = 20, 120  # of contexts so many times as many as are due are enumerated, and at least
-_DRAWN = 12  # first tokens of a draft that are looked behind
+_DRAWN = 12  # tokens of a draft that are looked behind, at each place
+_LIKELY = 1e-3  # least probability of a draft that is looked behind
 _EXPECTED = 0.5  # least probability of the token that a text is to begin with
 _FEWEST, _MOST = 4, 48  # tokens of a context, which is cut out of a prompt
 _DEPTH, _STRENGTHS = 3, (2.0, 20.0)
 _RULED_OUT: Final = math.log(20)
 _ENOUGH = 0.02  # nats a draw of a threshold, beyond which more is worth little
+_HUGE = 300.0  # a log is cut here
 _KNOWABLE = 10.0  # nats that the draws are expected to say of a threshold that is judged
 
 
@@ -59,8 +58,8 @@ class Fork:
 
     def by_threshold(self, thresholds: Sequence[float]) -> Floats:
         """[n] nats a draw by which the alternatives of each are told from the target's law, on average."""
-        nats = {law: _nats(row, self.target) for law, row in self.withdrawn.items()}
-        return np.array([np.mean([nats[how, at] for how in (_WHOLE, _TEN)]) for at in thresholds])
+        nats = [(at, _nats(row, self.target)) for (_, at), row in self.withdrawn.items()]
+        return np.array([np.mean([each for other, each in nats if other == at]) for at in thresholds])
 
 
 def _nats(law: Floats, target: Floats) -> float:
@@ -69,12 +68,24 @@ def _nats(law: Floats, target: Floats) -> float:
 
 
 class Forks:
-    """Forks of contexts under one sampling; ``thresholds`` are those of the alternatives."""
+    """Forks of contexts under one sampling.
+
+    Attributes:
+        thresholds: those of the alternatives: the engine's own, if it has one.
+        cuts: what a draft is drawn from in the alternatives, by name.
+        fewest: tokens that a draft must have to stand in the alternatives: the engine's own, or two, for of
+            fewer none is withdrawn.
+    """
 
     def __init__(
-        self, models: tuple[CausalLM, CausalLM], sampling: SamplingParams, thresholds: Sequence[float]
+        self, models: tuple[CausalLM, CausalLM], sampling: SamplingParams, drafting: Drafting | None = None
     ) -> None:
-        self._models, self._sampling, self.thresholds = models, sampling, tuple(thresholds)
+        self._models, self._sampling = models, sampling
+        drafting = drafting or Drafting()
+        self.thresholds = (drafting.p_min,) if drafting.p_min else THRESHOLDS
+        own, top_k = f"its {drafting.top_k} best tokens", drafting.top_k
+        self.cuts = dict(_CUTS) if top_k is None else {own if top_k else next(iter(_CUTS)): top_k}
+        self.fewest = max(2, drafting.n_min)
 
     def rows(self, ids: Sequence[int], last: int = 1) -> tuple[Floats, Floats]:
         """[last, V] each: the laws of target and draft behind the last tokens."""
@@ -88,26 +99,58 @@ class Forks:
 
     def of(self, ids: Sequence[int]) -> Fork:
         (target,), (draft,) = self.rows(ids)
-        likely = np.argsort(-draft)[:_DRAWN]
-        drafter = self._models[1]
-        behind = {int(x): self._law(drafter, [*ids, int(x)])[0] for x in likely if draft[x] > 1e-3}
+        known: dict[tuple[int, ...], Floats] = {}
         laws = {}
-        for how, cut in ((_WHOLE, len(draft)), (_TEN, 10)):
-            drawn, sure = _best(draft, cut), np.ones(len(draft))
-            for token, row in behind.items():
-                sure[token] = _best(row, cut).max()
-            for at in self.thresholds:
-                laws[how, at] = withdrawn(target, drawn, sure >= at) if drawn.max() >= at else target
+        for how, cut in self.cuts.items():
+            drawn = _best(draft, cut)
+            stays = self._stays(tuple(ids), draft, cut, self.fewest - 1, known)
+            for at, those in zip(self.thresholds, stays, strict=True):
+                laws[how, at] = withdrawn(target, drawn, those) if drawn.max() >= at else target
         return Fork(target, laws)
+
+    def _stays(
+        self,
+        ids: tuple[int, ...],
+        draft: Floats,
+        cut: int,
+        more: int,
+        known: dict[tuple[int, ...], Floats],
+        chance: float = 1.0,
+    ) -> Floats:
+        """[n, V] by threshold the probability that a draft stands after each token, drawn behind ``ids``.
+
+        Args:
+            ids: of the context and what was drafted so far.
+            draft: [V] the draft's row behind them.
+            cut: to how many of its best tokens a row is cut; 0: to none.
+            more: how many tokens have to come for the draft to stand.
+            known: rows behind contexts, for all cuts.
+            chance: of what was drafted so far. What is improbable is taken to stand.
+        """
+        stays = np.ones((len(self.thresholds), len(draft)))
+        for token in map(int, np.argsort(-draft)[:_DRAWN]):
+            if chance * draft[token] <= _LIKELY:
+                break
+            longer = (*ids, token)
+            if longer not in known:
+                known[longer] = self._law(self._models[1], longer)[0]
+            row = _best(known[longer], cut)
+            sure = row.max() >= np.array(self.thresholds)
+            stays[:, token] = sure
+            if more > 1 and sure.any():
+                rest = self._stays(longer, known[longer], cut, more - 1, known, chance * draft[token])
+                stays[:, token] *= rest @ row
+        return stays
 
 
 def withdrawn(target: Floats, drawn: Floats, stays: np.ndarray) -> Floats:
-    """[V] the law of the next token where a drafted one is withdrawn unless it ``stays``.
+    """[V] the law of the next token where a drafted one is withdrawn but with the probability that it
+    ``stays``.
 
     A withdrawn draft leaves the target's own draw, another is accepted or replaced as it should be.
     """
-    tested = np.where(stays, drawn, 0.0)
-    accepted = np.minimum(tested, target)
+    tested = drawn * stays
+    accepted = np.minimum(drawn, target) * stays
     rest = np.maximum(target - np.minimum(drawn, target), 0.0)
     rejected = (tested - accepted).sum()
     replaced = rest / rest.sum() if rest.sum() > 0 else target
@@ -116,7 +159,7 @@ def withdrawn(target: Floats, drawn: Floats, stays: np.ndarray) -> Floats:
 
 
 def _best(row: Floats, count: int) -> Floats:
-    if count >= len(row):
+    if not 0 < count < len(row):
         return row
     kept = np.where(row >= np.sort(row)[-count], row, 0.0)
     return np.asarray(kept / kept.sum())
@@ -204,7 +247,7 @@ class AtContexts:
         self._known: dict[tuple[int, ...], tuple[int, Fork, Fork]] = {}
         self._counts = defaultdict[tuple[int, ...], Counter[int]](Counter)
         self._own = np.zeros((_DEPTH, len(_STRENGTHS)))
-        self._laws = [(how, at) for how in (_WHOLE, _TEN) for at in forks.thresholds]
+        self._laws = [(how, at) for how in forks.cuts for at in forks.thresholds]
         self._stakes = np.zeros((2, len(self._laws)))  # behind the expected token, and the first
         self._expected = np.zeros((2, len(self._laws)))  # nats, were it so
         self._draws = Counter[int | None]()
@@ -254,37 +297,56 @@ class AtContexts:
         if laws.max() >= own.max() - math.log(1e3):  # frequencies fit whatever is drawn
             where, number = np.unravel_index(int(laws.argmax()), laws.shape)
             how, at = self._laws[int(number)]
-            told = f"{WITHDRAWS}: fewer than two tokens, where {how} had none of {at:g}"
+            few = f"fewer than {self._forks.fewest} tokens"
+            told = f"{WITHDRAWS}: {few}, where {how} had none of {at:g}"
             return (_AFTER, _FIRST)[int(where)], told
         return f"token {int(own.max(1).argmax()) + 1} of the texts at the chosen contexts", None
 
     def finding(self) -> Finding:
-        """Which thresholds are ruled out: the law without a withdrawn draft is 20 times as probable."""
+        """Which thresholds are ruled out: the law without a withdrawn draft is 20 times as probable.
+
+        Where it is not known whether the first token comes before the first loop, both places have to say so.
+        """
         free = self._draws.most_common(1)[0][0] if self._draws else None
-        if free not in (0, 1):
-            return skipped("withdrawn", "Whether the first token comes before the first loop is not known.")
-        where = 1 - free
-        judged: dict[float, list[tuple[float, float]]] = defaultdict(list)
-        for number, (_, at) in enumerate(self._laws):
-            judged[at].append((float(self._stakes[where, number]), float(self._expected[where, number])))
-        open_to = [at for at, rows in judged.items() if max(nats for _, nats in rows) >= _KNOWABLE]
-        out = [at for at in open_to if max(log_e for log_e, _ in judged[at]) <= -_RULED_OUT]
-        left = [at for at in open_to if at not in out]
-        best = max((log_e for at in open_to for log_e, _ in judged[at]), default=0.0) / math.log(10)
-        shown = ", ".join(f"{at:g}" for at in out) or "none"
-        said = f"That short drafts are withdrawn is ruled out at thresholds {shown} (at most 10^{best:.1f})"
+        places = (0, 1) if free is None else (1 - free,)
+        out, left = dict[float, float](), dict[float, float]()  # the largest log e-value by threshold
+        for at in self._forks.thresholds:
+            judged = {where: self._judged(where, at) for where in places}
+            logs = [log_e for those in judged.values() for log_e in those]
+            if logs:
+                is_out = all(judged.values()) and max(logs) <= -_RULED_OUT
+                (out if is_out else left)[at] = max(logs)
+        if not out and not left:
+            why = f"{self._draws.total()} texts are too few for what withdrawn drafts would change here"
+            return skipped("withdrawn", f"No threshold is judged: {why}.")
+        few = f"That drafts of fewer than {self._forks.fewest} tokens are withdrawn"
+        parts = []
+        if out:
+            least = -max(out.values()) / math.log(10)
+            parts.append(f"ruled out at thresholds {_listed(out)}, by a factor of 10^{least:.1f} or more")
         if left:
-            said += f"; not at {', '.join(f'{at:g}' for at in left)}"
+            factor = math.exp(-min(max(left.values()), _HUGE))
+            told = f"the target's law is {factor:.2g} times as probable, 20 are needed"
+            parts.append(f"not ruled out at {_listed(left)}: {told}")
         numbers: dict[str, float | int | str | None] = {
             "texts": self._draws.total(),
-            "log10_most": best,
+            "log10_most": max([*out.values(), *left.values()]) / math.log(10),
             "ruled_out": len(out),
             "left": len(left),
         }
-        return Finding("withdrawn", True, f"{said}.", "10^-1.3", numbers)
+        return Finding("withdrawn", True, f"{few} is {'; it is '.join(parts)}.", "10^-1.3", numbers)
+
+    def _judged(self, where: int, at: float) -> list[float]:
+        """Logs of the e-values of a threshold's laws at a place, of those that the draws can judge."""
+        rows = zip(self._laws, self._stakes[where], self._expected[where], strict=True)
+        return [float(log_e) for (_, own), log_e, nats in rows if own == at and nats >= _KNOWABLE]
 
     @property
     def is_ruled_out(self) -> bool:
         """Whether no withdrawn draft is left that these contexts could show."""
         numbers = self.finding().numbers
         return bool(numbers.get("ruled_out")) and not numbers.get("left")
+
+
+def _listed(thresholds: Iterable[float]) -> str:
+    return ", ".join(f"{at:g}" for at in thresholds)

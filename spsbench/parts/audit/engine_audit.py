@@ -31,7 +31,7 @@ from spsbench.base import SamplingParams, ordinary, protocol, write_text
 from spsbench.engines import Reading
 from spsbench.models import CausalLM, TorchLM
 from spsbench.parts.audit.bets import Bets
-from spsbench.parts.audit.contexts import AtContexts, Forks, thresholds_of
+from spsbench.parts.audit.contexts import AtContexts, Forks
 from spsbench.parts.audit.free_evidence import COARSE, MOST, FreeEvidence, probes
 from spsbench.parts.audit.localise import Law, Located, locate, read_under
 from spsbench.parts.audit.rounding import Expected, Scored, alarms, compared, expected, scored, variation
@@ -79,9 +79,14 @@ class Effort:
     # Prompts begin as earlier ones, are repeated, or go on where an earlier output ended.
     shared_prefixes: bool = False
     probes: int = 0  # short requests at the end of a setting: see ``free_evidence.probes``
-    # The prompts are so many chosen contexts; below the threshold an engine ends a draft, if that is known.
+    # The prompts are so many chosen contexts; how the engine's drafts end, if that is known.
     contexts: int = 0
-    threshold: float | None = None
+    drafting: protocol.Drafting | None = None
+
+    @property
+    def threshold(self) -> float | None:
+        """Of the draft's best probability, below which the engine drafts nothing."""
+        return None if self.drafting is None else self.drafting.p_min or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +139,7 @@ class EngineAudit:
         self._bets = None if sampling.greedy else Bets(stop_ids, k, sampling.temperature, modified=modified)
         self._contexts: AtContexts | None = None
         if effort.contexts and k != 0 and models[1] is not None and not sampling.greedy:
-            forks = Forks((models[0], models[1]), sampling, thresholds_of(effort.threshold))
-            self._contexts = AtContexts(forks)
+            self._contexts = AtContexts(Forks((models[0], models[1]), sampling, effort.drafting))
         slack = MOST if effort.all_texts else None if exact else COARSE
         self._free = FreeEvidence(k, rule, slack, threshold=effort.threshold)
         self._drawn: list[Foreign] = []
@@ -651,6 +655,7 @@ def _audited(
         if subject.kind.served:
             require_same_model(peer, _first_tokens(subject), subject.kind.name)
         effort = replace(effort, bound=None, fewest=0) if setting.is_plain else effort
+        effort = replace(effort, drafting=effort.drafting or told.drafting)
         effort = replace(effort, all_texts=setting.weights != protocol.FLOAT32)
         audit = EngineAudit(
             peer,

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import file_digest, sha256
 from itertools import chain
 from pathlib import Path
@@ -350,7 +350,7 @@ def scored_again(
     folders = Path(sources[0].location), Path(sources[1].location)
     kind = PeerKind("evidence", opened)
     subject = Subject(kind, models, folders, header.prompts, header.stop_ids, None)
-    effort = Effort(**{**asdict(header.effort), "budget_s": -1.0, "probes": 0})
+    effort = replace(header.effort, budget_s=-1.0, probes=0)
     with TemporaryDirectory() as place:
         for number, setting in enumerate(settings):
             for name, probes in zip(setting.files, (False, True), strict=True):

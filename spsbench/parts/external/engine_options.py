@@ -21,7 +21,7 @@ class EngineOption:
         theirs: it is the engine's own, handed on only where it is typed: without it the worker asks for K
             drafted tokens in every loop.
         of: the ``speculation`` that it belongs to, ``draft`` or ``lookup``.
-        ends: it is a probability below which a draft ends.
+        declares: the field of the protocol's ``Drafting`` that it sets.
     """
 
     default: Value
@@ -30,12 +30,12 @@ class EngineOption:
     since: str | None = None
     theirs: bool = False
     of: str | None = None
-    ends: bool = False
+    declares: str | None = None
 
 
-def share(*, since: str | None = None, ends: bool = True) -> EngineOption:
-    """A probability, of what a draft model drafts."""
-    return EngineOption(0.0, within=(0.0, 1.0), since=since, theirs=True, of=DRAFT, ends=ends)
+def share(*, since: str | None = None, declares: str | None = "p_min") -> EngineOption:
+    """A probability, of what a draft model drafts; by default that below which a draft ends."""
+    return EngineOption(0.0, within=(0.0, 1.0), since=since, theirs=True, of=DRAFT, declares=declares)
 
 
 def read(
@@ -72,8 +72,10 @@ def read(
 _MOST = 1e9
 
 
-def at_least(low: float, default: Value = 0, since: str | None = None) -> EngineOption:
-    return EngineOption(default, within=(low, _MOST), since=since, theirs=True, of=DRAFT)
+def at_least(
+    low: float, default: Value = 0, since: str | None = None, declares: str | None = None
+) -> EngineOption:
+    return EngineOption(default, within=(low, _MOST), since=since, theirs=True, of=DRAFT, declares=declares)
 
 
 def _has(option: EngineOption, release: str | None) -> bool:

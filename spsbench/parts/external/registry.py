@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from spsbench.base import (
@@ -17,6 +18,7 @@ from spsbench.base import (
     OPENAI,
     RELEASE,
     WORKER,
+    Drafting,
     Load,
     Options,
     Peer,
@@ -95,7 +97,7 @@ NAMED: Mapping[str, Named] = {
             "draft_sampling": EngineOption("greedy", _HOW_TO_DRAFT, since="11368.0.0"),
             "speculation": EngineOption(DRAFT, _WHO_DRAFTS),
             "draft_p_min": share(),
-            "draft_n_min": at_least(0),
+            "draft_n_min": at_least(0, declares="n_min"),
             "synth_len": at_least(1, 1.0, since="10666.0.0"),
         },
         python=lambda environment: Path(sys.executable),
@@ -136,7 +138,7 @@ NAMED: Mapping[str, Named] = {
             "dtype": EngineOption("", _DTYPES),
             "assistant_confidence_threshold": share(since="4.45.0"),
             "num_assistant_tokens_schedule": EngineOption("constant", _SCHEDULES, theirs=True),
-            "assistant_ensemble_weight": share(since="5.14.0", ends=False),
+            "assistant_ensemble_weight": share(since="5.14.0", declares=None),
         },
         modules=("torch", "transformers"),
         packages=("transformers",),
@@ -178,7 +180,7 @@ _MODEL = ":model="
 class PeerKind:
     """An external engine that can be opened: its log takes what it prints, and it may stop between requests.
 
-    ``threshold`` is the probability below which it ends a draft, where its options have one.
+    ``drafting`` is how its drafts end by its options; None: its worker says so, if it does.
     ``converted`` is what ``Load`` is to name for a Hugging Face folder, made once; ``quantised`` the same by
     the format of the weights. ``device`` is the one that it takes, if known; ``about`` what is in an
     environment of the user's own.
@@ -191,7 +193,7 @@ class PeerKind:
     quantised: Mapping[str, Callable[[Path], str]] = field(default_factory=dict)
     device: str | None = None
     about: str = ""
-    threshold: float | None = None
+    drafting: Drafting | None = None
 
     def with_weights(self, weights: str, flag: str) -> PeerKind:
         """The engine with models in another format."""
@@ -292,9 +294,14 @@ def peer_in(
         return lambda model: named.converted(model, converter or environment, weights)
 
     quantised = {weights: converting(weights) for weights in named.weights}
-    ends = (float(options[name]) for name, each in named.options.items() if each.ends and name in options)
-    threshold = next((at for at in ends if at > 0), None)
-    kind = PeerKind(str(spec), opened, converting(FLOAT32), quantised=quantised, threshold=threshold)
+    declared: dict[str, Any] = {
+        each.declares: options[name]
+        for name, each in named.options.items()
+        if each.declares is not None and name in options
+    }
+    kind = PeerKind(
+        str(spec), opened, converting(FLOAT32), quantised=quantised, drafting=Drafting(**declared)
+    )
     if own is None:
         return replace(kind, device=named.installed_on)
     return replace(kind, device=own.device, about=own.about)

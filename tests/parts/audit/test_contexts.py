@@ -9,28 +9,37 @@ import numpy as np
 import pytest
 
 from benchmarks.short_drafts import Rows, ShortDrafts
+from spsbench.base.protocol import Drafting
 from spsbench.base.records import SamplingParams
-from spsbench.parts.audit.contexts import WITHDRAWS, AtContexts, Forks, choose, thresholds_of, withdrawn
+from spsbench.parts.audit.contexts import WITHDRAWS, AtContexts, Forks, choose, withdrawn
 
 AT = 0.6
 ALARM = math.log(1000)
 
 
 def forks_of(models: tuple[Rows, Rows], known: float | None = AT) -> Forks:
-    return Forks(cast(Any, models), SamplingParams(), thresholds_of(known))
+    return Forks(cast(Any, models), SamplingParams(), known and Drafting(known))
 
 
-def drawn_at(models: tuple[Rows, Rows], n_min: int, draws: int, known: float | None = AT) -> AtContexts:
+def drawn_at(
+    models: tuple[Rows, Rows],
+    n_min: int,
+    draws: int,
+    known: float | None = AT,
+    *,
+    declared: int = 0,
+    free: int | None = 1,
+) -> AtContexts:
     """What 2 chosen contexts say of an engine with that fewest number of tokens."""
-    forks = forks_of(models, known)
+    forks = Forks(cast(Any, models), SamplingParams(), Drafting(known, declared) if known else None)
     prompts = [tuple(np.random.default_rng(n).integers(0, 12, 60).tolist()) for n in range(8)]
     contexts = choose(forks, prompts, [], 2)
-    engine, found = ShortDrafts(models, p_min=AT, n_min=n_min), AtContexts(forks)
+    engine, found = ShortDrafts(models, p_min=known or AT, n_min=n_min), AtContexts(forks)
     for number in range(draws):
         prompt = contexts[number % 2]
         ids, _, _ = engine.generate(prompt, 6, number)
         rows = models[0].laws[[prompt[-1], *ids[:-1]]]
-        found.add(prompt, ids, rows, 1)
+        found.add(prompt, ids, rows, free)
     return found
 
 
@@ -95,12 +104,51 @@ def test_drafts_that_end_early_and_stand_are_right_and_the_fault_is_ruled_out(n_
     assert "ruled out at thresholds 0.6" in found.finding().found
 
 
-def test_nothing_is_ruled_out_where_the_first_loop_is_not_known() -> None:
+def test_where_the_first_loop_is_not_known_both_places_have_to_rule_it_out() -> None:
     models = Rows.pair(5)
-    found = AtContexts(forks_of(models))
-    found.add((1, 2, 3, 4), [5, 6], models[0].laws[[4, 5]], None)
-    assert found.finding().unjudged
-    assert not found.is_ruled_out
+    assert drawn_at(models, 0, 1600, free=None).is_ruled_out
+    assert not drawn_at(models, 0, 40, free=None).is_ruled_out
+    wrong = drawn_at(models, 2, 1600, free=None)
+    assert wrong.log_e > ALARM
+    assert not wrong.is_ruled_out
+
+
+def test_what_few_draws_cannot_judge_is_said_without_a_number() -> None:
+    """A factor of 10^0.0 said nothing."""
+    found = drawn_at(Rows.pair(5), 0, 2).finding()
+    assert found.unjudged
+    assert "No threshold is judged: 2 texts are too few" in found.found
+    assert "10^" not in found.found
+
+
+def test_drafts_of_fewer_than_three_tokens_are_looked_behind_twice() -> None:
+    """The law by enumeration of all drafts of two tokens, against that of the alternative."""
+    models = Rows.pair(9)
+    forks = Forks(cast(Any, models), SamplingParams(), Drafting(AT, 3, 0))
+    q, p = (model.laws for model in models)
+    sure, other = p.max(1) >= AT, 0.0
+    for last in range(12):
+        expected = np.zeros(12)
+        for one in range(12):
+            kept = min(1.0, q[last, one] / p[last, one])
+            rest = np.maximum(q[last] - p[last], 0.0)
+            stays = p[last, one] * (p[one] @ sure) * (sure[last] & sure[one])
+            expected += (p[last, one] - stays) * q[last] + stays * (1 - kept) * rest / rest.sum()
+            expected[one] += stays * kept
+        ((name, law),) = forks.of([last]).withdrawn.items()
+        assert name == ("the draft's whole row", AT)
+        assert law == pytest.approx(expected, abs=0.02)  # what is improbable is taken to stand
+        other = max(other, float(np.abs(law - forks_of(models).of([last]).withdrawn[name]).max()))
+    assert other > 0.05  # than that of fewer than two
+
+
+def test_a_worker_that_declares_three_is_held_against_that() -> None:
+    found = drawn_at(Rows.pair(4), 3, 1600, declared=3)
+    assert found.log_e > ALARM
+    assert "fewer than 3 tokens" in str(found.leading()[1])
+    right = drawn_at(Rows.pair(5), 0, 1600, declared=3)
+    assert right.is_ruled_out
+    assert "fewer than 3 tokens are withdrawn is ruled out at thresholds 0.6" in right.finding().found
 
 
 def test_any_other_law_at_a_context_is_found_without_an_alternative() -> None:

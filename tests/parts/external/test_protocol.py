@@ -16,6 +16,7 @@ from spsbench.base.protocol import (
     Answer,
     Ask,
     Described,
+    Drafting,
     Load,
     ProtocolError,
     Sampling,
@@ -37,6 +38,7 @@ from spsbench.runner.peers import model_folder
         Load("target", "draft", 4, 2, 512, options={"a": 1}),
         Ask([1, 2], 8, [0], ["\n"], Sampling(temperature=0.7, top_p=0.9), seed=3),
         Described("engine", "1.0", 100, "modified rejection", {"threads": 1}, ["no ids"]),
+        Described("engine", "1.0", drafting=Drafting(0.6, 2, 10)),
         Answer([1, 2], "stop", decode_ms=1.5, accepted_per_loop=[1, 0]),
     ],
 )
@@ -68,6 +70,23 @@ def test_unknown_keys_are_ignored_and_absent_ones_have_defaults() -> None:
 def test_what_is_of_another_form_is_refused(value: object, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
         read(Answer, value)
+
+
+@pytest.mark.parametrize(
+    ("drafting", "said"),
+    [
+        ({"p_mni": 0.6}, "drafting has no 'p_mni': it has p_min, n_min, top_k"),
+        ({"p_min": 1.5}, "p_min is 1.5 and not a number from 0 to 1"),
+        ({"p_min": "high"}, "p_min is .* and not a number"),
+        ({"n_min": -1}, "n_min is -1 and not 0 or more"),
+        ({"n_min": 2.5}, "n_min is .* and not a whole number"),
+        ({"top_k": -1}, "top_k is -1 and not 0 or more"),
+        ([0.6], "drafting is not an object"),
+    ],
+)
+def test_how_drafts_end_is_declared_by_known_names_and_within_bounds(drafting: object, said: str) -> None:
+    with pytest.raises(ProtocolError, match=said):
+        read(Described, {"engine": "engine", "version": "1", "drafting": drafting})
 
 
 @pytest.mark.parametrize("line", ["", "loading", "[1]", '{"result": 1}', '{"id": "1"}', '{"id": true}'])

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.commandline import Cli
-from support.tiny_engine import in_process
+from support.tiny_engine import InProcess, in_process
 
 from spsbench.base.errors import UsageError
+from spsbench.base.protocol import Described, Drafting
 from spsbench.cli import read_material
+from spsbench.parts.external import registry
+from spsbench.parts.external.registry import PeerKind
+from spsbench.parts.verify.served import Served
 
 pytestmark = pytest.mark.thorough_but("test_a_wrong_engine")
 
@@ -75,6 +80,53 @@ def test_few_contexts_are_asked_often_and_what_they_leave_open_is_said(
     other = cli("audit", "--engine", in_process(None, monkeypatch), *asked[2:], "--out", out)
     assert other.code == 2
     assert "holds the texts of another audit" in other.err
+
+
+def test_contexts_are_chosen_by_how_a_worker_says_that_its_drafts_end(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked before a text is; at nine thresholds other contexts are chosen."""
+    told = Drafting(0.4, 0, 0)
+
+    class Declaring(InProcess):
+        def describe(self) -> Described:
+            return replace(super().describe(), drafting=told)
+
+    def kind(text: str, flag: str = "--engine") -> PeerKind:
+        return PeerKind(text, lambda asked, log, paused: Declaring(Served(asked, None)))
+
+    asked = ("--contexts", "2", "--texts", "4", "--temperature", "1.5", "--arms", "sps", *FEW[:4])
+    worker = in_process(None, monkeypatch)
+    plain = cli("audit", "--engine", worker, *asked, "--out", tmp_path / "silent")
+    monkeypatch.setattr(registry, "find_peer", kind)
+    own = cli("audit", "--engine", worker, *asked, "--out", tmp_path / "declared")
+    assert (plain.code, own.code) == (5, 5)
+    kept = json.loads((tmp_path / "declared/audit.json").read_text())
+    assert kept["effort"]["drafting"] == {"p_min": 0.4, "n_min": 0, "top_k": 0}
+    assert kept["asked"]["drafting"] == "p_min 0.4, n_min 0, top_k 0"
+    file = kept["rows"][0]["texts_file"]
+    chosen = [
+        [json.loads(line)["prompt_ids"] for line in (tmp_path / name / file).read_text().splitlines()]
+        for name in ("silent", "declared")
+    ]
+    assert chosen[0] != chosen[1]
+
+
+def test_a_worker_that_declares_what_is_not_known_is_refused(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file, the option and what there is are named, before anything is drawn."""
+    worker = tmp_path / "worker.py"
+    worker.write_text(
+        "import json, sys\n"
+        "for line in sys.stdin:\n"
+        "    told = {'engine': 'own', 'version': '1', 'drafting': {'p_mni': 0.6}}\n"
+        "    print(json.dumps({'id': json.loads(line)['id'], 'result': told}), flush=True)\n"
+    )
+    asked = ("--contexts", "2", "--temperature", "1.5", *FEW[:4], "--out", tmp_path / "audit")
+    done = cli("audit", "--engine", f"worker:{sys.executable} {worker}", *asked)
+    assert done.code == 3, done.err
+    assert "drafting has no 'p_mni': it has p_min, n_min, top_k" in done.err
 
 
 @pytest.mark.parametrize(
