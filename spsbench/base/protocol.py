@@ -314,17 +314,23 @@ def read(kind: type[Kind], value: object) -> Kind:
         elif base in ("Sampling", "Drafting"):
             found = read(Sampling, found) if base == "Sampling" else _read_drafting(found)
         elif base in ("list[Ask]", "list[Answer"):
-            found = _read_each(each.name, found, Ask if base == "list[Ask]" else Answer)
+            found = [_read_one(base, one) for one in _listed(each.name, found)]
         elif not _KINDS[base][0](found):
             raise ProtocolError(f"{each.name} is {shortened(json.dumps(found))} and not {_KINDS[base][1]}")
         given[each.name] = found
     return kind(**given)
 
 
-def _read_each(name: str, value: object, kind: type[Ask | Answer]) -> list[Ask | Answer | None]:
+def _listed(name: str, value: object) -> list[object]:
     if not isinstance(value, list):
         raise ProtocolError(f"{name} is {shortened(json.dumps(value))} and not a list")
-    return [None if one is None and kind is Answer else read(kind, one) for one in value]
+    return value
+
+
+def _read_one(of: str, value: object) -> Ask | Answer | None:
+    if of == "list[Ask]":
+        return read(Ask, value)
+    return None if value is None else read(Answer, value)
 
 
 def _read_drafting(value: object) -> Drafting:
