@@ -49,7 +49,8 @@ class Judging:
     {
         FIRST: {
             "RUN or SAMPLES": (
-                "Run directory, or samples as JSON lines with task_id and completion or solution (.gz too)."
+                "Run directory, or samples: JSON lines with task_id and completion or solution (.gz too), or "
+                "evalplus' folder."
             ),
             "--missing": "RUN: only outputs without a score. Default: all outputs.",
             "--n-workers auto|N": "Processes that run programs. Default: auto, one per core.",
@@ -74,12 +75,13 @@ def score(options: ScoreOptions) -> None:
     Example: spsbench score results/RUN --missing
     """
     source = options.run_or_samples
-    refuse_together("score", {**vars(options), "run" if source.is_dir() else "samples": source})
+    is_run = source.is_dir() and ((source / "run.json").exists() or not any(source.glob("*/*.py")))
+    refuse_together("score", {**vars(options), "run" if is_run else "samples": source})
     workers = None
     if options.n_workers not in (None, "auto"):
         workers = int(number(options.n_workers, "--n-workers", 1, 1, _MOST, whole=True))
     judging = Judging(workers, number(options.timeout, "--timeout", 0.01, 3, _MOST))
-    if source.is_dir():
+    if is_run:
         score_run(options, judging)
     else:
         judge_samples(options, judging)
@@ -89,7 +91,7 @@ _MOST = 1e5
 
 
 def judge_samples(options: ScoreOptions, judging: Judging) -> None:
-    """Judge a file of samples; each row is written with every field that came in, with passed and result."""
+    """Judge samples; each row is written with every field that came in, with passed and result."""
     from spsbench.base.jsonl import write_rows
     from spsbench.parts.judge import judge_all, read_problems, read_samples, sandbox_level
     from spsbench.tasks.answers import completion_of

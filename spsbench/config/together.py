@@ -286,7 +286,7 @@ TABLE = (
         ("score",),
         ("missing", "trust"),
         ("samples",),
-        "it is an option for a run, and {beside} is a file of samples.",
+        "it is an option for a run, and {beside} holds samples.",
         "Leave it out.",
     ),
     *(

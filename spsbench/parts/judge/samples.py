@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +40,11 @@ class ProgramSample(NamedTuple):
 
 
 def read_samples(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[ProgramSample]:
+    """Yield the samples of a file, or of evalplus' folder: in it one a problem, named after its task_id with
+    ``_`` for ``/``, with whole programs ``0.py``, ``1.py``, ..."""
+    if path.is_dir():
+        yield from _in_folder(path, problems)
+        return
     for number, row in rows(path, "SAMPLES"):
         solution, completion = row.get("solution"), row.get("completion")
         if not isinstance(solution, str) and not isinstance(completion, str):
@@ -51,6 +57,33 @@ def read_samples(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[Pr
             raise UsageError(why, flag="SAMPLES", remedy="Name the file of its problems with --problem-file.")
         whole = isinstance(solution, str)
         yield ProgramSample(row, WholeProgram(solution) if whole else str(completion), whole)
+
+
+def _in_folder(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[ProgramSample]:
+    names: dict[str, str] = {}
+    for task in problems:
+        other = names.setdefault(name := task.replace("/", "_"), task)
+        if other != task:
+            why = f"{path / name} may be of {other} and of {task}."
+            raise UsageError(why, flag="SAMPLES", remedy="Name a file of lines with task_id and solution.")
+    programs = [file for file in path.glob("*/*.py") if file.is_file()]
+    for file in sorted(programs, key=lambda each: [_by_number(part) for part in each.parts[-2:]]):
+        task_id = names.get(file.parent.name)
+        if task_id is None:
+            why = f"{file} is for {file.parent.name!r}, which is not the folder of a known problem."
+            raise UsageError(why, flag="SAMPLES", remedy="Name the file of its problems with --problem-file.")
+        try:
+            program = file.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            why = f"{file} is not UTF-8."
+            raise UsageError(why, flag="SAMPLES", remedy="Save it as UTF-8, or take it out.") from error
+        row = {"task_id": task_id, "solution": program, "file": f"{file.parent.name}/{file.name}"}
+        yield ProgramSample(row, WholeProgram(program), whole=True)
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """A key by which 10.py comes after 9.py."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _package_file() -> Path:

@@ -178,3 +178,59 @@ def test_a_solution_that_is_no_text_is_refused_by_its_line() -> None:
     assert done.code == 2
     assert "line 2 of" in done.err
     assert "holds a solution that is not text" in done.err
+
+
+def folder_of(root: Path, programs: dict[str, bytes]) -> Path:
+    for name, text in programs.items():
+        file = root / "samples" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text)
+    return root / "samples"
+
+
+def test_a_folder_of_evalplus_is_read_program_by_program(tmp_path: Path) -> None:
+    """Whole programs in the order of their numbers; what is no program is left, as there."""
+    right = {f"t_0/{n}.py": b"def add(x):\n    return x\n" for n in (0, 10, 9)}
+    wrong = {
+        "t_0/2.py": b"\xef\xbb\xbfdef add(x):\n    return x\n",
+        "t_1/0.py": b"def add(x):\n    return 1\n",
+    }
+    other = {"t_0/notes.txt": b"", "t_1/0.json": b"{}", "eval_results.json": b"{}", "logs/out.log": b""}
+    folder = folder_of(tmp_path, right | wrong | other)
+    # "add" of problem 0 is right where it adds nothing, so only that of t_1 is wrong.
+    done = call("score", folder, "--problem-file", write(tmp_path / "problems.jsonl", PROBLEMS))
+    assert done.code == 0, done.err
+    rows = read(tmp_path / "samples_results.jsonl")
+    files = ["t_0/0.py", "t_0/2.py", "t_0/9.py", "t_0/10.py", "t_1/0.py"]
+    assert [(row["file"], row["task_id"]) for row in rows] == [(file, f"t/{file[2]}") for file in files]
+    assert [row["passed"] for row in rows] == [True, True, True, True, False]
+    assert all(row["solution"].startswith("def add") for row in rows)
+    assert "Running 5 samples of 2 problems" in done.err
+    assert "Whole programs (solution), each run alone: 5." in done.err
+    again = call("score", tmp_path / "samples_results.jsonl", "--problem-file", tmp_path / "problems.jsonl")
+    assert again.out == done.out
+
+
+@pytest.mark.parametrize(
+    ("programs", "said"),
+    [
+        ({"t_9/0.py": b""}, "t_9/0.py is for 't_9', which is not the folder of a known problem"),
+        ({"t_0/0.py": b"\xff\xfe"}, "t_0/0.py is not UTF-8"),
+        ({"t_0/0.py": b"def add(x):\n    return x\n"}, "1 of 2 problems have no sample (t/1)"),
+    ],
+)
+def test_what_is_wrong_in_a_folder_of_evalplus_is_named(
+    programs: dict[str, bytes], said: str, tmp_path: Path
+) -> None:
+    problems = write(tmp_path / "problems.jsonl", PROBLEMS)
+    done = call("score", folder_of(tmp_path, programs), "--problem-file", problems)
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_two_problems_of_one_folder_are_not_told_apart_by_guessing(tmp_path: Path) -> None:
+    rows = [{**PROBLEMS[0], "task_id": name} for name in ("t/0_1", "t_0/1")]
+    folder = folder_of(tmp_path, {"t_0_1/0.py": b"def add(x):\n    return x\n"})
+    done = call("score", folder, "--problem-file", write(tmp_path / "problems.jsonl", rows))
+    assert done.code == 2
+    assert "may be of t/0_1 and of t_0/1" in done.err
