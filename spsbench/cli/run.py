@@ -204,9 +204,9 @@ def among_processes(config: RunConfig) -> Iterator[bool]:
 
 def _judge(summary: Summary, gates: Sequence[str], expected: str | None) -> None:
     """Raise ``GateFailed`` for what ``--fail-on`` and ``--expect`` name and the run did not pass."""
-    from spsbench.stats.conditions import failures
+    from spsbench.stats.conditions import gate_failures
 
-    failed = [f"{gate}: {reason}" for gate in gates for reason in failures(summary, gate)]
+    failed = [f"{gate}: {reason}" for gate in gates for reason in gate_failures(summary, gate)]
     if failed:
         raise GateFailed(" ".join(failed), flag="--fail-on")
     found = summary["token_sha256"] or ""

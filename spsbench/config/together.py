@@ -108,7 +108,7 @@ TABLE = (
     Clash(_RUN, ("id",), ("limit", "shard")),
     Clash(
         ("field",),
-        ("id", "shard", "processes", "concurrency", "on", "tensor_parallel", "expect", "fail_on", "config"),
+        ("id", "shard", "processes", "concurrency", "on", "tensor_parallel", "expect", "config"),
         ("field",),
         "{value} is for the run of a single task, and {beside} is several.",
         "Leave it out, or run the tasks one by one.",

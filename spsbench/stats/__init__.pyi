@@ -13,6 +13,7 @@ from spsbench.stats.bootstrap import pooled_interval as pooled_interval
 from spsbench.stats.bootstrap import pooled_ratio as pooled_ratio
 from spsbench.stats.bootstrap import simultaneous_ratios as simultaneous_ratios
 from spsbench.stats.conditions import disturbance as disturbance
+from spsbench.stats.conditions import gate_failures as gate_failures
 from spsbench.stats.conditions import percent as percent
 from spsbench.stats.evidence_stats import FALSE_ALARM as FALSE_ALARM
 from spsbench.stats.evidence_stats import SLOPES as SLOPES

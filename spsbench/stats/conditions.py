@@ -428,7 +428,7 @@ _TIMES = {
 GATES = ("lossless", "parity", "incomplete", "untrusted")
 
 
-def failures(summary: Summary, gate: str) -> list[str]:
+def gate_failures(summary: Summary, gate: str) -> list[str]:
     """Sentences on why a gate of ``--fail-on`` fails; none if it passes.
 
     * ``lossless``: an arm is alarmed, its claim is refuted, or an SpS arm has no independent evidence.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spsbench.stats.conditions import GATES, failures
+from spsbench.stats.conditions import GATES, gate_failures
 
 
 def _arm(verdict: str, method: str = "sps", **changes: Any) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def test_a_sound_run_passes_every_gate() -> None:
         "comparisons": [_comparison(v) for v in ("equivalent", "inconclusive", None)],
     }
     summary = _summary(_arm("ok"), _arm("no evidence", "ars"), parity=parity)
-    assert [failures(summary, gate) for gate in GATES] == [[] for _ in GATES]
+    assert [gate_failures(summary, gate) for gate in GATES] == [[] for _ in GATES]
 
 
 @pytest.mark.parametrize(
@@ -56,5 +56,5 @@ def test_a_sound_run_passes_every_gate() -> None:
     ],
 )
 def test_each_reason_fails_its_gate(gate: str, summary: dict[str, Any], sentence: str) -> None:
-    (text,) = failures(summary, gate)
+    (text,) = gate_failures(summary, gate)
     assert sentence in text

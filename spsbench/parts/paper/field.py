@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base import (
     DeviceFault,
+    GateFailed,
     IncompleteError,
     SpsbenchError,
     UsageError,
@@ -24,6 +25,7 @@ from spsbench.cli import (
     continued_by,
     derive,
     load_in_runs,
+    gates_of,
     present,
     read_settings,
     require_possible,
@@ -33,7 +35,7 @@ from spsbench.cli import (
     written,
 )
 from spsbench.config import refuse_together
-from spsbench.stats import disturbance, mean_length
+from spsbench.stats import disturbance, gate_failures, mean_length
 from spsbench.store import fresh_directory
 from spsbench.tasks import FIELD, FIELD_TASKS
 
@@ -57,18 +59,19 @@ def measure_field(options: RunOptions) -> None:
     loses nothing of the others.
 
     Raises:
+        GateFailed: a measured task does not pass a gate of ``--fail-on``.
         IncompleteError: a task is missing, or some of its sequences.
     """
     refuse_together(FIELD, {**vars(options), FIELD: FIELD})
     if options.task not in (None, FIELD):
         why = f"{options.task} is given, and {options.resume or options.out} holds several tasks."
         raise UsageError(why, flag="TASK", remedy="Leave it out, or name another directory.")
-    before = options.resume or options.out
+    before, gates = options.resume or options.out, gates_of(options.fail_on)
     configs = _configs(options, before)
     again = any(config.remeasure_s != 0 for config in configs.values())
     say_if_busy(load_in_runs(remeasured=again), quiet=options.quiet)
     say("Checking tasks, data and models", quiet=options.quiet)
-    plans, failures = _plans(configs, is_k_given=options.k is not None)
+    plans, failures = _plans(configs, gates, is_k_given=options.k is not None)
     directory = before or fresh_directory(results_dir(), FIELD, next(iter(configs.values())).pair.name)
     make_folder(directory / FIELD, "--out")
     for task, config in configs.items():
@@ -95,6 +98,15 @@ def measure_field(options: RunOptions) -> None:
     write_text(directory / PAGE_FILE, render(page))
     present(lambda: page, lambda: screen(page), json=options.json, quiet=options.quiet)
     say(f"Everything is in {directory / PAGE_FILE}", quiet=options.quiet)
+    failed = [
+        f"{task}, {gate}: {reason}"
+        for task, run in measured.items()
+        for gate in gates
+        if gate != "incomplete"  # below, with what is missing
+        for reason in gate_failures(run.summary, gate)
+    ]
+    if failed:
+        raise GateFailed(f"{'; '.join(failed)}.", flag="--fail-on")
     if not page["complete"]:
         short = [*failures, *(part["task"] for part in page["tasks"] if not part["complete"])]
         remedy = f"`{_resume(directory)}` tries again."
@@ -107,8 +119,8 @@ def _resume(directory: Path) -> str:
 
 def _configs(options: RunOptions, before: Path | None) -> dict[str, RunConfig]:
     """The settings of each task: greedy unless a sampling is named, as papers quote acceptance, and without
-    what the row does not need, scores and proof; of a folder that was begun, its own, with what was typed on
-    top."""
+    what neither the row nor a gate needs, scores and proof; of a folder that was begun, its own, with what
+    was typed on top."""
     kept = sorted((before / FIELD).glob("*.yaml")) if before is not None else []
     asked = replace(options, resume=None, out=None)
     if kept:
@@ -120,7 +132,13 @@ def _configs(options: RunOptions, before: Path | None) -> dict[str, RunConfig]:
     if before is not None and before.is_dir() and any(before.iterdir()):
         remedy = "Name a directory that is empty or does not exist."
         raise UsageError(f"{before} is not empty and holds no field.", flag="--out", remedy=remedy)
-    asked = replace(asked, sampling=asked.sampling or "greedy", no_score=True, no_proof=True)
+    gates = gates_of(options.fail_on)
+    asked = replace(
+        asked,
+        sampling=asked.sampling or "greedy",
+        no_score=asked.no_score or "parity" not in gates,
+        no_proof=asked.no_proof or "lossless" not in gates,
+    )
     return {task: read_settings(replace(asked, task=task)) for task in FIELD_TASKS}
 
 
@@ -129,14 +147,16 @@ def _place(task: str) -> tuple[int, str]:
     return (FIELD_TASKS.index(task) if task in FIELD_TASKS else len(FIELD_TASKS)), task
 
 
-def _plans(configs: Mapping[str, RunConfig], *, is_k_given: bool) -> tuple[dict[str, Plan], dict[str, str]]:
+def _plans(
+    configs: Mapping[str, RunConfig], gates: Sequence[str], *, is_k_given: bool
+) -> tuple[dict[str, Plan], dict[str, str]]:
     """(what can be measured, why the rest cannot); the first error itself if nothing can."""
     from spsbench.runner import plan
 
     plans, failures = dict[str, Any](), dict[str, SpsbenchError]()
     for task, config in configs.items():
         try:
-            known = require_possible(config, is_k_given=is_k_given)
+            known = require_possible(config, gates, is_k_given=is_k_given)
             plans[task] = plan(config, known, choose_engine=True)
         except SpsbenchError as error:
             failures[task] = error

@@ -197,7 +197,7 @@ def test_a_folder_of_evalplus_is_read_program_by_program(tmp_path: Path) -> None
     }
     other = {"t_0/notes.txt": b"", "t_1/0.json": b"{}", "eval_results.json": b"{}", "logs/out.log": b""}
     folder = folder_of(tmp_path, right | wrong | other)
-    # "add" of problem 0 is right where it adds nothing, so only that of t_1 is wrong.
+    # t/0 is checked by add(1) == 1, t/1 by add(1) == 2.
     done = call("score", folder, "--problem-file", write(tmp_path / "problems.jsonl", PROBLEMS))
     assert done.code == 0, done.err
     rows = read(tmp_path / "samples_results.jsonl")

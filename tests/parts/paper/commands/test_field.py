@@ -161,3 +161,36 @@ def test_a_mean_of_times_that_others_disturbed_is_marked_as_they_are(undecided: 
         console.print(paper_field.screen(page))
     assert shown.get().count("1.50x?") == (2 if undecided else 0)
     assert shown.get().count("1.50x") == 2
+
+
+@pytest.mark.thorough
+def test_a_gate_is_of_every_task_and_the_field_keeps_what_it_needs(tmp_path: Path) -> None:
+    folder = tmp_path / "field"
+    bare = tuple(option for option in BARE if option != "--no-proof")
+    done = call("run", "field", *TINY, *bare, "--fail-on", "lossless", "--out", folder)
+    assert done.code == 0, done.err
+    for task in FIELD_TASKS:
+        settings = (folder / "field" / f"{task}.yaml").read_text().splitlines()
+        assert "proof: true" in settings
+        assert "score: false" in settings
+
+
+@pytest.mark.thorough
+def test_a_gate_that_a_task_does_not_pass_names_it_after_the_row(field: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = field
+    done = call("run", "--resume", folder, "--fail-on", "untrusted,parity")
+    assert done.code == 4
+    for task in FIELD_TASKS:
+        assert f"{task}, parity: nothing was scored" in done.err
+    assert "tokens_per_loop" in done.out
+
+
+def test_gates_of_the_field_are_looked_at_before_anything_is_measured(tmp_path: Path) -> None:
+    done = call("run", "field", "--fail-on", "fast", "--out", tmp_path / "field")
+    assert done.code == 2
+    assert "--fail-on: fast" in done.err
+    lossy = call(
+        "run", "field", "--rule", "lenience:l=0.9", "--fail-on", "lossless", "--out", tmp_path / "field"
+    )
+    assert lossy.code == 2, lossy.err
+    assert "is lossy by design and cannot pass the gate lossless" in lossy.err
