@@ -56,7 +56,7 @@ parts: $(VENV)/.installed-dev
 soak: $(VENV)/.installed-dev
 	$(BIN)/pytest --hypothesis-profile=exploring tests/decode tests/stats tests/store/test_store.py tests/cli/test_fuzz.py
 	$(BIN)/pytest -m soak -s
-	$(BIN)/spsbench verify --controls --effort full --sampling nucleus
+	$(BIN)/spsbench verify --control all --effort full --sampling nucleus
 
 aa: $(VENV)/.installed
 	$(BIN)/python benchmarks/aa.py

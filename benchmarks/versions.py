@@ -72,7 +72,7 @@ RELEASES = (
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "sampled": ("--temperature", "1.5", "--in-flight", "1,4"),
     "nucleus": ("--temperature", "1", "--top-p", "0.9"),
-    "greedy": ("--greedy",),
+    "greedy": ("--temperature", "0"),
     "lookup": ("--temperature", "1.5", "--arms", "sps"),
 }
 """What one audit asks for; lookup is asked of engines that have it."""

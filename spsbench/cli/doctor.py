@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spsbench.tasks.spec import TaskSpec
 
 
-@takes("json quiet")
+@takes("")
 def doctor(json: bool, quiet: bool) -> None:
     """Show what this machine can run: environment, models, data, and the sandbox for generated programs.
 

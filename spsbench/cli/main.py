@@ -36,6 +36,9 @@ from spsbench.config.addresses import withhold
 from spsbench.config.together import refuse_together
 from spsbench.models.fetch.cache import watched_by
 
+DEBUG = "debug"
+"""The option of ``spsbench`` that every command takes; ``main`` looks for it itself."""
+
 LIST = "LIST"
 """The metavar of options whose value is a list: ``--k 2,4``."""
 
@@ -85,7 +88,7 @@ class Fitting:
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As typer does, each option once with a value, and nothing beside what it excludes."""
         if not ctx.resilient_parsing:  # completion looks at commands that are half typed
-            refuse_moved(args, _spellings(self))
+            refuse_moved(ctx.info_name, args, _spellings(self))
             refuse_slips(self, ctx, args)
         rest: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
         if not ctx.resilient_parsing:
@@ -98,7 +101,9 @@ class Fitting:
         The command itself keeps all of them, for the parser, its suggestions and completion.
         """
         shown: Any = copy.copy(self)
-        shown.params, shown.add_help_option = [_plain(each) for each in shown.get_params(ctx)], False
+        own = [each for each in self.get_params(ctx) if each in self.params or each.name != DEBUG]
+        shown.params, shown.add_help_option = [_plain(each) for each in own], False
+        shown.get_params = lambda context: shown.params
         needed = getattr(shown.callback, "__needed__", None)
         if needed is not None and HELP_ALL not in ctx.meta:
             first = [each for each in shown.params if each.name in needed or each.name == "help"]
@@ -124,6 +129,14 @@ def _plain(parameter: Any) -> Any:
 
 class Command(Fitting, TyperCommand):
     """A command of spsbench."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its own, and ``--debug`` of ``spsbench``, whose help alone shows it."""
+        above = [] if ctx.parent is None else ctx.parent.command.params
+        taken = [copy.copy(each) for each in above if each.name == DEBUG]
+        for each in taken:
+            each.expose_value = False
+        return [*super().get_params(ctx), *taken]
 
 
 class Group(Fitting, TyperGroup):
@@ -211,7 +224,9 @@ def root(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error; also behind a command.")
+    ] = False,
 ) -> None:
     """Measure speculative sampling (SpS) against autoregressive sampling (ArS).
 

@@ -3,48 +3,70 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from spsbench.base.errors import UsageError
 
-MOVED: Mapping[str, str] = {
-    "--bad-words": "--process bad_words={value}",
-    "--beams": "--sampling beam:width={value}",
-    "--concentration": "--source dirichlet:concentration={value}",
-    "--convention": "--process convention={value}",
-    "--dependence": "--source ngram:dependence={value}",
-    "--draft-beams": "--sampling beam:draft_width={value}",
-    "--draft-config": "--draft {value}",
-    "--draft-placement": "--tensor-parallel N:draft={value}",
-    "--draft-quantise": "--draft-dtype auto+{value}",
-    "--draft-revision": "--draft MODEL@{value}",
-    "--draft-temperature": "--source temperature:draft_temperature={value}",
-    "--frequency-penalty": "--process frequency_penalty={value}",
-    "--grammar": "--process grammar={value}",
-    "--length-penalty": "--sampling beam:penalty={value}",
-    "--logit-bias": "--process logit_bias={value}",
-    "--memory": "--choose mean:memory={value}",
-    "--min-new-tokens": "--process min_new_tokens={value}",
-    "--min-p": "--process min_p={value}",
-    "--objective": "--choose {value}",
-    "--presence-penalty": "--process presence_penalty={value}",
-    "--prompts": "TASK",
-    "--quantise": "--dtype auto+{value}",
-    "--quantize": "--dtype auto+{value}",
-    "--repetition-penalty": "--process repetition_penalty={value}",
-    "--revision": "--target MODEL@{value}",
-    "--samples-dtype": "--dtype auto:samples={value}",
-    "--target-config": "--target {value}",
-    "--typical-p": "--process typical_p={value}",
-}
-"""The old flag, and what is typed in its place: ``{value}`` is what followed the old one.
 
-The new one is an option with its value, or an argument (TASK) that the old value is given as. A text that
-ends with a period is a sentence on what became of an option that is gone.
-"""
+class Moved(NamedTuple):
+    """An option's old flag, and what is typed in its place; ``{value}`` is what followed the old one.
+
+    The new one is an option with its value, or an argument (TASK) that the old value is given as. It is for
+    the commands that had the old one, where not every command with the new one had it.
+    """
+
+    old: str
+    new: str
+    commands: str = ""
 
 
-def refuse_moved(arguments: Sequence[str], known: Collection[str]) -> None:
+MOVED: Sequence[Moved] = (
+    Moved("--acceptance-from", "--alpha {value}", "bench"),
+    Moved("--bad-words", "--process bad_words={value}"),
+    Moved("--beams", "--sampling beam:width={value}"),
+    Moved("--concentration", "--source dirichlet:concentration={value}"),
+    Moved("--controls", "--control all", "verify"),
+    Moved("--convention", "--process convention={value}"),
+    Moved("--curve", "--alpha {value}", "advise"),
+    Moved("--dependence", "--source ngram:dependence={value}"),
+    Moved("--draft-beams", "--sampling beam:draft_width={value}"),
+    Moved("--draft-config", "--draft {value}"),
+    Moved("--draft-placement", "--tensor-parallel N:draft={value}"),
+    Moved("--draft-quantise", "--draft-dtype auto+{value}"),
+    Moved("--draft-revision", "--draft MODEL@{value}"),
+    Moved("--draft-temperature", "--source temperature:draft_temperature={value}"),
+    Moved("--frequency-penalty", "--process frequency_penalty={value}"),
+    Moved("--grammar", "--process grammar={value}"),
+    Moved("--greedy", "--temperature 0", "audit replay"),
+    Moved("--heads", "--kind medusa:heads={value}", "distill"),
+    Moved("--layers", "--kind model:layers={value}", "distill"),
+    Moved("--length-penalty", "--sampling beam:penalty={value}"),
+    Moved("--logit-bias", "--process logit_bias={value}"),
+    Moved("--memory", "--choose mean:memory={value}"),
+    Moved("--min-new-tokens", "--process min_new_tokens={value}"),
+    Moved("--min-p", "--process min_p={value}"),
+    Moved("--objective", "--choose {value}"),
+    Moved("--presence-penalty", "--process presence_penalty={value}"),
+    Moved("--prompts", "TASK"),
+    Moved("--quantise", "--dtype auto+{value}"),
+    Moved("--quantize", "--dtype auto+{value}"),
+    Moved("--repetition-penalty", "--process repetition_penalty={value}"),
+    Moved("--revision", "--target MODEL@{value}"),
+    Moved("--samples-dtype", "--dtype auto:samples={value}"),
+    Moved("--sharpness", "--source NAME:sharpness={value}", "simulate"),
+    Moved("--siblings", "--tree SHAPE:siblings={value}", "simulate"),
+    Moved("--stay", "--source NAME:stay={value}", "simulate"),
+    Moved("--table", "--source {value}", "simulate"),
+    Moved("--target-config", "--target {value}"),
+    Moved("--typical-p", "--process typical_p={value}"),
+    Moved("--variation", "--source NAME:variation={value}", "simulate"),
+    Moved("--vocabulary", "--source NAME:vocabulary={value}", "simulate"),
+    Moved("--vocabulary", "--kind KIND:vocabulary={value}", "distill"),
+)
+
+
+def refuse_moved(command: str, arguments: Sequence[str], known: Collection[str]) -> None:
     """Refuse an old spelling among what was typed, where the command has the new one and not the old.
 
     ``known`` holds the command's flags, and what its arguments are called.
@@ -52,16 +74,23 @@ def refuse_moved(arguments: Sequence[str], known: Collection[str]) -> None:
     typed = [*arguments[: arguments.index("--")]] if "--" in arguments else [*arguments]
     for place, argument in enumerate(typed):
         flag, equals, value = argument.partition("=")
-        if flag not in MOVED or flag in known:
+        if flag in known or (new := _written_now(command, flag, known)) is None:
             continue
-        new = MOVED[flag]
-        if new.endswith("."):
-            raise UsageError(f"there is no such option any more: {new}", flag=flag, remedy="Leave it out.")
         option, space, rest = new.partition(" ")
-        if option not in known:
-            continue
         after = typed[place + 1] if place + 1 < len(typed) else ""
         value = value if equals else "VALUE" if after.startswith("--") or not after else after
         spelled = shlex.quote((rest if space else "{value}").format(value=value))
         words = f"{option} {spelled}" if option.startswith("--") else f"{spelled} as {option}"
         raise UsageError("it is written otherwise now.", flag=flag, remedy=f"Give {words}.")
+
+
+def _written_now(command: str, flag: str, known: Collection[str]) -> str | None:
+    """What the table has for an old flag of a command; None if nothing that the command knows."""
+    for row in MOVED:
+        if (
+            row.old == flag
+            and row.new.partition(" ")[0] in known
+            and (not row.commands or command in row.commands.split())
+        ):
+            return row.new
+    return None

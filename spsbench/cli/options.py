@@ -163,7 +163,6 @@ RUN: Panels = {
         "--allow-mixed": "Continue although threads, backend, versions or hardware changed.",
         "--json": "Print the result as JSON, and nothing else on stdout.",
         "--quiet": "Print nothing but errors (and JSON with --json).",
-        "--debug": "Show the traceback of an error.",
     },
 }
 
@@ -234,11 +233,10 @@ class RunOptions(Common):
 
 OF_TEXTS = {
     "--temperature T": (
-        "Of texts that do not say theirs: 1. With --engine a list: 0.7, 1, and 1 with top-p 0.9."
+        "Of texts that do not say theirs: 1; 0 is greedy. With --engine a list: 0.7, 1, and 1 with top-p 0.9."
     ),
     "--top-p P": "The same. Default: 1.",
     "--top-k N": "The same. Default: all tokens.",
-    "--greedy": "Texts are greedy: each token the most probable one.",
 }
 """How the texts of a file were drawn."""
 
@@ -250,7 +248,6 @@ class DrawnOptions(Common):
     temperature: str | None = None
     top_p: str | None = None
     top_k: str | None = None
-    greedy: bool = False
     process: list[str] | None = None
 
 
@@ -275,9 +272,8 @@ def takes(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command the options of these names, in this order: its own, else those of ``run``.
 
-    Every command has ``--json``, ``--quiet`` and ``--debug``; the last
-    is for ``main`` and not handed on. An option is optional but ``required``, an argument is required but in
-    brackets.
+    Every command has ``--json`` and ``--quiet``. An option is optional but ``required``, an argument is
+    required but in brackets.
     """
     known = _known(own, required)
 
@@ -286,7 +282,7 @@ def takes(
             function(**_of_the_command(params))
 
         listed = (*names.split(), "json", "quiet")
-        return _described(command, function.__doc__, [known[name] for name in listed], known)
+        return _described(command, function.__doc__, [known[name] for name in listed])
 
     return give
 
@@ -326,7 +322,7 @@ def asks(
             first = {each.name for each in wanted if each.annotation.__metadata__[0].rich_help_panel is FIRST}
             vars(command)["__needed__"] = first | set(needed.split())
             wanted.append(_HELP_ALL)
-        return _described(command, function.__doc__, wanted, known)
+        return _described(command, function.__doc__, wanted)
 
     return give
 
@@ -344,7 +340,7 @@ def _known(own: Panels | None, required: str) -> dict[str, Parameter]:
 
 def _of_the_command(params: Mapping[str, Any]) -> dict[str, Any]:
     """What was typed, without what is for ``main`` alone."""
-    return {name: value for name, value in params.items() if name not in ("debug", "help_all")}
+    return {name: value for name, value in params.items() if name != "help_all"}
 
 
 def _help_all(context: typer.Context, wanted: bool) -> None:
@@ -369,15 +365,11 @@ _HELP_ALL = Parameter(
 
 
 def _described(
-    command: Callable[..., None],
-    text: str | None,
-    wanted: Iterable[Parameter],
-    known: Mapping[str, Parameter],
+    command: Callable[..., None], text: str | None, wanted: Iterable[Parameter]
 ) -> Callable[..., None]:
     """The command with its help and the signature that typer reads."""
     command.__doc__ = text
-    signature = {each.name: each for each in (*wanted, known["debug"])}
-    vars(command)["__signature__"] = Signature(list(signature.values()))
+    vars(command)["__signature__"] = Signature([*wanted])
     return command
 
 
@@ -404,7 +396,7 @@ def _parameter(spec: str, text: str, panel: str | None, required: str) -> Parame
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-_RUN_DIRECTORIES = ("--acceptance-from RUN", "--resume DIR", "A", "B", "RUN or SAMPLES", "SHARD", "RUN")
+_RUN_DIRECTORIES = ("--resume DIR", "A", "B", "RUN or SAMPLES", "SHARD", "RUN")
 _NAMED = {
     "[TASK]": "tasks",
     "--pair NAME": "pairs",

@@ -62,6 +62,11 @@ def _float(text: str) -> float:
         return math.nan
 
 
+def path_in_place_of_number(text: str | None) -> Path | None:
+    """The path that is given where a number may stand; None for a number."""
+    return Path(text) if text is not None and math.isnan(_float(text)) else None
+
+
 def seconds(text: str | None, default: float, flag: str = "--budget") -> float:
     """What a time is given as: ``300``, ``90s``, ``5min``, ``1.5h``; a number alone is in seconds."""
     if text is None:
@@ -135,7 +140,7 @@ def threads(text: str | None) -> int | None:
 
 
 def sampling(options: Common) -> SamplingParams:
-    """How texts were drawn, of ``--temperature``, ``--top-p``, ``--top-k``, ``--greedy`` and processing."""
+    """How texts were drawn, of ``--temperature``, ``--top-p``, ``--top-k`` and processing."""
     from spsbench.base.records import SamplingParams
     from spsbench.cli.options import DrawnOptions, among
     from spsbench.config.resolve import resolve
@@ -146,9 +151,10 @@ def sampling(options: Common) -> SamplingParams:
     if top_p == 0:
         raise UsageError("it must be above 0 and at most 1, got 0.", flag="--top-p")
     top_k = int(number(drawn.top_k, "--top-k", 0, 0, whole=True))
-    greedy = drawn.greedy or temperature == 0
     process = None if drawn.process is None else resolve({"process": drawn.process}).process.processing
-    return SamplingParams(1.0 if temperature == 0 else temperature, top_k, top_p, greedy, process=process)
+    return SamplingParams(
+        1.0 if temperature == 0 else temperature, top_k, top_p, temperature == 0, process=process
+    )
 
 
 FLOATS = ("float32", "bfloat16", "float16")

@@ -1,4 +1,4 @@
-"""Settings of earlier versions: each processing and each number of a beam search had a setting of its own."""
+"""Settings of earlier versions as they are written now."""
 
 from __future__ import annotations
 
@@ -20,8 +20,32 @@ BEAM_SETTINGS = {
 """What a setting is called as an option of the sampling ``beam``."""
 
 
+WITHOUT_EFFECT = ("kernels", "allow_code_exec")
+
+
+def as_now(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Write settings of an earlier version as they are written now; what has no effect any more is dropped.
+
+    Raises:
+        UsageError: quantised weights are asked for in the old way beside the new one.
+    """
+    now = {name: value for name, value in settings.items() if name not in WITHOUT_EFFECT}
+    for dtype in ("dtype", "draft_dtype"):
+        old = dtype.replace("dtype", "quantise")
+        typed, bits = now.get(dtype, "auto"), now.pop(old, None)
+        if bits is None:
+            continue
+        if typed in ("int8", "int4") or "+" in str(typed):
+            why = f"{bits} is given together with {dtype} {typed}, which says it already."
+            raise UsageError(why, flag=old, remedy="Leave one of the two out.")
+        now[dtype] = f"{typed}+{bits}"
+    if (where := now.pop("draft_placement", "first")) != "first" and now.get("tensor_parallel", 1) != 1:
+        now["tensor_parallel"] = f"{now['tensor_parallel']}:draft={where}"
+    return now
+
+
 def merged(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge settings, the later over the earlier; those of processing one by one, into ``process``.
+    """Merge settings, the later over the earlier; tags one by one, those of processing too, into ``process``.
 
     The keys say where ``process`` is written, for errors.
     """
@@ -32,7 +56,10 @@ def merged(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         if isinstance(given, (str, list, tuple)):
             texts = [given] if isinstance(given, str) else given
             given = parse_processing([str(each) for each in texts], flag)
+        tags = found.get("tags")
         found |= {name: value for name, value in source.items() if name not in ("process", *PROCESSING)}
+        if isinstance(tags, Mapping) and isinstance(source.get("tags"), Mapping):
+            found["tags"] = {**tags, **source["tags"]}
         if isinstance(given, Mapping):
             process |= given
         elif given is not None:  # whoever checks the settings says what it must be

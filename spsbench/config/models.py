@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +19,7 @@ from spsbench.base.axes import BEAM, CHAIN, EAGER, Method
 from spsbench.base.errors import UsageError
 from spsbench.base.records import LEAST_TEMPERATURE, Spec
 from spsbench.config.addresses import withhold
+from spsbench.config.former import as_now
 from spsbench.config.processing import ProcessingSettings
 
 AUTO, NONE = "auto", "none"
@@ -337,9 +337,6 @@ def prompt_span(limit: int | str | None) -> tuple[int, int | None]:
 
 TagName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,39}$")]
 
-_FORMER = ("kernels", "allow_code_exec")
-"""Settings of earlier versions that have no effect any more."""
-
 
 class BeamSettings(_Settings):
     """The options of the sampling ``beam``, see ``BeamParams``; a ``draft_width`` left out is 2 more."""
@@ -350,23 +347,6 @@ class BeamSettings(_Settings):
     )
     penalty: float = Field(default=1.0, strict=True, description="a number")
     early_stopping: Literal["never"] | Flag = Field(default=False, description="true, false or never")
-
-
-def as_now(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of an earlier version as they are written now; what has no effect any more is dropped."""
-    now = {name: value for name, value in settings.items() if name not in _FORMER}
-    for dtype in ("dtype", "draft_dtype"):
-        old = dtype.replace("dtype", "quantise")
-        typed, bits = now.get(dtype, AUTO), now.pop(old, None)
-        if bits is None:
-            continue
-        if typed in QUANTISED or "+" in str(typed):
-            why = f"{bits} is given together with {dtype} {typed}, which says it already."
-            raise UsageError(why, flag=old, remedy="Leave one of the two out.")
-        now[dtype] = f"{typed}+{bits}"
-    if (where := now.pop("draft_placement", FIRST)) != FIRST and now.get("tensor_parallel", 1) != 1:
-        now["tensor_parallel"] = f"{now['tensor_parallel']}:draft={where}"
-    return now
 
 
 class RunConfig(Limits):

@@ -23,16 +23,8 @@ from spsbench.base.errors import UsageError, as_typed
 from spsbench.base.files import ordinary
 from spsbench.base.records import Spec, number
 from spsbench.config.files import load_pair, load_protocol, pair_name, read_yaml, validate
-from spsbench.config.former import merged, with_beam_options
-from spsbench.config.models import (
-    BeamSettings,
-    ModelRef,
-    PairConfig,
-    RunConfig,
-    as_now,
-    chosen_backend,
-    trees_in,
-)
+from spsbench.config.former import as_now, merged, with_beam_options
+from spsbench.config.models import BeamSettings, ModelRef, PairConfig, RunConfig, chosen_backend, trees_in
 from spsbench.config.together import refuse_together
 
 DEFAULT_PAIR = "mini"
@@ -99,8 +91,6 @@ def resolve(
     file = {} if config_file is None else as_now(read_yaml(config_file, "--config"))
     typed = {path[0]: value for path, value in assignments if len(path) == 1}
     settings = merged({f"{config_file}: process": file, "--process": given, "--set process": typed})
-    if "tags" in given and isinstance(before := file.get("tags"), dict):
-        settings["tags"] = before | given["tags"]
     names = [str(drafter).partition(":")[0] for drafter in _listed(settings.get("drafters"))]
     methods = _listed(settings.get("methods"))
     no_draft = methods == ["ars"] or (bool(names) and "draft" not in methods and not {*names} & _WITH_DRAFT)

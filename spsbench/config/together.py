@@ -150,7 +150,7 @@ TABLE = (
     Clash(
         ("verify",),
         ("drafter", "rule", "policy"),
-        ("controls", "control"),
+        ("control",),
         remedy="Faults are planted in the paper's own sampler: leave one of the two out.",
     ),
     Clash(
@@ -160,7 +160,6 @@ TABLE = (
             "rule",
             "policy",
             "control",
-            "controls",
             "effort",
             "sampling",
             "chat_template",
@@ -216,7 +215,7 @@ TABLE = (
     Clash(("audit",), ("budget", "out"), ("samples",), "{beside} holds all of its texts.", "Leave it out."),
     Clash(
         ("audit",),
-        ("greedy", "in_flight", "prefix_cache", "weights"),
+        ("in_flight", "prefix_cache", "weights"),
         ("contexts",),
         "the contexts of {other} are for one request at a time, which draws its tokens in float32.",
     ),
@@ -242,7 +241,6 @@ TABLE = (
         "it is for a file of texts; those of {beside} are re-scored in float32.",
         "Leave it out.",
     ),
-    Clash(("bench",), ("alpha",), ("acceptance_from",), "{other} is given too."),
     Clash(
         ("replay",),
         ("tree", "policy", "budget", "times"),
@@ -252,7 +250,7 @@ TABLE = (
     Clash(("replay",), ("curve",), ("explain",)),
     Clash(
         ("advise",),
-        ("curve", "alpha", "batch", "context"),
+        ("alpha", "batch", "context"),
         why="{value} is for hardware that is not here.",
         remedy="Give --hardware.",
         without=("hardware",),
@@ -270,7 +268,7 @@ TABLE = (
     ),
     Clash(
         ("replay",),
-        ("pair", "target", "device", "dtype", "backend", "temperature", "top_p", "top_k", "greedy"),
+        ("pair", "target", "device", "dtype", "backend", "temperature", "top_p", "top_k"),
         ("recorded",),
         "{beside} records it already.",
         "Leave it out: it is for a file of texts.",
@@ -305,18 +303,12 @@ TABLE = (
             "tokens",
             "seed",
             "out",
-            "vocabulary",
             "contexts",
-            "sharpness",
-            "variation",
-            "stay",
             "operations",
             "temperature",
             "top_p",
             "top_k",
             "tree",
-            "siblings",
-            "table",
         ),
         ("formula",),
         "{value} is for a simulation.",
@@ -324,10 +316,10 @@ TABLE = (
     ),
     Clash(
         ("simulate",),
-        ("source", "alpha", "vocabulary", "contexts", "sharpness", "variation", "stay"),
+        ("alpha", "contexts"),
         ("table",),
         "the table says what both models are.",
-        "Leave it or --table out.",
+        "Leave it out.",
     ),
     Clash(("paper",), ("out",), ("resume",)),
     *(

@@ -21,6 +21,20 @@ FOLDED = {
     "simulate --concentration 20": "--source dirichlet:concentration=20",
     "simulate --draft-temperature .5": "--source temperature:draft_temperature=.5",
     "simulate --dependence .3": "--source ngram:dependence=.3",
+    "simulate --table rows.json": "--source rows.json",
+    "simulate --vocabulary 8": "--source NAME:vocabulary=8",
+    "simulate --sharpness 1": "--source NAME:sharpness=1",
+    "simulate --variation .5": "--source NAME:variation=.5",
+    "simulate --stay .5": "--source NAME:stay=.5",
+    "simulate --tree 2 --siblings top": "--tree SHAPE:siblings=top",
+    "distill --layers 1": "--kind model:layers=1",
+    "distill --heads 3": "--kind medusa:heads=3",
+    "distill --vocabulary 0": "--kind KIND:vocabulary=0",
+    "verify --controls": "--control all",
+    "bench --acceptance-from results/run": "--alpha results/run",
+    "advise --hardware l4 --curve curve.json": "--alpha curve.json",
+    "audit t.jsonl --greedy": "--temperature 0",
+    "replay t.jsonl --greedy --k 2": "--temperature 0",
 }
 
 

@@ -15,7 +15,7 @@ from spsbench.cli.options import EXIT_CODES, MANY
 
 GROUP: Any = typer.main.get_command(app)
 SHOWN = [name for names in PANELS.values() for name in names]
-COMMON = ("--json", "--quiet", "--debug")
+COMMON = ("--json", "--quiet")
 
 
 def options_of(name: str) -> list[Any]:
@@ -62,6 +62,13 @@ def test_every_option_has_help(name: str) -> None:
     assert [each.opts[0] for each in options if not each.help] == []
     assert set(COMMON) <= {each.opts[0] for each in options}
     assert not [each.opts[0] for each in options if each.hidden]
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_every_command_takes_debug_which_the_help_of_spsbench_has_alone(name: str, cli: Cli) -> None:
+    assert "No such option: --none" in cli(name, "--debug", "--none").err
+    assert "--debug" not in cli(name, "--help").out
+    assert "--debug" in cli("--help").out
 
 
 @pytest.mark.parametrize("name", SHOWN)

@@ -50,7 +50,14 @@ CASES = {
     "bench": Case(["bench", "--seconds", "0.1"], "spsbench.parts.whatif.bench.study:study"),
     "verify": Case(["verify", "--effort", "reduced"], "spsbench.runner:load"),
     "distill": Case(
-        ["distill", "--target", "embedded:mini/draft", *("--layers", "1", "--vocabulary", "0"), "--out", "d"],
+        [
+            "distill",
+            "--target",
+            "embedded:mini/draft",
+            *("--kind", "model:layers=1:vocabulary=0"),
+            "--out",
+            "d",
+        ],
         "spsbench.parts.distill.making:_load",
     ),
 }
@@ -101,7 +108,10 @@ def test_the_exit_code_is_the_signals_and_nothing_but_sentences_is_said(
         ("paper", "spsbench paper --resume paper"),
         ("bench", "spsbench bench --seconds 0.1"),
         ("verify", "spsbench verify --effort reduced"),
-        ("distill", "spsbench distill --target embedded:mini/draft --layers 1 --vocabulary 0 --out d"),
+        (
+            "distill",
+            "spsbench distill --target embedded:mini/draft --kind model:layers=1:vocabulary=0 --out d",
+        ),
     ],
 )
 def test_the_last_line_is_the_command_that_continues(

@@ -102,9 +102,10 @@ def test_an_unknown_error_is_one_sentence_that_points_to_debug(cli: Cli, failing
 def test_debug_shows_the_traceback(cli: Cli, failing: FailWith, error: Exception) -> None:
     failing(error)
     assert "Traceback" not in cli("list", "tasks").err
-    result = cli("--debug", "list", "tasks")
-    assert "Traceback" in result.err
-    assert result.code == (3 if isinstance(error, UnavailableError) else 1)
+    for typed in (("--debug", "list", "tasks"), ("list", "tasks", "--debug")):
+        result = cli(*typed)
+        assert "Traceback" in result.err
+        assert result.code == (3 if isinstance(error, UnavailableError) else 1)
 
 
 def test_out_of_memory_names_what_helps(cli: Cli, failing: FailWith) -> None:

@@ -156,7 +156,7 @@ def test_two_runs_into_one_folder_at_once(cli: Cli, whole: Path) -> None:
         (*RUN, "--out"),
         (*RUN, "--processes", "2", "--out"),
         ("paper", "--limit", "1", "--samples", "1", "--out"),
-        ("distill", "--target", "embedded:mini/draft", "--layers", "1", "--vocabulary", "0", "--out"),
+        ("distill", "--target", "embedded:mini/draft", "--kind", "model:layers=1:vocabulary=0", "--out"),
         ("simulate", "--alpha", "0.8", "--out"),
     ],
 )

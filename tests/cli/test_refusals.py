@@ -68,8 +68,8 @@ VALUES = {
         --dtype int3
     """,
     "simulate": """
-        --cost -1 | --rule none | --fault none | --seed x | --contexts x | --sharpness -1 | --variation 1 |
-        --stay 2 | --operations x | --top-p 2 | --top-k -1
+        --cost -1 | --rule none | --fault none | --seed x | --contexts x | --operations x |
+        --top-p 2 | --top-k -1
     """,
     "verify": "--engine steam | --policy none | --k x | --top-p 1.5 | --sampling loud | --threads 0",
     "audit nowhere.jsonl": "--top-p 1.5 | --temperature -1 | --dtype int3",
@@ -80,7 +80,7 @@ VALUES = {
     "report": "--out x | --csv --latex",
     "trace text": "--sampling loud | --top-p 2 | --max-new-tokens 0 | --threads 0 | --device gpu",
     "distill --target x --out y": """
-        --kind z | --layers 0 | --tokens 0 | --minutes 0 | --vocabulary -1 | --seed x | --data nothing |
+        --kind z | --tokens 0 | --minutes 0 | --seed x | --data nothing |
         --threads 0 | --device gpu
     """,
     "score .": "--n-workers 0 | --timeout x",
@@ -234,14 +234,14 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("advise --hardware a40 --format sglang", "--format: only vllm takes K by batch size."),
     ("advise --hardware a40 --target x", "--draft is missing"),
     ("advise --hardware a40 --limit 4", "--limit: 4: nothing is run or read for hardware that is not here."),
-    ("advise --curve x", "--curve: x is for hardware that is not here. Give --hardware."),
+    ("advise --alpha x", "--alpha: x is for hardware that is not here. Give --hardware."),
     ("advise --limit 4", "--limit: 4 prompts are too few to choose on and to judge on"),
     ("advise --choose median", "--choose: median is unknown. ... Choose from mean, p99"),
     ("advise --choose p99:disk=1GB", "--choose p99: the option disk is unknown. Choose from memory"),
     ("advise xsum --sampling beam", "--sampling: beam searches and samples nothing"),
     ("bench --k 0", "--k needs at least one value above 0"),
     ("bench --alpha 1.5", "--alpha must be between 0 and 1"),
-    ("bench --acceptance-from nowhere", "--acceptance-from: nowhere is not a run directory"),
+    ("bench --alpha nowhere", "--alpha: nowhere is not a run directory"),
     ("bench --context 1k,x", "--context ... Give 256, 4k or 1k,4k,16k"),
     ("bench --context 64,1k --alpha 0.5", "--context: loops with synthetic acceptance run at one context"),
     ("bench --dtype int4", "--dtype: int4 is unknown. Choose from auto"),
@@ -253,7 +253,6 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
         "--draft: c: the prediction is for one",
     ),
     ("bench --target a --draft b --pair mini", "--pair: --target and --draft are given too"),
-    ("bench --alpha 0.5 --acceptance-from nowhere", "--alpha: --acceptance-from is given too. Leave one"),
     ("bench --batch 2 --context 16,32", "--context"),
     ("replay nowhere", "RUN"),
     ("replay nothing --rule sample-and-compare", "--rule: sample-and-compare cannot be replayed"),
@@ -283,7 +282,13 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("simulate --k 0 --out out", "--k: a simulated loop drafts"),
     ("simulate --tokens 0", "--tokens must be a"),
     ("simulate --source dirichlet:concentration=0", "--source dirichlet:concentration must be between"),
-    ("simulate --vocabulary 1", "--vocabulary must be a"),
+    ("simulate --source ngram:vocabulary=1", "--source ngram:vocabulary must be a"),
+    ("simulate --source dirichlet:sharpness=-1", "--source dirichlet:sharpness ... and 50, got -1."),
+    ("simulate --source dirichlet:variation=1", "--source dirichlet:variation ... and 0.99, got 1."),
+    ("simulate --source temperature:stay=2", "--source temperature:stay ... and 1, got 2."),
+    ("distill --target x --out y --kind model:layers=0", "--kind model:layers must be a whole number"),
+    ("distill --target x --out y --kind model:vocabulary=-1", "--kind model:vocabulary must be a whole"),
+    ("distill --target x --out y --kind eagle:layers=2", "--kind eagle: the option layers is unknown."),
     ("simulate --temperature 0", "--temperature: a greedy target"),
     ("simulate --formula --alpha 1.1 --cost 0", "--alpha"),
     ("simulate --alpha 0", "--alpha: no draft is solved for at 0, where nothing is accepted."),
@@ -305,9 +310,9 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("verify --drafter lookpu", "--drafter: lookpu is unknown. Did you mean lookup?"),
     ("verify --rule leniense", "--rule: leniense is unknown. Did you mean lenience?"),
     ("verify --drafter lookup --control lenience", "--drafter: lookup is given together with"),
-    ("verify --rule lenience --controls", "--rule: lenience is given together with --controls"),
+    ("verify --rule lenience --control all", "--rule: lenience is given together with --control"),
     ("verify xsum --sampling beam", "--sampling: beam searches and samples nothing"),
-    ("verify --engine worker:true --controls", "--controls changes how the built-in sampler is tested"),
+    ("verify --engine worker:true --control all", "--control changes how the built-in sampler is tested"),
     ("verify --engine worker:true --temperature 0.8", "--temperature changes how the built-in"),
     ("verify --engine worker:true --rule block --k 4", "--rule changes how the built-in"),
     ("verify --engine worker:true --dtype int8", "--dtype changes how the built-in"),
@@ -444,15 +449,18 @@ WITH_MODELS: list[tuple[str, str] | tuple[str, str, int]] = [
     ("simulate --source ngram:dependence=1", "--source ngram:dependence: 1 leaves no room"),
     ("simulate --contexts 64", "--contexts: --source dirichlet takes 1 to 32, got 64."),
     (
-        "simulate --contexts 64 --vocabulary 48",
+        "simulate --contexts 64 --source dirichlet:vocabulary=48",
         "--contexts ... 1 to 48, got 64. ... a vocabulary of 48 tokens has no more",
     ),
     (
-        "simulate --contexts 600 --vocabulary 1000 --out out",
+        "simulate --contexts 600 --source dirichlet:vocabulary=1000 --out out",
         "--contexts ... 1 to 512, got 600. ... from 1 to 512.",
     ),
     ("simulate --contexts 1 --source ngram", "--contexts: --source ngram takes 2 to 16, got 1."),
-    ("simulate --vocabulary 100000 --contexts 64", "--vocabulary: 64 contexts of 100000"),
+    (
+        "simulate --source dirichlet:vocabulary=100000 --contexts 64",
+        "--source dirichlet:vocabulary: 64 contexts of 100000",
+    ),
     ("simulate --out /dev/null/folder", "--out: /dev/null/folder cannot be written to"),
     ("simulate --alpha 0.01 --out out", "--alpha: 0.01 cannot be reached"),
     ("advise --limit 8 --drafter heads", "--drafter ... was made for package:smollm2"),

@@ -78,6 +78,6 @@ def test_a_part_of_the_options_has_their_types(model: type[Common]) -> None:
 def test_options_are_taken_from_those_of_a_command() -> None:
     options = RunOptions(pair="mini", device="cpu", limit="7", quiet=True)
     assert among(MachineOptions, options) == MachineOptions(pair="mini", device="cpu", quiet=True)
-    drawn = DrawnOptions(greedy=True, temperature="2")
+    drawn = DrawnOptions(temperature="2")
     taken = among(RunOptions, drawn, temperature=None, device="cuda", no_score=True)
     assert taken == RunOptions(device="cuda", no_score=True)

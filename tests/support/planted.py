@@ -1,4 +1,4 @@
-"""Wrong samplers for the re-derivation beyond those of ``spsbench verify --controls``."""
+"""Wrong samplers for the re-derivation beyond those of ``spsbench verify --control all``."""
 
 from __future__ import annotations
 

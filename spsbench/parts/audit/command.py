@@ -52,7 +52,6 @@ class AuditOptions(Common):
     temperature: str | None
     top_p: str | None
     top_k: str | None
-    greedy: bool
     process: list[str] | None
     every: str | None
     webhook: str | None
@@ -261,7 +260,7 @@ def settings_asked(wanted: AuditOptions, kind: PeerKind) -> Asked:
     levels = values.concurrencies(wanted.in_flight or "1", "--in-flight", MOST_IN_FLIGHT)
     caches, threads = _caches(wanted.prefix_cache), values.threads(wanted.threads)
     if contexts:
-        if any(each.greedy for each in samplings):  # --temperature 0 is, too
+        if any(each.greedy for each in samplings):
             why = "greedily no token is drawn, and contexts are chosen by what is."
             raise UsageError(why, flag="--contexts", remedy="Leave temperature 0 out.")
         wanted = replace(wanted, max_new_tokens=wanted.max_new_tokens or str(TOKENS))
@@ -381,7 +380,7 @@ def _caches(text: str | None) -> tuple[bool, ...]:
 def _samplings(wanted: AuditOptions) -> list[SamplingParams]:
     """The product of the lists that were given, each combination once; ``_DEFAULT`` without any."""
     typed = (wanted.temperature, wanted.top_p, wanted.top_k)
-    if wanted.greedy or any(text is not None for text in typed):
+    if any(text is not None for text in typed):
         combined = list(product(*([None] if text is None else text.split(",") for text in typed)))
     else:
         combined = list(_DEFAULT)

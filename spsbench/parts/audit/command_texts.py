@@ -99,7 +99,7 @@ def audit_evidence(path: Path, header: Header, texts: Texts, wanted: AuditOption
     """Score the texts of evidence again, with weights that are not the auditor's word."""
     quiet, models = wanted.quiet, _models(wanted)
     how = ("temperature", "top_p", "top_k", "process")
-    if any(getattr(wanted, name) is not None for name in how) or wanted.greedy:
+    if any(getattr(wanted, name) is not None for name in how):
         raise UsageError(f"{path} says how its texts were drawn.", flag="SAMPLES", remedy="Leave it out.")
     if not any(models.values()):
         theirs = {name: header.asked.get(name) for name in models}

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spsbench.base import UsageError
+from spsbench.base import Spec, UsageError
 from spsbench.cli import (
     Common,
     MachineOptions,
@@ -40,15 +40,12 @@ class DistillOptions(Common):
     target: str | None
     out: Path | None
     kind: str | None
-    layers: str | None
-    vocabulary: str | None
     data: str | None
     tokens: str | None
     minutes: str | None
     seed: str | None
     epochs: str | None
     batch_tokens: str | None
-    heads: str | None
     corpus: Path | None
     evaluated: list[str] | None
     device: str | None
@@ -60,9 +57,10 @@ class DistillOptions(Common):
     {
         options.FIRST: {
             "--out FOLDER": "Folder of the draft; training resumes if it was begun there.",
-            "--kind KIND": "model, eagle, eagle3 or medusa. Default: model.",
-            "--layers N": "Layers of a draft model. Default: 2.",
-            "--vocabulary N": "Tokens that the draft can propose, 0 for all. Default: 8000.",
+            "--kind KIND": (
+                "model, eagle, eagle3 or medusa; model:layers=2; medusa:heads=4, one for each token ahead; "
+                "any with vocabulary=8000, the tokens that it can propose, 0 for all. Default: model."
+            ),
             "--data LIST": "own (the target's text), python, or prompts files. Default: own,python.",
             "--tokens N": "Tokens of training text. Default: 2000000.",
             "--minutes M": "Shorten text and training to fit into M minutes. Default: no limit.",
@@ -70,7 +68,6 @@ class DistillOptions(Common):
         TRAINING: {
             "--epochs N": "Passes over the text. Default: 2.",
             "--batch-tokens N": "Tokens of an update, padding included. Default: 2048.",
-            "--heads N": "medusa: heads, one for each token ahead. Default: 4.",
         },
         TEXT: {
             "--corpus FOLDER": "Folder of the training text, shared by several drafts. Default: OUT/corpus.",
@@ -151,19 +148,23 @@ def _forecast(source: ModelSource, made: Made, device: Any) -> list[Forecast]:
 
 
 def _recipe(wanted: DistillOptions) -> Recipe:
-    from spsbench.parts.distill.recipe import Recipe
+    from spsbench.parts.distill.recipe import OPTIONS, Recipe, require_kind
 
     least = {"vocabulary": 0, "seed": 0, "batch_tokens": 64}
+    kind = Spec.parse(wanted.kind or Recipe.kind)
+    of_kind = {name: str(value) for name, value in kind.options}
+    require_kind(kind.name, of_kind)
     given: dict[str, Any] = {}
     for field in fields(Recipe):
-        if (text := getattr(wanted, field.name)) is None:
+        inner = field.name in OPTIONS
+        if (text := of_kind.get(field.name) if inner else getattr(wanted, field.name)) is None:
             continue
         if field.name == "data":
             given["data"] = tuple(part.strip() for part in text.split(","))
         elif field.name == "kind":
-            given["kind"] = text
+            given["kind"] = kind.name
         else:
-            flag = f"--{field.name.replace('_', '-')}"
+            flag = f"--kind {kind.name}:{field.name}" if inner else f"--{field.name.replace('_', '-')}"
             value = values.number(text, flag, least.get(field.name, 1), 1, whole=True)
             given[field.name] = float(value) if field.name == "minutes" else int(value)
     recipe = Recipe(**given)

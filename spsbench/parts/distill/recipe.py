@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from spsbench.base import UsageError
+from spsbench.base import UsageError, unknown
 from spsbench.models import EAGLE, EAGLE3, KINDS, MEDUSA, MODEL
 from spsbench.tasks import is_prompts_file
 
 OWN, PYTHON = SOURCES = ("own", "python")
+
+OPTIONS = {"layers": (MODEL,), "heads": (MEDUSA,), "vocabulary": (*KINDS, EAGLE3)}
+"""Options of a kind, and the kinds that have them."""
 
 DEPTHS = 2
 """Tokens that an EAGLE head drafts in training."""
@@ -38,8 +42,6 @@ class Recipe:
 
     def require_possible(self) -> None:
         """Refuse what fits no target."""
-        if self.kind not in (*KINDS, EAGLE3):
-            _refuse("--kind", self.kind, f"Choose from {MODEL}, {EAGLE}, {EAGLE3} and {MEDUSA}.")
         for source in self.data:
             if source not in SOURCES and not is_prompts_file(source):
                 _refuse("--data", source or "''", "Name own, python, or prompts files.")
@@ -47,14 +49,30 @@ class Recipe:
     def require_fitting(self, layers: int, vocab_size: int) -> None:
         """Refuse what does not fit the target."""
         if self.kind == MODEL and not 1 <= self.layers < layers:
-            _refuse("--layers", self.layers, f"Give 1 to {layers - 1}: the target has {layers}.")
+            _refuse(
+                f"--kind {MODEL}:layers", self.layers, f"Give 1 to {layers - 1}: the target has {layers}."
+            )
         if self.vocabulary and not 16 <= self.vocabulary <= vocab_size:
-            _refuse("--vocabulary", self.vocabulary, f"Give 16 to {vocab_size}, or 0 for all tokens.")
+            _refuse(
+                f"--kind {self.kind}:vocabulary",
+                self.vocabulary,
+                f"Give 16 to {vocab_size}, or 0 for all tokens.",
+            )
 
     def settings(self) -> dict[str, Any]:
         """For the record, what has no effect on this kind left out."""
         unused = {MODEL: ("heads",), MEDUSA: ("layers",)}.get(self.kind, ("heads", "layers"))
         return {name: value for name, value in asdict(self).items() if name not in unused}
+
+
+def require_kind(kind: str, options: Iterable[str]) -> None:
+    """Refuse a kind that there is not, and options that it does not have."""
+    if kind not in (*KINDS, EAGLE3):
+        _refuse("--kind", kind, f"Choose from {MODEL}, {EAGLE}, {EAGLE3} and {MEDUSA}.")
+    own = [name for name, kinds in OPTIONS.items() if kind in kinds]
+    for name in options:
+        if name not in own:
+            raise unknown(name, own, f"--kind {kind}", sort="option")
 
 
 def _refuse(flag: str, value: object, remedy: str) -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 TESTED = "What to test"
 
+ALL = "all"
+"""With ``--control``: every fault."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions(Common):
@@ -35,7 +38,6 @@ class VerifyOptions(Common):
     rule: str | None
     policy: str | None
     control: str | None
-    controls: bool
     effort: str | None
     engine: str | None
     sampling: str | None
@@ -57,16 +59,18 @@ class VerifyOptions(Common):
     VerifyOptions,
     {
         TESTED: {
-            "--control NAME": "Inject one known fault; the tests must fail.",
-            "--controls": "Inject every known fault and print which test caught it.",
-            "--effort full|reduced": "How many samples are drawn. Default: full; with --controls reduced.",
+            "--control NAME": (
+                "Inject one known fault, which the tests must find; or all, one after another, with the test "
+                "that found each."
+            ),
+            "--effort full|reduced": "How many samples are drawn. Default: full; with --control all reduced.",
             "--engine NAME": (
                 'Test instead whether an external engine follows the protocol, e.g. worker:"python '
                 'my_engine.py".'
             ),
         }
     },
-    needed="rule controls effort",
+    needed="rule control effort",
 )
 def verify(wanted: VerifyOptions) -> None:
     """Test whether SpS, with any drafter and rule, keeps the target's distribution.
@@ -86,12 +90,15 @@ def verify_here(wanted: VerifyOptions) -> None:
     from spsbench.cli import among_processes, require_possible
     from spsbench.parts.verify.effort import EFFORTS, FAULTS
 
-    control, name = wanted.control, wanted.effort or ("reduced" if wanted.controls else "full")
-    if control is not None and control not in FAULTS:
-        raise unknown(control, FAULTS, "--control")
+    control, each_in_turn = wanted.control, wanted.control == ALL
+    name = wanted.effort or ("reduced" if each_in_turn else "full")
+    if control is not None and control not in (*FAULTS, ALL):
+        raise unknown(control, (*FAULTS, ALL), "--control")
     if name not in EFFORTS:
         raise UsageError(f"{name} is unknown.", flag="--effort", remedy="Choose full or reduced.")
-    work = verify_controls if wanted.controls else verify_sampler
+    work = verify_controls if each_in_turn else verify_sampler
+    if each_in_turn:
+        wanted = replace(wanted, control=None)
     config = _settings(wanted, EFFORTS[name])
     require_possible(config)
     if wanted.tensor_parallel is None:
@@ -196,7 +203,7 @@ def verify_controls(wanted: VerifyOptions, effort: Effort) -> None:
         for name, matrix in matrices.items():
             out().print(_matrix(name, matrix))
     if missed:
-        raise GateFailed(f"not caught: {', '.join(missed)}.", flag="--controls")
+        raise GateFailed(f"not caught: {', '.join(missed)}.", flag="--control")
 
 
 def _subjects(wanted: VerifyOptions, effort: Effort) -> Iterator[_Tested]:

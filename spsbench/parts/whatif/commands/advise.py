@@ -95,7 +95,6 @@ class AdviseOptions(Common):
     threads: str | None
     backend: str | None
     hardware: str | None
-    curve: Path | None
     alpha: str | None
     batch: str | None
     context: str | None
@@ -134,8 +133,10 @@ class AdviseOptions(Common):
                 "Predict for an accelerator that is not here, e.g. h100-sxm; runs nothing. Of --target and "
                 "--draft only config.json is read, also of a head of ordinary layers."
             ),
-            "--curve FILE": "acceptance.json or .yaml of `spsbench replay --curve --out DIR`.",
-            "--alpha A": "In its place: each draft token is accepted with probability A.",
+            "--alpha A|FILE": (
+                "Each draft token is accepted with probability A; or acceptance.json or .yaml of `spsbench "
+                "replay --curve --out DIR`."
+            ),
             "--batch LIST": "Batch sizes to show. Default: 1,8,64.",
             "--context LIST": "Tokens in the cache: 4k, or 1k,4k for a table of each. Default: 1k.",
         },

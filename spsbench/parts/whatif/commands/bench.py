@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base import SamplingParams, UsageError
@@ -34,7 +33,6 @@ class BenchOptions(Common):
     context: str | None
     batch: str | None
     alpha: str | None
-    acceptance_from: Path | None
     seconds: str | None
     seed: str | None
     device: str | None
@@ -55,8 +53,10 @@ class BenchOptions(Common):
             "--seconds S": "How long to time forwards. Default: 20.",
         },
         ACCEPTANCE: {
-            "--alpha A": "Run loops in which each draft token is accepted with probability A.",
-            "--acceptance-from RUN": "The same, with the acceptance by draft position of a run.",
+            "--alpha A|RUN": (
+                "Run loops in which each draft token is accepted with probability A, or as in a run, by "
+                "position."
+            )
         },
         options.MACHINE: {"--dtype NAME": "auto, float32, bfloat16 or float16. Default: auto."},
     },
@@ -110,7 +110,7 @@ def bench_pair(wanted: BenchOptions) -> None:
     from spsbench.models import Gpu, quiet_libraries, resolve_device, suitable_threads
     from spsbench.parts.whatif.commands.screen import bench_screen
 
-    asked = replace(asked, acceptance=_acceptance(wanted.alpha, wanted.acceptance_from))
+    asked = replace(asked, acceptance=_acceptance(wanted.alpha))
     device = resolve_device(wanted.device or "auto")
     say_if_busy(LOAD_IN_ROUNDS, quiet=quiet)
     say("Checking the models", quiet=quiet)
@@ -165,39 +165,39 @@ def _asked(wanted: BenchOptions) -> BenchConfig:
     batches = sizes(wanted.batch)
     if batches and len(contexts) > 1:
         raise UsageError("batches are measured at one context.", flag="--context", remedy="Give one number.")
-    alpha, run = wanted.alpha, wanted.acceptance_from
-    if alpha is not None or run is not None:
+    if (alpha := wanted.alpha) is not None:
         if len(contexts) > 1:
             raise UsageError(
                 "loops with synthetic acceptance run at one context.",
                 flag="--context",
-                remedy="Give one number, or leave --alpha and --acceptance-from out.",
+                remedy="Give one number, or leave --alpha out.",
             )
-        values.between(alpha, "--alpha", 0, 1, 0.8)
-        if run is not None:
-            read_run(run, "--acceptance-from")
+        if (run := values.path_in_place_of_number(alpha)) is None:
+            values.between(alpha, "--alpha", 0, 1, 0.8)
+        else:
+            read_run(run, "--alpha")
     values.require_machine(wanted)
     if _configurations(wanted) is None:
         _pair(wanted)
     return BenchConfig(ks, contexts, budget_s, sampling, None, seed, batches)
 
 
-def _acceptance(alpha: str | None, run: Path | None) -> SyntheticAcceptance | None:
-    """Of ``--alpha`` or ``--acceptance-from``."""
+def _acceptance(alpha: str | None) -> SyntheticAcceptance | None:
+    """Of ``--alpha``: of a run's loops, or a number."""
     from spsbench.parts.whatif.bench.forced import SyntheticAcceptance, acceptance_of
     from spsbench.store import RunStore
 
-    if alpha is not None:
-        return SyntheticAcceptance([float(alpha)])
-    if run is None:
+    if alpha is None:
         return None
+    if (run := values.path_in_place_of_number(alpha)) is None:
+        return SyntheticAcceptance([float(alpha)])
     with RunStore.open(run) as store:
         frames = store.frames()
     found = acceptance_of(frames.arms, frames.loops)
     if found is None:
         raise UsageError(
             f"{run} has no SpS arm whose loops were seen.",
-            flag="--acceptance-from",
+            flag="--alpha",
             remedy="Name a run with an sps arm of the engine eager or graphed.",
         )
     return found

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spsbench.parts.whatif.hardware.roofline import Accelerator, Models
 
 _TAKEN = "hardware target draft curve alpha batch context k drafter format dtype json quiet"
-_ACCEPTANCE = "Give --curve FILE, which `spsbench replay --curve --out DIR` writes, or --alpha A."
+_ACCEPTANCE = "Give a file that `spsbench replay --curve --out DIR` writes, or a number, e.g. 0.8."
 
 
 def show(hardware: str, wanted: AdviseOptions) -> None:
@@ -80,17 +80,15 @@ def _decoder(named: str, flag: str) -> Decoder:
 def _tokens(wanted: AdviseOptions) -> dict[int, Interval]:
     """Tokens per loop by K, of a curve or of one alpha at every place."""
     ks = values.lookaheads(wanted.k or "1..8")
-    if wanted.alpha is not None:
-        if wanted.curve is not None:
-            raise UsageError("--curve is given too.", flag="--alpha", remedy="Leave one of the two out.")
+    if wanted.alpha is None:
+        raise UsageError("no prompts are read, so acceptance is unknown.", flag="--alpha", remedy=_ACCEPTANCE)
+    if (path := values.path_in_place_of_number(wanted.alpha)) is None:
         alpha = values.between(wanted.alpha, "--alpha", 0, 1, 0.8)
         return {k: Interval(sum(alpha**place for place in range(k + 1)), None, None) for k in ks}
-    if wanted.curve is None:
-        raise UsageError("no prompts are read, so acceptance is unknown.", flag="--curve", remedy=_ACCEPTANCE)
-    own = _curve(wanted.curve, wanted.drafter)
+    own = _curve(path, wanted.drafter)
     missing = [str(k) for k in ks if k not in own]
     if len(missing) == len(ks) or (missing and wanted.k):
-        raise UsageError(f"{wanted.curve} has no K = {', '.join(missing)}.", flag="--k")
+        raise UsageError(f"{wanted.alpha} has no K = {', '.join(missing)}.", flag="--k")
     return {k: own[k] for k in ks if k in own}
 
 
@@ -99,15 +97,15 @@ def _curve(path: Path, drafter: str | None) -> dict[int, Interval]:
     from spsbench.config import read_yaml
     from spsbench.store import documents
 
-    values.readable(path, "--curve", _ACCEPTANCE)
+    values.readable(path, "--alpha", _ACCEPTANCE)
     curves: dict[str, dict[int, Interval]] = {}
     try:
         if path.suffix == ".json":
-            for one in next(row for _, row in documents(path, "--curve"))["curves"]:
+            for one in next(row for _, row in documents(path, "--alpha"))["curves"]:
                 points = {int(point["k"]): Interval(**point["acceptance_length"]) for point in one["points"]}
                 curves |= {} if one["category"] else {one["name"]: points}
         else:
-            for name, means in read_yaml(path, "--curve")["acceptance_length"].items():
+            for name, means in read_yaml(path, "--alpha")["acceptance_length"].items():
                 curves[name] = {int(k): Interval(float(mean), None, None) for k, mean in means.items()}
         name = drafter or ("model" if "model" in curves else "".join(curves))
         if curves and name not in curves:
@@ -116,7 +114,7 @@ def _curve(path: Path, drafter: str | None) -> dict[int, Interval]:
             raise ValueError(f"K={wrong[0]} without 1 to K+1 tokens")
     except (StopIteration, KeyError, TypeError, ValueError, AttributeError) as problem:
         why = f"{path} is not a curve: {problem!r}."
-        raise UnavailableError(why, flag="--curve", remedy=_ACCEPTANCE) from problem
+        raise UnavailableError(why, flag="--alpha", remedy=_ACCEPTANCE) from problem
     return curves[name]
 
 

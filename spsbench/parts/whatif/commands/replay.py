@@ -34,7 +34,6 @@ class ReplayOptions(Common):
     temperature: str | None
     top_p: str | None
     top_k: str | None
-    greedy: bool
     device: str | None
     dtype: str | None
     backend: str | None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from spsbench.base import CHAIN, MODIFIED_REJECTION, TREE_RULE, UsageError, unknown
 from spsbench.cli import Common, asks, options, present, say, values
+from spsbench.config import refuse_together
 from spsbench.parts.verify.effort import TREE_FAULTS
 
 if TYPE_CHECKING:
@@ -24,13 +25,18 @@ FAULTS = (
     *("lecture-test", "inverted-ratio", "no-residual", "unscaled-residual", "bonus-from-draft"),
     *("row-off-by-one", "residual-row", "one-uniform", "constant-uniform", "lenience"),
 )
-"""Wrong samplers of ``verify --controls`` that are wrong on tables, too, which have no caches."""
+"""Wrong samplers of ``verify --control all`` that are wrong on tables, too, which have no caches."""
 
 
 FACTS_FILE = "simulation.json"
 """A folder that has it holds a simulation, and may be written again."""
 
 TARGET = "The target"
+
+OF_TARGET = ("vocabulary", "sharpness", "variation", "stay")
+"""Options of a source that say what the target is like."""
+
+_TABLE_SAYS = "the table says what both models are."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +49,12 @@ class SimulateOptions(Common):
     source: str | None
     rule: str | None
     tree: str | None
-    siblings: str | None
     fault: str | None
-    table: Path | None
     tokens: str | None
     seed: str | None
     formula: bool
     out: Path | None
-    vocabulary: str | None
     contexts: str | None
-    sharpness: str | None
-    variation: str | None
-    stay: str | None
     operations: str | None
     temperature: str | None
     top_p: str | None
@@ -73,12 +73,11 @@ class SimulateOptions(Common):
             "--source NAME": (
                 "dirichlet, temperature or ngram. In place of --alpha it may say how close the draft is: "
                 "dirichlet:concentration=20 (larger is closer), temperature:draft_temperature=0.5 (1 is the "
-                "target), ngram:dependence=0.3 (share of the target's row that depends on two tokens). "
-                "Default: dirichlet."
-            ),
-            "--table FILE": (
-                'Both models: {"target": [[...]], "draft": [[...]]}, one row everywhere or one after each '
-                "token."
+                "target), ngram:dependence=0.3 (share of the target's row that depends on two tokens). Of "
+                "the target: vocabulary=32, sharpness=2 (standard deviation of the logits), variation=0.9 "
+                "(how unequal easy and hard contexts are, 0 to 0.99), stay=0.95 (chance that easy stays "
+                'easy and hard hard). Or a file of both models: {"target": [[...]], "draft": [[...]]}, one '
+                "row everywhere or one after each token. Default: dirichlet."
             ),
             "--tokens N": "Tokens for each K, in sequences of 128. Default: 6400.",
             "--formula": "Print only what the formula predicts; nothing is simulated.",
@@ -89,10 +88,10 @@ class SimulateOptions(Common):
                 "What accepts draft tokens, see `spsbench list rules`. Default: modified-rejection; of trees "
                 "recursive-rejection."
             ),
-            "--tree SHAPE": "Drafts are trees with so many siblings by depth: 4,2,1. Default: chain.",
-            "--siblings NAME": (
-                "Siblings are drawn without replacement (without), independent, or the most probable (top). "
-                "Default: without; k-seq: independent."
+            "--tree SHAPE": (
+                "Drafts are trees with so many siblings by depth: 4,2,1. Behind it how they are chosen: "
+                "4,2,1:siblings=without (replacement), independent or top (the most probable). Default: "
+                "chain; siblings without, k-seq: independent."
             ),
             "--fault NAME": (
                 f"Inject a faulty sampler: {', '.join(FAULTS)}; or one of block verification and trees with "
@@ -100,14 +99,10 @@ class SimulateOptions(Common):
             ),
         },
         TARGET: {
-            "--vocabulary V": "Vocabulary size. Default: 32.",
             "--contexts LIST": (
                 "Classes of tokens that a row depends on; 1 is the same row everywhere. Default: 1,32; "
                 "ngram: 8."
             ),
-            "--sharpness X": "Standard deviation of the logits. Default: 2.",
-            "--variation X": "How unequal easy and hard contexts are, 0 to 0.99. Default: 0.9.",
-            "--stay X": "Chance that easy stays easy and hard stays hard. Default: 0.95.",
             "--operations C": (
                 "c^, operations of a draft forward over a target forward. Default: 4/70, from Chen et al."
             ),
@@ -209,20 +204,27 @@ def _question(wanted: SimulateOptions) -> Question:
     from spsbench.base import Spec
     from spsbench.parts.whatif.simulate.tables import SOURCES, Language, read_table
 
-    named = Spec.parse(wanted.source or "dirichlet")
-    source = SOURCES.get(named.name)
-    if source is None:
-        raise unknown(named.name, SOURCES, "--source")
-    alpha, distance = _closeness(named, wanted.alpha, source)
-    size, contexts = wanted.vocabulary, wanted.contexts
-    if wanted.table is not None:
-        (source, *table), alpha, distance = read_table(wanted.table), None, 0.0
+    named, size = Spec.parse(wanted.source or "dirichlet"), None
+    told = {name: str(value) for name, value in named.options}
+    flag, alpha, distance, contexts = f"--source {named.name}", None, 0.0, wanted.contexts
+    if named.name not in SOURCES and (named.name.endswith(".json") or Path(named.name).is_file()):
+        if told:
+            raise UsageError(_TABLE_SAYS, flag=flag, remedy=f"Leave {next(iter(told))} out.")
+        refuse_together("simulate", {**vars(wanted), "table": named.name})
+        source, *table = read_table(Path(named.name))
         contexts, size = map(str, table)
+    elif named.name in SOURCES:
+        source = SOURCES[named.name]
+        alpha, distance = _closeness(named, wanted.alpha, source)
+    else:
+        raise unknown(named.name, SOURCES, "--source", more=", or a JSON file")
     language = Language(
-        vocabulary=int(values.number(size, "--vocabulary", 2, 32, whole=True)),
-        sharpness=values.between(wanted.sharpness, "--sharpness", 0, 50, 2.0),
-        variation=values.between(wanted.variation, "--variation", 0, 0.99, 0.9),
-        stay=values.between(wanted.stay, "--stay", 0, 1, 0.95),
+        vocabulary=int(
+            values.number(size or told.get("vocabulary"), f"{flag}:vocabulary", 2, 32, whole=True)
+        ),
+        sharpness=values.between(told.get("sharpness"), f"{flag}:sharpness", 0, 50, 2.0),
+        variation=values.between(told.get("variation"), f"{flag}:variation", 0, 0.99, 0.9),
+        stay=values.between(told.get("stay"), f"{flag}:stay", 0, 1, 0.95),
         seed=values.seed(wanted.seed),
     )
     classes = _classes(contexts, source, language.vocabulary)
@@ -258,8 +260,10 @@ def _closeness(named: Spec, alpha: str | None, source: Source) -> tuple[float | 
     """(alpha, None) or (None, distance), whichever was asked for."""
     for name, value in named.options:
         flag = f"--source {source.name}:{name}"
+        if name in OF_TARGET:
+            continue
         if name != source.option:
-            raise unknown(name, [source.option], f"--source {source.name}", sort="option")
+            raise unknown(name, [source.option, *OF_TARGET], f"--source {source.name}", sort="option")
         if alpha is not None:
             raise UsageError(
                 "both say how close the draft is.", flag="--alpha", remedy=f"Leave it or {name} out."
@@ -321,14 +325,17 @@ _SIBLINGS: tuple[Siblings, ...] = ("without", "independent", "top")
 
 def _tree(wanted: SimulateOptions, rule: Spec, support: int) -> tuple[Shape | None, Siblings]:
     """The shape of drafts, None for chains, and how siblings of ``support`` possible tokens are chosen."""
-    from spsbench.base import K_SEQ
+    from spsbench.base import K_SEQ, Spec
     from spsbench.drafters import Shape, rule_kind, shape_of
 
-    flag, chosen, fault = "--tree", wanted.siblings, wanted.fault
-    shape = shape_of(wanted.tree or CHAIN, flag)
-    for given, value in ((flag, shape), ("--siblings", chosen)):
-        if value is not None and fault is not None:
-            raise UsageError(f"{fault} has its own drafts.", flag=given, remedy="Leave it or --fault out.")
+    flag, named, fault = "--tree", Spec.parse(wanted.tree or CHAIN), wanted.fault
+    how = dict(named.options)
+    chosen = None if "siblings" not in how else str(how.pop("siblings"))
+    if how:
+        raise unknown(next(iter(how)), ["siblings"], flag, sort="option")
+    shape = shape_of(named.name, flag)
+    if (shape or chosen) and fault is not None:
+        raise UsageError(f"{fault} has its own drafts.", flag=flag, remedy="Leave it or --fault out.")
     if fault in TREE_FAULTS:
         from spsbench.parts.verify.tree_faults import FAULTS as PLANTED
 
@@ -336,12 +343,14 @@ def _tree(wanted: SimulateOptions, rule: Spec, support: int) -> tuple[Shape | No
         return Shape(tuple(planted.branching)), planted.siblings
     if shape is None:
         if chosen is not None:
-            raise UsageError("a chain has no siblings.", flag="--siblings", remedy="Give --tree, e.g. 2,1.")
+            raise UsageError(
+                "a chain has no siblings.", flag=flag, remedy="Give a tree, e.g. 2,1:siblings=top."
+            )
         return None, "without"
     name = chosen or ("independent" if rule.name == K_SEQ else "without")
     siblings = next((each for each in _SIBLINGS if each == name), None)
     if siblings is None:
-        raise unknown(name, _SIBLINGS, "--siblings")
+        raise unknown(name, _SIBLINGS, f"{flag} siblings")
     rule_kind(rule.name).require_tree(siblings)
     if wanted.k is not None:
         raise UsageError("a tree has its own depth.", flag="--k", remedy="Leave --k or --tree out.")
@@ -351,6 +360,6 @@ def _tree(wanted: SimulateOptions, rule: Spec, support: int) -> tuple[Shape | No
         raise UsageError(
             f"{max(shape.branching)} different siblings, and a row has {support} tokens.",
             flag=flag,
-            remedy="Give fewer siblings, more --vocabulary, or --siblings independent.",
+            remedy="Give fewer siblings, a larger vocabulary, or siblings=independent.",
         )
     return shape, siblings

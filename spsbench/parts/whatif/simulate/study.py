@@ -153,7 +153,7 @@ def _require_room(question: Question, classes: int) -> None:
     most = min(largest, vocabulary)
     if not least <= classes <= most:
         remedy = f"Give a number of contexts from {least} to {most}"
-        by_vocabulary = f": a vocabulary of {vocabulary} tokens has no more classes, see --vocabulary"
+        by_vocabulary = f": a vocabulary of {vocabulary} tokens has no more classes"
         raise UsageError(
             f"--source {question.source.name} takes {least} to {most}, got {classes}.",
             flag="--contexts",
@@ -162,7 +162,7 @@ def _require_room(question: Question, classes: int) -> None:
     if classes**order * vocabulary > MOST_CELLS:
         raise UsageError(
             f"{classes**order} contexts of {vocabulary} tokens make too large a table.",
-            flag="--vocabulary",
+            flag=f"--source {question.source.name}:vocabulary",
             remedy=f"Contexts times tokens may be {MOST_CELLS:,}.",
         )
 
@@ -176,7 +176,7 @@ def _prepared(question: Question, classes: int) -> tuple[float, Tables]:
     elif distance > source.farthest(language.unequal):
         most = source.closeness(source.farthest(language.unequal))
         raise UsageError(
-            f"{source.closeness(distance):g} leaves no room for --variation {language.variation:g}.",
+            f"{source.closeness(distance):g} leaves no room for variation={language.variation:g}.",
             flag=f"--source {source.name}:{source.option}",
             remedy=f"Give at most {most:.4g}, or less variation.",
         )
@@ -196,7 +196,7 @@ def distance_of(source: Source, language: Language, sampling: SamplingParams, al
         return UsageError(
             f"{alpha:g} cannot be reached with --source {source.name}: {found}.",
             flag="--alpha",
-            remedy="Give another alpha, --vocabulary, --sharpness, --contexts or --source, or no truncation.",
+            remedy="Give another alpha, --source (vocabulary, sharpness) or --contexts, or no truncation.",
         )
 
     farthest = source.farthest(language.unequal)

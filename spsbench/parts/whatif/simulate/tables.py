@@ -132,7 +132,7 @@ class Chain:
 def in_the_long_run(text: Floats, ends: Floats, lengths: Floats) -> float:
     """Tokens over loops of endless texts of equal length, which begin as ``text`` says.
 
-    A chain may fall into parts that are never left (``--stay 1``). Parts then share the tokens as the
+    A chain may fall into parts that are never left (``stay=1``). Parts then share the tokens as the
     texts do, not the loops: loops per token are averaged, and the reciprocal is taken last.
 
     Args:
@@ -357,7 +357,7 @@ def read_table(path: Path) -> tuple[Source, int, int]:
     if not (sound and all((rows >= 0).all() and np.allclose(rows.sum(1), 1) for rows in (target, draft))):
         raise UsageError(
             f"{path} holds no table.",
-            flag="--table",
+            flag="--source",
             remedy='Write {"target": [[...]], "draft": [[...]]}: V probabilities, one row or V rows.',
         )
     table = Tables(Contexts(count), *(rows / rows.sum(1, keepdims=True) for rows in (target, draft)))

@@ -62,7 +62,7 @@ def test_greedy_text_is_the_best_token_everywhere(cli: Cli, tmp_path: Path) -> N
     assert right.code == 0, right.err
     assert "each token is the target's best" in " ".join(right.err.split())
     rows[3]["completion_ids"][5] = 7
-    wrong = cli("audit", save(tmp_path / "changed.jsonl", rows), *TARGET, "--greedy", "--json")
+    wrong = cli("audit", save(tmp_path / "changed.jsonl", rows), *TARGET, "--temperature", "0", "--json")
     assert wrong.code == 4
     place = json.loads(wrong.out)["first_impossible"]
     assert (place["line"], place["index"], place["token_id"]) == (4, 5, 7)

@@ -132,7 +132,6 @@ def test_a_worker_that_declares_what_is_not_known_is_refused(
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--greedy",), "--greedy: the contexts of --contexts are for one request"),
         (("--temperature", "0"), "--contexts: greedily no token is drawn"),
         (("--in-flight", "4"), "--in-flight: the contexts of --contexts are for one request"),
         (("--prefix-cache", "on"), "--prefix-cache: the contexts of --contexts are for one request"),

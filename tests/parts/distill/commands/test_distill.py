@@ -12,7 +12,7 @@ from support.tiny_models import config_of, make, save
 
 from spsbench.parts.distill import own_text
 
-FEW = ("--tokens", "200", "--epochs", "1", "--batch-tokens", "512", "--threads", "1", "--vocabulary", "200")
+FEW = ("--tokens", "200", "--epochs", "1", "--batch-tokens", "512", "--threads", "1")
 
 
 @pytest.fixture(autouse=True)
@@ -23,14 +23,15 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own_text, "SHORTEST_REQUEST", 0)
 
 
-def distil(target: Path, out: Path, *more: object) -> Any:
-    return call("distill", "--target", target, "--out", out, "--data", "own", *FEW, *more)
+def distil(target: Path, out: Path, *more: object, kind: str = "model") -> Any:
+    asked = ("--target", target, "--out", out, "--data", "own", "--kind", f"{kind}:vocabulary=200")
+    return call("distill", *asked, *FEW, *more)
 
 
 @pytest.mark.thorough_but("medusa")
 @pytest.mark.parametrize("kind", ["eagle", "eagle3", "medusa"])
 def test_a_head_is_made_and_runs(target: Path, tmp_path: Path, kind: str) -> None:
-    made = distil(target, tmp_path / "head", "--kind", kind)
+    made = distil(target, tmp_path / "head", kind=kind)
     assert made.code == 0, made.err
     assert "forecast" in made.out
     assert "alpha" in made.err
@@ -49,7 +50,7 @@ def test_a_head_is_made_and_runs(target: Path, tmp_path: Path, kind: str) -> Non
 def test_a_second_call_goes_on_and_ends_with_the_same_bytes(target: Path, tmp_path: Path) -> None:
     folder = tmp_path / "head"
     for _ in range(2):
-        result = distil(target, folder, "--kind", "medusa", "--json")
+        result = distil(target, folder, "--json", kind="medusa")
         assert result.code == 0, result.err
         (folder / "again.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
     assert json.loads(result.out)["forecast"][0]["kind"] == "chat"
@@ -60,10 +61,11 @@ def test_a_second_call_goes_on_and_ends_with_the_same_bytes(target: Path, tmp_pa
     ("given", "flag"),
     [
         (("--kind", "tree"), "--kind"),
-        (("--layers", "3"), "--layers"),
-        (("--layers", "none"), "--layers"),
-        (("--vocabulary", "3"), "--vocabulary"),
-        (("--vocabulary", "100000"), "--vocabulary"),
+        (("--kind", "model:layers=3"), "--kind model:layers"),
+        (("--kind", "model:layers=none"), "--kind model:layers"),
+        (("--kind", "model:vocabulary=3"), "--kind model:vocabulary"),
+        (("--kind", "eagle:vocabulary=100000"), "--kind eagle:vocabulary"),
+        (("--kind", "medusa:layers=1"), "--kind medusa"),
         (("--data", "news"), "--data"),
         (("--tokens", "0"), "--tokens"),
         (("--minutes", "-1"), "--minutes"),
@@ -96,8 +98,8 @@ def test_a_folder_with_other_things_in_it_is_left_alone(target: Path, tmp_path: 
 
 @pytest.mark.thorough
 def test_another_recipe_does_not_go_on_in_a_folder_that_was_begun(target: Path, tmp_path: Path) -> None:
-    assert distil(target, tmp_path / "head", "--kind", "medusa").code == 0
-    result = distil(target, tmp_path / "head", "--kind", "eagle")
+    assert distil(target, tmp_path / "head", kind="medusa").code == 0
+    result = distil(target, tmp_path / "head", kind="eagle")
     assert result.code == 2
     assert "kind medusa" in result.err
 
@@ -116,7 +118,17 @@ def test_evaluated_prompts_are_kept_out_of_the_text(
     words = " ".join(f"word{i}" for i in range(20))
     mine = tmp_path / "mine.jsonl"
     mine.write_text("".join(json.dumps({"prompt": f"{words} {i}"}) + "\n" for i in range(60)))
-    given = ("--data", mine, "--evaluated", mine, *FEW, "--out", tmp_path / "draft")
+    given = (
+        "--data",
+        mine,
+        "--evaluated",
+        mine,
+        "--kind",
+        "model:vocabulary=200",
+        *FEW,
+        "--out",
+        tmp_path / "draft",
+    )
     result = call("distill", "--target", target, *given)
     assert result.code == 3
     assert "nothing to learn from" in result.err

@@ -82,7 +82,7 @@ def test_a_context_too_long_for_the_memory_is_refused_before_loading(
 @pytest.mark.thorough
 def test_acceptance_of_a_run(cli: Cli, tmp_path: Path) -> None:
     assert cli("run", *SMALL, "--out", tmp_path / "run").code == 0
-    result = cli("bench", *QUICK, "--k", "2", "--acceptance-from", tmp_path / "run")
+    result = cli("bench", *QUICK, "--k", "2", "--alpha", tmp_path / "run")
     assert result.code == 0, result.err
     assert "SYNTHETIC acceptance" in result.out
 

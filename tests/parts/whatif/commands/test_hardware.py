@@ -31,19 +31,19 @@ def a_curve(folder: Path, **changes: Any) -> Path:
 
 
 def test_everything_says_that_it_is_predicted(cli: Cli, tmp_path: Path) -> None:
-    screen = cli(*H100, "--curve", a_curve(tmp_path), "--context", "512,1k")
+    screen = cli(*H100, "--alpha", a_curve(tmp_path), "--context", "512,1k")
     assert screen.code == 0, screen.err
     assert screen.out.startswith("PREDICTED, not measured: NVIDIA H100 SXM 80GB")
     assert screen.out.count("batch 64") == 2
     assert max(map(len, screen.out.splitlines())) <= 80
-    facts = json.loads(cli(*H100, "--curve", a_curve(tmp_path), "--json").out)
+    facts = json.loads(cli(*H100, "--alpha", a_curve(tmp_path), "--json").out)
     assert facts["predicted"] is True
     (table,) = facts["tables"]
     assert set(table["predicted_speedup"]) == {"1", "4", "best"}
     estimate, low, high = table["predicted_speedup"]["4"]["8"]
     assert low < estimate < high
     assert facts["hardware"]["peak"]["source"].startswith("https://www.nvidia.com")
-    options = cli(*H100, "--curve", a_curve(tmp_path), "--format", "vllm").out
+    options = cli(*H100, "--alpha", a_curve(tmp_path), "--format", "vllm").out
     assert options.startswith("# K by batch size PREDICTED")
     config = json.loads(re.search("'(.*)'", options)[1])  # type: ignore[index]
     (first, *_, last) = config["num_speculative_tokens_per_batch_size"]
@@ -53,7 +53,7 @@ def test_everything_says_that_it_is_predicted(cli: Cli, tmp_path: Path) -> None:
     assert config["model"] == "DRAFT_MODEL"
     assert f"# DRAFT_MODEL: the model that {PAIR[3]} is the configuration of." in options
     folder = PAIR[3].parent
-    named = cli(*H100[:-1], folder, "--curve", a_curve(tmp_path), "--format", "vllm").out
+    named = cli(*H100[:-1], folder, "--alpha", a_curve(tmp_path), "--format", "vllm").out
     assert f'"model": "{folder}"' in named
 
 
@@ -68,7 +68,7 @@ def test_an_interval_of_the_curve_widens_the_band(cli: Cli, tmp_path: Path) -> N
     yaml.write_text("acceptance_length:\n  model:\n    1: 1.700\n    4: 2.900\n  lookup:\n    4: 1.5\n")
     found = {}
     for path, drafter in ((a_curve(tmp_path), ()), (yaml, ()), (yaml, ("--drafter", "lookup"))):
-        facts = json.loads(cli(*H100, "--curve", path, "--k", "4", *drafter, "--json").out)
+        facts = json.loads(cli(*H100, "--alpha", path, "--k", "4", *drafter, "--json").out)
         found[path.suffix, *drafter] = facts["tables"][0]["predicted_speedup"]["4"]["8"]
     whole, means, lookup = found.values()
     assert whole[0] == means[0]
@@ -80,12 +80,10 @@ def test_an_interval_of_the_curve_widens_the_band(cli: Cli, tmp_path: Path) -> N
 def test_without_prompts_acceptance_must_be_given(cli: Cli) -> None:
     result = cli(*H100)
     assert result.code == 2
-    assert "--curve: no prompts are read, so acceptance is unknown. Give --curve FILE" in result.err
+    assert "--alpha: no prompts are read, so acceptance is unknown. Give a file" in result.err
 
 
-def test_alpha_stands_for_a_curve(cli: Cli, tmp_path: Path) -> None:
-    both = cli(*H100, "--alpha", "0.5", "--curve", a_curve(tmp_path))
-    assert (both.code, "--alpha: --curve is given too." in both.err) == (2, True)
+def test_a_number_stands_for_a_curve(cli: Cli) -> None:
     facts = json.loads(cli(*H100, "--alpha", "0.5", "--k", "2", "--json").out)
     assert facts["tokens_per_loop"] == {"2": {"estimate": 1.75, "low": None, "high": None}}
 
@@ -129,11 +127,11 @@ def test_files_that_are_cut_off(cli: Cli, tmp_path: Path) -> None:
     curve = a_curve(tmp_path)
     for text, code in ((curve.read_text()[:-20], 3), ("{}", 3), ('{"curves": []}', 3)):
         curve.write_text(text)
-        result = cli(*H100, "--curve", curve)
+        result = cli(*H100, "--alpha", curve)
         assert result.code == code, result.err
-        assert result.err.startswith("error: --curve"), result.err
+        assert result.err.startswith("error: --alpha"), result.err
     impossible = a_curve(tmp_path)
     impossible.write_text(impossible.read_text().replace("2.9", "9.2"))
-    assert cli(*H100, "--curve", impossible).code == 3
-    assert "--k" in cli(*H100, "--curve", a_curve(tmp_path), "--k", "3").err
-    assert "Choose from model, lookup" in cli(*H100, "--curve", a_curve(tmp_path), "--drafter", "x").err
+    assert cli(*H100, "--alpha", impossible).code == 3
+    assert "--k" in cli(*H100, "--alpha", a_curve(tmp_path), "--k", "3").err
+    assert "Choose from model, lookup" in cli(*H100, "--alpha", a_curve(tmp_path), "--drafter", "x").err

@@ -155,7 +155,7 @@ def test_the_screen_says_what_is_predicted_and_what_was_run(cli: Cli, measured: 
         (("--k", "0"), 2, "--k needs at least one value above 0"),
         (("--draft", "nowhere"), 3, "nowhere"),
         (("--target", "elsewhere"), 2, "records it already"),
-        (("--greedy",), 2, "records it already"),
+        (("--temperature", "0"), 2, "records it already"),
         (("--times", "nowhere.json"), 3, "is not a file"),
         (("--times", __file__), 2, "holds no times"),
     ],

@@ -15,7 +15,7 @@ from spsbench.parts.whatif.simulate.tables import read_table
 
 
 def test_the_command_prints_writes_and_draws(cli: Cli, tmp_path: Path) -> None:
-    small = ("--k", "1,2", "--tokens", "512", "--vocabulary", "8", "--contexts", "1,4")
+    small = ("--k", "1,2", "--tokens", "512", "--source", "dirichlet:vocabulary=8", "--contexts", "1,4")
     result = cli("simulate", *small, "--out", tmp_path / "deep" / "folder")
     assert result.code == 0, result.err
     assert "One row everywhere: concentration" in result.out
@@ -30,7 +30,18 @@ def test_the_command_prints_writes_and_draws(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_folder_of_something_else_is_left_alone(cli: Cli, tmp_path: Path) -> None:
-    small = ("simulate", "--k", "1", "--tokens", "256", "--vocabulary", "8", "--contexts", "1", "--quiet")
+    small = (
+        "simulate",
+        "--k",
+        "1",
+        "--tokens",
+        "256",
+        "--source",
+        "dirichlet:vocabulary=8",
+        "--contexts",
+        "1",
+        "--quiet",
+    )
     own, foreign = tmp_path / "own", tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "figure1.svg").write_text("theirs")
@@ -44,7 +55,7 @@ THREE = Path(__file__).parents[4] / "examples/three_tokens.json"
 
 
 def of_three_tokens(cli: Cli, *flags: str) -> dict[str, Any]:
-    result = cli("simulate", "--table", THREE, "--tokens", "1280", *flags, "--json", "--quiet")
+    result = cli("simulate", "--source", THREE, "--tokens", "1280", *flags, "--json", "--quiet")
     assert result.code == 0, result.err
     found: dict[str, Any] = json.loads(result.out)
     return found
@@ -57,7 +68,7 @@ def of_three_tokens(cli: Cli, *flags: str) -> dict[str, Any]:
         ("modified-rejection", ("--k", "2")),
         ("block", ("--k", "1,2")),
         ("traversal", ("--tree", "2")),
-        ("one-hot", ("--tree", "2", "--siblings", "top")),
+        ("one-hot", ("--tree", "2:siblings=top")),
         ("recursive-rejection", ("--tree", "1,1")),
         ("k-seq", ("--tree", "2")),
         ("sample-and-compare", ("--tree", "2")),
@@ -93,7 +104,7 @@ def test_the_faults_of_trees_are_those_that_are_planted() -> None:
 
 
 def test_a_larger_tree_is_drawn_and_its_page_written(cli: Cli, tmp_path: Path) -> None:
-    small = ("--tokens", "256", "--vocabulary", "8", "--contexts", "1")
+    small = ("--tokens", "256", "--source", "dirichlet:vocabulary=8", "--contexts", "1")
     result = cli("simulate", "--rule", "traversal", "--tree", "4,2,1", *small, "--out", tmp_path / "out")
     assert result.code == 0, result.err
     assert "tree 4,2,1" in " ".join(result.out.split())
@@ -107,19 +118,22 @@ def test_a_larger_tree_is_drawn_and_its_page_written(cli: Cli, tmp_path: Path) -
     [
         (("--rule", "block", "--tree", "2,1"), "--rule: block judges chains"),
         (("--rule", "lenience", "--tree", "2"), "--rule: lenience judges chains"),
-        (("--rule", "k-seq", "--tree", "2", "--siblings", "top"), "--rule: k-seq tests siblings by one law"),
+        (("--rule", "k-seq", "--tree", "2:siblings=top"), "--rule: k-seq tests siblings by one law"),
         (("--rule", "one-hot", "--tree", "40"), "--tree: 40 different siblings, and a row has 32 tokens"),
         (("--rule", "one-hot", "--tree", "4", "--top-k", "3"), "a row has 3 tokens"),
         (("--rule", "one-hot", "--tree", "2,x"), "--tree: 2,x is not the shape of a draft"),
         (("--rule", "one-hot", "--tree", "8,8"), "--tree: 8,8 has 72 nodes"),
         (("--rule", "one-hot", "--tree", "dynamic:8"), "--tree: tables draw static trees"),
         (("--rule", "one-hot", "--tree", "2", "--k", "3"), "--k: a tree has its own depth"),
-        (("--rule", "one-hot", "--tree", "2", "--siblings", "all"), "--siblings: all is unknown"),
-        (("--siblings", "top"), "--siblings: a chain has no siblings"),
+        (("--rule", "one-hot", "--tree", "2:siblings=all"), "--tree siblings: all is unknown"),
+        (("--tree", "chain:siblings=top"), "--tree: a chain has no siblings"),
+        (("--tree", "2:sibling=top"), "--tree: the option sibling is unknown. Did you mean siblings?"),
         (("--fault", "not normalised", "--tree", "2"), "--tree: not normalised has its own drafts"),
         (("--fault", "not normalised", "--rule", "block"), "a fault of a rule of its own"),
-        (("--table", "nowhere.json"), "--table: nowhere.json holds no table"),
-        (("--table", str(THREE), "--alpha", "0.3"), "--alpha: the table says what both models are"),
+        (("--source", "nowhere.json"), "--source: nowhere.json holds no table"),
+        (("--source", str(THREE), "--alpha", "0.3"), "--alpha: the table says what both models are"),
+        (("--source", f"{THREE}:stay=0.5"), "the table says what both models are. Leave stay out."),
+        (("--source", "dirichlet:stays=0.5"), "the option stays is unknown. Did you mean stay?"),
     ],
 )
 def test_trees_and_tables_that_cannot_be_are_refused(cli: Cli, flags: tuple[str, ...], said: str) -> None:
@@ -140,7 +154,7 @@ def test_trees_and_tables_that_cannot_be_are_refused(cli: Cli, flags: tuple[str,
 )
 def test_a_file_without_rows_is_refused(cli: Cli, tmp_path: Path, rows: object) -> None:
     (tmp_path / "table.json").write_text(json.dumps(rows))
-    result = cli("simulate", "--table", tmp_path / "table.json")
+    result = cli("simulate", "--source", tmp_path / "table.json")
     assert result.code == 2
     assert "holds no table" in " ".join(result.err.split())
 
