@@ -135,9 +135,8 @@ RUN: Panels = {
         "--device NAME": "auto, cpu, cuda, cuda:N or mps. Default: auto.",
         "--dtype NAME": (
             "auto, float32, bfloat16, float16, int8 or int4. With a + how weights are quantised and what is "
-            "computed in: bfloat16+int8. Default: auto."
+            "computed in: bfloat16+int8. Another one for the draft: auto:draft=int8. Default: auto."
         ),
-        "--draft-dtype NAME": "The same for the draft alone, or e.g. auto+none. Default: as --dtype.",
         "--device-map MAP": (
             "A target larger than one device: auto, balanced, sequential, or a JSON file of modules and "
             "devices."
@@ -217,7 +216,6 @@ class RunOptions(Common):
     concurrency: str | None = None
     device: str | None = None
     dtype: str | None = None
-    draft_dtype: str | None = None
     device_map: str | None = None
     threads: str | None = None
     backend: str | None = None

@@ -27,21 +27,36 @@ def as_now(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Write settings of an earlier version as they are written now; what has no effect any more is dropped.
 
     Raises:
-        UsageError: quantised weights are asked for in the old way beside the new one.
+        UsageError: a dtype is asked for in the old way beside the new one.
     """
     now = {name: value for name, value in settings.items() if name not in WITHOUT_EFFECT}
-    for dtype in ("dtype", "draft_dtype"):
-        old = dtype.replace("dtype", "quantise")
-        typed, bits = now.get(dtype, "auto"), now.pop(old, None)
-        if bits is None:
-            continue
-        if typed in ("int8", "int4") or "+" in str(typed):
-            why = f"{bits} is given together with {dtype} {typed}, which says it already."
-            raise UsageError(why, flag=old, remedy="Leave one of the two out.")
-        now[dtype] = f"{typed}+{bits}"
+    old = {name: now.pop(name, None) for name in ("quantise", "draft_dtype", "draft_quantise")}
+    if any(value is not None for value in old.values()):
+        target, _, draft = str(now.get("dtype", "auto")).partition(":draft=")
+        if draft and old["draft_dtype"] not in (None, "auto"):
+            raise _twice("draft_dtype", old["draft_dtype"], f"dtype {now['dtype']}")
+        target = _with_bits("quantise", old["quantise"], "dtype", target)
+        draft = _with_bits(
+            "draft_quantise", old["draft_quantise"], "draft_dtype", draft or old["draft_dtype"] or "auto"
+        )
+        now["dtype"] = f"{target}:draft={draft}"
     if (where := now.pop("draft_placement", "first")) != "first" and now.get("tensor_parallel", 1) != 1:
         now["tensor_parallel"] = f"{now['tensor_parallel']}:draft={where}"
     return now
+
+
+def _with_bits(name: str, bits: str | None, beside: str, dtype: str) -> str:
+    """A dtype with the quantised weights that a setting of their own asked for."""
+    if bits is None:
+        return dtype
+    if dtype in ("int8", "int4") or "+" in dtype:
+        raise _twice(name, bits, f"{beside} {dtype}")
+    return f"{dtype}+{bits}"
+
+
+def _twice(name: str, value: object, beside: str) -> UsageError:
+    why = f"{value} is given together with {beside}, which says it already."
+    return UsageError(why, flag=name, remedy="Leave one of the two out.")
 
 
 def merged(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

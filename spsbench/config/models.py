@@ -216,8 +216,22 @@ Trees = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(trees_i
 Engines = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_engines), AfterValidator(_unique)]
 Methods = Annotated[tuple[Method, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
 _FLOAT, _BITS = "auto|float32|bfloat16|float16", "|".join(QUANTISED)
-Dtype = Annotated[str, Field(pattern=rf"^(({_FLOAT})(\+({_BITS}))?|{_BITS})$")]
-DraftDtype = Annotated[str, Field(pattern=rf"^(({_FLOAT})(\+({_BITS}|{NONE}))?|{_BITS})$")]
+_DTYPE = rf"(({_FLOAT})(\+({_BITS}))?|{_BITS})"
+Dtype = Annotated[str, Field(pattern=rf"^{_DTYPE}$")]
+DRAFT = ":draft="
+"""Between the target's dtype and what is said of the draft alone."""
+
+
+def _same_draft(value: str) -> str:
+    """Without what is said of the draft where that is nothing."""
+    return value.removesuffix(f"{DRAFT}{AUTO}")
+
+
+Dtypes = Annotated[
+    str,
+    Field(pattern=rf"^{_DTYPE}({DRAFT}(({_FLOAT})(\+({_BITS}|{NONE}))?|{_BITS}))?$"),
+    AfterValidator(_same_draft),
+]
 _DTYPES = "auto, float32, bfloat16, float16, int8 or int4, or a float and weights as float32+int8"
 
 
@@ -362,9 +376,8 @@ class RunConfig(Limits):
         tags: what the user says of a run; it decides nothing, and stands in every table.
         shard: ``i/n``: the i-th (from 1) of n parts of the examples.
         dtype: a ``Precision``: a float, ``auto`` the pair's or the checkpoint's; behind a + how weights are
-            quantised; ``int8`` alone computes in the checkpoint's own float.
-        draft_dtype: the same of the draft alone, where ``auto`` is the target's, and ``+none`` leaves its
-            weights as they are.
+            quantised; ``int8`` alone computes in the checkpoint's own float. Behind ``:draft=`` the same of
+            the draft alone, where ``auto`` is the target's, and ``+none`` leaves its weights as they are.
         tensor_parallel: N processes for the target, ``N:draft=replicated`` if each of them drafts and decides
             alike; else the first does, and tells the others its tokens.
         until: ``ci=X%``: stop when every speedup is known to X% of its value.
@@ -420,8 +433,7 @@ class RunConfig(Limits):
         pattern=r"^(auto|cpu|mps|cuda(:[0-9]+)?)$",
         description="auto, cpu, cuda, cuda:N or mps",
     )
-    dtype: Dtype = Field(default="auto", description=_DTYPES)
-    draft_dtype: DraftDtype = Field(default="auto", description=f"{_DTYPES} or float32+none")
+    dtype: Dtypes = Field(default="auto", description=f"{_DTYPES}, perhaps with a draft as auto:draft=int8")
     device_map: Name | None = Field(default=None, description="auto, balanced, sequential or a JSON file")
     threads: Literal["auto"] | Count = Field(default="auto", description="auto or a whole number from 1")
     backend: Literal["auto", "onnxruntime", "torch"] = Field(
@@ -484,13 +496,24 @@ class RunConfig(Limits):
         return int(index) - 1, int(count)
 
     @property
+    def target_dtype(self) -> str:
+        """What is said of the target's dtype."""
+        return self.dtype.partition(DRAFT)[0]
+
+    @property
+    def draft_dtype(self) -> str:
+        """What is said of the draft's alone; ``auto`` for nothing."""
+        return self.dtype.partition(DRAFT)[2] or AUTO
+
+    @property
     def model_dtype(self) -> str:
         """What to load the target in: the run's dtype, else the pair's; a ``Precision``."""
-        asked, pair = Precision.read(self.dtype), Precision.read(self.pair.dtype)
-        if self.dtype == AUTO:
+        typed = self.target_dtype
+        asked, pair = Precision.read(typed), Precision.read(self.pair.dtype)
+        if typed == AUTO:
             return str(pair)
         # int8 alone is a dtype of its own; in auto+int8 the pair may say what is computed in.
-        inherits = asked.dtype == AUTO and self.dtype not in QUANTISED
+        inherits = asked.dtype == AUTO and typed not in QUANTISED
         return str(Precision(pair.dtype if inherits else asked.dtype, asked.quantise))
 
     @property
@@ -499,7 +522,7 @@ class RunConfig(Limits):
         own, target = Precision.read(self.draft_dtype), Precision.read(self.model_dtype)
         if self.draft_dtype in QUANTISED:
             return str(own)
-        is_short = (self.pair.dtype if self.dtype == AUTO else self.dtype) in QUANTISED
+        is_short = (self.pair.dtype if self.target_dtype == AUTO else self.target_dtype) in QUANTISED
         inherited = None if is_short and own.dtype != AUTO else target.quantise
         kept = inherited if own.quantise is None else None if own.quantise == NONE else own.quantise
         return str(Precision(target.dtype if own.dtype == AUTO else own.dtype, kept))

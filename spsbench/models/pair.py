@@ -133,10 +133,10 @@ def pair_backend(
     reasons = [(part.name, model_not_covered(part, dtype, device, flag)) for part, dtype, flag in parts]
     backend, fallback = choose_backend(choice, reasons, device)
     if backend == TORCH and loads:
-        flags = (("--target", "--dtype"), ("--draft", "--draft-dtype"))
-        for part, dtype, (role, flag) in zip((source.target, source.draft), dtypes, flags, strict=True):
+        roles = ("--target", "--draft")
+        for part, dtype, role in zip((source.target, source.draft), dtypes, roles, strict=True):
             precision = Precision.read(dtype)
-            require_quantisable(part.config, part.quantization, precision, device, part.name, flag)
+            require_quantisable(part.config, part.quantization, precision, device, part.name, "--dtype")
             require_readable(part.config, part.quantization, device, part.name, role)
     return backend, fallback
 

@@ -353,13 +353,17 @@ def _unfit(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> Iterat
     peers = [arm for arm in arms if is_peer(arm)]
     if peers:
         engine = peers[0].engine
-        for flag, dtype in (("--dtype", config.model_dtype), ("--draft-dtype", config.draft_model_dtype)):
+        for dtype in (config.model_dtype, config.draft_model_dtype):
             if Precision.read(dtype).quantise is not None:
                 message = f"{dtype} quantises weights as only spsbench does, and {engine} would run others."
-                yield flag, message, "Measure it with the checkpoint's own dtype, or without that engine."
+                yield (
+                    "--dtype",
+                    message,
+                    "Measure it with the checkpoint's own dtype, or without that engine.",
+                )
         if config.draft_model_dtype != config.model_dtype:
             message = f"{config.draft_dtype} is for the draft alone, and {engine} is given one dtype."
-            yield "--draft-dtype", message, "Leave it out, or leave that engine out."
+            yield "--dtype", message, "Leave :draft= out, or leave that engine out."
         if source.draft.sharing is not None and any(arm.method == "sps" for arm in peers):
             message = (
                 f"{source.draft.name} is a trained draft that reads its target's embedding, and {engine} "

@@ -48,8 +48,8 @@ VALUES = {
         --temperature 0 nan | --top-p 1.5 | --top-k -1 |
         --max-new-tokens 0 | --chat-template maybe | --extract some | --seed -1 |
         --drafter nobody lookup:max_n=0 | --rule none | --policy none | --engine steam | --batch 0 1025 |
-        --concurrency x | --dtype int3 int8+int8 float32+none |
-        --draft-dtype half auto+int3 | --threads 0 4096 many | --backend jax |
+        --concurrency x | --dtype int3 int8+int8 float32+none auto:draft=half auto:draft=auto+int3 |
+        --threads 0 4096 many | --backend jax |
         --tensor-parallel 0 2:draft=last 1:draft=first | --processes 1 0 many 65 -2 |
         --on slurm ray:// ray://host ray://host:port ray://:1 RAY | --trace -1 | --fail-on speed |
         --expect x abc XYZ12345 00000000000000000000000000000000000000000000000000000000000000000 DEADBEEF
@@ -159,8 +159,8 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run, sweep-k --processes 2 --set tensor_parallel=2", "--tensor-parallel: 2 ... with --processes"),
     ("run, sweep-k --engine openai:http://a --concurrency 1 --batch 2", "--batch: 2 has no effect"),
     (
-        "run, sweep-k --engine openai:http://a --concurrency 1 --draft-dtype auto+none",
-        "--draft-dtype: auto+none has no effect",
+        "run, sweep-k --engine openai:http://a --concurrency 1 --dtype auto:draft=auto+none",
+        "--dtype: auto:draft=auto+none has no effect",
     ),
     ("run, sweep-k --engine hf-assisted --arms ars", "--arms: no arm remains"),
     ("run, sweep-k --engine my_engine.py", '--engine ... worker:"COMMAND"'),
@@ -316,7 +316,7 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("verify --engine worker:true --temperature 0.8", "--temperature changes how the built-in"),
     ("verify --engine worker:true --rule block --k 4", "--rule changes how the built-in"),
     ("verify --engine worker:true --dtype int8", "--dtype changes how the built-in"),
-    ("verify --engine worker:true --draft-dtype int4", "--draft-dtype changes how the built-in"),
+    ("verify --engine worker:true --dtype auto:draft=int4", "--dtype changes how the built-in"),
     ("verify --engine worker:true --tensor-parallel 2", "--tensor-parallel changes how"),
     ("verify --engine worker:true --process repetition_penalty=1.3", "--process changes how"),
     ("verify bad.jsonl", "TASK: line 2 of bad.jsonl has none of prompt", 3),

@@ -276,10 +276,10 @@ def test_a_directory_of_another_run_is_left_alone(cli: Cli, finished: tuple[Path
     ("flags", "said"),
     [
         (("--dtype", "int8"), "target rounded to int8, draft rounded to int8"),
-        (("--draft-dtype", "int4"), ", draft rounded to int4"),
-        (("--dtype", "auto+int4", "--draft-dtype", "auto+none"), ", target rounded to int4"),
+        (("--dtype", "auto:draft=int4"), ", draft rounded to int4"),
+        (("--dtype", "auto+int4:draft=auto+none"), ", target rounded to int4"),
         (
-            ("--draft-dtype", "auto+int8", "--backend", "torch"),
+            ("--dtype", "auto:draft=auto+int8", "--backend", "torch"),
             ", draft quantised to int8 by torchao "
             + metadata.version("torchao")
             + " (weight-only, one scale a row)",

@@ -219,7 +219,7 @@ def test_a_run_with_such_a_draft_is_complete_and_proves_itself(
 
 @pytest.mark.thorough
 def test_a_rounded_draft_runs(folders: tuple[Path, Path], tmp_path: Path) -> None:
-    summary = run(folders, tmp_path / "run", "--k", "2", "--draft-dtype", "int8", "--temperature", "1.5")
+    summary = run(folders, tmp_path / "run", "--k", "2", "--dtype", "auto:draft=int8", "--temperature", "1.5")
     assert "draft rounded to int8" in json.dumps(summary)
     assert [arm["decisions"]["verdict"] for arm in summary["losslessness"]["arms"]] == ["ok", "ok"]
 

@@ -20,14 +20,14 @@ from spsbench.config.models import Precision, RunConfig
         ({"dtype": "int8"}, "int8", "int8"),
         ({"dtype": "auto+int8"}, "float32+int8", "float32+int8"),
         ({"dtype": "bfloat16+int4"}, "bfloat16+int4", "bfloat16+int4"),
-        ({"dtype": "auto+int4", "draft_dtype": "auto+none"}, "float32+int4", "float32"),
-        ({"draft_dtype": "auto+int8"}, "float32", "float32+int8"),
-        ({"dtype": "auto+int4", "draft_dtype": "auto+int8"}, "float32+int4", "float32+int8"),
-        ({"dtype": "auto+int8", "draft_dtype": "bfloat16"}, "float32+int8", "bfloat16+int8"),
-        ({"dtype": "int8", "draft_dtype": "float32"}, "int8", "float32"),  # int8 is a dtype
-        ({"dtype": "int8", "draft_dtype": "auto+none"}, "int8", "auto"),
-        ({"draft_dtype": "int4"}, "float32", "int4"),
-        ({"dtype": "auto+int4", "draft_dtype": "bfloat16+none"}, "float32+int4", "bfloat16"),
+        ({"dtype": "auto+int4:draft=auto+none"}, "float32+int4", "float32"),
+        ({"dtype": "auto:draft=auto+int8"}, "float32", "float32+int8"),
+        ({"dtype": "auto+int4:draft=auto+int8"}, "float32+int4", "float32+int8"),
+        ({"dtype": "auto+int8:draft=bfloat16"}, "float32+int8", "bfloat16+int8"),
+        ({"dtype": "int8:draft=float32"}, "int8", "float32"),  # int8 is a dtype
+        ({"dtype": "int8:draft=auto+none"}, "int8", "auto"),
+        ({"dtype": "auto:draft=int4"}, "float32", "int4"),
+        ({"dtype": "auto+int4:draft=bfloat16+none"}, "float32+int4", "bfloat16"),
     ],
 )
 def test_what_is_said_of_both_models(flags: dict[str, str], target: str, draft: str) -> None:
@@ -63,9 +63,11 @@ def test_what_is_no_dtype_is_refused(dtype: str) -> None:
         ({"quantise": None, "draft_quantise": None, "dtype": "int8"}, {"dtype": "int8"}),
         (
             {"dtype": "bfloat16", "quantise": "int4", "draft_quantise": "none"},
-            {"dtype": "bfloat16+int4", "draft_dtype": "auto+none"},
+            {"dtype": "bfloat16+int4:draft=auto+none"},
         ),
-        ({"draft_dtype": "bfloat16", "draft_quantise": "int8"}, {"draft_dtype": "bfloat16+int8"}),
+        ({"draft_dtype": "bfloat16", "draft_quantise": "int8"}, {"dtype": "auto:draft=bfloat16+int8"}),
+        ({"dtype": "float32", "draft_dtype": "bfloat16"}, {"dtype": "float32:draft=bfloat16"}),
+        ({"dtype": "float32", "draft_dtype": "auto"}, {"dtype": "float32"}),
         ({"tensor_parallel": 1, "draft_placement": "replicated"}, {"tensor_parallel": 1}),
         ({"tensor_parallel": 2, "draft_placement": "first"}, {"tensor_parallel": 2}),
         ({"tensor_parallel": 2, "draft_placement": "replicated"}, {"tensor_parallel": "2:draft=replicated"}),
@@ -90,8 +92,14 @@ def test_the_configuration_of_an_earlier_version_is_read(
 def test_two_spellings_together_are_refused(name: str) -> None:
     dtype = name.replace("quantise", "dtype")
     with pytest.raises(UsageError, match=f"int8 is given together with {dtype} int4") as caught:
-        resolve({dtype: "int4"}, None, [f"{name}=int8"])
+        resolve({}, None, [f"{dtype}=int4", f"{name}=int8"])
     assert caught.value.flag == name
+
+
+def test_the_dtype_of_a_draft_is_not_said_twice() -> None:
+    with pytest.raises(UsageError, match="int4 is given together with dtype auto:draft=int8") as caught:
+        resolve({"dtype": "auto:draft=int8"}, None, ["draft_dtype=int4"])
+    assert caught.value.flag == "draft_dtype"
 
 
 @pytest.mark.parametrize(

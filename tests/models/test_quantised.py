@@ -239,7 +239,7 @@ def test_models_that_cannot_be_quantised_are_refused_before_they_are_loaded(tmp_
     folder = save(make(config_of("gpt2")), tmp_path / "gpt2")
     with pytest.raises(UsageError, match="has no linear layer that torchao can quantise to int8") as caught:
         pair_backend(TORCH, pair_of(folder), ("float32", "int8"), CPU)
-    assert caught.value.flag == "--draft-dtype"
+    assert caught.value.flag == "--dtype"
     path = folder / "config.json"
     settings = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 8}}
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))

@@ -48,7 +48,6 @@ class VerifyOptions(Common):
     seed: str | None
     device: str | None
     dtype: str | None
-    draft_dtype: str | None
     process: list[str] | None
     threads: str | None
     backend: str | None
