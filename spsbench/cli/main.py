@@ -101,7 +101,7 @@ class Fitting:
         The command itself keeps all of them, for the parser, its suggestions and completion.
         """
         shown: Any = copy.copy(self)
-        own = [each for each in self.get_params(ctx) if each in self.params or each.name != DEBUG]
+        own = [each for each in shown.get_params(ctx) if each in shown.params or each.name != DEBUG]
         shown.params, shown.add_help_option = [_plain(each) for each in own], False
         shown.get_params = lambda context: shown.params
         needed = getattr(shown.callback, "__needed__", None)

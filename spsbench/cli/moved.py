@@ -60,6 +60,7 @@ MOVED: Sequence[Moved] = (
     Moved("--stay", "--source NAME:stay={value}", "simulate"),
     Moved("--table", "--source {value}", "simulate"),
     Moved("--target-config", "--target {value}"),
+    Moved("--trace", "--set trace={value}", "run sweep-k"),
     Moved("--typical-p", "--process typical_p={value}"),
     Moved("--variation", "--source NAME:variation={value}", "simulate"),
     Moved("--vocabulary", "--source NAME:vocabulary={value}", "simulate"),

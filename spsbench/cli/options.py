@@ -89,7 +89,10 @@ RUN: Panels = {
         ),
         "--arms LIST": "Methods: ars, sps, draft. Default: ars,sps.",
         "--config FILE": "Settings from YAML, e.g. an earlier run's config.yaml.",
-        "--set KEY=VALUE...": "A setting of config.yaml, e.g. warmup=false; may be repeated.",
+        "--set KEY=VALUE...": (
+            "A setting of config.yaml, e.g. warmup=false, or trace=8, prompts whose tokens are recorded; "
+            "may be repeated."
+        ),
         "--no-score": "Generate only; compute no metric.",
         "--no-proof": "Skip the extra sequences of the losslessness test.",
         "--unsafe-exec": "Run generated programs even without a sandbox; the run records it.",
@@ -156,7 +159,6 @@ RUN: Panels = {
     },
     OUTPUT: {
         "--resume DIR": "Continue the run in DIR with its own settings.",
-        "--trace N": "Record every token of the first N prompts. Default: 8.",
         "--fail-on LIST": "Gates that exit 4 if failed: lossless, parity, untrusted (times).",
         "--expect HASH": "Exit 4 unless the hash of all token ids begins with HASH.",
         "--allow-mixed": "Continue although threads, backend, versions or hardware changed.",
@@ -223,7 +225,6 @@ class RunOptions(Common):
     processes: str | None = None
     on: str | None = None
     resume: Path | None = None
-    trace: str | None = None
     fail_on: str | None = None
     expect: str | None = None
     allow_mixed: bool = False

@@ -78,7 +78,6 @@ TABLE = (
             "device_map",
             "batch",
             "resume",
-            "trace",
             "fail_on",
             "expect",
             "until",

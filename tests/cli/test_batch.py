@@ -16,7 +16,7 @@ pytestmark = pytest.mark.thorough_but("looks_at_tokens")
 
 RUN = (
     *("run", "xsum", "--batch", "1,2,4", "--k", "3", "--max-new-tokens", "16", "--threads", "1"),
-    *("--trace", "1", "--set", "warmup=false", *BRIEF),
+    *("--set", "trace=1", "--set", "warmup=false", *BRIEF),
 )
 
 

@@ -17,7 +17,7 @@ from spsbench.base.errors import SpsbenchError
 from spsbench.models import memory
 
 conditions = importlib.import_module("spsbench.runner.conditions")
-FLAGS = (*BRIEF, "--max-new-tokens", "6", "--set", "warmup=false", "--trace", "0", "--quiet")
+FLAGS = (*BRIEF, "--max-new-tokens", "6", "--set", "warmup=false", "--set", "trace=0", "--quiet")
 
 
 def evidence(directory: Path) -> list[Any]:

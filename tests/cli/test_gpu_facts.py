@@ -15,7 +15,7 @@ from support.nvml import Nvml
 
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
 RUN = ("run", "xsum", "--max-new-tokens", "3", "--device", "cuda", "--engine", "eager", "--no-proof")
-BRIEF = ("--set", "warmup=false", "--remeasure", "0", "--trace", "0")
+BRIEF = ("--set", "warmup=false", "--remeasure", "0", "--set", "trace=0")
 
 
 @pytest.mark.thorough

@@ -11,7 +11,7 @@ import pytest
 from support.commandline import BRIEF, Cli, call, journal
 
 FLAGS = (
-    *("--limit", "5", "--max-new-tokens", "8", "--threads", "1", "--set", "warmup=false", "--trace", "2"),
+    *("--limit", "5", "--max-new-tokens", "8", "--threads", "1", "--set", "warmup=false", "--set", "trace=2"),
     *BRIEF,
 )
 

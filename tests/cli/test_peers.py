@@ -16,7 +16,18 @@ from spsbench.parts.external import registry
 from spsbench.parts.external.worker import WorkerCommand
 
 FAKE = Path(__file__).parents[1] / "support/reading_engine.py"
-SMALL = ("--limit", "3", "--max-new-tokens", "12", "--threads", "1", "--set", "warmup=false", "--trace", "0")
+SMALL = (
+    "--limit",
+    "3",
+    "--max-new-tokens",
+    "12",
+    "--threads",
+    "1",
+    "--set",
+    "warmup=false",
+    "--set",
+    "trace=0",
+)
 GREEDY = (*SMALL, "--sampling", "greedy", "--no-proof", "--quiet")
 
 

@@ -21,7 +21,7 @@ from spsbench.runner import distributed
 pytestmark = pytest.mark.thorough
 
 FLAGS = (
-    *("--limit", "5", "--max-new-tokens", "16", "--threads", "1", "--trace", "1", "--arms", "ars,sps"),
+    *("--limit", "5", "--max-new-tokens", "16", "--threads", "1", "--set", "trace=1", "--arms", "ars,sps"),
     *("--set", "warmup=false"),
 )
 SHOWN = ("example_id", "sample_index", "arm", "order", "token_ids", "finish_reason", "losslessness", "trace")

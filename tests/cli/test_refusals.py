@@ -51,7 +51,7 @@ VALUES = {
         --concurrency x | --dtype int3 int8+int8 float32+none auto:draft=half auto:draft=auto+int3 |
         --threads 0 4096 many | --backend jax |
         --tensor-parallel 0 2:draft=last 1:draft=first | --processes 1 0 many 65 -2 |
-        --on slurm ray:// ray://host ray://host:port ray://:1 RAY | --trace -1 | --fail-on speed |
+        --on slurm ray:// ray://host ray://host:port ray://:1 RAY | --fail-on speed |
         --expect x abc XYZ12345 00000000000000000000000000000000000000000000000000000000000000000 DEADBEEF
     """,
     "bench": """
@@ -447,6 +447,7 @@ WITH_MODELS: list[tuple[str, str] | tuple[str, str, int]] = [
     ("bench --target a.json --draft a.json", "--target: a.json does not exist", 3),
     ("bench --pair mini-t5 --context 16,32", "--context ... Give one number"),
     ("simulate --source ngram:dependence=1", "--source ngram:dependence: 1 leaves no room"),
+    ("run --set trace=-1", "--set trace must be a whole number from 0, got -1."),
     ("simulate --contexts 64", "--contexts: --source dirichlet takes 1 to 32, got 64."),
     (
         "simulate --contexts 64 --source dirichlet:vocabulary=48",

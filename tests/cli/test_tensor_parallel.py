@@ -29,8 +29,8 @@ RUN = (
     "--set",
     "warmup=false",
     "--fixed-length",
-    "--trace",
-    "0",
+    "--set",
+    "trace=0",
 )
 SAMPLINGS = ("--temperature", "1.5", "--top-p", "0.95", "--sampling", "nucleus,greedy")
 SPLIT = ("--tensor-parallel", "2")

@@ -24,7 +24,7 @@ from spsbench.testing import FakeClock
 pytestmark = pytest.mark.thorough_but("stops_by_itself")
 
 SHORT = (
-    *("--max-new-tokens", "8", "--threads", "1", "--trace", "0", "--no-proof", "--no-score"),
+    *("--max-new-tokens", "8", "--threads", "1", "--set", "trace=0", "--no-proof", "--no-score"),
     *("--set", "warmup=false"),
 )
 POOL = ("--limit", "40", *BRIEF)

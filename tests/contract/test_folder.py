@@ -102,7 +102,7 @@ def test_keys_and_types_of_a_new_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
     monkeypatch.setattr("spsbench.runner.engines.SystemClock", FakeClock)
-    small = ("--limit", "2", "--max-new-tokens", "12", "--k", "2", "--trace", "1")
+    small = ("--limit", "2", "--max-new-tokens", "12", "--k", "2", "--set", "trace=1")
     arguments = [entry for entry in ALONE if entry not in ("--no-score", "--no-proof")]
     run = tmp_path / "run"
     done = call("run", "xsum", *BRIEF, *small, *arguments, "--drafter", "model,lookup", "--out", run)

@@ -46,7 +46,7 @@ NOT_RUN = {
 }
 """Patterns of commands that are parsed but not carried out here, and what they need or what runs them."""
 
-LITTLE = {"--limit": "1", "--max-new-tokens": "4", "--threads": "1", "--set": "warmup=false", "--trace": "0"}
+LITTLE = {"--limit": "1", "--max-new-tokens": "4", "--threads": "1", "--set": "warmup=false"}
 """In place of what a page says: a moment's work."""
 
 
@@ -150,4 +150,4 @@ def _with_little(arguments: tuple[str, ...]) -> list[str]:
             del kept[at : at + 2]
     chosen = "--id" in kept  # which is in place of --limit
     more = [word for pair in LITTLE.items() if not (chosen and pair[0] == "--limit") for word in pair]
-    return [*kept, *more, "--no-score", "--no-proof", "--out", "out"]
+    return [*kept, *more, "--set", "trace=0", "--no-score", "--no-proof", "--out", "out"]

@@ -22,7 +22,7 @@ from typing import Any
 
 from support.commandline import BRIEF, journal
 
-FLAGS = (*map(str, BRIEF), "--limit", "3", "--max-new-tokens", "6", "--threads", "1", "--trace", "1")
+FLAGS = (*map(str, BRIEF), "--limit", "3", "--max-new-tokens", "6", "--threads", "1", "--set", "trace=1")
 SHOWN = (
     *("example_id", "sample_index", "arm", "order", "token_ids", "finish_reason"),
     *("losslessness", "trace", "token_evidence"),

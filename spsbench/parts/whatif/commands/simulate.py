@@ -206,7 +206,9 @@ def _question(wanted: SimulateOptions) -> Question:
 
     named, size = Spec.parse(wanted.source or "dirichlet"), None
     told = {name: str(value) for name, value in named.options}
-    flag, alpha, distance, contexts = f"--source {named.name}", None, 0.0, wanted.contexts
+    flag, contexts = f"--source {named.name}", wanted.contexts
+    alpha: float | None = None
+    distance: float | None = 0.0
     if named.name not in SOURCES and (named.name.endswith(".json") or Path(named.name).is_file()):
         if told:
             raise UsageError(_TABLE_SAYS, flag=flag, remedy=f"Leave {next(iter(told))} out.")
