@@ -395,7 +395,7 @@ def _parameter(spec: str, text: str, panel: str | None, required: str) -> Parame
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-_RUN_DIRECTORIES = ("--resume DIR", "A", "B", "RUN or SAMPLES", "SHARD", "RUN")
+_RUN_DIRECTORIES = ("--alpha A|RUN", "--resume DIR", "A", "B", "RUN or SAMPLES", "SHARD", "RUN")
 _NAMED = {
     "[TASK]": "tasks",
     "--pair NAME": "pairs",

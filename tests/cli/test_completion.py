@@ -29,6 +29,8 @@ LINES = {
         "min_p=0.1:frequency_penalty=1:repetition_penalty="
     ],
     "spsbench run --backend o": ["onnxruntime"],
+    "spsbench distill --kind eagle": ["eagle", "eagle3"],
+    "spsbench bench --alpha results/": ["results/one", "results/two"],
     "spsbench report results/": ["results/one", "results/two"],
     "spsbench report elsewhere/": ["elsewhere/three"],
     "spsbench compare results/one results/t": ["results/two"],

@@ -58,8 +58,8 @@ class DistillOptions(Common):
         options.FIRST: {
             "--out FOLDER": "Folder of the draft; training resumes if it was begun there.",
             "--kind KIND": (
-                "model, eagle, eagle3 or medusa; model:layers=2; medusa:heads=4, one for each token ahead; "
-                "any with vocabulary=8000, the tokens that it can propose, 0 for all. Default: model."
+                "model, eagle, eagle3 or medusa. Behind it model:layers=2; medusa:heads=4, one for each "
+                "token ahead; of any vocabulary=8000, tokens it can propose, 0 for all. Default: model."
             ),
             "--data LIST": "own (the target's text), python, or prompts files. Default: own,python.",
             "--tokens N": "Tokens of training text. Default: 2000000.",
