@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -44,6 +45,26 @@ def test_a_planted_sampler_ends_with_4_and_what_caught_it(cli: Cli) -> None:
     assert result.code == 4
     assert "FAILED" in result.out
     assert "--control inverted-ratio: the sampler is wrong: caught by analytic (nucleus)" in result.err
+
+
+@pytest.mark.thorough
+def test_all_plants_every_fault_into_the_real_sampler_and_misses_none(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted: list[tuple[object, Effort]] = []
+
+    def matrix(subject: Any, prompts: object, decoder: object, effort: Effort, told: object) -> object:
+        planted.append((subject.control, effort))
+        return {"no-residual": {"analytic": True}, "raw-draft": {"analytic": not planted[1:]}}
+
+    monkeypatch.setattr("spsbench.parts.verify.verification.control_matrix", matrix)
+    asked = ("xsum", *BRIEF, "--threads", "1", "--sampling", "nucleus", "--control", "all")
+    caught = cli("verify", *asked, "--json")
+    assert (caught.code, json.loads(caught.out)["passed"]) == (0, True)
+    missed = cli("verify", *asked)
+    assert missed.code == 4
+    assert "--control: not caught: raw-draft (nucleus)." in missed.err
+    assert planted == [(None, EFFORTS["reduced"])] * 2
 
 
 @pytest.mark.thorough
