@@ -66,11 +66,9 @@ def trace(options: TraceOptions) -> None:
     from spsbench.base.axes import RECOMMENDED
     from spsbench.base.environment import taken, taken_since
     from spsbench.config import MaterialSettings
-    from spsbench.config.models import AUTO
     from spsbench.decode.clock import SystemClock
     from spsbench.engines.arms import task_and_arms
     from spsbench.engines.local import EagerEngine
-    from spsbench.models.pair import load_pair
     from spsbench.models.recommended import recommended
     from spsbench.report.trace import Token, TraceWriter, shown_text
     from spsbench.runner.finalize import token_texts
@@ -85,8 +83,7 @@ def trace(options: TraceOptions) -> None:
     request = _request(settings, models, task, arm, text)
     slots = len(request.prompt_ids) + request.max_new_tokens + arm.k
     models.require_room(arm, slots, request.max_new_tokens)
-    threads = None if config.threads == AUTO else int(config.threads)
-    pair = load_pair(models.source, models.dtypes, models.device, models.backend, threads)
+    pair = models.load()
     short = replace(request, max_new_tokens=_WARM_UP_TOKENS)
     for draft in (None, pair.draft):  # what runs first is slow
         EagerEngine(pair.target, draft, arm.k, pair.tokenizer, pair.device, SystemClock()).generate(short)

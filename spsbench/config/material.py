@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from spsbench.config.models import PairConfig, RunConfig
+from spsbench.config.files import with_draft
+from spsbench.config.models import AUTO, ModelRef, PairConfig, RunConfig
 from spsbench.config.resolve import resolve
 
 
@@ -26,6 +27,8 @@ class MaterialSettings:
     device: str
     dtypes: tuple[str, str]
     backend: str
+    device_map: str | None
+    threads: int | None
 
     @classmethod
     def of(cls, config: RunConfig) -> MaterialSettings:
@@ -43,7 +46,13 @@ class MaterialSettings:
             device=config.device,
             dtypes=(config.model_dtype, config.draft_model_dtype),
             backend=config.backend,
+            device_map=config.device_map,
+            threads=None if config.threads == AUTO else int(config.threads),
         )
+
+    def with_draft(self, name: str) -> MaterialSettings:
+        """Describe the same with a draft of that name in place of the pair's own."""
+        return replace(self, pair=with_draft(self.pair, ModelRef(id=name)))
 
 
 def resolve_material(flags: Mapping[str, Any]) -> MaterialSettings:

@@ -53,9 +53,7 @@ from spsbench.models.memory import suitable_threads as suitable_threads
 from spsbench.models.memory import weight_bytes as weight_bytes
 from spsbench.models.pair import Pair as Pair
 from spsbench.models.pair import find_pair as find_pair
-from spsbench.models.pair import load_pair as load_pair
 from spsbench.models.pair import pair_backend as pair_backend
-from spsbench.models.placement import Placement as Placement
 from spsbench.models.source import ModelSource as ModelSource
 from spsbench.models.source import files_of as files_of
 from spsbench.models.source import find as find

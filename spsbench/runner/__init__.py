@@ -16,7 +16,7 @@ from spsbench.runner.foreign_texts import (
     reading_of,
     told_in,
 )
-from spsbench.runner.material import Material, find_material, require_decoder
+from spsbench.runner.material import Material, Models, find_material, find_models, require_decoder
 from spsbench.runner.peers import model_folder
 from spsbench.runner.plan import Plan, Watcher, plan
 from spsbench.runner.stopping import Reason, StoppingRule, derive_seed, duration, turns
@@ -28,6 +28,7 @@ __all__ = [
     "EngineFactory",
     "Foreign",
     "Material",
+    "Models",
     "Outcome",
     "Plan",
     "Reader",
@@ -40,6 +41,7 @@ __all__ = [
     "execute_on",
     "finalize",
     "find_material",
+    "find_models",
     "is_exact",
     "load",
     "model_folder",

@@ -32,7 +32,7 @@ from spsbench.models.memory import (
     measured_bandwidth,
     threads_by_size,
 )
-from spsbench.models.pair import Pair, load_pair
+from spsbench.models.pair import Pair
 from spsbench.models.recommended import ENSEMBLE
 from spsbench.models.recommended import FILE as GENERATION_FILE
 from spsbench.models.torch_lm import TorchLM
@@ -292,16 +292,7 @@ def _loaded(plan: Plan, store: RunStore, watcher: Watcher) -> Pair:
 
 def load(plan: Plan, *, threads: int | None = None) -> Pair:
     """Load the pair of a plan, and set the number of CPU threads."""
-    setting = plan.config.threads
-    return load_pair(
-        plan.source,
-        plan.dtypes,
-        plan.device,
-        plan.backend,
-        threads=threads or (None if setting == conditions.AUTO else int(setting)),
-        placement=plan.placement,
-        ranks=ranks_of(plan.config),
-    )
+    return plan.load(threads=threads, ranks=ranks_of(plan.config))
 
 
 def facts_of(

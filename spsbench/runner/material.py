@@ -15,8 +15,10 @@ from spsbench.base.records import Arm, Prompt, SamplingParams
 from spsbench.config import MaterialSettings, PairConfig
 from spsbench.config.models import TORCH, Precision, prompt_span
 from spsbench.models.device import resolve_device
-from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits
+from spsbench.models.pair import Pair, PairSource, find_pair, load_pair, pair_backend, require_pair_fits
+from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
+from spsbench.models.tensor_parallel import Ranks
 from spsbench.models.tokenizer import Tokenizer
 from spsbench.runner.room import room_of
 from spsbench.tasks.answers import ExtractionRule
@@ -31,6 +33,8 @@ class Models:
     Attributes:
         dtypes: to load target and draft in.
         fallback: why the models are not computed by the backend that is usual on the device.
+        placement: of a target that is spread over devices.
+        threads: of a CPU to compute on; None for as many as suit the target.
     """
 
     pair: PairConfig
@@ -39,6 +43,8 @@ class Models:
     dtypes: tuple[str, str]
     backend: str
     fallback: str | None
+    placement: Placement | None
+    threads: int | None
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -49,6 +55,27 @@ class Models:
         """What quantises weights over torch, other values than ONNX Runtime's; None where nothing does."""
         quantised = any(Precision.read(dtype).quantise for dtype in self.dtypes)
         return LIBRARY if quantised and self.backend == TORCH else None
+
+    def load(
+        self, *, threads: int | None = None, beside: Pair | None = None, ranks: Ranks | None = None
+    ) -> Pair:
+        """Load both models, and set torch's number of threads.
+
+        Args:
+            threads: to compute on in place of the settings' own.
+            beside: a pair that is loaded, whose target is this one's, too.
+            ranks: the processes that the target is split over.
+        """
+        return load_pair(
+            self.source,
+            self.dtypes,
+            self.device,
+            self.backend,
+            threads or self.threads,
+            beside,
+            self.placement,
+            ranks,
+        )
 
     def require_room(self, arm: Arm, slots: int, max_new_tokens: int) -> None:
         """Refuse a device without room for the models and one sequence of an arm, of ``slots`` tokens."""
@@ -104,10 +131,19 @@ def find_models(settings: MaterialSettings) -> Models:
     device = resolve_device(settings.device)
     source = find_pair(settings.pair)
     dtypes = settings.dtypes
-    backend, fallback = pair_backend(settings.backend, source, dtypes, device)
-    require_pair_fits(source, dtypes, device, backend, placement=None)
+    placement = None if settings.device_map is None else Placement.read(settings.device_map)
+    choice = settings.backend if placement is None else placement.backend(settings.backend)
+    backend, fallback = pair_backend(choice, source, dtypes, device)
+    require_pair_fits(source, dtypes, device, backend, placement)
     return Models(
-        pair=settings.pair, source=source, device=device, dtypes=dtypes, backend=backend, fallback=fallback
+        pair=settings.pair,
+        source=source,
+        device=device,
+        dtypes=dtypes,
+        backend=backend,
+        fallback=fallback,
+        placement=placement,
+        threads=settings.threads,
     )
 
 
@@ -132,6 +168,8 @@ def find_material(settings: MaterialSettings) -> Material:
         dtypes=models.dtypes,
         backend=models.backend,
         fallback=models.fallback,
+        placement=models.placement,
+        threads=models.threads,
     )
 
 

@@ -83,7 +83,6 @@ class Plan(Material):
     everyone: tuple[str, ...]
     samples: int
     sandbox: str | None
-    placement: Placement | None = None
     claims: Mapping[str, Claim] = field(default_factory=dict)
     usual: UsualEngine | None = None
     room: Room | None = None
@@ -255,7 +254,8 @@ def plan(
     if loads:
         require_pair_fits(source, dtypes, device, backend, placement, stock, config.ranks)
     beyond = max(arm.k for arm in arms)  # the last loop may score so many tokens beyond the limit
-    asked = read_prompts(MaterialSettings.of(config), task, source, beyond=beyond)
+    settings = MaterialSettings.of(config)
+    asked = read_prompts(settings, task, source, beyond=beyond)
     prompts, max_new_tokens = asked.prompts, asked.max_new_tokens
     longest = max(len(prompt.ids) for prompt in prompts)
     index, count = config.shard_index
@@ -284,6 +284,7 @@ def plan(
         claims=claims(arms),
         sandbox=sandbox,
         placement=placement,
+        threads=settings.threads,
         usual=usual,
         room=room,
     )

@@ -177,7 +177,7 @@ def test_ctrl_c_before_anything_was_measured_leaves_nothing(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["spsbench.runner.execute"], "load_pair", interrupted)
+    monkeypatch.setattr(sys.modules["spsbench.runner.material"], "load_pair", interrupted)
     result = cli("run", *SMALL)
     assert result.code == 130
     assert result.err.endswith(

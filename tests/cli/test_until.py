@@ -112,7 +112,7 @@ def test_resumed_with_the_same_settings_it_does_nothing_more(
     assert cli("run", *POOL, *SHORT, "--until", "ci=50%", "--out", directory, "--quiet").code == 0
     before, told = tokens(directory), stopping(directory)
     with monkeypatch.context() as patch:
-        patch.delattr(sys.modules["spsbench.runner.execute"], "load_pair")
+        patch.delattr(sys.modules["spsbench.runner.material"], "load_pair")
         again = cli("run", "--resume", directory, "--quiet")
     assert (again.code, tokens(directory), stopping(directory)) == (0, before, told)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -18,7 +18,8 @@ FLAGS = {"task": "xsum", "limit": 3, "seed": 5, "max_new_tokens": 8, "device": "
 
 def test_it_is_what_a_plan_has() -> None:
     material, planned = find_material(resolve_material(FLAGS)), plan(resolve({**FLAGS, "arms": "ars"}))
-    for name in ("prompts", "data", "max_new_tokens", "chat_template", "seed", "pair", "dtypes", "backend"):
+    named = ("prompts", "data", "max_new_tokens", "chat_template", "seed", "pair", "dtypes", "backend")
+    for name in (*named, "placement", "threads"):
         assert getattr(material, name) == getattr(planned, name), name
     assert (material.label(), material.stop, material.longest, material.source.identity()) == (
         planned.label(),
@@ -44,6 +45,30 @@ def test_models_are_found_without_a_prompt(monkeypatch: pytest.MonkeyPatch) -> N
     ) <= 1  # the source has an identity, no equality
     with pytest.raises(UsageError, match="data were read"):
         find_material(settings)
+
+
+def test_models_are_loaded_as_the_settings_say() -> None:
+    settings = resolve_material({**FLAGS, "threads": 1, "pair": "mini"})
+    models = find_models(settings)
+    pair = models.load()
+    assert pair.info["threads"] == 1
+    draft = settings.pair.target.id
+    again = find_models(settings.with_draft(draft))
+    assert (again.pair.target.id, again.pair.draft.id) == (draft, draft)
+    beside = again.load(beside=pair)
+    assert beside.target is pair.target
+    assert beside.is_one
+    assert not pair.is_one
+
+
+def test_a_target_is_spread_as_the_settings_say() -> None:
+    pytest.importorskip("accelerate")
+    settings = resolve_material({**FLAGS, "device_map": "auto", "backend": "torch"})
+    placement = find_models(settings).placement
+    assert placement is not None
+    assert placement.text == "auto"
+    with pytest.raises(UsageError, match="onnxruntime computes on one CPU"):
+        find_models(replace(settings, backend="onnxruntime"))
 
 
 def test_options_are_read_as_a_run_reads_them() -> None:

@@ -122,7 +122,7 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_loaded(
         found.append(real(*given))
         return found[-1]
 
-    modules = [sys.modules[f"spsbench.runner.{name}"] for name in ("plan", "execute")]
+    modules = [sys.modules[f"spsbench.runner.{name}"] for name in ("plan", "material")]
     monkeypatch.setattr(modules[0], "room_of", kept)
     monkeypatch.setattr(modules[1], "load_pair", lambda *given, **named: pytest.fail("loaded"))
     monkeypatch.setattr(memory, "available_bytes", lambda device: found[-1].total - 1 if found else 1 << 40)

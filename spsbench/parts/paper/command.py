@@ -554,7 +554,7 @@ def _at(written: Written, pairs: Mapping[str, Pair], most_k: int, kept: Mapping[
     sampling: SamplingParams = written.sampling
     measured = overlaps(written.texts, pairs, sampling)
     alphas = {one.draft: one.alpha.estimate for one in measured}
-    costs = draft_costs(written.texts, pairs, sampling, written.config.seed)
+    costs = draft_costs(written.texts, pairs, sampling, written.settings.seed)
     drafts = {
         name: {"alpha": alphas[name], "c": c, "k": chosen_k(alphas[name], c, most_k)}
         for name, c in costs.items()
@@ -576,12 +576,7 @@ def chosen_k(alpha: float, c: float, most_k: int) -> int:
 
 def _load(plans: Mapping[str, Plan]) -> dict[str, Pair]:
     """The target with each draft; the target is loaded once."""
-    from spsbench.models import load_pair
-
     pairs: dict[str, Pair] = {}
     for draft, ready in plans.items():
-        asked = ready.config.threads
-        threads = None if asked == "auto" else int(asked)
-        beside = next(iter(pairs.values()), None)
-        pairs[draft] = load_pair(ready.source, ready.dtypes, ready.device, ready.backend, threads, beside)
+        pairs[draft] = ready.load(beside=next(iter(pairs.values()), None))
     return pairs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -321,7 +321,7 @@ def _options(engine: str, study: Study, advice: Advice, checks: Sequence[Check],
         lines = [f"# {candidate.name}: {interval(candidate.speedup, 'x')} per token, predicted here."]
         if candidate is not first:
             lines.append(f"# {first.name} is faster here, and {engine} does not have it.")
-        config, by_batch = study.written.config, list[tuple[int, int, int]]()
+        by_batch = list[tuple[int, int, int]]()
         if times is not None:
             cells = [each.cell for each in study.found if each.name == found.name]
             tokens = {each.k: each.tokens_per_loop.estimate for each in cells if each.rule == found.cell.rule}
@@ -332,7 +332,8 @@ def _options(engine: str, study: Study, advice: Advice, checks: Sequence[Check],
                 "# One sequence at a time. For K by batch size: --times, from spsbench bench --batch."
             )
         named = found.cell.draft
-        draft = config.pair.draft.id if not named else ModelRef(id=named).id  # engines take no @revision
+        own = study.written.settings.pair.draft.id
+        draft = own if not named else ModelRef(id=named).id  # engines take no @revision
         return "\n".join([*lines, recipe(engine, found, draft, study.written.sampling, by_batch)])
     return f"# {engine} has none of these drafters."
 
@@ -368,7 +369,7 @@ def _require_prompts(limit: int | str) -> None:
 
 def _pairs(ready: Plan, drafts: Sequence[str], progress: Progress) -> dict[str, Pair]:
     """The plan's pair, or its target with each draft that is named; of one draft the name is empty."""
-    from spsbench.models import load_pair, title
+    from spsbench.models import title
     from spsbench.runner import load
 
     several = drafts if len(drafts) > 1 else ("",)
@@ -380,9 +381,7 @@ def _pairs(ready: Plan, drafts: Sequence[str], progress: Progress) -> dict[str, 
     progress.step()
     first = found[several[0]]
     for name in several[1:]:
-        own = _with_draft(ready, name)
-        place = (own.device, own.backend, first.info["threads"], first, own.placement)
-        found[name] = load_pair(own.source, own.dtypes, *place)
+        found[name] = _with_draft(ready, name).load(threads=first.info["threads"], beside=first)
         progress.step()
     return found
 
@@ -509,10 +508,12 @@ def _check(
 
 def _with_draft(ready: Plan, name: str) -> Plan:
     """The plan with a draft of that name in place of its own; an empty name changes nothing."""
-    from spsbench.config import with_draft
-    from spsbench.runner import plan
+    from spsbench.config import MaterialSettings
+    from spsbench.runner import find_models
 
     if not name:
         return ready
-    pair = ready.config.pair
-    return plan(ready.config.model_copy(update={"pair": with_draft(pair, ModelRef(id=name))}))
+    models = find_models(MaterialSettings.of(ready.config).with_draft(name))
+    models.require_room(ready.arms[0], ready.slots, ready.max_new_tokens)
+    own = {field.name: getattr(models, field.name) for field in fields(models)}
+    return replace(ready, config=ready.config.model_copy(update={"pair": models.pair}), **own)

@@ -176,10 +176,10 @@ def replay_texts(wanted: ReplayOptions) -> None:
             f"{written.label}, {written.sampling_name}: acceptance length from one reading of "
             f"{len(written.texts)} texts"
         )
-        synthetic = written.config.pair.synthetic
+        synthetic = written.settings.pair.synthetic
         show(title, list(curves_of(written, replayed, rules, ks)), wanted.out, wanted, synthetic=synthetic)
         return
-    readers = {} if policies is None else policies.readers(written.config.seed)
+    readers = {} if policies is None else policies.readers(written.settings.seed)
     under = () if policies is None else policies.timed
     found = study(
         *(written, sought, ks, times, lambda text: say(text, quiet=quiet)),

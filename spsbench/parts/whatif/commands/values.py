@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def written_of(source: Path, wanted: ReplayOptions, drafters: Sequence[Spec]) -> Written:
     """The texts of a run, or of a file."""
-    from spsbench.config import resolve
+    from spsbench.config import MaterialSettings, resolve
     from spsbench.models import find_pair
     from spsbench.parts.whatif.replay.texts import texts_in, texts_of
     from spsbench.runner import Reader
@@ -41,7 +41,7 @@ def written_of(source: Path, wanted: ReplayOptions, drafters: Sequence[Spec]) ->
         drawn, config = sampling(wanted), resolve(flags | {"drafter": ",".join(map(str, drafters))})
         found = find_pair(config.pair)
         reader = Reader(found.tokenizer, found.vocab_size, found.context_window, drawn)
-        return texts_in(source, reader, config)
+        return texts_in(source, reader, MaterialSettings.of(config))
     refuse_together("replay", {**vars(wanted), "recorded": source})
     return texts_of(source, wanted.sampling)
 
@@ -51,29 +51,21 @@ def pairs_of(written: Written, named: Sequence[str], thread_count: str | None) -
 
     ``thread_count`` is as it was typed, else the run's own.
     """
-    from spsbench.config import ModelRef, with_draft
-    from spsbench.models import Placement, find_pair, load_pair, pair_backend, resolve_device
+    from spsbench.runner import find_models
 
-    config = written.config
-    drafts = {id: ModelRef(id=id) for id in named}
-    wanted = {id: with_draft(config.pair, draft) for id, draft in drafts.items()} or {"": config.pair}
-    sources = {name: find_pair(pair) for name, pair in wanted.items()}
+    own = written.settings
+    settings = replace(own, threads=threads(thread_count or str(own.threads or "auto")))
+    wanted = {name: settings.with_draft(name) for name in named} or {"": settings}
+    several = {name: find_models(each) for name, each in wanted.items()}
     before = None if written.identity is None else written.identity["target"]
-    for source in sources.values():
-        if before is not None and before != (now := source.target.identity()):
+    for models in several.values():
+        if before is not None and before != (now := models.source.target.identity()):
             why = f"the target is now {now['fingerprint']}, and {before['fingerprint']} wrote these texts."
             raise UsageError(why, flag="RUN", remedy="Run it again with this target.")
-    device = resolve_device(config.device)
-    placement = None if config.device_map is None else Placement.read(config.device_map)
-    dtypes = config.model_dtype, config.draft_model_dtype
-    count = threads(thread_count or str(config.threads))
     pairs: list[tuple[str, Pair]] = []
-    for name, source in sources.items():
-        asked = config.backend if placement is None else placement.backend(config.backend)
-        backend, _ = pair_backend(asked, source, dtypes, device)
-        beside = pairs[0][1] if pairs else None
-        loaded = load_pair(source, dtypes, device, backend, count, beside, placement)
-        pairs.append((name if len(sources) > 1 else "", loaded))
+    for name, models in several.items():
+        loaded = models.load(beside=pairs[0][1] if pairs else None)
+        pairs.append((name if len(several) > 1 else "", loaded))
     return pairs
 
 

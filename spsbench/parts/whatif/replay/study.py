@@ -191,7 +191,7 @@ def study(
             places = dict(zip(read_by, named, strict=True))
             ends, judged, rounds = (min(ks), max(ks)), given_by(sought, rules, ks), []
             for number in budgeted_rounds(times, LEAST_ROUNDS, math.inf):
-                seed = written.config.seed + number + 1
+                seed = written.settings.seed + number + 1
                 found = time_round(named, written.texts, ends, seed, judged=judged)
                 rounds += [found] if number >= 0 else []
 
@@ -303,5 +303,5 @@ def _rehearsed(written: Written, keys: Sequence[_Key], budget_s: float) -> _Time
     def read(request: Request, generation: Generation) -> None:
         teacher_force(first.target, draft, request.prompt_ids, generation.tokens, request.sampling)
 
-    seed = written.config.seed
+    seed = written.settings.seed
     return rehearse(engines, most, written.texts, sampling, room, budget_s, read, seed, LEAST_ROUNDS)

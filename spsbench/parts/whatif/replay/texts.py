@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spsbench.base import EAGER, SamplingParams, UsageError, is_beam
-from spsbench.config import RunConfig, resolve
+from spsbench.config import MaterialSettings, resolve
 from spsbench.engines import GRAPHED
 from spsbench.runner import Reader
 from spsbench.store import RunStore, read_frames
@@ -50,7 +50,7 @@ class Written:
     """The texts of one sampling."""
 
     source: Path
-    config: RunConfig
+    settings: MaterialSettings
     label: str
     sampling_name: str
     sampling: SamplingParams
@@ -97,7 +97,7 @@ def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_
         )
     found = Written(
         directory,
-        resolve({}, directory / "config.yaml"),
+        MaterialSettings.of(resolve({}, directory / "config.yaml")),
         str(info["task_label"]),
         str(arm["sampling"]),
         SamplingParams(**arm["params"]),
@@ -109,7 +109,7 @@ def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_
     return found
 
 
-def texts_in(path: Path, reader: Reader, config: RunConfig) -> Written:
+def texts_in(path: Path, reader: Reader, settings: MaterialSettings) -> Written:
     """The texts of a file that another engine wrote; each under the number of its prompt, from 1."""
     found = list(reader.read(path))
     samplings = list(dict.fromkeys(text.sampling for text in found)) or [reader.sampling]
@@ -127,7 +127,7 @@ def texts_in(path: Path, reader: Reader, config: RunConfig) -> Written:
         own.append(TargetText(name, len(own), text.prompt, text.completion, text.category))
         texts.append(own[-1])
     (sampling,) = samplings
-    written = Written(path, config, path.name, sampling.described, sampling, tuple(texts), None, {})
+    written = Written(path, settings, path.name, sampling.described, sampling, tuple(texts), None, {})
     _require_enough(written, "SAMPLES", "Give more of them.")
     return written
 
