@@ -197,7 +197,7 @@ def among_processes(config: RunConfig) -> Iterator[bool]:
 
     with among_ranks(config) as ranks:
         leads = ranks is None or ranks.leads
-        if ranks is not None and not leads and (code := follow(config, ranks)):
+        if ranks is not None and not leads and (code := follow(ranks)):
             raise typer.Exit(code)
         yield leads
 

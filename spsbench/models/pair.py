@@ -18,7 +18,7 @@ from spsbench.models.memory import experts_of, require_memory, suitable_threads,
 from spsbench.models.placement import PlacedLM, Placement
 from spsbench.models.quantised import quantised_of, require_quantisable, require_readable
 from spsbench.models.source import ModelSource, find, unconverted_tokenizers
-from spsbench.models.tensor_parallel import Ranks, load_split
+from spsbench.models.tensor_parallel import Order, Ranks, load_split
 from spsbench.models.tokenizer import Tokenizer, check_same
 from spsbench.models.torch_lm import TorchLM
 
@@ -27,6 +27,7 @@ from spsbench.models.torch_lm import TorchLM
 class PairSource:
     """A compatible pair, before any weights are loaded."""
 
+    config: PairConfig
     target: ModelSource
     draft: ModelSource
     vocab_size: int  # number of shared logits: real pairs pad their embeddings differently
@@ -98,7 +99,7 @@ def find_pair(config: PairConfig) -> PairSource:
             remedy="Choose a draft whose embedding covers the whole tokenizer.",
         )
     window = min(context_window(source.config) for source in (target, draft))
-    return PairSource(target, draft, shared, window)
+    return PairSource(config, target, draft, shared, window)
 
 
 def _require_one_kind(target: ModelSource, draft: ModelSource) -> None:
@@ -203,7 +204,9 @@ def _target(
 ) -> CausalLM:
     dtype, vocab_size = dtypes[0], source.vocab_size
     if ranks is not None:
-        return load_split(source.target, dtype, vocab_size, "--target", ranks, threads)
+        ranks.tell(Order.LOAD, threads or 0)
+        ranks.share((source.config, dtypes))
+        return load_split(source.target, dtype, vocab_size, "--target", ranks)
     if placement is not None:
         alone = source.is_one(dtypes)
         reserved = 0 if alone else weight_bytes(source.draft, dtypes[1], "--draft", device) or 0

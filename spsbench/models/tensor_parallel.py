@@ -270,14 +270,10 @@ def require_splittable(source: ModelSource, size: int) -> None:
     raise UsageError(why, flag=TENSOR_PARALLEL, remedy="Choose another N or another target, or leave it out.")
 
 
-def load_split(
-    source: ModelSource, dtype: str, vocab_size: int, flag: str, ranks: Ranks, threads: int | None = None
-) -> SplitLM:
-    """Load this process's slices of a target; the leader has the others load theirs."""
+def load_split(source: ModelSource, dtype: str, vocab_size: int, flag: str, ranks: Ranks) -> SplitLM:
+    """Load this process's slices of a target, in all processes at once."""
     from transformers.distributed import DistributedConfig
 
-    if ranks.leads:
-        ranks.tell(Order.LOAD, threads or 0)
     with ranks.together("loading"):
         split = {"distributed_config": DistributedConfig(tp_size=ranks.size, tp_plan="auto")}
         model = from_pretrained(source, dtype, ranks.device, flag, split)

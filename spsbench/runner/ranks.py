@@ -145,7 +145,7 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def follow(config: RunConfig, ranks: tensor_parallel.Ranks) -> int:
+def follow(ranks: tensor_parallel.Ranks) -> int:
     """What a process does that does not lead: it answers to the first one until that ends.
 
     It prints nothing but what went wrong here alone. It leaves Ctrl-C to the first process and dies of
@@ -156,7 +156,7 @@ def follow(config: RunConfig, ranks: tensor_parallel.Ranks) -> int:
         if signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, signal.SIG_DFL)
     try:
-        _answer(config, ranks)
+        _answer(ranks)
         return 0
     except (tensor_parallel.OutOfStep, tensor_parallel.RankGone):
         return 0  # the first process says it, or has exited
@@ -165,7 +165,7 @@ def follow(config: RunConfig, ranks: tensor_parallel.Ranks) -> int:
         return error.exit_code
 
 
-def _answer(config: RunConfig, ranks: tensor_parallel.Ranks) -> None:
+def _answer(ranks: tensor_parallel.Ranks) -> None:
     """One order after another until there are no more."""
     pair: Pair | None = None
     backends: EngineFactory | None = None
@@ -175,7 +175,7 @@ def _answer(config: RunConfig, ranks: tensor_parallel.Ranks) -> None:
         if message.order == tensor_parallel.Order.END:
             return
         if message.order == tensor_parallel.Order.LOAD:
-            pair = _load(config, ranks, message.number or None)
+            pair = _load(ranks, message.number or None)
             continue
         assert pair is not None, "loaded first"
         if message.order == tensor_parallel.Order.PREPARE:
@@ -188,16 +188,17 @@ def _answer(config: RunConfig, ranks: tensor_parallel.Ranks) -> None:
             _split(pair).obey(message)
 
 
-def _load(config: RunConfig, ranks: tensor_parallel.Ranks, threads: int | None) -> Pair:
+def _load(ranks: tensor_parallel.Ranks, threads: int | None) -> Pair:
     """This process's slices of the target, and where each process drafts the draft; as ``load_pair``."""
-    source, device = find_pair(config.pair), ranks.device
+    wanted, dtypes = ranks.share()
+    source, device = find_pair(wanted), ranks.device
     size = source.vocab_size
-    target = tensor_parallel.load_split(source.target, config.model_dtype, size, "--target", ranks, threads)
+    target = tensor_parallel.load_split(source.target, dtypes[0], size, "--target", ranks)
     if device.type == "cpu":
         torch.set_num_threads(threads or suitable_threads(target.parameters))
     draft: CausalLM = target
-    if config.draft_placement == REPLICATED:
-        draft = load_torch(source.draft, config.draft_model_dtype, device, size, "--draft")
+    if ranks.placement == REPLICATED:
+        draft = load_torch(source.draft, dtypes[1], device, size, "--draft")
     return Pair(target, draft, source.tokenizer, device, {"threads": torch.get_num_threads()})
 
 

@@ -33,7 +33,7 @@ ENVIRONMENT = os.environ | {
 RUN = ("run", *SMALL, "--no-proof")
 EXECUTE = "spsbench.runner.execute"
 CASES = {
-    "load": Case([*RUN], f"{EXECUTE}:load_pair"),
+    "load": Case([*RUN], "spsbench.runner.material:load_pair"),
     "warm-up": Case([*RUN, "--out", "warm"], f"{EXECUTE}:warm_up", "SIGHUP"),
     "mid-run": Case([*RUN, "--out", "mid run"], f"{EXECUTE}:measure"),
     "continued": Case([]),
@@ -263,11 +263,11 @@ def test_a_follower_of_a_split_target_dies_silently(monkeypatch: pytest.MonkeyPa
     from spsbench.runner import ranks as follower
 
     heard = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, *SIGNALS)}
-    monkeypatch.setattr(follower, "_answer", lambda config, ranks: None)
+    monkeypatch.setattr(follower, "_answer", lambda ranks: None)
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with listening([]):
-            assert follower.follow(None, None) == 0  # type: ignore[arg-type]
+            assert follower.follow(None) == 0  # type: ignore[arg-type]
             assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
