@@ -259,22 +259,27 @@ class ModelSource:
 
 def find(name: str, revision: str | None, flag: str, target: ModelSource | None = None) -> ModelSource:
     """Read configuration and tokenizer of a model; no weights are loaded."""
-    from transformers import AutoConfig
-
     location = _location(name, flag)
-    if is_trained(Path(location)):
-        return _find_trained(name, location, flag, target)
     read = revision
     if not Path(location).is_dir():
         with typed_errors(name, flag):
             # Of a commit the hub's cache knows what there is, so that nothing is asked twice.
             read = pinned(location, revision, flag) or revision
+    with typed_errors(name, flag):  # anew, since a hub that has just failed is left alone
+        if is_trained(Path(location)):
+            return _find_trained(name, location, flag, target)
+        return _find_whole(name, location, revision, read, flag)
+
+
+def _find_whole(name: str, location: str, revision: str | None, read: str | None, flag: str) -> ModelSource:
+    """A model with an embedding and a tokenizer of its own, as it is at the commit ``read``."""
+    from transformers import AutoConfig
+
     _require_bounded(location, read, name, flag)
-    with typed_errors(name, flag):
-        # False, not None: with None transformers asks on the terminal.
-        config = AutoConfig.from_pretrained(location, revision=read, trust_remote_code=False)
-        require_generative(config, name, flag)
-    generation = _read_generation(location, read, name, flag)
+    # False, not None: with None transformers asks on the terminal.
+    config = AutoConfig.from_pretrained(location, revision=read, trust_remote_code=False)
+    require_generative(config, name, flag)
+    generation = _read_generation(location, read)
     tokenizer = _read_tokenizer(location, read, name, flag, config, generation)
     origin = read_origin(Path(location))
     if origin is None:
@@ -327,12 +332,11 @@ def _require_bounded(location: str, revision: str | None, name: str, flag: str) 
     files = [Path(location) / file for file in _SETTINGS] if Path(location).is_dir() else []
     for file in filter(Path.is_file, files):
         _require_bounded_file(file, name, flag)
-    with typed_errors(name, flag):
-        content, _ = PretrainedConfig.get_config_dict(location, revision=revision)
-        require_bounded_config(content, name, flag)
-        found = cached_file(
-            location, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False
-        )
+    content, _ = PretrainedConfig.get_config_dict(location, revision=revision)
+    require_bounded_config(content, name, flag)
+    found = cached_file(
+        location, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False
+    )
     if found is not None:
         _require_bounded_file(Path(found), name, flag)
         require_bounded_tokenizer(Path(found), name, flag)
@@ -382,11 +386,10 @@ def _find_trained(name: str, location: str, flag: str, target: ModelSource | Non
     over = text_config(target.config)
     embedding = embedding_of(target, "--target") or draft.target.embedding  # else it is asked at loading
     draft.require_target(over.hidden_size, over.vocab_size, embedding, flag)
-    with typed_errors(name, flag):
-        require_bounded_config(draft.config, name, flag)
-        config = layer_config(draft)
-        if config.hidden_size != draft.target.hidden:
-            raise ValueError(f"its layers are {config.hidden_size} wide, its target {draft.target.hidden}")
+    require_bounded_config(draft.config, name, flag)
+    config = layer_config(draft)
+    if config.hidden_size != draft.target.hidden:
+        raise ValueError(f"its layers are {config.hidden_size} wide, its target {draft.target.hidden}")
     if config.model_type != over.model_type:
         why = f"{name} has layers of {config.model_type}, its target is a {over.model_type}."
         raise UsageError(why, flag=flag, remedy="Train a draft for this target.")
@@ -407,15 +410,14 @@ def embedding_of(source: ModelSource, flag: str) -> str | None:
         return embedding_fingerprint(stored) if stored.reads(EMBEDDING) else None
 
 
-def _read_generation(location: str, revision: str | None, name: str, flag: str) -> Mapping[str, Any] | None:
+def _read_generation(location: str, revision: str | None) -> Mapping[str, Any] | None:
     from transformers import GenerationConfig
 
-    with typed_errors(name, flag):
-        try:
-            found = GenerationConfig.from_pretrained(location, revision=revision)
-        except OSError:  # the file is optional
-            return None
-        return {key: value for key, value in vars(found).items() if value is not None}
+    try:
+        found = GenerationConfig.from_pretrained(location, revision=revision)
+    except OSError:  # the file is optional
+        return None
+    return {key: value for key, value in vars(found).items() if value is not None}
 
 
 def _read_tokenizer(
@@ -432,7 +434,7 @@ def _read_tokenizer(
     if folder.is_dir() and not any(folder.glob("*token*")) and not (folder / "vocab.json").is_file():
         why = f"{name} has no tokenizer: tokenizer.json or a similar file is missing next to config.json."
         raise UnavailableError(why, flag=flag, remedy="Save the tokenizer into the same folder.")
-    with typed_errors(name, flag), little_memory():
+    with little_memory():
         tokenizer = AutoTokenizer.from_pretrained(location, revision=revision, trust_remote_code=False)
         # Instruct models list their end-of-turn token only in generation_config.json.
         eos = None if generation is None else generation.get("eos_token_id")
