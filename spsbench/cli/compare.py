@@ -127,7 +127,7 @@ def _loaded(directory: Path) -> Pair | str:
         config = resolve({}, directory / "config.yaml")
         dtypes = config.model_dtype, config.draft_model_dtype
         source, cpu = find_pair(config.pair), torch.device("cpu")
-        floats = all(Precision.read(dtype).quantise is None for dtype in dtypes)
+        floats = all(Precision(dtype).quantise is None for dtype in dtypes)
         # Quantised weights are those of the run's own backend, wherever that computed.
         by_torch = floats or (read_run(directory).get("identity") or {}).get("quantiser")
         pair_backend(backend := TORCH if by_torch else ONNXRUNTIME, source, dtypes, cpu)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,26 +27,31 @@ QUANTISED = {"int8": 8, "int4": 4}
 """Bits of quantised weights, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Precision:
+class Precision(str):
     """A dtype that the model computes in (``auto``: the checkpoint's own), and ``int8`` or ``int4`` where
-    weights are quantised."""
+    weights are quantised: ``float32+int8``, or ``int8`` alone in the checkpoint's own dtype."""
 
-    dtype: str = AUTO
-    quantise: str | None = None
+    __slots__ = ()
 
     @classmethod
-    def read(cls, text: str) -> Precision:
-        """What ``str`` of one gave; ``int8`` alone computes in the checkpoint's own dtype."""
-        dtype, _, quantise = text.rpartition("+")
-        if text in QUANTISED:
-            return cls(AUTO, text)
-        return cls(dtype, quantise) if dtype else cls(text)
+    def of(cls, dtype: str, quantise: str | None) -> Precision:
+        """Write both as one text, ``auto`` only where it stands alone."""
+        if quantise is None:
+            return cls(dtype)
+        return cls(quantise if dtype == AUTO else f"{dtype}+{quantise}")
 
-    def __str__(self) -> str:
-        if self.quantise is None:
-            return self.dtype
-        return self.quantise if self.dtype == AUTO else f"{self.dtype}+{self.quantise}"
+    @property
+    def dtype(self) -> str:
+        """What is computed in."""
+        return AUTO if self in QUANTISED else self.rpartition("+")[0] or str(self)
+
+    @property
+    def quantise(self) -> str | None:
+        """How weights are quantised; None if they are not."""
+        if self in QUANTISED:
+            return str(self)
+        dtype, _, quantise = self.rpartition("+")
+        return quantise if dtype else None
 
     @property
     def bits(self) -> int | None:
@@ -509,23 +514,23 @@ class RunConfig(Limits):
     def model_dtype(self) -> str:
         """What to load the target in: the run's dtype, else the pair's; a ``Precision``."""
         typed = self.target_dtype
-        asked, pair = Precision.read(typed), Precision.read(self.pair.dtype)
+        asked, pair = Precision(typed), Precision(self.pair.dtype)
         if typed == AUTO:
-            return str(pair)
+            return str(Precision.of(pair.dtype, pair.quantise))
         # int8 alone is a dtype of its own; in auto+int8 the pair may say what is computed in.
         inherits = asked.dtype == AUTO and typed not in QUANTISED
-        return str(Precision(pair.dtype if inherits else asked.dtype, asked.quantise))
+        return str(Precision.of(pair.dtype if inherits else asked.dtype, asked.quantise))
 
     @property
     def draft_model_dtype(self) -> str:
         """What to load the draft in: what is said of it alone, else as the target; a ``Precision``."""
-        own, target = Precision.read(self.draft_dtype), Precision.read(self.model_dtype)
+        own, target = Precision(self.draft_dtype), Precision(self.model_dtype)
         if self.draft_dtype in QUANTISED:
             return str(own)
         is_short = (self.pair.dtype if self.target_dtype == AUTO else self.target_dtype) in QUANTISED
         inherited = None if is_short and own.dtype != AUTO else target.quantise
         kept = inherited if own.quantise is None else None if own.quantise == NONE else own.quantise
-        return str(Precision(target.dtype if own.dtype == AUTO else own.dtype, kept))
+        return str(Precision.of(target.dtype if own.dtype == AUTO else own.dtype, kept))
 
     @property
     def ranks(self) -> int:

@@ -409,7 +409,7 @@ class DrafterKind(OptionedKind):
                 "Choose another drafter, or --dtype float32 on a CPU with a target that onnxruntime covers."
             )
             raise UsageError(why, flag=self.FLAG, remedy=remedy)
-        if self.name == "quantised" and Precision.read(dtype).quantise is not None:
+        if self.name == "quantised" and Precision(dtype).quantise is not None:
             why = f"{spec} rounds weights, and the target's are {dtype} already."
             raise UsageError(why, flag=self.FLAG, remedy="Choose another drafter, or --dtype float32.")
 

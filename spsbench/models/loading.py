@@ -81,7 +81,7 @@ def model_not_covered(source: ModelSource, dtype: str, device: torch.device, fla
 
 def config_not_covered(config: Any, dtype: str, device: torch.device) -> str | None:
     """Answer as ``model_not_covered`` does, of a configuration without weights."""
-    asked = Precision.read(dtype)
+    asked = Precision(dtype)
     # What is quantised without its own dtype is computed in float32 there, whatever the checkpoint's.
     named = torch.float32 if asked.quantise is not None else getattr(config, "dtype", None)
     own = named if asked.dtype == AUTO else DTYPES.get(asked.dtype, torch.float32)
@@ -221,7 +221,7 @@ def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size
     Onto a device each tensor goes as it is read: the host never holds the model.
     """
     # Quantised weights cannot be moved after loading, and need accelerate to be placed.
-    packed = source.quantization is not None or Precision.read(dtype).quantise is not None
+    packed = source.quantization is not None or Precision(dtype).quantise is not None
     onto = (
         {"device_map": {"": device}} if device.type != "cpu" and (packed or _takes_directly(device)) else {}
     )
@@ -295,7 +295,7 @@ def from_pretrained(
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     kind = AutoModelForSeq2SeqLM if source.is_encoder_decoder else AutoModelForCausalLM
-    asked = Precision.read(dtype)
+    asked = Precision(dtype)
     require_readable(source.config, source.quantization, device, source.name, flag)
     with typed_errors(source.name, flag):
         folder = weights_folder(source, flag)
@@ -318,7 +318,7 @@ def from_pretrained(
 def _load_sharing(
     source: ModelSource, sharing: Sharing, dtype: str, vocab_size: int, flag: str, target: CausalLM
 ) -> CausalLM:
-    asked = Precision.read(dtype)
+    asked = Precision(dtype)
     count, hidden = target.embedding_shape
     embedding = embedding_of(sharing.target, "--target") or target.embedding_fingerprint()
     sharing.draft.require_target(hidden, count, embedding, flag)
@@ -368,7 +368,7 @@ def _over_onnx(
     reference: Callable[[], TorchLM],
     dtype: str,
 ) -> OnnxModel:
-    size, bits = threads or suitable_threads(stored.parameters), Precision.read(dtype).bits
+    size, bits = threads or suitable_threads(stored.parameters), Precision(dtype).bits
     if border is not None:
         return OnnxSeq2SeqLM(config, border, stored, vocab_size, size, reference, bits)
     return OnnxLM(config, stored, vocab_size, size, reference, bits=bits)
@@ -441,7 +441,7 @@ def random_model(
     with torch.random.fork_rng(devices=[]), device:
         torch.manual_seed(seed)
         model = built(config, _dtype(dtype))
-    precision = Precision.read(dtype)
+    precision = Precision(dtype)
     if backend == TORCH and precision.quantise is not None:
         quantise_built(model, precision, device)
     border = None
@@ -457,5 +457,5 @@ def random_model(
 
 def _dtype(dtype: str) -> torch.dtype | None:
     """That the weights are made in; what is quantised is made in float32 unless a dtype is named."""
-    asked = Precision.read(dtype)
+    asked = Precision(dtype)
     return DTYPES.get(asked.dtype) or (torch.float32 if asked.quantise is not None else None)

@@ -196,7 +196,7 @@ def weight_bytes(
     folder = files_of(source.location, source.commit)
     if folder is None:
         return None
-    asked = Precision.read(dtype)
+    asked = Precision(dtype)
     whole = asked.quantise is not None and packed_on is None
     wanted = DTYPES.get("float32" if whole else asked.dtype) or getattr(source.config, "dtype", None)
     # Quantised weights keep the size that they have on disk.
@@ -235,7 +235,7 @@ def _file_bytes(source: ModelSource, folder: Path, flag: str) -> int | None:
 
 def computed_width(source: ModelSource, dtype: str) -> int:
     """Bytes of a number that a model computes with once it is loaded in a dtype; see ``weight_bytes``."""
-    asked = Precision.read(dtype)
+    asked = Precision(dtype)
     own = torch.float32 if asked.quantise is not None else getattr(source.config, "dtype", None)
     wanted = DTYPES.get(asked.dtype) or own
     return wanted.itemsize if isinstance(wanted, torch.dtype) else 4

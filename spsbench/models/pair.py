@@ -136,7 +136,7 @@ def pair_backend(
     if backend == TORCH and loads:
         roles = ("--target", "--draft")
         for part, dtype, role in zip((source.target, source.draft), dtypes, roles, strict=True):
-            precision = Precision.read(dtype)
+            precision = Precision(dtype)
             require_quantisable(part.config, part.quantization, precision, device, part.name, "--dtype")
             require_readable(part.config, part.quantization, device, part.name, role)
     return backend, fallback

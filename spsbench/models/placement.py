@@ -70,7 +70,7 @@ class Placement:
             raise UsageError(why, flag=FLAG, remedy="Leave it out.")
         if self.modules is None:
             return
-        if Precision.read(dtype).quantise is not None and {"cpu", DISK} & {*self.modules.values()}:
+        if Precision(dtype).quantise is not None and {"cpu", DISK} & {*self.modules.values()}:
             why = f"{self.text} puts modules on cpu or disk, where quantised weights cannot be left."
             raise UsageError(why, flag=FLAG, remedy="Use GPUs only, or a --dtype without int8 and int4.")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -90,7 +90,7 @@ class Placement:
         needed: dict[torch.device, int] = {}
         if draft is not None:
             needed[_indexed(device)] = weight_bytes(draft, dtypes[1], "--draft", device) or 0
-        asked = Precision.read(dtypes[0])
+        asked = Precision(dtypes[0])
         if self.modules is not None:
             for place, size in _sizes(self.modules, target.config, asked).items():
                 needed[place] = needed.get(place, 0) + size
@@ -129,7 +129,7 @@ class Placement:
             return {"device_map": plain, "offload_folder": folder}
         from accelerate.utils import get_max_memory
 
-        quantised = Precision.read(dtype).quantise is not None
+        quantised = Precision(dtype).quantise is not None
         memory = _usable(get_max_memory(), device, reserved_bytes, quantised=quantised)
         return {"device_map": self.text, "max_memory": memory, "offload_folder": folder}
 

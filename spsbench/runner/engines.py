@@ -108,7 +108,7 @@ def require_own_weights(arms: Sequence[Arm], dtypes: tuple[str, str], backend: s
         return
     roles = stock_roles(arms)
     for role, dtype in zip(("target", "draft"), dtypes, strict=True):
-        if role in roles and Precision.read(dtype).quantise is not None:
+        if role in roles and Precision(dtype).quantise is not None:
             one = next(arm for arm in arms if stock_roles([arm]))
             what = "a beam search" if one.sampling.beam is not None else one.engine
             raise UsageError(

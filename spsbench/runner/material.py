@@ -53,7 +53,7 @@ class Models:
     @property
     def quantiser(self) -> str | None:
         """What quantises weights over torch, other values than ONNX Runtime's; None where nothing does."""
-        quantised = any(Precision.read(dtype).quantise for dtype in self.dtypes)
+        quantised = any(Precision(dtype).quantise for dtype in self.dtypes)
         return LIBRARY if quantised and self.backend == TORCH else None
 
     def load(
@@ -247,7 +247,7 @@ def about_weights(source: PairSource, dtypes: tuple[str, str], backend: str) -> 
     said = [
         f"{role} {kind} dequantised to float32" for role, kind in zip(roles, undone, strict=False) if kind
     ]
-    kept = [Precision.read(dtype).quantise for dtype in dtypes]
+    kept = [Precision(dtype).quantise for dtype in dtypes]
     if backend != TORCH:
         return said + [
             f"{role} rounded to {bits}" for role, bits in zip(("target", "draft"), kept, strict=True) if bits

@@ -355,7 +355,7 @@ def _unfit(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> Iterat
     if peers:
         engine = peers[0].engine
         for dtype in (config.model_dtype, config.draft_model_dtype):
-            if Precision.read(dtype).quantise is not None:
+            if Precision(dtype).quantise is not None:
                 message = f"{dtype} quantises weights as only spsbench does, and {engine} would run others."
                 yield (
                     "--dtype",

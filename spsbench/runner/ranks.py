@@ -65,7 +65,7 @@ def _needing_it_whole(
 ) -> Iterator[tuple[str, str]]:
     if config.device_map is not None:
         yield "--device-map", "a device map places the target's layers"
-    if Precision.read(config.model_dtype).quantise is not None:
+    if Precision(config.model_dtype).quantise is not None:
         yield "--dtype", f"{config.model_dtype} packs the target's matrices"
     if source.draft.sharing is not None:
         yield "--draft", f"{source.draft.name} reads its target's embedding"

@@ -37,13 +37,15 @@ def test_what_is_said_of_both_models(flags: dict[str, str], target: str, draft: 
 
 @pytest.mark.parametrize("text", ["auto", "float16", "int4", "bfloat16+int8"])
 def test_a_precision_is_written_as_it_is_read(text: str) -> None:
-    assert str(Precision.read(text)) == text
+    read = Precision(text)
+    assert Precision.of(read.dtype, read.quantise) == text
 
 
 def test_int8_alone_computes_in_the_checkpoints_own_dtype() -> None:
-    assert Precision.read("int8") == Precision("auto", "int8")
-    assert Precision.read("bfloat16+int4").bits == 4
-    assert Precision.read("bfloat16").bits is None
+    assert (Precision("int8").dtype, Precision("int8").quantise) == ("auto", "int8")
+    assert Precision.of("auto", "int8") == Precision("int8")
+    assert Precision("bfloat16+int4").bits == 4
+    assert Precision("bfloat16").bits is None
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_the_forwards_are_those_of_the_quantised_weights(
 
 @pytest.mark.parametrize("dtype", ["int8", "int4", "bfloat16+int8", "bfloat16+int4"])
 def test_the_record_says_how_and_sizes_are_of_packed_weights(checkpoint: Path, dtype: str) -> None:
-    pair, asked = load(checkpoint, dtype), Precision.read(dtype)
+    pair, asked = load(checkpoint, dtype), Precision(dtype)
     told, plain = pair.info["target"], load(checkpoint, asked.dtype).info["target"]
     assert (told["dtype"], told["backend"]) == (asked.quantise, TORCH)
     assert told["quantised"]["by"].startswith("torchao ")
@@ -139,7 +139,7 @@ def test_a_built_model_gets_the_same_values_as_a_loaded_one(wide: Any, checkpoin
     fresh = random_model(wide.config, "float32", CPU, target.vocab_size, TORCH)
     assert isinstance(fresh, TorchLM)
     fresh.model.load_state_dict(wide.state_dict())
-    quantised.quantise_built(fresh.model, Precision.read(bits), CPU)
+    quantised.quantise_built(fresh.model, Precision(bits), CPU)
     assert torch.equal(fresh.score_uncached(IDS), target.score_uncached(IDS))
     assert [asdict(found) for m in (fresh, built) if (found := quantised_of(m.model))] == 2 * [
         asdict(quantised_of(target.model))  # type: ignore[arg-type]
@@ -215,7 +215,7 @@ def test_what_a_device_cannot_is_refused(
     wide: Any, asked: str, device: torch.device, said: str | None, kind: type[SpsbenchError]
 ) -> None:
     def ask() -> None:
-        require_quantisable(wide.config, None, Precision.read(asked), device, "model", "--dtype")
+        require_quantisable(wide.config, None, Precision(asked), device, "model", "--dtype")
 
     if said is None:
         ask()
@@ -231,7 +231,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(
 ) -> None:
     monkeypatch.setattr(quantised, "find_spec", lambda name: None if name == missing else object())
     with pytest.raises(UnavailableError, match=f"int8 over torch needs {missing}, which is not") as caught:
-        require_quantisable(wide.config, None, Precision("auto", "int8"), GPU, "model", "--dtype")
+        require_quantisable(wide.config, None, Precision("int8"), GPU, "model", "--dtype")
     assert "pip install 'spsbench[large]'" in str(caught.value.remedy)
 
 
