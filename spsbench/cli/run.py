@@ -113,10 +113,16 @@ def measure(options: RunOptions) -> None:
     if options.concurrency is not None:
         of_part("whatif.commands.load:measure_load")(options)
         return
+    count = None
     if options.processes is not None:
-        measure_processes(options)
+        count = int(number(options.processes, "--processes", 2, 2, _MOST_PROCESSES, whole=True))
+    config = read_settings(options)
+    if count is not None:
+        _refuse_settings(config, processes=count)
+        measure_processes(config, count, options.out, as_json=options.json, quiet=options.quiet)
         return
-    config, known = _possible_settings(options)
+    gates = gates_of(options.fail_on)
+    known = _possible(config, options, gates)
     with among_processes(config) as leads:
         if not leads:
             return
@@ -153,7 +159,7 @@ def measure(options: RunOptions) -> None:
         say(f"Figures and a page with every token: {report}", quiet=quiet)
         if not outcome.complete:
             raise _incomplete(outcome.summary, directory)
-        _judge(outcome.summary, gates_of(options.fail_on), options.expect)
+        _judge(outcome.summary, gates, options.expect)
 
 
 def resume_command(directory: Path, *more: str) -> str:
@@ -161,9 +167,8 @@ def resume_command(directory: Path, *more: str) -> str:
     return written("run", "--resume", str(directory), *more)
 
 
-def _possible_settings(options: RunOptions) -> tuple[RunConfig, TaskAndArms]:
-    """``read_settings``, with what can be refused before torch is imported refused; its task and arms."""
-    config = read_settings(options)
+def _possible(config: RunConfig, options: RunOptions, gates: Sequence[str]) -> TaskAndArms:
+    """Task and arms of the settings; what can be refused before torch is imported is."""
     expected, on = options.expect, options.on
     if expected is not None and re.fullmatch(r"[0-9a-f]{8,64}", expected) is None:
         raise UsageError(
@@ -175,7 +180,7 @@ def _possible_settings(options: RunOptions) -> tuple[RunConfig, TaskAndArms]:
     _refuse_settings(config, expect=expected, on=on)
     if on is not None:
         cluster_of(on)
-    return config, require_possible(config, gates_of(options.fail_on), is_k_given=options.k is not None)
+    return require_possible(config, gates, is_k_given=options.k is not None)
 
 
 def _refuse_settings(
@@ -265,26 +270,25 @@ _GRACE_S = 20.0
 """Less than the 30 s that Slurm and Kubernetes leave between SIGTERM and SIGKILL."""
 
 
-def measure_processes(options: RunOptions) -> None:
+def measure_processes(
+    config: RunConfig, count: int, directory: Path | None, *, as_json: bool, quiet: bool
+) -> None:
     """Carry a run out in N processes, one after another, and conclude over all.
 
     One process is one draw: memory layout, trials at load and clocks differ between processes, and
     the interval of a single run does not contain that. Each process leaves a complete run in
     ``process-i``; one that was there before is continued.
     """
-    count = int(number(options.processes, "--processes", 2, 2, _MOST_PROCESSES, whole=True))
-    config = read_settings(options)
-    _refuse_settings(config, processes=count)
-    out = options.out or fresh_directory(results_dir(), config.task, config.pair.name)
+    out = directory or fresh_directory(results_dir(), config.task, config.pair.name)
     make_folder(out, "--out")
     settings = out / "settings.yaml"
     write_text(settings, config.to_yaml())
     again = ("run", "--processes", str(count), "--config", str(settings), "--out", str(out))
     continued_by(lambda: written(*again))
     for index in range(count):
-        say(f"Process {index + 1} of {count}", quiet=options.quiet)
-        _measure_one(settings, out / f"process-{index}", quiet=options.quiet)
-    _conclude(out, count, config, as_json=options.json, quiet=options.quiet)
+        say(f"Process {index + 1} of {count}", quiet=quiet)
+        _measure_one(settings, out / f"process-{index}", quiet=quiet)
+    _conclude(out, count, config, as_json=as_json, quiet=quiet)
 
 
 def _measure_one(settings: Path, directory: Path, *, quiet: bool) -> None:

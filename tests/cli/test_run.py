@@ -105,7 +105,6 @@ def test_sweep_k_is_run_with_other_lookaheads_also_in_processes(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, typed: list[str], k: str
 ) -> None:
     asked: list[RunOptions] = []
-    monkeypatch.setattr("spsbench.cli.run.measure_processes", asked.append)
     monkeypatch.setattr("spsbench.cli.run.measure", asked.append)
     assert cli("sweep-k", *typed, "--processes", "2").code == 0
     assert cli("sweep-k", *typed).code == 0
