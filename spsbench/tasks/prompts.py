@@ -38,10 +38,10 @@ from spsbench.tasks.sources import (
     DataRow,
     bad_data,
     distinct,
+    item_rows,
+    line_rows,
     read_rows,
-    read_text,
     required_column,
-    row_of,
     well_formed,
 )
 from spsbench.tasks.task import Frame, Task, TaskData, TextTokenizer, sha256_of, task_data
@@ -230,30 +230,14 @@ def _rows(path: Path) -> list[DataRow]:
         why = "is a folder" if path.is_dir() else "does not exist"
         raise bad_data(f"{path} {why}.", "Give the path of a prompts file.")
     if path.suffix == ".txt":
-        lines = enumerate((line.removesuffix("\r") for line in read_text(path).split("\n")), start=1)
-        rows = [DataRow(f"line {number} of {path}", {PROMPT: text}) for number, text in lines if text.strip()]
+        rows = list(line_rows(path, PROMPT))
     elif path.suffix == ".json":
-        rows = list(_items(path))
+        rows = list(item_rows(path))
     else:
         return read_rows(path, split="test")
     if not rows:
         raise bad_data(f"{path} holds no prompt.", "Give a file with at least one.")
     return rows
-
-
-def _items(path: Path) -> Iterator[DataRow]:
-    try:
-        content = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise bad_data(
-            f"{path} is not JSON ({error}).", "Correct it, or call a file of JSON lines .jsonl."
-        ) from error
-    if not isinstance(content, list):
-        raise bad_data(f"{path} is not a JSON list.", "Write a list of objects.")
-    for number, item in enumerate(content, start=1):
-        if not isinstance(item, dict):
-            raise bad_data(f"item {number} of {path} is not an object.", "Write a list of objects.")
-        yield row_of(f"item {number} of {path}", item)
 
 
 def _request(row: DataRow) -> tuple[DataRow, list[str]]:

@@ -192,6 +192,29 @@ def read_text(path: Path) -> str:
         raise bad_data(f"{path} is not UTF-8 ({error.reason}).", "Convert the file to UTF-8.") from error
 
 
+def line_rows(path: Path, column: str) -> Iterator[DataRow]:
+    """Read each line of a text file as a row of one column; empty lines are left out."""
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if line.strip():
+            yield DataRow(f"line {number} of {path}", {column: line.removesuffix("\r")})
+
+
+def item_rows(path: Path) -> Iterator[DataRow]:
+    """Read the objects of a JSON list as rows."""
+    try:
+        content = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise bad_data(
+            f"{path} is not JSON ({error}).", "Correct it, or call a file of JSON lines .jsonl."
+        ) from error
+    if not isinstance(content, list):
+        raise bad_data(f"{path} is not a JSON list.", "Write a list of objects.")
+    for number, item in enumerate(content, start=1):
+        if not isinstance(item, dict):
+            raise bad_data(f"item {number} of {path} is not an object.", "Write a list of objects.")
+        yield row_of(f"item {number} of {path}", item)
+
+
 def _csv_rows(path: Path) -> Iterator[DataRow]:
     """The first line names the columns."""
     reader = csv.DictReader(io.StringIO(read_text(path), newline=""), strict=True)
