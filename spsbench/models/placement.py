@@ -134,6 +134,14 @@ class Placement:
         return {"device_map": self.text, "max_memory": memory, "offload_folder": folder}
 
 
+def placed(text: str | None, choice: str) -> tuple[Placement | None, str]:
+    """Read a device map, if there is one, and which backend there is to choose from with it."""
+    if text is None:
+        return None, choice
+    placement = Placement.read(text)
+    return placement, placement.backend(choice)
+
+
 class PlacedLM(TorchLM):
     """A model whose modules lie on several devices.
 

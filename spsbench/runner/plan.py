@@ -21,7 +21,7 @@ from spsbench.engines.hf import RULES
 from spsbench.models.causal_lm import attention_window
 from spsbench.models.device import resolve_device
 from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits
-from spsbench.models.placement import Placement
+from spsbench.models.placement import placed
 from spsbench.models.recommended import recommended
 from spsbench.models.source import ModelSource
 from spsbench.parts.external.registry import find_peer
@@ -35,7 +35,7 @@ from spsbench.runner.engines import (
     usual_engine,
 )
 from spsbench.runner.material import Material, read_prompts, require_decoder
-from spsbench.runner.ranks import backend_choice, require_split_arms, split_over
+from spsbench.runner.ranks import backend_choice, require_split_arms
 from spsbench.runner.room import Room, room_of
 from spsbench.stats.certainty import OVER_TIME
 from spsbench.tasks import answers
@@ -117,7 +117,7 @@ class Plan(Material):
             **({"draft_dtype": config.draft_model_dtype} if own_draft else {}),
             **({} if self.quantiser is None else {"quantiser": self.quantiser}),
             "device": self.device.type,
-            **split_over(config),
+            **_split_over(config),
             "seed": config.seed,
             **answers.extraction_identity(self.extract, self.chat_template),
             **({} if config.shard is None else {"shard": config.shard}),
@@ -159,7 +159,7 @@ class Plan(Material):
             **({"tags": self.config.tags} if self.config.tags else {}),
             **({"changed_sampling": changed} if changed else {}),
             "model": self.source.target.title,
-            **split_over(self.config),
+            **_split_over(self.config),
             "shard": self.config.shard,
             "data": self.data.provenance,
             "bos": self.source.tokenizer.bos,
@@ -175,6 +175,13 @@ class Plan(Material):
             "interval": OVER_TIME,
             **({} if self.usual is None else {"usual_engine": asdict(self.usual)}),
         }
+
+
+def _split_over(config: RunConfig) -> dict[str, Any]:
+    """What identifies a run of a split target; nothing for any other, so that those continue as before."""
+    if config.ranks == 1:
+        return {}
+    return {"tensor_parallel": config.ranks, "draft_placement": config.draft_placement}
 
 
 def _arm_record(arm: Arm, claim: Claim | None) -> dict[str, Any]:
@@ -237,8 +244,7 @@ def plan(
         bound(arm.sampling, source.tokenizer)  # a grammar that cannot be, or what a model does not know
     require_split_arms(config, source, arms)
     dtypes = config.model_dtype, config.draft_model_dtype
-    placement = None if config.device_map is None else Placement.read(config.device_map)
-    choice = backend_choice(config) if placement is None else placement.backend(config.backend)
+    placement, choice = placed(config.device_map, backend_choice(config))
     backend, fallback = pair_backend(choice, source, dtypes, device, loads=loads)
     for drafter in _drafters(arms):
         drafter_kind(drafter.name).require_backend(drafter, backend, dtypes[0])

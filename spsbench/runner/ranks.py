@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -27,13 +26,6 @@ from spsbench.models.loading import load_torch
 from spsbench.models.memory import suitable_threads
 from spsbench.models.pair import Pair, PairSource, find_pair
 from spsbench.runner.engines import EngineFactory
-
-
-def split_over(config: RunConfig) -> dict[str, Any]:
-    """What identifies a run of a split target; nothing for any other, so that those continue as before."""
-    if config.ranks == 1:
-        return {}
-    return {"tensor_parallel": config.ranks, "draft_placement": config.draft_placement}
 
 
 def backend_choice(config: RunConfig) -> str:
