@@ -56,6 +56,14 @@ class Placement:
             raise UnavailableError(why, flag=FLAG, remedy=f"pip install '{EXTRA}'.")
         return cls(text) if text in STRATEGIES else cls(text, _read_map(Path(text)))
 
+    @classmethod
+    def beside(cls, choice: str, text: str | None) -> tuple[Placement | None, str]:
+        """A device map, if there is one, and the backend to choose from with it."""
+        if text is None:
+            return None, choice
+        placement = cls.read(text)
+        return placement, placement.backend(choice)
+
     def backend(self, choice: str) -> str:
         """torch, which alone can be spread over devices."""
         if choice == ONNXRUNTIME:
@@ -132,14 +140,6 @@ class Placement:
         quantised = Precision(dtype).quantise is not None
         memory = _usable(get_max_memory(), device, reserved_bytes, quantised=quantised)
         return {"device_map": self.text, "max_memory": memory, "offload_folder": folder}
-
-
-def placed(text: str | None, choice: str) -> tuple[Placement | None, str]:
-    """Read a device map, if there is one, and which backend there is to choose from with it."""
-    if text is None:
-        return None, choice
-    placement = Placement.read(text)
-    return placement, placement.backend(choice)
 
 
 class PlacedLM(TorchLM):

@@ -16,7 +16,7 @@ from spsbench.config import MaterialSettings, PairConfig
 from spsbench.config.models import TORCH, Precision, prompt_span
 from spsbench.models.device import resolve_device
 from spsbench.models.pair import Pair, PairSource, find_pair, load_pair, pair_backend, require_pair_fits
-from spsbench.models.placement import Placement, placed
+from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
 from spsbench.models.tensor_parallel import Ranks
 from spsbench.models.tokenizer import Tokenizer
@@ -131,7 +131,7 @@ def find_models(settings: MaterialSettings) -> Models:
     device = resolve_device(settings.device)
     source = find_pair(settings.pair)
     dtypes = settings.dtypes
-    placement, choice = placed(settings.device_map, settings.backend)
+    placement, choice = Placement.beside(settings.backend, settings.device_map)
     backend, fallback = pair_backend(choice, source, dtypes, device)
     require_pair_fits(source, dtypes, device, backend, placement)
     return Models(

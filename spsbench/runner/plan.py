@@ -21,7 +21,7 @@ from spsbench.engines.hf import RULES
 from spsbench.models.causal_lm import attention_window
 from spsbench.models.device import resolve_device
 from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits
-from spsbench.models.placement import placed
+from spsbench.models.placement import Placement
 from spsbench.models.recommended import recommended
 from spsbench.models.source import ModelSource
 from spsbench.parts.external.registry import find_peer
@@ -244,7 +244,7 @@ def plan(
         bound(arm.sampling, source.tokenizer)  # a grammar that cannot be, or what a model does not know
     require_split_arms(config, source, arms)
     dtypes = config.model_dtype, config.draft_model_dtype
-    placement, choice = placed(config.device_map, backend_choice(config))
+    placement, choice = Placement.beside(backend_choice(config), config.device_map)
     backend, fallback = pair_backend(choice, source, dtypes, device, loads=loads)
     for drafter in _drafters(arms):
         drafter_kind(drafter.name).require_backend(drafter, backend, dtypes[0])
