@@ -179,7 +179,7 @@ def advise_on(wanted: AdviseOptions) -> None:
     say("Checking task, data and models", quiet=quiet)
     from spsbench.cli import watching
     from spsbench.parts.whatif.commands.screen import advice_facts, advice_screen
-    from spsbench.parts.whatif.replay.advice import Readings, advise, disturbed
+    from spsbench.parts.whatif.replay.advice import Readings, advise, advised, disturbed
     from spsbench.runner import plan, require_continuable
     from spsbench.store import fresh_directory
 
@@ -211,15 +211,12 @@ def advise_on(wanted: AdviseOptions) -> None:
         if wanted.no_check
         else _check(ready, advice, pairs, directory, left_s, readings.text_s, quiet=quiet)
     )
-    options = None if engine is None else _options(engine, study, advice, checks, wanted.times)
+    use = advised(advice, checks)
+    options = None if engine is None else _options(engine, study, advice, checks, use, wanted.times)
     present(
-        lambda: advice_facts(directory, advice, checks) | ({} if options is None else {engine: options}),
+        lambda: advice_facts(directory, advice, checks, use) | ({} if options is None else {engine: options}),
         lambda: advice_screen(
-            written.label,
-            written.sampling_name,
-            advice,
-            checks,
-            _command(wanted, ready.device, advice, checks),
+            written.label, written.sampling_name, advice, checks, use, _command(wanted, ready.device, use)
         ),
         json=wanted.json,
         quiet=quiet or options is not None,
@@ -262,13 +259,9 @@ _CARRIED = (
 """Options that the run of texts, and a run of what is advised, take as they were typed."""
 
 
-def _command(
-    wanted: AdviseOptions, device: torch.device, advice: Advice, checks: Sequence[Check]
-) -> str | None:
+def _command(wanted: AdviseOptions, device: torch.device, use: Check) -> str | None:
     """What to type to measure what is advised, by the engine of the forecast; None where nothing pays."""
-    from spsbench.parts.whatif.replay.advice import advised
-
-    found = advised(advice, checks).candidate.found
+    found = use.candidate.found
     if found is None:
         return None
     cell = found.cell
@@ -303,13 +296,14 @@ def _engine(wanted: AdviseOptions, ks: Sequence[int]) -> str | None:
     return engine
 
 
-def _options(engine: str, study: Study, advice: Advice, checks: Sequence[Check], times: Path | None) -> str:
+def _options(
+    engine: str, study: Study, advice: Advice, checks: Sequence[Check], use: Check, times: Path | None
+) -> str:
     """What an engine takes of the advice, below comments that say what it is worth."""
-    from spsbench.parts.whatif.replay.advice import advised
     from spsbench.parts.whatif.replay.recipes import can_run, recipe, schedule
     from spsbench.report import interval
 
-    first = advised(advice, checks).candidate
+    first = use.candidate
     alarmed = {id(check.candidate) for check in checks if check.alarm}
     ranked = [first, *(each for each in (advice.best, *advice.others) if each is not first)]
     for candidate in ranked:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from spsbench.base import Interval
 from spsbench.parts.whatif.bench.study import short
-from spsbench.parts.whatif.replay.advice import Advice, Candidate, Check, advised
+from spsbench.parts.whatif.replay.advice import Advice, Candidate, Check
 from spsbench.parts.whatif.replay.policies import Choice, Curve, PolicyCell
 from spsbench.parts.whatif.replay.prediction import Even, Predicted
 from spsbench.parts.whatif.replay.study import Found, Study
@@ -210,9 +210,8 @@ def _signed(value: Interval) -> str:
     return f"{value.estimate:+.2f}{ends}"
 
 
-def advice_facts(directory: Path, advice: Advice, checks: Sequence[Check]) -> dict[str, Any]:
-    """All of an advice, for JSON."""
-    use = advised(advice, checks)
+def advice_facts(directory: Path, advice: Advice, checks: Sequence[Check], use: Check) -> dict[str, Any]:
+    """All of an advice, for JSON; ``use`` is what is advised."""
     return {
         "run": str(directory),
         "chosen_on": len(advice.choosing),
@@ -254,7 +253,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
 
 
 def advice_screen(
-    label: str, sampling: str, advice: Advice, checks: Sequence[Check], command: str | None
+    label: str, sampling: str, advice: Advice, checks: Sequence[Check], use: Check, command: str | None
 ) -> RenderableType:
     """What to use, how sure that is, what else there is, and the command that measures what is advised."""
     rows = []
@@ -266,7 +265,7 @@ def advice_screen(
     return Group(
         f"{label}, {sampling}: chosen on {chosen} prompts, measured on {measured} others",
         "",
-        *_sentences(advice, checks),
+        *_sentences(advice, checks, use),
         "",
         Table([left(whole=True), *map(right, titles)], rows).as_rich(),
         *(("", Text(command)) if command else ()),
@@ -279,8 +278,7 @@ def _longer(slower: Interval) -> str:
     return interval_percent(replace(slower, estimate=slower.estimate - 1, low=low, high=high))
 
 
-def _sentences(advice: Advice, checks: Sequence[Check]) -> Iterator[str]:
-    use = advised(advice, checks)
+def _sentences(advice: Advice, checks: Sequence[Check], use: Check) -> Iterator[str]:
     if use.candidate.found is None:
         predicted = "" if checks else "predicted to be "
         yield f"Does not pay here: no drafter and K is {predicted}faster than ArS."

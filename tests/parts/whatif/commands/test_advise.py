@@ -259,8 +259,8 @@ def test_the_command_keeps_a_zero_that_was_typed() -> None:
     best = SimpleNamespace(found=SimpleNamespace(cell=cell))
     nothing: dict[str, Any] = {field.name: None for field in fields(advise.AdviseOptions)}
     wanted = advise.AdviseOptions(**nothing | {"task": "xsum", "top_k": "0", "seed": "0"})
-    advice = cast("Advice", SimpleNamespace(best=best))
-    words = str(advise._command(wanted, torch.device("cpu"), advice, [])).split()
+    use = cast("Check", SimpleNamespace(candidate=best))
+    words = str(advise._command(wanted, torch.device("cpu"), use)).split()
     assert words[-10:] == [
         "--top-k",
         "0",
@@ -275,5 +275,5 @@ def test_the_command_keeps_a_zero_that_was_typed() -> None:
     ]
     assert "--turns" not in words
     assert "--engine" not in words
-    on_gpu = str(advise._command(wanted, torch.device("cuda"), advice, [])).split()
+    on_gpu = str(advise._command(wanted, torch.device("cuda"), use)).split()
     assert on_gpu == [*words, "--engine", "eager"], "what was timed: the usual engine there is another"
