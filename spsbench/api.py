@@ -126,7 +126,7 @@ def run(
         config = resolve({**(config or {}), **settings})
     if on is None:
         require_cpus(config.threads)
-    ready = plan(config, choose_engine=True)
+    ready = plan(config, choose_engine=True, later_turns=True)
     directory = Path(out) if out else fresh_directory(results_dir(), config.task, config.pair.name)
     with watching(quiet=quiet) as watcher:
         carry_out(ready, directory, resume=out is not None, watcher=watcher)

@@ -469,6 +469,9 @@ class Prompt:
         reference: see ``Example``.
         other_references: further ones, beside ``reference``; the best counts.
         begun: whether they go on into the answer, so that the output continues ``text``.
+        turn: of a conversation, from 1. A later turn's ``ids`` are each arm's own, since they hold its
+            answers: they are empty here, and with the sample.
+        conversation: of a later turn the ``example_id`` of the first.
     """
 
     example_id: str
@@ -480,6 +483,8 @@ class Prompt:
     category: str | None = None
     other_references: tuple[str, ...] = ()
     begun: bool = False
+    turn: int = 1
+    conversation: str | None = None
 
 
 @dataclass(slots=True)
@@ -496,6 +501,8 @@ class Sample:
     with
     batches measures together, arm after arm, by the first of them: seconds are compared wave by wave. None
     where each prompt is measured by itself. ``attempt`` is 2 and more where a sequence is timed again.
+    ``conversation`` and ``turn`` are those of a later turn's prompt, and ``prompt_ids`` what this arm was
+    asked, with its own earlier answers in it; None of any other.
     """
 
     example_id: str
@@ -512,6 +519,9 @@ class Sample:
     wave: str | None = None
     unread: str | None = None
     attempt: int | None = None
+    conversation: str | None = None
+    turn: int | None = None
+    prompt_ids: list[int] | None = None
 
     @property
     def key(self) -> tuple[str, int, str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from spsbench.base.errors import GateFailed, SpsbenchError, UsageError
 from spsbench.cli import options
@@ -109,7 +109,7 @@ def ask_again(compared: RunComparison, a: Path, b: Path) -> None:
             place["gap"], place["gap_unknown"] = None, pair
             continue
         model = pair.draft if arm["method"] == "draft" else pair.target
-        place["gap"] = _gap(model, [*prompts[place["example_id"]], *ours[:at]])
+        place["gap"] = _gap(model, [*_prompt(samples[0], arm["arm"], place, prompts), *ours[:at]])
         place["dtype"] = model.weights
         place["a_text"], place["b_text"] = _text(pair, place["a_token"]), _text(pair, place["b_token"])
 
@@ -151,12 +151,24 @@ def _text(pair: Pair, token: int | None) -> str | None:
 
 
 def _tokens(samples: pd.DataFrame, arm: str, place: Divergence) -> list[int]:
+    return [int(token) for token in _row(samples, arm, place)["token_ids"]]
+
+
+def _prompt(
+    samples: pd.DataFrame, arm: str, place: Divergence, prompts: Mapping[str, Sequence[int]]
+) -> Sequence[int]:
+    """What the arm was asked; of a later turn its own, which both runs share where they are compared."""
+    own = _row(samples, arm, place).get("prompt_ids")
+    return prompts[place["example_id"]] if own is None else [int(token) for token in own]
+
+
+def _row(samples: pd.DataFrame, arm: str, place: Divergence) -> pd.Series[Any]:
     own = samples[
         (samples["arm"] == arm)
         & (samples["example_id"] == place["example_id"])
         & (samples["sample_index"] == place["sample_index"])
     ]
-    return [int(token) for token in own.iloc[-1]["token_ids"]]
+    return own.iloc[-1]
 
 
 def _side(directory: Path) -> Side:

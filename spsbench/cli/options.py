@@ -99,8 +99,9 @@ RUN: Panels = {
         "--extract auto|none|fence": (
             "How code is read from chat answers: begun for the model (auto), as it is, or from its fence."
         ),
-        "--turns last|all": (
-            "Of the user's turns in `messages` ask the last, or each as a prompt of its own. Default: last."
+        "--turns WHICH": (
+            "Of a user's turns ask first, last, all (after the file's answers), or own: each after the arm's "
+            "own. Default: last of `messages`; own of mt-bench, which only `run` asks."
         ),
         "--trust": "Let the settings of somebody else's run import files, start commands and ask servers.",
     },

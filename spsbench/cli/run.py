@@ -138,7 +138,7 @@ def measure(options: RunOptions) -> None:
         from spsbench.runner import execute, execute_on, plan
         from spsbench.stats.conditions import is_trusted, is_undecided
 
-        ready = plan(config, known, choose_engine=True)
+        ready = plan(config, known, choose_engine=True, later_turns=True)
         hint(ready.recommendation(), quiet=quiet)
         carry_out = execute if address is None else partial(execute_on, address)
         named = options.resume or options.out

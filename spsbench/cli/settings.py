@@ -91,7 +91,7 @@ def read_material(
     config = resolve(flags, target_alone=True)
     remember(config)
     settings = MaterialSettings.of(config)
-    say_reading(load_task(settings.task, every_turn=settings.turns == "all"), quiet=quiet)
+    say_reading(load_task(settings.task, turns=settings.turns), quiet=quiet)
     return settings
 
 

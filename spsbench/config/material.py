@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from spsbench.config.files import with_draft
-from spsbench.config.models import AUTO, ModelRef, PairConfig, RunConfig
+from spsbench.config.models import AUTO, ModelRef, PairConfig, RunConfig, Turns
 from spsbench.config.resolve import resolve
 
 
@@ -21,7 +21,7 @@ class MaterialSettings:
     limit: int | str | None
     ids: tuple[str, ...] | None
     seed: int
-    turns: Literal["last", "all"]
+    turns: Turns
     chat_template: Literal["auto", "none"]
     max_new_tokens: int | None
     device: str

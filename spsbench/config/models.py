@@ -23,6 +23,8 @@ from spsbench.config.former import as_now
 from spsbench.config.processing import ProcessingSettings
 
 AUTO, NONE = "auto", "none"
+Turns = Literal["first", "last", "all", "own"]
+"""Of what a user says in a conversation, which turns are asked and after whose answers."""
 QUANTISED = {"int8": 8, "int4": 4}
 """Bits of quantised weights, by name."""
 
@@ -376,7 +378,8 @@ class RunConfig(Limits):
 
     Attributes:
         methods: the kinds of arm: ``ars`` (baseline), ``sps``, ``draft`` (the draft model alone).
-        turns: of the user's turns in a prompts file's ``messages``: ask the last, or each.
+        turns: of the user's turns in a conversation: ask the first, the last (of a task with turns up to the
+            last), all after the file's answers, or all after the arm's own.
         ids: of the prompts that run, in place of the first ``limit`` in the seed's order.
         tags: what the user says of a run; it decides nothing, and stands in every table.
         shard: ``i/n``: the i-th (from 1) of n parts of the examples.
@@ -457,7 +460,7 @@ class RunConfig(Limits):
     proof: Flag = Field(default=True, description="true or false")
     unsafe_exec: Flag = Field(default=False, description="true or false")
     chat_template: Literal["auto", "none"] = Field(default="auto", description="auto or none")
-    turns: Literal["last", "all"] = Field(default="last", description="last or all")
+    turns: Turns = Field(default="last", description="first, last, all or own")
     extract: Literal["auto", "none", "fence"] = Field(default="auto", description="auto, none or fence")
     shard: Annotated[str, AfterValidator(_shard)] | None = Field(
         default=None, description="i/n with i from 1 to n, e.g. 1/4"

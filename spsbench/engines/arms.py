@@ -81,8 +81,7 @@ def task_and_arms(config: RunConfig, recommended: SamplingParams | None = None) 
     tokens a loop drafts, so it has one arm, at the largest K. ``recommended`` is the target's own sampling;
     until the target is found any stands in its place.
     """
-    every = config.turns == "all"
-    task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract, every_turn=every)
+    task = load_task(config.task, unsafe_exec=config.unsafe_exec, extract=config.extract, turns=config.turns)
     for engine in config.engines:
         _require_engine(engine)
     names = [BEAM if Spec.parse(name).name == BEAM else name for name in config.samplings or ()]

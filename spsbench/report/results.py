@@ -40,6 +40,7 @@ from spsbench.store.summary_types import (
     Summary,
     Surface,
     SurfaceCell,
+    TurnPart,
 )
 
 if TYPE_CHECKING:
@@ -141,6 +142,29 @@ def by_category(
         name = "no category" if part["category"] is None else part["category"]
         rows += [Heading(f"{name} ({wording.counted(part['prompts'], 'prompt')})"), *part["rows"]]
     return rows, arm_columns(parts[0]["rows"], metric, None)
+
+
+def by_turn(parts: Sequence[TurnPart], metric: str | None) -> tuple[list[Row | Heading], list[Column]]:
+    """The arms of every turn under its heading, and the columns of their table."""
+    rows: list[Row | Heading] = []
+    for part in parts:
+        asked = wording.counted(part["prompts"], "prompt")
+        rows += [Heading(f"turn {part['turn']} ({asked})"), *part["rows"]]
+    return rows, arm_columns(parts[0]["rows"], metric, None)
+
+
+def turns(summary: Summary, run: Run) -> list[str]:
+    parts = summary.get("by_turn") or []
+    if not parts:
+        return []
+    rows, columns = by_turn(parts, wording.headline_metric(summary))
+    return paragraphs("## By turn", TURNS_NOTE, IN_FULL.table(columns, rows))
+
+
+TURNS_NOTE = (
+    "A later turn's prompt holds the arm's own earlier answers: where two arms answered alike it is the "
+    "same, else each has its own. Turns are paired by conversation, and intervals are over conversations."
+)
 
 
 def categories(summary: Summary, run: Run) -> list[str]:

@@ -310,6 +310,12 @@ def _categories_screen(summary: Summary, room: int) -> Iterator[Block]:
         yield [*_dim(["By category."]), fitting(rows, columns, room)[0]]
 
 
+def _turns_screen(summary: Summary, room: int) -> Iterator[Block]:
+    if parts := summary.get("by_turn") or []:
+        rows, columns = results.by_turn(parts, wording.headline_metric(summary))
+        yield [*_dim(["By turn."]), fitting(rows, columns, room)[0], *_dim([results.TURNS_NOTE])]
+
+
 def _sentences(*makers: Callable[[Summary], list[str]]) -> Callable[[Summary, int], Iterator[Block]]:
     return lambda summary, room: iter([[_text(line) for make in makers for line in make(summary)]])
 
@@ -379,6 +385,7 @@ SECTIONS = (
     Section(results.surfaces, _surfaces_screen),
     Section(results.engines, _engines_screen),
     Section(results.categories, _categories_screen),
+    Section(results.turns, _turns_screen),
     Section(results.conditions),
     Section(figures),
     Section(

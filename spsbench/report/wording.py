@@ -201,6 +201,8 @@ def reading_notes(data: Mapping[str, Any]) -> list[str]:
     """What of the data was left out, not used, or used as something else, by their provenance."""
     counts = {
         "later turns, as the file has no answer before them": data.get("later_turns"),
+        "later turns, as first turns alone were asked": data.get("unasked_turns"),
+        "later turns that might not fit the window behind the longest answers": data.get("unfitting_turns"),
         "conversations that no user begins": data.get("unasked"),
         "rows without text": data.get("skipped_empty"),
         "problems whose tests need more than the function": data.get("skipped_untestable"),

@@ -138,6 +138,9 @@ def require_distributable(plan: Plan) -> None:
         if limit is not None:
             why = f"{limit} ends a run after a prompt, and with {FLAG} several are measured at once."
             raise UsageError(why, flag=flag, remedy=f"Give --limit in its place, or leave {FLAG} out.")
+    if any(prompt.conversation is not None for prompt in plan.prompts):
+        why = "later turns of a conversation follow from answers that are in the journal, not at a worker."
+        raise UsageError(why, flag=FLAG, remedy="Leave it out, or give --turns first.")
     for arm in plan.arms:
         if is_peer(arm):
             raise UsageError(

@@ -17,7 +17,7 @@ from spsbench.base.errors import UnavailableError
 from spsbench.base.gpu import NO_NVML
 from spsbench.base.paths import results_dir
 from spsbench.base.protocol import PeerError
-from spsbench.base.records import ELAPSED, SPENT, Arm, Request, Sample
+from spsbench.base.records import ELAPSED, SPENT, Arm, Prompt, Request, Sample
 from spsbench.drafters.checked import DrafterFault
 from spsbench.engines.arms import GRAPHED, is_peer
 from spsbench.engines.hf import ASSISTED
@@ -38,6 +38,7 @@ from spsbench.models.recommended import FILE as GENERATION_FILE
 from spsbench.models.torch_lm import TorchLM
 from spsbench.parts.external.engine import PeerEngine
 from spsbench.runner import conditions, stopping
+from spsbench.runner.dialogue import Dialogues, Unasked
 from spsbench.runner.engines import FAILURES, Attempt, answers, reason_of
 from spsbench.runner.finalize import Scorer, finalize, peak_memory_bytes, score, score_here
 from spsbench.runner.peers import LOGS, PeerArms, require_any
@@ -161,7 +162,7 @@ def _generate(
             _note_peers(store, peers)
         due = [turn for turn in missing if turn.arm not in peers.left_out]
         arms -= peers.left_out.keys()
-        corpus = tuple(prompt.ids for prompt in plan.prompts)
+        corpus = tuple(prompt.ids for prompt in plan.prompts if prompt.ids)
         backends = engine_factory(pair, plan.slots, corpus, peers.engine)
         engines = backends.all([arm for arm in plan.arms if arm in arms or not is_peer(arm)])
         note_facts(store, facts_of(plan, engines, pair, backends.fallbacks), watcher)
@@ -194,13 +195,18 @@ class _Timer:
     gpu: Gpu | None
     condition: int
 
+    @property
+    def _asked(self) -> Callable[[stopping.Turn], stopping.Turn]:
+        return Dialogues(self.plan, self.store).asked
+
     def measure(
         self, due: list[stopping.Turn], rule: stopping.StoppingRule | None, left_out: int, watcher: Watcher
     ) -> None:
         """The turns that are due, with a ``rule`` as many as it lets be run."""
         plan, store = self.plan, self.store
         watcher.started(plan.total, plan.total - len(due), plan.arms)
-        failed = warm_up(plan, self.engines, due[0])
+        first = due[0] if due[0].prompt.ids else next(stopping.all_turns(plan))
+        failed = warm_up(plan, self.engines, first)
         due = _without(failed, due, store, watcher)
         store.note(proof=None)
         groups = stopping.together(due)
@@ -209,7 +215,8 @@ class _Timer:
             rule.note(store, ended=False)
             _foretell(plan, store, rule, watcher)
             groups = rule.until_over(groups)
-        for sample in measure(plan, self.engines, groups, self.pair, self.meter, gpu=self.gpu):
+        made = measure(plan, self.engines, groups, self.pair, self.meter, gpu=self.gpu, asked=self._asked)
+        for sample in made:
             sample.condition = self.condition
             store.append(sample)
             watcher.finished(sample)
@@ -223,7 +230,7 @@ class _Timer:
         Remeasuring(self.plan, self.store, self.condition, self.engines).carry_out(self._anew, watcher)
 
     def _anew(self, groups: Iterable[list[stopping.Turn]], read: Read) -> Iterator[Sample]:
-        return measure(self.plan, self.engines, groups, self.pair, self.meter, read, self.gpu)
+        return measure(self.plan, self.engines, groups, self.pair, self.meter, read, self.gpu, self._asked)
 
 
 @contextmanager
@@ -391,15 +398,25 @@ def measure(
     meter: EnergyMeter | None = None,
     read: Read | None = None,
     gpu: Gpu | None = None,
+    asked: Callable[[stopping.Turn], stopping.Turn] | None = None,
 ) -> Iterator[Sample]:
     """Generate the missing sequences, one sample each; a failure is a recorded failure.
 
     Each is read again by an uncached forward, between two sequences, in a batch as soon as it is done; or
-    what ``read`` makes of it.
+    what ``read`` makes of it. ``asked`` makes of a later turn what its arm is asked, once the turns before it
+    are in the journal.
     """
     read = read or partial(_read, pair)
     traced = set(plan.everyone[: plan.config.trace])
-    for group in groups:
+    for due in groups:
+        group = list[stopping.Turn]()
+        for turn in due:
+            try:
+                group.append(turn if asked is None else asked(turn))
+            except Unasked as reason:
+                yield read(turn, reason)
+        if not group:
+            continue
         engine = engines[group[0].arm]
         counted = None if is_peer(group[0].arm) else meter
         requests = [
@@ -455,7 +472,13 @@ def _read(pair: Pair, turn: stopping.Turn, answer: Attempt) -> Sample:
         category=turn.prompt.category,
         wave=turn.wave,
         unread=unread,
+        **({} if turn.prompt.conversation is None else _of_conversation(turn.prompt)),
     )
+
+
+def _of_conversation(prompt: Prompt) -> dict[str, Any]:
+    """What the sample of a later turn keeps of its prompt, which is this arm's own."""
+    return {"conversation": prompt.conversation, "turn": prompt.turn, "prompt_ids": [*prompt.ids] or None}
 
 
 def _without(

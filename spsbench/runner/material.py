@@ -151,7 +151,7 @@ def find_material(settings: MaterialSettings) -> Material:
 
     The device must have room for the models and one plain sequence.
     """
-    task = load_task(settings.task, every_turn=settings.turns == "all")
+    task = load_task(settings.task, turns=settings.turns)
     models = find_models(settings)
     asked = read_prompts(settings, task, models.source)
     slots = max(len(prompt.ids) for prompt in asked.prompts) + asked.max_new_tokens

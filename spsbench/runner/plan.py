@@ -27,6 +27,7 @@ from spsbench.models.source import ModelSource
 from spsbench.parts.external.registry import find_peer
 from spsbench.parts.judge import sandbox_level
 from spsbench.runner.claims import Claim, claims
+from spsbench.runner.dialogue import WithLater, with_later_turns
 from spsbench.runner.engines import (
     UsualEngine,
     require_own_weights,
@@ -34,7 +35,7 @@ from spsbench.runner.engines import (
     stock_roles,
     usual_engine,
 )
-from spsbench.runner.material import Material, read_prompts, require_decoder
+from spsbench.runner.material import Material, Prompts, read_prompts, require_decoder
 from spsbench.runner.ranks import backend_choice, require_split_arms
 from spsbench.runner.room import Room, room_of
 from spsbench.stats.certainty import OVER_TIME
@@ -86,6 +87,12 @@ class Plan(Material):
     claims: Mapping[str, Claim] = field(default_factory=dict)
     usual: UsualEngine | None = None
     room: Room | None = None
+    most_later_tokens: int = 0
+
+    @property
+    def longest(self) -> int:
+        """As ``Material.longest``, or what the prompt of a later turn may have, if that is more."""
+        return max(self.most_later_tokens, *(len(prompt.ids) for prompt in self.prompts))
 
     @property
     def slots(self) -> int:
@@ -113,6 +120,7 @@ class Plan(Material):
             "max_new_tokens": self.max_new_tokens,
             "stop": list(self.stop),
             "fixed_length": config.fixed_length,
+            **({"turns": "own"} if _has_later(self.prompts) else {}),
             "dtype": config.model_dtype,
             **({"draft_dtype": config.draft_model_dtype} if own_draft else {}),
             **({} if self.quantiser is None else {"quantiser": self.quantiser}),
@@ -222,12 +230,15 @@ def plan(
     choose_engine: bool = False,
     loads: bool = True,
     scores: bool = True,
+    later_turns: bool = False,
 ) -> Plan:
     """Load the task, find the pair, read the data, build every prompt; load no weight.
 
     Task and arms are not looked for again where they are ``known`` from refusing what is impossible.
     With ``choose_engine`` arms of a configuration that names no engine have the device's usual one. Where
     nothing ``loads`` the models here, they need no memory; where nothing ``scores`` the outputs, no sandbox.
+    With ``later_turns`` those of conversations are asked as well, see ``runner.dialogue``, unless the
+    configuration asks first turns alone.
     """
     task, arms = known or task_and_arms(config)
     sandbox = _scored_in(task, config) if config.score and scores else None
@@ -262,8 +273,10 @@ def plan(
     beyond = max(arm.k for arm in arms)  # the last loop may score so many tokens beyond the limit
     settings = MaterialSettings.of(config)
     asked = read_prompts(settings, task, source, beyond=beyond)
-    prompts, max_new_tokens = asked.prompts, asked.max_new_tokens
-    longest = max(len(prompt.ids) for prompt in prompts)
+    max_new_tokens = asked.max_new_tokens
+    found = _later(config, task, source, asked, beyond, asks=later_turns)
+    prompts = found.prompts
+    longest = max(found.most_tokens, *(len(prompt.ids) for prompt in prompts))
     index, count = config.shard_index
     kept = prompts[index::count]
     for flag, message, remedy in _too_much(config, source, arms, longest + max_new_tokens, prompts, kept):
@@ -293,7 +306,42 @@ def plan(
         threads=settings.threads,
         usual=usual,
         room=room,
+        most_later_tokens=found.most_tokens,
     )
+
+
+def _has_later(prompts: Sequence[Prompt]) -> bool:
+    return any(prompt.conversation is not None for prompt in prompts)
+
+
+def _later(
+    config: RunConfig, task: Task, source: PairSource, asked: Prompts, beyond: int, *, asks: bool
+) -> WithLater:
+    """The prompts with later turns, unless first turns alone are asked; the provenance counts these.
+
+    Refuses what a conversation cannot be put into: a shard, whose prompts are dealt out one by one, and a run
+    that is judged after every prompt, since the turns of a conversation are not independent.
+    """
+    if config.turns == "own" and not asks:
+        why = "turns after an arm's own answers are asked by `run` alone."
+        raise UsageError(why, flag="--turns", remedy="Give first, last or all.")
+    if config.turns == "first" or not asks:
+        return WithLater(asked.prompts)
+    reserve = asked.max_new_tokens + beyond
+    room = source.window_for(reserve) - reserve
+    found = with_later_turns(task, asked.data, asked.prompts, source.tokenizer, room, asked.max_new_tokens)
+    if found.later or found.unfitting:
+        asked.data.provenance.pop("unasked_turns", None)
+        asked.data.provenance.update(own_turns=found.later, unfitting_turns=found.unfitting)
+    for flag, value in (("--shard", config.shard), ("--until", config.until)):
+        if found.later and value is not None:
+            raise UsageError(
+                f"{value} counts prompts one by one, and later turns of a conversation follow from what an "
+                "arm has answered before.",
+                flag=flag,
+                remedy="Leave it out, or give --turns first.",
+            )
+    return found
 
 
 def _scored_in(task: Task, config: RunConfig) -> str | None:

@@ -160,12 +160,14 @@ def proof_arms(arms: Sequence[Arm]) -> list[Arm]:
 
 
 def proof_prompts(plan: Plan) -> tuple[Prompt, ...]:
-    """The prompts that every arm of the proof is asked; the first ones of the run."""
+    """The prompts that every arm of the proof is asked; the first ones of the run, of conversations the first
+    turns."""
     arms = len(proof_arms(plan.arms))
     if not (plan.config.proof and arms):
         return ()
-    in_all = min(_SEQUENCES, math.ceil(_PROMPT_SHARE * len(plan.prompts)))
-    return plan.prompts[: max(math.ceil(in_all / arms), _LEAST_AN_ARM)]
+    prompts = tuple(prompt for prompt in plan.prompts if prompt.conversation is None)
+    in_all = min(_SEQUENCES, math.ceil(_PROMPT_SHARE * len(prompts)))
+    return prompts[: max(math.ceil(in_all / arms), _LEAST_AN_ARM)]
 
 
 def prove(plan: Plan, store: RunStore, pair: Pair, backends: EngineFactory, watcher: Watcher) -> None:

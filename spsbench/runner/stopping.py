@@ -61,7 +61,7 @@ def turns(prompts: Sequence[Prompt], samples: int, arms: Sequence[Arm], root_see
     Interleaving makes a drift of the machine hit all arms alike; the shuffle keeps one arm from
     always running on what another left in the caches. With batches the arms take turns by waves of whole
     prompts, which fill the largest batch about ``_FILLS`` times; every arm then has the same waves, so that
-    batches can be compared, too.
+    batches can be compared, too. Of a conversation an earlier turn always comes before a later one.
     """
     widest = max(arm.batch for arm in arms)
     size = -(-_FILLS * widest // samples)  # prompts of a wave, rounded up
@@ -74,6 +74,7 @@ def turns(prompts: Sequence[Prompt], samples: int, arms: Sequence[Arm], root_see
     for wave, indices in waves:
         name, shuffled = wave[0].example_id, list(arms)
         random.Random(derive_seed(root_seed, name, indices[0], "order")).shuffle(shuffled)
+        wave.sort(key=lambda prompt: prompt.turn)
         for order, arm in enumerate(shuffled):
             for prompt, index in product(wave, indices):
                 seed = derive_seed(root_seed, prompt.example_id, index, arm.alone.name)
@@ -92,8 +93,11 @@ def due_turns(plan: Plan, store: RunStore, rule: StoppingRule | None = None) -> 
 
 
 def together(turns: Iterable[Turn]) -> Iterator[list[Turn]]:
-    """Consecutive turns that an engine answers at once: of an arm with a batch a wave, else each alone."""
-    for _, found in groupby(turns, key=lambda turn: (turn.wave, turn.arm)):
+    """Consecutive turns that an engine answers at once: of an arm with a batch a wave, else each alone.
+
+    Later turns of its conversations are answered when the earlier ones are there.
+    """
+    for _, found in groupby(turns, key=lambda turn: (turn.wave, turn.arm, turn.prompt.turn)):
         group = list(found)
         if group[0].arm.batch > 1:
             yield group

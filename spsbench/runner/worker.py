@@ -192,7 +192,7 @@ class RunWorker:
     def prepare(self, identity: dict[str, Any]) -> Conditions:
         """Find task, data and models; the conditions that this worker measures under."""
         with _saying_where():
-            self._plan: Plan = plan(self._config)
+            self._plan: Plan = plan(self._config, later_turns=True)
             if lines := differences(identity, plain(self._plan.identity())):
                 head = "something else would be measured (the run's value -> the worker's):"
                 raise UsageError("\n".join([head, *lines, ""]), flag=FLAG, remedy="Give all the same files.")

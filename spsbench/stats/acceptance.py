@@ -17,7 +17,7 @@ from spsbench.base.errors import SpsbenchError
 from spsbench.base.records import Interval
 from spsbench.law.theory import alpha_iid
 from spsbench.stats.bootstrap import Floats, plain, pooled_ratio
-from spsbench.stats.speedup import column
+from spsbench.stats.speedup import column, conversation_of
 from spsbench.store.summary_types import Acceptance, AcceptanceNames, RatioInterval
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def mean_length(loops: pd.DataFrame) -> Interval | None:
     """Return ``mean_acceptance_length`` with its 95% interval over prompts; None without counts."""
     if loops.empty or loops["accepted"].isna().any():
         return None
-    prompts = loops.groupby("example_id", sort=False)["accepted"].agg(["sum", "size"])
+    prompts = loops.groupby(conversation_of(loops), sort=False)["accepted"].agg(["sum", "size"])
     counts = prompts["size"].to_numpy(np.float64)
     return pooled_ratio(prompts["sum"].to_numpy(np.float64) + counts, counts)
 
@@ -88,7 +88,7 @@ def share_of_optimum(loops: pd.DataFrame) -> RatioInterval | None:
     names = ["accepted", "optimal_accepted"]
     if not set(names) <= set(loops) or loops.empty or loops[names].isna().any(axis=None):
         return None
-    accepted, optimum = loops.groupby("example_id", sort=False)[names].sum().to_numpy(np.float64).T
+    accepted, optimum = loops.groupby(conversation_of(loops), sort=False)[names].sum().to_numpy(np.float64).T
     if not optimum.sum():
         return None
     found = pooled_ratio(accepted, optimum)
@@ -114,7 +114,7 @@ def _count(loops: pd.DataFrame, k: int) -> dict[str, Floats]:
     """Sums over the loops of each prompt: [prompts], or [prompts, K+1] the loops with exactly j tokens."""
     import pandas as pd
 
-    groups, ids = pd.factorize(loops["example_id"])
+    groups, ids = pd.factorize(conversation_of(loops))
     n = len(ids)
 
     def total(values: Floats) -> Floats:

@@ -64,7 +64,11 @@ def warnings(
 def _few_prompts(rows: Sequence[ArmRow]) -> Iterator[str]:
     compared = [row for row in rows if (found := row["speedup"]) is not None and found["low"] is not None]
     noun = "wave" if any("paired_waves" in row for row in compared) else "prompt"
-    counts = [row.get("paired_waves", row["paired_prompts"] or 0) for row in compared]
+    noun = "conversation" if any("paired_conversations" in row for row in compared) else noun
+    counts = [
+        row.get("paired_waves", row.get("paired_conversations", row["paired_prompts"] or 0))
+        for row in compared
+    ]
     if counts and (least := min(counts)) < FEW_PROMPTS:
         yield (
             f"The speedup rests on {least} {noun}{'' if least == 1 else 's'}: its interval cannot hold what "

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from spsbench.stats.bootstrap import Floats, finite, pooled_interval
+from spsbench.stats.speedup import conversation_of
 from spsbench.store.summary_types import MetricInterval
 from spsbench.tasks.metrics.kind import OUTPUTS, MetricKind
 from spsbench.tasks.metrics.registry import installed
@@ -197,4 +198,4 @@ def intervals(
 
 def by_prompt(samples: pd.DataFrame, counted: pd.DataFrame) -> pd.DataFrame:
     """Sums over the samples of each prompt, in the order of the samples."""
-    return counted.groupby(samples["example_id"].loc[counted.index], sort=False).sum()
+    return counted.groupby(conversation_of(samples).loc[counted.index], sort=False).sum()

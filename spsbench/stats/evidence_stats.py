@@ -21,6 +21,7 @@ import numpy as np
 
 from spsbench.base.errors import SpsbenchError
 from spsbench.stats.bootstrap import Floats, quantiles
+from spsbench.stats.speedup import conversation_of
 from spsbench.store.summary_types import Leakage, LogScore, TransformTest
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def per_prompt(samples: pd.DataFrame, prefix: str = "") -> tuple[pd.DataFrame, p
             every = table.get(f"leak_all_{name}", table[f"leak_{name}"])
             table = table.assign(**{f"leak_all_{name}": every.fillna(table[f"leak_{name}"])})
     sums = table.astype(np.float64).fillna(0.0)
-    return carried, sums.groupby(carried["example_id"], sort=False).sum()
+    return carried, sums.groupby(conversation_of(carried), sort=False).sum()
 
 
 def decisions(samples: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:

@@ -69,12 +69,20 @@ if TYPE_CHECKING:
 
 
 def identity(baseline: pd.DataFrame, arm: pd.DataFrame) -> TokenIdentity | None:
-    """Compare the tokens of two arms sequence by sequence."""
+    """Compare the tokens of two arms sequence by sequence.
+
+    Later turns of a conversation count where both arms have answered the same before: only then do they have
+    the same prompt. Where they have not, the turn that parted first is among the sequences.
+    """
     if "token_ids" not in baseline or "token_ids" not in arm:
         return None
-    key = matched_by(baseline, arm)
-    ours, theirs = (finished(frame)[[*key, "token_ids"]] for frame in (baseline, arm))
+    key, own = matched_by(baseline, arm), "prompt_ids"
+    columns = [*key, "token_ids", *([own] if own in baseline and own in arm else [])]
+    ours, theirs = (finished(frame)[columns] for frame in (baseline, arm))
     both = ours.merge(theirs, on=key, suffixes=("_base", "_arm"))
+    if own in columns:
+        asked = zip(both[f"{own}_base"], both[f"{own}_arm"], strict=True)
+        both = both[[_ids(one) == _ids(other) for one, other in asked]]
     if both.empty:
         return None
     parted = [divergence(*pair) for pair in zip(both["token_ids_base"], both["token_ids_arm"], strict=True)]
@@ -93,6 +101,11 @@ def identity(baseline: pd.DataFrame, arm: pd.DataFrame) -> TokenIdentity | None:
             "sample_index": int(row["sample_index"]),
         }
     return found
+
+
+def _ids(prompt: Sequence[int] | None) -> list[int] | None:
+    """What a later turn was asked; None of a first turn, whose prompt all arms share."""
+    return None if prompt is None else [*prompt]
 
 
 def divergence(one: Sequence[int], other: Sequence[int]) -> int | None:

@@ -23,7 +23,7 @@ import numpy as np
 from spsbench.stats.anytime import EXPECTABLE
 from spsbench.stats.bootstrap import Floats, finite, pooled_interval, pseudo_values, ratio_of_sums
 from spsbench.stats.corpus import CommonFigures, CorpusMetric, by_prompt, score_table
-from spsbench.stats.speedup import finished
+from spsbench.stats.speedup import conversation_of, finished
 from spsbench.store.summary_types import (
     Advantage,
     ArmRow,
@@ -277,13 +277,13 @@ def _score_column(
 
 
 def per_prompt(samples: pd.DataFrame, table: pd.DataFrame, column: str) -> pd.Series[Any]:
-    """The mean score of each prompt; of the finished samples and their ``score_table``."""
+    """The mean score of each prompt, or conversation; of the finished samples and their ``score_table``."""
     import pandas as pd
 
     if column not in table:
         return pd.Series(dtype=np.float64)
     scores = table[column].astype("float64").dropna()
-    return scores.groupby(samples["example_id"].loc[scores.index], sort=False).mean()
+    return scores.groupby(conversation_of(samples).loc[scores.index], sort=False).mean()
 
 
 def _common(ars: Units, sps: Units, draft: Units | None) -> tuple[Any, Any, Any]:

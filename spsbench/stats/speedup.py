@@ -3,7 +3,9 @@
 The estimand is the paper's mean token time, as a ratio: (baseline seconds / baseline tokens) over
 (arm seconds / arm tokens), each pooled over all sequences. Never a mean of per-prompt ratios or of
 rates: short outputs would weigh as much as long ones. The prompt is the unit that is resampled,
-with all its samples in both arms; loops and tokens of one text are not independent. Where prompts
+with all its samples in both arms; loops and tokens of one text are not independent, nor are the turns
+of a conversation, which is then the unit: its later turns are paired though their prompts may differ,
+since each holds the arm's own answers. Where prompts
 were measured in waves, for batches, it is the wave: what disturbs a wave disturbs all of its rows.
 
 Memory layout, packing choices, clocks and autotuning are drawn once per process (Kalibera and Jones
@@ -94,9 +96,16 @@ def paired_sums(baseline: pd.DataFrame, arm: pd.DataFrame, *, prefill: bool = Fa
 
 
 def unit_of(samples: pd.DataFrame) -> pd.Series[str]:
-    """What each sample is resampled with: its prompt, or the wave in which its prompt was measured."""
-    prompts = samples["example_id"]
+    """What each sample is resampled with: its conversation, or the wave in which its prompt was measured."""
+    prompts = conversation_of(samples)
     return prompts if "wave" not in samples else samples["wave"].fillna(prompts)
+
+
+def conversation_of(samples: pd.DataFrame) -> pd.Series[str]:
+    """The prompt of each sample, of a later turn that of its first: turns of one conversation are not
+    independent."""
+    prompts = samples["example_id"]
+    return prompts if "conversation" not in samples else samples["conversation"].fillna(prompts)
 
 
 def speedup_over_prompts(times: PairedTimes) -> Speedup | None:

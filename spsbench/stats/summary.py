@@ -40,6 +40,7 @@ from spsbench.store.summary_types import (
     Labels,
     Numbers,
     Summary,
+    TurnPart,
 )
 from spsbench.store.timings import LOST
 from spsbench.tasks.metrics.kind import MetricKind
@@ -138,6 +139,7 @@ def _summarise(
         **labels,
         "rows": rows,
         "by_category": plain(list(_by_category(run, rows))),
+        "by_turn": plain(list(_by_turn(run, rows))),
         "parity": quality,
         "losslessness": judged,
         **_diagnostics(run, rows, evidence, alarmed),
@@ -158,6 +160,8 @@ def _summarise(
     }
     if not sized:
         del found["surfaces"]
+    if not found["by_turn"]:
+        del found["by_turn"]
     return found
 
 
@@ -234,6 +238,7 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
         else share_slower(pair(base.drop(columns="wave", errors="ignore"), own)),
         "paired_prompts": None if base is None else int(in_both(base, own)[1]["example_id"].nunique()),
         "paired_waves": 0 if times is None else len(times),
+        "paired_conversations": 0 if times is None else len(times),
         "drifted": run.clean and times is not None and ordinary is not None and drifted(times, ordinary),
         "own_baseline": own_baseline,
         "own_speedup": speedup
@@ -263,6 +268,8 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
         del row["metric_intervals"]
     if base is None or "wave" not in own or own["wave"].isna().all():
         del row["paired_waves"]
+    if base is None or "paired_waves" in row or "turn" not in own or own["turn"].isna().all():
+        del row["paired_conversations"]
     return row
 
 
@@ -331,6 +338,17 @@ def _by_category(run: _Measured, rows: Sequence[ArmRow]) -> Iterator[CategoryPar
         asked = {example for samples in own.values() for example in samples["example_id"]}
         found = [_category_row(run, row, own) for row in rows if row["arm"] in own]
         yield {"category": category, "prompts": len(asked), "rows": found}
+
+
+def _by_turn(run: _Measured, rows: Sequence[ArmRow]) -> Iterator[TurnPart]:
+    """Every arm's row for each turn of conversations; nothing where first turns alone were asked."""
+    turns = {arm: samples["turn"].fillna(1) for arm, samples in run.samples.items() if "turn" in samples}
+    numbers = sorted({int(turn) for values in turns.values() for turn in values})
+    for number in numbers if len(numbers) > 1 else ():
+        own = {arm: run.samples[arm][values == number] for arm, values in turns.items()}
+        asked = {example for samples in own.values() for example in samples["example_id"]}
+        found = [_category_row(run, row, own) for row in rows if row["arm"] in own]
+        yield {"turn": number, "prompts": len(asked), "rows": found}
 
 
 def _category_row(run: _Measured, row: ArmRow, own: Mapping[str, pd.DataFrame]) -> CategoryRow:

@@ -60,6 +60,9 @@ OF_SAMPLE = {
     "wave": Field("string", null=True, later=True, sparse=True),
     "unread": Field("text", null=True, later=True, sparse=True),
     "attempt": Field("int32", null=True, later=True, sparse=True),
+    "conversation": Field("string", null=True, later=True, sparse=True),
+    "turn": Field("int32", null=True, later=True, sparse=True),
+    "prompt_ids": Field("list", null=True, later=True, sparse=True),
     "error": Field("text", null=True),
 }
 OF_GENERATION = {

@@ -177,7 +177,7 @@ class RunStore:
         return sum(self._timings[offset].attempt > 1 for offset, *_ in self._counted.values())
 
     def first(self, key: Key) -> Sample:
-        """The sample under ``key`` as it was written before any was timed again."""
+        """The sample under ``key`` as it was written before any was timed again; KeyError without one."""
         (row,) = self._journal.read([self._first[key]])
         return codec.decode_sample(row)
 

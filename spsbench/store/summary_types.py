@@ -77,7 +77,8 @@ class ArmRow(CategoryRow):
     """One arm of a run.
 
     ``baseline`` is the fastest ArS arm of its sampling, ``own_baseline`` the ArS of its own engine.
-    ``paired_waves``, of runs with batches, is how many waves of prompts the speedup rests on. What an arm's
+    ``paired_waves``, of runs with batches, is how many waves of prompts the speedup rests on, and
+    ``paired_conversations``, of runs with later turns, how many conversations. What an arm's
     loops say is null where its engine saw none; ``loop_time`` are mean milliseconds of a loop and its phases.
     ``share_of_optimum``: accepted tokens over those that the best lossless rule expects of the same drafts,
     null of drawn trees. ``refuted``: where enumeration found that a claim to be lossless is wrong.
@@ -94,6 +95,7 @@ class ArmRow(CategoryRow):
     share_slower: float | None
     paired_prompts: int | None
     paired_waves: NotRequired[int]
+    paired_conversations: NotRequired[int]
     drifted: bool
     own_baseline: str | None
     own_speedup: RatioInterval | None
@@ -116,6 +118,14 @@ class CategoryPart(TypedDict):
     """All arms on the prompts of one category; null for prompts without one."""
 
     category: str | None
+    prompts: int
+    rows: list[CategoryRow]
+
+
+class TurnPart(TypedDict):
+    """All arms on one turn of conversations, counted from 1; later prompts hold each arm's own answers."""
+
+    turn: int
     prompts: int
     rows: list[CategoryRow]
 
@@ -847,12 +857,13 @@ class Diagnostics(TypedDict):
 
 class Summary(Labels, Diagnostics):
     """The content of ``summary.json``. ``conditions`` is empty for a run under one; of several, nothing that
-    is a time stands outside of them. ``by_category`` is empty unless prompts are of several, ``surfaces`` are
-    of runs with several batch sizes."""
+    is a time stands outside of them. ``by_category`` is empty unless prompts are of several, ``by_turn`` is
+    there where later turns were asked, ``surfaces`` are of runs with several batch sizes."""
 
     schema_version: int
     rows: list[ArmRow]
     by_category: list[CategoryPart]
+    by_turn: NotRequired[list[TurnPart]]
     parity: Parity | None
     losslessness: Losslessness | None
     contention: Contention

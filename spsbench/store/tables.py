@@ -65,6 +65,8 @@ SAMPLE_COLUMNS = {name: _SAMPLE_KINDS[name] for name in dict.fromkeys((*_SAMPLE_
 _LATER: dict[str, Any] = {"conditions": None, "timings": None} | {
     name: field.without for name, field in FIELDS.items() if field.later and name in SAMPLE_COLUMNS
 }
+_OF_CONVERSATIONS = ("conversation", "turn", "prompt_ids")
+"""Columns that are there where a run asked later turns."""
 _OPTIONAL = _LATER.keys() | LATER_LOOP_COLUMNS
 # What samples of the first schema repeat of their arm.
 _EARLIER = ["method", "engine", "sampling", "k"]
@@ -88,7 +90,8 @@ class Frames:
             ``timings`` are the decoding seconds by attempt of a sequence that was timed several times,
             ``decode_s`` their mean; ``attempt`` the first of those that count.
         loops: one row per loop, in order within each sample; NaN where an engine cannot see a phase, and in
-            ``comm_s`` where the target was not split over processes.
+            ``comm_s`` where the target was not split over processes. Where later turns were asked
+            ``conversation`` names the first, null of the first itself.
         evidence: one row per emitted token that was read again, see ``TokenEvidence``; NaN where a row is
             not known. ``position`` counts in the output.
     """
@@ -128,6 +131,8 @@ def build_tables(rows: Iterable[Row]) -> dict[str, Any]:
             arrays[name] = pa.array(column, type=_arrow_type(kind))
         except (ValueError, TypeError, OverflowError) as problem:
             raise SpsbenchError(f"a sample in the journal is damaged ({problem}).") from problem
+    if all(name is None for name in samples["conversation"]):
+        arrays = {name: column for name, column in arrays.items() if name not in _OF_CONVERSATIONS}
     table = pa.table(arrays)
     return {
         "samples": table,
@@ -213,7 +218,7 @@ def read_tables(directory: Path, stamp: str | None) -> dict[str, Any] | None:
             return None
         if stamp is not None and (table.schema.metadata or {}).get(_STAMP) != stamp.encode():
             return None
-        if not _is_whole(name, table, optional=set() if stamp is not None else _OPTIONAL):
+        if not _is_whole(name, table, optional=set(_OF_CONVERSATIONS) if stamp is not None else _OPTIONAL):
             return None
         tables[name] = table
     return tables
@@ -252,7 +257,7 @@ def to_frames(tables: dict[str, Any], arms: Sequence[Row]) -> Frames:
     samples = tables["samples"].to_pandas(maps_as_pydicts="strict").drop(columns=_EARLIER, errors="ignore")
     lists = [[] if ids is None else ids.tolist() for ids in samples["token_ids"]]
     samples["token_ids"] = pd.Series(lists, index=samples.index, dtype=object)
-    for name in _LATER.keys() - set(samples.columns):
+    for name in _LATER.keys() - {*samples.columns, *_OF_CONVERSATIONS}:
         samples[name] = _LATER[name]
     for name in (name for name, kind in SAMPLE_COLUMNS.items() if kind == "map"):
         samples[name] = pd.Series([*samples[name]], index=samples.index, dtype=object)
@@ -261,6 +266,10 @@ def to_frames(tables: dict[str, Any], arms: Sequence[Row]) -> Frames:
     loops, tokens = tables["loops"].to_pandas(), tables["tokens"].to_pandas()
     for name in LATER_LOOP_COLUMNS - set(loops.columns):
         loops[name] = float("nan")
+    if "conversation" in samples:
+        loops["conversation"] = loops["example_id"].map(
+            dict(zip(samples["example_id"], samples["conversation"], strict=True))
+        )
     return Frames(arms_table(arms).to_pandas(), samples, loops, tokens, evidence.to_pandas())
 
 

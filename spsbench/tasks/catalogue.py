@@ -8,6 +8,7 @@ from typing import Any
 from spsbench.base.errors import UsageError
 from spsbench.base.paths import data_dir
 from spsbench.base.plugins import Registry
+from spsbench.config.models import Turns
 from spsbench.tasks.answers import ExtractionChoice
 from spsbench.tasks.humaneval import Code
 from spsbench.tasks.kind import PythonTask, TaskKind
@@ -39,7 +40,7 @@ def load_task(
     *,
     unsafe_exec: bool = False,
     extract: ExtractionChoice = "auto",
-    every_turn: bool = False,
+    turns: Turns = "last",
     **judging: Any,
 ) -> Task:
     """Load a task by name, from another package, a YAML file, ``file.py:attribute`` or a prompts file.
@@ -49,7 +50,9 @@ def load_task(
     path = Path(name) if name.endswith((".yaml", ".yml")) else _shipped().get(name)
     task: Task
     if is_prompts_file(name):
-        task = PromptsTask(read_prompts_file(Path(name), every_turn=every_turn), Path(name))
+        every, own = turns == "all", turns in ("own", "first")
+        content = read_prompts_file(Path(name), every_turn=every, own_answers=own)
+        task = PromptsTask(content.of_first_turns() if turns == "first" else content, Path(name))
     elif path is not None:
         task = _from_yaml(path, unsafe_exec, extract, judging)
     elif Path(name).is_dir():

@@ -14,8 +14,9 @@ counted: published files hold some, and nobody can mend them. Any other record i
 
 Of ``messages`` the last of the user's is asked, and what stands before it is its context; on request every
 turn is its own sequence, as it always is of ``conversations``. What was answered before a turn comes from
-the file: with an answer of the arm's own each arm would have another prompt, and there would be nothing to
-pair. Where the file has no answer, the turns after it are left out and counted.
+the file, so that all arms have the same prompts; where the file has no answer, the turns after it are left
+out and counted. With own answers, what is asked of an arm is its first turn and, behind its own answers, all
+later ones (``conversation``).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.files import opened
 from spsbench.base.records import Example, Prompt, SamplingParams
 from spsbench.config.files import file_name
+from spsbench.tasks.conversation import Conversation, Message
 from spsbench.tasks.metrics.builtin import ROUGE
 from spsbench.tasks.metrics.kind import scores
 from spsbench.tasks.sources import (
@@ -51,9 +54,8 @@ ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".parquet", ".txt")
 LAYOUTS = ("prompt", "messages", "turns", "conversations", "body")
 PROMPT, MESSAGES, TURNS, CONVERSATIONS, BODY = LAYOUTS
 TURN = "turn"
+LATER = "later"
 DEVELOPER = "developer"
-
-Message = dict[str, str]
 
 _SPEAKERS = {"system": "system", "human": "user", "user": "user"} | dict.fromkeys(
     ("gpt", "chatgpt", "assistant"), "assistant"
@@ -161,6 +163,16 @@ class PromptsFile:
     later_turns: int
     left_out: dict[str, int]
     ignored: dict[str, int]
+    unasked_turns: int = 0
+
+    def of_first_turns(self) -> PromptsFile:
+        """The same without what is asked after a model's own answer, which is counted as not asked."""
+        later = sum(len(example.fields.get(LATER, ())) for example in self.examples)
+        bare = [
+            replace(example, fields={name: value for name, value in example.fields.items() if name != LATER})
+            for example in self.examples
+        ]
+        return replace(self, examples=bare, unasked_turns=later)
 
     def has(self, field: str) -> bool:
         """Whether an example has this field."""
@@ -187,8 +199,14 @@ class _Unusable(Exception):
 _NO_TURN = "without a turn"
 
 
-def read_prompts_file(path: Path, *, every_turn: bool = False) -> PromptsFile:
-    """Return the examples of a file."""
+def read_prompts_file(path: Path, *, every_turn: bool = False, own_answers: bool = False) -> PromptsFile:
+    """Return the examples of a file.
+
+    Args:
+        every_turn: of ``messages`` each turn is an example of its own, as it is of ``conversations``.
+        own_answers: a conversation is one example, of its first turn, whose field ``later`` has the other
+            turns: each is asked after the model's own answer, and those in the file are not used.
+    """
     left_out, ignored = Counter[str](), Counter[str]()
     first: dict[str, str] = {}
     kept: list[tuple[_Record, DataRow]] = []
@@ -198,7 +216,7 @@ def read_prompts_file(path: Path, *, every_turn: bool = False) -> PromptsFile:
             row, unused = _request(row)
             ignored.update(unused)
             try:
-                record = _record(row, str(number), every_turn)
+                record = _record(row, str(number), every_turn, own_answers)
                 if record.name in names and _is_conversation(row):
                     raise _Unusable("whose id stands before")
             except _Unusable as problem:
@@ -278,27 +296,51 @@ def _is_conversation(row: DataRow) -> bool:
     return [name for name in LAYOUTS if row.fields.get(name) is not None] == [CONVERSATIONS]
 
 
-def _record(row: DataRow, number: str, every_turn: bool) -> _Record:
+def _record(row: DataRow, number: str, every_turn: bool, own_answers: bool) -> _Record:
     try:
-        return _strictly(row, number, every_turn)
+        return _strictly(row, number, every_turn, own_answers)
     except UnavailableError as problem:
         if not _is_conversation(row):
             raise
         raise _Unusable("with an id, a category or a reference that is not text") from problem
 
 
-def _strictly(row: DataRow, number: str, every_turn: bool) -> _Record:
-    asked, later_turns = _sequences(row)
+def _strictly(row: DataRow, number: str, every_turn: bool, own_answers: bool) -> _Record:
+    asked, later_turns = _turns_of(row) if own_answers else _sequences(row)
     category = {} if row.fields.get("category") is None else {"category": required_column(row, "category")}
     references = _references(row, len(asked) + later_turns)
     fields = [
         {**own, **category, **({"references": texts} if texts else {})}
         for own, texts in zip(asked, references, strict=False)
     ]
-    if not every_turn and row.fields.get(MESSAGES) is not None:
+    if own_answers:
+        first, *later = fields
+        fields = [first | ({LATER: later} if later else {})]
+    elif not every_turn and row.fields.get(MESSAGES) is not None:
         fields = fields[-1:]
     ids = [name for name in ("id", "question_id") if row.fields.get(name) is not None]
     return _Record(required_column(row, *ids) if ids else number, fields, later_turns)
+
+
+def _turns_of(row: DataRow) -> tuple[list[dict[str, Any]], int]:
+    """(the fields of each turn, of a later one its own messages alone; 0): no turn is left out."""
+    (found, *_), _ = _sequences(row)
+    if PROMPT in found:
+        return [found], 0
+    if TURN in found:
+        return [found, *({MESSAGES: [_user(text)]} for text in _user_turns(row)[1:])], 0
+    said = _messages(
+        row, next(name for name in (MESSAGES, CONVERSATIONS) if row.fields.get(name) is not None)
+    )
+    asked = [place for place, message in enumerate(said) if message["role"] == "user"]
+    turns = [
+        [one for one in said[last + 1 : at + 1] if one["role"] != "assistant"] for last, at in pairwise(asked)
+    ]
+    return [found, *({MESSAGES: turn} for turn in turns)], 0
+
+
+def _user(text: str) -> Message:
+    return {"role": "user", "content": text}
 
 
 def _sequences(row: DataRow) -> tuple[list[dict[str, Any]], int]:
@@ -475,7 +517,13 @@ class PromptsTask(Task):
     def reading(self) -> dict[str, Any]:
         """See ``Task.reading``."""
         content = self.content
-        return {"later_turns": content.later_turns, "left_out": content.left_out, "ignored": content.ignored}
+        unasked = {"unasked_turns": content.unasked_turns} if content.unasked_turns else {}
+        return {
+            "later_turns": content.later_turns,
+            **unasked,
+            "left_out": content.left_out,
+            "ignored": content.ignored,
+        }
 
     def read_by(self, tokenizer: TextTokenizer) -> dict[str, Any]:
         """See ``Task.read_by``: as what messages of developers go through the template."""
@@ -513,6 +561,15 @@ class PromptsTask(Task):
             made = frame.whole(example, fields[TURN])
         others = tuple(fields.get("references", ())[1:])
         return replace(made, category=fields.get("category"), other_references=others)
+
+    def conversation(self, example: Example, first: Prompt) -> Conversation | None:
+        """See ``Task.conversation``."""
+        fields = example.fields
+        if not (later := fields.get(LATER)):
+            return None
+        asked = fields.get(MESSAGES) or [_user(fields[TURN])]
+        turns = [turn[MESSAGES] for turn in later]
+        return Conversation(asked, turns, [turn.get("references", ()) for turn in later])
 
     def is_scored(self, prompt: Prompt) -> bool:
         return any(map(self._reads, filter(None, (prompt.reference, *prompt.other_references))))

@@ -14,6 +14,7 @@ from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.base.paths import mini_dir, mini_dirs
 from spsbench.base.records import Example, Prompt, SamplingParams
 from spsbench.tasks.answers import ExtractionRule
+from spsbench.tasks.conversation import Conversation
 from spsbench.tasks.metrics.kind import MetricKind, corpus_figure, scores
 from spsbench.tasks.sources import DataRow, bad_data, fetch, is_blank, read_rows, require_columns, sibling
 from spsbench.tasks.spec import TaskSpec
@@ -244,6 +245,10 @@ class Task(ABC):
 
     @abstractmethod
     def _prompt(self, example: Example, data: TaskData, frame: Frame) -> Prompt: ...
+
+    def conversation(self, example: Example, first: Prompt) -> Conversation | None:
+        """What is said after the model's own answer to an example's prompt; None where nothing is."""
+        return None
 
     def is_scored(self, prompt: Prompt) -> bool:
         """Whether outputs to this prompt get a score: not where no metric can read its reference."""

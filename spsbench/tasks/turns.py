@@ -1,4 +1,4 @@
-"""Turns: what a user says in a published conversation, of which the first turn is asked."""
+"""Turns: what a user says in a published conversation, each turn after the model's own answer to the last."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 from spsbench.base.records import Example, Prompt
+from spsbench.tasks.conversation import Conversation
 from spsbench.tasks.sources import DataRow, bad_data
 from spsbench.tasks.spec import columns_of
 from spsbench.tasks.task import Frame, TaskData
 from spsbench.tasks.text import TextTask
 
 _IDS = ("prompt_id", "question_id")
+_CATEGORY, _LATER = _BESIDE = ("category", "later turns")
+"""Fields of an example beside the columns of its prompt."""
 
 
 class TurnsTask(TextTask):
     """A column that holds a list of turns; nothing is scored.
 
-    The later turns are left out and counted, as those of a prompts file without answers: what was said before
-    them would be another text for each arm, and there would be nothing to pair.
+    Where only the first turns are asked the others are counted as not asked.
     """
 
     def _rows(
@@ -28,20 +30,28 @@ class TurnsTask(TextTask):
         rows, solved, origin = super()._rows(data, packages)
         (column,) = columns_of(self.spec.prompt)
         later = sum(len(_turns(row, column)) - 1 for row in rows)
-        return [_first(row, column) for row in rows], solved, {**origin, "later_turns": later}
+        return [_by_turn(row, column) for row in rows], solved, {**origin, "unasked_turns": later}
 
     def _examples(self, rows: Sequence[DataRow], *, published: bool) -> list[Example]:
-        """The category of a row, where it has one, goes with the example."""
+        """The category of a row, where it has one, and its later turns go with the example."""
         found = super()._examples(rows, published=published)
         return [
-            replace(example, fields={**example.fields, "category": row.fields.get("category")})
+            replace(example, fields=example.fields | {name: row.fields.get(name) for name in _BESIDE})
             for example, row in zip(found, rows, strict=True)
         ]
 
     def _prompt(self, example: Example, data: TaskData, frame: Frame) -> Prompt:
-        category = example.fields["category"]
+        category = example.fields[_CATEGORY]
         prompt = super()._prompt(example, data, frame)
         return prompt if category is None else replace(prompt, category=str(category))
+
+    def conversation(self, example: Example, first: Prompt) -> Conversation | None:
+        """See ``Task.conversation``; every turn is put as the first is."""
+        (column,) = columns_of(self.spec.prompt)
+        template = (self.spec.chat if first.chat else None) or self.spec.prompt
+        said = [template.format(**{column: turn}) for turn in example.fields[_LATER]]
+        asked, *later = [[{"role": "user", "content": text}] for text in (first.text, *said)]
+        return Conversation(asked, later) if later else None
 
 
 def _turns(row: DataRow, column: str) -> list[str]:
@@ -56,8 +66,9 @@ def _turns(row: DataRow, column: str) -> list[str]:
     return turns
 
 
-def _first(row: DataRow, column: str) -> DataRow:
-    """The row with its first turn alone, under the id that it has."""
+def _by_turn(row: DataRow, column: str) -> DataRow:
+    """The row with its first turn in the column and the others beside it, under the id that it has."""
     ids = [row.fields[name] for name in _IDS if name in row.fields]
     known = {"id": ids[0]} if ids else {}
-    return DataRow(row.place, {**known, **row.fields, column: _turns(row, column)[0]})
+    first, *later = _turns(row, column)
+    return DataRow(row.place, {**known, **row.fields, column: first, _LATER: later})

@@ -301,7 +301,7 @@ def test_mt_bench_asks_first_turns_by_category_and_counts_the_others(
     prompts = asked("mt-bench", data, tokenizer, chat=True)
     found = sorted((one.example_id, one.text, one.category, one.reference) for one in prompts)
     assert found == [("111", "What is 2 + 2?", "math", ""), ("81", "Describe it.", "writing", "")]
-    assert data.provenance["later_turns"] == 2
+    assert data.provenance["unasked_turns"] == 2
     assert (task.headline, task.metrics) == (None, ())
     assert all(one.text.startswith("Question: ") for one in asked("mt-bench", data, tokenizer))
 

@@ -35,7 +35,7 @@ TALK = [said("user", "One?"), said("assistant", "1"), said("user", "Two?"), said
 
 
 def task_of(path: Path, *, every_turn: bool = True) -> PromptsTask:
-    task = load_task(str(path), every_turn=every_turn)
+    task = load_task(str(path), turns="all" if every_turn else "last")
     assert isinstance(task, PromptsTask)
     return task
 
@@ -324,4 +324,4 @@ def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
 def test_the_names_of_turns_do_not_clash_with_an_id(write: Write) -> None:
     rows = [{"id": "t", "messages": TALK}, {"id": "t/2", "prompt": "A"}]
     with pytest.raises(UnavailableError, match="repeats the id 't/2'"):
-        load_task(str(write(rows)), every_turn=True)
+        load_task(str(write(rows)), turns="all")

@@ -157,7 +157,7 @@ def _plans(
     for task, config in configs.items():
         try:
             known = require_possible(config, gates, is_k_given=is_k_given)
-            plans[task] = plan(config, known, choose_engine=True)
+            plans[task] = plan(config, known, choose_engine=True, later_turns=True)
         except SpsbenchError as error:
             failures[task] = error
     if not plans:

@@ -76,7 +76,9 @@ def texts_of(directory: Path, sampling: str | None = None, fewest: int = FEWEST_
         arm = _arm(directory, store.arms(), sampling)
         prompts = {prompt.example_id: (prompt.ids, prompt.category or "") for prompt in store.prompts()}
         texts = tuple(
-            TargetText(s.example_id, s.sample_index, ids, tuple(s.generation.tokens), category)
+            TargetText(
+                s.example_id, s.sample_index, tuple(s.prompt_ids or ids), tuple(s.generation.tokens), category
+            )
             for s in store.samples()
             for ids, category in (prompts[s.example_id],)
             if s.arm == arm["arm"] and s.error is None and s.generation.tokens
