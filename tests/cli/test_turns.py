@@ -271,9 +271,8 @@ def test_a_file_of_conversations_goes_through_the_template_with_own_answers(tmp_
     assert done.code == 0, done.err
     found = by_key(tmp_path / "run")
     assert {key[0] for key in found} == {"m", "m/2", "t", "t/2", "t/3"}
-    asked = plan(
-        resolve({"task": str(path), "turns": "own", "target": model, "draft": model, "device": "cpu"})
-    ).tokenizer
+    settings = {"task": str(path), "turns": "own", "target": model, "draft": model, "device": "cpu"}
+    asked = plan(resolve(settings), later_turns=True).tokenizer
     for arm in ("ars-greedy", "sps-k2-greedy"):
         answer = {name: found[name, 0, arm]["text"] for name in ("m", "t", "t/2")}
         wanted = {
