@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from dataclasses import replace
 from importlib import import_module
 from itertools import count
@@ -21,6 +23,7 @@ from spsbench.runner import dialogue, plan
 from spsbench.runner.execute import request_of
 from spsbench.store import RunStore
 
+FAKE = Path(__file__).parents[1] / "support/reading_engine.py"
 SAMPLED = ("--sampling", "temperature1", "--max-new-tokens", "12", "--k", "3")
 RUN = ("run", "mt-bench", *SAMPLED, *ALONE, "--remeasure", "0")
 
@@ -118,7 +121,9 @@ def test_an_arm_that_decoded_after_another_prompt_than_its_own_raises_the_alarm(
     assert "alarm" in {arm["verdict"] for arm in summary(tmp_path / "run")["losslessness"]["arms"]}
 
 
-@pytest.mark.parametrize("kept", [1, 2, 3, 6])
+@pytest.mark.parametrize(
+    "kept", [2, 3, *(pytest.param(count, marks=pytest.mark.thorough) for count in (1, 6))]
+)
 def test_a_killed_run_goes_on_at_the_turn_that_is_missing(tmp_path: Path, run: Path, kept: int) -> None:
     """What was written stays, and what follows is what the whole run wrote."""
     copied = tmp_path / "run"
@@ -193,6 +198,23 @@ def test_batches_answer_the_turns_one_after_the_other(tmp_path: Path, run: Path)
     assert {row["arm"] for row in rows} >= {"ars-b2-temperature1", "sps-k3-b2-temperature1"}
     for row in rows:
         assert row["token_ids"] == alone[row["example_id"], row["arm"].replace("-b2", "")], row["arm"]
+
+
+def test_an_engine_of_others_is_asked_after_its_own_answers(
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker reads the texts of ArS out; a prompt that is not its own it would answer with token 5."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    worker = " ".join([sys.executable, str(FAKE), str(run)])
+    flags = ("--arms", "sps", "--engine", f'eager,worker:"{worker}"')
+    done = call(*RUN, "--limit", "4", *flags, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    rows = [row for row in journal(tmp_path / "run") if "worker" in row["arm"]]
+    assert {row.get("turn") for row in rows} == {None, 2}
+    ars = {row["example_id"]: row for row in journal(run) if row["arm"].startswith("ars-")}
+    for row in rows:
+        assert row["token_ids"] == ars[row["example_id"]]["token_ids"]
+        assert row.get("prompt_ids") == ars[row["example_id"]].get("prompt_ids")
 
 
 def test_first_turns_alone_have_the_tokens_and_the_lines_of_before(tmp_path: Path, run: Path) -> None:

@@ -109,7 +109,9 @@ def _texts(run: Path) -> dict[tuple[int, ...], list[int]]:
     prompts, samples = (_lines(run / name) for name in ("prompts.jsonl", "samples.jsonl"))
     ids = {prompt["example_id"]: tuple(prompt["prompt_ids"]) for prompt in prompts}
     ars = (sample for sample in samples if sample["arm"].startswith("ars-"))
-    return {ids[sample["example_id"]]: sample["token_ids"] for sample in ars}
+    return {
+        tuple(sample.get("prompt_ids") or ids[sample["example_id"]]): sample["token_ids"] for sample in ars
+    }
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:

@@ -288,7 +288,7 @@ def test_alpaca_asks_with_and_without_an_input(publish: Publish, tokenizer: Text
     ]
 
 
-def test_mt_bench_asks_first_turns_by_category_and_counts_the_others(
+def test_mt_bench_asks_first_turns_by_category_and_the_second_after_an_answer(
     publish: Publish, tokenizer: TextTokenizer
 ) -> None:
     rows = [
@@ -303,6 +303,17 @@ def test_mt_bench_asks_first_turns_by_category_and_counts_the_others(
     assert found == [("111", "What is 2 + 2?", "math", ""), ("81", "Describe it.", "writing", "")]
     assert data.provenance["unasked_turns"] == 2
     assert (task.headline, task.metrics) == (None, ())
+    example, first = next(
+        pair for pair in zip(data.examples, prompts, strict=True) if pair[1].example_id == "81"
+    )
+    talk = task.conversation(example, first)
+    assert talk is not None
+    second = talk.prompt(first, ["It is big."], tokenizer)
+    assert (second.example_id, second.turn, second.conversation) == ("81/2", 2, "81")
+    assert (second.text, second.category) == ("Shorter.", "writing")
+    said = [("user", "Describe it."), ("assistant", "It is big."), ("user", "Shorter.")]
+    messages = [{"role": role, "content": text} for role, text in said]
+    assert second.ids == tuple(tokenizer.conversation(messages))
     assert all(one.text.startswith("Question: ") for one in asked("mt-bench", data, tokenizer))
 
 
