@@ -333,7 +333,7 @@ class Program:
         self._bound: dict[int, tuple[Any, ...]] = {}
 
     def _binding(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any], last: int) -> Any:
-        """A call that reads ``tokens`` [1, n] after the cached ones; the rows of the last of them are wanted."""
+        """A call that reads ``tokens`` [1, n] behind the cached ones and gives the rows of the last."""
         from spsbench.models.onnx_lm import bind
 
         n, taken = inputs["tokens"].size, {each.name for each in self._session.get_inputs()}

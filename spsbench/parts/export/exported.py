@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,8 @@ class ArmSamples:
     Attributes:
         entry: as in run.json: axes and parameters.
         row: of the summary.
-        by_prompt: each prompt with its finished samples, in the order in which they ran.
+        by_prompt: each prompt with its finished samples, in the order in which they ran. The text of a later
+            turn's is all that was said before an answer, so each of its samples has its own.
     """
 
     name: str
@@ -59,9 +60,22 @@ def read(directory: Path) -> ExportedRun:
     summary = read_summary(directory)
     rows = {row["arm"]: row for row in summary["rows"]}
 
+    texts = {prompt.example_id: prompt.text for prompt in prompts}
+
     def of(arm: str) -> Iterator[tuple[Prompt, list[Sample]]]:
+        answers = {
+            (example, sample.sample_index): sample.generation.text
+            for (name, example), found in samples.items()
+            for sample in found
+            if name == arm
+        }
         for prompt in prompts:
-            if own := samples.get((arm, prompt.example_id)):
+            own = samples.get((arm, prompt.example_id), [])
+            if prompt.conversation is not None:
+                for sample in own:
+                    said = _said(prompt, sample.sample_index, texts, answers)
+                    yield replace(prompt, text=said), [sample]
+            elif own:
                 yield prompt, own
 
     arms = [
@@ -70,3 +84,14 @@ def read(directory: Path) -> ExportedRun:
         if entry["arm"] in rows
     ]
     return ExportedRun(directory.resolve().name, run, summary, arms)
+
+
+def _said(
+    prompt: Prompt, sample_index: int, texts: Mapping[str, str], answers: Mapping[tuple[str, int], str]
+) -> str:
+    """All that was said in a conversation up to a later turn, with the arm's own answers."""
+    first = str(prompt.conversation)
+    said = ""
+    for name in (first, *(f"{first}/{turn}" for turn in range(2, prompt.turn))):
+        said += f"{texts[name]}{answers[name, sample_index]}\n"
+    return said + prompt.text

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import SMALL, Result, call
+from support.commandline import ALONE, SMALL, Result, call, journal
 
 ASKED = {"doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics"}
 """What readers of lm-eval's samples ask for, beside the hashes and the scores."""
@@ -56,6 +56,28 @@ def test_samples_of_a_prompt_stand_in_one_line(programs: Path, tmp_path: Path) -
         for row in lines(path):
             assert len(row["resps"][0]) == 2
             assert row["passed"] in (0.0, 0.5, 1.0)
+
+
+def test_a_later_turn_stands_behind_the_arms_own_answer(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    flags = ("--limit", "2", "--samples", "2", "--sampling", "temperature1", "--max-new-tokens", "8")
+    assert call("run", "mt-bench", *flags, *ALONE, "--remeasure", "0", "--out", run).code == 0
+    assert call("export", run, "--to", "lm-eval", "--out", tmp_path / "out", "--quiet").code == 0
+    prompts = {row["example_id"]: row["prompt"] for row in lines(run / "prompts.jsonl")}
+    for arm in ("ars-temperature1", "sps-k4-temperature1"):
+        (path,) = (tmp_path / "out").glob(f"*{arm}_*")
+        found = [(one["doc"]["id"], one["doc"]["prompt"], one["resps"][0]) for one in lines(path)]
+        own = {
+            (row["example_id"], row["sample_index"]): row["text"] for row in journal(run) if row["arm"] == arm
+        }
+        expected = []
+        for first in (name for name in prompts if "/" not in name):
+            expected.append((first, prompts[first], [own[first, 0], own[first, 1]]))
+            later = f"{first}/2"
+            for index in (0, 1):
+                said = f"{prompts[first]}{own[first, index]}\n{prompts[later]}"
+                expected.append((later, said, [own[later, index]]))
+        assert found == expected
 
 
 def test_a_record_holds_what_the_schema_asks_for(programs: Path, tmp_path: Path) -> None:
