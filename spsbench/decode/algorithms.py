@@ -21,9 +21,9 @@ from spsbench.decode.clock import Stopwatch
 from spsbench.decode.processors import with_history
 from spsbench.decode.protocols import Drafter, LanguageModel, Tokens, last_tokens
 from spsbench.decode.rejection import Accept, Draft, accept_draft, decide, judged
-from spsbench.decode.rows import Rows
+from spsbench.decode.rows import Rows, StagedRows
 from spsbench.decode.sampling import Uniforms
-from spsbench.decode.stages import Verified, propose_of, verify_of
+from spsbench.decode.stages import verify_of
 
 
 @dataclass(slots=True)
@@ -102,22 +102,27 @@ def ars(
     """Run Algorithm 1: one token a loop. ``target`` has read the prompt but ``pending``, [1]; only processing
     that looks at the tokens before asks for ``prompt``."""
     process, tokens, token = sampling.history, list(prompt), list[int]()
-    step = propose_of(target, 1, sampling)
+    verify = verify_of(target, 0, sampling)
+    if verify is not None:
+        token, nothing = pending.tolist(), Draft(pending[:0], None)
     while True:
         u = uniforms(1)
         watch.lap("other")
-        if step is not None:
-            pending, q, logits = step(pending, u)
+        if verify is not None:
+            q, decision = verify(token[0], nothing, u)
+            watch.lap("verify")
         else:
-            logits = target.score(pending, last=1)
-        watch.lap("verify")
-        if logits is not None:
+            logits, decision = target.score(pending, last=1), None
+            watch.lap("verify")
             if process is not None:
                 tokens += token
                 logits = with_history(logits, process, tokens, len(prompt))
             q = rows.warped(logits, sampling)
+        if decision is None:
             pending = q.draw(u)
-        token = pending.tolist()
+            token = pending.tolist()
+        else:
+            token = [decision.token]
         watch.lap("sample")
         yield DecodedLoop(token, 0, q, None, u)
 
@@ -152,17 +157,16 @@ def sps(
         watch.lap("draft")
         # A drafter may propose fewer than K: the last numbers are the tests' and the final draw's.
         tests = u[-len(draft.tokens) - 1 :]
-        verified = None if verify is None else verify(tokens[-1], draft, tests)
-        if verified is None:
+        if verify is not None and len(draft.tokens) == k and isinstance(draft.drawn_from, StagedRows):
+            q, decision = verify(tokens[-1], draft, tests)
+            watch.lap("verify")
+        else:
             block = torch.cat([last_tokens(tokens, 1, u.device), draft.tokens])
-            logits = target.score(block, last=len(block))
+            logits, decision = target.score(block, last=len(block)), None
             watch.lap("verify")
             if process is not None:
                 logits = with_history(logits, process, [*tokens, *draft.tokens.tolist()], len(prompt))
-            verified = Verified(rows.warped(logits, sampling), None)
-        else:
-            watch.lap("verify")
-        q, decision = verified
+            q = rows.warped(logits, sampling)
         drafted, accepted, token, latest = decision or decide(rule, q, draft, tests)
         new = [*drafted[:accepted], token]
         watch.lap("sample")

@@ -1,11 +1,10 @@
 """The stages of a loop: what a backend does as one program, with no host in between.
 
 propose
-    K forwards of the draft, each row warped and a token drawn from it by its uniform number. Of the target
-    with K = 1 that is a step of ArS.
+    K forwards of the draft, each row warped and a token drawn from it by its uniform number.
 verify
     One forward of the target over the pending token and K drafted ones, its rows warped, and the verdict of
-    modified rejection.
+    modified rejection. With K = 0 that is a step of ArS.
 
 On CUDA a stage is a graph that was captured, and the verdict one of its own (``engines.cuda_graph``). Over
 ONNX Runtime it is a graph that was written (``models.onnx_stages``). What a backend has no program for runs
@@ -55,9 +54,8 @@ class Verified(NamedTuple):
     decision: Decision | None
 
 
-Verify = Callable[[int, Draft, Tensor], Verified | None]
-"""Judges K drafted tokens after the pending one, by uniform numbers [K+1]; None of a draft of another kind.
-"""
+Verify = Callable[[int, Draft, Tensor], Verified]
+"""Judges K tokens that another stage drafted after the pending one, by uniform numbers [K+1]."""
 
 
 @runtime_checkable

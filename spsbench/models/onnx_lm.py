@@ -434,7 +434,7 @@ class OnnxLM(OnnxModel):
         self.vocabulary = vocabulary
         self._spread = self.new_spread()
         self._variants: dict[tuple[int | None, int | None], OnnxLM] = {}
-        self._programs: dict[tuple[Cut, int], InferenceSession] = {}
+        self._programs: dict[tuple[Cut, bool], InferenceSession] = {}
         self._stages: dict[Hashable, Any] = {}
 
     def propose_stage(self, k: int, sampling: SamplingParams) -> Propose | None:
@@ -458,10 +458,10 @@ class OnnxLM(OnnxModel):
         whole = self._spread is None and self._features is None
         return Cut.of(self.vocab_size, sampling) if whole and self._weight_bytes <= MOST_BYTES else None
 
-    def program(self, cut: Cut, accepts: int) -> InferenceSession:
+    def program(self, cut: Cut, *, accepts: bool) -> InferenceSession:
         """The session of a stage, see ``program_graph``; made once for all twins."""
         if (cut, accepts) not in self._programs:
-            graph = program_graph(self.plan, self.stored, self.bits, cut, accepts)
+            graph = program_graph(self.plan, self.stored, self.bits, cut, accepts=accepts)
             self._programs[cut, accepts] = session_of(graph, self.threads)[0]
         return self._programs[cut, accepts]
 

@@ -47,6 +47,7 @@ _WIDEST = 1 << 14
 _ALL = 2048
 """The largest of which all tokens are added up one by one, as the host does it."""
 
+_END = np.iinfo(np.int64).max
 _FLOAT, _DOUBLE, _LONG, _BOOL = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL
 
 
@@ -168,17 +169,16 @@ class Operators:
         place = self("Min", place, self.constant([cut.most - 1]))
         return place if cut.holds_all else self("GatherElements", ids, place, axis=1)
 
-    def accept(self, cut: Cut, k: int) -> None:
-        """Write ``accepted`` [1] and ``token`` [1, 1] of K drafted tokens, by modified rejection of the cut
-        rows.
+    def accept(self, cut: Cut) -> None:
+        """Write ``accepted`` [1] and ``token`` [1, 1]: modified rejection of K tokens by the cut rows.
 
-        See ``rejection.accept_draft``; ``drafted`` [K, 1], ``draft_ids`` and ``draft_weights`` [K+1, M],
-        with a row of zeros behind the draft's, and ``u`` [K+1, 1].
+        See ``rejection.accept_draft``; ``drafted`` [K, 1], ``u`` [K+1, 1], and ``draft_ids`` and
+        ``draft_weights`` [K+1, M], with a row of zeros behind the draft's. With K = 0 that is a step of ArS.
         """
         axis, nothing = self.constant([1]), self.constant([0.0], _FLOAT)
 
         def before(name: str) -> str:
-            return self("Slice", name, self.constant([0]), self.constant([k]), self.constant([0]))
+            return self("Slice", name, self.constant([0]), self.constant([-1]), self.constant([0]))
 
         def of_drafted(weights: str, ids: str) -> str:
             if cut.holds_all:
@@ -207,7 +207,7 @@ class Operators:
         left = self("Relu", self("Sub", row, told))
         some = self("Greater", self("ReduceSum", left, axis, keepdims=1), nothing)
         left = self("Where", some, left, row)
-        last = self("Slice", "u", self.constant([k]), self.constant([k + 1]), self.constant([0]))
+        last = self("Slice", "u", self.constant([-1]), self.constant([_END]), self.constant([0]))
         self("Identity", self.draw(cut, last, left, ids), out="token")
 
     def model(
@@ -270,12 +270,14 @@ class _Memory:
         return torch.from_numpy(self.logits[first:end, : cut.width])
 
 
-def program_graph(plan: Blueprint, stored: StoredWeights, bits: int | None, cut: Cut, k: int) -> Graph:
-    """A forward from tokens to cut rows, and to a token drawn from each or the verdict on K drafted ones.
+def program_graph(
+    plan: Blueprint, stored: StoredWeights, bits: int | None, cut: Cut, *, accepts: bool
+) -> Graph:
+    """A forward from tokens to cut rows, and to a token drawn from each or the verdict on the drafted ones.
 
-    Inputs: ``tokens`` [1, n] and those of ``Graph`` but ``hidden``; ``u`` [m, 1] in float64 for the m
-    wanted rows, and the law; with K > 0 what ``Operators.accept`` reads. Outputs: those of ``Graph``, the
-    cut rows, and ``pick`` [m, 1] or the verdict.
+    Inputs: ``tokens`` [1, n] and those of ``Graph`` but ``hidden``; ``u`` [m, 1] in float64 for the m wanted
+    rows, and the law; what ``Operators.accept`` reads. Outputs: those of ``Graph``, the cut rows, and the
+    ``pick`` [m, 1] or the verdict.
     """
     forward = build_graph(plan, stored, bits)
     graph, write, value = forward.model.graph, Operators(), helper.make_tensor_value_info
@@ -294,10 +296,10 @@ def program_graph(plan: Blueprint, stored: StoredWeights, bits: int | None, cut:
     inputs = [value("tokens", _LONG, [1, "n"]), value("u", _DOUBLE, ["wanted", 1]), *law_inputs(cut)]
     inputs += [each for each in graph.input if each.name != "hidden"]
     outputs = [*graph.output, *row_outputs(cut, "wanted")]
-    if k:
-        write.accept(cut, k)
-        inputs += [value("drafted", _LONG, [k, 1]), value("draft_weights", _FLOAT, [k + 1, cut.most])]
-        inputs += [value("draft_ids", _LONG, [k + 1, cut.most])]
+    if accepts:
+        write.accept(cut)
+        inputs += [value("drafted", _LONG, ["k", 1]), value("draft_weights", _FLOAT, ["wanted", cut.most])]
+        inputs += [value("draft_ids", _LONG, ["wanted", cut.most])]
         outputs += [value("accepted", _LONG, [1]), value("token", _LONG, [1, 1])]
     else:
         write("Identity", write.draw(cut, "u"), out="pick")
@@ -322,10 +324,11 @@ class Program:
         cut: Cut,
         sampling: SamplingParams,
         n: int,
-        accepts: int = 0,
+        *,
+        accepts: bool,
     ) -> None:
         self._model, self._forward, self._cut, self._sampling = model, forward, cut, sampling
-        self._session = model.program(cut, accepts)
+        self._session = model.program(cut, accepts=accepts)
         self._run = self._session.run_with_iobinding
         self._law = law_values(cut, sampling)
         self._own = _Memory(cut, n, model.plan.vocab_size)
@@ -359,7 +362,7 @@ class ProposeProgram(Program):
     def __init__(
         self, model: OnnxLM, forward: OnnxForward, cut: Cut, sampling: SamplingParams, k: int
     ) -> None:
-        super().__init__(model, forward, cut, sampling, k)
+        super().__init__(model, forward, cut, sampling, k, accepts=False)
         self._k, self._steps = k, np.arange(k, dtype=np.int32)
         self._seen, self._total = np.zeros((k, 1), np.int32), np.zeros(k, np.int32)
 
@@ -401,7 +404,7 @@ class VerifyProgram(Program):
     def __init__(
         self, model: OnnxLM, forward: OnnxForward, cut: Cut, sampling: SamplingParams, k: int
     ) -> None:
-        super().__init__(model, forward, cut, sampling, k + 1, accepts=k)
+        super().__init__(model, forward, cut, sampling, k + 1, accepts=True)
         self._k = k
         self._tokens, self._total = np.zeros((1, k + 1), np.int64), np.zeros((), np.int32)
         self._seen, self._answer = np.zeros(1, np.int32), np.zeros(2, np.int64)
@@ -409,19 +412,20 @@ class VerifyProgram(Program):
         self._draft_ids = np.full((k + 1, cut.most), -1)
         self._draft_weights = np.zeros((k + 1, cut.most), np.float32)
 
-    def __call__(self, pending: int, draft: Draft, u: Tensor) -> Verified | None:
-        k, own, told = self._k, self._own, draft.drawn_from
-        if len(draft.tokens) != k or not isinstance(told, StagedRows) or told.others:
-            return None
-        start = self._model.length
+    def __call__(self, pending: int, draft: Draft, u: Tensor) -> Verified:
+        k, own, start = self._k, self._own, self._model.length
         self._room(start + k + 1)
         (call,) = self._bound.get(k) or self._bind()
         tokens = self._tokens
         tokens[0, 0], tokens[0, 1:] = pending, draft.tokens.numpy()
         own.u[:, 0] = u.numpy()
-        if told.ids is not None:
-            self._draft_ids[:k] = told.ids
-        self._draft_weights[:k] = told.weights
+        if k:
+            told = draft.drawn_from
+            assert isinstance(told, StagedRows)
+            assert not told.others, "a stage gives the rows that it holds"
+            if told.ids is not None:
+                self._draft_ids[:k] = told.ids
+            self._draft_weights[:k] = told.weights
         self._seen[0], self._total[...] = start + k, start + k + 1
         self._run(call)
         self._model.restore(start + k + 1)
