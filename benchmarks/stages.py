@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from unittest import mock
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -23,25 +21,14 @@ from benchmarks.pairs import build, over_onnxruntime
 from spsbench.base.environment import describe_environment
 from spsbench.base.records import Request, SamplingParams
 from spsbench.config import resolve
-from spsbench.decode import algorithms
 from spsbench.decode.clock import SystemClock
-from spsbench.drafters import model as model_drafter
+from spsbench.decode.stages import no_programs
 from spsbench.engines.local import EagerEngine
 from spsbench.parts.whatif.bench.forced import NullDecoder
 from spsbench.runner import plan
 
 _LAWS = {"greedy": SamplingParams(greedy=True), "nucleus .95": SamplingParams(top_p=0.95)}
 _RESAMPLES = 2_000
-
-
-@contextmanager
-def _host() -> Iterator[None]:
-    """No model has a program while this lasts."""
-    with (
-        mock.patch.object(algorithms, "verify_of", return_value=None),
-        mock.patch.object(model_drafter, "propose_of", return_value=None),
-    ):
-        yield
 
 
 def main() -> None:
@@ -88,9 +75,9 @@ def _timed(engine: EagerEngine, *, staged: bool) -> Callable[[Request], tuple[fl
         if staged:
             found = engine.generate(request)
         else:
-            with _host():
+            with no_programs():
                 found = engine.generate(request)
-        return 1e3 * found.decode_s / len(found.loops), list(found.tokens)
+        return 1e3 * found.decode_s / len(found.loops or ()), list(found.tokens)
 
     return run
 

@@ -44,6 +44,7 @@ from spsbench.decode.rules import expected_acceptance as expected_acceptance
 from spsbench.decode.sampling import UniformStream as UniformStream
 from spsbench.decode.sampling import draw as draw
 from spsbench.decode.sampling import warp as warp
+from spsbench.decode.stages import no_programs as no_programs
 from spsbench.decode.stopping import StopRule as StopRule
 from spsbench.decode.stopping import TextDecoder as TextDecoder
 from spsbench.decode.trees import Tree as Tree

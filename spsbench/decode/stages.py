@@ -14,8 +14,9 @@ definition of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol, cast
 
 from torch import Tensor
 
@@ -58,7 +59,6 @@ Verify = Callable[[int, Draft, Tensor], Verified]
 """Judges K tokens that another stage drafted after the pending one, by uniform numbers [K+1]."""
 
 
-@runtime_checkable
 class Staged(Protocol):
     """A model that has programs for stages; None where it has none for that law."""
 
@@ -67,9 +67,25 @@ class Staged(Protocol):
     def verify_stage(self, k: int, sampling: SamplingParams) -> Verify | None: ...
 
 
+class _Programs:
+    used = True
+
+
+@contextmanager
+def no_programs() -> Iterator[None]:
+    """Run loops operator by operator: for who replaces one of the operators, or looks at what it does."""
+    before, _Programs.used = _Programs.used, False
+    try:
+        yield
+    finally:
+        _Programs.used = before
+
+
 def propose_of(model: LanguageModel, k: int, sampling: SamplingParams) -> Propose | None:
-    return model.propose_stage(k, sampling) if isinstance(model, Staged) else None
+    stage = getattr(model, "propose_stage", None) if _Programs.used else None
+    return None if stage is None else cast("Staged", model).propose_stage(k, sampling)
 
 
 def verify_of(model: LanguageModel, k: int, sampling: SamplingParams) -> Verify | None:
-    return model.verify_stage(k, sampling) if isinstance(model, Staged) else None
+    stage = getattr(model, "verify_stage", None) if _Programs.used else None
+    return None if stage is None else cast("Staged", model).verify_stage(k, sampling)

@@ -15,7 +15,7 @@ from spsbench.decode import rows
 from spsbench.decode.processors import with_history
 from spsbench.decode.protocols import Drafter, LanguageModel, last_tokens
 from spsbench.decode.rejection import Draft
-from spsbench.decode.stages import Propose, propose_of
+from spsbench.decode.stages import propose_of
 from spsbench.drafters.forced import by_model
 from spsbench.drafters.policy import lookahead_of
 from spsbench.drafters.registry import PROCESSED, TREE, Context, Margin, Policy
@@ -54,7 +54,6 @@ class ModelDrafter:
         self._policy = policy
         self._margin = None if policy is None else policy.margin
         self._drafted = self._begun = self._prompt = 0
-        self._stages: dict[int, Propose | None] = {}
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Read the prompt but its last token, which stays pending."""
@@ -70,7 +69,9 @@ class ModelDrafter:
         pending = last_tokens(tokens, len(tokens) - self.model.length, self._device)
         picks, told = list[Tensor](), list[rows.Rows]()
         before = None if self._process is None else list(tokens)
-        propose, logits = self._stage(most), None
+        # A policy's K changes from loop to loop, and a program has one K.
+        alone = self._policy is None and before is None
+        propose, logits = propose_of(self.model, most, self.sampling) if alone else None, None
         if propose is not None:
             staged = propose(pending, u)
             picks, told, logits = [staged.tokens], [staged.rows], staged.logits
@@ -92,14 +93,6 @@ class ModelDrafter:
         )
         self._drafted, self._begun = len(drafted), len(tokens)
         return Draft(drafted, drawn_from)
-
-    def _stage(self, k: int) -> Propose | None:
-        """The draft's program for K tokens; a policy's K changes from loop to loop, and needs no programs."""
-        if self._policy is not None or self._process is not None:
-            return None
-        if k not in self._stages:
-            self._stages[k] = propose_of(self.model, k, self.sampling)
-        return self._stages[k]
 
     forced = by_model
 

@@ -20,7 +20,7 @@ import spsbench.runner
 from spsbench.base.paths import mini_dir
 from spsbench.base.records import Generation, Request, Sample
 from spsbench.cli.options import RunOptions
-from spsbench.models.onnx_lm import OnnxForward
+from spsbench.models.onnx_stages import ProposeProgram
 from spsbench.models.placement import Placement
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.task import Task
@@ -48,14 +48,14 @@ def test_architecture_names_the_way_from_the_command_to_the_forward(
 ) -> None:
     """Every frame of ours under a draft's forward in a turn; what only hands on is a step too many."""
     package, ways = Path(spsbench.__file__).parent, dict[tuple[str, ...], None]()
-    forward: Callable[..., Any] = OnnxForward.__call__
+    forward: Callable[..., Any] = ProposeProgram.__call__
 
-    def noted(self: OnnxForward, *given: Any) -> Any:
+    def noted(self: ProposeProgram, *given: Any) -> Any:
         frames = traceback.extract_stack()[:-1]
         ways[(*(f.name for f in frames if Path(f.filename).is_relative_to(package)), "__call__")] = None
         return forward(self, *given)
 
-    monkeypatch.setattr(OnnxForward, "__call__", noted)
+    monkeypatch.setattr(ProposeProgram, "__call__", noted)
     assert cli("run", *SMALL, "--no-score", "--no-proof", "--out", tmp_path / "run").code == 0
     drafting = [way for way in ways if "answers" in way and "draft" in way]
     told = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()

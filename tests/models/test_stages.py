@@ -21,7 +21,7 @@ from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.rejection import accept_draft, decide
 from spsbench.decode.rows import HostRows, StagedRows
 from spsbench.decode.sampling import UniformStream
-from spsbench.drafters import model as model_drafter
+from spsbench.decode.stages import no_programs
 from spsbench.drafters.model import ModelDrafter
 from spsbench.models import onnx_lm
 from spsbench.models.onnx_graph import Graph
@@ -67,22 +67,17 @@ def loops(
     return [next(running) for _ in range(count)]
 
 
-def _without_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((algorithms, "verify_of"), (model_drafter, "propose_of")):
-        monkeypatch.setattr(module, name, lambda *_: None)
-
-
 def _texts(found: list[DecodedLoop]) -> list[list[int]]:
     return [loop.tokens for loop in found]
 
 
 @pytest.mark.parametrize("k", [0, 1, 4])
 @pytest.mark.parametrize("law", LAWS)
-def test_tokens_are_those_of_the_host(law: str, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_those_of_the_host(law: str, k: int) -> None:
     """Past the first cache of 256 tokens too, and where every other row is too wide for a program."""
     staged = loops(pair(), LAWS[law], k, 300 if k == 4 else 80)
-    _without_programs(monkeypatch)
-    plain = loops(pair(), LAWS[law], k, len(staged))
+    with no_programs():
+        plain = loops(pair(), LAWS[law], k, len(staged))
     assert _texts(staged) == _texts(plain)
     for one, other in zip(staged, plain, strict=True):
         assert torch.allclose(one.target_probs, other.target_probs, atol=1e-6)
@@ -94,12 +89,12 @@ def test_tokens_are_those_of_the_host(law: str, k: int, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", ["gemma", "granite", "qwen3", "phi3", "llama, tied"])
-def test_other_families_have_programs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_families_have_programs(name: str) -> None:
     """Those that scale embeddings, norm queries, fuse matrices, or tie the embedding to the head."""
     staged = loops(pair(name), LAWS["top-k"], 3, 30)
     assert isinstance(staged[0].target_rows, StagedRows)
-    _without_programs(monkeypatch)
-    assert _texts(staged) == _texts(loops(pair(name), LAWS["top-k"], 3, 30))
+    with no_programs():
+        assert _texts(staged) == _texts(loops(pair(name), LAWS["top-k"], 3, 30))
 
 
 @pytest.mark.parametrize("law", LAWS)

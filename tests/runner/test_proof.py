@@ -138,7 +138,8 @@ def test_sequences_that_fail_are_counted(tmp_path: Path, monkeypatch: pytest.Mon
 )
 def test_how_many_is_a_matter_of_prompts_and_arms_not_of_time(prompts: int, ks: int, each: int) -> None:
     arms = tuple(Arm("sps", k + 1, "eager", "nucleus", NUCLEUS) for k in range(ks))
-    plan: Any = SimpleNamespace(arms=arms, prompts=tuple(range(prompts)), config=SimpleNamespace(proof=True))
+    asked = (SimpleNamespace(conversation=None),) * prompts
+    plan: Any = SimpleNamespace(arms=arms, prompts=asked, config=SimpleNamespace(proof=True))
     assert len(proof_prompts(plan)) == each
     plan.config.proof = False
     assert proof_prompts(plan) == ()

@@ -12,7 +12,7 @@ from support.summarised import summarise
 
 from spsbench.report.sections import render
 from spsbench.stats.certainty import OVER_TIME
-from spsbench.stats.conditions import contention, disturbance, failures, step
+from spsbench.stats.conditions import contention, disturbance, gate_failures, step
 
 Make = Callable[..., pd.DataFrame]
 Summary = Any
@@ -99,8 +99,8 @@ def test_of_ars_alone_no_verdict_is_asked() -> None:
     assert sentence.startswith("Disturbed: others took 70% of the time measured, and ms/token holds")
     assert "--remeasure" in sentence
     assert "UNDECIDED" not in render(busy, {})
-    assert len(failures(busy, "untrusted")) == 1
-    assert failures(quiet, "untrusted") == []
+    assert len(gate_failures(busy, "untrusted")) == 1
+    assert gate_failures(quiet, "untrusted") == []
     beside = of(0.7)
     beside["rows"] = [{**row, "method": "draft"} if row["baseline"] else row for row in beside["rows"]]
     assert step({**beside, "verdict": None}) == "undecided"  # a speedup is shown, and may be hidden

@@ -32,6 +32,7 @@ from spsbench.decode import (
     Weights,
     algorithms,
     draw,
+    no_programs,
     rejection,
     rows,
     warp,
@@ -287,6 +288,7 @@ def planted_everywhere(name: str | None) -> Iterator[None]:
 def _swapped(swaps: Iterable[Swap]) -> Iterator[None]:
     with ExitStack() as stack:
         for place, attribute, wrong in list(swaps):
+            stack.enter_context(no_programs())
             stack.enter_context(patch.object(place, attribute, wrong))
         yield
 

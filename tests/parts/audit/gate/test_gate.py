@@ -188,9 +188,16 @@ def test_options_come_from_ini_marker_call_and_command_line(pytester: pytest.Pyt
 
 
 def test_options_are_those_of_the_command() -> None:
-    given = {"bound": 0.05, "k": (2, 4), "task": PROMPTS, "greedy": True, "seconds": 9, "seed": None}
+    given = {"bound": 0.05, "k": (2, 4), "task": PROMPTS, "temperature": 0.0, "seconds": 9, "seed": None}
     options = options_of("worker:x", given)
-    wanted = {"bound": "0.05", "k": "2,4", "task": str(PROMPTS), "greedy": True, "budget": "9", "seed": None}
+    wanted = {
+        "bound": "0.05",
+        "k": "2,4",
+        "task": str(PROMPTS),
+        "temperature": "0.0",
+        "budget": "9",
+        "seed": None,
+    }
     assert {name: getattr(options, name) for name in wanted} == wanted
     assert options.in_flight == DEFAULTS["in_flight"]
 
