@@ -442,7 +442,9 @@ class OnnxLM(OnnxModel):
         return self._stage(ProposeProgram, k, sampling)
 
     def verify_stage(self, k: int, sampling: SamplingParams) -> Verify | None:
-        """See ``decode.stages.Staged``."""
+        """See ``decode.stages.Staged``; the nucleus of a step of ArS, one row, the host finds as fast."""
+        if k == 0 and not sampling.greedy and sampling.top_p < 1.0:
+            return None
         return self._stage(VerifyProgram, k, sampling)
 
     def _stage(self, kind: type[StageOf], k: int, sampling: SamplingParams) -> StageOf | None:
