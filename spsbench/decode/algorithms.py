@@ -21,7 +21,7 @@ from spsbench.decode.clock import Stopwatch
 from spsbench.decode.processors import with_history
 from spsbench.decode.protocols import Drafter, LanguageModel, Tokens, last_tokens
 from spsbench.decode.rejection import Accept, Draft, accept_draft, decide, judged
-from spsbench.decode.rows import Rows, StagedRows
+from spsbench.decode.rows import Rows
 from spsbench.decode.sampling import Uniforms
 from spsbench.decode.stages import verify_of
 
@@ -109,7 +109,9 @@ def ars(
         u = uniforms(1)
         watch.lap("other")
         if verify is not None:
-            q, decision = verify(token[0], nothing, u)
+            verified = verify(token[0], nothing, u)
+            assert verified is not None, "of K = 0 there is one draft"
+            q, decision = verified
             watch.lap("verify")
         else:
             logits, decision = target.score(pending, last=1), None
@@ -157,8 +159,9 @@ def sps(
         watch.lap("draft")
         # A drafter may propose fewer than K: the last numbers are the tests' and the final draw's.
         tests = u[-len(draft.tokens) - 1 :]
-        if verify is not None and len(draft.tokens) == k and isinstance(draft.drawn_from, StagedRows):
-            q, decision = verify(tokens[-1], draft, tests)
+        verified = None if verify is None else verify(tokens[-1], draft, tests)
+        if verified is not None:
+            q, decision = verified
             watch.lap("verify")
         else:
             block = torch.cat([last_tokens(tokens, 1, u.device), draft.tokens])

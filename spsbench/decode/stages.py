@@ -55,8 +55,9 @@ class Verified(NamedTuple):
     decision: Decision | None
 
 
-Verify = Callable[[int, Draft, Tensor], Verified]
-"""Judges K tokens that another stage drafted after the pending one, by uniform numbers [K+1]."""
+Verify = Callable[[int, Draft, Tensor], Verified | None]
+"""Judges K tokens drafted after the pending one, by uniform numbers [K+1]. None where another number was
+drafted, or not by a stage with the same law."""
 
 
 class Staged(Protocol):

@@ -457,8 +457,8 @@ class OnnxLM(OnnxModel):
         return found
 
     def _cut(self, sampling: SamplingParams) -> Cut | None:
-        whole = self._spread is None and self._features is None
-        return Cut.of(self.vocab_size, sampling) if whole and self._weight_bytes <= MOST_BYTES else None
+        plain = self._spread is None and self._features is None and not self.large
+        return Cut.of(self.vocab_size, sampling) if plain and self._weight_bytes <= MOST_BYTES else None
 
     def program(self, cut: Cut, *, accepts: bool) -> InferenceSession:
         """The session of a stage, see ``program_graph``; made once for all twins."""

@@ -412,20 +412,21 @@ class VerifyProgram(Program):
         self._draft_ids = np.full((k + 1, cut.most), -1)
         self._draft_weights = np.zeros((k + 1, cut.most), np.float32)
 
-    def __call__(self, pending: int, draft: Draft, u: Tensor) -> Verified:
-        k, own, start = self._k, self._own, self._model.length
+    def __call__(self, pending: int, draft: Draft, u: Tensor) -> Verified | None:
+        k, own, told, start = self._k, self._own, draft.drawn_from, self._model.length
+        if len(draft.tokens) != k:
+            return None
+        if isinstance(told, StagedRows) and not told.others and told.weights.shape == (k, self._cut.most):
+            if told.ids is not None:
+                self._draft_ids[:k] = told.ids
+            self._draft_weights[:k] = told.weights
+        elif k:
+            return None
         self._room(start + k + 1)
         (call,) = self._bound.get(k) or self._bind()
         tokens = self._tokens
         tokens[0, 0], tokens[0, 1:] = pending, draft.tokens.numpy()
         own.u[:, 0] = u.numpy()
-        if k:
-            told = draft.drawn_from
-            assert isinstance(told, StagedRows)
-            assert not told.others, "a stage gives the rows that it holds"
-            if told.ids is not None:
-                self._draft_ids[:k] = told.ids
-            self._draft_weights[:k] = told.weights
         self._seen[0], self._total[...] = start + k, start + k + 1
         self._run(call)
         self._model.restore(start + k + 1)

@@ -18,7 +18,7 @@ from spsbench.base.records import Processing, SamplingParams
 from spsbench.decode import algorithms, rows
 from spsbench.decode.algorithms import DecodedLoop
 from spsbench.decode.clock import FakeClock, Stopwatch
-from spsbench.decode.rejection import accept_draft, decide
+from spsbench.decode.rejection import Draft, accept_draft, decide
 from spsbench.decode.rows import HostRows, StagedRows
 from spsbench.decode.sampling import UniformStream
 from spsbench.decode.stages import no_programs
@@ -201,3 +201,18 @@ def test_a_model_without_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_lm, "MOST_BYTES", 1000)
     assert target.twin().propose_stage(1, law) is None
     assert target.twin().verify_stage(4, law) is None
+
+
+def test_a_draft_of_another_kind_is_judged_by_the_host() -> None:
+    """Fewer tokens than K, rows of another law, or none: a drafter of a user asks a model as it likes."""
+    target, draft = (model.twin() for model in pair())
+    verify = target.verify_stage(2, LAWS["top-k"])
+    assert verify is not None
+    one = StagedRows(np.array([[3], [4]]), np.ones((2, 1), np.float32), 258)
+    for tokens, told in (([3], one.part(0, 1)), ([3, 4], one), ([3, 4], None)):
+        assert verify(5, Draft(torch.tensor(tokens), told), torch.zeros(3)) is None
+    law = LAWS["top-k"]
+    other = ModelDrafter(draft, LAWS["greedy"], CPU)
+    begun = algorithms.start(target, other, PROMPT, 2, law, UniformStream(0, CPU))
+    running = begun(Stopwatch(FakeClock()))
+    assert len([next(running) for _ in range(20)]) == 20
