@@ -448,7 +448,9 @@ class OnnxLM(OnnxModel):
         return self._stage(VerifyProgram, k, sampling)
 
     def _stage(self, kind: type[StageOf], k: int, sampling: SamplingParams) -> StageOf | None:
-        """A program over this model's cache, made once."""
+        """A program over this model's cache, made once; none where the forward is replaced by another."""
+        if getattr(self.score, "__func__", None) is not OnnxModel.score:
+            return None
         key = kind, k, sampling
         if key not in self._stages:
             cut = self._cut(sampling)

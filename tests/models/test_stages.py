@@ -192,12 +192,16 @@ def test_what_has_no_program_is_the_hosts(width: int, law: SamplingParams) -> No
 
 
 def test_a_model_without_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that keeps its states, one that has too many weights; another cache has programs of its own."""
+    """One that keeps its states, has another forward, or too many weights. A twin has programs of its own."""
     target, _ = pair()
     law = LAWS["greedy"]
     assert target.with_features("--drafter").propose_stage(1, law) is None
     assert target.propose_stage(1, law) is target.propose_stage(1, law)
     assert target.twin().propose_stage(1, law) is not target.propose_stage(1, law)
+    watched = target.twin()
+    assert watched.propose_stage(1, law) is not None
+    monkeypatch.setattr(watched, "score", watched.score_uncached)
+    assert watched.propose_stage(1, law) is None
     monkeypatch.setattr(onnx_lm, "MOST_BYTES", 1000)
     assert target.twin().propose_stage(1, law) is None
     assert target.twin().verify_stage(4, law) is None
