@@ -33,7 +33,6 @@ from spsbench.config.models import ONNXRUNTIME, TORCH
 from spsbench.decode.algorithms import start
 from spsbench.decode.clock import Stopwatch, SystemClock
 from spsbench.decode.sampling import UniformStream
-from spsbench.decode.stages import no_programs
 from spsbench.drafters.model import ModelDrafter
 from spsbench.engines.derivation import Derivation
 from spsbench.engines.hf import ASSISTED, GENERATE, HFGenerateEngine
@@ -109,8 +108,7 @@ class _Watched:
         for role, model in models.items():
             setattr(model, "score", self._timed(plain[role], f"{arm} {role}"))  # noqa: B010 - mypy
         try:
-            with no_programs():
-                yield
+            yield
         finally:
             for model in models.values():
                 del model.score

@@ -133,9 +133,7 @@ class Decision(NamedTuple):
 def decide(rule: Accept, q: Rows, draft: Draft, u: Tensor) -> Decision:
     """Judge a draft and bring the outcome to the host, in one wait."""
     if rule is accept_draft and isinstance(q, HostRows):
-        drafted, told = draft.tokens.tolist(), draft.own_rows
-        p = told if told is None else on_host(told)
-        return Decision(drafted, *_accept_on_host(q, p, drafted, u.tolist()), None)
+        return _accept_on_host(q, draft, u)
     verdict = judged(rule, q, draft, u)
     drafted, accepted, number = decided(draft, verdict)
     if verdict.token.is_cpu:
@@ -206,14 +204,13 @@ def accept_draft(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
         The number of accepted tokens and the token after them.
     """
     rows, told = rows_of(q), draft.own_rows
+    if isinstance(rows, HostRows):
+        found = _accept_on_host(rows, draft, u)
+        stand, token = torch.from_numpy(np.array([found.accepted, found.token])).unbind(0)
+        return Verdict(stand, token)
     if draft.tokens.shape[0] == 0:
         return Verdict(torch.zeros((), dtype=torch.int64, device=u.device), rows.draw(u).squeeze(0))
     p = None if told is None else rows.alike(told)
-    if isinstance(rows, HostRows):
-        told_here = None if p is None else on_host(p)
-        found = _accept_on_host(rows, told_here, draft.tokens.tolist(), u.tolist())
-        stand, token = torch.from_numpy(np.array(found)).unbind(0)
-        return Verdict(stand, token)
     dense = None if p is None else p.dense().unsqueeze(0)
     verdict = accept_drafts(rows.dense().unsqueeze(0), draft.tokens.unsqueeze(0), dense, u.unsqueeze(0))
     return Verdict(verdict.accepted.squeeze(0), verdict.token.squeeze(0))
@@ -247,17 +244,19 @@ def accept_drafts(q: Tensor, tokens: Tensor, p: Tensor | None, u: Tensor) -> Ver
     return Verdict(accepted, draw(residual(target, told).squeeze(1), u[:, k]))
 
 
-def _accept_on_host(q: HostRows, p: HostRows | None, drafted: list[int], u: list[float]) -> tuple[int, int]:
+def _accept_on_host(q: HostRows, draft: Draft, u: Tensor) -> Decision:
     """``accept_draft`` where the token after the accepted ones is drawn among those that the target has.
 
     In numbers of the host alone: behind a forward, which leaves nothing else in the processor's caches, each
     operation of a library costs many times what it computes.
     """
-    if not drafted:
-        return 0, q[0].drawn(q[0].weights, u[-1])
-    own, told = q.of_tokens(drafted), None if p is None else p.of_tokens(drafted)
-    chance = own if told is None else acceptance_probability(own, told)
-    accepted = next((n for n, most in enumerate(chance.tolist()) if not u[n] < most), len(drafted))
+    drafted, told, numbers = draft.tokens.tolist(), draft.own_rows, u.tolist()
+    p, accepted = None if told is None else on_host(told), 0
+    if drafted:
+        own = q.of_tokens(drafted)
+        chance = own if p is None else acceptance_probability(own, p.of_tokens(drafted))
+        tests = zip(numbers, chance.tolist(), strict=False)
+        accepted = next((n for n, (number, most) in enumerate(tests) if not number < most), len(drafted))
     row = q[accepted]
     if accepted == len(drafted):
         weights = row.weights
@@ -265,4 +264,4 @@ def _accept_on_host(q: HostRows, p: HostRows | None, drafted: list[int], u: list
         weights = row.without(drafted[accepted])
     else:
         weights = residual(row.weights, p[accepted].along(row))
-    return accepted, row.drawn(weights, u[-1])
+    return Decision(drafted, accepted, row.drawn(weights, numbers[-1]), None)

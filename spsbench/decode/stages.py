@@ -82,11 +82,16 @@ def no_programs() -> Iterator[None]:
         _Programs.used = before
 
 
+def _staged(model: LanguageModel) -> Staged | None:
+    # Not by isinstance, which looks through the whole protocol, in every loop.
+    return cast("Staged", model) if _Programs.used and hasattr(model, "propose_stage") else None
+
+
 def propose_of(model: LanguageModel, k: int, sampling: SamplingParams) -> Propose | None:
-    stage = getattr(model, "propose_stage", None) if _Programs.used else None
-    return None if stage is None else cast("Staged", model).propose_stage(k, sampling)
+    staged = _staged(model)
+    return None if staged is None else staged.propose_stage(k, sampling)
 
 
 def verify_of(model: LanguageModel, k: int, sampling: SamplingParams) -> Verify | None:
-    stage = getattr(model, "verify_stage", None) if _Programs.used else None
-    return None if stage is None else cast("Staged", model).verify_stage(k, sampling)
+    staged = _staged(model)
+    return None if staged is None else staged.verify_stage(k, sampling)

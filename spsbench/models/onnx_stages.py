@@ -42,8 +42,7 @@ _MOST = 64
 """Tokens of a row that are looked at; top-k may ask for more."""
 _MOST_K = 256
 _WIDEST = 1 << 14
-"""The largest vocabulary of a program: in a larger one the host's search is as fast as the runtime's top-k.
-"""
+"""The largest vocabulary of a program: in a larger one the host finds a nucleus as fast as the runtime."""
 _ALL = 2048
 """The largest of which all tokens are added up one by one, as the host does it."""
 
@@ -112,29 +111,27 @@ class Operators:
             return
         scores = self("Div", logits, "temperature")
         if cut.top_k:
-            kth = "kth"
-            self("TopK", scores, self.constant([cut.top_k]), outs=[f"{kth}.all", f"{kth}.ids"], axis=-1)
-            least = self("ReduceMin", f"{kth}.all", self.constant([1]), keepdims=1)
+            largest = self(
+                "TopK", scores, self.constant([cut.top_k]), outs=["largest", "largest_ids"], axis=-1
+            )
+            least = self("ReduceMin", largest, self.constant([1]), keepdims=1)
             scores = self("Where", self("Less", scores, least), self.constant([-np.inf], _FLOAT), scores)
         probs = self("Softmax", scores, axis=-1, out="weights" if cut.holds_all else "")
         if cut.holds_all:
             total = self("ReduceSum", probs, self.constant([1]), keepdims=1)
             self("IsNaN", total, out="wide")
             return
-        names = ["falling", "by_weight"]
-        falling = self("TopK", probs, self.constant([cut.most]), outs=names, axis=-1)
-        ids, order = "ids", "order"
-        self("TopK", names[1], self.constant([cut.most]), outs=[ids, order], axis=-1, largest=0)
-        last = self(
-            "Slice", falling, self.constant([cut.most - 1]), self.constant([cut.most]), self.constant([1])
-        )
+        most, axis = self.constant([cut.most]), self.constant([1])
+        falling = self("TopK", probs, most, outs=["falling", "by_weight"], axis=-1)
+        self("TopK", "by_weight", most, outs=["ids", "order"], axis=-1, largest=0)
+        last = self("Slice", falling, self.constant([-1]), self.constant([_END]), axis)
         if cut.nucleus:
             weights, edge = self._nucleus(falling)
             reached = self("Less", last, edge)
         else:
             weights, reached = falling, self("LessOrEqual", last, self.constant([0.0], _FLOAT))
         self("Not", reached, out="wide")  # of NaN, too, which no comparison holds of
-        self("GatherElements", weights, order, axis=1, out="weights")
+        self("GatherElements", weights, "order", axis=1, out="weights")
 
     def _largest(self, logits: str) -> None:
         best = self("ArgMax", logits, axis=-1, keepdims=1, out="ids")
@@ -238,7 +235,8 @@ def row_outputs(cut: Cut, n: str | int) -> list[Any]:
 class _Memory:
     """Where a program writes n cut rows and the tokens drawn from them, see ``Operators.cut``."""
 
-    def __init__(self, cut: Cut, n: int, width: int) -> None:
+    def __init__(self, cut: Cut, sampling: SamplingParams, n: int, width: int) -> None:
+        self._cut, self._sampling = cut, sampling
         self.weights = np.zeros((n, cut.most), np.float32)
         self.ids = None if cut.holds_all else np.zeros((n, cut.most), np.int64)
         self.picks, self.u = np.zeros((n, 1), np.int64), np.zeros((n, 1))
@@ -254,20 +252,18 @@ class _Memory:
         outputs = {name: array[first:end] for name, array in found.items()}
         return {"u": self.u[first:end]}, outputs | {"logits": self.logits[None, first:end]}
 
-    def rows(self, count: int, cut: Cut, sampling: SamplingParams) -> StagedRows:
-        """The first rows, copied since the next call overwrites them; those that are marked by the
-        definition.
-        """
+    def rows(self, count: int) -> StagedRows:
+        """The first rows, copied since the next call overwrites them; marked ones are the definition's."""
         others = None
         if 1 in self.marks[:count]:
-            held = rows.on_host(rows.warped(self.of(0, count, cut), sampling))
+            held = rows.on_host(rows.warped(self.of(0, count), self._sampling))
             others = {number: held[number] for number in range(count) if self.marks[number]}
         ids = None if self.ids is None else self.ids[:count].copy()
-        return StagedRows(ids, self.weights[:count].copy(), cut.width, others)
+        return StagedRows(ids, self.weights[:count].copy(), self._cut.width, others)
 
-    def of(self, first: int, end: int, cut: Cut) -> Tensor:
+    def of(self, first: int, end: int) -> Tensor:
         """[end - first, V] logits; the next call overwrites them."""
-        return torch.from_numpy(self.logits[first:end, : cut.width])
+        return torch.from_numpy(self.logits[first:end, : self._cut.width])
 
 
 def program_graph(
@@ -310,8 +306,7 @@ def program_graph(
 
 _TABLE = "embedding"
 MOST_BYTES = 64 << 20
-"""Of weights that a program holds once more: a forward that reads more takes far longer than the host's part.
-"""
+"""Of weights that a program holds once more: to a forward that reads more, the host's part is nothing."""
 
 
 class Program:
@@ -327,11 +322,11 @@ class Program:
         *,
         accepts: bool,
     ) -> None:
-        self._model, self._forward, self._cut, self._sampling = model, forward, cut, sampling
+        self._model, self._forward = model, forward
         self._session = model.program(cut, accepts=accepts)
         self._run = self._session.run_with_iobinding
         self._law = law_values(cut, sampling)
-        self._own = _Memory(cut, n, model.plan.vocab_size)
+        self._own = _Memory(cut, sampling, n, model.plan.vocab_size)
         self._cache: Mapping[str, Any] = {}
         self._bound: dict[int, tuple[Any, ...]] = {}
 
@@ -376,15 +371,12 @@ class ProposeProgram(Program):
         self._seen -= 1
         for call in calls:
             self._run(call)
-        sure = own.marks.find(1)
-        if sure < 0:
-            self._model.restore(start + n + k - 1)
-            return Proposed(
-                torch.from_numpy(own.picks[:, 0].copy()), own.rows(k, self._cut, self._sampling), None
-            )
-        self._model.restore(start + n + sure)
+        marked = own.marks.find(1)
+        sure = k if marked < 0 else marked
+        # The last token that was drawn is pending; at a row that is not decided all before it are read.
+        self._model.restore(start + n + min(sure, k - 1))
         drafted = torch.from_numpy(own.picks[:sure, 0].copy())
-        return Proposed(drafted, own.rows(sure, self._cut, self._sampling), own.of(sure, sure + 1, self._cut))
+        return Proposed(drafted, own.rows(sure), None if sure == k else own.of(sure, sure + 1))
 
     def _bind(self, n: int) -> tuple[Any, ...]:
         first, own = np.zeros((1, n), np.int64), self._own
@@ -416,7 +408,11 @@ class VerifyProgram(Program):
         k, own, told, start = self._k, self._own, draft.drawn_from, self._model.length
         if len(draft.tokens) != k:
             return None
-        if isinstance(told, StagedRows) and not told.others and told.weights.shape == (k, self._cut.most):
+        if (
+            isinstance(told, StagedRows)
+            and not told.others
+            and told.weights.shape == self._draft_weights[:k].shape
+        ):
             if told.ids is not None:
                 self._draft_ids[:k] = told.ids
             self._draft_weights[:k] = told.weights
@@ -432,7 +428,7 @@ class VerifyProgram(Program):
         self._model.restore(start + k + 1)
         drafted, (accepted, token) = tokens[0, 1:].tolist(), self._answer.tolist()
         decision = None if 1 in own.marks else Decision(drafted, accepted, token, None)
-        return Verified(own.rows(k + 1, self._cut, self._sampling), decision)
+        return Verified(own.rows(k + 1), decision)
 
     def _bind(self) -> tuple[Any, ...]:
         inputs, outputs = self._own.part(0, self._k + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from typing import NamedTuple
 
@@ -161,14 +161,7 @@ def find_material(settings: MaterialSettings) -> Material:
         task=task,
         **asked._asdict(),
         seed=settings.seed,
-        pair=models.pair,
-        source=models.source,
-        device=models.device,
-        dtypes=models.dtypes,
-        backend=models.backend,
-        fallback=models.fallback,
-        placement=models.placement,
-        threads=models.threads,
+        **{each.name: getattr(models, each.name) for each in fields(Models)},
     )
 
 
