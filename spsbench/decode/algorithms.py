@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,9 +23,9 @@ from spsbench.decode.clock import Stopwatch
 from spsbench.decode.processors import with_history
 from spsbench.decode.protocols import Drafter, LanguageModel, Tokens, last_tokens
 from spsbench.decode.rejection import Accept, Draft, accept_draft, decide, judged
-from spsbench.decode.rows import Rows
-from spsbench.decode.sampling import Uniforms
-from spsbench.decode.stages import verify_of
+from spsbench.decode.rows import Floats, Rows
+from spsbench.decode.sampling import Uniforms, as_tensor
+from spsbench.decode.stages import proposes, verify_of
 
 
 @dataclass(slots=True)
@@ -35,7 +37,7 @@ class DecodedLoop:
         accepted: how many of them the draft proposed.
         target_rows: n+1 (ArS: 1) warped target rows over V tokens, kept for the records.
         draft: the proposal of n tokens, at most K; None for ArS.
-        u: the loop's uniform numbers, [2K+1]: the first n picked, the last n+1 tested and drew.
+        numbers: the loop's uniform numbers, [2K+1]: the first n picked, the last n+1 tested and drew.
         path: of a tree the nodes that stand; the rows are then those behind the pending token and each node.
     """
 
@@ -43,8 +45,13 @@ class DecodedLoop:
     accepted: int
     target_rows: Rows
     draft: Draft | None
-    u: Tensor
+    numbers: Tensor | Floats
     path: tuple[int, ...] | None = None
+
+    @property
+    def u(self) -> Tensor:
+        """``numbers`` as a tensor."""
+        return as_tensor(self.numbers)
 
     @property
     def target_probs(self) -> Tensor:
@@ -104,12 +111,13 @@ def ars(
     process, tokens, token = sampling.history, list(prompt), list[int]()
     verify = verify_of(target, 0, sampling)
     if verify is not None:
-        token, nothing = pending.tolist(), Draft(pending[:0], None)
+        token, nothing = pending.tolist(), Draft(np.zeros(0, np.int64), None)
+    numbers = uniforms if verify is None else uniforms.on_host
     while True:
-        u = uniforms(1)
+        u = numbers(1)
         watch.lap("other")
         if verify is not None:
-            verified = verify(token[0], nothing, u)
+            verified = verify(token[0], nothing, cast("Floats", u))
             assert verified is not None, "of K = 0 there is one draft"
             q, decision = verified
             watch.lap("verify")
@@ -121,7 +129,7 @@ def ars(
                 logits = with_history(logits, process, tokens, len(prompt))
             q = rows.warped(logits, sampling)
         if decision is None:
-            pending = q.draw(u)
+            pending = q.draw(as_tensor(u))
             token = pending.tolist()
         else:
             token = [decision.token]
@@ -149,28 +157,32 @@ def sps(
     tokens, process = Tokens(prompt, pending), sampling.history
     rule = rule or accept_draft
     verify = verify_of(target, k, sampling) if rule is rejection.accept_draft else None
+    propose = None if verify is None else proposes(drafter)
+    numbers = uniforms if verify is None else uniforms.on_host
     while True:
-        u = uniforms(2 * k + 1)
+        u = numbers(2 * k + 1)
         watch.lap("other")
-        draft = drafter.draft(tokens, k, u[:k])
+        draft = None if propose is None else propose(tokens, k, cast("Floats", u[:k]))
+        if draft is None:
+            draft = drafter.draft(tokens, k, as_tensor(u[:k]))
         if draft.parents is not None:
             why = "a tree was drafted where chains are verified: the drafter needs the option tree"
             raise ValueError(why)
         watch.lap("draft")
         # A drafter may propose fewer than K: the last numbers are the tests' and the final draw's.
-        tests = u[-len(draft.tokens) - 1 :]
-        verified = None if verify is None else verify(tokens[-1], draft, tests)
+        tests = u[-len(draft) - 1 :]
+        verified = None if verify is None else verify(tokens[-1], draft, cast("Floats", tests))
         if verified is not None:
             q, decision = verified
             watch.lap("verify")
         else:
-            block = torch.cat([last_tokens(tokens, 1, u.device), draft.tokens])
+            block = torch.cat([last_tokens(tokens, 1, uniforms.device), draft.tokens])
             logits, decision = target.score(block, last=len(block)), None
             watch.lap("verify")
             if process is not None:
                 logits = with_history(logits, process, [*tokens, *draft.tokens.tolist()], len(prompt))
             q = rows.warped(logits, sampling)
-        drafted, accepted, token, latest = decision or decide(rule, q, draft, tests)
+        drafted, accepted, token, latest = decision or decide(rule, q, draft, as_tensor(tests))
         new = [*drafted[:accepted], token]
         watch.lap("sample")
         tokens.add(new, latest)

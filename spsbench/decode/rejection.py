@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from spsbench.decode.rows import Floats, HostRows, Rows, for_judge, on_host, rows_of, takes_rows
+from spsbench.decode.rows import Floats, HostRows, Integers, Rows, for_judge, on_host, rows_of, takes_rows
 from spsbench.decode.sampling import draw
 
 ROOT = -1
@@ -22,10 +22,11 @@ ROOT = -1
 
 
 class Draft:
-    """What a drafter proposes in one loop.
+    """What a drafter proposes in one loop; as long as it has tokens.
 
     Args:
-        tokens: [K] int64, the proposed tokens; there may be none.
+        tokens: [K] int64, the proposed tokens; there may be none. An array is made into a tensor when one is
+            needed.
         probs: the distributions that they were drawn from, a tensor [K, V] or rows; None where each token
             was certain (a point mass: at V = 152,000 one-hot rows of a copied draft would be megabytes of
             zeros).
@@ -33,25 +34,39 @@ class Draft:
             the order in which they were drawn. None for a chain.
 
     Attributes:
-        tokens: as given.
+        tokens: [K] the proposed ones.
         drawn_from: the distributions as given; of siblings drawn without replacement, each one's row has no
             mass on those before it.
         parents: as given.
     """
 
-    __slots__ = ("drawn_from", "parents", "tokens")
+    __slots__ = ("_tokens", "drawn_from", "parents")
 
     def __init__(
-        self, tokens: Tensor, probs: Rows | Tensor | None, parents: Sequence[int] | None = None
+        self, tokens: Tensor | Integers, probs: Rows | Tensor | None, parents: Sequence[int] | None = None
     ) -> None:
-        self.tokens = tokens
+        self._tokens = tokens
         self.drawn_from = probs
         self.parents = parents
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    @property
+    def tokens(self) -> Tensor:
+        if isinstance(self._tokens, np.ndarray):
+            self._tokens = torch.from_numpy(self._tokens)
+        return self._tokens
+
+    def on_host(self) -> list[int]:
+        """The proposed tokens; the host waits for them."""
+        found: list[int] = self._tokens.tolist()
+        return found
 
     @property
     def above(self) -> Sequence[int]:
         """[K] the node that each token comes after, of a chain too."""
-        return range(ROOT, len(self.tokens) - 1) if self.parents is None else self.parents
+        return range(ROOT, len(self) - 1) if self.parents is None else self.parents
 
     @property
     def probs(self) -> Tensor | None:

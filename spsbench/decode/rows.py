@@ -25,7 +25,7 @@ from torch import Tensor
 from spsbench.base.records import SamplingParams
 from spsbench.decode import sampling as law
 
-Floats = NDArray[np.floating[Any]]
+Floats = law.Floats
 Integers = NDArray[np.int64]
 
 # A nucleus is looked for among the tokens of more than this probability, then of fewer, then among all.

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from spsbench.base.records import Processing, SamplingParams
+
+Floats = NDArray[np.floating[Any]]
 
 
 def warp(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -221,6 +225,15 @@ class Uniforms(Protocol):
         """The next n numbers, [n]."""
         ...
 
+    def on_host(self, n: int, /) -> Floats:
+        """The same as an array: behind a forward a tensor's view takes ten times as long as an array's."""
+        ...
+
+
+def as_tensor(numbers: Tensor | Floats) -> Tensor:
+    """[n] numbers as a tensor, which shares an array's memory."""
+    return torch.from_numpy(numbers) if isinstance(numbers, np.ndarray) else numbers
+
 
 class UniformStream:
     """Hands out uniform numbers in [0, 1) from blocks drawn on the CPU.
@@ -237,19 +250,34 @@ class UniformStream:
     def __init__(self, seed: int, device: torch.device) -> None:
         self._generator = torch.Generator().manual_seed(seed)
         self.device = device
-        self._on_host = device.type == "cpu"
+        self._is_host = device.type == "cpu"
         self._ahead: deque[Tensor] = deque()
         self._block = torch.empty(0)
-        self._used = 0
-        if not self._on_host:
+        self._array: Floats = self._block.numpy()
+        self._used = self._size = 0
+        if not self._is_host:
             self._draw_ahead()
 
     def __call__(self, n: int) -> Tensor:
         """The next n numbers, [n] float32."""
-        if self._used + n > self._block.shape[0]:
-            self._block, self._used = self._next(n), 0
-        self._used += n
-        return self._block.narrow(0, self._used - n, n)
+        first = self._take(n)
+        return self._block.narrow(0, first, n)
+
+    def on_host(self, n: int) -> Floats:
+        """See ``Uniforms.on_host``; of a stream for the CPU."""
+        first = self._take(n)
+        return self._array[first : first + n]
+
+    def _take(self, n: int) -> int:
+        """Where the next n numbers begin in the block."""
+        first = self._used
+        if first + n > self._size:
+            self._block, first = self._next(n), 0
+            self._size = len(self._block)
+            if self._is_host:
+                self._array = self._block.numpy()
+        self._used = first + n
+        return first
 
     @staticmethod
     def loops_ahead(n: int) -> int:
@@ -271,7 +299,7 @@ class UniformStream:
 
     def _next(self, n: int) -> Tensor:
         """A block of at least n numbers."""
-        if self._on_host:
+        if self._is_host:
             return torch.rand(max(n, _BLOCK), generator=self._generator)
         assert n <= _BLOCK, f"{n} numbers a loop"
         if not self._ahead:
@@ -300,3 +328,7 @@ class ScriptedUniforms:
         numbers = next(self._loops)
         assert len(numbers) == n
         return numbers
+
+    def on_host(self, n: int) -> Floats:
+        """See ``Uniforms.on_host``."""
+        return self(n).numpy()

@@ -14,16 +14,16 @@ definition of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol, cast
 
 from torch import Tensor
 
 from spsbench.base.records import SamplingParams
-from spsbench.decode.protocols import LanguageModel
+from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rejection import Decision, Draft
-from spsbench.decode.rows import Rows
+from spsbench.decode.rows import Floats, Integers, Rows
 
 Stage = Callable[[], object]
 """A program of fixed shape over memory that stays where it is."""
@@ -39,12 +39,12 @@ class Proposed(NamedTuple):
             None where m is K.
     """
 
-    tokens: Tensor
+    tokens: Integers
     rows: Rows
     logits: Tensor | None
 
 
-Propose = Callable[[Tensor, Tensor], Proposed]
+Propose = Callable[[Sequence[int], Floats], Proposed]
 """Drafts after the pending tokens [n], by uniform numbers [K]."""
 
 
@@ -55,7 +55,7 @@ class Verified(NamedTuple):
     decision: Decision | None
 
 
-Verify = Callable[[int, Draft, Tensor], Verified | None]
+Verify = Callable[[int, Draft, Floats], Verified | None]
 """Judges K tokens drafted after the pending one, by uniform numbers [K+1]. None where another number was
 drafted, or not by a stage with the same law."""
 
@@ -66,6 +66,14 @@ class Staged(Protocol):
     def propose_stage(self, k: int, sampling: SamplingParams) -> Propose | None: ...
 
     def verify_stage(self, k: int, sampling: SamplingParams) -> Verify | None: ...
+
+
+class StagedDrafter(Protocol):
+    """A drafter whose model has a program for its stage."""
+
+    def propose(self, tokens: Sequence[int], k: int, u: Floats) -> Draft | None:
+        """``Drafter.draft`` by the program and by numbers on the host; None where there is none."""
+        ...
 
 
 class _Programs:
@@ -95,3 +103,8 @@ def propose_of(model: LanguageModel, k: int, sampling: SamplingParams) -> Propos
 def verify_of(model: LanguageModel, k: int, sampling: SamplingParams) -> Verify | None:
     staged = _staged(model)
     return None if staged is None else staged.verify_stage(k, sampling)
+
+
+def proposes(drafter: Drafter) -> Callable[[Sequence[int], int, Floats], Draft | None] | None:
+    """``StagedDrafter.propose``, if the drafter has it."""
+    return cast("StagedDrafter", drafter).propose if hasattr(drafter, "propose") else None

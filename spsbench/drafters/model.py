@@ -15,7 +15,9 @@ from spsbench.decode import rows
 from spsbench.decode.processors import with_history
 from spsbench.decode.protocols import Drafter, LanguageModel, last_tokens
 from spsbench.decode.rejection import Draft
-from spsbench.decode.stages import propose_of
+from spsbench.decode.rows import Floats
+from spsbench.decode.sampling import as_tensor
+from spsbench.decode.stages import Propose, propose_of
 from spsbench.drafters.forced import by_model
 from spsbench.drafters.policy import lookahead_of
 from spsbench.drafters.registry import PROCESSED, TREE, Context, Margin, Policy
@@ -54,27 +56,63 @@ class ModelDrafter:
         self._policy = policy
         self._margin = None if policy is None else policy.margin
         self._drafted = self._begun = self._prompt = 0
+        self._programs: dict[int, Propose | None] = {}
 
     def begin(self, prompt: Sequence[int]) -> None:
         """Read the prompt but its last token, which stays pending."""
         self._drafted = self._begun = 0
         self._prompt = len(prompt)
+        self._programs.clear()
         if self._policy is not None:
             self._policy.begin()
         self.model.begin(prompt)
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         """Sample tokens; they stay on the device, the host waits only where the policy asks for rows."""
-        most = lookahead_of(self._policy, k)
-        pending = last_tokens(tokens, len(tokens) - self.model.length, self._device)
-        picks, told = list[Tensor](), list[rows.Rows]()
-        before = None if self._process is None else list(tokens)
-        # A policy's K changes from loop to loop, and a program has one K.
-        alone = self._policy is None and before is None
-        propose, logits = propose_of(self.model, most, self.sampling) if alone else None, None
+        propose = self._program(k)
         if propose is not None:
-            staged = propose(pending, u)
-            picks, told, logits = [staged.tokens], [staged.rows], staged.logits
+            return self._staged(propose, tokens, k, u.numpy())
+        return self._sampled(tokens, lookahead_of(self._policy, k), u, [], [])
+
+    def propose(self, tokens: Sequence[int], k: int, u: Floats) -> Draft | None:
+        """See ``StagedDrafter``; none either where ``draft`` is another than that of this class."""
+        propose = self._program(k) if getattr(self.draft, "__func__", None) is _DRAFT else None
+        return None if propose is None else self._staged(propose, tokens, k, u)
+
+    def _program(self, k: int) -> Propose | None:
+        # A policy's K changes from loop to loop, and a program has one K.
+        if self._policy is not None or self._process is not None:
+            return None
+        if k not in self._programs:
+            self._programs[k] = propose_of(self.model, k, self.sampling)
+        return self._programs[k]
+
+    def _staged(self, propose: Propose, tokens: Sequence[int], k: int, u: Floats) -> Draft:
+        """A program's draft, gone on with where it could not decide a row."""
+        drafted, held, logits = propose(tokens[self.model.length :], u)
+        if logits is not None:
+            return self._sampled(tokens, k, as_tensor(u), [torch.from_numpy(drafted)], [held], logits)
+        self._drafted, self._begun = k, len(tokens)
+        return Draft(drafted, held)
+
+    def _sampled(
+        self,
+        tokens: Sequence[int],
+        most: int,
+        u: Tensor,
+        picks: list[Tensor],
+        held: list[rows.Rows],
+        logits: Tensor | None = None,
+    ) -> Draft:
+        """Draft one forward after another until there are ``most`` tokens.
+
+        Args:
+            picks: what has been drawn.
+            held: the rows that it was drawn from.
+            logits: [1, V] of the next place, if the model has given them.
+        """
+        pending = picks[-1] if picks else last_tokens(tokens, len(tokens) - self.model.length, self._device)
+        before = None if self._process is None else list(tokens)
         for i in range(sum(map(len, picks)), most):
             if logits is None:
                 logits = self.model.score(pending, last=1)
@@ -84,12 +122,12 @@ class ModelDrafter:
             row, logits = rows.warped(logits, self.sampling), None
             pending = row.draw(u[i : i + 1])
             picks.append(pending)
-            told.append(row)
+            held.append(row)
             # Behind the last one nothing is left to decide.
             if self._margin is not None and i + 1 < most and self._ends(self._margin, row, pending):
                 break
         drafted, drawn_from = (
-            (picks[0], told[0]) if len(picks) == 1 else (torch.cat(picks), rows.joined(told))
+            (picks[0], held[0]) if len(picks) == 1 else (torch.cat(picks), rows.joined(held))
         )
         self._drafted, self._begun = len(drafted), len(tokens)
         return Draft(drafted, drawn_from)
@@ -108,6 +146,9 @@ class ModelDrafter:
         if self._policy is not None and self._drafted:
             self._policy.observe(self._drafted, accepted)
         self._drafted = 0
+
+
+_DRAFT = ModelDrafter.draft
 
 
 def build(options: Options, context: Context) -> Drafter:

@@ -76,7 +76,7 @@ class TruncatedLoop:
             decoded,
             target_rows=decoded.target_rows.take([place + 1 for place in places]),
             draft=Draft(draft.tokens[first], None if told is None else told.take(first)),
-            u=torch.cat([u[[*path, *first[len(path) :]]], u[-1:]]),
+            numbers=torch.cat([u[[*path, *first[len(path) :]]], u[-1:]]),
             path=None,
         )
         branches = TreeShape(len(draft.tokens), max(depths), siblings, optimum)
@@ -102,6 +102,12 @@ class TruncatedLoop:
     @property
     def _proposed(self) -> int:
         return 0 if self.decoded.draft is None else len(self.decoded.draft.tokens)
+
+    @property
+    def nbytes(self) -> int:
+        """Of its rows."""
+        draft, taken = self.decoded.draft, self.decoded.target_rows.nbytes
+        return taken if draft is None or draft.drawn_from is None else taken + draft.drawn_from.nbytes
 
     @property
     def rows(self) -> dict[str, Rows]:
@@ -339,7 +345,7 @@ class LoopBuffer:
         """Take the next loop of the sequence."""
         self.tokens += loop.decoded.tokens[: loop.kept]
         self._open.append(loop)
-        self._open_bytes += sum(rows.nbytes for rows in loop.rows.values())
+        self._open_bytes += loop.nbytes
 
     def flush(self) -> None:
         """Reduce the open loops to their records and let go of their rows."""

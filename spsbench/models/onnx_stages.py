@@ -17,19 +17,22 @@ nucleus, a tie at its border, a NaN) is marked, and the host warps its logits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 from torch import Tensor
 
 from spsbench.base.records import SamplingParams
 from spsbench.decode import rows
 from spsbench.decode.rejection import Decision, Draft
-from spsbench.decode.rows import StagedRows
+from spsbench.decode.rows import Floats, StagedRows
 from spsbench.decode.stages import Proposed, Verified
 from spsbench.models.blueprint import Blueprint
 from spsbench.models.checkpoint import EMBEDDING, StoredWeights
@@ -37,6 +40,8 @@ from spsbench.models.onnx_graph import IR, OPSETS, Graph, build_graph, external
 
 if TYPE_CHECKING:
     from spsbench.models.onnx_lm import OnnxForward, OnnxLM
+
+Whole = TypeVar("Whole", bound=np.integer[Any])
 
 _MOST = 64
 """Tokens of a row that are looked at; top-k may ask for more."""
@@ -232,6 +237,23 @@ def row_outputs(cut: Cut, n: str | int) -> list[Any]:
     return found if cut.holds_all else [*found, value("ids", _LONG, [n, cut.most])]
 
 
+class _Written:
+    """Whole numbers that the host writes or reads at once, where a program has them.
+
+    Behind a forward an array's assignment takes several times as long: its code is in no cache.
+    """
+
+    def __init__(self, layout: str) -> None:
+        packed = struct.Struct(f"={layout}")
+        self._bytes = bytearray(packed.size)
+        self.write = partial(packed.pack_into, self._bytes, 0)
+        self.read: Callable[[], tuple[int, ...]] = partial(packed.unpack_from, self._bytes)
+
+    def array(self, kind: type[Whole]) -> NDArray[Whole]:
+        """[n] them, in the same memory."""
+        return np.frombuffer(self._bytes, kind)
+
+
 class _Memory:
     """Where a program writes n cut rows and the tokens drawn from them, see ``Operators.cut``."""
 
@@ -239,6 +261,7 @@ class _Memory:
         self._cut, self._sampling = cut, sampling
         self.weights = np.zeros((n, cut.most), np.float32)
         self.ids = None if cut.holds_all else np.zeros((n, cut.most), np.int64)
+        self._certain = np.ones((n, 1), np.float32)
         self.picks, self.u = np.zeros((n, 1), np.int64), np.zeros((n, 1))
         self.logits = np.zeros((n, width), np.float32)
         # As bytes they are looked through without a library's code, which behind a forward is in no cache.
@@ -259,7 +282,9 @@ class _Memory:
             held = rows.on_host(rows.warped(self.of(0, count), self._sampling))
             others = {number: held[number] for number in range(count) if self.marks[number]}
         ids = None if self.ids is None else self.ids[:count].copy()
-        return StagedRows(ids, self.weights[:count].copy(), self._cut.width, others)
+        # Greedy rows that hold a token hold it alone.
+        weights = self._certain[:count] if self._cut.most == 1 else self.weights[:count].copy()
+        return StagedRows(ids, weights, self._cut.width, others)
 
     def of(self, first: int, end: int) -> Tensor:
         """[end - first, V] logits; the next call overwrites them."""
@@ -358,33 +383,34 @@ class ProposeProgram(Program):
         self, model: OnnxLM, forward: OnnxForward, cut: Cut, sampling: SamplingParams, k: int
     ) -> None:
         super().__init__(model, forward, cut, sampling, k, accepts=False)
-        self._k, self._steps = k, np.arange(k, dtype=np.int32)
-        self._seen, self._total = np.zeros((k, 1), np.int32), np.zeros(k, np.int32)
+        self._k, self._places = k, _Written(f"{2 * k}i")
 
-    def __call__(self, pending: Tensor, u: Tensor) -> Proposed:
+    def __call__(self, pending: Sequence[int], u: Floats) -> Proposed:
         n, start, k, own = len(pending), self._model.length, self._k, self._own
-        self._room(start + n + k - 1)
+        end = start + n
+        self._room(end + k - 1)
         tokens, *calls = self._bound.get(n) or self._bind(n)
-        tokens[0] = pending.numpy()
-        own.u[:, 0] = u.numpy()
-        self._seen[:, 0] = self._total[:] = self._steps + (start + n)
-        self._seen -= 1
+        tokens.write(*pending)
+        own.u[:, 0] = u
+        self._places.write(*range(end - 1, end - 1 + k), *range(end, end + k))
         for call in calls:
             self._run(call)
         marked = own.marks.find(1)
         sure = k if marked < 0 else marked
         # The last token that was drawn is pending; at a row that is not decided all before it are read.
-        self._model.restore(start + n + min(sure, k - 1))
-        drafted = torch.from_numpy(own.picks[:sure, 0].copy())
-        return Proposed(drafted, own.rows(sure), None if sure == k else own.of(sure, sure + 1))
+        self._model.restore(end + min(sure, k - 1))
+        return Proposed(
+            own.picks[:sure, 0].copy(), own.rows(sure), None if sure == k else own.of(sure, sure + 1)
+        )
 
     def _bind(self, n: int) -> tuple[Any, ...]:
-        first, own = np.zeros((1, n), np.int64), self._own
+        first, own, k = _Written(f"{n}q"), self._own, self._k
+        seen, total = np.split(self._places.array(np.int32), 2)
         calls = []
-        for i in range(self._k):
-            tokens = own.picks[i - 1 : i] if i else first
+        for i in range(k):
+            tokens = own.picks[i - 1 : i] if i else first.array(np.int64)[None]
             inputs, outputs = own.part(i, i + 1)
-            inputs |= {"tokens": tokens, "seen": self._seen[i], "total": self._total[i : i + 1].reshape(())}
+            inputs |= {"tokens": tokens, "seen": seen[i : i + 1], "total": total[i : i + 1].reshape(())}
             calls.append(self._binding(inputs, outputs, 1))
         self._bound[n] = bound = first, *calls
         return bound
@@ -397,44 +423,46 @@ class VerifyProgram(Program):
         self, model: OnnxLM, forward: OnnxForward, cut: Cut, sampling: SamplingParams, k: int
     ) -> None:
         super().__init__(model, forward, cut, sampling, k + 1, accepts=True)
-        self._k = k
-        self._tokens, self._total = np.zeros((1, k + 1), np.int64), np.zeros((), np.int32)
-        self._seen, self._answer = np.zeros(1, np.int32), np.zeros(2, np.int64)
+        self._k, self._tokens, self._places = k, _Written(f"{k + 1}q"), _Written("2i")
+        self._answer = _Written("2q")
         # Behind full acceptance nothing was drafted: no token, without weight.
         self._draft_ids = np.full((k + 1, cut.most), -1)
         self._draft_weights = np.zeros((k + 1, cut.most), np.float32)
 
-    def __call__(self, pending: int, draft: Draft, u: Tensor) -> Verified | None:
-        k, own, told, start = self._k, self._own, draft.drawn_from, self._model.length
-        if len(draft.tokens) != k:
+    def __call__(self, pending: int, draft: Draft, u: Floats) -> Verified | None:
+        k, own, held, start = self._k, self._own, draft.drawn_from, self._model.length
+        if len(draft) != k:
             return None
         if (
-            isinstance(told, StagedRows)
-            and not told.others
-            and told.weights.shape == self._draft_weights[:k].shape
+            isinstance(held, StagedRows)
+            and not held.others
+            and held.weights.shape == self._draft_weights[:k].shape
         ):
-            if told.ids is not None:
-                self._draft_ids[:k] = told.ids
-            self._draft_weights[:k] = told.weights
+            if held.ids is not None:
+                self._draft_ids[:k] = held.ids
+            self._draft_weights[:k] = held.weights
         elif k:
             return None
-        self._room(start + k + 1)
+        end = start + k + 1
+        self._room(end)
         (call,) = self._bound.get(k) or self._bind()
-        tokens = self._tokens
-        tokens[0, 0], tokens[0, 1:] = pending, draft.tokens.numpy()
-        own.u[:, 0] = u.numpy()
-        self._seen[0], self._total[...] = start + k, start + k + 1
+        drafted = draft.on_host()
+        self._tokens.write(pending, *drafted)
+        own.u[:, 0] = u
+        self._places.write(end - 1, end)
         self._run(call)
-        self._model.restore(start + k + 1)
-        drafted, (accepted, token) = tokens[0, 1:].tolist(), self._answer.tolist()
+        self._model.restore(end)
+        accepted, token = self._answer.read()
         decision = None if 1 in own.marks else Decision(drafted, accepted, token, None)
         return Verified(own.rows(k + 1), decision)
 
     def _bind(self) -> tuple[Any, ...]:
         inputs, outputs = self._own.part(0, self._k + 1)
-        inputs |= {"tokens": self._tokens, "seen": self._seen, "total": self._total}
-        inputs |= {"drafted": self._tokens[0, 1:].reshape(-1, 1)}
+        tokens, places = self._tokens.array(np.int64), self._places.array(np.int32)
+        inputs |= {"tokens": tokens[None], "seen": places[:1], "total": places[1:].reshape(())}
+        inputs |= {"drafted": tokens[1:, None]}
         inputs |= {"draft_ids": self._draft_ids, "draft_weights": self._draft_weights}
-        outputs |= {"accepted": self._answer[:1], "token": self._answer[1:].reshape(1, 1)}
+        answer = self._answer.array(np.int64)
+        outputs |= {"accepted": answer[:1], "token": answer[1:].reshape(1, 1)}
         self._bound[self._k] = bound = (self._binding(inputs, outputs, self._k + 1),)
         return bound

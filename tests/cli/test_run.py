@@ -57,7 +57,7 @@ def test_architecture_names_the_way_from_the_command_to_the_forward(
 
     monkeypatch.setattr(ProposeProgram, "__call__", noted)
     assert cli("run", *SMALL, "--no-score", "--no-proof", "--out", tmp_path / "run").code == 0
-    drafting = [way for way in ways if "answers" in way and "draft" in way]
+    drafting = [way for way in ways if "answers" in way and "propose" in way]
     told = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
     paragraph = told.partition("The way from the command to the model's forward:")[2].partition("\n\n")[0]
     assert drafting == [tuple(re.findall(r"`(\w+)`", paragraph))]

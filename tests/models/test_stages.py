@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -207,6 +208,39 @@ def test_a_model_without_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert target.twin().verify_stage(4, law) is None
 
 
+def test_a_draft_of_a_users_class_is_the_one_that_is_judged() -> None:
+    """Not that of the program, which its base class would give; one put on a drafter or on the class too."""
+
+    class Shorter(ModelDrafter):
+        def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+            return super().draft(tokens, 1, u[:1])
+
+    target, draft = (model.twin() for model in pair())
+    law = LAWS["top-k"]
+
+    def drafted(drafter: ModelDrafter) -> set[int]:
+        begun = algorithms.start(target, drafter, PROMPT, 3, law, UniformStream(0, CPU))
+        running = begun(Stopwatch(FakeClock()))
+        return {len(loop.draft) for loop in (next(running) for _ in range(8)) if loop.draft is not None}
+
+    assert drafted(ModelDrafter(draft, law, CPU)) == {3}
+    assert drafted(Shorter(draft, law, CPU)) == {1}
+    replaced = ModelDrafter(draft, law, CPU)
+    with patch.object(replaced, "draft", Shorter(draft, law, CPU).draft):
+        assert drafted(replaced) == {1}
+    right = ModelDrafter.draft
+    with patch.object(ModelDrafter, "draft", lambda self, tokens, _, u: right(self, tokens, 1, u[:1])):
+        assert drafted(ModelDrafter(draft, law, CPU)) == {1}
+
+
+def test_numbers_are_the_same_on_the_host() -> None:
+    """As arrays or tensors, in turns, over several blocks."""
+    stream, other = UniformStream(3, CPU), UniformStream(3, CPU)
+    for n in [1, 9, 4000, 3, 2000, 1] * 4:
+        assert stream(n).tolist() == other.on_host(n).tolist()
+        stream, other = other, stream
+
+
 def test_a_draft_of_another_kind_is_judged_by_the_host() -> None:
     """Fewer tokens than K, rows of another law, or none: a drafter of a user asks a model as it likes."""
     target, draft = (model.twin() for model in pair())
@@ -214,7 +248,7 @@ def test_a_draft_of_another_kind_is_judged_by_the_host() -> None:
     assert verify is not None
     one = StagedRows(np.array([[3], [4]]), np.ones((2, 1), np.float32), 258)
     for tokens, told in (([3], one.part(0, 1)), ([3, 4], one), ([3, 4], None)):
-        assert verify(5, Draft(torch.tensor(tokens), told), torch.zeros(3)) is None
+        assert verify(5, Draft(torch.tensor(tokens), told), np.zeros(3, np.float32)) is None
     law = LAWS["top-k"]
     other = ModelDrafter(draft, LAWS["greedy"], CPU)
     begun = algorithms.start(target, other, PROMPT, 2, law, UniformStream(0, CPU))
