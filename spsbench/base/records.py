@@ -7,6 +7,7 @@ target: for ArS it emits one token, for SpS between 1 and K+1.
 
 from __future__ import annotations
 
+import math
 import re
 from array import array
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -206,6 +207,20 @@ def _written(value: OptionValue) -> str:
 
 def _read(text: str) -> OptionValue:
     return text == "true" if text in ("true", "false") else number(text)
+
+
+_UNIT_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
+_TIME = re.compile(r"(?P<number>[^a-z]+) ?(?P<unit>s|min|h)", re.ASCII)
+
+
+def seconds_of(text: str) -> float:
+    """Read ``300``, ``90s``, ``5min`` or ``1.5h``, a number alone in seconds; NaN for anything else."""
+    match = _TIME.fullmatch(text.strip())
+    try:
+        value = float(match["number"]) * _UNIT_S[match["unit"]] if match else float(text)
+    except ValueError:
+        return math.nan
+    return value if 0 <= value < math.inf else math.nan
 
 
 def number(text: str) -> int | float | str:

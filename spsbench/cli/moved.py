@@ -13,18 +13,21 @@ class Moved(NamedTuple):
     """An option's old flag, and what is typed in its place; ``{value}`` is what followed the old one.
 
     The new one is an option with its value, or an argument (TASK) that the old value is given as. It is for
-    the commands that had the old one, where not every command with the new one had it.
+    the commands that had the old one, where not every command with the new one had it. A number alone was in
+    the unit, where that is written now.
     """
 
     old: str
     new: str
     commands: str = ""
+    unit: str = ""
 
 
 MOVED: Sequence[Moved] = (
     Moved("--acceptance-from", "--alpha {value}", "bench"),
     Moved("--bad-words", "--process bad_words={value}"),
     Moved("--beams", "--sampling beam:width={value}"),
+    Moved("--budget", "--until {value}", "run sweep-k", unit="s"),
     Moved("--concentration", "--source dirichlet:concentration={value}"),
     Moved("--controls", "--control all", "verify"),
     Moved("--convention", "--process convention={value}"),
@@ -76,17 +79,18 @@ def refuse_moved(command: str, arguments: Sequence[str], known: Collection[str])
     typed = [*arguments[: arguments.index("--")]] if "--" in arguments else [*arguments]
     for place, argument in enumerate(typed):
         flag, equals, value = argument.partition("=")
-        if flag in known or (new := _written_now(command, flag, known)) is None:
+        if flag in known or (row := _written_now(command, flag, known)) is None:
             continue
-        option, space, rest = new.partition(" ")
+        option, space, rest = row.new.partition(" ")
         after = typed[place + 1] if place + 1 < len(typed) else ""
         value = value if equals else "VALUE" if after.startswith("--") or not after else after
+        value += row.unit * (value[-1:].isdecimal())
         spelled = shlex.quote((rest if space else "{value}").format(value=value))
         words = f"{option} {spelled}" if option.startswith("--") else f"{spelled} as {option}"
         raise UsageError("it is written otherwise now.", flag=flag, remedy=f"Give {words}.")
 
 
-def _written_now(command: str, flag: str, known: Collection[str]) -> str | None:
+def _written_now(command: str, flag: str, known: Collection[str]) -> Moved | None:
     """What the table has for an old flag of a command; None if nothing that the command knows."""
     for row in MOVED:
         if (
@@ -94,5 +98,5 @@ def _written_now(command: str, flag: str, known: Collection[str]) -> str | None:
             and row.new.partition(" ")[0] in known
             and (not row.commands or command in row.commands.split())
         ):
-            return row.new
+            return row
     return None

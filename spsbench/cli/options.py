@@ -78,11 +78,10 @@ RUN: Panels = {
         "--tag KEY=VALUE...": "A note that run.json and every table carry, e.g. gpu=a; may be repeated.",
         "--samples N": "Sequences per prompt and arm.",
         "--shard I/N": "Only the I-th of N parts, e.g. 1/4; `spsbench merge` combines them.",
-        "--until ci=X%": (
-            "Stop when every speedup's 95% interval is within X% of it, e.g. ci=5%; the interval allows for "
-            "repeated looks."
+        "--until ci=X%,TIME": (
+            "Stop when every speedup's 95% interval, valid at every look, is within X% of it: ci=5%; after "
+            "so much measuring, at the end of a prompt: 5min; at the first of both: ci=5%,5min."
         ),
-        "--budget TIME": "Stop after this much measuring, at the end of a prompt: 300, 90s, 5min, 2h.",
         "--remeasure TIME": (
             "Time again what others disturbed (above 2% of a timing), for at most this long; 0: not at all. "
             "Default: as long as the measuring took, 30s for a short run."
@@ -193,7 +192,6 @@ class RunOptions(Common):
     samples: str | None = None
     shard: str | None = None
     until: str | None = None
-    budget: str | None = None
     remeasure: str | None = None
     arms: str | None = None
     config: Path | None = None

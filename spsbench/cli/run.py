@@ -188,7 +188,7 @@ def _refuse_settings(
 ) -> None:
     """Refuse what settings, from whatever source, say against options that are no settings."""
     split = config.ranks if config.ranks > 1 else None
-    settings = {"tensor_parallel": split, "until": config.until, "budget": config.budget_s}
+    settings = {"tensor_parallel": split, "until": config.until}
     refuse_together("run", {"expect": expect, "on": on, "processes": processes, **settings})
 
 

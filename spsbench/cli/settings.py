@@ -34,8 +34,6 @@ def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConf
     flags = typed_settings(vars(asked))
     if "data" not in flags:
         flags |= task_file(flags.get("task"), quiet=asked.quiet)
-    if asked.budget is not None:
-        flags["budget"] = seconds(asked.budget, 0.0)
     if asked.remeasure is not None:
         flags["remeasure"] = seconds(asked.remeasure, 0.0, "--remeasure")
     if asked.tag:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.base.records import seconds_of
 
 if TYPE_CHECKING:
     from spsbench.base.records import SamplingParams, Spec
@@ -50,10 +51,6 @@ def specs(text: str, kind_of: Callable[[str], Any]) -> list[Spec]:
     return specs
 
 
-_UNIT_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
-_TIME = re.compile(r"(?P<number>[^a-z]+) ?(?P<unit>s|min|h)", re.ASCII)
-
-
 def _float(text: str) -> float:
     """The number, NaN where there is none."""
     try:
@@ -71,12 +68,11 @@ def seconds(text: str | None, default: float, flag: str = "--budget") -> float:
     """What a time is given as: ``300``, ``90s``, ``5min``, ``1.5h``; a number alone is in seconds."""
     if text is None:
         return default
-    match = _TIME.fullmatch(text.strip())
-    found = _float(match["number"]) * _UNIT_S[match["unit"]] if match else _float(text)
-    if not 0 <= found < math.inf:
+    value = seconds_of(text)
+    if math.isnan(value):
         remedy = "Give 300, 90s, 5min or 2h."
         raise UsageError(f"it must be a time, got {text}.", flag=flag, remedy=remedy)
-    return found
+    return value
 
 
 def number(

@@ -27,7 +27,7 @@ def as_now(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Write settings of an earlier version as they are written now; what has no effect any more is dropped.
 
     Raises:
-        UsageError: a dtype is asked for in the old way beside the new one.
+        UsageError: a dtype or a time is asked for in the old way beside the new one.
     """
     now = {name: value for name, value in settings.items() if name not in WITHOUT_EFFECT}
     old = {name: now.pop(name, None) for name in ("quantise", "draft_dtype", "draft_quantise")}
@@ -40,6 +40,11 @@ def as_now(settings: Mapping[str, Any]) -> dict[str, Any]:
             "draft_quantise", old["draft_quantise"], "draft_dtype", draft or old["draft_dtype"] or "auto"
         )
         now["dtype"] = f"{target}:draft={draft}"
+    if (unsafe := now.pop("unsafe_exec", False)) and now.get("score", True) is True:
+        now["score"] = "unsafe" if unsafe is True else unsafe
+    for name in ("budget", "budget_s"):
+        if (budget := now.pop(name, None)) is not None:
+            now["until"] = _with_time(now.get("until"), name, budget)
     if (where := now.pop("draft_placement", "first")) != "first" and now.get("tensor_parallel", 1) != 1:
         now["tensor_parallel"] = f"{now['tensor_parallel']}:draft={where}"
     return now
@@ -52,6 +57,16 @@ def _with_bits(name: str, bits: str | None, beside: str, dtype: str) -> str:
     if dtype in ("int8", "int4") or "+" in dtype:
         raise _twice(name, bits, f"{beside} {dtype}")
     return f"{dtype}+{bits}"
+
+
+def _with_time(until: object, name: str, budget: object) -> str:
+    """Where a run ends, with the time that a setting of its own asked for."""
+    time = f"{budget}s" if isinstance(budget, (int, float)) else str(budget)
+    if until is None:
+        return time
+    if not str(until).startswith("ci=") or "," in str(until):
+        raise _twice(name, budget, f"until {until}")
+    return f"{until},{time}"
 
 
 def _twice(name: str, value: object, beside: str) -> UsageError:

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from spsbench.base.axes import BEAM, CHAIN, EAGER, Method
 from spsbench.base.errors import UsageError
-from spsbench.base.records import LEAST_TEMPERATURE, Spec
+from spsbench.base.records import LEAST_TEMPERATURE, Spec, seconds_of
 from spsbench.config.addresses import withhold
 from spsbench.config.former import as_now
 from spsbench.config.processing import ProcessingSettings
@@ -165,12 +165,32 @@ WIDEST_PERCENT = 50
 """The widest half-width that ``until`` may ask for; beyond it an interval says next to nothing."""
 
 
-def _until(value: str) -> str:
-    """Let ``ci=X%`` pass, with X above 0 and at most ``WIDEST_PERCENT``."""
-    match = _UNTIL.fullmatch(value.replace(" ", ""))
-    if match is None or not 0 < float(match[1]) <= WIDEST_PERCENT:
-        raise ValueError("no such precision")
-    return match[0]
+def _ends(text: str) -> tuple[float | None, float | None]:
+    """Read where a run ends: half-width in percent, and seconds of measuring; None for what is not said.
+
+    Raises:
+        ValueError: something else is said, or one of them twice; a time without a unit may be meant as X.
+    """
+    percent: float | None = None
+    time_s: float | None = None
+    for part in text.split(","):
+        if match := _UNTIL.fullmatch(part):
+            if percent is not None or not 0 < float(match[1]) <= WIDEST_PERCENT:
+                raise ValueError("no such precision")
+            percent = float(match[1])
+        else:
+            if time_s is not None or not part[-1:].isalpha() or not seconds_of(part) > 0:
+                raise ValueError("no such time")
+            time_s = seconds_of(part)
+    return percent, time_s
+
+
+def _until(value: Any) -> Any:
+    """Let ``ci=X%``, a time and both pass, with X above 0 and at most ``WIDEST_PERCENT``."""
+    if isinstance(value, str):
+        value = value.replace(" ", "")
+        _ends(value)
+    return value
 
 
 def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -387,8 +407,9 @@ class RunConfig(Limits):
             the draft alone, where ``auto`` is the target's, and ``+none`` leaves its weights as they are.
         tensor_parallel: N processes for the target, ``N:draft=replicated`` if each of them drafts and decides
             alike; else the first does, and tells the others its tokens.
-        until: ``ci=X%``: stop when every speedup is known to X% of its value.
-        budget_s: stop after so many seconds of measuring.
+        score: whether outputs are scored; ``unsafe`` runs programs even where no sandbox holds.
+        until: ``ci=X%``: stop when every speedup is known to X% of its value; a time: after so much
+            measuring; ``ci=X%,5min``: at the first of both.
         remeasure_s: time again for so many seconds what others disturbed; None: as long as it took before.
     """
 
@@ -455,9 +476,8 @@ class RunConfig(Limits):
     )
     seed: int = Field(default=0, ge=0, lt=2**63, strict=True, description="a whole number from 0 to 2**63-1")
     trace: int = Field(default=8, ge=0, strict=True, description="a whole number from 0")
-    score: Flag = Field(default=True, description="true or false")
+    score: Flag | Literal["unsafe"] = Field(default=True, description="true, false or unsafe")
     proof: Flag = Field(default=True, description="true or false")
-    unsafe_exec: Flag = Field(default=False, description="true or false")
     chat_template: Literal["auto", "none"] = Field(default="auto", description="auto or none")
     turns: Turns = Field(default="last", description="first, last, all or own")
     extract: Literal["auto", "none", "fence"] = Field(default="auto", description="auto, none or fence")
@@ -465,15 +485,10 @@ class RunConfig(Limits):
         default=None, description="i/n with i from 1 to n, e.g. 1/4"
     )
     warmup: Flag = Field(default=True, description="true or false")
-    until: Annotated[str, AfterValidator(_until)] | None = Field(
-        default=None, description=f"ci=X% with X above 0 and at most {WIDEST_PERCENT}, e.g. ci=1%"
-    )
-    budget_s: float | None = Field(
+    until: Annotated[str | None, BeforeValidator(_until)] = Field(
         default=None,
-        title="budget",
-        gt=0,
-        strict=True,
-        description="a time above 0: seconds, or with a unit as in 5min",
+        description=f"ci=X% with X above 0 and at most {WIDEST_PERCENT}, a time as 90s or 5min, "
+        "or ci=1%,5min",
     )
     remeasure_s: float | None = Field(
         default=None,
@@ -493,8 +508,23 @@ class RunConfig(Limits):
     @property
     def precision(self) -> float | None:
         """The half-width that ``until`` asks for, as a share of the estimate."""
-        match = _UNTIL.fullmatch(self.until or "")
-        return None if match is None else float(match[1]) / 100.0
+        percent = None if self.until is None else _ends(self.until)[0]
+        return None if percent is None else percent / 100.0
+
+    @property
+    def until_ci(self) -> str | None:
+        """``ci=X%``, what ``until`` says of precision."""
+        return next((part for part in (self.until or "").split(",") if _UNTIL.fullmatch(part)), None)
+
+    @property
+    def budget_s(self) -> float | None:
+        """The seconds of measuring after which ``until`` ends the run."""
+        return None if self.until is None else _ends(self.until)[1]
+
+    @property
+    def unsafe_exec(self) -> bool:
+        """Whether generated programs run even without a sandbox."""
+        return self.score == "unsafe"
 
     @property
     def shard_index(self) -> tuple[int, int]:

@@ -54,7 +54,7 @@ def typed_settings(options: Mapping[str, object]) -> dict[str, Any]:
             continue
         if (field := RunConfig.model_fields.get(field_of(name))) is not None:
             found[name] = number(str(value)) if _is_numeric(field.annotation) else value
-        elif name in _MODELS:
+        elif name in (*_MODELS, "unsafe_exec"):
             found[name] = value
         elif (denied := name.removeprefix("no_")) in RunConfig.model_fields:
             found[denied] = False
@@ -127,6 +127,7 @@ def resolve(
     asked |= {
         "batch": max(config.batches) if max(config.batches) > 1 else None,
         "process": str(config.process) or None,
+        "--until": config.until_ci,
         BEAM: config.beam is not None,
     }
     refuse_together("settings", asked)

@@ -16,7 +16,7 @@ class Clash:
 
     Attributes:
         commands: where; ``settings`` is every run's, from the command line or Python.
-        names: the options, by their names in Python, that the error is about.
+        names: the options, by their names in Python, that the error is about; ``--x`` is a part of x.
         beside: any of these beside them is refused; ``texts``, ``samples``: what an argument names.
         without: they are refused unless one of these is beside them.
         why: may contain {value} (of the option), {other} (the flag beside it) and {beside} (its value).
@@ -58,7 +58,7 @@ TABLE = (
     ),
     Clash(
         _RUN,
-        ("until", "budget"),
+        ("until",),
         ("processes",),
         "{value} is given together with --processes, which must all run the same prompts.",
         "Give --limit in its place, or leave --processes out.",
@@ -81,7 +81,6 @@ TABLE = (
             "fail_on",
             "expect",
             "until",
-            "budget",
             "remeasure",
             "shard",
             "allow_mixed",
@@ -99,9 +98,9 @@ TABLE = (
     Clash(
         _RUN,
         ("expect",),
-        ("until", "budget"),
-        "with --until or --budget times decide how many prompts are run, and the hash is of all of them.",
-        "Give --limit in their place.",
+        ("until",),
+        "with --until times decide how many prompts are run, and the hash is of all of them.",
+        "Give --limit in its place.",
     ),
     Clash(_RUN, ("id",), ("limit", "shard")),
     Clash(
@@ -119,17 +118,17 @@ TABLE = (
     ),
     Clash(
         ("settings",),
-        ("until", "budget"),
+        ("until",),
         ("shard",),
         "{value} is given together with shard {beside}; shards end at the same prompt.",
         "Give --limit in its place, or run without --shard.",
     ),
     Clash(
         ("settings",),
-        ("until",),
+        ("--until",),
         ("batch",),
         "{value} is judged prompt by prompt, and batches are measured in waves of several.",
-        "Stop by --limit or --budget, or leave --batch out.",
+        "Stop by --limit or after a time, as --until 5min, or leave --batch out.",
     ),
     Clash(
         ("settings",),

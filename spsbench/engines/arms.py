@@ -171,12 +171,12 @@ def _require_baselines(config: RunConfig, arms: Sequence[Arm]) -> None:
     """Refuse ``until`` without a speedup to judge."""
     baselines = {arm.sampling_name for arm in arms if arm.method == "ars"}
     speculative = {arm.sampling_name for arm in arms if arm.method == "sps"}
-    if config.until is not None and (not speculative or speculative - baselines):
+    if config.precision is not None and (not speculative or speculative - baselines):
         lacking = "an ArS arm to compare with" if speculative else "an SpS arm"
         raise UsageError(
-            f"{config.until} is about speedups, and the run lacks {lacking}.",
+            f"{config.until_ci} is about speedups, and the run lacks {lacking}.",
             flag="--until",
-            remedy="Run with --arms ars,sps and a K above 0, or stop by --limit or --budget.",
+            remedy="Run with --arms ars,sps and a K above 0, or stop by --limit or a time, as --until 5min.",
         )
 
 

@@ -134,10 +134,9 @@ def require_distributable(plan: Plan) -> None:
                 flag=flag,
                 remedy="Leave one of the two out.",
             )
-    for flag, limit in (("--until", config.until), ("--budget", config.budget_s)):
-        if limit is not None:
-            why = f"{limit} ends a run after a prompt, and with {FLAG} several are measured at once."
-            raise UsageError(why, flag=flag, remedy=f"Give --limit in its place, or leave {FLAG} out.")
+    if config.until is not None:
+        why = f"{config.until} ends a run after a prompt, and with {FLAG} several are measured at once."
+        raise UsageError(why, flag="--until", remedy=f"Give --limit in its place, or leave {FLAG} out.")
     if any(prompt.conversation is not None for prompt in plan.prompts):
         why = "later turns of a conversation follow from answers that are in the journal, not at a worker."
         raise UsageError(why, flag=FLAG, remedy="Leave it out, or give --turns first.")

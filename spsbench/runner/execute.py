@@ -58,7 +58,7 @@ _WARM_UP_TOKENS = 64
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a run came to: its summary, and whether every sequence is there and none failed, of all prompts or
-    of those up to where ``until`` or ``budget_s`` ended the run."""
+    of those up to where ``until`` ended the run."""
 
     directory: Path
     summary: Summary
@@ -375,7 +375,7 @@ def _foretell(plan: Plan, store: RunStore, rule: stopping.StoppingRule, watcher:
         found, directory = earlier
         said = f"{found.sentence()} This is by {directory}." if found.sentence() else ""
         watcher.expecting(found.prompts * sequences, said)
-    elif plan.config.until is not None:
+    elif plan.config.precision is not None:
         watcher.expecting(None, f"How many prompts it takes is known after {EXPECTABLE} prompts.")
     elif plan.config.budget_s is not None:
         watcher.expecting(None, f"Measuring ends after {stopping.duration(plan.config.budget_s)}.")
@@ -436,7 +436,7 @@ def measure(
             if gpu is not None:
                 lost |= gpu.of_sequence()
             sample = read(group[place], answer)
-            # What a sequence took as a whole is for --budget; no table of times has it.
+            # What a sequence took as a whole is for a time of --until; no table of times has it.
             sample.conditions |= {"load_1m": load_1m()} | lost | {SPENT: perf_counter() - began_s}
             yield sample
 

@@ -333,7 +333,7 @@ def _later(
     if found.later or found.unfitting:
         asked.data.provenance.pop("unasked_turns", None)
         asked.data.provenance.update(own_turns=found.later, unfitting_turns=found.unfitting)
-    for flag, value in (("--shard", config.shard), ("--until", config.until)):
+    for flag, value in (("--shard", config.shard), ("--until", config.until_ci)):
         if found.later and value is not None:
             raise UsageError(
                 f"{value} counts prompts one by one, and later turns of a conversation follow from what an "

@@ -65,7 +65,7 @@ class Remeasuring:
         if asked is not None:
             return asked
         # An interval that a run was stopped by holds prompts alone: nothing is gained by a longer look.
-        looks = self._plan.config.until is None and len(self._plan.prompts) >= FEWEST_PROMPTS
+        looks = self._plan.config.precision is None and len(self._plan.prompts) >= FEWEST_PROMPTS
         return LEAST_S if looks and self._measured_s < LEAST_S else self._measured_s
 
     @property

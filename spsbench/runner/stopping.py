@@ -123,7 +123,7 @@ _Compared = tuple[str, str, PairedTimes]
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """What a run will take, as far as it is known: ``prompt_s`` a prompt; ``precision`` is the half-width
-    that was asked for, None without ``until``."""
+    that was asked for, None without one."""
 
     precision: float | None
     needed: int | None
@@ -306,7 +306,7 @@ class StoppingRule:
         """Bring run.json up to date with how far a run is."""
         before = store.run_info().get("stopping") or {}
         record: Stopping = {
-            "until": self._config.until,
+            "until": self._config.until_ci,
             "precision": self._config.precision,
             "budget_s": self._config.budget_s,
             "reason": self.reason() if ended else None,
@@ -314,7 +314,7 @@ class StoppingRule:
             "pool": len(self._planned),
             "measured_s": self.measured_s,
             # Once looked at, always looked at.
-            "anytime": bool(before.get("anytime")) or self._config.until is not None,
+            "anytime": bool(before.get("anytime")) or self._config.precision is not None,
             "arms": list(self._recorded()),
         }
         # What each arm owes: sequences of all prompts, or of those that were run.
@@ -350,5 +350,5 @@ class StoppingRule:
 
 def stopping_rule(plan: Plan, store: RunStore) -> StoppingRule | None:
     """The rule of a run that may end early, or that once could; None for any other."""
-    limited = plan.config.until is not None or plan.config.budget_s is not None
+    limited = plan.config.until is not None
     return StoppingRule(plan, store.samples()) if limited or store.run_info().get("stopping") else None

@@ -722,7 +722,7 @@ class StoppedArm(RatioInterval):
 
 
 class Stopping(TypedDict):
-    """How a run with ``until`` or ``budget_s`` ended; both are null for one that was continued without.
+    """How a run with ``until`` ended: its ``ci=X%`` and its time, null for what it did not say.
 
     ``reason`` is null while it has not ended. ``prompts`` were measured with all their sequences, of
     ``pool``. ``anytime``: it was ever asked to stop by the width of its intervals, so its speedups have

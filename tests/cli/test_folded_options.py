@@ -31,6 +31,7 @@ FOLDED = {
     "distill --layers 1": "--kind model:layers=1",
     "distill --heads 3": "--kind medusa:heads=3",
     "distill --vocabulary 0": "--kind KIND:vocabulary=0",
+    "run --budget 5min": "--until 5min",
     "run --trace 0": "--set trace=0",
     "verify --controls": "--control all",
     "bench --acceptance-from results/run": "--alpha results/run",

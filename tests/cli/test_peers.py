@@ -263,6 +263,6 @@ def test_a_run_is_not_continued_with_another_version(
 def test_until_does_not_wait_for_an_engine_that_does_not_start(
     cli: Cli, tmp_path: Path, texts: Path, pids: Path
 ) -> None:
-    result = run(cli, f"eager,{engine(texts, pids, 'no-load=1')}", tmp_path / "run", "--budget", "0.001")
+    result = run(cli, f"eager,{engine(texts, pids, 'no-load=1')}", tmp_path / "run", "--until", "0.001s")
     assert result.code == 5
     assert rows(result)["ars-greedy"]["sequences"] == 1

@@ -44,7 +44,7 @@ for line in sys.stdin:
 VALUES = {
     "run, sweep-k": """
         --pair no-such-pair | --protocol no-such-protocol | --limit 0 | --samples 0 | --shard 5/4 |
-        --budget soon | --arms both spss | --k 65 , | --config nothing.yaml | --sampling loud |
+        --until soon | --arms both spss | --k 65 , | --config nothing.yaml | --sampling loud |
         --temperature 0 nan | --top-p 1.5 | --top-k -1 |
         --max-new-tokens 0 | --chat-template maybe | --extract some | --seed -1 |
         --drafter nobody lookup:max_n=0 | --rule none | --policy none | --engine steam | --batch 0 1025 |
@@ -91,7 +91,7 @@ VALUES = {
 SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run, sweep-k no-such-task", "TASK"),
     ("run, sweep-k no-such-file.jsonl", "TASK", 3),
-    ("run, sweep-k --until 5", "--until ... must be ci=X% with X above 0 and at most 50, e.g. ci=1%, got 5"),
+    ("run, sweep-k --until 5", "--until ... at most 50, a time as 90s or 5min, or ci=1%,5min, got 5"),
     ("run, sweep-k --k -1", "--k ... got -1"),
     ("run, sweep-k --set limit", "--set must be key=value"),
     ("run, sweep-k --set limits=3", "--set"),
@@ -123,13 +123,18 @@ SENTENCES: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run, sweep-k --until ci=5% --k 0", "--until: ci=5% ... the run lacks an SpS arm"),
     ("run, sweep-k --until ci=5% --arms sps", "--until: ci=5% ... the run lacks an ArS arm"),
     ("run, sweep-k --until ci=5% --shard 1/2", "--until ... run without --shard"),
-    ("run, sweep-k --budget 60 --shard 1/2", "--budget ... run without --shard"),
+    ("run, sweep-k --until 60s --shard 1/2", "--until ... run without --shard"),
     ("run, sweep-k --until ci=5% --processes 2", "--until ... leave --processes out"),
-    ("run, sweep-k --budget 5min --processes 2", "--budget ... leave --processes out"),
+    ("run, sweep-k --until 5min --processes 2", "--until ... leave --processes out"),
     ("run, sweep-k --until ci=5% --expect 0123456789abcdef", "--expect ... times decide how many prompts"),
-    ("run, sweep-k --budget 0", "--budget must be a time above 0: ... 5min, got 0.0"),
-    ("run, sweep-k --budget '5 days'", "--budget must be a time, got 5 days"),
-    ("run, sweep-k --set budget_s=5min", "--set budget_s ... got 5min"),
+    ("run, sweep-k --until 0s", "--until must be ci=X% ... a time as 90s or 5min, or ci=1%,5min, got 0s."),
+    ("run, sweep-k --until '5 days'", "--until ... got 5 days"),
+    ("run, sweep-k --until 5min,60s", "--until ... got 5min,60s"),
+    ("run, sweep-k --until ci=5%,ci=6%", "--until ... got ci=5%,ci=6%"),
+    ("run, sweep-k --until ci=5%,1h --batch 2", "--until: ci=5% is judged prompt by prompt"),
+    ("run, sweep-k --until 5min --set budget_s=60", "budget_s: 60 is given together with until 5min"),
+    ("run, sweep-k --budget 5min", "--budget is written otherwise now. Give --until 5min."),
+    ("run, sweep-k --budget 300", "--budget is written otherwise now. Give --until 300s."),
     ("run, sweep-k --batch 2 --engine hf-generate", "--batch ... hf-generate takes one sequence"),
     ("run, sweep-k --batch 2 --drafter early-exit:layers=2", "--batch ... runs a model for one sequence"),
     ("run, sweep-k --batch 2 --k adaptive", "--batch ... --policy"),
@@ -423,7 +428,7 @@ WITH_MODELS: list[tuple[str, str] | tuple[str, str, int]] = [
     ("run --limit 1 --shard 2/2", "--shard: shard 2/2 of 1 prompts is empty"),
     ("run --engine eager,worker:x --dtype int8", "--dtype: int8 quantises weights"),
     ("run --until ci=5% --on ray --out new", "--until: ci=5% ends a run after a prompt"),
-    ("run --budget 60 --on ray --out new", "--budget: 60.0 ends a run after a prompt"),
+    ("run --until 60s --on ray --out new", "--until: 60s ends a run after a prompt"),
     (
         "run --drafter suffix:across=true --on ray --out new",
         "--on: suffix:across=true proposes what earlier prompts",

@@ -56,6 +56,14 @@ def test_a_switch_that_is_not_given_does_not_overrule_a_file(earlier: Path) -> N
     assert (config.fixed_length, config.unsafe_exec, config.limit) == (True, True, 7)
 
 
+def test_a_run_that_is_not_scored_runs_no_programs(earlier: Path) -> None:
+    for asked in (
+        RunOptions(no_score=True, unsafe_exec=True),
+        RunOptions(config=earlier / "config.yaml", no_score=True),
+    ):
+        assert (read_settings(asked).score, read_settings(asked).unsafe_exec) == (False, False)
+
+
 def test_a_continued_run_has_its_own_settings_and_may_grow(earlier: Path) -> None:
     config = read_settings(RunOptions(resume=earlier, limit="9"))
     assert (config.fixed_length, config.limit) == (True, 9)

@@ -1,4 +1,4 @@
-"""``--until`` and ``--budget``: where a run ends, what it leaves, what goes on behind it and what is refused.
+"""``--until``, a precision or a time: where a run ends, what it leaves, how it goes on.
 
 Engines are timed by a fake clock, so that the number of prompts follows from the tokens alone.
 """
@@ -189,7 +189,7 @@ def _ten_seconds_each(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_ten_seconds_each")
 def test_a_budget_ends_behind_a_whole_prompt_and_counts_all_attempts(cli: Cli, tmp_path: Path) -> None:
     directory = tmp_path / "run"
-    result = cli("run", "--limit", "9", *SHORT, "--budget", "50s", "--out", directory)
+    result = cli("run", "--limit", "9", *SHORT, "--until", "50s", "--out", directory)
     assert result.code == 0, result.err
     assert "Measuring ends after 50 s." in result.err
     assert "Budget of 50 s reached after 3 of 9 prompts: the speedup is known to ±" in result.out
@@ -200,13 +200,13 @@ def test_a_budget_ends_behind_a_whole_prompt_and_counts_all_attempts(cli: Cli, t
 
     assert cli("run", "--resume", directory, "--quiet").code == 0
     assert stopping(directory)["prompts"] == 3
-    assert cli("run", "--resume", directory, "--budget", "2min", "--quiet").code == 0
+    assert cli("run", "--resume", directory, "--until", "2min", "--quiet").code == 0
     assert (stopping(directory)["prompts"], stopping(directory)["budget_s"]) == (6, 120.0)
 
 
 @pytest.mark.usefixtures("_ten_seconds_each")
 def test_a_budget_limits_a_precision(cli: Cli, tmp_path: Path) -> None:
-    asked = ("--until", "ci=5%", "--budget", "0.05h", "--json", "--quiet")
+    asked = ("--until", "ci=5%,0.05h", "--json", "--quiet")
     result = cli("run", *POOL, *SHORT, *asked, "--out", tmp_path / "run")
     summary = json.loads(result.out)
     assert (summary["stopping"]["reason"], summary["stopping"]["prompts"]) == ("budget", 9)
@@ -222,7 +222,7 @@ def test_a_budget_limits_a_precision(cli: Cli, tmp_path: Path) -> None:
 def test_all_samples_of_a_prompt_belong_to_it_and_are_scored(cli: Cli, tmp_path: Path) -> None:
     short = [option for option in SHORT if option != "--no-score"]
     result = cli(
-        *("run", "humaneval", "--limit", "3", "--samples", "2", *short, "--budget", "50"),
+        *("run", "humaneval", "--limit", "3", "--samples", "2", *short, "--until", "50s"),
         *("--json", "--quiet", "--out", tmp_path / "run"),
     )
     assert result.code == 0, result.err
@@ -255,13 +255,15 @@ def test_an_arm_that_always_fails_does_not_keep_a_run_going(
     assert [(row["failed"], row["missing"]) for row in summary["rows"]] == [(0, 0), (FEWEST, 0), (0, 0)]
 
 
-def test_settings_come_from_a_file_too(cli: Cli, tmp_path: Path) -> None:
+def test_settings_come_from_a_file_too_which_may_be_an_earlier_versions(cli: Cli, tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text("until: ci=50%\nbudget_s: 1000\nlimit: 1\n")
     assert cli("run", "--config", settings, *SHORT, "--out", "run", "--quiet").code == 0
     kept = yaml.safe_load((tmp_path / "run/config.yaml").read_text())
-    assert (kept["until"], kept["budget_s"]) == ("ci=50%", 1000)
-    assert stopping(tmp_path / "run")["reason"] == "prompts"
+    assert kept["until"] == "ci=50%,1000s"
+    assert "budget_s" not in kept
+    found = stopping(tmp_path / "run")
+    assert (found["reason"], found["until"], found["budget_s"]) == ("prompts", "ci=50%", 1000.0)
 
 
 def test_sweep_k_stops_when_every_arm_is_known(cli: Cli, tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def advise_on(wanted: AdviseOptions) -> None:
     if budget_s == 0:
         raise UsageError("it must be above 0, got 0.", flag="--budget", remedy="Give a time, e.g. 3min.")
     engine = _engine(wanted, ks)
-    config = _config(wanted).model_copy(update={"budget_s": _TEXTS * budget_s})
+    config = _config(wanted).model_copy(update={"until": f"{_TEXTS * budget_s}s"})
     require_possible(config)
     if config.limit is not None:
         _require_prompts(config.limit)
@@ -481,7 +481,7 @@ def _check(
     for draft, own in together.items():
         with_draft = _with_draft(ready, draft)
         own_s = budget_s / len(together)
-        config = with_draft.config.model_copy(update={"budget_s": own_s, "remeasure_s": own_s / 2})
+        config = with_draft.config.model_copy(update={"until": f"{own_s}s", "remeasure_s": own_s / 2})
         again = replace(with_draft, config=config, arms=(ars, *own), prompts=chosen, max_new_tokens=short)
         named = sha256(" ".join([draft, *(arm.name for arm in own)]).encode()).hexdigest()[:8]
         pair = pairs.get(draft) or next(iter(pairs.values()))

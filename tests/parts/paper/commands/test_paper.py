@@ -139,7 +139,13 @@ def test_options_reach_every_part() -> None:
     given = PaperStudy(limit=3, seed=7, no_score=True, data="mini", unsafe_exec=True)
     for config in [settings(part, given) for part in PARTS]:
         assert (config.limit, config.seed, config.score, config.data) == (3, 7, False, "mini")
-        assert config.unsafe_exec
+
+
+def test_programs_run_without_a_sandbox_where_a_part_is_scored() -> None:
+    scored = [settings(part, PaperStudy()).score for part in PARTS]
+    assert {True, False} == {*scored}
+    unsafe = [settings(part, PaperStudy(unsafe_exec=True)).score for part in PARTS]
+    assert unsafe == ["unsafe" if score else False for score in scored]
 
 
 def test_fences_are_taken_in_code_alone() -> None:

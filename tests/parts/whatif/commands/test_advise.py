@@ -54,7 +54,7 @@ def test_a_choice_is_judged_elsewhere_and_run(cli: Cli, advised: tuple[Path, Any
         assert facts["live"]["ratio"] == max(live["ratio"] for live in ran.values()) > 1
     for part, share in (("", 0.5), ("check-*/", 0.2)):
         for path in folder.glob(f"{part}config.yaml"):
-            assert yaml.safe_load(path.read_text())["budget_s"] == pytest.approx(share * 0.1)
+            assert yaml.safe_load(path.read_text())["until"] == f"{share * 0.1}s"
     # What was written for the advice is a run like any other.
     again = cli("replay", folder, "--k", "2", "--budget", "0", "--threads", "1")
     assert again.code == 0, again.err
