@@ -82,7 +82,7 @@ def trace(options: TraceOptions) -> None:
         _, (arm,) = task_and_arms(config, recommended(models.source.target))
     request = _request(settings, models, task, arm, text)
     slots = len(request.prompt_ids) + request.max_new_tokens + arm.k
-    models.require_room(arm, slots, request.max_new_tokens)
+    models.room_for([arm], slots, request.max_new_tokens)
     pair = models.load()
     short = replace(request, max_new_tokens=_WARM_UP_TOKENS)
     for draft in (None, pair.draft):  # what runs first is slow
@@ -151,10 +151,9 @@ def _prompt(given: str) -> str:
 
 def _request(settings: MaterialSettings, models: Models, task: Task, arm: Arm, text: str) -> Request:
     from spsbench.decode.processors import bound
-    from spsbench.runner.material import uses_template
 
     tokenizer, max_new_tokens = models.tokenizer, settings.max_new_tokens or task.max_new_tokens
-    in_chat = uses_template(settings.chat_template, models.source, task)
+    in_chat = settings.chat_template == "auto" and task.uses_template(tokenizer)
     ids = tokenizer.chat(text) if in_chat else tokenizer.encode(text, special=True)
     behind = max_new_tokens + arm.k
     window = models.source.window_for(behind)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from spsbench.config.files import with_draft
-from spsbench.config.models import AUTO, ModelRef, PairConfig, RunConfig, Turns
+from spsbench.config.models import ModelRef, PairConfig, RunConfig, Turns
 from spsbench.config.resolve import resolve
 
 
@@ -47,7 +47,7 @@ class MaterialSettings:
             dtypes=(config.model_dtype, config.draft_model_dtype),
             backend=config.backend,
             device_map=config.device_map,
-            threads=None if config.threads == AUTO else int(config.threads),
+            threads=config.cpu_threads,
         )
 
     def with_draft(self, name: str) -> MaterialSettings:

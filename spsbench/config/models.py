@@ -565,6 +565,11 @@ class RunConfig(Limits):
         return str(Precision.of(target.dtype if own.dtype == AUTO else own.dtype, kept))
 
     @property
+    def cpu_threads(self) -> int | None:
+        """Of a CPU to compute on; None for as many as suit the target."""
+        return None if self.threads == AUTO else int(self.threads)
+
+    @property
     def ranks(self) -> int:
         """How many processes the target is split over."""
         return int(str(self.tensor_parallel).partition(":")[0])

@@ -265,35 +265,70 @@ def device_peak(device: torch.device) -> dict[str, int]:
     return {"device_peak_bytes": int(torch.cuda.max_memory_allocated(device))}
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Bytes of the weights of a target and a draft once loaded; None where they are not known before they are
+    downloaded. A draft that is the target itself, or is not there, has none."""
+
+    target: int | None
+    draft: int | None
+
+    @property
+    def known(self) -> int:
+        """The sum of what is known."""
+        return (self.target or 0) + (self.draft or 0)
+
+    def require(
+        self,
+        names: str,
+        device: torch.device,
+        backend: str,
+        stock: Sequence[ModelSource] = (),
+        split: int = 1,
+    ) -> None:
+        """Refuse weights that do not fit on the device.
+
+        Args:
+            stock: the models that are loaded over torch, too.
+            split: over how many processes the target is split.
+        """
+        target, draft = (self.target or 0) // (1 if device.type == "cpu" else split), self.draft or 0
+        needed, when = target + draft, ""
+        if backend == ONNXRUNTIME:
+            beside = sum(weight_bytes(model, "float32", "--target") or 0 for model in stock)
+            needed, when = max(
+                (max(2 * target, target + 2 * draft), " while they are loaded"),
+                (target + draft + beside, " over ONNX Runtime and torch together"),
+            )
+        remedy = "Choose smaller models, --dtype bfloat16 or int8, or another --device."
+        require_free(needed, device, f"the weights of {names}", "--target", remedy, when)
+
+
+def weights_of(
+    target: ModelSource,
+    draft: ModelSource | None,
+    dtypes: tuple[str, str],
+    device: torch.device,
+    backend: str,
+) -> Weights:
+    """Count the weights of models that a backend computes on a device."""
+    packed_on = None if backend == ONNXRUNTIME else device
+    return Weights(
+        weight_bytes(target, dtypes[0], "--target", packed_on),
+        0 if draft is None else weight_bytes(draft, dtypes[1], "--draft", packed_on),
+    )
+
+
 def require_memory(
     target: ModelSource,
     draft: ModelSource | None,
     dtypes: tuple[str, str],
     device: torch.device,
     backend: str,
-    stock: Sequence[ModelSource] = (),
-    split: int = 1,
 ) -> None:
     """Refuse a pair, or a target alone, whose weights do not fit on the device."""
-    models = {"--target": target} | ({} if draft is None else {"--draft": draft})
-    packed_on = None if backend == ONNXRUNTIME else device
-    sizes = [
-        weight_bytes(model, dtype, flag, packed_on) or 0
-        for (flag, model), dtype in zip(models.items(), dtypes, strict=False)
-    ]
-    if device.type != "cpu":
-        sizes[0] //= split
-    needed, when = sum(sizes), ""
-    if backend == ONNXRUNTIME:
-        loading = max(sum(sizes[:number]) + sizes[number - 1] for number in range(1, len(sizes) + 1))
-        beside = sum(weight_bytes(model, "float32", "--target") or 0 for model in stock)
-        needed, when = max(
-            (loading, " while they are loaded"),
-            (sum(sizes) + beside, " over ONNX Runtime and torch together"),
-        )
-    names = " and ".join(model.name for model in models.values())
-    remedy = "Choose smaller models, --dtype bfloat16 or int8, or another --device."
-    require_free(needed, device, f"the weights of {names}", "--target", remedy, when)
+    names = target.name if draft is None else f"{target.name} and {draft.name}"
+    weights_of(target, draft, dtypes, device, backend).require(names, device, backend)
 
 
 def require_free(

@@ -14,7 +14,7 @@ from spsbench.config.models import TORCH, Precision
 from spsbench.models.causal_lm import CausalLM, context_window, require_exact_rollback, text_config
 from spsbench.models.hf_errors import quiet_libraries
 from spsbench.models.loading import choose_backend, fetch_weights, load, load_placed, model_not_covered
-from spsbench.models.memory import experts_of, require_memory, suitable_threads, weight_bytes
+from spsbench.models.memory import Weights, experts_of, suitable_threads, weight_bytes, weights_of
 from spsbench.models.placement import PlacedLM, Placement
 from spsbench.models.quantised import quantised_of, require_quantisable, require_readable
 from spsbench.models.source import ModelSource, find, unconverted_tokenizers
@@ -153,7 +153,7 @@ def load_pair(
     ranks: Ranks | None = None,
 ) -> Pair:
     split = 1 if ranks is None else ranks.size
-    require_pair_fits(source, dtypes, device, backend, placement, split=split)
+    fitting_weights(source, dtypes, device, backend, placement, split=split)
     fetch_weights({"--target": source.target, "--draft": source.draft})
     told = None
     if beside is not None and beside.target.vocab_size == source.vocab_size:
@@ -176,7 +176,7 @@ def load_pair(
     return Pair(target, draft, source.tokenizer, device, info, source.is_one(dtypes))
 
 
-def require_pair_fits(
+def fitting_weights(
     source: PairSource,
     dtypes: tuple[str, str],
     device: torch.device,
@@ -184,13 +184,21 @@ def require_pair_fits(
     placement: Placement | None,
     stock: Sequence[ModelSource] = (),
     split: int = 1,
-) -> None:
-    """Refuse a pair whose weights do not fit where they go: on the device, or as a device map says."""
+) -> Weights:
+    """Count the weights of a pair, which fit where they go: on the device, or as a device map says.
+
+    Args:
+        stock: the models that are loaded over torch, too.
+        split: over how many processes the target is split.
+    """
     draft = None if source.is_one(dtypes) and split == 1 else source.draft
+    weights = weights_of(source.target, draft, dtypes, device, backend)
     if placement is None:
-        require_memory(source.target, draft, dtypes, device, backend, stock, split)
+        names = source.target.name if draft is None else f"{source.target.name} and {draft.name}"
+        weights.require(names, device, backend, stock, split)
     else:
-        placement.require_room(source.target, draft, dtypes, device)
+        placement.require_room(weights, source.target.config, dtypes[0], device)
+    return weights
 
 
 def _target(

@@ -16,7 +16,7 @@ from torch import Tensor
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.config.models import ONNXRUNTIME, TORCH, Precision
 from spsbench.models.causal_lm import skeleton
-from spsbench.models.memory import DTYPES, available_bytes, weight_bytes
+from spsbench.models.memory import DTYPES, Weights, available_bytes
 from spsbench.models.quantised import EXTRA, packed_bytes
 from spsbench.models.source import ModelSource
 from spsbench.models.torch_lm import TorchLM
@@ -91,20 +91,22 @@ class Placement:
                 )
         _require_modules(self.modules, skeleton(target.config))
 
-    def require_room(
-        self, target: ModelSource, draft: ModelSource | None, dtypes: tuple[str, str], device: torch.device
-    ) -> None:
-        """Refuse a map of which a device cannot hold its part; a strategy never overfills one."""
+    def require_room(self, weights: Weights, target: Any, dtype: str, device: torch.device) -> None:
+        """Refuse a map of which a device cannot hold its part; a strategy never overfills one.
+
+        Args:
+            target: its configuration; ``dtype`` is the target's, too.
+            device: of the draft.
+        """
         needed: dict[torch.device, int] = {}
-        if draft is not None:
-            needed[_indexed(device)] = weight_bytes(draft, dtypes[1], "--draft", device) or 0
-        asked = Precision(dtypes[0])
+        if weights.draft:
+            needed[_indexed(device)] = weights.draft
+        asked = Precision(dtype)
         if self.modules is not None:
-            for place, size in _sizes(self.modules, target.config, asked).items():
+            for place, size in _sizes(self.modules, target, asked).items():
                 needed[place] = needed.get(place, 0) + size
         elif asked.quantise is not None and device.type == "cuda":
-            packed = weight_bytes(target, dtypes[0], "--target", device) or 0
-            self._require_gpus(packed + sum(needed.values()))
+            self._require_gpus(weights.known)
         for place, size in needed.items():
             available = available_bytes(place)
             if available is not None and size > available:
@@ -257,8 +259,7 @@ def _sizes(modules: Modules, config: Any, precision: Precision) -> dict[torch.de
     model = skeleton(config, DTYPES.get(precision.dtype))
     packed: dict[str, tuple[int, int]] = {}
     if precision.quantise is not None:
-        width = next(model.parameters()).element_size()
-        packed = packed_bytes(config, precision, torch.device("cuda"), width)
+        packed = packed_bytes(config, precision, torch.device("cuda"), model.dtype.itemsize)
     for name, part in model.named_parameters():
         where = _device_of(name, modules)
         if where not in (None, DISK):

@@ -16,11 +16,10 @@ from spsbench.base.energy import FoundMeter
 from spsbench.base.errors import UsageError
 from spsbench.base.files import plain
 from spsbench.base.records import Prompt, Sample
-from spsbench.config.models import ONNXRUNTIME
 from spsbench.drafters.registry import drafter_kind
 from spsbench.engines.arms import is_peer
 from spsbench.models.checkpoint import Checkpoint
-from spsbench.models.memory import suitable_threads, weight_bytes
+from spsbench.models.memory import suitable_threads
 from spsbench.models.source import files_of
 from spsbench.runner.conditions import (
     AUTO,
@@ -204,14 +203,7 @@ def require_memory_of_machines(plan: Plan, workers: Iterable[Introduction]) -> N
     """Refuse workers of a machine that together need more memory than it has free; weights alone count."""
     if plan.device.type != "cpu":
         return
-    models = {"--target": plan.source.target}
-    if not plan.source.is_one(plan.dtypes):
-        models["--draft"] = plan.source.draft
-    packed_on = None if plan.backend == ONNXRUNTIME else plan.device
-    pair_bytes = sum(
-        weight_bytes(model, dtype, flag, packed_on) or 0
-        for (flag, model), dtype in zip(models.items(), plan.dtypes, strict=False)
-    )
+    pair_bytes = plan.weights.known
     ordered = sorted(workers, key=lambda worker: worker.machine)
     for machine, own in groupby(ordered, key=lambda worker: worker.machine):
         free = [int(worker.environment["memory_available_bytes"]) for worker in own]

@@ -46,6 +46,7 @@ from spsbench.models.causal_lm import CausalLM, attention_window
 from spsbench.models.faults import TAKES_LESS, is_out_of_memory, settle, shortage
 from spsbench.models.pair import Pair, PairSource
 from spsbench.models.placement import PlacedLM
+from spsbench.models.source import ModelSource
 from spsbench.models.torch_lm import TorchLM
 
 FAILURES = (RuntimeError, ValueError, IndexError, ArithmeticError, MemoryError, PeerError)
@@ -97,6 +98,13 @@ def stock_roles(arms: Sequence[Arm]) -> set[Literal["target", "draft"]]:
         if arm.engine == ASSISTED or (searches and arm.method == "sps"):
             roles.add("draft")
     return roles
+
+
+def stock_models(arms: Sequence[Arm], source: PairSource, dtypes: tuple[str, str]) -> list[ModelSource]:
+    """The models that some arm runs by transformers' own forward, each once."""
+    roles, is_one = stock_roles(arms), source.is_one(dtypes)
+    target = [source.target] if "target" in roles or (roles and is_one) else []
+    return target + ([source.draft] if "draft" in roles and not is_one else [])
 
 
 def require_own_weights(arms: Sequence[Arm], dtypes: tuple[str, str], backend: str) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,12 +15,13 @@ from spsbench.base.records import Arm, Prompt, SamplingParams
 from spsbench.config import MaterialSettings, PairConfig
 from spsbench.config.models import TORCH, Precision, prompt_span
 from spsbench.models.device import resolve_device
-from spsbench.models.pair import Pair, PairSource, find_pair, load_pair, pair_backend, require_pair_fits
+from spsbench.models.memory import Weights
+from spsbench.models.pair import Pair, PairSource, find_pair, fitting_weights, load_pair, pair_backend
 from spsbench.models.placement import Placement
 from spsbench.models.quantised import LIBRARY, described
 from spsbench.models.tensor_parallel import Ranks
 from spsbench.models.tokenizer import Tokenizer
-from spsbench.runner.room import room_of
+from spsbench.runner.room import Room, room_of
 from spsbench.tasks.answers import ExtractionRule
 from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.task import Task, TaskData
@@ -35,6 +36,7 @@ class Models:
         fallback: why the models are not computed by the backend that is usual on the device.
         placement: of a target that is spread over devices.
         threads: of a CPU to compute on; None for as many as suit the target.
+        weights: what both will take; nothing is known of models that are not loaded here.
     """
 
     pair: PairConfig
@@ -45,6 +47,7 @@ class Models:
     fallback: str | None
     placement: Placement | None
     threads: int | None
+    weights: Weights
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -77,11 +80,32 @@ class Models:
             ranks,
         )
 
-    def require_room(self, arm: Arm, slots: int, max_new_tokens: int) -> None:
-        """Refuse a device without room for the models and one sequence of an arm, of ``slots`` tokens."""
-        room_of([arm], self.source, self.dtypes, self.device, self.backend, slots, max_new_tokens).require(
-            self.device
+    def room_for(self, arms: Sequence[Arm], slots: int, max_new_tokens: int, split: int = 1) -> Room:
+        """Say what the models and the sequences of arms, of ``slots`` tokens at most, take of the device.
+
+        Args:
+            split: over how many processes the target is split.
+
+        Raises:
+            UsageError: the device has less.
+        """
+        room = room_of(
+            arms,
+            self.source,
+            self.weights,
+            self.dtypes,
+            self.device,
+            self.backend,
+            slots,
+            max_new_tokens,
+            1 if self.device.type == "cpu" else split,
         )
+        room.require(self.device)
+        return room
+
+    def shared(self) -> dict[str, Any]:
+        """Name every field of ``Models``, for what is made of them."""
+        return {each.name: getattr(self, each.name) for each in fields(Models)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +157,7 @@ def find_models(settings: MaterialSettings) -> Models:
     dtypes = settings.dtypes
     placement, choice = Placement.beside(settings.backend, settings.device_map)
     backend, fallback = pair_backend(choice, source, dtypes, device)
-    require_pair_fits(source, dtypes, device, backend, placement)
+    weights = fitting_weights(source, dtypes, device, backend, placement)
     return Models(
         pair=settings.pair,
         source=source,
@@ -143,6 +167,7 @@ def find_models(settings: MaterialSettings) -> Models:
         fallback=fallback,
         placement=placement,
         threads=settings.threads,
+        weights=weights,
     )
 
 
@@ -156,12 +181,15 @@ def find_material(settings: MaterialSettings) -> Material:
     asked = read_prompts(settings, task, models.source)
     slots = max(len(prompt.ids) for prompt in asked.prompts) + asked.max_new_tokens
     plain = Arm("ars", 0, EAGER, task.default_sampling, SamplingParams())
-    models.require_room(plain, slots, asked.max_new_tokens)
+    models.room_for([plain], slots, asked.max_new_tokens)
     return Material(
         task=task,
-        **asked._asdict(),
+        data=asked.data,
+        prompts=asked.prompts,
+        max_new_tokens=asked.max_new_tokens,
+        chat_template=asked.chat_template,
         seed=settings.seed,
-        **{each.name: getattr(models, each.name) for each in fields(Models)},
+        **models.shared(),
     )
 
 
@@ -173,7 +201,9 @@ def read_data(task: Task, settings: MaterialSettings) -> TaskData:
         by_id = {example.example_id: example for example in data.examples}
         for name in settings.ids:
             if name not in by_id:
-                raise _unknown_id(name, by_id, data.label)
+                close = get_close_matches(name, by_id, n=3) or list(by_id)[:3]
+                remedy = f"Its ids are like {', '.join(close)}."
+                raise UsageError(f"{data.label} has no prompt {as_typed(name)}.", flag="--id", remedy=remedy)
         return replace(data, examples=[example for name, example in by_id.items() if name in settings.ids])
     if first > len(data.examples):
         why = f"{settings.limit} begins after the last of the {len(data.examples)} prompts of {data.label}."
@@ -181,19 +211,18 @@ def read_data(task: Task, settings: MaterialSettings) -> TaskData:
     return replace(data, examples=data.examples[first - 1 :])
 
 
-def _unknown_id(name: str, known: Collection[str], label: str) -> UsageError:
-    close = get_close_matches(name, known, n=3) or list(known)[:3]
-    remedy = f"Its ids are like {', '.join(close)}."
-    return UsageError(f"{label} has no prompt {as_typed(name)}.", flag="--id", remedy=remedy)
-
-
 class Prompts(NamedTuple):
-    """What a task asks of a pair of models: as the attributes of ``Material``."""
+    """What a task asks of a pair of models: as the attributes of ``Material``.
+
+    Attributes:
+        room: tokens that a prompt may have.
+    """
 
     data: TaskData
     prompts: tuple[Prompt, ...]
     max_new_tokens: int
     chat_template: bool
+    room: int
 
 
 def read_prompts(settings: MaterialSettings, task: Task, source: PairSource, *, beyond: int = 0) -> Prompts:
@@ -206,22 +235,15 @@ def read_prompts(settings: MaterialSettings, task: Task, source: PairSource, *, 
     """
     data = read_data(task, settings)
     data.provenance.update(task.read_by(source.tokenizer))
+    chat_template = settings.chat_template == "auto" and task.uses_template(source.tokenizer)
     max_new_tokens = settings.max_new_tokens or task.max_new_tokens
-    chat_template = uses_template(settings.chat_template, source, task)
     reserve = max_new_tokens + beyond
     window = source.window_for(reserve)
     prompts = tuple(
         task.prompt(example, data, source.tokenizer, window, reserve, chat_template)
         for example in data.examples
     )
-    return Prompts(data, prompts, max_new_tokens, chat_template)
-
-
-def uses_template(wanted: str, source: PairSource, task: Task) -> bool:
-    """Decide whether prompts are put into the tokenizer's chat template."""
-    tokenizer = source.tokenizer
-    usual = task.uses_template(has_template=tokenizer.has_chat_template, is_instruct=tokenizer.is_instruct)
-    return wanted == "auto" and usual
+    return Prompts(data, prompts, max_new_tokens, chat_template, window - reserve)
 
 
 def require_decoder(source: PairSource, engine: str) -> None:

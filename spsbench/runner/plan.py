@@ -20,24 +20,24 @@ from spsbench.engines.arms import TaskAndArms, is_lossless, is_peer, task_and_ar
 from spsbench.engines.hf import RULES
 from spsbench.models.causal_lm import attention_window
 from spsbench.models.device import resolve_device
-from spsbench.models.pair import PairSource, find_pair, pair_backend, require_pair_fits
+from spsbench.models.memory import Weights
+from spsbench.models.pair import PairSource, find_pair, fitting_weights, pair_backend
 from spsbench.models.placement import Placement
 from spsbench.models.recommended import recommended
-from spsbench.models.source import ModelSource
 from spsbench.parts.external.registry import find_peer
 from spsbench.parts.judge import sandbox_level
 from spsbench.runner.claims import Claim, claims
-from spsbench.runner.dialogue import WithLater, with_later_turns
+from spsbench.runner.dialogue import with_later_turns
 from spsbench.runner.engines import (
     UsualEngine,
     require_own_weights,
     require_placeable,
-    stock_roles,
+    stock_models,
     usual_engine,
 )
-from spsbench.runner.material import Material, Prompts, read_prompts, require_decoder
+from spsbench.runner.material import Material, Models, read_prompts, require_decoder
 from spsbench.runner.ranks import backend_choice, require_split_arms
-from spsbench.runner.room import Room, room_of
+from spsbench.runner.room import Room
 from spsbench.stats.certainty import OVER_TIME
 from spsbench.tasks import answers
 from spsbench.tasks.metrics.registry import records
@@ -241,8 +241,8 @@ def plan(
     configuration asks first turns alone.
     """
     task, arms = known or task_and_arms(config)
-    sandbox = _scored_in(task, config) if config.score and scores else None
     device = resolve_device(config.device)
+    sandbox = _scored_in(task, config) if config.score and scores else None
     _require_device(arms, device)
     source = find_pair(config.pair)
     if RECOMMENDED in {arm.sampling_name for arm in arms} - {*task.samplings}:
@@ -253,36 +253,27 @@ def plan(
         raise UsageError(message, flag=flag, remedy=remedy)
     for arm in arms:
         bound(arm.sampling, source.tokenizer)  # a grammar that cannot be, or what a model does not know
-    require_split_arms(config, source, arms)
-    dtypes = config.model_dtype, config.draft_model_dtype
-    placement, choice = Placement.beside(backend_choice(config), config.device_map)
-    backend, fallback = pair_backend(choice, source, dtypes, device, loads=loads)
-    for drafter in _drafters(arms):
-        drafter_kind(drafter.name).require_backend(drafter, backend, dtypes[0])
-    if placement is not None:
-        placement.require(source.target, dtypes[0])
-        require_placeable(arms)
-    require_own_weights(arms, dtypes, backend)
-    usual = _usual(config, arms, source, device, backend) if choose_engine else None
+    models = _models(config, arms, source, device, loads=loads)
+    usual = None
+    if choose_engine and "engines" not in config.model_fields_set:
+        devices = config.ranks if models.placement is None else 2
+        usual = usual_engine(arms, source, device, models.backend, devices)
     if usual is not None:
         config = config.model_copy(update={"engines": (usual.name,)})
         arms = tuple(replace(arm, engine=usual.name) for arm in arms)
-    stock = _stock(arms, source, dtypes)
-    if loads:
-        require_pair_fits(source, dtypes, device, backend, placement, stock, config.ranks)
     beyond = max(arm.k for arm in arms)  # the last loop may score so many tokens beyond the limit
-    settings = MaterialSettings.of(config)
-    asked = read_prompts(settings, task, source, beyond=beyond)
+    asked = read_prompts(MaterialSettings.of(config), task, source, beyond=beyond)
     max_new_tokens = asked.max_new_tokens
-    found = _later(config, task, source, asked, beyond, asks=later_turns)
+    found = with_later_turns(config, task, asked, source.tokenizer, asks=later_turns)
     prompts = found.prompts
     longest = max(found.most_tokens, *(len(prompt.ids) for prompt in prompts))
     index, count = config.shard_index
     kept = prompts[index::count]
     for flag, message, remedy in _too_much(config, source, arms, longest + max_new_tokens, prompts, kept):
         raise UsageError(message, flag=flag, remedy=remedy)
-    slots = longest + max_new_tokens + beyond
-    room = _room(config, arms, source, device, backend, slots, max_new_tokens) if loads else None
+    room = None
+    if loads and models.placement is None:
+        room = models.room_for(arms, longest + max_new_tokens + beyond, max_new_tokens, config.ranks)
     return Plan(
         task=task,
         data=asked.data,
@@ -290,58 +281,53 @@ def plan(
         max_new_tokens=max_new_tokens,
         chat_template=asked.chat_template,
         seed=config.seed,
-        pair=config.pair,
-        source=source,
-        device=device,
-        dtypes=dtypes,
-        backend=backend,
-        fallback=fallback,
         config=config,
         arms=arms,
         everyone=tuple(prompt.example_id for prompt in prompts),
         samples=config.samples or 1,
         claims=claims(arms),
         sandbox=sandbox,
-        placement=placement,
-        threads=settings.threads,
         usual=usual,
         room=room,
         most_later_tokens=found.most_tokens,
+        **models.shared(),
+    )
+
+
+def _models(
+    config: RunConfig, arms: Sequence[Arm], source: PairSource, device: torch.device, *, loads: bool
+) -> Models:
+    """What computes a pair for arms, all of which it can serve; the weights fit where they are loaded."""
+    choice = backend_choice(config)
+    require_split_arms(config, source, arms)
+    dtypes = config.model_dtype, config.draft_model_dtype
+    placement, choice = Placement.beside(choice, config.device_map)
+    backend, fallback = pair_backend(choice, source, dtypes, device, loads=loads)
+    for drafter in _drafters(arms):
+        drafter_kind(drafter.name).require_backend(drafter, backend, dtypes[0])
+    if placement is not None:
+        placement.require(source.target, dtypes[0])
+        require_placeable(arms)
+    require_own_weights(arms, dtypes, backend)
+    weights = Weights(None, None)
+    if loads:
+        stock = stock_models(arms, source, dtypes)
+        weights = fitting_weights(source, dtypes, device, backend, placement, stock, config.ranks)
+    return Models(
+        pair=config.pair,
+        source=source,
+        device=device,
+        dtypes=dtypes,
+        backend=backend,
+        fallback=fallback,
+        placement=placement,
+        threads=config.cpu_threads,
+        weights=weights,
     )
 
 
 def _has_later(prompts: Sequence[Prompt]) -> bool:
     return any(prompt.conversation is not None for prompt in prompts)
-
-
-def _later(
-    config: RunConfig, task: Task, source: PairSource, asked: Prompts, beyond: int, *, asks: bool
-) -> WithLater:
-    """The prompts with later turns, unless first turns alone are asked; the provenance counts these.
-
-    Refuses what a conversation cannot be put into: a shard, whose prompts are dealt out one by one, and a run
-    that is judged after every prompt, since the turns of a conversation are not independent.
-    """
-    if config.turns == "own" and not asks:
-        why = "turns after an arm's own answers are asked by `run` alone."
-        raise UsageError(why, flag="--turns", remedy="Give first, last or all.")
-    if config.turns == "first" or not asks:
-        return WithLater(asked.prompts)
-    reserve = asked.max_new_tokens + beyond
-    room = source.window_for(reserve) - reserve
-    found = with_later_turns(task, asked.data, asked.prompts, source.tokenizer, room, asked.max_new_tokens)
-    if found.later or found.unfitting:
-        asked.data.provenance.pop("unasked_turns", None)
-        asked.data.provenance.update(own_turns=found.later, unfitting_turns=found.unfitting)
-    for flag, value in (("--shard", config.shard), ("--until", config.until_ci)):
-        if found.later and value is not None:
-            raise UsageError(
-                f"{value} counts prompts one by one, and later turns of a conversation follow from what an "
-                "arm has answered before.",
-                flag=flag,
-                remedy="Leave it out, or give --turns first.",
-            )
-    return found
 
 
 def _scored_in(task: Task, config: RunConfig) -> str | None:
@@ -351,42 +337,6 @@ def _scored_in(task: Task, config: RunConfig) -> str | None:
         if kind.require is not None:
             kind.require()
     return sandbox_level(config.unsafe_exec) if task.runs_code else None
-
-
-def _usual(
-    config: RunConfig, arms: Sequence[Arm], source: PairSource, device: torch.device, backend: str
-) -> UsualEngine | None:
-    """The device's usual engine for a configuration that names none."""
-    if "engines" in config.model_fields_set:
-        return None
-    devices = config.ranks if config.device_map is None else 2
-    return usual_engine(arms, source, device, backend, devices)
-
-
-def _room(
-    config: RunConfig,
-    arms: Sequence[Arm],
-    source: PairSource,
-    device: torch.device,
-    backend: str,
-    slots: int,
-    max_new_tokens: int,
-) -> Room | None:
-    """What the run needs of its device, which has it; None where a device map spreads the target."""
-    if config.device_map is not None:
-        return None
-    dtypes = config.model_dtype, config.draft_model_dtype
-    split = config.ranks if device.type != "cpu" else 1
-    room = room_of(arms, source, dtypes, device, backend, slots, max_new_tokens, split)
-    room.require(device)
-    return room
-
-
-def _stock(arms: Sequence[Arm], source: PairSource, dtypes: tuple[str, str]) -> list[ModelSource]:
-    """The models that some arm runs by transformers' own forward, each once."""
-    roles, is_one = stock_roles(arms), source.is_one(dtypes)
-    target = [source.target] if "target" in roles or (roles and is_one) else []
-    return target + ([source.draft] if "draft" in roles and not is_one else [])
 
 
 def _require_device(arms: Sequence[Arm], device: torch.device) -> None:

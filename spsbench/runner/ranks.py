@@ -45,11 +45,11 @@ def require_split_arms(config: RunConfig, source: PairSource, arms: Sequence[Arm
     """Refuse what needs a split target whole, before a weight is loaded."""
     if config.ranks == 1:
         return
-    tensor_parallel.require_splittable(source.target, config.ranks)
     ranks_of(config)
     for flag, reason in _needing_it_whole(config, source, arms):
         why = f"{reason}, and {TENSOR_PARALLEL} splits the target over processes."
         raise UsageError(why, flag=flag, remedy="Leave one of the two out.")
+    tensor_parallel.require_splittable(source.target, config.ranks)
 
 
 def _needing_it_whole(
@@ -104,7 +104,8 @@ def among_ranks(config: RunConfig) -> Iterator[tensor_parallel.Ranks | None]:
     if count == 1:
         yield None
         return
-    ranks = tensor_parallel.join(_device(config.device), config.draft_placement)
+    device = _device(config.device)
+    ranks = tensor_parallel.join(device, config.draft_placement)
     try:
         yield ranks
     finally:

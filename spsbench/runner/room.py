@@ -15,12 +15,12 @@ from spsbench.engines.buffer import MOST_BYTES, PORTION_BYTES
 from spsbench.engines.rescore import rows_at_a_time
 from spsbench.models.causal_lm import roomy
 from spsbench.models.memory import (
+    Weights,
     available_bytes,
     cache_bytes_per_token,
     computed_width,
     forward_bytes_per_token,
     require_free,
-    weight_bytes,
 )
 from spsbench.models.pair import PairSource
 
@@ -92,6 +92,7 @@ def _size(size: int) -> str:
 def room_of(
     arms: Sequence[Arm],
     source: PairSource,
+    loaded: Weights,
     dtypes: tuple[str, str],
     device: torch.device,
     backend: str,
@@ -102,6 +103,7 @@ def room_of(
     """What a run of the arms takes whose longest sequence has ``slots`` tokens, the last draft included.
 
     Args:
+        loaded: the weights of the pair.
         split: over how many processes the target is split.
     """
     own = [arm for arm in arms if not is_peer(arm)]
@@ -110,22 +112,14 @@ def room_of(
     # Batches over ONNX Runtime have the weights packed again for blocks of several tokens.
     speculates = any(arm.method == "sps" for arm in own)
     copies = 1 + (len(sizes) if speculates and backend == ONNXRUNTIME else 0)
-    packed_on = None if backend == ONNXRUNTIME else device
-    models = zip((source.target, source.draft), dtypes, ("--target", "--draft"), (split, 1), strict=True)
-    weights: int | None = 0
-    per_token = 0
-    for model, dtype, flag, shares in models:
-        uses = flag == "--target" or drafts
-        if uses:
-            per_token += cache_bytes_per_token(model.config, computed_width(model, dtype)) // shares
-        # The draft is loaded whatever drafts; one that is the target itself once.
-        if flag == "--draft" and source.is_one(dtypes) and split == 1:
-            continue
-        size = weight_bytes(model, dtype, flag, packed_on)
-        if size is None or weights is None:
-            weights = None
-        else:
-            weights += (copies if uses else 1) * size // shares
+    weights = None
+    if loaded.target is not None and loaded.draft is not None:  # the draft is loaded whatever drafts
+        weights = copies * loaded.target // split + (copies if drafts else 1) * loaded.draft
+    width = computed_width(source.target, dtypes[0])
+    per_token = cache_bytes_per_token(source.target.config, width) // split
+    if drafts:
+        per_token += cache_bytes_per_token(source.draft.config, computed_width(source.draft, dtypes[1]))
+    forward = slots * forward_bytes_per_token(source.target.config, width)
     columns = sum(sizes) * slots
     single = [arm for arm in own if arm.batch == 1]
     columns += roomy(slots, slots) if any(arm.engine != GRAPHED for arm in single) else 0
@@ -143,5 +137,4 @@ def room_of(
     held = kept if graphed else 0
     kept += _COPIES * min(PORTION_BYTES, max_new_tokens * row)
     read = _READ_COPIES * min(rows_at_a_time(source.vocab_size), max_new_tokens) * row
-    forward = slots * forward_bytes_per_token(source.target.config, computed_width(source.target, dtypes[0]))
     return Room(weights, columns * per_token, max(kept, held + read), forward, at_once, slots)

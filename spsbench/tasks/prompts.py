@@ -532,11 +532,11 @@ class PromptsTask(Task):
         as_system = count and not tokenizer.takes_role(DEVELOPER)
         return {"developer_as_system" if as_system else "developer": count} if count else {}
 
-    def uses_template(self, *, has_template: bool, is_instruct: bool) -> bool:
+    def uses_template(self, tokenizer: TextTokenizer) -> bool:
         """See ``Task.uses_template``. Messages need one, learned or not; a ``prompt`` goes through none."""
         if self.content.has(MESSAGES):
-            return has_template
-        return is_instruct and self.content.has(TURN)
+            return tokenizer.has_chat_template
+        return tokenizer.is_instruct and self.content.has(TURN)
 
     def _load(self, data: str, limit: int | None, seed: int) -> TaskData:
         """The file is all there is: ``official`` and ``mini`` both mean it."""

@@ -23,6 +23,14 @@ from spsbench.tasks.spec import TaskSpec
 class TextTokenizer(Protocol):
     """Text to token ids and back; ``spsbench.models.tokenizer`` has the real one."""
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether there is one."""
+
+    @property
+    def is_instruct(self) -> bool:
+        """Whether the model learned it."""
+
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Token ids of a text; ``special`` adds what begins a prompt (BOS)."""
 
@@ -188,9 +196,9 @@ class Task(ABC):
     headline: str | None
     runs_code = False
 
-    def uses_template(self, *, has_template: bool, is_instruct: bool) -> bool:
+    def uses_template(self, tokenizer: TextTokenizer) -> bool:
         """Whether prompts go through the chat template, unless ``--chat-template none`` is given."""
-        return is_instruct
+        return tokenizer.is_instruct
 
     def stop_for(self, prompt: Prompt) -> tuple[str, ...]:
         """Strings that end an output to a prompt, or to any other that is put in the same way."""

@@ -144,9 +144,9 @@ def test_stock_models_beside_onnx_runtime_are_counted(
     """Beam search over ONNX Runtime holds both models a second time; over torch it shares their weights."""
     source = pair_of(folder, shutil.copytree(folder, tmp_path / "draft"))
     size = weights.weight_bytes(source.target, "float32", "--target") or 0
-    asked = (source.target, source.draft, EXACT, CPU, backend, [source.target, source.draft])
+    found = weights.weights_of(source.target, source.draft, EXACT, CPU, backend)
     monkeypatch.setattr(weights, "available_bytes", lambda device: held * size)
-    weights.require_memory(*asked)
+    found.require("both", CPU, backend, [source.target, source.draft])
     monkeypatch.setattr(weights, "available_bytes", lambda device: held * size - 1)
     with pytest.raises(UsageError, match=r"need \S+ GiB( over ONNX Runtime and torch together)?, but cpu"):
-        weights.require_memory(*asked)
+        found.require("both", CPU, backend, [source.target, source.draft])

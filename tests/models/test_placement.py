@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from spsbench.config.models import AUTO, ONNXRUNTIME, TORCH
 from spsbench.engines.cuda_graph import uncaptured
 from spsbench.models import placement
 from spsbench.models.causal_lm import skeleton
-from spsbench.models.memory import weight_bytes
+from spsbench.models.memory import weight_bytes, weights_of
 from spsbench.models.pair import Pair, load_pair
 from spsbench.models.placement import PlacedLM, Placement, _disjoint, _usable
 from spsbench.runner.engines import EngineFactory, require_placeable
@@ -123,19 +124,20 @@ def test_a_strategy_leaves_room_for_the_draft() -> None:
 def test_a_device_that_cannot_hold_its_part_is_refused(
     checkpoint: Path, draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, dtypes = pair_of(checkpoint, draft), ("float32", "float32")
+    source = pair_of(checkpoint, draft)
+    both = weights_of(source.target, source.draft, ("float32", "float32"), CPU, TORCH)
     parts = [skeleton(model.config).parameters() for model in (source.target, source.draft)]
     size = 4 * sum(part.numel() for model in parts for part in model)
     monkeypatch.setattr(placement, "available_bytes", lambda device: size - 1)
     for modules, fits in (({"": "cpu"}, False), (SPLIT, True)):
         found = Placement.read(written(tmp_path, modules))
         if fits:
-            found.require_room(source.target, source.draft, dtypes, CPU)
+            found.require_room(both, source.target.config, "float32", CPU)
             continue
         with pytest.raises(UsageError, match=r"puts \S+ GiB on cpu, which has \S+ GiB free") as caught:
-            found.require_room(source.target, source.draft, dtypes, CPU)
+            found.require_room(both, source.target.config, "float32", CPU)
         assert caught.value.flag == "--device-map"
-        found.require_room(source.target, None, dtypes, CPU)
+        found.require_room(replace(both, draft=0), source.target.config, "float32", CPU)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +224,7 @@ def test_quantised_weights_are_counted_as_they_are_packed(
 
     def require(dtype: str, free: int) -> None:
         monkeypatch.setattr(placement, "available_bytes", lambda device: free)
-        found.require_room(source, None, (dtype, dtype), CPU)
+        found.require_room(weights_of(source, None, (dtype, dtype), CPU, TORCH), source.config, dtype, CPU)
 
     require("float32+int8", whole - 1)
     for dtype, free in (("float32", whole - 1), ("float32+int8", packed - 1)):
@@ -242,8 +244,9 @@ def test_a_strategy_may_not_leave_quantised_weights_elsewhere(
         ("float32", packed // 2 - 1, True),
     ):
         monkeypatch.setattr(placement, "available_bytes", lambda device, free=free: free)
+        weights = weights_of(source, None, (dtype, dtype), gpu, TORCH)
         if fits:
-            Placement("auto").require_room(source, None, (dtype, dtype), gpu)
+            Placement("auto").require_room(weights, source.config, dtype, gpu)
             continue
         with pytest.raises(UsageError, match="on GPUs alone"):
-            Placement("auto").require_room(source, None, (dtype, dtype), gpu)
+            Placement("auto").require_room(weights, source.config, dtype, gpu)

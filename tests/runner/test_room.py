@@ -15,6 +15,7 @@ from support.commandline import SMALL, call
 from spsbench.base.records import Arm, SamplingParams, Spec
 from spsbench.engines.buffer import MOST_BYTES, PORTION_BYTES
 from spsbench.models import memory
+from spsbench.models.memory import Weights
 from spsbench.runner import room
 from spsbench.runner.room import Room, room_of
 
@@ -33,33 +34,30 @@ class Config(SimpleNamespace):
         return self
 
 
-def source_of(*, one: bool = False, vocab_size: int = 151_936) -> Any:
+def source_of(vocab_size: int) -> Any:
     def model(layers: int) -> Any:
         sizes = {"num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096, "head_dim": 128}
         sizes["intermediate_size"] = 12_288
         return SimpleNamespace(config=Config(num_hidden_layers=layers, **sizes), name=f"m{layers}")
 
-    return SimpleNamespace(
-        target=model(36), draft=model(28), vocab_size=vocab_size, is_one=lambda dtypes: one
-    )
+    return SimpleNamespace(target=model(36), draft=model(28), vocab_size=vocab_size)
 
 
-@pytest.fixture
-def sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 GB of a target, 1.2 GB of a draft."""
-    found = {"m36": 16_000_000_000, "m28": 1_200_000_000}
-    monkeypatch.setattr(room, "weight_bytes", lambda model, *given: found[model.name])
-
-
-def of(*arms: Arm, slots: int = 4096, tokens: int = 1024, device: torch.device = GPU, **more: Any) -> Room:
-    return room_of(arms, source_of(**more), ("auto", "auto"), device, "torch", slots, tokens)
+def of(
+    *arms: Arm,
+    slots: int = 4096,
+    tokens: int = 1024,
+    device: torch.device = GPU,
+    weights: Weights = Weights(16_000_000_000, 1_200_000_000),
+    vocab_size: int = 151_936,
+) -> Room:
+    return room_of(arms, source_of(vocab_size), weights, ("auto", "auto"), device, "torch", slots, tokens)
 
 
 ROW = 151_936 * 4
 TARGET, DRAFT = (2 * layers * 8 * 128 * 2 for layers in (36, 28))
 
 
-@pytest.mark.usefixtures("sizes")
 def test_weights_and_caches_are_those_of_the_models_that_the_arms_use() -> None:
     columns = 4608  # an eighth more than 4,096, as a cache grows
     alone, both = of(ARS), of(ARS, SPS)
@@ -68,11 +66,10 @@ def test_weights_and_caches_are_those_of_the_models_that_the_arms_use() -> None:
     assert both.caches == columns * (TARGET + DRAFT)
     lookup = Arm("sps", 4, "eager", "nucleus", NUCLEUS, drafter=Spec("lookup"))
     assert of(ARS, lookup).caches == alone.caches
-    itself = of(ARS, SPS, one=True)
+    itself = of(ARS, SPS, weights=Weights(16_000_000_000, 0))
     assert (itself.weights, itself.caches) == (16_000_000_000, both.caches)
 
 
-@pytest.mark.usefixtures("sizes")
 def test_every_row_of_a_batch_has_a_cache_and_so_has_a_fixed_shape() -> None:
     batch = Arm("sps", 4, "eager", "nucleus", NUCLEUS, batch=8)
     assert of(batch).caches == 8 * 4096 * (TARGET + DRAFT)
@@ -81,7 +78,6 @@ def test_every_row_of_a_batch_has_a_cache_and_so_has_a_fixed_shape() -> None:
     assert of(batch).forward == 4096 * (6 * 4096 + 3 * 12_288) * 2
 
 
-@pytest.mark.usefixtures("sizes")
 def test_rows_are_bounded_whatever_the_length() -> None:
     assert of(SPS, tokens=100_000).rows == MOST_BYTES + 5 * PORTION_BYTES
     assert of(SPS, tokens=100_000, device=CPU).rows == 5 * PORTION_BYTES, "as long as a nucleus"
@@ -122,9 +118,9 @@ def test_a_run_that_does_not_fit_is_refused_before_anything_is_loaded(
         found.append(real(*given))
         return found[-1]
 
-    modules = [sys.modules[f"spsbench.runner.{name}"] for name in ("plan", "material")]
-    monkeypatch.setattr(modules[0], "room_of", kept)
-    monkeypatch.setattr(modules[1], "load_pair", lambda *given, **named: pytest.fail("loaded"))
+    module = sys.modules["spsbench.runner.material"]
+    monkeypatch.setattr(module, "room_of", kept)
+    monkeypatch.setattr(module, "load_pair", lambda *given, **named: pytest.fail("loaded"))
     monkeypatch.setattr(memory, "available_bytes", lambda device: found[-1].total - 1 if found else 1 << 40)
     given = ("--limit", 2, "--no-score", "--k", "2", *more, "--out", tmp_path / "run")
     result = call("run", *SMALL, *given)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -216,8 +217,11 @@ def test_how_it_samples_and_stops(write: Write) -> None:
 def test_when_the_template_is_used(write: Write, row: dict[str, Any], wanted: tuple[bool, ...]) -> None:
     """No template, one that was not learned, and one that was."""
     task = task_of(write([row]))
-    models = ((False, False), (True, False), (True, True))
-    found = [task.uses_template(has_template=has, is_instruct=learned) for has, learned in models]
+    kinds = [
+        {"has_chat_template": has, "is_instruct": learned}
+        for has, learned in ((False, False), (True, False), (True, True))
+    ]
+    found = [task.uses_template(cast("TextTokenizer", SimpleNamespace(**kind))) for kind in kinds]
     assert tuple(found) == wanted
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -508,6 +508,6 @@ def _with_draft(ready: Plan, name: str) -> Plan:
     if not name:
         return ready
     models = find_models(MaterialSettings.of(ready.config).with_draft(name))
-    models.require_room(ready.arms[0], ready.slots, ready.max_new_tokens)
-    own = {field.name: getattr(models, field.name) for field in fields(models)}
-    return replace(ready, config=ready.config.model_copy(update={"pair": models.pair}), **own)
+    models.room_for(ready.arms[:1], ready.slots, ready.max_new_tokens)
+    config = ready.config.model_copy(update={"pair": models.pair})
+    return replace(ready, config=config, **models.shared())
