@@ -116,12 +116,11 @@ def measure(options: RunOptions) -> None:
     count = None
     if options.processes is not None:
         count = int(number(options.processes, "--processes", 2, 2, _MOST_PROCESSES, whole=True))
+    gates = gates_of(options.fail_on)
     config = read_settings(options)
     if count is not None:
-        _refuse_settings(config, processes=count)
         measure_processes(config, count, options.out, as_json=options.json, quiet=options.quiet)
         return
-    gates = gates_of(options.fail_on)
     known = _possible(config, options, gates)
     with among_processes(config) as leads:
         if not leads:
@@ -169,7 +168,7 @@ def resume_command(directory: Path, *more: str) -> str:
 
 def _possible(config: RunConfig, options: RunOptions, gates: Sequence[str]) -> TaskAndArms:
     """Task and arms of the settings; what can be refused before torch is imported is."""
-    expected, on = options.expect, options.on
+    expected = options.expect
     if expected is not None and re.fullmatch(r"[0-9a-f]{8,64}", expected) is None:
         raise UsageError(
             f"{expected} is not a hash.",
@@ -177,19 +176,9 @@ def _possible(config: RunConfig, options: RunOptions, gates: Sequence[str]) -> T
             remedy="Give the 16 digits that a run prints as the hash of all token ids, "
             "or at least 8 of them.",
         )
-    _refuse_settings(config, expect=expected, on=on)
-    if on is not None:
-        cluster_of(on)
+    if options.on is not None:
+        cluster_of(options.on)
     return require_possible(config, gates, is_k_given=options.k is not None)
-
-
-def _refuse_settings(
-    config: RunConfig, *, expect: str | None = None, on: str | None = None, processes: int | None = None
-) -> None:
-    """Refuse what settings, from whatever source, say against options that are no settings."""
-    split = config.ranks if config.ranks > 1 else None
-    settings = {"tensor_parallel": split, "until": config.until}
-    refuse_together("run", {"expect": expect, "on": on, "processes": processes, **settings})
 
 
 @contextmanager

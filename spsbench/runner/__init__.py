@@ -16,9 +16,9 @@ from spsbench.runner.foreign_texts import (
     reading_of,
     told_in,
 )
-from spsbench.runner.material import Material, Models, find_material, find_models, require_decoder
+from spsbench.runner.material import Material, Models, find_material, find_models
 from spsbench.runner.peers import model_folder
-from spsbench.runner.plan import Plan, Watcher, plan
+from spsbench.runner.plan import Plan, Watcher, plan, require_decoder
 from spsbench.runner.stopping import Reason, StoppingRule, derive_seed, duration, turns
 
 __all__ = [

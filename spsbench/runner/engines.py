@@ -274,8 +274,9 @@ class EngineFactory:
     def _tree(self, model: CausalLM) -> BeamLM:
         """The model over transformers' own forward, which alone takes a tree; each is tested once."""
         if id(model) not in self._trees:
-            self._trees[id(model)] = BeamLM(self._reference(model))
-            require_exact_tree(self._trees[id(model)])
+            reference = self._reference(model)
+            tree = self._trees[id(model)] = BeamLM(reference)
+            require_exact_tree(tree)
         return self._trees[id(model)]
 
     def _writer(self, arm: Arm) -> CausalLM:

@@ -246,13 +246,6 @@ def read_prompts(settings: MaterialSettings, task: Task, source: PairSource, *, 
     return Prompts(data, prompts, max_new_tokens, chat_template, window - reserve)
 
 
-def require_decoder(source: PairSource, engine: str) -> None:
-    """Refuse an encoder-decoder for an engine that would read its prompt as one text."""
-    if source.target.is_encoder_decoder:
-        why = f"{engine} runs decoders alone; {source.target.name} is an encoder-decoder."
-        raise UsageError(why, flag="--engine", remedy=f"Use --engine {EAGER}.")
-
-
 def about_weights(source: PairSource, dtypes: tuple[str, str], backend: str) -> list[str]:
     """Say what the weights of target and draft went through; once where it holds for the same model."""
     undone = [part.dequantised for part in (source.target, source.draft)]

@@ -35,7 +35,7 @@ from spsbench.runner.engines import (
     stock_models,
     usual_engine,
 )
-from spsbench.runner.material import Material, Models, read_prompts, require_decoder
+from spsbench.runner.material import Material, Models, read_prompts
 from spsbench.runner.ranks import backend_choice, require_split_arms
 from spsbench.runner.room import Room
 from spsbench.stats.certainty import OVER_TIME
@@ -383,6 +383,13 @@ def _unfit(config: RunConfig, source: PairSource, arms: Sequence[Arm]) -> Iterat
             f"{source.target.name} is an encoder-decoder, and {widest} sequences at once are for decoders."
         )
         yield "--batch", message, "Give --batch 1."
+
+
+def require_decoder(source: PairSource, engine: str) -> None:
+    """Refuse an encoder-decoder for an engine that would read its prompt as one text."""
+    if source.target.is_encoder_decoder:
+        why = f"{engine} runs decoders alone; {source.target.name} is an encoder-decoder."
+        raise UsageError(why, flag="--engine", remedy=f"Use --engine {EAGER}.")
 
 
 def _too_much(

@@ -181,11 +181,13 @@ class PromptsFile:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """One record of the file: what is asked turn by turn, and how many turns were left out."""
+    """One record of the file: what is asked turn by turn, how many turns were left out, and whether it is one
+    of ``conversations``."""
 
     name: str
     sequences: list[dict[str, Any]]
     later_turns: int
+    is_conversation: bool
 
 
 _MOST_REASONS = 12
@@ -217,7 +219,7 @@ def read_prompts_file(path: Path, *, every_turn: bool = False, own_answers: bool
             ignored.update(unused)
             try:
                 record = _record(row, str(number), every_turn, own_answers)
-                if record.name in names and _is_conversation(row):
+                if record.name in names and record.is_conversation:
                     raise _Unusable("whose id stands before")
             except _Unusable as problem:
                 why = str(problem)
@@ -292,23 +294,22 @@ def _request(row: DataRow) -> tuple[DataRow, list[str]]:
     return DataRow(row.place, beside | taken), unused
 
 
-def _is_conversation(row: DataRow) -> bool:
-    return [name for name in LAYOUTS if row.fields.get(name) is not None] == [CONVERSATIONS]
-
-
 def _record(row: DataRow, number: str, every_turn: bool, own_answers: bool) -> _Record:
+    is_conversation = [name for name in LAYOUTS if row.fields.get(name) is not None] == [CONVERSATIONS]
     try:
-        return _strictly(row, number, every_turn, own_answers)
+        return _strictly(row, number, every_turn, own_answers, is_conversation=is_conversation)
     except UnavailableError as problem:
-        if not _is_conversation(row):
+        if not is_conversation:
             raise
         raise _Unusable("with an id, a category or a reference that is not text") from problem
 
 
-def _strictly(row: DataRow, number: str, every_turn: bool, own_answers: bool) -> _Record:
+def _strictly(
+    row: DataRow, number: str, every_turn: bool, own_answers: bool, *, is_conversation: bool
+) -> _Record:
     asked, later_turns = _turns_of(row) if own_answers else _sequences(row)
-    category = {} if row.fields.get("category") is None else {"category": required_column(row, "category")}
     references = _references(row, len(asked) + later_turns)
+    category = {} if row.fields.get("category") is None else {"category": required_column(row, "category")}
     fields = [
         {**own, **category, **({"references": texts} if texts else {})}
         for own, texts in zip(asked, references, strict=False)
@@ -319,7 +320,8 @@ def _strictly(row: DataRow, number: str, every_turn: bool, own_answers: bool) ->
     elif not every_turn and row.fields.get(MESSAGES) is not None:
         fields = fields[-1:]
     ids = [name for name in ("id", "question_id") if row.fields.get(name) is not None]
-    return _Record(required_column(row, *ids) if ids else number, fields, later_turns)
+    name = required_column(row, *ids) if ids else number
+    return _Record(name, fields, later_turns, is_conversation)
 
 
 def _turns_of(row: DataRow) -> tuple[list[dict[str, Any]], int]:

@@ -80,4 +80,4 @@ def test_gates_are_known_by_name() -> None:
     assert gates_of("lossless, parity") == ["lossless", "parity"]
     assert gates_of(None) == gates_of("") == ["incomplete"]
     with pytest.raises(UsageError, match=r"--fail-on.*speed.*lossless"):
-        read_settings(RunOptions(fail_on="parity,speed"))
+        gates_of("parity,speed")
