@@ -45,9 +45,7 @@ def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConf
     # Settings, from whatever source, against options that are none.
     beside = {"expect": asked.expect, "on": asked.on, "processes": asked.processes}
     split = config.ranks if config.ranks > 1 else None
-    refuse_together(
-        "run", beside | {"tensor_parallel": split, "until": config.until, "budget": config.budget_s}
-    )
+    refuse_together("run", beside | {"tensor_parallel": split, "until": config.until})
     if settings is None:
         remember(config)
     else:

@@ -189,13 +189,13 @@ def check_same(target: Tokenizer, draft: Tokenizer) -> None:
     alike, or of decoders alone.
     """
     if (target.border is None) != (draft.border is None):
-        ours, theirs = (
+        kinds = [
             "a decoder alone" if each.border is None else "an encoder-decoder" for each in (target, draft)
-        )
+        ]
         raise UsageError(
-            f"the target is {ours} and the draft {theirs}: they read a prompt differently.",
+            f"the target is {kinds[0]} and the draft {kinds[1]}: they read a prompt differently.",
             flag="--draft",
-            remedy=f"Choose a draft that is {ours} with the target's tokenizer.",
+            remedy=f"Choose a draft that is {kinds[0]} with the target's tokenizer.",
         )
     one, other = target.border, draft.border
     if one is not None and other is not None and one != other:
