@@ -50,8 +50,10 @@ def of_a_device(error: BaseException) -> str | None:
     return None
 
 
-def shortage(error: BaseException, remedy: str = TAKES_LESS, when: str = "") -> str:
-    """Out of memory in one line, with how much was asked for where the error says it."""
+def shortage(error: BaseException, remedy: str = TAKES_LESS, when: str = "") -> str | None:
+    """Out of memory in one line, with how much was asked for where the error says it; None if it is not."""
+    if not is_out_of_memory(error):
+        return None
     asked = next((found[1] for each in causes_of(error) if (found := _ASKED.search(str(each)))), None)
     more = "" if asked is None else f": {asked} more did not fit"
     return f"out of memory{when}{more}. {remedy}"
@@ -67,8 +69,8 @@ def refuse_fault(error: BaseException, when: str = "") -> None:
         SpsbenchError: memory was short.
         DeviceFault: the device failed.
     """
-    if is_out_of_memory(error):
-        raise SpsbenchError(shortage(error, NEEDS_LESS, when)) from error
+    if (short := shortage(error, NEEDS_LESS, when)) is not None:
+        raise SpsbenchError(short) from error
     if (reported := of_a_device(error)) is not None:
         raise DeviceFault(f"the device failed{when}: {reported}.", remedy=SEE_DRIVER) from error
 

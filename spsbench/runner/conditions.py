@@ -17,6 +17,7 @@ from spsbench.base.energy import EnergyMeter, FoundMeter, find_nvml, find_rapl
 from spsbench.base.errors import UsageError
 from spsbench.base.files import plain
 from spsbench.models.device import Gpu, uuid_of
+from spsbench.models.pair import Pair
 from spsbench.runner.plan import Plan
 from spsbench.runner.stopping import due_turns
 from spsbench.stats.latency import ENERGY
@@ -121,6 +122,19 @@ def _refuse(directory: Path, lines: Sequence[str]) -> None:
             remedy=f"Use the same, or name another --out. {FLAG} continues all the same: the report then "
             "shows the times under each and pools none.",
         )
+
+
+def computing_otherwise(store: RunStore, pair: Pair, now: Conditions) -> list[str]:
+    """Roles whose model gives other bits than in the process that measured last, conditions being equal."""
+    info = store.run_info()
+    before, last = info.get("models"), (info.get("conditions") or [None])[-1]
+    if before is None or last is None:
+        return []
+    beside: Conditions = {"threads": 0, "engines": {}}  # neither is known yet
+    if differences(last | beside, comparable(now, last) | beside):
+        return []
+    told = {role: (before[role]["self_test"], pair.info[role]["self_test"]) for role in ("target", "draft")}
+    return [role for role, (then, here) in told.items() if then.get("bits") not in (None, here["bits"])]
 
 
 def recorded_threads(plan: Plan, store: RunStore) -> int | None:

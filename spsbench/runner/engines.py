@@ -43,7 +43,7 @@ from spsbench.engines.local import BatchedEngine, BeamEngine, EagerEngine, Engin
 from spsbench.models.batched import NotStatic, StaticLM, batch_model, require_same_answers
 from spsbench.models.beam_lm import BeamLM, require_exact_tree, tree_of
 from spsbench.models.causal_lm import CausalLM, attention_window
-from spsbench.models.faults import TAKES_LESS, is_out_of_memory, settle, shortage
+from spsbench.models.faults import TAKES_LESS, settle, shortage
 from spsbench.models.pair import Pair, PairSource
 from spsbench.models.placement import PlacedLM
 from spsbench.models.source import ModelSource
@@ -79,9 +79,8 @@ def answers(engine: Engine, requests: Sequence[Request]) -> Iterator[tuple[int, 
 
 def reason_of(error: Exception, remedy: str = TAKES_LESS) -> str:
     """An error as a sample records it, in one line; out of memory with the remedy."""
-    if is_out_of_memory(error):
-        return shortage(error, remedy)
-    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    short = shortage(error, remedy)
+    return short or f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
 NO_GRAPHS = "CUDA graphs need a CUDA device"
@@ -175,11 +174,6 @@ def require_placeable(arms: Sequence[Arm]) -> None:
             raise UsageError(f"{arm.engine} knows one device.", flag="--device-map", remedy=remedy)
 
 
-def _derivation(arm: Arm) -> Derivation | None:
-    """How the decisions of a built-in arm are derived again."""
-    return derivation_of(arm.k, arm.drafter, arm.rule, arm.policy) if arm.method == "sps" else Derivation()
-
-
 class EngineFactory:
     """Builds engines over one pair; models and caches are shared between arms, which take turns. A fixed
     shape holds ``slots`` tokens: prompt, output and K more."""
@@ -221,13 +215,15 @@ class EngineFactory:
             return self._threaded(
                 HFGenerateEngine(arm.engine, self._reference(target), stock, arm.k, self._pair.tokenizer)
             )
+        derivation: Derivation | None = Derivation()
+        if arm.method == "sps":
+            derivation = derivation_of(arm.k, arm.drafter, arm.rule, arm.policy)
         if arm.engine == GRAPHED:
             try:
-                return self._graphed(arm, target, draft)
+                return self._graphed(arm, target, draft, derivation)
             except (NotStatic, CaptureFailed) as error:
                 self.fallbacks[arm.name] = str(error)
         make = partial(self._drafter, arm) if arm.method == "sps" else None
-        derivation = _derivation(arm)
         rule = None if arm.rule.name == MODIFIED_REJECTION else build_rule(arm.rule)
         tokenizer, device = self._pair.tokenizer, self._pair.device
         if arm.batch > 1:
@@ -251,11 +247,12 @@ class EngineFactory:
     def _batch(self, arm: Arm, target: CausalLM, draft: CausalLM | None, rule: Rule | None) -> DecodingBatch:
         """How the rows of an arm with a batch decode; models are shared by arms of one batch size."""
         several = self._batched(target, arm.batch)
+        own_model = self._batched(draft, arm.batch) if draft and arm.drafter.name == MODEL else None
         if draft is None:
             return BatchArS(several, arm.sampling)
         drafter: BatchDrafter
-        if arm.drafter.name == MODEL:
-            drafter = ModelBatchDrafter(self._batched(draft, arm.batch), arm.sampling)
+        if own_model is not None:
+            drafter = ModelBatchDrafter(own_model, arm.sampling)
         else:
             drafter = RowDrafters(partial(self._drafter, arm, arm.sampling))
         return BatchSpS(several, arm.sampling, drafter, arm.k, None if rule is None else rule.accept)
@@ -310,17 +307,18 @@ class EngineFactory:
         built = {arm: self.build(arm) for arm in order}
         return {arm: built[arm] for arm in arms}
 
-    def _graphed(self, arm: Arm, target: CausalLM, draft: CausalLM | None) -> Engine:
+    def _graphed(
+        self, arm: Arm, target: CausalLM, draft: CausalLM | None, derivation: Derivation | None
+    ) -> Engine:
         capture = self._capture or self._graphs()
         drafting = None if draft is None else self._fixed(draft, arm.batch)
         static, memory = self._fixed(target, arm.batch), self._open_rows
         batch = StagedBatch(static, drafting, arm.k, arm.sampling, capture, memory=memory)
         tokenizer, clock = self._pair.tokenizer, self._clock
         if arm.batch == 1:
-            return GraphedEngine(batch, tokenizer, clock, derivation=_derivation(arm))
-        return BatchedEngine(
-            batch, tokenizer, self._pair.device, clock, name=GRAPHED, derivation=_derivation(arm)
-        )
+            return GraphedEngine(batch, tokenizer, clock, derivation=derivation)
+        device = self._pair.device
+        return BatchedEngine(batch, tokenizer, device, clock, name=GRAPHED, derivation=derivation)
 
     def _fixed(self, model: CausalLM, batch: int) -> StaticLM:
         if isinstance(model, PlacedLM):

@@ -15,7 +15,6 @@ from spsbench.base.energy import EnergyMeter
 from spsbench.base.environment import load_1m, taken, taken_since
 from spsbench.base.errors import UnavailableError
 from spsbench.base.gpu import NO_NVML
-from spsbench.base.paths import results_dir
 from spsbench.base.protocol import PeerError
 from spsbench.base.records import ELAPSED, SPENT, Arm, Prompt, Request, Sample
 from spsbench.drafters.checked import DrafterFault
@@ -46,9 +45,8 @@ from spsbench.runner.plan import Plan, Watcher
 from spsbench.runner.proof import checked, prove
 from spsbench.runner.ranks import engine_factory, ranks_of
 from spsbench.runner.remeasure import Read, Remeasuring, is_due
-from spsbench.stats.anytime import EXPECTABLE
 from spsbench.stats.summary import engine_of, other_fallbacks
-from spsbench.store import RunStore, differences
+from spsbench.store import RunStore
 from spsbench.store.opening import RUN_FILE, check_identity
 from spsbench.store.summary_types import Conditions, Summary
 
@@ -76,11 +74,8 @@ def execute(
     rule_of: Callable[[Plan, RunStore], stopping.StoppingRule | None] = stopping.stopping_rule,
 ) -> Outcome:
     """Measure what is still missing of a plan in a run directory."""
-    info = plan.info()
     gpu = Gpu.of(plan.device)
-    now = conditions.conditions_of(plan, info["environment"], gpu)
-    if resume and not allow_mixed:
-        conditions.require_unchanged(directory, plan, [now], latest=True)
+    info, now = _here(plan, directory, gpu, unchanged=resume and not allow_mixed)
     with opened(plan, directory, info, resume=resume) as store:
         rule = rule_of(plan, store)
         missing = stopping.due_turns(plan, store, rule)
@@ -112,9 +107,20 @@ def conclude(plan: Plan, store: RunStore, watcher: Watcher, scorer: Scorer = sco
 def require_continuable(plan: Plan, directory: Path) -> None:
     """Refuse a run directory that ``execute`` with ``resume`` would refuse; nothing is written or loaded."""
     if (directory / RUN_FILE).is_file():
-        check_identity(directory, plan.identity())
-        now = conditions.conditions_of(plan, plan.info()["environment"], Gpu.of(plan.device))
+        identity = plan.identity()
+        check_identity(directory, identity)
+        _here(plan, directory, Gpu.of(plan.device), unchanged=True)
+
+
+def _here(
+    plan: Plan, directory: Path, gpu: Gpu | None, *, unchanged: bool
+) -> tuple[dict[str, Any], Conditions]:
+    """What run.json says of a plan, and the conditions here, which are to be those of the run before."""
+    info = plan.info()
+    now = conditions.conditions_of(plan, info["environment"], gpu)
+    if unchanged:
         conditions.require_unchanged(directory, plan, [now], latest=True)
+    return info, now
 
 
 def proof_is_due(store: RunStore) -> bool:
@@ -143,7 +149,7 @@ def _generate(
     _say_claims(plan, watcher)
     _say_ensemble(plan, watcher)
     pair = pair or _loaded(plan, store, watcher)
-    for role in _computing_otherwise(store, pair, now):
+    for role in conditions.computing_otherwise(store, pair, now):
         watcher.warned(
             f"the {role}'s logits are not those that this run began with, bit for bit: with the same "
             "settings this machine does not compute alike in every process, and tokens may differ."
@@ -213,7 +219,7 @@ class _Timer:
         if rule is not None:
             rule.leave_out(left_out + len(failed))
             rule.note(store, ended=False)
-            _foretell(plan, store, rule, watcher)
+            stopping.foretell(plan, store, rule, watcher)
             groups = rule.until_over(groups)
         made = measure(plan, self.engines, groups, self.pair, self.meter, gpu=self.gpu, asked=self._asked)
         for sample in made:
@@ -221,7 +227,7 @@ class _Timer:
             store.append(sample)
             watcher.finished(sample)
             if rule is not None:
-                _follow(plan, rule, sample, watcher)
+                stopping.follow(plan, rule, sample, watcher)
         if rule is not None:
             rule.note(store, ended=True)
 
@@ -351,43 +357,6 @@ def _note_peers(store: RunStore, peers: PeerArms) -> None:
     left_out = {arm.name: reason for arm, reason in peers.left_out.items()}
     engines = (info.get("engines") or {}) | found
     store.note(engines=engines, verification_rule=rules, engines_left_out=left_out)
-
-
-def _computing_otherwise(store: RunStore, pair: Pair, now: Conditions) -> list[str]:
-    """Roles whose model gives other bits than in the process that measured last, conditions being equal."""
-    info = store.run_info()
-    before, last = info.get("models"), (info.get("conditions") or [None])[-1]
-    if before is None or last is None:
-        return []
-    beside: Conditions = {"threads": 0, "engines": {}}  # neither is known yet
-    if differences(last | beside, conditions.comparable(now, last) | beside):
-        return []
-    told = {role: (before[role]["self_test"], pair.info[role]["self_test"]) for role in ("target", "draft")}
-    return [role for role, (then, here) in told.items() if then.get("bits") not in (None, here["bits"])]
-
-
-def _foretell(plan: Plan, store: RunStore, rule: stopping.StoppingRule, watcher: Watcher) -> None:
-    """Say at the start what is known of how many prompts a run will take."""
-    sequences = plan.samples * len(plan.arms)
-    if (own := rule.expectation()) is not None:
-        watcher.expecting(own.prompts * sequences, own.sentence())
-    elif (earlier := stopping.of_earlier_run(plan, results_dir(), store.directory)) is not None:
-        found, directory = earlier
-        said = f"{found.sentence()} This is by {directory}." if found.sentence() else ""
-        watcher.expecting(found.prompts * sequences, said)
-    elif plan.config.precision is not None:
-        watcher.expecting(None, f"How many prompts it takes is known after {EXPECTABLE} prompts.")
-    elif plan.config.budget_s is not None:
-        watcher.expecting(None, f"Measuring ends after {stopping.duration(plan.config.budget_s)}.")
-
-
-def _follow(plan: Plan, rule: stopping.StoppingRule, sample: Sample, watcher: Watcher) -> None:
-    """Count a sequence, and after a whole prompt say how many are expected by now."""
-    before = rule.prompts
-    rule.add(sample)
-    if rule.prompts > before and (found := rule.expectation()) is not None:
-        said = found.sentence() if rule.prompts == EXPECTABLE else ""
-        watcher.expecting(found.prompts * plan.samples * len(plan.arms), said)
 
 
 def measure(

@@ -38,7 +38,7 @@ from spsbench.engines.arms import GRAPHED
 from spsbench.engines.rescore import Reading, RowsHeld, token_evidence
 from spsbench.law.evidence import DECIDED, Sums, added
 from spsbench.models.causal_lm import CausalLM
-from spsbench.models.faults import is_out_of_memory, settle, shortage
+from spsbench.models.faults import settle, shortage
 from spsbench.models.pair import Pair
 from spsbench.runner.engines import FAILURES, Attempt, EngineFactory, answers, reason_of
 from spsbench.runner.plan import Plan, Watcher
@@ -187,7 +187,7 @@ def proven(plan: Plan, pair: Pair, backends: EngineFactory) -> Proof:
         return draw_proof(plan, pair, backends)
     except FAILURES as error:
         settle(error)
-        reason = shortage(error, _WITHOUT_PROOF) if is_out_of_memory(error) else error
+        reason = shortage(error, _WITHOUT_PROOF) or error
         return {"error": f"{type(error).__name__}: {reason}"}
 
 

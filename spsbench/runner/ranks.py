@@ -204,12 +204,12 @@ def engine_factory(
     pair: Pair, slots: int, corpus: Sequence[Sequence[int]], peer: Callable[[Arm], Engine]
 ) -> EngineFactory:
     """What builds a run's engines; see ``EngineFactory``."""
-    if not isinstance(pair.target, tensor_parallel.SplitLM):
-        return EngineFactory(pair, slots, corpus=corpus, peer=peer)
-    ranks = pair.target.ranks
-    if ranks.placement == FIRST:
+    ranks = pair.target.ranks if isinstance(pair.target, tensor_parallel.SplitLM) else None
+    if ranks is not None and ranks.placement != FIRST:
+        return AlikeEngineFactory(pair, slots, corpus)
+    if ranks is not None:
         return EngineFactory(pair, slots, ranks.clock, corpus=corpus)
-    return AlikeEngineFactory(pair, slots, corpus)
+    return EngineFactory(pair, slots, corpus=corpus, peer=peer)
 
 
 class AlikeEngineFactory(EngineFactory):

@@ -16,9 +16,10 @@ from typing import Any, Literal
 
 from spsbench.base.errors import SpsbenchError
 from spsbench.base.files import plain
+from spsbench.base.paths import results_dir
 from spsbench.base.records import SPENT, Arm, Prompt, Sample
 from spsbench.config import RunConfig
-from spsbench.runner.plan import Plan
+from spsbench.runner.plan import Plan, Watcher
 from spsbench.stats.anytime import EXPECTABLE, Timings, anytime_speedup, prompts_needed, relative_half_width
 from spsbench.stats.speedup import PairedTimes, finished
 from spsbench.store import RunStore, differences
@@ -352,3 +353,27 @@ def stopping_rule(plan: Plan, store: RunStore) -> StoppingRule | None:
     """The rule of a run that may end early, or that once could; None for any other."""
     limited = plan.config.until is not None
     return StoppingRule(plan, store.samples()) if limited or store.run_info().get("stopping") else None
+
+
+def foretell(plan: Plan, store: RunStore, rule: StoppingRule, watcher: Watcher) -> None:
+    """Say at the start what is known of how many prompts a run will take."""
+    sequences = plan.samples * len(plan.arms)
+    if (own := rule.expectation()) is not None:
+        watcher.expecting(own.prompts * sequences, own.sentence())
+    elif (earlier := of_earlier_run(plan, results_dir(), store.directory)) is not None:
+        found, directory = earlier
+        said = f"{found.sentence()} This is by {directory}." if found.sentence() else ""
+        watcher.expecting(found.prompts * sequences, said)
+    elif plan.config.until is not None:
+        watcher.expecting(None, f"How many prompts it takes is known after {EXPECTABLE} prompts.")
+    elif plan.config.budget_s is not None:
+        watcher.expecting(None, f"Measuring ends after {duration(plan.config.budget_s)}.")
+
+
+def follow(plan: Plan, rule: StoppingRule, sample: Sample, watcher: Watcher) -> None:
+    """Count a sequence, and after a whole prompt say how many are expected by now."""
+    before = rule.prompts
+    rule.add(sample)
+    if rule.prompts > before and (found := rule.expectation()) is not None:
+        said = found.sentence() if rule.prompts == EXPECTABLE else ""
+        watcher.expecting(found.prompts * plan.samples * len(plan.arms), said)
