@@ -27,10 +27,13 @@ if TYPE_CHECKING:
 def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConfig:
     """The configuration that options of ``run`` ask for, on top of ``settings``: those kept of a run that had
     not begun."""
-    resume = asked.resume
-    if resume is not None and not (resume / "run.json").is_file():
-        remedy = "Name the directory of a run, or begin a new one there with --out."
-        raise UsageError(f"{resume} is not a run directory.", flag="--resume", remedy=remedy)
+    before: dict[str, str] = {}
+    if asked.resume is not None:
+        run, settings = asked.resume / "run.json", asked.resume / "config.yaml"
+        if not run.is_file():
+            remedy = "Name the directory of a run, or begin a new one there with --out."
+            raise UsageError(f"{asked.resume} is not a run directory.", flag="--resume", remedy=remedy)
+        before = _as_before(run)
     flags = typed_settings(vars(asked))
     if "data" not in flags:
         flags |= task_file(flags.get("task"), quiet=asked.quiet)
@@ -39,9 +42,7 @@ def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConf
     if asked.tag:
         flags["tag"] = dict(map(_tag, asked.tag))
     overrides = asked.set or ()
-    if resume is not None:
-        flags, settings = _as_before(resume / "run.json") | flags, resume / "config.yaml"
-    config = resolve(flags, settings or asked.config, overrides)
+    config = resolve(before | flags, settings or asked.config, overrides)
     # Settings, from whatever source, against options that are none.
     beside = {"expect": asked.expect, "on": asked.on, "processes": asked.processes}
     split = config.ranks if config.ranks > 1 else None

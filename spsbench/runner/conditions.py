@@ -80,7 +80,9 @@ def software_of(environment: Mapping[str, Any], *, quantised: bool) -> Condition
     }
 
 
-def require_unchanged(directory: Path, plan: Plan, workers: Iterable[Conditions], *, latest: bool) -> None:
+def require_unchanged(
+    directory: Path, plan: Plan, identity: Mapping[str, Any], workers: Iterable[Conditions], *, latest: bool
+) -> None:
     """Refuse to continue a run under other conditions than it was measured under: the last, or any of them.
 
     Nothing is written, so that a refused attempt leaves the run as it was. A directory without a run,
@@ -90,7 +92,7 @@ def require_unchanged(directory: Path, plan: Plan, workers: Iterable[Conditions]
         return
     with RunStore.open(directory) as store:
         info = store.run_info()
-        other = differences(info.get("identity"), plain(plan.identity()))
+        other = differences(info.get("identity"), plain(identity))
         if other or not store.done() or not due_turns(plan, store):
             return
     known: list[Conditions] = info.get("conditions") or [{}]

@@ -97,9 +97,10 @@ def execute_on(
     watcher.loading(f"workers of {threads} threads each")
     with ray_pool(address, config, threads, most, gpu=gpu) as pool:
         workers = _prepared(pool, plan, watcher)
+        identity = plan.identity()
         if resume and not allow_mixed:
-            require_unchanged(directory, plan, workers.conditions.values(), latest=False)
-        with opened(plan, directory, plan.info(), resume=resume) as store:
+            require_unchanged(directory, plan, identity, workers.conditions.values(), latest=False)
+        with opened(plan, directory, identity, plan.info(), resume=resume) as store:
             missing = due_turns(plan, store)
             if missing or proof_is_due(store):
                 _generate(plan, store, missing, workers, watcher)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from spsbench.base.axes import EAGER
 from spsbench.base.energy import EnergyMeter
@@ -75,8 +75,8 @@ def execute(
 ) -> Outcome:
     """Measure what is still missing of a plan in a run directory."""
     gpu = Gpu.of(plan.device)
-    info, now = _here(plan, directory, gpu, unchanged=resume and not allow_mixed)
-    with opened(plan, directory, info, resume=resume) as store:
+    identity, info, now = _start(plan, directory, gpu, unchanged=resume and not allow_mixed)
+    with opened(plan, directory, identity, info, resume=resume) as store:
         rule = rule_of(plan, store)
         missing = stopping.due_turns(plan, store, rule)
         again = is_due(plan, store)
@@ -89,11 +89,13 @@ def execute(
         return conclude(plan, store, watcher)
 
 
-def opened(plan: Plan, directory: Path, info: dict[str, Any], *, resume: bool) -> RunStore:
+def opened(
+    plan: Plan, directory: Path, identity: dict[str, Any], info: dict[str, Any], *, resume: bool
+) -> RunStore:
     """The store of a plan's run, which is begun unless it is there and may be continued."""
     opener = RunStore.open_or_create if resume else RunStore.create
     settings = plan.config.model_dump(mode="json")
-    return opener(directory, identity=plan.identity(), config=settings, info=info, prompts=plan.prompts)
+    return opener(directory, identity=identity, config=settings, info=info, prompts=plan.prompts)
 
 
 def conclude(plan: Plan, store: RunStore, watcher: Watcher, scorer: Scorer = score_here) -> Outcome:
@@ -107,20 +109,25 @@ def conclude(plan: Plan, store: RunStore, watcher: Watcher, scorer: Scorer = sco
 def require_continuable(plan: Plan, directory: Path) -> None:
     """Refuse a run directory that ``execute`` with ``resume`` would refuse; nothing is written or loaded."""
     if (directory / RUN_FILE).is_file():
-        identity = plan.identity()
+        identity, *_ = _start(plan, directory, Gpu.of(plan.device), unchanged=True)
         check_identity(directory, identity)
-        _here(plan, directory, Gpu.of(plan.device), unchanged=True)
 
 
-def _here(
-    plan: Plan, directory: Path, gpu: Gpu | None, *, unchanged: bool
-) -> tuple[dict[str, Any], Conditions]:
-    """What run.json says of a plan, and the conditions here, which are to be those of the run before."""
-    info = plan.info()
+class _Start(NamedTuple):
+    """What run.json says of a plan, and the conditions under which it is measured now."""
+
+    identity: dict[str, Any]
+    info: dict[str, Any]
+    now: Conditions
+
+
+def _start(plan: Plan, directory: Path, gpu: Gpu | None, *, unchanged: bool) -> _Start:
+    """See ``_Start``; where the conditions are to be ``unchanged``, refuse others than those of before."""
+    identity, info = plan.identity(), plan.info()
     now = conditions.conditions_of(plan, info["environment"], gpu)
     if unchanged:
-        conditions.require_unchanged(directory, plan, [now], latest=True)
-    return info, now
+        conditions.require_unchanged(directory, plan, identity, [now], latest=True)
+    return _Start(identity, info, now)
 
 
 def proof_is_due(store: RunStore) -> bool:

@@ -249,10 +249,10 @@ def plan(
         task, arms = task_and_arms(config, recommended(source.target))
     for drafter in _drafters(arms):
         drafter_kind(drafter.name).require_target(drafter, source.target)
-    for flag, message, remedy in _unfit(config, source, arms):
-        raise UsageError(message, flag=flag, remedy=remedy)
     for arm in arms:
         bound(arm.sampling, source.tokenizer)  # a grammar that cannot be, or what a model does not know
+    for flag, message, remedy in _unfit(config, source, arms):
+        raise UsageError(message, flag=flag, remedy=remedy)
     models = _models(config, arms, source, device, loads=loads)
     usual = None
     if choose_engine and "engines" not in config.model_fields_set:

@@ -172,7 +172,7 @@ def advise_on(wanted: AdviseOptions) -> None:
         raise UsageError("it must be above 0, got 0.", flag="--budget", remedy="Give a time, e.g. 3min.")
     engine = _engine(wanted, ks)
     config = _config(wanted).model_copy(update={"until": f"{_TEXTS * budget_s}s"})
-    require_possible(config)
+    known = require_possible(config)
     if config.limit is not None:
         _require_prompts(config.limit)
     say_if_busy(LOAD_IN_ROUNDS, quiet=quiet)
@@ -183,7 +183,7 @@ def advise_on(wanted: AdviseOptions) -> None:
     from spsbench.runner import plan, require_continuable
     from spsbench.store import fresh_directory
 
-    ready = plan(config)
+    ready = plan(config, known)
     if ready.device.type == "cuda":
         say(
             f"All loops run kernel by kernel, as with run --engine {EAGER}: of the drafters to compare only "
