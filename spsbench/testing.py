@@ -209,7 +209,6 @@ def context_of(
         hidden: the states of what the loop's target has read, if it has any.
         k: lookahead.
     """
-    corpus = tuple(tuple((i * step) % vocab_size for i in range(12)) for step in (1, 2, 3))
     table = partial(TableModel, vocab_size=vocab_size)
     target: LanguageModel = table(random_rows(vocab_size, seed=1, sharpness=_SHARPNESS))
     return Context(
@@ -218,7 +217,7 @@ def context_of(
         sampling=sampling,
         device=torch.device("cpu"),
         vocab_size=vocab_size,
-        corpus=lambda: corpus,
+        corpus=lambda: tuple(tuple((i * step) % vocab_size for i in range(12)) for step in (1, 2, 3)),
         policy=None if policy == FIXED else build_policy(Spec.parse(policy)),
         hidden=hidden,
         k=k,

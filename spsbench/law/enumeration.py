@@ -42,7 +42,7 @@ RowFunction = Callable[[tuple[int, ...]], Sequence[float]]
 class TableModel:
     """Logits of a function from contexts to probability rows, for exact proofs and tests.
 
-    Rows are memoized: each context is evaluated once.
+    Rows are memoized: each context is evaluated once, by all tables of one function.
 
     Args:
         rows: maps a context (all tokens so far) to V probabilities; zeros are allowed.
@@ -55,7 +55,7 @@ class TableModel:
         self._rows = rows
         self._dtype = dtype
         self._fed: list[int] = []
-        self._known: dict[tuple[int, ...], Tensor] = {}
+        self._known = _known_logits(rows, dtype)
 
     @property
     def length(self) -> int:
@@ -80,6 +80,12 @@ class TableModel:
         if context not in self._known:
             self._known[context] = torch.tensor(self._rows(context), dtype=self._dtype).log()
         return self._known[context]
+
+
+@lru_cache(maxsize=64)
+def _known_logits(rows: RowFunction, dtype: torch.dtype) -> dict[tuple[int, ...], Tensor]:
+    """By context; an enumeration builds its tables again for every question."""
+    return {}
 
 
 class TableTree:
@@ -109,7 +115,7 @@ def random_rows(vocab_size: int, seed: int, sharpness: float = 1.0) -> RowFuncti
         sharpness: scale of the Gaussian logits; larger is more peaked.
     """
 
-    @lru_cache(maxsize=4096)  # an enumeration builds its tables again for every question
+    @lru_cache(maxsize=4096)
     def row(context: tuple[int, ...]) -> Sequence[float]:
         state = 0x9E3779B97F4A7C15
         for number in (seed, *context):

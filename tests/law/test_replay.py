@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -16,11 +17,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from spsbench.base.records import SamplingParams, Spec
+from spsbench.decode.rejection import accept_draft
 from spsbench.decode.sampling import warp
 from spsbench.drafters.forced import ForcedText, forced_drafts
 from spsbench.drafters.model import ModelDrafter
 from spsbench.drafters.registry import build_rule
-from spsbench.law.enumeration import Scene, TableModel, law_of_loop, paths, random_rows
+from spsbench.law.enumeration import Proposal, Scene, TableModel, law_of_loop, paths, proposals, random_rows
 from spsbench.law.text_loops import Floats, accepted_by_token, anchored, loops_over, ratio_by_token, stopped
 from spsbench.law.theory import expected_tokens
 from spsbench.testing import scenes
@@ -48,14 +50,18 @@ def of_text(scene: Scene, text: Sequence[int]) -> tuple[float, Floats]:
     return math.prod(q), forced_drafts(scene.make(), given, scene.k, "").ratios
 
 
-def law_by_replay(scene: Scene, vocab_size: int, *, block: bool) -> dict[tuple[int, ...], float]:
-    """The chance of what a loop emits: of the text, times that of the loop given the text."""
-    law: dict[tuple[int, ...], float] = {}
-    for length in range(1, scene.k + 2):
-        for text in product(range(vocab_size), repeat=length):
-            chance, ratios = of_text(scene, text)
-            law[text] = chance * loops_over(ratios, block=block).ends[0, 0, length - 1] if chance else 0.0
-    return law
+@cache
+def situations(
+    drafter: str, vocab_size: int, k: int, sampling: SamplingParams
+) -> list[tuple[Scene, list[Proposal], dict[tuple[int, ...], tuple[float, Floats]]]]:
+    """Scenes of first loops with what no rule changes: their drafts, and every text that a loop can emit."""
+    found = scenes(drafter, accept_draft, vocab_size, [k], [sampling])
+    texts = [text for length in range(1, k + 2) for text in product(range(vocab_size), repeat=length)]
+    return [
+        (scene, list(proposals(scene)), {text: of_text(scene, text) for text in texts})
+        for scene in found
+        if not scene.before
+    ]
 
 
 @pytest.mark.thorough_but("each")
@@ -66,14 +72,14 @@ def law_by_replay(scene: Scene, vocab_size: int, *, block: bool) -> dict[tuple[i
 def test_text_and_pattern_together_are_the_loops_own(
     drafter: str, rule: str, vocab_size: int, k: int, sampling: SamplingParams
 ) -> None:
-    found = scenes(drafter, build_rule(Spec(rule)).accept, vocab_size, [k], [sampling])
-    for scene in (s for s in found if not s.before):
+    """The chance of what a loop emits is that of the text, times that of the loop given the text."""
+    for scene, proposed, texts in situations(drafter, vocab_size, k, sampling):
         law: dict[tuple[int, ...], float] = defaultdict(float)
-        for path in paths(scene):
+        for path in paths(replace(scene, accept=build_rule(Spec(rule)).accept), proposed):
             law[path.tokens] += path.chance
-        expected = law_by_replay(scene, vocab_size, block=rule == "block")
-        for tokens, chance in expected.items():
-            assert law[tokens] == pytest.approx(chance, abs=1e-6 if "gram" in drafter else 1e-12), (
+        for tokens, (chance, ratios) in texts.items():
+            ends = loops_over(ratios, block=rule == "block").ends[0, 0, len(tokens) - 1] if chance else 0.0
+            assert law[tokens] == pytest.approx(chance * ends, abs=1e-6 if "gram" in drafter else 1e-12), (
                 tokens,
                 scene,
             )
