@@ -19,6 +19,16 @@ def _model(role: str) -> Any:
     return AutoModelForCausalLM.from_pretrained(mini_dir() / role, dtype=torch.float32).eval()
 
 
+def prompts(seed: int = 0) -> list[list[int]]:
+    """Those of ``written``."""
+    found: list[list[int]] = _prompts(torch.Generator().manual_seed(seed)).tolist()
+    return found
+
+
+def _prompts(generator: torch.Generator) -> torch.Tensor:
+    return torch.randint(10, 1000, (PROMPTS, PROMPT_TOKENS), generator=generator)
+
+
 def written(*, leak: float = 0.0, temperature: float = 1.0, seed: int = 0) -> list[dict[str, Any]]:
     """Rows of prompt_ids and completion_ids, each token from the draft with probability ``leak``.
 
@@ -33,7 +43,7 @@ def written(*, leak: float = 0.0, temperature: float = 1.0, seed: int = 0) -> li
 def _texts(leak: float, temperature: float, seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     target, draft = _model("target"), _model("draft")
-    ids = torch.randint(10, 1000, (PROMPTS, PROMPT_TOKENS), generator=generator)
+    ids = _prompts(generator)
     caches, rows, text = [None, None], ids, ids
     for _ in range(TOKENS):
         logits = []

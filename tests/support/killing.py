@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import random
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,22 +45,28 @@ def run(directory: Path) -> int:
     return main(["run", "xsum", *FLAGS, "--set", "warmup=false", "--out", str(directory), "--quiet"])
 
 
-def attempt(directory: Path, kill_after_s: float | None) -> bool:
-    """Run or continue in a child; whether it was killed before it ended."""
+def forked(command: Callable[[], int], is_due: Callable[[], bool]) -> int | None:
+    """The exit code of a command in a child; None if it was killed, which is when that is due."""
     child = os.fork()
     if not child:
-        os._exit(run(directory))
-    deadline = None if kill_after_s is None else time.monotonic() + kill_after_s
+        os._exit(command())
     while True:
-        ended, status = os.waitpid(child, 0 if deadline is None else os.WNOHANG)
+        ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
-            assert status == 0, f"ended with {os.waitstatus_to_exitcode(status)}"
-            return False
-        if deadline is not None and time.monotonic() >= deadline:
+            return os.waitstatus_to_exitcode(status)
+        if is_due():
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            return True
+            return None
         time.sleep(0.002)
+
+
+def attempt(directory: Path, kill_after_s: float | None) -> bool:
+    """Run or continue in a child; whether it was killed before it ended."""
+    deadline = math.inf if kill_after_s is None else time.monotonic() + kill_after_s
+    code = forked(lambda: run(directory), lambda: time.monotonic() >= deadline)
+    assert not code, f"ended with {code}"
+    return code is None
 
 
 def outputs(directory: Path) -> list[dict[str, Any]]:

@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.commandline import Cli
-from support.foreign_texts import written
+from support.foreign_texts import prompts, written
 from transformers import AutoTokenizer
 
 from spsbench.base.paths import mini_dir
@@ -98,21 +99,20 @@ def test_killed_and_continued_it_says_the_same(cli: Cli, tmp_path: Path) -> None
     lines = logged(written() + written(leak=1.0, seed=3))
     Path(LOG).write_text("".join(lines))
     assert cli("audit", "--follow", LOG, "--out", "whole", "--quiet").code == 4
-    command = [sys.executable, "-m", "spsbench", "audit", "--follow", LOG, "--quiet"]
-    kills = 0
-    while True:
-        child = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
-        began, before = time.monotonic(), KEPT.stat().st_mtime if KEPT.exists() else 0.0
-        while child.poll() is None and kills < 3:
-            if KEPT.exists() and KEPT.stat().st_mtime > before:
-                child.send_signal(signal.SIGKILL)
-                kills += 1
-                break
-            assert time.monotonic() - began < 300
-        if child.wait() != -signal.SIGKILL:
-            break
-    assert child.returncode == 4
-    assert kills
+    script = Path(__file__).parents[3] / "support/killed_following.py"
+    paths = {"PYTHONPATH": f"{script.parents[2]}:{script.parents[1]}"}
+    done = subprocess.run(
+        [sys.executable, script, "3", LOG],
+        env=os.environ | paths | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    ended = json.loads(done.stdout.splitlines()[-1])
+    assert ended["code"] == 4
+    assert ended["kills"]
     assert state() == json.loads((tmp_path / "whole" / KEPT).read_text())
 
 
@@ -256,20 +256,25 @@ def test_one_in_n_texts_without_ids_and_another_state(cli: Cli) -> None:
     assert "is of another log or other models" in other.err
 
 
+def answered(asked: Sequence[list[int]], fault: str | None, first: int = 0) -> list[Row]:
+    """What the served engine writes behind prompts."""
+    folder = mini_dir()
+    engine = served.Served(Load(f"{folder}/target", f"{folder}/draft", k=4, threads=1), fault)
+    asks = [Ask(ids, 24, [], [], Sampling(temperature=1.0), seed=n) for n, ids in enumerate(asked, first)]
+    return [{"prompt_ids": ask.prompt_ids, "completion_ids": engine.generate(ask).output_ids} for ask in asks]
+
+
+@cache
+def honest() -> list[Row]:
+    return answered(prompts(), None)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("fault", ["inverted-ratio", "bonus-from-draft"])
 def test_a_fault_of_the_served_engine_is_found_from_the_minute_it_is_switched_on(
     cli: Cli, fault: str
 ) -> None:
-    folder = mini_dir()
-    engines = [
-        served.Served(Load(f"{folder}/target", f"{folder}/draft", k=4, threads=1), which)
-        for which in (None, fault)
-    ]
-    rows = []
-    for n, row in enumerate(written() + written(seed=1)):
-        ask = Ask(row["prompt_ids"], 24, [], [], Sampling(temperature=1.0), seed=n)
-        rows.append(row | {"completion_ids": engines[n >= CLEAN].generate(ask).output_ids})
+    rows = [*honest(), *answered(prompts(seed=1), fault, CLEAN)]
     with growing(Path(LOG), logged(rows)):
         found = cli("audit", "--follow", LOG, "--budget", "5min", "--json")
     assert found.code == 4, found.err
