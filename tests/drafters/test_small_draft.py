@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from support.commandline import call
+from support.commandline import BRIEF, call
 from support.tiny_heads import save_small
 from support.tiny_models import make_pair, pair_of, save
 from torch import Tensor
@@ -179,7 +179,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def run(folders: tuple[Path, Path], out: Path, *more: str) -> dict[str, Any]:
-    named = ("--target", folders[0], "--draft", folders[1], "--data", "mini", "--threads", "1")
+    named = ("--target", folders[0], "--draft", folders[1], *BRIEF, "--threads", "1")
     small = ("--limit", "1", "--max-new-tokens", "12", "--set", "warmup=false", "--quiet")
     done = call("run", "xsum", *named, *small, "--out", out, *more)
     assert done.code == 0, done.err
@@ -228,13 +228,13 @@ def test_a_pair_file_may_name_it(folders: tuple[Path, Path], tmp_path: Path) -> 
     pair = tmp_path / "pair.yaml"
     pair.write_text(f"name: own\ntarget: {{id: {folders[0]}}}\ndraft: {{id: {folders[1]}}}\n")
     small = ("--limit", "1", "--max-new-tokens", "6", "--set", "warmup=false", "--quiet", "--threads", "1")
-    done = call("run", "xsum", "--data", "mini", "--pair", pair, *small, "--out", tmp_path / "run")
+    done = call("run", "xsum", *BRIEF, "--pair", pair, *small, "--out", tmp_path / "run")
     assert done.code == 0, done.err
 
 
 def test_the_command_line_says_what_is_wrong(folders: tuple[Path, Path], tmp_path: Path) -> None:
     target, draft = folders
-    done = call("run", "xsum", "--data", "mini", "--target", draft, "--draft", draft, "--out", tmp_path / "r")
+    done = call("run", "xsum", *BRIEF, "--target", draft, "--draft", draft, "--out", tmp_path / "r")
     assert done.code == 2
     assert "--target:" in done.err
     assert "is a trained draft" in done.err
@@ -244,9 +244,7 @@ def test_the_command_line_says_what_is_wrong(folders: tuple[Path, Path], tmp_pat
     other.mkdir()
     (other / "model.safetensors").symlink_to(draft / "model.safetensors")
     (other / "draft.json").write_text(json.dumps(told | {"kind": "eagle"}))
-    done = call(
-        "run", "xsum", "--data", "mini", "--target", target, "--draft", other, "--out", tmp_path / "r"
-    )
+    done = call("run", "xsum", *BRIEF, "--target", target, "--draft", other, "--out", tmp_path / "r")
     assert done.code == 2
     assert "--drafter heads:from=" in " ".join(done.err.split())
 
