@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import settings
 from support import durations
 from support.commands import cli, drawn, finished, undrawn  # noqa: F401  # fixtures of every folder
+from support.loaded import share_models
 from support.metric_scripts import write_script
 from support.tiers import divide
 
@@ -46,10 +48,13 @@ def _bandwidth(device: Any) -> float | None:
 
 
 def pytest_runtest_setup() -> None:
-    """Commands of one process share what the first of them measured: a quarter of a small run's time.
+    """Commands of one process share what the first of them measured, and the models that it loaded: half of a
+    small run's time.
 
     And none is timed for half a minute more, which one test asks for.
     """
+    if "spsbench.models.loading" in sys.modules:
+        share_models(sys.modules["spsbench.models.loading"])
     if "spsbench.runner.remeasure" in sys.modules:
         sys.modules["spsbench.runner.remeasure"].LEAST_S = 0.0  # type: ignore[attr-defined]
     for name in ("spsbench.runner.execute", "spsbench.parts.whatif.bench.study"):
@@ -72,6 +77,14 @@ def _alone() -> Iterator[None]:
             patch.setitem(environment.TAKERS, name, lambda: 0.0)
         patch.setattr(environment, "waited_by", lambda pid: 0.0)
         patch.setattr(environment, "busy", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _versions_read_once() -> Iterator[None]:
+    """What is installed stays so; every run writes it down, by reading the description of each library."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metadata, "version", cache(metadata.version))
         yield
 
 
