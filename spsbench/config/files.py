@@ -29,6 +29,8 @@ from spsbench.config.models import (
 from spsbench.config.processing import ProcessingSettings
 
 _MOST_YAML, _MOST_ALIASES = 16 << 20, 16
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's, where PyYAML was built with it: every command reads some files of settings."""
 
 
 def read_yaml(path: Path, flag: str) -> dict[str, Any]:
@@ -39,9 +41,9 @@ def read_yaml(path: Path, flag: str) -> dict[str, Any]:
             if len(text) > _MOST_YAML:
                 raise ValueError(f"it has more than {_MOST_YAML >> 20} MiB")
             # Each may double what a reader goes through.
-            if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)) > _MOST_ALIASES:
+            if sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Loader)) > _MOST_ALIASES:
                 raise ValueError(f"it has more than {_MOST_ALIASES} aliases")
-            content = yaml.safe_load(text)
+            content = yaml.load(text, _Loader)
     except OSError as problem:
         reason = problem.strerror or type(problem).__name__
         remedy = "Give the path of a YAML file."
