@@ -110,8 +110,15 @@ class Processing:
     @property
     def follows_history(self) -> bool:
         """Whether a row depends on the tokens before it beyond what the model makes of them."""
-        plain, cuts = Processing().record(), ("min_p", "typical_p", "convention")
-        return self.record() | {name: plain[name] for name in cuts} != plain
+        return any(getattr(self, name) != usual for name, usual in _BY_HISTORY.items())
+
+
+_BY_HISTORY = {
+    each.name: each.default
+    for each in fields(Processing)
+    if each.name not in ("min_p", "typical_p", "convention")
+}
+"""What looks at the tokens before a row, and is without effect as it is here."""
 
 
 LEAST_TEMPERATURE = 1e-30
