@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import SMALL, Cli, Result, call, journal
+from support.commandline import BRIEF, SMALL, Cli, Result, call, journal
 from support.tiny_models import save_seq2seq
 
 from spsbench.store import read_frames
@@ -19,7 +19,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
     directory = tmp_path_factory.mktemp("beam") / "run"
     asked = ("--sampling", "beam:width=3:draft_width=5,greedy", "--k", "3")
     more = ("--arms", "ars,sps,draft", "--fail-on", "lossless", "--no-proof", "--no-score")
-    return directory, call("run", "xsum", *SMALL, "--limit", "2", *asked, *more, "--out", directory)
+    return directory, call("run", "xsum", *BRIEF, *SMALL, "--limit", "2", *asked, *more, "--out", directory)
 
 
 def of(directory: Path, name: str) -> Any:
@@ -113,7 +113,7 @@ def test_a_replay_uses_the_texts_that_were_sampled(searched: tuple[Path, Result]
 
 
 def test_a_run_of_beams_alone_is_not_replayed(cli: Cli) -> None:
-    done = cli("run", "xsum", *SMALL, "--sampling", "beam:width=1", "--arms", "ars", "--out", "run")
+    done = cli("run", "xsum", *BRIEF, *SMALL, "--sampling", "beam:width=1", "--arms", "ars", "--out", "run")
     assert done.code == 0, done.err
     refused = cli("replay", "run")
     assert refused.code == 2

@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import ALONE, SMALL, Cli, Result, call, journal
+from support.commandline import ALONE, BRIEF, SMALL, Cli, Result, call, journal
 
 from spsbench.base.files import acquire_lock
 
 ROOT = Path(__file__).parents[2]
-RUN = ("run", *SMALL, "--no-score", "--no-proof")
+RUN = ("run", *BRIEF, *SMALL, "--no-score", "--no-proof")
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of three prompts; not to be changed."""
     directory = tmp_path_factory.mktemp("whole") / "run"
-    done = call("run", *SMALL, "--limit", "3", "--no-proof", "--out", directory)
+    done = call("run", *BRIEF, *SMALL, "--limit", "3", "--no-proof", "--out", directory)
     assert done.code == 0, done.err
     return directory
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.commandline import call
+from support.commandline import BRIEF, call
 
 import spsbench.drafters
 from spsbench.base.errors import UsageError
@@ -108,7 +108,15 @@ def test_a_drafter_of_ours_is_one_file_and_nothing_more(
         assert_lossless("fictitious-echo", ks=(1, 2), vocab_size=3)
         flags = ("--limit", "1", "--max-new-tokens", "8", "--threads", "1", "--no-score", "--k", "2")
         run = call(
-            "run", "xsum", "--drafter", "fictitious-echo", *flags, "--quiet", "--out", tmp_path / "run"
+            "run",
+            "xsum",
+            *BRIEF,
+            "--drafter",
+            "fictitious-echo",
+            *flags,
+            "--quiet",
+            "--out",
+            tmp_path / "run",
         )
         assert run.code == 0, run.err
         rows = json.loads((tmp_path / "run/summary.json").read_text())["rows"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import call
+from support.commandline import BRIEF, call
 
 import spsbench
 from spsbench.base.axes import identity, label
@@ -126,7 +126,9 @@ def test_an_installed_package_gives_its_drafter_a_name(tmp_path: Path, install: 
         drafter_kind("broken")
     with pytest.raises(UsageError, match="not DrafterKind"):
         drafter_kind("other")
-    result = call("run", "xsum", "--drafter", "echo:most=3", *FLAGS, "--out", tmp_path / "run", "--quiet")
+    result = call(
+        "run", "xsum", *BRIEF, "--drafter", "echo:most=3", *FLAGS, "--out", tmp_path / "run", "--quiet"
+    )
     assert result.code == 0, result.err
 
 
@@ -161,7 +163,7 @@ def of_wrong_drafters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, lis
     (folder / "wrong.py").write_text(text)
     drafters = ["model", *(f"{folder / 'wrong.py'}:KIND{index}" for index in range(len(WRONG)))]
     flags = (*FLAGS[:6], "--no-score", "--no-proof", "--set", "warmup=false", "--k", "2", "--quiet")
-    result = call("run", "xsum", "--drafter", ",".join(drafters), *flags, "--out", folder / "run")
+    result = call("run", "xsum", *BRIEF, "--drafter", ",".join(drafters), *flags, "--out", folder / "run")
     assert result.code == 5, result.err
     errors: dict[str, list[str | None]] = {}
     for line in map(json.loads, (folder / "run/samples.jsonl").read_text().splitlines()):
@@ -228,7 +230,7 @@ def run_middle(tmp_path: Path, drafter: str, *flags: str) -> tuple[int, str, lis
     file = tmp_path / "middle.py"
     file.write_text(MIDDLE)
     common = (*FLAGS[:6], "--no-score", "--k", "2", "--quiet", "--out", tmp_path / "run")
-    result = call("run", "xsum", "--drafter", f"model,{file}:KIND:{drafter}", *common, *flags)
+    result = call("run", "xsum", *BRIEF, "--drafter", f"model,{file}:KIND:{drafter}", *common, *flags)
     lines = [json.loads(line) for line in (tmp_path / "run/samples.jsonl").read_text().splitlines()]
     assert len(lines) == 6, "every arm wrote both of its sequences"
     assert all(line["error"] is None for line in lines if "middle.py" not in line["arm"])
@@ -280,7 +282,17 @@ def build_union(context: Context) -> Drafter:
 @pytest.mark.thorough
 def test_two_drafters_at_one_k_are_two_arms_everywhere(tmp_path: Path) -> None:
     result = call(
-        *("run", "xsum", "--drafter", "model,lookup", "--rule", "modified-rejection,lenience", "--k", "2,3"),
+        *(
+            "run",
+            "xsum",
+            *BRIEF,
+            "--drafter",
+            "model,lookup",
+            "--rule",
+            "modified-rejection,lenience",
+            "--k",
+            "2,3",
+        ),
         *(*FLAGS, "--out", tmp_path / "run"),
     )
     assert result.code == 0, result.err

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from support.commandline import SMALL, call
+from support.commandline import BRIEF, SMALL, call
 
 from spsbench.base.records import Arm, SamplingParams
 from spsbench.config import resolve
@@ -36,7 +36,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--engine",
         "eager,hf-assisted,hf-prompt-lookup",
     )
-    result = call("run", "xsum", *SMALL, *what, "--no-score", "--no-proof", "--out", directory)
+    result = call("run", "xsum", *BRIEF, *SMALL, *what, "--no-score", "--no-proof", "--out", directory)
     assert result.code == 0, result.err
     return directory
 
@@ -122,7 +122,7 @@ def test_a_sequence_that_could_not_be_read_again_has_none_and_keeps_its_times(
     directory = tmp_path / "run"
     with monkeypatch.context() as patched:
         patched.setattr(proof, "read_again", broken)
-        assert call("run", "xsum", *SMALL, "--no-score", "--no-proof", "--out", directory).code == 0
+        assert call("run", "xsum", *BRIEF, *SMALL, "--no-score", "--no-proof", "--out", directory).code == 0
     text = (directory / "samples.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     assert {line["arm"][:3]: line["token_evidence"] is None for line in lines} == {"ars": False, "sps": True}

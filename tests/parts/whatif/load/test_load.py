@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commandline import Result, call
+from support.commandline import BRIEF, Result, call
 from support.fake_server import Fake, Letters, serving, written
 
 from spsbench.base.errors import UsageError
@@ -20,7 +20,18 @@ ASK = Ask([5, 9, 1], 6, sampling=Sampling(greedy=True))
 
 def load(out: Path, *arguments: object) -> Result:
     return call(
-        "run", "xsum", "--limit", 4, "--max-new-tokens", 6, "--sampling", "greedy", "--out", out, *arguments
+        "run",
+        "xsum",
+        *BRIEF,
+        "--limit",
+        4,
+        "--max-new-tokens",
+        6,
+        "--sampling",
+        "greedy",
+        "--out",
+        out,
+        *arguments,
     )
 
 
@@ -194,7 +205,7 @@ def test_dropped_connections_cost_themselves(tmp_path: Path) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...], text: str) -> None:
-    done = call("run", "xsum", "--limit", "1", *arguments)
+    done = call("run", "xsum", *BRIEF, "--limit", "1", *arguments)
     assert done.code == 2
     assert text in done.err
 
