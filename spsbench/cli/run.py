@@ -24,7 +24,7 @@ from spsbench.base.paths import results_dir
 from spsbench.cli.console import hint, load_in_runs, out, print_json, say, say_if_busy
 from spsbench.cli.interruption import Interrupted, continued_by, written
 from spsbench.cli.options import FIRST, NEEDED, Common, RunOptions, asks
-from spsbench.cli.settings import gates_of, read_settings, require_possible, say_reading
+from spsbench.cli.settings import gates_of, read_settings, require_judgeable, require_possible, say_reading
 from spsbench.cli.values import concurrencies, number
 from spsbench.config import RunConfig
 from spsbench.config.together import refuse_together
@@ -118,10 +118,10 @@ def measure(options: RunOptions) -> None:
         count = int(number(options.processes, "--processes", 2, 2, _MOST_PROCESSES, whole=True))
     gates = gates_of(options.fail_on)
     config = read_settings(options)
-    if count is not None:
-        measure_processes(config, count, options.out, as_json=options.json, quiet=options.quiet)
-        return
     known = _possible(config, options, gates)
+    if count is not None:
+        _judge(measure_processes(config, count, options), gates, options.expect)
+        return
     with among_processes(config) as leads:
         if not leads:
             return
@@ -156,9 +156,9 @@ def measure(options: RunOptions) -> None:
             say(f"{purpose}, when less else runs: {again}", quiet=quiet)
         report = shlex.join(["spsbench", "report", str(outcome.directory), "--html"])
         say(f"Figures and a page with every token: {report}", quiet=quiet)
+        _judge(outcome.summary, gates, options.expect)
         if not outcome.complete:
             raise _incomplete(outcome.summary, directory)
-        _judge(outcome.summary, gates, options.expect)
 
 
 def resume_command(directory: Path, *more: str) -> str:
@@ -178,7 +178,9 @@ def _possible(config: RunConfig, options: RunOptions, gates: Sequence[str]) -> T
         )
     if options.on is not None:
         cluster_of(options.on)
-    return require_possible(config, gates, is_k_given=options.k is not None)
+    known = require_possible(config, is_k_given=options.k is not None)
+    require_judgeable(known, gates)
+    return known
 
 
 @contextmanager
@@ -197,16 +199,21 @@ def among_processes(config: RunConfig) -> Iterator[bool]:
 
 
 def _judge(summary: Summary, gates: Sequence[str], expected: str | None) -> None:
-    """Raise ``GateFailed`` for what ``--fail-on`` and ``--expect`` name and the run did not pass."""
+    """Raise ``GateFailed`` for what ``--fail-on`` and ``--expect`` name and the run did not pass.
+
+    Sequences that are missing are another error, and the hash is of all of them.
+    """
     from spsbench.stats.conditions import gate_failures
 
-    failed = [f"{gate}: {reason}" for gate in gates for reason in gate_failures(summary, gate)]
+    asked = [gate for gate in gates if gate != "incomplete"]
+    failed = [f"{gate}: {reason}" for gate in asked for reason in gate_failures(summary, gate)]
     if failed:
         raise GateFailed(" ".join(failed), flag="--fail-on")
-    found = summary["token_sha256"] or ""
-    if expected is not None and not found.startswith(expected):
+    found = summary["token_sha256"]
+    if expected is not None and summary["complete"] and not (found or "").startswith(expected):
+        hashed = f"hash to {found[: len(expected)]}" if found else "have no hash that all processes share"
         raise GateFailed(
-            f"the token ids hash to {found[: len(expected)]}, not to {expected}.",
+            f"the token ids {hashed}, not to {expected}.",
             flag="--expect",
             remedy="`spsbench compare` of both runs shows the first token that differs.",
         )
@@ -259,16 +266,15 @@ _GRACE_S = 20.0
 """Less than the 30 s that Slurm and Kubernetes leave between SIGTERM and SIGKILL."""
 
 
-def measure_processes(
-    config: RunConfig, count: int, directory: Path | None, *, as_json: bool, quiet: bool
-) -> None:
+def measure_processes(config: RunConfig, count: int, options: RunOptions) -> Summary:
     """Carry a run out in N processes, one after another, and conclude over all.
 
     One process is one draw: memory layout, trials at load and clocks differ between processes, and
     the interval of a single run does not contain that. Each process leaves a complete run in
     ``process-i``; one that was there before is continued.
     """
-    out = directory or fresh_directory(results_dir(), config.task, config.pair.name)
+    quiet, more = options.quiet, ["--allow-mixed"] if options.allow_mixed else []
+    out = options.out or fresh_directory(results_dir(), config.task, config.pair.name)
     make_folder(out, "--out")
     settings = out / "settings.yaml"
     write_text(settings, config.to_yaml())
@@ -276,13 +282,13 @@ def measure_processes(
     continued_by(lambda: written(*again))
     for index in range(count):
         say(f"Process {index + 1} of {count}", quiet=quiet)
-        _measure_one(settings, out / f"process-{index}", quiet=quiet)
-    _conclude(out, count, config, as_json=as_json, quiet=quiet)
+        _measure_one(settings, out / f"process-{index}", [*more, *(["--quiet"] if quiet else [])])
+    return _conclude(out, count, config, as_json=options.json, quiet=quiet)
 
 
-def _measure_one(settings: Path, directory: Path, *, quiet: bool) -> None:
+def _measure_one(settings: Path, directory: Path, more: Sequence[str]) -> None:
     command = [sys.executable, "-m", "spsbench", "run", "--config", str(settings), "--out", str(directory)]
-    process = subprocess.Popen([*command, *(["--quiet"] if quiet else [])], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([*command, *more], stdout=subprocess.DEVNULL)
     try:
         code = process.wait()
     except KeyboardInterrupt as error:
@@ -309,7 +315,7 @@ def _end(process: subprocess.Popen[bytes], error: KeyboardInterrupt) -> None:
     process.wait()
 
 
-def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool, quiet: bool) -> None:
+def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool, quiet: bool) -> Summary:
     """Summarise the tables of all processes as one, and show it as a run is shown."""
     import pandas as pd
 
@@ -339,3 +345,4 @@ def _conclude(out: Path, count: int, config: RunConfig, *, as_json: bool, quiet:
     write_summary(out, summary)
     show_summary(summary, as_json=as_json, quiet=quiet)
     say(f"{count} processes of {config.task}; everything is in {out}", quiet=quiet)
+    return summary

@@ -34,6 +34,9 @@ def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConf
             remedy = "Name the directory of a run, or begin a new one there with --out."
             raise UsageError(f"{asked.resume} is not a run directory.", flag="--resume", remedy=remedy)
         before = _as_before(run)
+    if "parity" in gates_of(asked.fail_on) and asked.no_score:
+        why = "parity compares scores, and --no-score computes none."
+        raise UsageError(why, flag="--fail-on", remedy="Leave one of the two out.")
     flags = typed_settings(vars(asked))
     if "data" not in flags:
         flags |= task_file(flags.get("task"), quiet=asked.quiet)
@@ -145,15 +148,13 @@ def gates_of(text: str | None) -> list[str]:
     return named
 
 
-def require_possible(
-    config: RunConfig, gates: Sequence[str] = (), *, is_k_given: bool = False
-) -> TaskAndArms:
+def require_possible(config: RunConfig, *, is_k_given: bool = False) -> TaskAndArms:
     """Refuse what the settings alone show to be impossible; torch is not imported for it.
 
     The task and the arms that were looked at are the result, for ``plan``.
     """
     from spsbench.drafters.registry import shape_in
-    from spsbench.engines.arms import is_lossless, task_and_arms
+    from spsbench.engines.arms import task_and_arms
 
     task, arms = task_and_arms(config)
     depths = {arm.k for arm in arms if arm.method == "sps" and shape_in(arm.drafter)}
@@ -164,8 +165,23 @@ def require_possible(
             flag="--k",
             remedy=f"Give --k {','.join(map(str, sorted(depths)))}, or add {CHAIN} or dynamic:N to --tree.",
         )
+    return task, arms
+
+
+def require_judgeable(known: TaskAndArms, gates: Sequence[str]) -> None:
+    """Refuse a gate of which task and arms show that it cannot be passed, or that it has nothing to judge."""
+    from spsbench.engines.arms import is_lossless
+
+    task, arms = known
     lossy = sorted({arm.rule.name for arm in arms if arm.method == "sps" and not is_lossless(arm)})
     if lossy and "lossless" in gates:
         why = f"{', '.join(lossy)} is lossy by design and cannot pass the gate lossless."
         raise UsageError(why, flag="--fail-on", remedy="Leave the gate or the rule out.")
-    return task, arms
+    if "parity" not in gates:
+        return
+    if task.headline is None:
+        why = f"parity compares scores, and nothing scores {task.name}."
+        raise UsageError(why, flag="--fail-on", remedy="Leave the gate parity out.")
+    if {"ars", "sps"} - {arm.method for arm in arms}:
+        why = "parity compares SpS with ArS, and not both are run."
+        raise UsageError(why, flag="--fail-on", remedy="Run both, or leave the gate out.")

@@ -435,7 +435,8 @@ GATES = ("lossless", "parity", "incomplete", "untrusted")
 def gate_failures(summary: Summary, gate: str) -> list[str]:
     """Sentences on why a gate of ``--fail-on`` fails; none if it passes.
 
-    * ``lossless``: an arm is alarmed, its claim is refuted, or an SpS arm has no independent evidence.
+    * ``lossless``: an arm is alarmed, its claim is refuted, an output could not be read again, or there is no
+      independent evidence of an SpS arm; of any arm where none is SpS.
     * ``parity``: an SpS arm scores differently from ArS. Inconclusive passes: it is not a finding.
     * ``incomplete``: sequences failed or are missing.
     * ``untrusted``: others took so much of the time measured that nothing is decided, or of ArS alone.
@@ -449,14 +450,23 @@ def gate_failures(summary: Summary, gate: str) -> list[str]:
     if gate == "lossless":
         if judged is None:
             return ["nothing was measured, so there is no evidence of losslessness"]
-        return [
-            f"{label(arm)}, {arm['sampling']}: {arm['verdict']} ({'; '.join(arm['reasons'])})"
-            for arm in judged["arms"]
-            if arm["verdict"] in ("alarm", "refuted")
-            or (arm["verdict"] == "no evidence" and arm["method"] == "sps")
-        ]
+        arms = judged["arms"]
+        speculative = any(arm["method"] == "sps" for arm in arms)
+        failures = []
+        for arm in arms:
+            silent = arm["verdict"] == "no evidence" and (arm["method"] == "sps" or not speculative)
+            if silent or arm["verdict"] in ("alarm", "refuted"):
+                reasons = f"{arm['verdict']} ({'; '.join(arm['reasons'])})"
+            elif arm["unread"]:
+                reasons = f"outputs that could not be read again: {arm['unread']}"
+            else:
+                continue
+            failures.append(f"{label(arm)}, {arm['sampling']}: {reasons}")
+        return failures
     if parity is None:
         return ["nothing was scored, so there is no parity to judge"]
+    if not parity["comparisons"]:
+        return ["no SpS arm is beside ArS, so there is no parity to judge"]
     return [
         f"{comparison['arm']}: {parity['metric']} differs by {comparison['difference']:+.4f}"
         for comparison in parity["comparisons"]

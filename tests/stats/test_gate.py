@@ -11,7 +11,7 @@ from spsbench.stats.conditions import GATES, gate_failures
 
 def _arm(verdict: str, method: str = "sps", **changes: Any) -> dict[str, Any]:
     arm = {"arm": f"{method}-nucleus", "method": method, "k": 4, "engine": "eager", "sampling": "nucleus"}
-    return arm | {"verdict": verdict, "reasons": ["because"]} | changes
+    return arm | {"verdict": verdict, "reasons": ["because"], "unread": 0} | changes
 
 
 def _summary(*arms: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -39,7 +39,14 @@ def test_a_sound_run_passes_every_gate() -> None:
         ("lossless", _summary(_arm("alarm")), "SpS (K=4), nucleus: alarm (because)"),
         ("lossless", _summary(_arm("alarm", "ars")), "ArS, nucleus: alarm (because)"),
         ("lossless", _summary(_arm("no evidence")), "SpS (K=4), nucleus: no evidence (because)"),
+        ("lossless", _summary(_arm("no evidence", "ars")), "ArS, nucleus: no evidence (because)"),
         ("lossless", _summary(losslessness=None), "no evidence of losslessness"),
+        (
+            "lossless",
+            _summary(_arm("ok", unread=2)),
+            "SpS (K=4), nucleus: outputs that could not be read again: 2",
+        ),
+        ("parity", _summary(), "no SpS arm is beside ArS"),
         (
             "parity",
             _summary(parity={"metric": "rouge2", "comparisons": [_comparison("different")]}),

@@ -28,6 +28,7 @@ from spsbench.cli import (
     load_in_runs,
     present,
     read_settings,
+    require_judgeable,
     require_possible,
     say,
     say_if_busy,
@@ -71,7 +72,7 @@ def measure_field(options: RunOptions) -> None:
     again = any(config.remeasure_s != 0 for config in configs.values())
     say_if_busy(load_in_runs(remeasured=again), quiet=options.quiet)
     say("Checking tasks, data and models", quiet=options.quiet)
-    plans, failures = _plans(configs, gates, is_k_given=options.k is not None)
+    plans, failures = _plans(configs, gates, is_k_given=options.k is not None, quiet=options.quiet)
     directory = before or fresh_directory(results_dir(), FIELD, next(iter(configs.values())).pair.name)
     make_folder(directory / FIELD, "--out")
     for task, config in configs.items():
@@ -98,19 +99,24 @@ def measure_field(options: RunOptions) -> None:
     write_text(directory / PAGE_FILE, render(page))
     present(lambda: page, lambda: screen(page), json=options.json, quiet=options.quiet)
     say(f"Everything is in {directory / PAGE_FILE}", quiet=options.quiet)
-    failed = [
-        f"{task}, {gate}: {reason}"
-        for task, run in measured.items()
-        for gate in gates
-        if gate != "incomplete"  # below, with what is missing
-        for reason in gate_failures(run.summary, gate)
-    ]
-    if failed:
-        raise GateFailed(f"{'; '.join(failed)}.", flag="--fail-on")
+    _judge(measured, plans, gates)
     if not page["complete"]:
         short = [*failures, *(part["task"] for part in page["tasks"] if not part["complete"])]
         remedy = f"`{_resume(directory)}` tries again."
         raise IncompleteError(f"not measured in full: {', '.join(short)}.", remedy=remedy)
+
+
+def _judge(measured: Mapping[str, Measured], plans: Mapping[str, Plan], gates: Sequence[str]) -> None:
+    """Raise ``GateFailed`` for the tasks that do not pass what they are asked."""
+    failed = [
+        f"{task}, {gate}: {reason}"
+        for task, run in measured.items()
+        for gate in _gates(gates, plans[task].task.headline)
+        if gate != "incomplete"  # told after it, with what is missing
+        for reason in gate_failures(run.summary, gate)
+    ]
+    if failed:
+        raise GateFailed(f"{'; '.join(failed)}.", flag="--fail-on")
 
 
 def _resume(directory: Path) -> str:
@@ -148,7 +154,7 @@ def _place(task: str) -> tuple[int, str]:
 
 
 def _plans(
-    configs: Mapping[str, RunConfig], gates: Sequence[str], *, is_k_given: bool
+    configs: Mapping[str, RunConfig], gates: Sequence[str], *, is_k_given: bool, quiet: bool
 ) -> tuple[dict[str, Plan], dict[str, str]]:
     """(what can be measured, why the rest cannot); the first error itself if nothing can."""
     from spsbench.runner import plan
@@ -156,13 +162,21 @@ def _plans(
     plans, failures = dict[str, Any](), dict[str, SpsbenchError]()
     for task, config in configs.items():
         try:
-            known = require_possible(config, gates, is_k_given=is_k_given)
+            known = require_possible(config, is_k_given=is_k_given)
+            require_judgeable(known, _gates(gates, known[0].headline))
             plans[task] = plan(config, known, choose_engine=True, later_turns=True)
         except SpsbenchError as error:
             failures[task] = error
     if not plans:
         raise next(iter(failures.values()))
+    if "parity" in gates and (unscored := [task for task in plans if plans[task].task.headline is None]):
+        say(f"No parity of {', '.join(unscored)}: nothing scores it", quiet=quiet)
     return plans, {task: str(error) for task, error in failures.items()}
+
+
+def _gates(gates: Sequence[str], headline: str | None) -> list[str]:
+    """The gates that a task with this headline metric is asked: without any it has no parity."""
+    return [gate for gate in gates if gate != "parity" or headline is not None]
 
 
 def _measure(ready: Plan, directory: Path, options: RunOptions) -> Measured:

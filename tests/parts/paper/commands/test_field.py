@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from rich.console import Console
 from support.commandline import call, journal
 
+from spsbench.base.records import Generation, Request
+from spsbench.engines import rescore
+from spsbench.engines.local import EagerEngine
 from spsbench.parts.paper import field as paper_field
 from spsbench.runner import execute
 
@@ -176,13 +181,51 @@ def test_a_gate_is_of_every_task_and_the_field_keeps_what_it_needs(tmp_path: Pat
         assert "score: false" in settings
 
 
+def _one_wrong_token() -> AbstractContextManager[Any]:
+    generate = EagerEngine.generate
+
+    def wrong(self: EagerEngine, request: Request) -> Generation:
+        made = generate(self, request)
+        if self._k:
+            made.tokens[-1] += 1
+        return made
+
+    return patch.object(EagerEngine, "generate", wrong)
+
+
+def _no_second_reading() -> AbstractContextManager[Any]:
+    return patch.object(rescore, "readings", side_effect=RuntimeError("no rows"))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("fault", "said"), [(_one_wrong_token, "greedy: alarm ("), (_no_second_reading, "greedy: no evidence (")]
+)
+@pytest.mark.parametrize("command", [("field",), ("gsm8k", "--sampling", "greedy")], ids=" ".join)
+def test_without_a_proof_the_gate_lossless_judges_the_outputs(
+    tmp_path: Path, command: tuple[str, ...], fault: Callable[[], AbstractContextManager[Any]], said: str
+) -> None:
+    """--no-proof leaves out sequences at temperature 1; the decisions of the outputs are derived again."""
+    with fault():
+        wrong = call("run", *command, *TINY, *BARE, "--fail-on", "lossless", "--out", tmp_path / "run")
+    assert wrong.code == 4, wrong.err
+    assert f"lossless: SpS (K=4), {said}" in wrong.err
+
+
+@pytest.mark.thorough
+def test_without_a_proof_sound_outputs_pass_the_gate_lossless(field: tuple[Path, dict[str, Any]]) -> None:
+    passed = call("run", "--resume", field[0], "--fail-on", "lossless", "--quiet")
+    assert passed.code == 0, passed.err
+
+
 @pytest.mark.thorough
 def test_a_gate_that_a_task_does_not_pass_names_it_after_the_row(field: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = field
     done = call("run", "--resume", folder, "--fail-on", "untrusted,parity")
     assert done.code == 4
-    for task in FIELD_TASKS:
-        assert f"{task}, parity: nothing was scored" in done.err
+    assert "gsm8k, parity: nothing was scored" in done.err
+    assert "mt-bench, parity" not in done.err
+    assert "No parity of mt-bench: nothing scores it" in done.err
     assert "tokens_per_loop" in done.out
 
 
