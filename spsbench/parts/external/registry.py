@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -173,7 +174,15 @@ NAMED: Mapping[str, Named] = {
 """By their names on the command line; each has an entry in the catalogue."""
 
 
-_MODEL = ":model="
+_SERVER: Mapping[str, EngineOption] = {
+    "model": EngineOption(""),
+    "draft_p_min": share(),
+    "draft_n_min": at_least(0, declares="n_min"),
+    "draft_top_k": at_least(0, declares="top_k"),
+}
+"""Of a server, which has its models and settings already: what it serves, and how its drafts end."""
+
+_MODEL = "model="
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +228,7 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
         return PeerKind(text, lambda load, log, paused: Worker(WorkerCommand(argv, log), load, paused=paused))
     if text.startswith(OPENAI):
         url, model = server_address(text, flag)
+        drafting = _drafting(_SERVER, _server(text, flag)[1])
 
         def opened(load: Load, log: Path, paused: bool) -> Peer:
             # Not at the top: requests takes 0.1 s to import, and every run looks names up here.
@@ -228,7 +238,7 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
             # It has its models already.
             return Server(url, model, texts_in(load.target), prefix_cache=load.prefix_cache)
 
-        return PeerKind(text, opened, served=True)
+        return PeerKind(text, opened, served=True, drafting=drafting)
     spec = Spec.parse(text)
     if (name := name_of(spec)) not in NAMED:
         raise unknown(name, NAMED, flag, f', or give {WORKER}"COMMAND" or {OPENAI}URL')
@@ -294,26 +304,43 @@ def peer_in(
         return lambda model: named.converted(model, converter or environment, weights)
 
     quantised = {weights: converting(weights) for weights in named.weights}
-    declared: dict[str, Any] = {
-        each.declares: options[name]
-        for name, each in named.options.items()
-        if each.declares is not None and name in options
-    }
-    kind = PeerKind(
-        str(spec), opened, converting(FLOAT32), quantised=quantised, drafting=Drafting(**declared)
-    )
+    drafting = _drafting(named.options, options) or Drafting()
+    kind = PeerKind(str(spec), opened, converting(FLOAT32), quantised=quantised, drafting=drafting)
     if own is None:
         return replace(kind, device=named.installed_on)
     return replace(kind, device=own.device, about=own.about)
 
 
+def _drafting(table: Mapping[str, EngineOption], options: Options) -> Drafting | None:
+    """How drafts end by options that were given; None where none says so."""
+    declared: dict[str, Any] = {
+        each.declares: options[name]
+        for name, each in table.items()
+        if each.declares is not None and name in options
+    }
+    return Drafting(**declared) if declared else None
+
+
 def server_address(text: str, flag: str) -> tuple[str, str | None]:
-    """URL and model of ``openai:URL[:model=NAME]``; None where no model is named."""
-    url, named, model = text.removeprefix(OPENAI).partition(_MODEL)
+    """URL and model of ``openai:URL[:model=NAME][:draft_p_min=SHARE]``; None where no model is named."""
+    url, options = _server(text, flag)
+    return url, str(options["model"]) if "model" in options else None
+
+
+def _server(text: str, flag: str) -> tuple[str, Options]:
+    """A server's URL and the options that follow it; a model's name may have colons in it."""
+    url, *typed = re.split(rf":(?=(?:{'|'.join(_SERVER)}|draft_\w+)=)", text.removeprefix(OPENAI))
+    if (other := re.search(r":([a-z_]\w*=[^@/?]*)$", url)) is not None:  # no password, and no option
+        url, typed = url[: other.start()], [*typed, other[1]]
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         why = f"{url.rpartition('@')[2] or 'an empty text'} is not the URL of a server."
         raise UsageError(why, flag=flag, remedy=f"E.g. {OPENAI}http://127.0.0.1:8000/v1.")
-    if named and not model:
-        raise UsageError(f"a name is missing after {_MODEL}.", flag=flag)
-    return url, model or None
+    models = [each.removeprefix(_MODEL) for each in typed if each.startswith(_MODEL)]
+    if "" in models:
+        raise UsageError(f"a name is missing after :{_MODEL}.", flag=flag)
+    name = f"{OPENAI}URL"
+    spec = Spec.parse(":".join([name, *(each for each in typed if not each.startswith(_MODEL))]))
+    read = engine_options.read(name, _SERVER, spec, flag)
+    given: Options = {option: read[option] for option, _ in spec.options}
+    return url, {**given, **({"model": models[-1]} if models else {})}

@@ -12,10 +12,21 @@ from support.fake_server import VOCAB, Fake, Letters, following, serving, writte
 
 import spsbench
 from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.base.protocol import LENGTH, STOP, Ask, Load, PeerError, PeerGone, Sampling, Wave, checked
+from spsbench.base.protocol import (
+    LENGTH,
+    STOP,
+    Ask,
+    Drafting,
+    Load,
+    PeerError,
+    PeerGone,
+    Sampling,
+    Wave,
+    checked,
+)
 from spsbench.decode.processors import LAST_N
 from spsbench.parts.external.dialects import texts_in
-from spsbench.parts.external.registry import find_peer
+from spsbench.parts.external.registry import find_peer, server_address
 from spsbench.parts.external.server import Server, require_same_model
 
 GREEDY = Sampling(greedy=True)
@@ -321,6 +332,39 @@ def test_what_is_no_url_is_refused(text: str) -> None:
 def test_an_empty_model_name_is_refused() -> None:
     with pytest.raises(UsageError, match="a name is missing after"):
         find_peer("openai:http://a:model=")
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "drafting"),
+    [
+        ("http://a:1/v1", ("http://a:1/v1", None), None),
+        ("http://a:1:draft_p_min=0.6:draft_n_min=2", ("http://a:1", None), Drafting(0.6, 2)),
+        ("http://a:draft_top_k=10:model=x/y:8b", ("http://a", "x/y:8b"), Drafting(top_k=10)),
+        ("http://a/v1:model=x=1:draft_p_min=1", ("http://a/v1", "x=1"), Drafting(1)),
+        ("http://me:b=c@a:1", ("http://me:b=c@a:1", None), None),
+    ],
+)
+def test_how_its_drafts_end_is_declared_behind_the_address(
+    text: str, address: tuple[str, str | None], drafting: Drafting | None
+) -> None:
+    assert server_address(f"openai:{text}", "--engine") == address
+    assert find_peer(f"openai:{text}").drafting == drafting
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("p_min=0.6", "openai:URL has no option p_min. It has model, draft_p_min, draft_n_min, draft_top_k"),
+        ("draft_min=2", "openai:URL has no option draft_min"),
+        ("draft_p_min=1.5", "openai:URL:draft_p_min=1.5 is not valid. Give a number from 0 to 1"),
+        ("draft_n_min=two", "openai:URL:draft_n_min=two is not valid. Give a whole number"),
+    ],
+)
+@pytest.mark.parametrize("url", ["http://a:1", "http://a/v1"])
+def test_what_a_server_cannot_declare_is_refused(url: str, option: str, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        find_peer(f"openai:{url}:{option}")
+    assert said in str(refused.value)
 
 
 ROWS = [([token], following(token), 2.0) for token in range(8)]

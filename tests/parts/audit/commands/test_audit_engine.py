@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from support.commandline import Cli
+from support.fake_server import serving
+from support.mini_server import MiniServer
 from support.tiny_engine import InProcess, in_process
 
 from spsbench.base.errors import UsageError
@@ -109,6 +111,22 @@ def test_contexts_are_chosen_by_how_a_worker_says_that_its_drafts_end(
         [json.loads(line)["prompt_ids"] for line in (tmp_path / name / file).read_text().splitlines()]
         for name in ("silent", "declared")
     ]
+    assert chosen[0] != chosen[1]
+
+
+def test_contexts_are_chosen_by_what_is_declared_for_a_server(cli: Cli, tmp_path: Path) -> None:
+    """It is not asked how its drafts end, and what is declared is kept beside its texts."""
+    asked = ("--contexts", "2", "--texts", "4", "--temperature", "1.5", *FEW[:4])
+    chosen = []
+    with serving(MiniServer()) as url:
+        for name, declared in (("silent", ""), ("declared", ":draft_p_min=0.4:draft_top_k=0")):
+            done = cli("audit", "--engine", f"openai:{url}{declared}", *asked, "--out", tmp_path / name)
+            assert done.code == 5, done.err
+            kept = json.loads((tmp_path / name / "audit.json").read_text())
+            rows = (tmp_path / name / kept["rows"][0]["texts_file"]).read_text().splitlines()
+            chosen.append([json.loads(line)["prompt_ids"] for line in rows])
+    assert kept["effort"]["drafting"] == {"p_min": 0.4, "n_min": 0, "top_k": 0}
+    assert kept["asked"]["drafting"] == "p_min 0.4, n_min 0, top_k 0"
     assert chosen[0] != chosen[1]
 
 
