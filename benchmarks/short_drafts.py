@@ -1,13 +1,15 @@
 """How often right engines whose drafts end early raise an alarm, and how often those that withdraw them do.
 
-    python -m benchmarks.short_drafts [--runs 1000] [--texts 16] [--tokens 12] [--n-min 0]
+    python -m benchmarks.short_drafts [--runs 1000] [--texts 16] [--tokens 12] [--n-min 0] [--first 0]
+        [--ends row,stays]
 
 Each engine has a target and a draft of its own (random tables, synthetic), K from 1 to 6 and a threshold from
-0.1 to 0.9 of the draft's best token. An audit's whole evidence sees its texts: the bets, those at chosen
-contexts, and the evidence beside texts, of which the last is told the drafts of each loop.
+0.1 to 0.9 of the draft's best token. An audit's whole evidence sees its texts and the drafts of each loop:
+the bets, those at chosen contexts and on reported drafts, and the evidence beside texts.
 
-Rows follow from the last token. The prefill gives the first token of a text; a draft ends where the most
-probable token of its row is below ``p_min``, and is dropped where it has fewer than ``n_min`` tokens.
+Rows follow from the last token. The prefill gives the first token of a text; a draft is dropped where it has
+fewer than ``n_min`` tokens, and ends by one of ``ENDS`` in turns: where the most probable token of its row is
+below ``p_min``, or where the drawn token is, which stays in it or (wrong) is left out.
 """
 
 from __future__ import annotations
@@ -29,12 +31,15 @@ from spsbench.decode.sampling import warp
 from spsbench.engines.rescore import Reading
 from spsbench.parts.audit.bets import Bets
 from spsbench.parts.audit.contexts import AtContexts, Forks
+from spsbench.parts.audit.engine_audit import OF_REPORTED
 from spsbench.parts.audit.free_evidence import FreeEvidence
+from spsbench.parts.audit.reported import ReportedDrafts
 from spsbench.parts.external.engine import sampling_of
 from spsbench.stats.losslessness import ALARM_LOG10_E
 
 Floats = NDArray[np.float64]
 SAMPLING = SamplingParams()
+ROW, STAYS, LEFT_OUT = ENDS = ("row", "stays", "left-out")
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class ShortDrafts:
     k: int = 4
     p_min: float = 0.6
     n_min: int = 0
+    ends: str = ROW
 
     def generate(
         self, prompt: Sequence[int], most: int, seed: int
@@ -81,9 +87,15 @@ class ShortDrafts:
         while len(ids) < most:
             last, proposed = ids[-1], list[int]()
             room = min(self.k, most - len(ids) - 1)
-            while len(proposed) < room and draft[last].max() >= self.p_min:
-                last = drawn(draft[last])
-                proposed.append(last)
+            while len(proposed) < room and (self.ends != ROW or draft[last].max() >= self.p_min):
+                token = drawn(draft[last])
+                unsure = self.ends != ROW and draft[last, token] < self.p_min
+                if unsure and self.ends == LEFT_OUT:
+                    break
+                proposed.append(token)
+                last = token
+                if unsure:
+                    break
             proposed = proposed if len(proposed) >= self.n_min else []
             last, kept = ids[-1], 0
             for token in proposed:
@@ -119,9 +131,10 @@ def audited(engine: ShortDrafts, seed: int, texts: int, tokens: int) -> list[str
     chance = np.random.default_rng(seed)
     prompts = [tuple(chance.integers(0, size, 5).tolist()) for _ in range(2)]
     forks = Forks(cast(Any, models), SAMPLING, Drafting(engine.p_min, engine.n_min))
-    bets, contexts, free = (
+    bets, contexts, reported, free = (
         Bets([], engine.k, modified=True),
         AtContexts(forks),
+        ReportedDrafts(forks),
         FreeEvidence(engine.k, threshold=engine.p_min),
     )
     found = set[str]()
@@ -131,9 +144,11 @@ def audited(engine: ShortDrafts, seed: int, texts: int, tokens: int) -> list[str
         reading = reading_of(models, prompt, ids)
         contexts.add(prompt, ids, reading.q.numpy(), 1)
         bets.add(prompt, ids, reading, accepted, 1, tested)
+        reported.add(prompt, ids, reading.p.numpy(), accepted, tested, 1)
         ask = Ask([*prompt], tokens, [], [], sampling_of(SAMPLING), own)
         free.add(ask, answer_of(ids, tested, accepted), reading, 1)
-        log_e = np.logaddexp(bets.log_e, contexts.log_e) - math.log(2)
+        log_e = np.logaddexp(bets.log_e, contexts.log_e) + math.log((1 - OF_REPORTED) / 2)
+        log_e = np.logaddexp(log_e, reported.log_e + math.log(OF_REPORTED))
         found |= {"law"} if log_e >= ALARM_LOG10_E * math.log(10) else set()
     return sorted(found | {each.test for each in free.findings() if not each.passed})
 
@@ -141,18 +156,20 @@ def audited(engine: ShortDrafts, seed: int, texts: int, tokens: int) -> list[str
 def main() -> None:
     """Count engines with an alarm."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("runs", 1000), ("texts", 16), ("tokens", 12), ("n-min", 0)):
+    for name, default in (("runs", 1000), ("texts", 16), ("tokens", 12), ("n-min", 0), ("first", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--ends", default=f"{ROW},{STAYS}", help=", ".join(ENDS))
     given = parser.parse_args()
+    ends = given.ends.split(",")
     alarmed = 0
-    for seed in range(given.runs):
+    for seed in range(given.first, given.first + given.runs):
         dice = random.Random(seed)
         p_min = dice.choice([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9])
-        engine = ShortDrafts(Rows.pair(seed), dice.randint(1, 6), p_min, given.n_min)
+        engine = ShortDrafts(Rows.pair(seed), dice.randint(1, 6), p_min, given.n_min, ends[seed % len(ends)])
         found = audited(engine, seed, given.texts, given.tokens)
         alarmed += bool(found)
         if found or (seed + 1) % 100 == 0:
-            print(f"{seed + 1} engines: {alarmed} with an alarm {' '.join(found)}", flush=True)
+            print(f"{seed + 1 - given.first} engines: {alarmed} with an alarm {' '.join(found)}", flush=True)
 
 
 if __name__ == "__main__":

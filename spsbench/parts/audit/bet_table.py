@@ -213,6 +213,23 @@ def _without_rejected(v: View) -> Floats:
     return np.asarray(v.q * (rejected.sum(-1, keepdims=True) - rejected))
 
 
+def _above(v: View, least: float) -> Floats:
+    """[n, m] the draft's tokens of at least that probability; no row that has none is drafted from."""
+    return np.asarray(v.p * (v.p >= least))
+
+
+def _drafts_above(v: View, least: float) -> Floats:
+    return _normal(_above(v, least))
+
+
+def _leaves_out(v: View, least: float) -> Floats:
+    """A drafted token below that probability is left out, and the target draws in its place."""
+    stays = _above(v, least)
+    kept = np.minimum(stays, v.q)
+    left, rejected = (np.maximum(each, 0.0) for each in (1 - stays.sum(-1), (stays - kept).sum(-1)))
+    return np.asarray(left + v.at(kept) + rejected * v.at(v.residual))
+
+
 # --- siblings -----------------------------------------------------------------------------------------
 
 _FEW = 32
@@ -388,6 +405,7 @@ AGAIN = (BEFORE, LOOP, LAST_TEST, *(f"text {back} before" for back in TEXTS))
 
 LEAVES_OUT_STOPS = "leaves out what ends a text"
 PENALISES_TWICE = "penalises tokens of the running loop twice"
+LEAVES_OUT_DRAWN = "leaves out drawn tokens that are improbable"
 PICKS, TESTS, REPLACED = "the drafted tokens", "the acceptance tests", "the tokens after a rejection"
 
 
@@ -484,6 +502,8 @@ def _texts() -> Iterator[Bet]:  # noqa: C901 - a table
         yield Bet(name, 0.8, partial(_accepts, law=kept))
     for name, _, drafted in _DRAFTS:
         yield Bet(name, 0.8, partial(_picks, law=drafted))
+    for least in (0.1, 0.2, 0.4, 0.6, 0.8):
+        yield Bet(LEAVES_OUT_DRAWN, 0.9, partial(_leaves_out, least=least))
     yield Bet("tests without temperature and cuts", 0.8, _tests_raw)
     for name, rest in (*_REPLACES, ("leaves only the rejected token out", _without_rejected)):
         yield Bet(name, 0.8, partial(_corrects, law=rest))
@@ -510,6 +530,9 @@ def _texts() -> Iterator[Bet]:  # noqa: C901 - a table
 def _stages() -> Iterator[Bet]:
     for name, share, law in (*_DRAFTS, ("drafts any token", 0.01, lambda v: _normal(v.p > 0))):
         yield Bet(name, share, partial(_pick, law=law), place=PICKS)
+    for least in (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5):  # above a half it is the most probable token alone
+        drafted = partial(_drafts_above, least=least)
+        yield Bet(LEAVES_OUT_DRAWN, 0.9, partial(_pick, law=drafted), place=PICKS)
     for order, source in product(ORDERS, (BEFORE, LOOP, "text 1 before")):
         again = partial(_picked_again, source=source, order=order)
         yield Bet(f"uses the numbers of {source} again", 0.5, partial(_pick, law=again), place=PICKS)

@@ -62,6 +62,31 @@ class Fork:
         return np.array([np.mean([each for other, each in nats if other == at]) for at in thresholds])
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Of each alternative which drafts stand behind a context.
+
+    Attributes:
+        columns: of the tokens that were looked behind; others are taken to stand.
+        stays: [laws, columns] the probability that a draft stands which begins with one.
+        mass: [laws] the same of any draft.
+        least: [laws] the draft's probability of a token, below which its row is cut.
+    """
+
+    columns: Mapping[int, int]
+    stays: Floats
+    mass: Floats
+    least: Floats
+
+    def ratios(self, token: int, chance: float) -> Floats:
+        """[laws] how much more often a draft that stands begins with a token of that probability than one
+        that was drawn; 0 where none can stand."""
+        column = self.columns.get(token)
+        stays = np.ones(len(self.mass)) if column is None else self.stays[:, column]
+        inside = (chance >= self.least) & (self.mass > 0)
+        return np.where(inside, stays / np.where(inside, self.mass, 1.0), 0.0)
+
+
 def _nats(law: Floats, target: Floats) -> float:
     there = law > 0
     return float((law[there] * np.log(law[there] / np.maximum(target[there], TINY))).sum())
@@ -107,6 +132,30 @@ class Forks:
             for at, those in zip(self.thresholds, stays, strict=True):
                 laws[how, at] = withdrawn(target, drawn, those) if drawn.max() >= at else target
         return Fork(target, laws)
+
+    def standing(self, ids: Sequence[int], draft: Floats) -> Standing:
+        """Which drafts behind ``ids`` stand, with the draft's row [V] there."""
+        known: dict[tuple[int, ...], Floats] = {}
+        columns = np.argsort(-draft)[:_DRAWN]
+        parts = []
+        for cut in self.cuts.values():
+            drawn = _best(draft, cut)
+            stays = self._stays(tuple(ids), draft, cut, self.fewest - 1, known)
+            stays *= (drawn > 0) & (drawn.max() >= np.array(self.thresholds))[:, None]
+            least = np.full(len(stays), draft[drawn > 0].min())
+            parts.append((stays[:, columns], stays @ drawn, least))
+        stays, mass, least = (np.concatenate(each) for each in zip(*parts, strict=True))
+        return Standing({int(token): n for n, token in enumerate(columns)}, stays, mass, least)
+
+    @property
+    def laws(self) -> list[tuple[str, float]]:
+        """The alternatives, each by its cut and its threshold."""
+        return [(how, at) for how in self.cuts for at in self.thresholds]
+
+    def told(self, number: int) -> str:
+        """What an engine does wrong that follows one of them."""
+        how, at = self.laws[number]
+        return f"{WITHDRAWS}: fewer than {self.fewest} tokens, where {how} had none of {at:g}"
 
     def _stays(
         self,
@@ -247,7 +296,7 @@ class AtContexts:
         self._known: dict[tuple[int, ...], tuple[int, Fork, Fork]] = {}
         self._counts = defaultdict[tuple[int, ...], Counter[int]](Counter)
         self._own = np.zeros((_DEPTH, len(_STRENGTHS)))
-        self._laws = [(how, at) for how in forks.cuts for at in forks.thresholds]
+        self._laws = forks.laws
         self._stakes = np.zeros((2, len(self._laws)))  # behind the expected token, and the first
         self._expected = np.zeros((2, len(self._laws)))  # nats, were it so
         self._draws = Counter[int | None]()
@@ -296,10 +345,7 @@ class AtContexts:
         own, laws = self._wealth()
         if laws.max() >= own.max() - math.log(1e3):  # frequencies fit whatever is drawn
             where, number = np.unravel_index(int(laws.argmax()), laws.shape)
-            how, at = self._laws[int(number)]
-            few = f"fewer than {self._forks.fewest} tokens"
-            told = f"{WITHDRAWS}: {few}, where {how} had none of {at:g}"
-            return (_AFTER, _FIRST)[int(where)], told
+            return (_AFTER, _FIRST)[int(where)], self._forks.told(int(number))
         return f"token {int(own.max(1).argmax()) + 1} of the texts at the chosen contexts", None
 
     def finding(self) -> Finding:

@@ -34,6 +34,7 @@ from spsbench.parts.audit.bets import Bets
 from spsbench.parts.audit.contexts import AtContexts, Forks
 from spsbench.parts.audit.free_evidence import COARSE, MOST, FreeEvidence, probes
 from spsbench.parts.audit.localise import Law, Located, locate, read_under
+from spsbench.parts.audit.reported import ReportedDrafts
 from spsbench.parts.audit.rounding import Expected, Scored, alarms, compared, expected, scored, variation
 from spsbench.parts.external.engine import sampling_of, spelled
 from spsbench.parts.external.registry import PeerKind
@@ -57,6 +58,9 @@ FIRST_LOOK = 20
 
 LEVEL = 0.05
 """How often the bound may be wrong, over all looks."""
+
+OF_REPORTED = 0.1
+"""Weight of the bets on reported drafts, which few engines report, among those of a law."""
 
 PLAIN_TEXTS = 80
 """Texts without an alarm after which plain sampling is quiet: no draft can leak there."""
@@ -138,8 +142,11 @@ class EngineAudit:
         modified = "modified rejection" in (rule or "")
         self._bets = None if sampling.greedy else Bets(stop_ids, k, sampling.temperature, modified=modified)
         self._contexts: AtContexts | None = None
-        if effort.contexts and k != 0 and models[1] is not None and not sampling.greedy:
-            self._contexts = AtContexts(Forks((models[0], models[1]), sampling, effort.drafting))
+        self._reported: ReportedDrafts | None = None
+        if k != 0 and models[1] is not None and not sampling.greedy:
+            forks = Forks((models[0], models[1]), sampling, effort.drafting)
+            self._contexts = AtContexts(forks) if effort.contexts else None
+            self._reported = ReportedDrafts(forks) if modified and self._places else None
         slack = MOST if effort.all_texts else None if exact else COARSE
         self._free = FreeEvidence(k, rule, slack, threshold=effort.threshold)
         self._drawn: list[Foreign] = []
@@ -195,14 +202,18 @@ class EngineAudit:
         log_es = [each.log_e for each in (self._bets, self._contexts) if each is not None]
         if not log_es:
             return self._audit.evidence(None)
-        return self._audit.evidence(float(np.logaddexp.reduce(log_es)) - math.log(len(log_es)))
+        log_e = float(np.logaddexp.reduce(log_es)) - math.log(len(log_es))
+        if self._reported is not None:
+            both = [math.log(1 - OF_REPORTED) + log_e, math.log(OF_REPORTED) + self._reported.log_e]
+            log_e = float(np.logaddexp.reduce(both))
+        return self._audit.evidence(log_e)
 
     def _findings(self, decision: Decision) -> list[Finding]:
         withdrawn = [] if self._contexts is None or decision == ALARM else [self._contexts.finding()]
         return [*self._free.findings(), *withdrawn]
 
     def _leading(self) -> tuple[str, str | None] | None:
-        found = [each for each in (self._bets, self._contexts) if each is not None]
+        found = [each for each in (self._bets, self._contexts, self._reported) if each is not None]
         return max(found, key=lambda each: each.log_e).leading() if found else None
 
     def _texts(
@@ -337,9 +348,19 @@ class EngineAudit:
             if known is not None:
                 told = known.accepted_per_loop, drawn.free, known.drafted_ids
             self._bets.add(drawn.prompt, drawn.completion, reading, *told)
+        self._add_drafts(drawn, reading)
         if self._contexts is not None:
             rows = reading.q.double().cpu().numpy()
             self._contexts.add(drawn.prompt, drawn.completion, rows, drawn.free)
+
+    def _add_drafts(self, drawn: Foreign, reading: Reading) -> None:
+        """What a text's loops drafted, where it is told for each of them."""
+        told = drawn.told
+        if self._reported is None or reading.p is None or told is None or drawn.free is None:
+            return
+        if told.accepted_per_loop is not None and told.drafted_ids is not None:
+            loops = told.accepted_per_loop, told.drafted_ids, drawn.free
+            self._reported.add(drawn.prompt, drawn.completion, reading.p.double().cpu().numpy(), *loops)
 
     def _at_the_end(self) -> Decision:
         """Where texts or time have ended: of few contexts the bound says little, what is ruled out counts."""
