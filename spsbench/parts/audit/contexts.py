@@ -58,7 +58,7 @@ class Fork:
 
     def by_threshold(self, thresholds: Sequence[float]) -> Floats:
         """[n] nats a draw by which the alternatives of each are told from the target's law, on average."""
-        nats = [(at, _nats(row, self.target)) for (_, at), row in self.withdrawn.items()]
+        nats = [(at, divergence(row, self.target)) for (_, at), row in self.withdrawn.items()]
         return np.array([np.mean([each for other, each in nats if other == at]) for at in thresholds])
 
 
@@ -87,7 +87,8 @@ class Standing:
         return np.where(inside, stays / np.where(inside, self.mass, 1.0), 0.0)
 
 
-def _nats(law: Floats, target: Floats) -> float:
+def divergence(law: Floats, target: Floats) -> float:
+    """Divergence of a law from the target's, both [V]: what a draw says of it on average."""
     there = law > 0
     return float((law[there] * np.log(law[there] / np.maximum(target[there], TINY))).sum())
 
@@ -283,7 +284,7 @@ def _places(forks: Forks, part: tuple[int, ...]) -> list[_Place]:
             continue
         best = np.arange(len(drawn)) == drawn.argmax()
         laws = (withdrawn(target[row + 1], drawn, stays) for stays in (best, ~best))
-        promise = max(_nats(law, target[row + 1]) for law in laws)
+        promise = max(divergence(law, target[row + 1]) for law in laws)
         found.append(_Place(promise * expected * starts, part[: place + 1], expected))
     return found
 
@@ -329,7 +330,7 @@ class AtContexts:
         for number, law in enumerate(self._laws):
             drawn = fork.withdrawn[law]
             self._stakes[where, number] += math.log(max(drawn[token], TINY) / fork.target[token])
-            self._expected[where, number] += _nats(fork.target, drawn)
+            self._expected[where, number] += divergence(fork.target, drawn)
 
     def _wealth(self) -> tuple[Floats, Floats]:
         own, laws = self._own, self._stakes

@@ -59,17 +59,19 @@ def test_a_ratio_has_mean_one_under_the_row_that_is_drawn_from(top_k: int) -> No
 
 
 def test_a_reported_draft_of_the_alternative_has_its_law() -> None:
-    """By enumeration: drafts of at least two tokens, where both their rows are sure."""
+    """By enumeration: drafts of at least two tokens, where both their rows are sure.
+
+    What is as improbable as one in a thousand is taken to stand."""
     for seed in range(20):
         models = Rows.pair(seed, 6)
         p = models[1].laws
         sure = p.max(1) >= AT
         for last in range(6):
             standing = forks_of(models, Drafting(AT, 2, 0)).standing((last,), p[last])
-            stands = p[last] * sure * sure[last]
+            stands = p[last] * (sure | (p[last] <= 1e-3)) * sure[last]
             ratios = np.array([standing.ratios(token, p[last, token])[0] for token in range(6)])
             if stands.sum() > 0:
-                assert p[last] * ratios == pytest.approx(stands / stands.sum(), abs=2e-3)
+                assert p[last] * ratios == pytest.approx(stands / stands.sum(), abs=1e-9)
             else:
                 assert not ratios.any()
 
@@ -122,11 +124,11 @@ def every(models: tuple[Rows, Rows], told: Told, last: int, most: int, ends: str
 @pytest.mark.parametrize("ends", [ROW, STAYS])
 def test_no_stake_grows_on_average_over_all_texts_of_a_right_engine(ends: str) -> None:
     """Exactly, on tables of three tokens; the text is the target's meanwhile."""
-    for seed in range(2):
+    for seed in range(6):
         models = Rows.pair(seed, 3)
         forks, known = forks_of(models), dict[tuple[int, ...], Standing]()
         total, mean, first = 0.0, 0.0, np.zeros((3, 3))
-        for chance, ids, accepted, drafted in every(models, (1.0, [], [], []), 1, 3, ends, 2):
+        for chance, ids, accepted, drafted in every(models, (1.0, [], [], []), 1, 4, ends, 2):
             found = ReportedDrafts(forks)
             found._known = known  # as long as rows are the same, so are these
             found.add((1,), ids, models[1].laws[[1, *ids[:-1]]], accepted, drafted, 0)
@@ -162,7 +164,7 @@ def test_where_counts_do_not_add_up_nothing_is_bet_on() -> None:
     models = Rows.pair(5)
     found = ReportedDrafts(forks_of(models))
     rows = models[1].laws[[0, 1, 2]]
-    found.add((0,), [1, 2, 3], rows, [5], [[1, 2, 3, 4, 5]], 0)
+    found.add((0,), [1, 2, 3], rows, [0], [[1]], 0)
     found.add((0,), [1, 2, 3], rows, [0, 0, 0], [[1], [2], [3]], 0)
     assert (found.log_e, found.drafts) == (pytest.approx(0), 0)
 
@@ -194,7 +196,7 @@ def named(models: tuple[Rows, Rows], engine: ShortDrafts, texts: int, *, told: b
     return found
 
 
-@pytest.mark.parametrize(("at", "told", "texts"), [(0.3, True, 15), (0.6, True, 15), (0.4, False, 80)])
+@pytest.mark.parametrize(("at", "told", "texts"), [(0.3, True, 15), (0.6, True, 15), (0.4, False, 160)])
 def test_a_drawn_token_that_is_left_out_is_named(at: float, told: bool, texts: int) -> None:
     """With drafted tokens reported, and from texts alone."""
     models = Rows.pair(5)
