@@ -37,6 +37,12 @@ RESCORED_BEAM_LOG_PROB = RESCORED + BEAM_LOG_PROB
 UNREAD = "unread"
 """1 in the sums of a sequence that could not be read again."""
 
+PROPOSE, VERIFY = "propose", "verify"
+"""The stages of a loop, see ``decode.stages``; ArS has the second alone."""
+
+PROGRAM = "program"
+"""How a record says that a stage ran as a program; else it has the reason why it did not."""
+
 VERIFICATION_RULE = "modified rejection (Chen et al. 2023), both distributions warped"
 
 

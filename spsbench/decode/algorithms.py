@@ -25,7 +25,7 @@ from spsbench.decode.protocols import Drafter, LanguageModel, Tokens, last_token
 from spsbench.decode.rejection import Accept, Draft, accept_draft, decide, judged
 from spsbench.decode.rows import Floats, Rows
 from spsbench.decode.sampling import Uniforms, as_tensor
-from spsbench.decode.stages import proposes, verify_of
+from spsbench.decode.stages import Propose, Unstaged, Verify, proposes, verify_of
 
 
 @dataclass(slots=True)
@@ -98,6 +98,27 @@ def start(
     return loops
 
 
+def proposed_by(drafter: Drafter, k: int) -> Propose | Unstaged:
+    """The stage by which a drafter proposes K tokens."""
+    stage = getattr(drafter, "propose_stage", None)
+    return Unstaged("the drafter has no program") if stage is None else stage(k)
+
+
+def verified_by(
+    target: LanguageModel, drafter: Drafter | None, k: int, sampling: SamplingParams, rule: Accept | None
+) -> Verify | Unstaged:
+    """The stage by which a target judges the drafts of a loop, or takes a step of ArS without a drafter."""
+    if drafter is None:
+        return verify_of(target, 0, sampling)
+    if (rule or accept_draft) is not rejection.accept_draft:
+        return verify_of(target, k, sampling, unless="another rule judges")
+    proposed = proposed_by(drafter, k)
+    if isinstance(proposed, Unstaged):  # a program judges by rows as a program cuts them
+        why = proposed.reason or "the draft has no program"
+        return verify_of(target, k, sampling, unless=why)
+    return verify_of(target, k, sampling)
+
+
 def ars(
     target: LanguageModel,
     pending: Tensor,
@@ -109,19 +130,21 @@ def ars(
     """Run Algorithm 1: one token a loop. ``target`` has read the prompt but ``pending``, [1]; only processing
     that looks at the tokens before asks for ``prompt``."""
     process, tokens, token = sampling.history, list(prompt), list[int]()
-    verify = verify_of(target, 0, sampling)
+    found = verified_by(target, None, 0, sampling, None)
+    verify = None if isinstance(found, Unstaged) else found
     if verify is not None:
         token, nothing = pending.tolist(), Draft(np.zeros(0, np.int64), None)
     numbers = uniforms if verify is None else uniforms.on_host
     while True:
         u = numbers(1)
         watch.lap("other")
-        if verify is not None:
-            verified = verify(token[0], nothing, cast("Floats", u))
-            assert verified is not None, "of K = 0 there is one draft"
+        verified = None if verify is None else verify(token[0], nothing, cast("Floats", u))
+        if verified is not None:
             q, decision = verified
             watch.lap("verify")
         else:
+            if verify is not None:  # it failed: the host goes on from its token
+                pending, verify = torch.tensor(token), None
             logits, decision = target.score(pending, last=1), None
             watch.lap("verify")
             if process is not None:
@@ -156,7 +179,8 @@ def sps(
     """
     tokens, process = Tokens(prompt, pending), sampling.history
     rule = rule or accept_draft
-    verify = verify_of(target, k, sampling) if rule is rejection.accept_draft else None
+    found = verified_by(target, drafter, k, sampling, rule)
+    verify = None if isinstance(found, Unstaged) else found
     propose = None if verify is None else proposes(drafter)
     numbers = uniforms if verify is None else uniforms.on_host
     while True:

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, cast
 
 from torch import Tensor
 
-from spsbench.base.records import SamplingParams
+from spsbench.base.records import PROGRAM, SamplingParams
 from spsbench.decode.protocols import Drafter, LanguageModel
 from spsbench.decode.rejection import Decision, Draft
 from spsbench.decode.rows import Floats, Integers, Rows
@@ -29,14 +30,25 @@ Stage = Callable[[], object]
 """A program of fixed shape over memory that stays where it is."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unstaged:
+    """Stands in the place of a stage that runs operator by operator.
+
+    Attributes:
+        reason: why, as a clause: ``a vocabulary of 49,152``; empty where the backend has no programs.
+    """
+
+    reason: str = ""
+
+
 class Proposed(NamedTuple):
     """What the stage gave.
 
     Attributes:
-        tokens: [m] drafted tokens, at most K.
+        tokens: [m] drafted tokens, at most K; none where the program failed.
         rows: the m rows that they were drawn from.
         logits: [1, V] of the place after them, if the program could not decide it; the host goes on there.
-            None where m is K.
+            None where m is K, or the program failed.
     """
 
     tokens: Integers
@@ -57,15 +69,15 @@ class Verified(NamedTuple):
 
 Verify = Callable[[int, Draft, Floats], Verified | None]
 """Judges K tokens drafted after the pending one, by uniform numbers [K+1]. None where another number was
-drafted, or not by a stage with the same law."""
+drafted, or not by a stage with the same law, or where the program failed."""
 
 
 class Staged(Protocol):
-    """A model that has programs for stages; None where it has none for that law."""
+    """A model that has programs for stages, for some laws."""
 
-    def propose_stage(self, k: int, sampling: SamplingParams) -> Propose | None: ...
+    def propose_stage(self, k: int, sampling: SamplingParams) -> Propose | Unstaged: ...
 
-    def verify_stage(self, k: int, sampling: SamplingParams) -> Verify | None: ...
+    def verify_stage(self, k: int, sampling: SamplingParams) -> Verify | Unstaged: ...
 
 
 class StagedDrafter(Protocol):
@@ -95,16 +107,30 @@ def _staged(model: LanguageModel) -> Staged | None:
     return cast("Staged", model) if _Programs.used and hasattr(model, "propose_stage") else None
 
 
-def propose_of(model: LanguageModel, k: int, sampling: SamplingParams) -> Propose | None:
+def propose_of(
+    model: LanguageModel, k: int, sampling: SamplingParams, unless: str = ""
+) -> Propose | Unstaged:
+    """A model's stage; none for the reason ``unless``, if there is one."""
     staged = _staged(model)
-    return None if staged is None else staged.propose_stage(k, sampling)
+    if staged is None:
+        return Unstaged()
+    return Unstaged(unless) if unless else staged.propose_stage(k, sampling)
 
 
-def verify_of(model: LanguageModel, k: int, sampling: SamplingParams) -> Verify | None:
+def verify_of(model: LanguageModel, k: int, sampling: SamplingParams, unless: str = "") -> Verify | Unstaged:
+    """See ``propose_of``."""
     staged = _staged(model)
-    return None if staged is None else staged.verify_stage(k, sampling)
+    if staged is None:
+        return Unstaged()
+    return Unstaged(unless) if unless else staged.verify_stage(k, sampling)
 
 
 def proposes(drafter: Drafter) -> Callable[[Sequence[int], int, Floats], Draft | None] | None:
     """``StagedDrafter.propose``, if the drafter has it."""
     return cast("StagedDrafter", drafter).propose if hasattr(drafter, "propose") else None
+
+
+def recorded(**stages: object) -> dict[str, str] | None:
+    """How each stage ran, as run.json has it; None where the backend has no programs."""
+    told = {name: each.reason if isinstance(each, Unstaged) else PROGRAM for name, each in stages.items()}
+    return told if all(told.values()) else None

@@ -17,7 +17,7 @@ from spsbench.decode.protocols import Drafter, LanguageModel, last_tokens
 from spsbench.decode.rejection import Draft
 from spsbench.decode.rows import Floats
 from spsbench.decode.sampling import as_tensor
-from spsbench.decode.stages import Propose, propose_of
+from spsbench.decode.stages import Propose, Unstaged, propose_of
 from spsbench.drafters.forced import by_model
 from spsbench.drafters.policy import lookahead_of
 from spsbench.drafters.registry import PROCESSED, TREE, Context, Margin, Policy
@@ -67,6 +67,13 @@ class ModelDrafter:
             self._policy.begin()
         self.model.begin(prompt)
 
+    def propose_stage(self, k: int) -> Propose | Unstaged:
+        """How it samples K tokens, see ``decode.stages``."""
+        # A policy's K changes from loop to loop, and a program has one K.
+        unless = "" if self._policy is None else "a policy changes K"
+        unless = unless if self._process is None else "the law looks at the tokens before"
+        return propose_of(self.model, k, self.sampling, unless)
+
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         """Sample tokens; they stay on the device, the host waits only where the policy asks for rows."""
         propose = self._program(k)
@@ -80,11 +87,9 @@ class ModelDrafter:
         return None if propose is None else self._staged(propose, tokens, k, u)
 
     def _program(self, k: int) -> Propose | None:
-        # A policy's K changes from loop to loop, and a program has one K.
-        if self._policy is not None or self._process is not None:
-            return None
         if k not in self._programs:
-            self._programs[k] = propose_of(self.model, k, self.sampling)
+            stage = self.propose_stage(k)
+            self._programs[k] = None if isinstance(stage, Unstaged) else stage
         return self._programs[k]
 
     def _staged(self, propose: Propose, tokens: Sequence[int], k: int, u: Floats) -> Draft:
@@ -92,6 +97,9 @@ class ModelDrafter:
         drafted, held, logits = propose(tokens[self.model.length :], u)
         if logits is not None:
             return self._sampled(tokens, k, as_tensor(u), [torch.from_numpy(drafted)], [held], logits)
+        if len(drafted) < k:  # it failed
+            self._programs[k] = None
+            return self._sampled(tokens, k, as_tensor(u), [], [])
         self._drafted, self._begun = k, len(tokens)
         return Draft(drafted, held)
 

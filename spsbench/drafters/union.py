@@ -11,8 +11,10 @@ from torch import Tensor
 
 from spsbench.base.errors import UsageError
 from spsbench.base.plugins import Options
+from spsbench.decode.algorithms import proposed_by
 from spsbench.decode.protocols import Drafter
 from spsbench.decode.rejection import Draft
+from spsbench.decode.stages import Propose, Unstaged
 from spsbench.drafters.forced import ForcedDrafts, ForcedText, Integers, forced_drafts
 from spsbench.drafters.registry import DRAFT, Context
 from spsbench.drafters.shape import Shape
@@ -39,6 +41,11 @@ class UnionDrafter:
         self._proposer = None
         for member in self.members:
             member.begin(prompt)
+
+    def propose_stage(self, k: int) -> Propose | Unstaged:
+        """The stage of the first member that has one."""
+        found = [proposed_by(member, k) for member in self.members]
+        return next((each for each in found if not isinstance(each, Unstaged)), found[0])
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
         """The first proposal of at least one token; the last member's where all have none."""

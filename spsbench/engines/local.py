@@ -17,6 +17,8 @@ from spsbench.base.axes import EAGER
 from spsbench.base.records import (
     BEAM_CLOSEST,
     BEAM_LOG_PROB,
+    PROPOSE,
+    VERIFY,
     FinishReason,
     Generation,
     Loop,
@@ -29,8 +31,10 @@ from spsbench.decode.batch import DecodingBatch
 from spsbench.decode.clock import Clock, Stopwatch, device_now, stopwatch_of
 from spsbench.decode.processors import bound
 from spsbench.decode.protocols import Drafter, LanguageModel
+from spsbench.decode.rejection import Accept
 from spsbench.decode.rules import Rule, expected_acceptance
 from spsbench.decode.sampling import UniformStream
+from spsbench.decode.stages import recorded, verify_of
 from spsbench.decode.stopping import StopRule, TextDecoder
 from spsbench.drafters.model import ModelDrafter
 from spsbench.engines.buffer import MOST_BYTES, LoopBuffer, TruncatedLoop, phase_seconds
@@ -180,16 +184,35 @@ class EagerEngine(LocalEngine):
             make_drafter = partial(ModelDrafter, draft, device=device)
         self._make_drafter = make_drafter
         self._drafters: dict[SamplingParams, Drafter] = {}
+        self._begun: SamplingParams | None = None
 
     def start(self, request: Request) -> Loops:
         prompt, sampling = request.prompt_ids, bound(request.sampling, self._decoder)
         drafter, uniforms = self._drafter(sampling), UniformStream(request.seed, self._device)
-        accept = None if self._rule is None else self._rule.accept
+        accept, self._begun = self._accept, sampling
         if self._tree is not None:
             assert drafter is not None
             assert accept is not None
             return algorithms.start_tree(self._tree, drafter, prompt, self._nodes, sampling, uniforms, accept)
         return algorithms.start(self._target, drafter, prompt, self._k, sampling, uniforms, accept)
+
+    @property
+    def _accept(self) -> Accept | None:
+        return None if self._rule is None else self._rule.accept
+
+    def stages(self) -> dict[str, str] | None:
+        """How the stages of its latest loops ran, see ``stages.recorded``; None before the first one."""
+        if self._begun is None:
+            return None
+        sampling, k = self._begun, self._k
+        drafter = self._drafter(sampling)
+        if self._tree is not None:
+            trees = verify_of(self._target, k, sampling, unless="drafts are trees")
+            return recorded(**{PROPOSE: trees, VERIFY: trees})
+        verify = algorithms.verified_by(self._target, drafter, k, sampling, self._accept)
+        if drafter is None:
+            return recorded(**{VERIFY: verify})
+        return recorded(**{PROPOSE: algorithms.proposed_by(drafter, k), VERIFY: verify})
 
     def _drafter(self, sampling: SamplingParams) -> Drafter | None:
         if self._make_drafter is None:

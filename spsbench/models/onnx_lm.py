@@ -16,13 +16,21 @@ from torch import Tensor
 from spsbench.base.errors import UsageError
 from spsbench.base.records import SamplingParams
 from spsbench.config.models import ONNXRUNTIME
-from spsbench.decode.stages import Propose, Verify
+from spsbench.decode.stages import Propose, Unstaged, Verify
 from spsbench.models.blueprint import Blueprint, blueprint_of
 from spsbench.models.causal_lm import CausalLM, FeatureRows, VocabularyRows, roomy
 from spsbench.models.checkpoint import EMBEDDING, Floats, StoredWeights, trim_heap
 from spsbench.models.live_tree import Branches, Columns
 from spsbench.models.onnx_graph import FEATURES, Graph, build_graph
-from spsbench.models.onnx_stages import MOST_BYTES, Cut, ProposeProgram, VerifyProgram, program_graph
+from spsbench.models.onnx_stages import (
+    MOST_BYTES,
+    Cut,
+    ProposeProgram,
+    VerifyProgram,
+    program_graph,
+    refusal,
+    runtime_errors,
+)
 from spsbench.models.trained import embedding_fingerprint
 
 if TYPE_CHECKING:
@@ -434,39 +442,58 @@ class OnnxLM(OnnxModel):
         self.vocabulary = vocabulary
         self._spread = self.new_spread()
         self._variants: dict[tuple[int | None, int | None], OnnxLM] = {}
-        self._programs: dict[tuple[Cut, bool], InferenceSession] = {}
+        self._programs: dict[tuple[Cut, bool], InferenceSession | Unstaged] = {}
         self._stages: dict[Hashable, Any] = {}
 
-    def propose_stage(self, k: int, sampling: SamplingParams) -> Propose | None:
+    def propose_stage(self, k: int, sampling: SamplingParams) -> Propose | Unstaged:
         """See ``decode.stages.Staged``."""
         return self._stage(ProposeProgram, k, sampling)
 
-    def verify_stage(self, k: int, sampling: SamplingParams) -> Verify | None:
+    def verify_stage(self, k: int, sampling: SamplingParams) -> Verify | Unstaged:
         """See ``decode.stages.Staged``; the nucleus of a step of ArS, one row, the host finds as fast."""
         if k == 0 and not sampling.greedy and sampling.top_p < 1.0:
-            return None
+            found = self._cut(sampling)
+            return found if isinstance(found, Unstaged) else Unstaged("one row's nucleus is as fast without")
         return self._stage(VerifyProgram, k, sampling)
 
-    def _stage(self, kind: type[StageOf], k: int, sampling: SamplingParams) -> StageOf | None:
+    def _stage(self, kind: type[StageOf], k: int, sampling: SamplingParams) -> StageOf | Unstaged:
         """A program over this model's cache, made once; none where the forward is replaced by another."""
         if getattr(self.score, "__func__", None) is not OnnxModel.score:
-            return None
+            return Unstaged("another forward")
         key = kind, k, sampling
         if key not in self._stages:
-            cut = self._cut(sampling)
-            self._stages[key] = cut and kind(self, self._forward, cut, sampling, k)
-        found: StageOf | None = self._stages[key]
-        return found
+            self._stages[key] = self._made(kind, k, sampling)
+        found: StageOf | Unstaged = self._stages[key]
+        if isinstance(found, Unstaged) or not found.failure:
+            return found
+        return Unstaged(found.failure)
 
-    def _cut(self, sampling: SamplingParams) -> Cut | None:
-        plain = self._spread is None and self._features is None and not self.large
-        return Cut.of(self.vocab_size, sampling) if plain and self._weight_bytes <= MOST_BYTES else None
+    def _made(self, kind: type[StageOf], k: int, sampling: SamplingParams) -> StageOf | Unstaged:
+        cut = self._cut(sampling)
+        if isinstance(cut, Unstaged):
+            return cut
+        session = self._program(cut, accepts=kind.accepts)
+        if isinstance(session, Unstaged):
+            return session
+        return kind(self, self._forward, session, cut, sampling, k)
 
-    def program(self, cut: Cut, *, accepts: bool) -> InferenceSession:
+    def _cut(self, sampling: SamplingParams) -> Cut | Unstaged:
+        if self._spread is not None:
+            return Unstaged("a reduced vocabulary")
+        if self._features is not None:
+            return Unstaged("hidden states are kept")
+        if self.large or self._weight_bytes > MOST_BYTES:
+            return Unstaged(f"weights of {self._weight_bytes / 2**20:.0f} MiB")
+        return Cut.of(self.vocab_size, sampling)
+
+    def _program(self, cut: Cut, *, accepts: bool) -> InferenceSession | Unstaged:
         """The session of a stage, see ``program_graph``; made once for all twins."""
         if (cut, accepts) not in self._programs:
             graph = program_graph(self.plan, self.stored, self.bits, cut, accepts=accepts)
-            self._programs[cut, accepts] = session_of(graph, self.threads)[0]
+            try:
+                self._programs[cut, accepts] = session_of(graph, self.threads)[0]
+            except runtime_errors() as error:  # an operator that this release lacks
+                self._programs[cut, accepts] = Unstaged(refusal(error))
         return self._programs[cut, accepts]
 
     def twin(self) -> Self:

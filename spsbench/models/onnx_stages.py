@@ -17,11 +17,12 @@ nucleus, a tie at its border, a NaN) is marked, and the host warps its logits.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -33,12 +34,14 @@ from spsbench.base.records import SamplingParams
 from spsbench.decode import rows
 from spsbench.decode.rejection import Decision, Draft
 from spsbench.decode.rows import Floats, StagedRows
-from spsbench.decode.stages import Proposed, Verified
+from spsbench.decode.stages import Proposed, Unstaged, Verified
 from spsbench.models.blueprint import Blueprint
 from spsbench.models.checkpoint import EMBEDDING, StoredWeights
 from spsbench.models.onnx_graph import IR, OPSETS, Graph, build_graph, external
 
 if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
     from spsbench.models.onnx_lm import OnnxForward, OnnxLM
 
 Whole = TypeVar("Whole", bound=np.integer[Any])
@@ -72,19 +75,25 @@ class Cut:
     nucleus: bool
 
     @classmethod
-    def of(cls, width: int, sampling: SamplingParams) -> Cut | None:
-        """None where the host does it: a law or a vocabulary for which there is no program."""
-        if width > _WIDEST or sampling.process is not None or sampling.beam is not None:
-            return None
+    def of(cls, width: int, sampling: SamplingParams) -> Cut | Unstaged:
+        """How a row is cut; nothing where the host does it, for its law or its vocabulary."""
+        if width > _WIDEST:
+            return Unstaged(f"a vocabulary of {width:,}")
+        if sampling.process is not None:
+            return Unstaged("the law is processed")
         if sampling.greedy:
             return cls(width, 1, 0, False)
         top_k = sampling.top_k if 0 < sampling.top_k < width else 0
         nucleus = sampling.top_p < 1.0
         if not top_k and not nucleus:
-            return cls(width, width, 0, False) if width <= _ALL else None
+            return cls(width, width, 0, False) if width <= _ALL else Unstaged(f"all of {width:,} tokens")
         # Some more than k, for those that tie with the last.
         most = max(_MOST, top_k + _MOST // 4)
-        return cls(width, most, top_k, nucleus) if top_k <= _MOST_K and 2 * most < width else None
+        if top_k > _MOST_K:
+            return Unstaged(f"top-k {top_k:,}")
+        if 2 * most >= width:
+            return Unstaged(f"a vocabulary of {width}, too small to cut")
+        return cls(width, most, top_k, nucleus)
 
     @property
     def holds_all(self) -> bool:
@@ -334,22 +343,52 @@ MOST_BYTES = 64 << 20
 """Of weights that a program holds once more: to a forward that reads more, the host's part is nothing."""
 
 
+def runtime_errors() -> tuple[type[Exception], ...]:
+    """What the runtime raises: its own errors have no base, and its bindings raise those of Python."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    own = (
+        state.Fail,
+        state.NotImplemented,
+        state.InvalidGraph,
+        state.InvalidArgument,
+        state.RuntimeException,
+    )
+    return (RuntimeError, *own)
+
+
+def refusal(error: Exception) -> str:
+    """What the runtime says of a program, in one short clause."""
+    said = _CODE.sub("", next(iter(str(error).splitlines()), "")) or type(error).__name__
+    return f"ONNX Runtime: {said[:_MOST_SAID].rstrip()}{'...' if len(said) > _MOST_SAID else ''}"
+
+
+_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_MOST_SAID = 80
+
+
 class Program:
-    """A model's forward with what comes behind it, over the model's own cache."""
+    """A model's forward with what comes behind it, over the model's own cache.
+
+    Attributes:
+        failure: what the runtime said when it could not run it; empty while it can.
+        accepts: whether it judges a draft, see ``program_graph``.
+    """
+
+    accepts: ClassVar[bool]
 
     def __init__(
         self,
         model: OnnxLM,
         forward: OnnxForward,
+        session: InferenceSession,
         cut: Cut,
         sampling: SamplingParams,
         n: int,
-        *,
-        accepts: bool,
     ) -> None:
-        self._model, self._forward = model, forward
-        self._session = model.program(cut, accepts=accepts)
-        self._run = self._session.run_with_iobinding
+        self.failure = ""
+        self._model, self._forward, self._session = model, forward, session
+        self._run = session.run_with_iobinding
         self._law = law_values(cut, sampling)
         self._own = _Memory(cut, sampling, n, model.plan.vocab_size)
         self._cache: Mapping[str, Any] = {}
@@ -379,22 +418,34 @@ class ProposeProgram(Program):
     A call reads its token where the one before has written it. See ``decode.stages.Propose``.
     """
 
+    accepts = False
+
     def __init__(
-        self, model: OnnxLM, forward: OnnxForward, cut: Cut, sampling: SamplingParams, k: int
+        self,
+        model: OnnxLM,
+        forward: OnnxForward,
+        session: InferenceSession,
+        cut: Cut,
+        sampling: SamplingParams,
+        k: int,
     ) -> None:
-        super().__init__(model, forward, cut, sampling, k, accepts=False)
+        super().__init__(model, forward, session, cut, sampling, k)
         self._k, self._places = k, _Written(f"{2 * k}i")
 
     def __call__(self, pending: Sequence[int], u: Floats) -> Proposed:
         n, start, k, own = len(pending), self._model.length, self._k, self._own
         end = start + n
         self._room(end + k - 1)
-        tokens, *calls = self._bound.get(n) or self._bind(n)
-        tokens.write(*pending)
         own.u[:, 0] = u
         self._places.write(*range(end - 1, end - 1 + k), *range(end, end + k))
-        for call in calls:
-            self._run(call)
+        try:
+            tokens, *calls = self._bound.get(n) or self._bind(n)
+            tokens.write(*pending)
+            for call in calls:
+                self._run(call)
+        except runtime_errors() as error:  # what it wrote into the cache lies behind the cached tokens
+            self.failure = refusal(error)
+            return Proposed(own.picks[:0, 0], own.rows(0), None)
         marked = own.marks.find(1)
         sure = k if marked < 0 else marked
         # The last token that was drawn is pending; at a row that is not decided all before it are read.
@@ -419,10 +470,18 @@ class ProposeProgram(Program):
 class VerifyProgram(Program):
     """Reads the pending token and K drafted ones, and judges these; see ``decode.stages.Verify``."""
 
+    accepts = True
+
     def __init__(
-        self, model: OnnxLM, forward: OnnxForward, cut: Cut, sampling: SamplingParams, k: int
+        self,
+        model: OnnxLM,
+        forward: OnnxForward,
+        session: InferenceSession,
+        cut: Cut,
+        sampling: SamplingParams,
+        k: int,
     ) -> None:
-        super().__init__(model, forward, cut, sampling, k + 1, accepts=True)
+        super().__init__(model, forward, session, cut, sampling, k + 1)
         self._k, self._tokens, self._places = k, _Written(f"{k + 1}q"), _Written("2i")
         self._answer = _Written("2q")
         # Behind full acceptance nothing was drafted: no token, without weight.
@@ -431,12 +490,13 @@ class VerifyProgram(Program):
 
     def __call__(self, pending: int, draft: Draft, u: Floats) -> Verified | None:
         k, own, held, start = self._k, self._own, draft.drawn_from, self._model.length
-        if len(draft) != k:
+        if len(draft) != k or self.failure:
             return None
         if (
             isinstance(held, StagedRows)
             and not held.others
             and held.weights.shape == self._draft_weights[:k].shape
+            and (held.ids is None) == (own.ids is None)
         ):
             if held.ids is not None:
                 self._draft_ids[:k] = held.ids
@@ -445,12 +505,16 @@ class VerifyProgram(Program):
             return None
         end = start + k + 1
         self._room(end)
-        (call,) = self._bound.get(k) or self._bind()
         drafted = draft.on_host()
         self._tokens.write(pending, *drafted)
         own.u[:, 0] = u
         self._places.write(end - 1, end)
-        self._run(call)
+        try:
+            (call,) = self._bound.get(k) or self._bind()
+            self._run(call)
+        except runtime_errors() as error:
+            self.failure = refusal(error)
+            return None
         self._model.restore(end)
         accepted, token = self._answer.read()
         decision = None if 1 in own.marks else Decision(drafted, accepted, token, None)

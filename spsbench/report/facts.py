@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from spsbench.base.axes import EAGER, MODEL, RECOMMENDED, shown_engine
+from spsbench.base.axes import EAGER, MODEL, RECOMMENDED, label, shown_engine
 from spsbench.base.gpu import described
-from spsbench.base.records import Processing, Speedup
+from spsbench.base.records import PROGRAM, Processing, Speedup
 from spsbench.report import judgement
 from spsbench.report.tables import Table, left, paragraphs, right
-from spsbench.report.wording import Run, escape, mebibytes, printable, tags
+from spsbench.report.wording import Run, escape, full_name, mebibytes, printable, tags
 from spsbench.stats.anytime import FEWEST, relative_half_width
 from spsbench.stats.conditions import disturbance
-from spsbench.store.summary_types import Summary
+from spsbench.store.summary_types import ArmRow, Summary
 
 _UNKNOWN = "unknown"
 
@@ -42,6 +42,7 @@ def facts(summary: Summary, run: Run) -> list[tuple[str, str]]:
             ", ".join(_sampling(n, params.get(n)) for n in distinct(row["sampling"] for row in rows)),
         ),
         ("Engines", None if engines in ([], [EAGER]) else ", ".join(engines)),
+        ("Operator by operator", by_operator(summary)),
         ("Batch size", None if batches <= {1} else ranges(batches)),
         ("Data", data.get("source") if isinstance(data, Mapping) else data),
         ("Prompts", str(prompts(summary))),
@@ -56,6 +57,44 @@ def facts(summary: Summary, run: Run) -> list[tuple[str, str]]:
         ("spsbench", _version(run)),
     ]
     return [(name, printable(str(text))) for name, text in found if text]
+
+
+def by_operator(summary: Summary) -> str:
+    """Return which stages ran operator by operator, and why: ``ArS (a vocabulary of 49,152)``.
+
+    Empty where all were programs, or the backend has none.
+    """
+    rows, engine = summary["rows"], summary.get("engine") or ""
+    stages = [(how, stage, row) for row in rows for stage, how in row.get("stages", {}).items()]
+    said = []
+    reasons = dict.fromkeys(how for how, *_ in stages if how != PROGRAM and not engine.endswith(f": {how}"))
+    for reason in reasons:
+        own = [(stage, row) for how, stage, row in stages if how == reason]
+        if len(own) == len(stages):
+            said.append(f"everything ({reason})")
+            continue
+        named: dict[str, list[str]] = {}
+        for method, stage in dict.fromkeys((row["method"], stage) for stage, row in own):
+            these = [row for name, row in own if (row["method"], name) == (method, stage)]
+            every = sum((row["method"], name) == (method, stage) for _, name, row in stages)
+            arms = _some(these, rows)
+            if method == "sps":
+                named.setdefault("" if len(these) == every else f" of {arms}", []).append(stage)
+            else:
+                named.setdefault(arms, [])
+        said.append(", ".join(f"{' and '.join(parts)}{of}" for of, parts in named.items()) + f" ({reason})")
+    return ", ".join(said)
+
+
+def _some(these: Sequence[ArmRow], rows: Sequence[ArmRow]) -> str:
+    """Arms by name, or how many they are."""
+    if len(these) > _MOST_NAMED:
+        return f"{len(these)} arms"
+    name = label if len({row["sampling"] for row in rows}) == 1 else full_name
+    return " and ".join(map(name, these))
+
+
+_MOST_NAMED = 2
 
 
 def setup(summary: Summary, run: Run) -> list[str]:

@@ -260,6 +260,8 @@ def _title(summary: Summary, common: str) -> RenderableType:
     details += [tags] if (tags := wording.tags(summary)) else []
     details += [wording.printable(common)] if common else []
     details += [f"engine {wording.printable(engine)}"] if (engine := summary.get("engine")) else []
+    if operators := facts.by_operator(summary):
+        details.append(f"operator by operator: {wording.printable(operators)}")
     if length := summary.get("fixed_length"):
         details.append(f"each output {length} tokens, EOS ignored")
     return text.append(", " + ", ".join(details), style="not bold dim")

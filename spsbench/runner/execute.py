@@ -16,11 +16,12 @@ from spsbench.base.environment import load_1m, taken, taken_since
 from spsbench.base.errors import UnavailableError
 from spsbench.base.gpu import NO_NVML
 from spsbench.base.protocol import PeerError
-from spsbench.base.records import ELAPSED, SPENT, Arm, Prompt, Request, Sample
+from spsbench.base.records import ELAPSED, PROGRAM, PROPOSE, SPENT, VERIFY, Arm, Prompt, Request, Sample
+from spsbench.config.models import ONNXRUNTIME
 from spsbench.drafters.checked import DrafterFault
 from spsbench.engines.arms import GRAPHED, is_peer
 from spsbench.engines.hf import ASSISTED
-from spsbench.engines.local import Engine, torch_threads
+from spsbench.engines.local import BatchedEngine, EagerEngine, Engine, torch_threads
 from spsbench.models.device import Gpu, computing_by, title
 from spsbench.models.faults import settle
 from spsbench.models.memory import (
@@ -48,6 +49,7 @@ from spsbench.runner.remeasure import Read, Remeasuring, is_due
 from spsbench.stats.summary import engine_of, other_fallbacks
 from spsbench.store import RunStore
 from spsbench.store.opening import RUN_FILE, check_identity
+from spsbench.store.run import Stages
 from spsbench.store.summary_types import Conditions, Summary
 
 _WARM_UP_TOKENS = 64
@@ -191,6 +193,7 @@ def _generate(
                 else:
                     warm_up(plan, engines, next(stopping.all_turns(plan)))
                 timer.measure_again(watcher)
+            note_stages(store, stages_of(engines, pair, backends.fallbacks))
             store.note(peak_memory_bytes=peak_memory_bytes(), **device_peak(plan.device))
             _note_peers(store, peers)
         prove(plan, store, pair, backends, watcher)
@@ -353,6 +356,31 @@ def note_facts(store: RunStore, facts: Mapping[str, Any], watcher: Watcher) -> N
         watcher.warned(f"{arm} runs with the engine eager: {reason}.")
     modes = {key: (info.get(key) or {}) | facts[key] for key in ("target_mode", "draft_mode")}
     store.note(**{**facts, **modes})
+
+
+def stages_of(
+    engines: Mapping[Arm, Engine], pair: Pair, fallbacks: Mapping[str, str]
+) -> dict[str, dict[str, str]]:
+    """How the stages of each arm's loops ran, of arms that have begun one; see ``decode.stages.recorded``."""
+    found: dict[str, dict[str, str]] = {}
+    for arm, engine in engines.items():
+        names, how = [PROPOSE, VERIFY] if arm.method == "sps" else [VERIFY], fallbacks.get(arm.name)
+        if engine.name == GRAPHED:
+            how = PROGRAM
+        elif isinstance(engine, BatchedEngine) and pair.target.backend == ONNXRUNTIME:
+            how = f"a batch of {engine.size}"
+        elif isinstance(engine, EagerEngine) and (own := engine.stages()) is not None:
+            found[arm.name] = own
+            continue
+        if how is not None:
+            found[arm.name] = dict.fromkeys(names, how)
+    return found
+
+
+def note_stages(store: RunStore, stages: Stages) -> None:
+    """Put ``stages_of`` into run.json, beside those of arms that did not run this time."""
+    if stages:
+        store.note(stages={**(store.run_info().get("stages") or {}), **stages})
 
 
 def _note_peers(store: RunStore, peers: PeerArms) -> None:

@@ -75,7 +75,7 @@ def summarise(
             ``synthetic``, ``pair``, ``data``, ``headline_metric``, ``metrics``, ``corpus_figures``; and, for
             all arms or as a dict by arm, ``expected_sequences``, ``verification_rule``,
             ``peak_memory_bytes``,
-            ``target_mode``, ``draft_mode``.
+            ``target_mode``, ``draft_mode``, ``stages``.
         evidence: one row per token that was read again, the columns of ``evidence.parquet``; without it
             nothing is replayed.
     """
@@ -260,6 +260,8 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
         "refuted": recorded.get("enumerated", ""),
         "prediction": None,
     }
+    if (stages := run.of_arm("stages", name)) is not None:
+        row["stages"] = stages
     if row["lossless"] or not row["refuted"]:
         del row["refuted"]
     if row["nodes_per_loop"] is None:
@@ -426,6 +428,8 @@ def token_hash(samples: pd.DataFrame) -> str | None:
 def _of_the_run(info: Mapping[str, Any]) -> Iterator[str]:
     """Sentences on how arms were run, and on what was not."""
     for arm, reason in other_fallbacks(info, engine_of(info) or ""):
+        if reason in ((info.get("stages") or {}).get(arm) or {}).values():
+            continue  # the title says it
         yield f"{arm} ran with the engine eager: {reason}."
     target = (info.get("models") or {}).get("target") or {}
     identity = info.get("identity") or {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from itertools import chain, zip_longest
@@ -19,7 +19,7 @@ import yaml
 
 from spsbench.base import files
 from spsbench.base.errors import IncompleteError, UsageError
-from spsbench.base.records import Prompt, Sample
+from spsbench.base.records import PROGRAM, Prompt, Sample
 from spsbench.store import codec, opening, tables, timings
 from spsbench.store.journal import Journal, Row
 from spsbench.store.opening import (
@@ -366,6 +366,20 @@ def _samples(
     return sorted(found, key=lambda sample: place[sample.example_id])
 
 
+Stages = Mapping[str, Mapping[str, str]]
+"""By arm how each stage of its loops ran, see ``decode.stages.recorded``."""
+
+
+def stages_of_all(parts: Iterable[Stages]) -> dict[str, dict[str, str]]:
+    """What several processes ran: a stage was a program where it was one in all of them."""
+    found: dict[str, dict[str, str]] = {}
+    for part in parts:
+        for arm, stages in part.items():
+            own = found.setdefault(arm, {})
+            own |= {name: how for name, how in stages.items() if own.get(name, PROGRAM) == PROGRAM}
+    return found
+
+
 _PER_ARM = ("target_mode", "draft_mode")
 _PEAKS = ("peak_memory_bytes", "device_peak_bytes")
 _OF_ONE_SHARD = ("environment", "models", *_PER_ARM, *_PEAKS, "bandwidth_bytes_per_s", "proof", "workers")
@@ -393,6 +407,8 @@ def _combined(shards: Sequence[RunStore], infos: Sequence[Mapping[str, Any]]) ->
         modes = [info.get(key, {}) for info in infos]
         seen = {arm: {str(mode.get(arm)) for mode in modes} for mode in modes for arm in mode}
         found[key] = {arm: "mixed" if len(values) > 1 else values.pop() for arm, values in seen.items()}
+    if any("stages" in info for info in infos):
+        found["stages"] = stages_of_all(info.get("stages", {}) for info in infos)
     found |= {"shard": None, "token_texts": texts}
     found |= {key: max(info.get(key) or 0 for info in infos) for key in _PEAKS if key in found}
     if gpu := found.get("gpu"):  # of one kind; which board, and how it was, differs

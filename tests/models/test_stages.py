@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from unittest.mock import patch
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 from onnx import TensorProto, helper
+from onnxruntime import InferenceSession
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from support.onnx_variants import variant
 from support.tiny_models import make_pair, over_onnx
 from torch import Tensor
@@ -22,12 +25,20 @@ from spsbench.decode.clock import FakeClock, Stopwatch
 from spsbench.decode.rejection import Draft, accept_draft, decide
 from spsbench.decode.rows import HostRows, StagedRows
 from spsbench.decode.sampling import UniformStream
-from spsbench.decode.stages import no_programs
+from spsbench.decode.stages import Unstaged, no_programs
 from spsbench.drafters.model import ModelDrafter
 from spsbench.models import onnx_lm
 from spsbench.models.onnx_graph import Graph
 from spsbench.models.onnx_lm import OnnxLM, session_of
-from spsbench.models.onnx_stages import Cut, Operators, law_inputs, law_values, row_outputs
+from spsbench.models.onnx_stages import (
+    Cut,
+    Operators,
+    ProposeProgram,
+    VerifyProgram,
+    law_inputs,
+    law_values,
+    row_outputs,
+)
 
 CPU = torch.device("cpu")
 PROMPT = [5, 17, 200, 41, 9, 88]
@@ -128,7 +139,7 @@ def test_a_draft_is_drawn_from_its_own_rows(law: str) -> None:
 def _cut(logits: Tensor, law: SamplingParams) -> tuple[StagedRows, list[bool]]:
     """Rows of any logits by the program's operators, and which of them are marked."""
     cut = Cut.of(logits.shape[1], law)
-    assert cut is not None
+    assert isinstance(cut, Cut)
     write = Operators()
     write.cut(cut, "logits")
     value = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["n", cut.width])
@@ -179,33 +190,35 @@ def test_a_broken_model_fails_as_on_the_host(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("width", "law"),
+    ("width", "law", "why"),
     [
-        (1 << 15, SamplingParams(top_p=0.9)),
-        (4096, SamplingParams()),
-        (4096, SamplingParams(top_k=2000)),
-        (100, SamplingParams(top_p=0.9)),
-        (258, SamplingParams(process=Processing(min_p=0.1))),
+        (1 << 15, SamplingParams(top_p=0.9), "a vocabulary of 32,768"),
+        (151_936, SamplingParams(), "a vocabulary of 151,936"),
+        (4096, SamplingParams(), "all of 4,096 tokens"),
+        (4096, SamplingParams(top_k=2000), "top-k 2,000"),
+        (100, SamplingParams(top_p=0.9), "a vocabulary of 100, too small to cut"),
+        (258, SamplingParams(process=Processing(min_p=0.1)), "the law is processed"),
     ],
 )
-def test_what_has_no_program_is_the_hosts(width: int, law: SamplingParams) -> None:
-    assert Cut.of(width, law) is None
+def test_what_has_no_program_is_the_hosts(width: int, law: SamplingParams, why: str) -> None:
+    assert Cut.of(width, law) == Unstaged(why)
 
 
 def test_a_model_without_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that keeps its states, has another forward, or too many weights. A twin has programs of its own."""
     target, _ = pair()
     law = LAWS["greedy"]
-    assert target.with_features("--drafter").propose_stage(1, law) is None
+    kept = target.with_features("--drafter")
+    assert kept.propose_stage(1, law) == Unstaged("hidden states are kept")
     assert target.propose_stage(1, law) is target.propose_stage(1, law)
     assert target.twin().propose_stage(1, law) is not target.propose_stage(1, law)
     watched = target.twin()
-    assert watched.propose_stage(1, law) is not None
+    assert isinstance(watched.propose_stage(1, law), ProposeProgram)
     monkeypatch.setattr(watched, "score", watched.score_uncached)
-    assert watched.propose_stage(1, law) is None
+    assert watched.propose_stage(1, law) == Unstaged("another forward")
     monkeypatch.setattr(onnx_lm, "MOST_BYTES", 1000)
-    assert target.twin().propose_stage(1, law) is None
-    assert target.twin().verify_stage(4, law) is None
+    assert target.twin().propose_stage(1, law) == Unstaged("weights of 0 MiB")
+    assert target.twin().verify_stage(4, law) == Unstaged("weights of 0 MiB")
 
 
 def test_a_draft_of_a_users_class_is_the_one_that_is_judged() -> None:
@@ -245,12 +258,82 @@ def test_a_draft_of_another_kind_is_judged_by_the_host() -> None:
     """Fewer tokens than K, rows of another law, or none: a drafter of a user asks a model as it likes."""
     target, draft = (model.twin() for model in pair())
     verify = target.verify_stage(2, LAWS["top-k"])
-    assert verify is not None
+    assert isinstance(verify, VerifyProgram)
     one = StagedRows(np.array([[3], [4]]), np.ones((2, 1), np.float32), 258)
-    for tokens, told in (([3], one.part(0, 1)), ([3, 4], one), ([3, 4], None)):
+    all_ = StagedRows(None, np.ones((2, 64), np.float32), 64)  # of another vocabulary, as wide as the cut
+    for tokens, told in (([3], one.part(0, 1)), ([3, 4], one), ([3, 4], None), ([3, 4], all_)):
         assert verify(5, Draft(torch.tensor(tokens), told), np.zeros(3, np.float32)) is None
     law = LAWS["top-k"]
     other = ModelDrafter(draft, LAWS["greedy"], CPU)
     begun = algorithms.start(target, other, PROMPT, 2, law, UniformStream(0, CPU))
     running = begun(Stopwatch(FakeClock()))
     assert len([next(running) for _ in range(20)]) == 20
+
+
+@contextmanager
+def _without(operator: str) -> Iterator[list[str]]:
+    """A release of ONNX Runtime that has no such operator; the list grows by every graph that it refuses."""
+    refused: list[str] = []
+
+    def picky(graph: Graph, threads: int) -> tuple[InferenceSession, int]:
+        if any(node.op_type == operator for node in graph.model.graph.node):
+            refused.append(graph.model.graph.name)
+            model = graph.model.__class__.FromString(graph.model.SerializeToString())
+            for node in model.graph.node:
+                node.op_type = node.op_type if node.op_type != operator else "OfTheFuture"
+            graph = Graph(model, graph.weights)
+        return session_of(graph, threads)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnx_lm, "session_of", picky)
+        yield refused
+
+
+def test_an_operator_that_the_runtime_lacks() -> None:
+    """Its programs are refused once, the rest of them runs, and tokens stay."""
+    torch_pair = make_pair("llama", late=0.5, hidden_size=64, initializer_range=0.3)
+    target, draft = (over_onnx(model) for model in torch_pair)
+    with _without("CumSum") as refused:
+        found = [loops((target, draft), LAWS["top-k"], k, 20) for k in (0, 4, 3)]
+        greedy = loops((target, draft), LAWS["greedy"], 4, 5)
+        # Of the target a step of ArS alone: behind a draft without a program there is none to judge.
+        assert len(refused) == 2
+        why = target.verify_stage(4, LAWS["top-k"])
+    assert isinstance(why, Unstaged)
+    assert why.reason.startswith("ONNX Runtime: ")
+    assert "OfTheFuture" in why.reason
+    assert not any(isinstance(loop.target_rows, StagedRows) for each in found for loop in each)
+    assert isinstance(greedy[0].target_rows, StagedRows)
+    with no_programs():
+        plain = [loops((target, draft), LAWS["top-k"], k, 20) for k in (0, 4, 3)]
+    assert [*map(_texts, found)] == [*map(_texts, plain)]
+
+
+@pytest.mark.parametrize(("role", "k"), [("target", 0), ("target", 4), ("draft", 4)])
+@pytest.mark.parametrize("law", ["greedy", "top-k"])
+def test_a_program_that_fails_in_the_middle(law: str, role: str, k: int) -> None:
+    """After some calls of the runtime, in the middle of a draft: the host goes on with the same tokens."""
+    target, draft = (model.twin() for model in pair())
+    drafter = ModelDrafter(draft, LAWS[law], CPU) if k else None
+    begun = algorithms.start(target, drafter, PROMPT, k, LAWS[law], UniformStream(0, CPU))
+    running = begun(Stopwatch(FakeClock()))
+    failing = target.verify_stage(k, LAWS[law]) if role == "target" else draft.propose_stage(4, LAWS[law])
+    assert isinstance(failing, ProposeProgram | VerifyProgram)
+    run, calls = failing._run, 0
+
+    def breaking(binding: object) -> None:
+        nonlocal calls
+        calls += 1
+        run(binding)
+        if calls > 25:
+            raise Fail("[ONNXRuntimeError] : 1 : FAIL : out of luck\nat a place")
+
+    failing._run = breaking
+    found = [next(running) for _ in range(40)]
+    with no_programs():
+        assert _texts(found) == _texts(loops(pair(), LAWS[law], k, 40))
+    assert calls == 26, "it is not called again"
+    why = Unstaged("ONNX Runtime: out of luck")
+    assert algorithms.verified_by(target, drafter, k, LAWS[law], None) == why
+    if drafter is not None:
+        assert (drafter.propose_stage(4) == why) == (role == "draft")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -121,3 +122,37 @@ def test_runs_of_numbers_go_by_their_ends(numbers: list[int], text: str) -> None
 def test_foreign_text_is_escaped_in_the_report() -> None:
     run = {"identity": {"pair": {"target": {"name": "<b>*x*\n# y"}}}}
     assert facts.setup(measured().summary, run)[0] == "Target: &lt;b&gt;\\*x\\* \\# y  "
+
+
+PLAIN = {"propose": "program", "verify": "program"}
+
+
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        ({}, ""),
+        ({"sps-k1-nucleus": PLAIN, "sps-k2-nucleus": PLAIN}, ""),
+        (
+            {"ars-nucleus": {"verify": "why"}, "ars-greedy": {"verify": "program"}, "sps-k1-nucleus": PLAIN},
+            "ArS, nucleus (why)",
+        ),
+        (
+            {"sps-k1-nucleus": {"propose": "a", "verify": "b"}, "sps-k2-nucleus": {**PLAIN, "propose": "a"}},
+            "propose (a), verify of SpS (K=1), nucleus (b)",
+        ),
+        ({"ars-nucleus": {"verify": "x"}, "sps-k1-nucleus": dict.fromkeys(PLAIN, "x")}, "everything (x)"),
+        (
+            {f"sps-k{k}-nucleus": dict.fromkeys(PLAIN, "x") for k in (1, 2, 4)} | {"sps-k1-greedy": PLAIN},
+            "propose and verify of 3 arms (x)",
+        ),
+        ({"ars-nucleus": {"verify": "no graphs"}}, ""),
+    ],
+)
+def test_stages_without_a_program_are_named_once(stages: dict[str, dict[str, str]], said: str) -> None:
+    """What the engine's own line says is not said again."""
+    summary = copy.deepcopy(measured().summary)
+    summary["engine"] = "eager: no graphs"
+    for row in summary["rows"]:
+        if row["arm"] in stages:
+            row["stages"] = stages[row["arm"]]
+    assert facts.by_operator(summary) == said
