@@ -67,7 +67,7 @@ NOT_STAGED = {
         dict.fromkeys(("ArS", "propose", "verify"), "the law is processed"),
     ),
     "trees": (
-        ["--sampling", "greedy", "--tree", "2,2", "--rule", "recursive-rejection"],
+        ["--sampling", "greedy", "--drafter", "model:siblings=top", "--tree", "2,2", "--rule", "one-hot"],
         "propose and verify (drafts are trees)",
         dict.fromkeys(("propose", "verify"), "drafts are trees"),
     ),
@@ -134,7 +134,9 @@ def test_resuming_and_runs_from_before(tmp_path: Path) -> None:
     lines = (run / "samples.jsonl").read_text().splitlines(keepends=True)
     (run / "samples.jsonl").write_text("".join(lines[:-1]))
     assert call("run", "--resume", run).code == 0
-    assert json.loads(path.read_text())["stages"] == stages
+    now = json.loads(path.read_text())["stages"]
+    assert now, "of the arms that ran this time"
+    assert now.items() <= stages.items()
 
 
 @pytest.mark.thorough
