@@ -255,13 +255,14 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
         "peak_memory_bytes": None if separate else run.of_arm("peak_memory_bytes", name),
         "target_mode": run.of_arm("target_mode", name),
         "draft_mode": run.of_arm("draft_mode", name),
+        "stages": run.of_arm("stages", name),
         "draft_forwards": recorded.get("draft_forwards", arm["k"]),
         "lossless": recorded.get("lossless", True),
         "refuted": recorded.get("enumerated", ""),
         "prediction": None,
     }
-    if (stages := run.of_arm("stages", name)) is not None:
-        row["stages"] = stages
+    if row["stages"] is None:
+        del row["stages"]
     if row["lossless"] or not row["refuted"]:
         del row["refuted"]
     if row["nodes_per_loop"] is None:
