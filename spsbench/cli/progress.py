@@ -23,7 +23,7 @@ from rich.text import Text
 from spsbench.base.axes import label
 from spsbench.base.records import Arm, Sample
 from spsbench.cli.console import err
-from spsbench.report.wording import milliseconds
+from spsbench.report.wording import counted, milliseconds
 
 _LOG_LINES = 10
 """Lines that a log gets of a run."""
@@ -145,7 +145,9 @@ class LogProgress:
 
     def proving(self, total: int) -> None:
         self.stop()
-        self._line(f"Drawing up to {total} sequences at temperature 1 for the proof of losslessness")
+        self._line(
+            f"Drawing up to {counted(total, 'sequence')} at temperature 1 for the proof of losslessness"
+        )
 
     def scoring(self, total: int) -> None:
         self.stop()

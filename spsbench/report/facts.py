@@ -13,7 +13,7 @@ from spsbench.report import judgement
 from spsbench.report.tables import Table, left, paragraphs, right
 from spsbench.report.wording import Run, escape, full_name, mebibytes, printable, tags
 from spsbench.stats.anytime import FEWEST, relative_half_width
-from spsbench.stats.conditions import disturbance
+from spsbench.stats.conditions import disturbance, more_prompts
 from spsbench.store.summary_types import ArmRow, Summary
 
 _UNKNOWN = "unknown"
@@ -281,7 +281,8 @@ def stopping(summary: Summary) -> list[str]:
         sentences.append(f"Budget of {found['budget_s']:g} s reached after {so_many}{narrow}")
     elif found["reason"] == "prompts" and precision is not None:
         shortfall = known or "there is no interval"
-        sentences.append(f"All {found['prompts']} prompts were run: {shortfall}{asked}. Raise --limit.")
+        more = more_prompts(summary["rows"], summary.get("data"))
+        sentences.append(f"All {found['prompts']} prompts were run: {shortfall}{asked}. {more}.")
     if found["anytime"] and widths:
         sentences.append(ANYTIME)
     elif found["anytime"] and found["prompts"] < FEWEST:

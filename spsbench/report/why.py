@@ -10,6 +10,7 @@ from spsbench.base.axes import EAGER, MODIFIED_REJECTION, label, place
 from spsbench.report import judgement, wording
 from spsbench.report.tables import IN_FULL, Column, Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, Run, escape, milliseconds, number, percent, signed, speedup
+from spsbench.stats.conditions import more_prompts
 from spsbench.stats.predict.factors import (
     ACCEPTANCE,
     CORRELATION,
@@ -45,7 +46,8 @@ VERDICT_NOTE = (
 def verdicts(summary: Summary) -> list[tuple[str, str]]:
     """For every sampling and batch size a sentence with the answer, and what belongs beside it."""
     found = summary.get("verdict") or []
-    return [(answer(each, _scope(each, found)), details(each)) for each in found]
+    more = more_prompts(summary["rows"], summary.get("data"))
+    return [(answer(each, _scope(each, found), more), details(each)) for each in found]
 
 
 def _scope(verdict: SpeedVerdict, verdicts: Sequence[SpeedVerdict]) -> str:
@@ -58,8 +60,8 @@ def _scope(verdict: SpeedVerdict, verdicts: Sequence[SpeedVerdict]) -> str:
 _LIKELY = {"pays": "Probably pays", "does not pay": "Probably does not pay"}
 
 
-def answer(verdict: SpeedVerdict, scope: str = "") -> str:
-    """Whether to use speculative sampling, with which arm, and what it gains."""
+def answer(verdict: SpeedVerdict, scope: str = "", more: str = "Raise --limit") -> str:
+    """Whether to use speculative sampling, with which arm, and what it gains; how to get ``more`` prompts."""
     gain = f"{speedup(verdict['speedup'])} per token"
     if verdict["end_to_end"] is not None:
         gain += f", {speedup(verdict['end_to_end'])} end to end"
@@ -73,7 +75,7 @@ def answer(verdict: SpeedVerdict, scope: str = "") -> str:
     fastest = f"{name}, the fastest of {verdict['candidates']}," if verdict["others"] else name
     if verdict["outcome"] == "does not pay":
         return f"Does not pay here{where}: {fastest} ran {gain}.{_needed_draft(verdict)}"
-    return f"No clear gain{where}: {fastest} ran {gain}.{_unclear(verdict)}"
+    return f"No clear gain{where}: {fastest} ran {gain}.{_unclear(verdict, more)}"
 
 
 def details(verdict: SpeedVerdict) -> str:
@@ -123,14 +125,14 @@ def _needed_draft(verdict: SpeedVerdict) -> str:
     return f" It would pay with {' or '.join(ways)}."
 
 
-def _unclear(verdict: SpeedVerdict) -> str:
+def _unclear(verdict: SpeedVerdict, more: str) -> str:
     bounded = verdict["speedup"]["low"] is not None
     if verdict["elsewhere"] is None and verdict["others"] and bounded:
         few = f"{verdict['prompts']} prompts are too few to choose among {verdict['candidates']} arms"
-        return f" {few}. Raise --limit."
+        return f" {few}. {more}."
     if not bounded:
-        return f" There is no interval over {wording.counted(verdict['prompts'], 'prompt')}. Raise --limit."
-    return " Raise --limit for a narrower interval."
+        return f" There is no interval over {wording.counted(verdict['prompts'], 'prompt')}. {more}."
+    return f" {more} for a narrower interval."
 
 
 def _alike(verdict: SpeedVerdict) -> str:
@@ -158,13 +160,14 @@ def which(summary: Summary, run: Run) -> list[str]:
     if not verdicts:
         return []
     parts: list[str | Table] = []
+    more = more_prompts(summary["rows"], summary.get("data"))
     for each in verdicts:
         columns = [
             left("instead", partial(_name, each)),
             right(f"{_name(each)} is faster by", entry("gain", speedup), note="95%"),
             left("verdict", lambda other: "slower" if other["slower"] else "cannot be told apart"),
         ]
-        parts.append(f"**{escape(answer(each, _scope(each, every)))}** {escape(details(each))}")
+        parts.append(f"**{escape(answer(each, _scope(each, every), more))}** {escape(details(each))}")
         parts.append(table_of(columns, each["others"]))
     noun = "K" if all(map(_only_k, verdicts)) else "arm"
     return paragraphs(f"## Which {noun}", *parts, VERDICT_NOTE)

@@ -42,12 +42,13 @@ def warnings(
     parity: Parity | None = None,
     *,
     anytime: bool = False,
+    data: object = None,
 ) -> list[str]:
-    """The sentences that a summary gives reason for, none twice."""
+    """The sentences that a summary gives reason for, none twice. ``data``: where the prompts come from."""
     names = {row["arm"]: f"{label(row)}, {row['sampling']}" for row in rows}
     sentences = [
-        *([] if anytime else _few_prompts(rows)),
-        *(f"{names[row['arm']]}: {text}" for row in rows for text in _of_row(row, anytime)),
+        *([] if anytime else _few_prompts(rows, data)),
+        *(f"{names[row['arm']]}: {text}" for row in rows for text in _of_row(row, rows, anytime)),
     ]
     for arm in () if losslessness is None else losslessness["arms"]:
         sentences += [f"{label(arm)}, {arm['sampling']}: {text}" for text in _of_evidence(arm)]
@@ -61,7 +62,15 @@ def warnings(
     return list(dict.fromkeys(sentences))
 
 
-def _few_prompts(rows: Sequence[ArmRow]) -> Iterator[str]:
+def more_prompts(rows: Sequence[ArmRow], data: object) -> str:
+    """How to get more prompts than a run had: a limit can be raised only where the data hold more."""
+    held = data.get("split_size") if isinstance(data, Mapping) else None  # earlier runs name their source
+    if held is None or max(row.get("paired_conversations", row["prompts"]) for row in rows) < held:
+        return "Raise --limit"
+    return "Give more prompts"
+
+
+def _few_prompts(rows: Sequence[ArmRow], data: object) -> Iterator[str]:
     compared = [row for row in rows if (found := row["speedup"]) is not None and found["low"] is not None]
     noun = "wave" if any("paired_waves" in row for row in compared) else "prompt"
     noun = "conversation" if any("paired_conversations" in row for row in compared) else noun
@@ -73,11 +82,11 @@ def _few_prompts(rows: Sequence[ArmRow]) -> Iterator[str]:
         yield (
             f"The speedup rests on {least} {noun}{'' if least == 1 else 's'}: its interval cannot hold what "
             f"none of them met, and {0.95**least:.0%} of such runs never meet what slows 1 {noun} in 20. "
-            "Raise --limit."
+            f"{more_prompts(rows, data)}."
         )
 
 
-def _of_row(row: ArmRow, anytime: bool) -> Iterator[str]:
+def _of_row(row: ArmRow, rows: Sequence[ArmRow], anytime: bool) -> Iterator[str]:
     if row["failed"]:
         total = row["failed"] + row["sequences"]
         yield (
@@ -86,9 +95,10 @@ def _of_row(row: ArmRow, anytime: bool) -> Iterator[str]:
         )
     if row["missing"]:
         yield f"{row['missing']} sequences have not been run. Continue with --resume."
-    if row["method"] != "ars" and row["baseline"] is None:
+    planned = any(other["method"] == "ars" and other["sampling"] == row["sampling"] for other in rows)
+    if row["method"] != "ars" and row["baseline"] is None and not planned:
         yield "no ArS arm to compare with, so no speedup. Run with --arms ars,sps."
-    elif row["speedup"] is None and row["baseline"] is not None:
+    elif row["speedup"] is None and (row["baseline"] is not None or row["method"] != "ars"):
         yield "no prompt was finished by it and by ArS, so no speedup. Continue with --resume."
     if row["drifted"] and row["speedup_halves"] is not None:
         first, second = row["speedup_halves"]
@@ -262,16 +272,19 @@ Step = Literal["clean", "widened", "disturbed", "undecided"]
 def step(summary: Summary) -> Step:
     """Return how far the times of a run can be used.
 
-    As they are; widened for what others took; of ArS alone, which is compared with nothing, as what was
-    measured beside others; or not to decide.
+    As they are; widened for what others took; as what was measured beside others, where nothing is compared
+    or too few prompts leave the answer open whoever else computes; or not to decide.
     """
     if not disturbed_because(summary):
         return "clean"
-    if all(row.get("method") == "ars" and row.get("baseline") is None for row in summary["rows"]):
+    if all(row.get("speedup") is None for row in summary["rows"]):
         return "disturbed"
     judged = summary.get("verdict") or []
-    decided = bool(judged) and all(each["outcome"] != "unclear" for each in judged)
-    return "widened" if decided else "undecided"
+    unclear = [each for each in judged if each["outcome"] == "unclear"]
+    if judged and not unclear:
+        return "widened"
+    too_few = bool(judged) and all("lost_share" in each and "leaning" not in each for each in unclear)
+    return "disturbed" if too_few else "undecided"
 
 
 def is_undecided(summary: Summary) -> bool:

@@ -153,7 +153,7 @@ def _summarise(
             *_of_timings(samples, info),
             *_of_the_outputs(samples, info),
             *without_figure(finished(samples), run.corpora),
-            *warnings(rows, judged, quality, anytime=anytime),
+            *warnings(rows, judged, quality, anytime=anytime, data=labels["data"]),
             *slow_sequences(run.samples, rows),
         ],
         "conditions": [],

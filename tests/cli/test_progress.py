@@ -51,6 +51,12 @@ def test_a_log_gets_stages_and_running_numbers(console: Console) -> None:
     ]
 
 
+@pytest.mark.parametrize(("total", "sequences"), [(1, "1 sequence"), (2, "2 sequences")])
+def test_the_sequences_of_the_proof_are_counted(console: Console, total: int, sequences: str) -> None:
+    LogProgress(console).proving(total)
+    assert text(console).startswith(f"Drawing up to {sequences} at temperature 1")
+
+
 def test_a_log_of_a_long_run_stays_short(console: Console) -> None:
     log = LogProgress(console)
     log.started(1000, 400, ARMS)

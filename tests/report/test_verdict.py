@@ -19,7 +19,7 @@ def _other(k: int, slower: bool, **axes: Any) -> dict[str, Any]:
 
 
 def _answer(found: Any) -> str:
-    ((text, _),) = why.verdicts({"verdict": [found]})  # type: ignore[typeddict-item]
+    ((text, _),) = why.verdicts({"verdict": [found], "rows": []})  # type: ignore[typeddict-item]
     return text
 
 
@@ -61,6 +61,15 @@ def test_no_clear_gain_has_a_reason(changes: dict[str, Any], why: str, make_verd
     assert why in text
 
 
+def test_prompts_that_were_all_run_are_to_become_more(make_verdict: Make) -> None:
+    """No limit brings more of a file than it holds."""
+    found = make_verdict(outcome="unclear", others=[_other(2, False)], candidates=2, prompts=6)
+    whole: Any = {"verdict": [found], "rows": [{"prompts": 6}], "data": {"split_size": 6}}
+    ((text, _),) = why.verdicts(whole)
+    assert text.endswith("6 prompts are too few to choose among 2 arms. Give more prompts.")
+    assert "Raise --limit" not in "".join(map(str, why.which(whole, {})))
+
+
 @pytest.mark.parametrize(
     ("others", "text"),
     [
@@ -97,7 +106,7 @@ def test_what_choosing_gave_and_what_the_slowest_gain(make_verdict: Make) -> Non
 
 
 def test_samplings_and_batch_sizes_are_named_where_there_are_several(make_verdict: Make) -> None:
-    entries: Any = {"verdict": [make_verdict(), make_verdict(sampling="greedy", batch=4)]}
+    entries: Any = {"rows": [], "verdict": [make_verdict(), make_verdict(sampling="greedy", batch=4)]}
     assert [text.partition(":")[0] for text, _ in why.verdicts(entries)] == [
         "SpS (K=4), nucleus, B=1 pays",
         "SpS (K=4, B=4), greedy, B=4 pays",

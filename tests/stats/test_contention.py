@@ -49,9 +49,9 @@ def test_the_share_of_earlier_versions_counts(make_samples: Make, share: float |
     assert contention(samples, {"stolen_share": share})["trusted"] is trusted
 
 
-def of(share: float, ks: tuple[int, ...] = (0, 4), **info: Any) -> Summary:
+def of(share: float, ks: tuple[int, ...] = (0, 4), prompts: int = 30, **info: Any) -> Summary:
     """A simulated run whose threads all waited for so much of each sequence's time."""
-    samples, loops = sweep(ks=ks, prompts=30)
+    samples, loops = sweep(ks=ks, prompts=prompts)
     seconds = samples["prefill_s"] + samples["decode_s"]
     samples["conditions"] = [{"waited_s": share * each} for each in seconds]
     return summarise(samples, loops, {"interval": OVER_TIME, **info})
@@ -104,6 +104,25 @@ def test_of_ars_alone_no_verdict_is_asked() -> None:
     beside = of(0.7)
     beside["rows"] = [{**row, "method": "draft"} if row["baseline"] else row for row in beside["rows"]]
     assert step({**beside, "verdict": None}) == "undecided"  # a speedup is shown, and may be hidden
+    begun = {**beside, "verdict": None, "rows": [{**row, "speedup": None} for row in beside["rows"]]}
+    assert step(begun) == "disturbed"
+
+
+@pytest.mark.parametrize(
+    ("ks", "prompts", "why"),
+    [((0, 4), 1, "There is no interval over 1 prompt."), ((0, 2, 4), 4, "4 prompts are too few to choose")],
+)
+def test_what_more_prompts_alone_would_settle_is_not_to_be_timed_again(
+    ks: tuple[int, ...], prompts: int, why: str
+) -> None:
+    """Whatever else computes: the verdict was not hidden, and no quiet machine brings one."""
+    busy = of(0.7, ks, prompts)
+    assert step(busy) == "disturbed"
+    (verdict,) = busy["verdict"]
+    assert (verdict["outcome"], "leaning" in verdict) == ("unclear", False)
+    page = render(busy, {})
+    assert why in page.splitlines()[2]
+    assert "To settle it" not in page
 
 
 @pytest.mark.parametrize(("info", "kept"), [({}, True), ({"interval": OVER_TIME}, False)])

@@ -20,6 +20,7 @@ def _row(**changes: Any) -> dict[str, Any]:
         "engine": "eager",
         "sampling": "nucleus",
         "sequences": 50,
+        "prompts": 50,
         "failed": 0,
         "missing": 0,
         "baseline": "ars-nucleus",
@@ -51,6 +52,32 @@ def test_a_reason_gives_one_sentence_with_its_remedy(
     (text,) = warnings([_row(**changes)])
     assert sentence in text
     assert remedy in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "held", "remedy"),
+    [
+        ({}, 400, "Raise --limit"),
+        ({}, None, "Raise --limit"),  # not recorded
+        ({}, 5, "Give more prompts"),
+        ({"paired_conversations": 4}, 5, "Raise --limit"),  # of two turns each
+        ({"paired_conversations": 5}, 5, "Give more prompts"),
+    ],
+)
+def test_a_limit_is_to_be_raised_only_where_the_data_hold_more(
+    changes: dict[str, Any], held: int | None, remedy: str
+) -> None:
+    (text,) = warnings([_row(paired_prompts=5, prompts=5, **changes)], data={"split_size": held})
+    assert text.endswith(f" {remedy}.")
+
+
+def test_ars_that_has_not_run_yet_is_no_arm_that_is_missing() -> None:
+    ars = _row(arm="ars-nucleus", method="ars", k=0, baseline=None, speedup=None, paired_prompts=None)
+    begun = _row(baseline=None, speedup=None, paired_prompts=None)
+    (text,) = warnings([ars | {"acceptance_z": None}, begun])
+    assert text.endswith("no prompt was finished by it and by ArS, so no speedup. Continue with --resume.")
+    (text,) = warnings([ars | {"acceptance_z": None, "sampling": "greedy"}, begun])
+    assert text.endswith("Run with --arms ars,sps.")
 
 
 def test_a_clean_run_has_no_warning() -> None:

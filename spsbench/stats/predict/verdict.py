@@ -104,7 +104,7 @@ def _verdict(
     if lost := max(certainty.lost.get(ars, 0.0), certainty.lost.get(name, 0.0)):
         found["lost_share"] = lost
         plain = shown(certainty.undisturbed(by_arm[ars], by_arm[name]))
-        if outcome == "unclear" and plain is not None and not few:
+        if outcome == "unclear" and not few and plain is not None and plain["low"] is not None:
             found["leaning"] = _outcome(plain, None)
     return cast("SpeedVerdict", found)
 
