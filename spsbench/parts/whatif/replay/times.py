@@ -471,14 +471,14 @@ def _drafting(
     drafter.begin(ids[:place])
     seconds: list[list[float]] = [[], []]
     for turn in range(2 * _REPEATS):
-        tokens = ids[: place + turn]
+        tokens, k = ids[: place + turn], ks[turn % 2]
         if states is not None:
             states.length = len(tokens) - 1
         length = target.length
         target.score(torch.tensor(ids[-1:], device=device), last=1)
         target.rollback(length)
         began_s = device_now(device)
-        drafter.draft(tokens, ks[turn % 2], u)
+        drafter.draft(tokens, k, u[:k])
         seconds[turn % 2].append(device_now(device) - began_s)
         drafter.observe(ids[: place + turn + 1], 0)
     return [float(np.median(own)) for own in seconds]

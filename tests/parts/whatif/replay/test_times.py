@@ -1,0 +1,56 @@
+"""What timing asks of the parts that it times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from spsbench.base.records import SamplingParams, Spec
+from spsbench.decode.rejection import Draft
+from spsbench.parts.whatif.replay import times
+from spsbench.parts.whatif.replay.texts import TargetText
+
+
+class Drafting:
+    """Keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: set[tuple[int, int]] = set()
+
+    def begin(self, prompt: Sequence[int]) -> None: ...
+
+    def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
+        self.asked.add((k, len(u)))
+        return Draft(torch.zeros(0, dtype=torch.int64), None)
+
+    def observe(self, tokens: Sequence[int], accepted: int) -> None: ...
+
+
+class Target:
+    length = 0
+
+    def begin(self, ids: Sequence[int]) -> None: ...
+
+    def score(self, tokens: Tensor, last: int) -> None: ...
+
+    def rollback(self, length: int) -> None: ...
+
+    def room_behind(self, prompt: Sequence[int]) -> int:
+        return 64
+
+
+def test_a_drafter_gets_as_many_numbers_as_it_drafts_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of ONNX Runtime has memory for K numbers and no more."""
+    monkeypatch.setattr(times, "_verifying", lambda *given: dict.fromkeys(given[3], 0.0))
+    drafter, target = Drafting(), Target()
+    pair = SimpleNamespace(target=target, draft=target, device=torch.device("cpu"))
+    reader: Any = SimpleNamespace(
+        pair=pair, target=target, states=None, sampling=SamplingParams(), drafters={Spec("model"): drafter}
+    )
+    times.time_round({"": reader}, [TargetText("a", 0, (1, 2), (3,) * 30)], (1, 8), seed=0)
+    assert drafter.asked == {(1, 1), (8, 8)}
