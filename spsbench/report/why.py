@@ -179,7 +179,7 @@ EVIDENCE = {
     END: "{tokens_per_loop:.2f} tokens per loop kept",
     DRAFTING: "{draft_ms_per_token:.3g} ms a draft token, {target_ms:.3g} ms a target step, c {c:.3f}",
     VERIFYING: "{verify_ms:.3g} ms, {ratio:.2f} target steps",
-    REST: "{sps_rest_ms:.3g} ms a loop, {sps_sample_ms:.3g} of it sampling; ArS {ars_rest_ms:.3g} ms a step",
+    REST: "{sps_rest_ms:.3g} ms a loop, {sps_sample_ms:.3g} of it sampling behind the pass; ArS {ars_rest_ms:.3g} ms a step",
     LOOP_TIME: "{loop_ms:.3g} ms a loop, {ars_step_ms:.3g} ms an ArS step",
 }
 WHY_NOTE = (

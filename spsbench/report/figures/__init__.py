@@ -389,7 +389,8 @@ def phases(measured: Measured) -> Drawing:
     style.legend(figure, [style.patch(part, facecolor=_TONES[part], edgecolor=style.PAPER) for part in parts])
     caption = (
         "Mean milliseconds of a loop: verify, the target's pass over K + 1 tokens (one at K = 0, which is "
-        "ArS); draft, K passes of the draft; sample, warping, tests and draws; other, the host's own work"
+        "ArS), with the verdict where one program does both; draft, K passes of the draft and its draws; "
+        "sample, the other warping, tests and draws; other, the host's own work"
     )
     split = "; comm, collectives between the processes that share the target"
     caption += f"{split if COMM in parts else ''}."
