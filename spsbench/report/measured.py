@@ -39,9 +39,8 @@ class Series:
         return tuple(row for row in self.speculative if not axes.is_beam(row))
 
 
-def _title(group: list[ArmRow]) -> str:
-    """What the rows of a series have in common, as far as it is not usual."""
-    row = next((row for row in group if row["method"] == "sps"), group[0])
+def series_name(row: axes.Row) -> str:
+    """What the arms of a row's series have in common, as far as it is not usual: ``nucleus, lookup``."""
     engine = "" if row["engine"] == axes.EAGER else f" @{axes.shown_engine(row['engine'])}"
     batch = [] if row.get("batch", 1) == 1 else [f"B={row['batch']}"]
     return ", ".join([row["sampling"], *batch, *axes.unusual(row)]) + engine
@@ -63,8 +62,10 @@ class Measured:
         """The rows that differ in K alone, in the order of the summary; the draft alone is in none."""
         rows = [row for row in self.summary["rows"] if row["method"] in ("ars", "sps") and row["sequences"]]
         groups = axes.series(rows)
+        drafting = [next((row for row in group if row["method"] == "sps"), group[0]) for group in groups]
         return tuple(
-            Series(_title(group), tuple(sorted(group, key=lambda row: row["k"]))) for group in groups
+            Series(series_name(row), tuple(sorted(group, key=lambda row: row["k"])))
+            for row, group in zip(drafting, groups, strict=True)
         )
 
     @cached_property

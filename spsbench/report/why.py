@@ -8,6 +8,7 @@ from typing import Any
 
 from spsbench.base.axes import EAGER, MODIFIED_REJECTION, label, place
 from spsbench.report import judgement, wording
+from spsbench.report.measured import series_name
 from spsbench.report.tables import IN_FULL, Column, Table, bullets, entry, left, paragraphs, right, table_of
 from spsbench.report.wording import NOTHING, Run, escape, milliseconds, number, percent, signed, speedup
 from spsbench.stats.conditions import more_prompts
@@ -179,7 +180,8 @@ EVIDENCE = {
     END: "{tokens_per_loop:.2f} tokens per loop kept",
     DRAFTING: "{draft_ms_per_token:.3g} ms a draft token, {target_ms:.3g} ms a target step, c {c:.3f}",
     VERIFYING: "{verify_ms:.3g} ms, {ratio:.2f} target steps",
-    REST: "{sps_rest_ms:.3g} ms a loop, {sps_sample_ms:.3g} of it sampling behind the pass; ArS {ars_rest_ms:.3g} ms a step",
+    REST: "{sps_rest_ms:.3g} ms a loop, {sps_sample_ms:.3g} of it sampling behind the pass; "
+    "ArS {ars_rest_ms:.3g} ms a step",
     LOOP_TIME: "{loop_ms:.3g} ms a loop, {ars_step_ms:.3g} ms an ArS step",
 }
 WHY_NOTE = (
@@ -280,12 +282,13 @@ def cause(residual: Residual | None) -> str:
 
 
 def _best(series: SeriesPrediction) -> str:
-    name, line, sentences = series["sampling"], series["loop"], []
+    name, line, sentences = series_name(series), series["loop"], []
     if series["best_k"] is not None:
         text = f"{name}: the theory's best K is {series['best_k']}, {series['best_speedup']:.2f}x"
         sentences.append(f"{text}; at least {series['minimum_gain']:.2f}x from alpha and c alone.")
     if line is not None:
-        text = f"{name}: a loop takes {line['intercept_ms']:.3g} + {line['slope_ms']:.3g} K ms"
+        sign, slope_ms = "-" if line["slope_ms"] < 0 else "+", abs(line["slope_ms"])
+        text = f"{name}: a loop takes {line['intercept_ms']:.3g} {sign} {slope_ms:.3g} K ms"
         if line["drafting_ms_per_token"] is not None:
             text += f", drafting alone {line['drafting_ms_per_token']:.3g} ms per token"
         sentences.append(f"{text}.")

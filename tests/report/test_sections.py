@@ -122,6 +122,15 @@ def test_the_theory_shows_a_dash_where_alpha_was_not_measured(summary: dict[str,
     assert "a loop takes" in text
 
 
+def test_the_lines_of_several_drafters_are_told_apart() -> None:
+    summary = summarise(*sweep(ks=(0, 2, 4)), INFO)
+    (line,) = summary["prediction"]["samplings"]
+    falling = line["loop"] | {"intercept_ms": 12.0, "slope_ms": -0.25}
+    summary["prediction"]["samplings"] = [line, line | {"drafter": "lookup", "loop": falling}]
+    text = _sections(summary)["Theory"]
+    assert "nucleus, lookup: a loop takes 12 - 0.25 K ms" in text
+
+
 def test_a_residual_has_its_cause_beside_it() -> None:
     summary = summarise(*sweep(ks=(0, 4)), INFO)
     summary["prediction"]["arms"][0] |= {"alpha": 0.9, "predicted": 2.9, "residual": -1.0}

@@ -439,8 +439,8 @@ def positions(measured: Measured) -> Drawing:
     caption = (
         f"By position, K = {most}: joint, the share of loops that accepted j tokens or more (filled), and "
         "conditional, the share accepted at position j of those tested there (hollow). Along the output: "
-        "accepted / tested tokens by where the loop begins, all K together; band: one standard error over "
-        "prompts."
+        "accepted / tested tokens by where the loop begins, all K together, of stretches with "
+        f"{_FEWEST_TESTS} tests or more; band: one standard error over prompts."
     )
     return Drawing("acceptance", "Acceptance by draft position and along the output", caption, figure)
 
