@@ -405,9 +405,10 @@ class DrafterKind(OptionedKind):
             return
         if backend != ONNXRUNTIME:
             why = f"{spec} rounds weights over onnxruntime; the target runs over {backend} in {dtype}."
-            remedy = (
-                "Choose another drafter, or --dtype float32 on a CPU with a target that onnxruntime covers."
-            )
+            whole = Spec(spec.name, tuple(option for option in spec.options if option[0] != "bits"))
+            rounds_anyway = self.rounds(self._options(whole))
+            instead = "Choose another drafter" if rounds_anyway else f"Give --drafter {whole}"
+            remedy = f"{instead}, or --dtype float32 on a CPU with a target that onnxruntime covers."
             raise UsageError(why, flag=self.FLAG, remedy=remedy)
         if self.name == "quantised" and Precision(dtype).quantise is not None:
             why = f"{spec} rounds weights, and the target's are {dtype} already."

@@ -136,6 +136,13 @@ class Frame:
     def fitting(self, prompt: Prompt) -> Prompt:
         """The prompt, if it fits."""
         room = self.context_window - self.max_new_tokens
+        if len(prompt.ids) >= self.context_window:
+            raise UsageError(
+                f"the prompt of {prompt.example_id} has {len(prompt.ids)} tokens and the context window "
+                f"{self.context_window}.",
+                flag="TASK",
+                remedy="Shorten it, or choose models with a larger window.",
+            )
         if len(prompt.ids) > room:
             raise UsageError(
                 f"the prompt of {prompt.example_id} has {len(prompt.ids)} tokens; an output of up to "

@@ -89,7 +89,11 @@ def test_more_new_tokens_than_the_context_are_refused_before_measuring(
         ('{"turns": [""]}', 3, "turns holds '' instead of text"),
         ('{"prompt": "half \\ud83d"}', 3, r"character 6 is half of a surrogate pair, \ud83d"),
         ('{"turns": ["\\udc00"]}', 3, "half of a surrogate pair"),
-        (json.dumps({"prompt": "word " * 20_000}), 2, "the prompt of 1 has 20002 tokens"),
+        (
+            json.dumps({"prompt": "word " * 20_000}),
+            2,
+            "TASK: the prompt of 1 has 20002 tokens and the context window 4096.",
+        ),
     ],
 )
 def test_a_prompt_that_cannot_be_asked(cli: Cli, content: str, code: int, said: str) -> None:
@@ -421,7 +425,7 @@ def test_a_file_that_is_there_is_not_unknown(name: str, why: str, cli: Cli, tmp_
 
 
 def test_what_leaves_no_room_is_counted_in_tokens_of_the_output_and_its_draft(cli: Cli) -> None:
-    given = prompts("word " * 9000)
+    given = prompts("word " * 4088)
     told = cli("run", given, *ALONE, "--max-new-tokens", "8", "--k", "4")
     assert told.code == 2
     assert "an output of up to 12, its last draft included, leaves room for" in told.err

@@ -124,3 +124,20 @@ def test_a_drafter_of_ours_is_one_file_and_nothing_more(
     finally:
         DRAFTERS.pop("fictitious-echo", None)
         sys.modules.pop("spsbench.drafters.fictitious_echo", None)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "remedy"),
+    [
+        ("heads:bits=8", "Give --drafter heads, or --dtype float32"),
+        ("heads:bits=4:siblings=top", "Give --drafter heads:siblings=top, or --dtype float32"),
+        (
+            "quantised:bits=8",
+            "Choose another drafter, or --dtype float32",
+        ),  # it rounds without the option too
+    ],
+)
+def test_in_16_bits_the_drafter_that_rounds_nothing_is_named(drafter: str, remedy: str) -> None:
+    spec = Spec.parse(drafter)
+    with pytest.raises(UsageError, match=f"^--drafter: {drafter} rounds weights .* {remedy}"):
+        drafter_kind(spec.name).require_backend(spec, "torch", "bfloat16")
