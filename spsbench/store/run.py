@@ -310,7 +310,10 @@ def _in_order(shards: list[RunStore]) -> list[RunStore]:
     names = [str(shard.run_info().get("shard")) for shard in shards]
     counts = {name.rpartition("/")[2] for name in names}
     if len(counts) != 1 or "None" in counts:
-        listed = ", ".join(f"{shard.directory} is {name}" for shard, name in zip(shards, names, strict=True))
+        listed = ", ".join(
+            f"{shard.directory} is {'no shard' if name == 'None' else name}"
+            for shard, name in zip(shards, names, strict=True)
+        )
         remedy = "Name the directories of `run --shard 1/N` to `--shard N/N`."
         raise UsageError(f"these are not the shards of one run: {listed}.", flag="SHARD", remedy=remedy)
     count = int(counts.pop())

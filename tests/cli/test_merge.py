@@ -64,7 +64,7 @@ def test_the_merged_run_is_the_whole_one(runs: Path, cli: Cli, tmp_path: Path) -
     [
         (["a"], 2, "shard 2/2 is missing"),
         (["a", "a", "b"], 2, "shard 1/2 is given twice"),
-        (["whole", "a"], 2, "not the shards of one run"),
+        (["whole", "a"], 2, "whole is no shard, "),
         (["nothing"], 2, "is not a run directory"),
     ],
 )
