@@ -372,7 +372,7 @@ def identical(summary: Summary) -> set[str]:
 
 
 def _verdict_name(comparison: ParityComparison, identical: bool) -> str:
-    return comparison["verdict"] or ("identical" if identical else "not judged")
+    return comparison["verdict"] or ("identical" if identical else f"not judged ({comparison['reason']})")
 
 
 def _difference(comparison: ParityComparison, digits: int) -> str:

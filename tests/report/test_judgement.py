@@ -146,12 +146,13 @@ def test_identical_outputs_are_called_so(
 
 def test_many_comparisons_are_counted(make_summary: Make, make_comparison: Make) -> None:
     found = [
-        make_comparison(verdict=v) for v in ("equivalent", "equivalent", "inconclusive", "different", None)
+        *(make_comparison(verdict=v) for v in ("equivalent", "equivalent", "inconclusive", "different")),
+        make_comparison(verdict=None, reason="the same score on every prompt"),
     ]
     parity = {"metric": "rouge2", "comparisons": found, "target_over_draft": []}
     assert judgement.parity(make_summary(parity=parity)) == [
-        "ROUGE-2 of 5 arms against ArS: 2 equivalent, 1 inconclusive, 1 different, 1 not judged; showing "
-        "parity for all needs about 1,083 prompts."
+        "ROUGE-2 of 5 arms against ArS: 2 equivalent, 1 inconclusive, 1 different, 1 not judged (the "
+        "same score on every prompt); showing parity for all needs about 1,083 prompts."
     ]
 
 
