@@ -283,7 +283,10 @@ def _sentences(advice: Advice, checks: Sequence[Check], use: Check) -> Iterator[
         predicted = "" if checks else "predicted to be "
         yield f"Does not pay here: no drafter and K is {predicted}faster than ArS."
     else:
-        yield f"Use {use.candidate.name}: {interval(use.candidate.speedup, 'x')} per token predicted."
+        lows = use.candidate.speedup.low, None if use.live is None else use.live["low"]
+        gains = any(low is not None and low > 1.0 for low in lows)
+        what = f"Use {use.candidate.name}:" if gains else f"No clear gain: {use.candidate.name}, the fastest,"
+        yield f"{what} {interval(use.candidate.speedup, 'x')} per token predicted."
     yield from filter(None, [advice.untrusted])
     for check in checks:
         yield from _checked(check, use)

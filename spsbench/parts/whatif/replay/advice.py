@@ -480,10 +480,11 @@ class Check:
 
     @property
     def within(self) -> bool | None:
-        """Whether the prediction and the live run have a speedup in common."""
+        """Whether prediction and live run have a speedup in common; of times not to be trusted None."""
         told, live = self.candidate.speedup, self.live
         if (
             live is None
+            or self.untrusted
             or live["low"] is None
             or live["high"] is None
             or told.low is None
