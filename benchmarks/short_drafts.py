@@ -142,6 +142,7 @@ def audited(engine: ShortDrafts, seed: int, texts: int, tokens: int) -> list[str
         prompt, own = prompts[number % 2], int(chance.integers(1 << 31))
         ids, tested, accepted = engine.generate(prompt, tokens, own)
         reading = reading_of(models, prompt, ids)
+        assert reading.p is not None, "the models have a draft"
         contexts.add(prompt, ids, reading.q.numpy(), 1)
         bets.add(prompt, ids, reading, accepted, 1, tested)
         reported.add(prompt, ids, reading.p.numpy(), accepted, tested, 1)

@@ -65,7 +65,7 @@ def by_operator(summary: Summary) -> str:
     Empty where all were programs, or the backend has none.
     """
     rows, engine = summary["rows"], summary.get("engine") or ""
-    stages = [(how, stage, row) for row in rows for stage, how in row.get("stages", {}).items()]
+    stages = [(how, stage, row) for row in rows for stage, how in (row.get("stages") or {}).items()]
     said = []
     reasons = dict.fromkeys(how for how, *_ in stages if how != PROGRAM and not engine.endswith(f": {how}"))
     for reason in reasons:

@@ -111,7 +111,7 @@ class ArmRow(CategoryRow):
     peak_memory_bytes: int | None
     target_mode: str | None
     draft_mode: str | None
-    stages: NotRequired[dict[str, str]]
+    stages: NotRequired[dict[str, str] | None]
     draft_forwards: int
     prediction: Numbers | None
 
