@@ -145,7 +145,7 @@ def audited(engine: ShortDrafts, seed: int, texts: int, tokens: int) -> list[str
         assert reading.p is not None, "the models have a draft"
         contexts.add(prompt, ids, reading.q.numpy(), 1)
         bets.add(prompt, ids, reading, accepted, 1, tested)
-        reported.add(prompt, ids, reading.p.numpy(), accepted, tested, 1)
+        reported.add(prompt, ids, models[1].laws[[prompt[-1], *ids[:-1]]], accepted, tested, 1)
         ask = Ask([*prompt], tokens, [], [], sampling_of(SAMPLING), own)
         free.add(ask, answer_of(ids, tested, accepted), reading, 1)
         log_e = np.logaddexp(bets.log_e, contexts.log_e) + math.log((1 - OF_REPORTED) / 2)

@@ -153,11 +153,6 @@ class Forks:
         """The alternatives, each by its cut and its threshold."""
         return [(how, at) for how in self.cuts for at in self.thresholds]
 
-    def told(self, number: int) -> str:
-        """What an engine does wrong that follows one of them."""
-        how, at = self.laws[number]
-        return f"{WITHDRAWS}: fewer than {self.fewest} tokens, where {how} had none of {at:g}"
-
     def _stays(
         self,
         ids: tuple[int, ...],
@@ -346,7 +341,10 @@ class AtContexts:
         own, laws = self._wealth()
         if laws.max() >= own.max() - math.log(1e3):  # frequencies fit whatever is drawn
             where, number = np.unravel_index(int(laws.argmax()), laws.shape)
-            return (_AFTER, _FIRST)[int(where)], self._forks.told(int(number))
+            how, at = self._laws[int(number)]
+            few = f"fewer than {self._forks.fewest} tokens"
+            told = f"{WITHDRAWS}: {few}, where {how} had none of {at:g}"
+            return (_AFTER, _FIRST)[int(where)], told
         return f"token {int(own.max(1).argmax()) + 1} of the texts at the chosen contexts", None
 
     def finding(self) -> Finding:

@@ -144,9 +144,12 @@ class EngineAudit:
         self._contexts: AtContexts | None = None
         self._reported: ReportedDrafts | None = None
         if k != 0 and models[1] is not None and not sampling.greedy:
-            forks = Forks((models[0], models[1]), sampling, effort.drafting)
-            self._contexts = AtContexts(forks) if effort.contexts else None
-            self._reported = ReportedDrafts(forks) if modified and self._places else None
+            pair, drafting = (models[0], models[1]), effort.drafting
+            if effort.contexts:
+                self._contexts = AtContexts(Forks(pair, sampling, drafting))
+            if modified and self._places:
+                least = None if drafting is None else replace(drafting, n_min=0)  # that may be withdrawn: two
+                self._reported = ReportedDrafts(Forks(pair, sampling, least))
         slack = MOST if effort.all_texts else None if exact else COARSE
         self._free = FreeEvidence(k, rule, slack, threshold=effort.threshold)
         self._drawn: list[Foreign] = []

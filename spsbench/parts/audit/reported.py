@@ -12,6 +12,9 @@ whose ratio to p(d), s(d) / Z, has mean 1 under p. As Z depends on nothing that 
 and cuts is one (Ville 1939: 1,000 is reached with odds of 1 in 1,000). Where the draft's row is cut to its
 best tokens, s is 0 beyond the cut: the mean is then 1 if d comes from the cut row, and less if from p.
 
+A draft that needs three tokens needs two as well: s is that of the second token's row, which takes one
+forward of the draft for each first token.
+
 A reported draft of such an engine says log(1 / Z) nats. What does not show it:
 
 * The number of drafted tokens alone: its law is free in a right engine, a ratio of it has no mean.
@@ -31,7 +34,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spsbench.parts.audit.bet_table import Floats
-from spsbench.parts.audit.contexts import Forks, Standing
+from spsbench.parts.audit.contexts import WITHDRAWS, Forks, Standing
 from spsbench.parts.external.engine import add_up
 
 PLACE = "the first drafted token of a loop"
@@ -90,4 +93,5 @@ class ReportedDrafts:
 
     def leading(self) -> tuple[str, str]:
         """Where the e-value comes from, and what is wrong there."""
-        return PLACE, self._forks.told(int(self._stakes.argmax()))
+        how, at = self._forks.laws[int(self._stakes.argmax())]
+        return PLACE, f"{WITHDRAWS}: behind it {how} had no token of {at:g}"
