@@ -277,12 +277,18 @@ def measure_processes(config: RunConfig, count: int, options: RunOptions) -> Sum
     out = options.out or fresh_directory(results_dir(), config.task, config.pair.name)
     make_folder(out, "--out")
     settings = out / "settings.yaml"
+    before = settings.read_text() if settings.is_file() else None
     write_text(settings, config.to_yaml())
     again = ("run", "--processes", str(count), "--config", str(settings), "--out", str(out))
     continued_by(lambda: written(*again))
     for index in range(count):
         say(f"Process {index + 1} of {count}", quiet=quiet)
-        _measure_one(settings, out / f"process-{index}", [*more, *(["--quiet"] if quiet else [])])
+        try:
+            _measure_one(settings, out / f"process-{index}", [*more, *(["--quiet"] if quiet else [])])
+        except UsageError:
+            if before is not None:  # those that what is there was measured with
+                write_text(settings, before)
+            raise
     return _conclude(out, count, config, as_json=options.json, quiet=quiet)
 
 
@@ -294,6 +300,9 @@ def _measure_one(settings: Path, directory: Path, more: Sequence[str]) -> None:
     except KeyboardInterrupt as error:
         _end(process, error)
         raise
+    if code == UsageError.exit_code:
+        why = f"the process for {directory} refused the settings."
+        raise UsageError(why, flag="--processes", remedy="Its message is above.")
     if code != 0:
         raise IncompleteError(
             f"the process for {directory} ended with code {code}.",

@@ -108,11 +108,12 @@ def conclude(plan: Plan, store: RunStore, watcher: Watcher, scorer: Scorer = sco
     return Outcome(store.directory, summary, bool(summary["complete"]))
 
 
-def require_continuable(plan: Plan, directory: Path) -> None:
+def require_continuable(plan: Plan, directory: Path, *, allow_mixed: bool = False) -> None:
     """Refuse a run directory that ``execute`` with ``resume`` would refuse; nothing is written or loaded."""
     if (directory / RUN_FILE).is_file():
-        identity, *_ = _start(plan, directory, Gpu.of(plan.device), unchanged=True)
-        check_identity(directory, identity)
+        check_identity(directory, plan.identity())
+        if not allow_mixed:
+            _start(plan, directory, Gpu.of(plan.device), unchanged=True)
 
 
 class _Start(NamedTuple):

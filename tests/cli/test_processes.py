@@ -44,3 +44,7 @@ def test_gates_and_the_hash_are_of_all_processes(cli: Cli, tmp_path: Path) -> No
     differs = cli(*asked, "--out", out, "--expect", found[:16])
     assert differs.code == 4
     assert f"have no hash that all processes share, not to {found[:16]}" in differs.err
+    settings = (out / "settings.yaml").read_text()
+    refused = cli(*asked, "--out", out, "--seed", "5")
+    assert refused.code == 2, refused.err
+    assert (out / "settings.yaml").read_text() == settings

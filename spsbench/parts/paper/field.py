@@ -72,7 +72,7 @@ def measure_field(options: RunOptions) -> None:
     again = any(config.remeasure_s != 0 for config in configs.values())
     say_if_busy(load_in_runs(remeasured=again), quiet=options.quiet)
     say("Checking tasks, data and models", quiet=options.quiet)
-    plans, failures = _plans(configs, gates, is_k_given=options.k is not None, quiet=options.quiet)
+    plans, failures = _plans(configs, gates, options)
     directory = before or fresh_directory(results_dir(), FIELD, next(iter(configs.values())).pair.name)
     make_folder(directory / FIELD, "--out")
     for task, config in configs.items():
@@ -154,23 +154,27 @@ def _place(task: str) -> tuple[int, str]:
 
 
 def _plans(
-    configs: Mapping[str, RunConfig], gates: Sequence[str], *, is_k_given: bool, quiet: bool
+    configs: Mapping[str, RunConfig], gates: Sequence[str], options: RunOptions
 ) -> tuple[dict[str, Plan], dict[str, str]]:
-    """(what can be measured, why the rest cannot); the first error itself if nothing can."""
-    from spsbench.runner import plan
+    """(what can be measured, why the rest cannot); the first error itself if nothing can, and the one of a
+    task that cannot go on with these settings: they are kept for the next call."""
+    from spsbench.runner import plan, require_continuable
 
     plans, failures = dict[str, Any](), dict[str, SpsbenchError]()
     for task, config in configs.items():
         try:
-            known = require_possible(config, is_k_given=is_k_given)
+            known = require_possible(config, is_k_given=options.k is not None)
             require_judgeable(known, _gates(gates, known[0].headline))
             plans[task] = plan(config, known, choose_engine=True, later_turns=True)
         except SpsbenchError as error:
             failures[task] = error
     if not plans:
         raise next(iter(failures.values()))
+    if before := options.resume or options.out:
+        for task, ready in plans.items():
+            require_continuable(ready, before / task, allow_mixed=options.allow_mixed)
     if "parity" in gates and (unscored := [task for task in plans if plans[task].task.headline is None]):
-        say(f"No parity of {', '.join(unscored)}: nothing scores it", quiet=quiet)
+        say(f"No parity of {', '.join(unscored)}: nothing scores it", quiet=options.quiet)
     return plans, {task: str(error) for task, error in failures.items()}
 
 

@@ -213,6 +213,19 @@ def test_without_a_proof_the_gate_lossless_judges_the_outputs(
 
 
 @pytest.mark.thorough
+def test_settings_of_another_run_are_refused_and_not_kept(field: tuple[Path, dict[str, Any]]) -> None:
+    folder, page = field
+    kept = {path: path.read_bytes() for path in sorted(folder.rglob("*.yaml"))}
+    other = call("run", "--resume", folder, "--seed", "5", "--quiet")
+    assert other.code == 2, other.err
+    assert "holds another run (its value -> yours):" in other.err
+    assert {path: path.read_bytes() for path in sorted(folder.rglob("*.yaml"))} == kept
+    again = call("run", "--resume", folder, "--json", "--quiet")
+    assert again.code == 0, again.err
+    assert json.loads(again.out)["pair"] == page["pair"]
+
+
+@pytest.mark.thorough
 def test_without_a_proof_sound_outputs_pass_the_gate_lossless(field: tuple[Path, dict[str, Any]]) -> None:
     passed = call("run", "--resume", field[0], "--fail-on", "lossless", "--quiet")
     assert passed.code == 0, passed.err
