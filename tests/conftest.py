@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from support import durations
 from support.commands import cli, drawn, finished, undrawn  # noqa: F401  # fixtures of every folder
 from support.loaded import share_models
@@ -25,9 +25,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell that starts the suite in the background has it ignore Ctrl-C, which some tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No deadlines: a slow machine is not a wrong result.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.register_profile("exploring", derandomize=False, deadline=None, print_blob=True)
+# No deadlines, of drawing neither: a slow or paused machine is not a wrong result.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", unhurried, derandomize=True)
+settings.register_profile("exploring", unhurried, derandomize=False, print_blob=True)
 settings.load_profile("repeatable")
 
 

@@ -21,7 +21,8 @@ from spsbench.config import resolve
 from spsbench.report.figures import Gallery
 
 HF = mini_dir() / "data"
-few = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+unchecked = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+few = settings(max_examples=25, suppress_health_check=unchecked)
 
 odd = st.one_of(
     st.none(),
