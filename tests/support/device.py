@@ -67,6 +67,9 @@ WAITING = {
 }
 """Operations whose answer, or its shape, the host waits for."""
 
+_InferenceMode = torch._C._InferenceMode
+"""As ``torch.inference_mode``, which takes as long as a small operation."""
+
 _CROSSING = {"to", "_to_copy", "type_as", "copy_"}
 _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
 _RESHAPING = {"resize_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "as_strided_"}
@@ -123,7 +126,7 @@ class CudaTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls: type[CudaTensor], inner: torch.Tensor, held: _Held) -> CudaTensor:
-        with torch.inference_mode(False):  # else it could not be changed in place outside of that mode
+        with _InferenceMode(False):  # else it could not be changed in place outside of that mode
             made = torch.Tensor._make_wrapper_subclass(
                 cls,
                 inner.size(),
@@ -439,7 +442,7 @@ class Device:
             return False  # ``Module.to`` asks whether a parameter may stay the same tensor
         if any(value.type == "cuda" and value.index for value in wanted):
             raise torch.AcceleratorError("CUDA error: invalid device ordinal")
-        with torch.inference_mode():
+        with _InferenceMode(True):
             if (
                 what.crosses
                 and (crossed := self._crossed(what, what.named(args, kwargs), wanted)) is not None
@@ -654,13 +657,22 @@ def _flat(values: Any) -> list[Any]:
     return flat
 
 
+_NESTED = (list, tuple, dict)
+
+
 def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
     """The same with every single value changed."""
-    if isinstance(value, list | tuple):
-        return type(value)([_mapped(change, part) for part in value])
+    if not isinstance(value, _NESTED):
+        return change(value)
+    # A call less for each of the many that hold nothing else.
     if isinstance(value, dict):
-        return {name: _mapped(change, part) for name, part in value.items()}
-    return change(value)
+        return {
+            name: _mapped(change, part) if isinstance(part, _NESTED) else change(part)
+            for name, part in value.items()
+        }
+    return type(value)(
+        [_mapped(change, part) if isinstance(part, _NESTED) else change(part) for part in value]
+    )
 
 
 def _first_index(value: Any) -> Any:
