@@ -82,7 +82,7 @@ def test_the_commands_of_the_page_run_the_example(tmp_path: Path, monkeypatch: p
     assert call("verify", "--drafter", f"{EXAMPLE}:KIND", "--effort", "reduced", *FLAGS[4:6]).code == 0
     for index, command in enumerate(commands):
         out = tmp_path / str(index)
-        result = call(*command.split(), *FLAGS, "--out", out, "--quiet")
+        result = call(*command.split(), *BRIEF, *FLAGS, "--out", out, "--quiet")
         assert result.code == 0, result.err
         arms = [row["drafter"] for row in json.loads((out / "summary.json").read_text())["rows"]]
         assert any("echo_drafter.py:KIND" in str(drafter) for drafter in arms)
@@ -349,7 +349,7 @@ def test_an_installed_package_gives_its_task_and_metric_a_name(tmp_path: Path, i
         .read_text()
         .replace("headline:", "metrics: [mypkg-distance, rouge2]\nheadline:")
     )
-    mixed = call("run", task, *SCORED, "--out", tmp_path / "mixed", "--quiet")
+    mixed = call("run", task, *BRIEF, *SCORED, "--out", tmp_path / "mixed", "--quiet")
     assert mixed.code == 0, mixed.err
     row = json.loads((tmp_path / "mixed/summary.json").read_text())["rows"][0]
     assert list(row["metrics"]) == ["distance", "rouge2"]
