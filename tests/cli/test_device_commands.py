@@ -7,6 +7,7 @@ tokens that it has on the CPU, and no operation mixes devices, waits in a captur
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -41,8 +42,15 @@ GRAPHED = (
 )
 """Commands whose loops run as graphs where no engine is named."""
 
+EVERY_ENGINE = "eager,graphed,hf-generate,hf-assisted,hf-prompt-lookup"
+DRAFTERS = "model,lookup,suffix,bigram,early-exit,union --limit 2 --max-new-tokens 5"
 EAGER = (
     "run PROMPTS --k 3 --engine eager --dtype bfloat16",
+    "run PROMPTS --pair mini --k 2 --engine eager,graphed --proof --max-new-tokens 5",
+    f"run PROMPTS --k 3 --engine {EVERY_ENGINE} --limit 2 --max-new-tokens 5",
+    f"run PROMPTS --k 3 --drafter {DRAFTERS}",
+    f"run PROMPTS --k 3 --engine eager --dtype bfloat16 --drafter {DRAFTERS}",
+    "run PROMPTS --batch 1,2 --drafter model,lookup --limit 2 --max-new-tokens 5",
     "run PROMPTS --k 2,adaptive",
     "run PROMPTS --k adaptive --policy entropy",
     "run PROMPTS --k 4,adaptive --policy momentum",
@@ -65,7 +73,7 @@ EAGER = (
     "run PROMPTS --k 2 --drafter heads:from=EAGLE",
     "run PROMPTS --k 2 --drafter heads:from=MEDUSA",
 )
-"""Commands that have no graphs."""
+"""Commands that have no graphs, or that name their engines."""
 
 
 def _written(target: Any) -> Iterator[dict[str, list[int]]]:
@@ -149,7 +157,7 @@ def sampled(command: str, files: dict[str, Path | str], *more: object) -> dict[A
     return {(row["arm"], row["example_id"], row["sample_index"]): row["token_ids"] for row in rows}
 
 
-@pytest.mark.thorough_but("proof")
+@pytest.mark.thorough_but("k 3 --proof")
 @pytest.mark.parametrize("command", [*GRAPHED, *EAGER])
 def test_tokens_are_those_of_the_cpu(
     command: str, files: dict[str, Path | str], device: Device, tmp_path: Path
@@ -162,7 +170,9 @@ def test_tokens_are_those_of_the_cpu(
     assert found == expected
     info = json.loads((tmp_path / "cuda/run.json").read_text())
     assert not info["engine_fallbacks"]
-    if "--engine" not in command:
+    if named := re.search("--engine ([^ ]+)", command):
+        assert {arm.partition("@")[2] or "eager" for arm, *_ in found} == {*named[1].split(",")}
+    else:
         assert info["usual_engine"]["name"] == ("graphed" if graphed else "eager")
         assert (info["usual_engine"]["reason"] is None) == graphed
     assert sum(device.counts.kernels.values()) > before
@@ -210,6 +220,45 @@ def test_a_question_is_answered(command: str, files: dict[str, Path | str], devi
     assert not device.broken
     if name == "verify":
         assert "cuda:0, engine eager" in " ".join(done.err.split())
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_sweep_is_proven_reported_and_compared(
+    files: dict[str, Path | str], device: Device, tmp_path: Path, dtype: str
+) -> None:
+    sweep = f"sweep-k PROMPTS --k 0,2 --engine eager,graphed --limit 2 --proof --dtype {dtype}"
+    sampled(sweep, files, "--device", "cuda", "--out", tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["losslessness"]["verdict"] == "ok"
+    for command in (("report", tmp_path), ("compare", tmp_path, tmp_path)):
+        shown = call(*command)
+        assert shown.code == 0, shown.err
+    assert not device.broken
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_forwards_of_a_configuration_are_timed(device: Device, tmp_path: Path, dtype: str) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 300} | sizes
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    models = ("--target", tmp_path / "config.json", "--draft", tmp_path / "config.json")
+    asked = ("--k", "2", "--seconds", "0.1", "--context", "16", "--threads", "1")
+    result = call("bench", *models, *asked, "--device", "cuda", "--dtype", dtype, "--json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["forwards"]["target"]
+    assert not device.broken
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_prompt_is_traced_with_the_embedded_pair(device: Device, dtype: str) -> None:
+    machine = ("--device", "cuda", "--dtype", dtype, "--threads", "1")
+    result = call("trace", "A council met.", "--k", "3", "--max-new-tokens", "8", *machine)
+    assert result.code == 0, result.err
+    assert re.search(r"\d tokens in \d+ loops", result.out)
+    assert not device.broken
 
 
 @pytest.mark.thorough
