@@ -229,7 +229,9 @@ def load_torch(source: ModelSource, dtype: str, device: torch.device, vocab_size
         model = from_pretrained(source, dtype, device, flag, onto)
     with typed_errors(source.name, flag):
         model = model if packed else model.to(device)
-    return _over_torch(model, source.tokenizer.border, vocab_size)
+    loaded = _over_torch(model, source.tokenizer.border, vocab_size)
+    loaded.checkpoint_embedding = partial(embedding_of, source, flag)
+    return loaded
 
 
 _LEAST_BYTES = 5 << 28  # transformers asks the device for its memory less 1.2 GiB before it loads

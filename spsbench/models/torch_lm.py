@@ -169,6 +169,8 @@ class TorchLM(CausalLM):
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         self.kv_bytes_per_token = kv_bytes_per_token(model)
         self.cache = RewindCache()
+        # Of the files that it was loaded from, whose numbers the weights may be rounded from.
+        self.checkpoint_embedding: Callable[[], str | None] | None = None
 
     @property
     def weights(self) -> str:
@@ -279,7 +281,8 @@ class TorchLM(CausalLM):
         return other
 
     def embedding_fingerprint(self) -> str:
-        return table_fingerprint(self.model.get_input_embeddings().weight)
+        kept = None if self.checkpoint_embedding is None else self.checkpoint_embedding()
+        return kept or table_fingerprint(self.model.get_input_embeddings().weight)
 
     @property
     def embedding_shape(self) -> tuple[int, int]:

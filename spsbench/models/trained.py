@@ -74,8 +74,8 @@ class TrainedDraft:
 def embedding_fingerprint(stored: StoredWeights) -> str:
     """Return a short name for a model's embedding table, from its first and last 64 rows in float32.
 
-    Cheap, and enough to see that hidden states come from another model; a model in a coarser dtype than
-    its checkpoint's has another one.
+    Cheap, and enough to see that hidden states come from another model; of a model in a coarser dtype it is
+    its checkpoint's.
     """
     count, width = stored.shape(EMBEDDING)
     ids = np.concatenate([np.arange(count)[:_ROWS], np.arange(count)[-_ROWS:]])

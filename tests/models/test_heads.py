@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.tiny_heads import layer_config, save_head
-from support.tiny_models import config_of, make, over_onnx
+from support.tiny_models import config_of, make, over_onnx, pair_of, save
 from torch import Tensor
 from torch.nn.functional import linear, silu
 from transformers import LlamaModel
@@ -18,6 +18,7 @@ from transformers import LlamaModel
 from spsbench.base.errors import SpsbenchError, UnavailableError, UsageError
 from spsbench.models.causal_lm import CausalLM
 from spsbench.models.heads import load_chain, load_heads
+from spsbench.models.loading import load_torch
 from spsbench.models.torch_lm import TorchLM
 from spsbench.models.trained import read_trained
 
@@ -218,6 +219,16 @@ def test_a_head_for_another_target_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=rf"--drafter: .*was made for tiny, with .*{said}.*Choose that"):
             load_chain(draft, wrong, 0, FLAG)
+
+
+def test_a_coarser_target_is_known_by_its_files(tmp_path: Path) -> None:
+    """As with a small draft: in bfloat16 the table that is loaded is another one."""
+    found = pair_of(save(make(config_of("llama", head_dim=16)), tmp_path / "model")).target
+    cpu, dtypes = torch.device("cpu"), ("float32", "bfloat16")
+    loaded = [load_torch(found, dtype, cpu, 258, "--target") for dtype in dtypes]
+    draft = read_trained(save_head(tmp_path / "head", loaded[0]), FLAG)
+    for target in loaded:
+        load_chain(draft, target.twin(), 0, FLAG)
 
 
 def test_both_backends_know_a_target_by_the_same_embedding() -> None:
