@@ -273,7 +273,7 @@ def step(summary: Summary) -> Step:
     """Return how far the times of a run can be used.
 
     As they are; widened for what others took; as what was measured beside others, where nothing is compared
-    or too few prompts leave the answer open whoever else computes; or not to decide.
+    or too few prompts leave the answer open on a quiet machine too; or not to decide.
     """
     if not disturbed_because(summary):
         return "clean"
