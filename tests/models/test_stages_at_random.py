@@ -70,11 +70,8 @@ def model_of(chance: random.Random, width: int, *, tied: bool = True) -> Any:
     sizes |= {"num_key_value_heads": chance.choice([1, 2, 4])}
     if name in ("llama 3 rope", "yarn"):
         sizes |= {"max_position_embeddings": 512}
-    sizes |= (
-        {"tie_word_embeddings": bool(sizes.get("tie_word_embeddings")) or chance.random() < 0.3}
-        if tied
-        else {}
-    )
+    if tied and chance.random() < 0.3:
+        sizes |= {"tie_word_embeddings": True}
     model = make(getattr(transformers, kind)(**sizes), seed=chance.randrange(1 << 20))
     for weights in model.parameters():
         if weights.ndim == 1:
@@ -96,10 +93,10 @@ def spoil(chance: random.Random, model: Any, width: int, fault: str) -> None:
         head[token] = float(fault)
 
 
-def draft_of(chance: random.Random, target: OnnxLM, width: int) -> OnnxLM:
+def draft_of(chance: random.Random, target: OnnxLM, width: int, fault: str) -> OnnxLM:
     """The target itself, its first layers, rounded, or another model: padded, or of half the vocabulary."""
     how = chance.choice(["same", "truncated", "rounded", "other", "padded", "reduced"])
-    if how == "same":
+    if how == "same" or (how == "rounded" and fault):  # what is no number cannot be rounded
         return target.twin()
     if how == "truncated":
         return target.truncated(2, "--drafter")
@@ -230,7 +227,7 @@ def one_case(seed: int, widths: tuple[int, ...]) -> tuple[int, int, int]:
     model = model_of(chance, width)
     spoil(chance, model, width, fault)
     target = over(model, width)
-    draft, k = draft_of(chance, target, width), chance.choice([1, 2, 4, chance.randint(1, 16)])
+    draft, k = draft_of(chance, target, width, fault), chance.choice([1, 2, 4, chance.randint(1, 16)])
     seen = staged_loops = edges = 0
     twins = target.twin(), draft.twin()
     for _ in range(3):
@@ -255,7 +252,7 @@ def test_programs_write_what_the_host_writes(seed: int) -> None:
 
 @pytest.mark.thorough
 def test_programs_write_what_the_host_writes_over_many_models() -> None:
-    found = np.array([one_case(seed, VOCABULARIES) for seed in range(100, 160)]).sum(0)
+    found = np.array([one_case(seed, VOCABULARIES) for seed in range(100, 140)]).sum(0)
     loops, staged, edges = found.tolist()
     assert staged > loops / 4, "most laws and vocabularies have programs"
     assert edges < loops / 500
