@@ -337,3 +337,26 @@ def test_a_program_that_fails_in_the_middle(law: str, role: str, k: int) -> None
     assert algorithms.verified_by(target, drafter, k, LAWS[law], None) == why
     if drafter is not None:
         assert (drafter.propose_stage(4) == why) == (role == "draft")
+
+
+@pytest.mark.parametrize("law", ["nucleus", "top-k", "both", "all"])
+def test_numbers_at_the_ends_draw_a_token_that_is_in_the_row(law: str) -> None:
+    """At 0 the first of them, next to 1 the last; as the host draws from the same rows."""
+    cut = Cut.of(400, LAWS[law])
+    assert isinstance(cut, Cut)
+    write, value = Operators(), helper.make_tensor_value_info
+    write.cut(cut, "logits")
+    write("Identity", write.draw(cut, "u"), out="pick")
+    inputs = [value("logits", TensorProto.FLOAT, ["n", 400]), value("u", TensorProto.DOUBLE, ["n", 1])]
+    outputs = [*row_outputs(cut, "n"), value("pick", TensorProto.INT64, ["n", 1])]
+    session, _ = session_of(Graph(write.model([*inputs, *law_inputs(cut)], outputs), {}), 1)
+    logits = 20 * torch.rand(30, 400, generator=torch.Generator().manual_seed(1))
+    logits[:, [0, 399]] = -torch.inf
+    u = np.array([0.0, 1 - 2**-24] * 15)[:, None]
+    names = [each.name for each in session.get_outputs()]
+    run = session.run(names, {"logits": logits.numpy(), "u": u, **law_values(cut, LAWS[law])})
+    found = dict(zip(names, run, strict=True))
+    held = StagedRows(found.get("ids"), found["weights"], 400)
+    picks = found["pick"][:, 0].tolist()
+    assert picks == held.draw(torch.from_numpy(u[:, 0])).tolist()
+    assert all(held.probability(row, token) > 0 for row, token in enumerate(picks))
