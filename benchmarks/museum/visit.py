@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.museum.exhibits import HEAD, Exhibit, Release
 from spsbench.base.records import SamplingParams, Spec
-from spsbench.parts.audit.engine_audit import Effort, EngineAudit, Found, Subject
+from spsbench.parts.audit.engine_audit import Effort, EngineAudit, SettingResult, Subject
 from spsbench.parts.external.install import Environment
 from spsbench.parts.external.registry import PeerKind, peer_in
 from spsbench.stats.losslessness import ALARM
@@ -28,8 +28,8 @@ class Visited:
     """
 
     exhibit: Exhibit
-    flawed: Found
-    control: Found
+    flawed: SettingResult
+    control: SettingResult
     versions: tuple[str, str]
 
     @property
@@ -52,24 +52,24 @@ class Visited:
         }
 
 
-def _facts(release: Release, found: Found, version: str) -> dict[str, Any]:
-    evidence = found.evidence
+def _facts(release: Release, result: SettingResult, version: str) -> dict[str, Any]:
+    evidence = result.evidence
     return {
         "release": release.shown,
         "version": version,
         "k": release.k,
         "options": dict(release.options),
-        "decision": found.decision,
-        "alarm_after": found.decided_after if found.decision == ALARM else None,
-        "texts": len(found.drawn),
-        "tokens": found.tokens,
+        "decision": result.decision,
+        "alarm_after": result.decided_after if result.decision == ALARM else None,
+        "texts": len(result.drawn),
+        "tokens": result.tokens,
         "impossible": None if evidence is None else evidence["impossible"],
         "leakage": None if evidence is None else evidence["leakage"],
-        "bound": found.bound,
+        "bound": result.bound,
         "log10_e_value": None if evidence is None else evidence["log10_e_value"],
-        "failures": list(found.failures),
-        "gone": found.gone,
-        "seconds": found.seconds,
+        "failures": list(result.failures),
+        "gone": result.gone,
+        "seconds": result.seconds,
     }
 
 
@@ -109,7 +109,7 @@ def visit(exhibit: Exhibit, opened: Opened, room: Room) -> Visited:
 
 def _audited(
     release: Release, sampling: SamplingParams, opened: Opened, room: Room, effort: Effort
-) -> tuple[Found, str]:
+) -> tuple[SettingResult, str]:
     """What was found, and the version that the engine tells."""
     subject = replace(room.subject, kind=opened(release))
     load = subject.load(release.k, effort.max_new_tokens)

@@ -216,14 +216,14 @@ def score_run(options: ScoreOptions, judging: Judging) -> None:
     say(f"Everything is in {run}", quiet=options.quiet)
 
 
-def _note_rule(store: RunStore, task: Task, asked: str | None, *, only_missing: bool) -> None:
+def _note_rule(store: RunStore, task: Task, choice: str | None, *, only_missing: bool) -> None:
     """Record how code is taken from the answers, also in the identity: a run has one rule."""
     from spsbench.tasks import answers
 
     info, prompt = store.run_info(), next(iter(store.prompts()), None)
     if prompt is None:
         return
-    if prompt.begun and asked not in (None, "auto"):
+    if prompt.begun and choice not in (None, "auto"):
         why = "the answers of this run were begun for the model: what it wrote is the rest of the code."
         raise UsageError(why, flag="--extract", remedy="Leave it out.")
     chat, rule = prompt.chat, task.extraction(prompt)

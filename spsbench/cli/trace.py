@@ -137,9 +137,9 @@ def _settings(options: TraceOptions) -> tuple[RunConfig, Task, Arm]:
     return config, task, arm
 
 
-def _prompt(given: str) -> str:
+def _prompt(typed: str) -> str:
     """The prompt's text, from stdin for ``-``."""
-    text = sys.stdin.read() if given == "-" else given
+    text = sys.stdin.read() if typed == "-" else typed
     if not text.strip():
         raise UsageError("there is nothing to continue.", flag="PROMPT", remedy="Give some text.")
     try:

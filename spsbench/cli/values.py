@@ -176,7 +176,7 @@ def float_dtype(name: str | None, flag: str) -> str:
 
 
 def concurrencies(text: str, flag: str = "--concurrency", most: int = 1024) -> tuple[int, ...]:
-    """How many requests at once, in rising order."""
+    """Read ``1,2,8`` as numbers of requests in flight, in rising order."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and 1 <= int(part) <= most for part in parts):
         why = f"it must be whole numbers from 1 to {most}, got {text}."

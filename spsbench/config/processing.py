@@ -90,23 +90,23 @@ class ProcessingSettings(BaseModel):
     )
 
     def __str__(self) -> str:
-        return ":".join(f"{name}={value}" for name, value in self._asked().items())
+        return ":".join(f"{name}={value}" for name, value in self._switched_on().items())
 
     @model_serializer
-    def _asked(self) -> dict[str, Any]:
+    def _switched_on(self) -> dict[str, Any]:
         """What is not off, by name."""
         return {name: value for name in PROCESSING if (value := getattr(self, name)) is not None}
 
     @property
     def processing(self) -> Processing | None:
         """What happens to logits; None where that is nothing."""
-        asked = self._asked()
-        if "logit_bias" in asked:
-            pairs = (part.partition(":") for part in asked["logit_bias"].split(","))
-            asked["logit_bias"] = tuple((int(token), float(bias)) for token, _, bias in pairs)
-        if "bad_words" in asked:
-            asked["bad_words"] = _ids(asked["bad_words"])
-        found = Processing(**asked)
+        options = self._switched_on()
+        if "logit_bias" in options:
+            pairs = (part.partition(":") for part in options["logit_bias"].split(","))
+            options["logit_bias"] = tuple((int(token), float(bias)) for token, _, bias in pairs)
+        if "bad_words" in options:
+            options["bad_words"] = _ids(options["bad_words"])
+        found = Processing(**options)
         if found.convention == "vllm" and found.typical_p < 1:
             remedy = "Leave it out, or convention=vllm."
             raise UsageError("vLLM has no typical-p.", flag="--process typical_p", remedy=remedy)

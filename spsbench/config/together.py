@@ -344,22 +344,22 @@ TABLE = (
 )
 
 
-def refuse_together(command: str, given: Mapping[str, object]) -> None:
-    """Refuse what ``given``, options by their names in Python, asks of a command and the table forbids."""
+def refuse_together(command: str, options: Mapping[str, object]) -> None:
+    """Refuse what ``options``, by their names in Python, ask of a command and the table forbids."""
     for row in TABLE:
-        name = next((name for name in row.names if is_given(given.get(name))), None)
+        name = next((name for name in row.names if is_given(options.get(name))), None)
         if command not in row.commands or name is None:
             continue
         others = row.without or row.beside
-        other = next((other for other in others if is_given(given.get(other))), None)
+        other = next((other for other in others if is_given(options.get(other))), None)
         if row.without:
             refused = other is None
         else:
-            refused = other is not None and (row.among is None or given[other] in row.among)
+            refused = other is not None and (row.among is None or options[other] in row.among)
         if refused:
-            value = given[name]
+            value = options[name]
             value = ":".join(map(str, value)) if isinstance(value, list) else value
-            known = {"value": value, "other": _flag(other or ""), "beside": given.get(other or "")}
+            known = {"value": value, "other": _flag(other or ""), "beside": options.get(other or "")}
             raise UsageError(row.why.format(**known), flag=_flag(name), remedy=row.remedy)
 
 

@@ -202,7 +202,7 @@ class Decided:
         drafted: [n] the drafted id at this position; -1 where none was tested.
         stood: [n] whether the drafted token was accepted.
         drawn: [n] whether the emitted token was drawn after the draft, or without one.
-        asked: [n] whether the draft could have ended after this drafted token, or gone on.
+        could_end: [n] whether the draft could have ended after this drafted token, or gone on.
         went_on: [n] whether it went on.
         pick_u, test_u, draw_u: [n] float64 uniform numbers of the draft's pick, the test and the draw.
     """
@@ -211,7 +211,7 @@ class Decided:
     drafted: Tensor
     stood: Tensor
     drawn: Tensor
-    asked: Tensor
+    could_end: Tensor
     went_on: Tensor
     pick_u: Tensor
     test_u: Tensor
@@ -371,7 +371,7 @@ def _chunk(decided: Decided, q: Law, p: Law, picked: Tensor, margin: Margin | No
     drawn = decided.drawn
     behind = _behind(_at(q, drawn), _at(p, drawn), looked[drawn])
     draws = _draws(behind, decided.tokens[drawn], decided.draw_u[drawn])
-    ends = [] if margin is None else [_ends(decided, p, decided.asked & looked, margin)]
+    ends = [] if margin is None else [_ends(decided, p, decided.could_end & looked, margin)]
     sums = picks.sums()
     if own_way:
         sums[f"{DECIDED}_open"], sums[f"{DECIDED}_contradicted"] = sums[f"{DECIDED}_contradicted"], 0.0
@@ -396,25 +396,25 @@ def _computed(rows: Tensor) -> Law:
     return Law(rows / total, nowhere, sums)
 
 
-def _shown(told: Tensor, drafted: Tensor) -> Law:
+def _shown(rows: Tensor, drafted: Tensor) -> Law:
     """Rows as a drafter showed them: rounding has left nothing open but their sums."""
-    sure, total = _certain(drafted, told), told.sum(-1, keepdim=True)
+    sure, total = _certain(drafted, rows), rows.sum(-1, keepdim=True)
     drawn = total > 0
-    probs = torch.where(drawn, told / total.clamp_min(_NOTHING), sure.probs)
+    probs = torch.where(drawn, rows / total.clamp_min(_NOTHING), sure.probs)
     return sure._replace(probs=probs, tolerance=torch.where(drawn.squeeze(-1), _SUMMED, 0.0).double())
 
 
-def _ends(decided: Decided, p: Law, asked: Tensor, margin: Margin) -> _Compared:
+def _ends(decided: Decided, p: Law, could_end: Tensor, margin: Margin) -> _Compared:
     """Whether each draft went on or ended after its token as the policy says."""
-    p = _at(p, asked)
-    level = margin(p.probs, decided.drafted[asked])
+    p = _at(p, could_end)
+    level = margin(p.probs, decided.drafted[could_end])
     # An entropy moves by at most this (Fannes' inequality); a probability by less.
     moved = p.tolerance.clamp(_NOTHING, 1.0)
     moved = moved * (math.log(p.probs.shape[-1]) + 1 - moved.log())
     near = p.doubtful.any(-1) | (level.abs() <= moved)
     # No edge of a law: a draft may end anywhere without changing what the text follows.
     nowhere = torch.full_like(level, torch.inf)
-    return _Compared((level >= 0) == decided.went_on[asked], near, nowhere)
+    return _Compared((level >= 0) == decided.went_on[could_end], near, nowhere)
 
 
 def _at(law: Law, where: Tensor) -> Law:

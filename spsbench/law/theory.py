@@ -29,8 +29,8 @@ _LIMITS = {
 }
 
 
-def _check(**given: float) -> None:
-    for name, value in given.items():
+def _check(**values: float) -> None:
+    for name, value in values.items():
         least, most, said, flag, remedy = _LIMITS[name]
         if not least <= value <= most:
             raise UsageError(f"{said}, got {value}.", flag=flag, remedy=remedy)

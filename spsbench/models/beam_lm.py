@@ -40,13 +40,7 @@ class BeamLM:
         self.window = attention_window(lm.config) if isinstance(lm, OnnxLM) else None
         self.border = lm.border
         self.name = type(lm.model).__name__ if isinstance(lm, TorchLM) else lm.config.model_type
-        self._layout: _Layout = (
-            _Onnx(lm)
-            if isinstance(lm, OnnxLM)
-            else _encoder_decoder(lm)
-            if isinstance(lm, Seq2SeqLM)
-            else _DecoderOnly(lm)
-        )
+        self._layout = _layout_of(lm)
         self._tree = LiveTree(0)
 
     @torch.inference_mode()
@@ -163,6 +157,12 @@ class _Onnx:
 
     def score(self, ids: Tensor, prefix: int, branches: Branches) -> Tensor:
         return self._lm.score(ids, len(ids), branches)
+
+
+def _layout_of(lm: TorchLM | OnnxLM) -> _Layout:
+    if isinstance(lm, OnnxLM):
+        return _Onnx(lm)
+    return _encoder_decoder(lm) if isinstance(lm, Seq2SeqLM) else _DecoderOnly(lm)
 
 
 class _DecoderOnly:

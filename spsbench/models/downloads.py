@@ -26,8 +26,8 @@ from spsbench.models.hf_errors import (
     failure_of,
     leave_alone,
     require_room,
+    say_cached,
     typed_errors,
-    use_kept,
 )
 
 _CONFIG = "config.json"
@@ -138,7 +138,7 @@ def pinned(name: str, revision: str | None, flag: str) -> str | None:
     here = Path(found).parent.name if isinstance(found, str) else None
     if constants.HF_HUB_OFFLINE or (here is not None and here == revision):
         if here is not None:
-            use_kept(name)
+            say_cached(name)
         return here
     try:
         there = repository(name, revision)
@@ -160,7 +160,7 @@ def _serves_instead(name: str, error: Exception) -> bool:
     if (failed := failure_of(error)) is None:
         return False
     leave_alone(failed[0])
-    use_kept(name)
+    say_cached(name)
     return True
 
 
@@ -185,7 +185,7 @@ def snapshot(name: str, revision: str, patterns: Sequence[str], flag: str) -> Pa
             raise
         here = None
     if here is not None and constants.HF_HUB_OFFLINE:
-        use_kept(name)
+        say_cached(name)
         return here
     try:
         there = repository(name, revision, kind)

@@ -232,10 +232,15 @@ def _read(draft: TrainedDraft, name: str, shape: tuple[int, ...], target: Causal
 
 
 def _body(draft: TrainedDraft, target: CausalLM) -> Any:
-    """The decoder layers and the final norm, as transformers computes them; they get states, not tokens."""
+    """Build the decoder layers and the final norm, as transformers computes them.
+
+    Raises:
+        ValueError: the layers have another width than the target's states.
+    """
     from transformers import AutoModel
 
     config = layer_config(draft)
+    # The layers get states, not tokens: of an embedding one row is enough, which no weights fill.
     config.vocab_size, config.pad_token_id = 1, None
     if config.hidden_size != target.embedding_shape[1]:
         raise ValueError(
@@ -384,14 +389,14 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
 
 
 def load_chain(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> HeadChain:
-    """An EAGLE head over its target's backend; its weights are in memory once a target."""
+    """Load an EAGLE head over its target's backend; heads of one target share their weights in memory."""
     assert draft.kind in (EAGLE, EAGLE3)
     chain: HeadChain = _attached(draft, target, bits, flag)
     return chain.fresh()
 
 
 def load_heads(draft: TrainedDraft, target: CausalLM, bits: int, flag: str) -> Heads:
-    """Medusa heads over their target's backend; see ``load_chain``."""
+    """Load Medusa heads over their target's backend; see ``load_chain``."""
     assert draft.kind == MEDUSA
     heads: Heads = _attached(draft, target, bits, flag)
     return heads

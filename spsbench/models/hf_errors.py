@@ -49,7 +49,7 @@ def leave_alone(what: str) -> None:
     _replaced.discard(constants.ENDPOINT)
 
 
-def use_kept(name: str) -> None:
+def say_cached(name: str) -> None:
     """Say, once of a hub that is left alone, that what its cache has is used."""
     from huggingface_hub import constants
 

@@ -107,9 +107,11 @@ class Operators:
         self.nodes: list[NodeProto] = []
         self.constants: dict[str, TensorProto] = {}
 
-    def __call__(self, kind: str, *inputs: str, out: str = "", outs: Sequence[str] = (), **given: Any) -> str:
+    def __call__(
+        self, kind: str, *inputs: str, out: str = "", outs: Sequence[str] = (), **attributes: Any
+    ) -> str:
         outputs = list(outs) or [out or f"{kind}.{len(self.nodes)}"]
-        self.nodes.append(helper.make_node(kind, list(inputs), outputs, **given))
+        self.nodes.append(helper.make_node(kind, list(inputs), outputs, **attributes))
         return outputs[0]
 
     def constant(self, value: Any, kind: int = _LONG) -> str:
@@ -194,8 +196,8 @@ class Operators:
         def of_drafted(weights: str, ids: str) -> str:
             if cut.holds_all:
                 return self("GatherElements", before(weights), "drafted", axis=1)
-            found = self("Where", self("Equal", before(ids), "drafted"), before(weights), nothing)
-            return self("ReduceMax", found, axis, keepdims=1)
+            best = self("Where", self("Equal", before(ids), "drafted"), before(weights), nothing)
+            return self("ReduceMax", best, axis, keepdims=1)
 
         if cut.most == 1:
             stands = self("Equal", before("ids"), "drafted")
@@ -207,15 +209,15 @@ class Operators:
         if cut.most == 1:
             self("Gather", "ids", "accepted", axis=0, out="token")
             return
-        row, told = (self("Gather", name, "accepted", axis=0) for name in ("weights", "draft_weights"))
+        row, draft_row = (self("Gather", name, "accepted", axis=0) for name in ("weights", "draft_weights"))
         ids = ""
         if not cut.holds_all:
             ids = self("Gather", "ids", "accepted", axis=0)
             upright = self("Reshape", ids, self.constant([cut.most, 1]))
             same = self("Equal", upright, self("Gather", "draft_ids", "accepted", axis=0))
-            along = self("ReduceMax", self("Where", same, told, nothing), axis, keepdims=1)
-            told = self("Reshape", along, self.constant([1, cut.most]))
-        left = self("Relu", self("Sub", row, told))
+            along = self("ReduceMax", self("Where", same, draft_row, nothing), axis, keepdims=1)
+            draft_row = self("Reshape", along, self.constant([1, cut.most]))
+        left = self("Relu", self("Sub", row, draft_row))
         some = self("Greater", self("ReduceSum", left, axis, keepdims=1), nothing)
         left = self("Where", some, left, row)
         last = self("Slice", "u", self.constant([-1]), self.constant([_END]), self.constant([0]))
@@ -231,19 +233,19 @@ class Operators:
 
 def law_inputs(cut: Cut) -> list[Any]:
     value = helper.make_tensor_value_info
-    found = [] if cut.most == 1 else [value("temperature", _FLOAT, [1])]
-    return found + ([value("top_p", _DOUBLE, [1])] if cut.nucleus else [])
+    inputs = [] if cut.most == 1 else [value("temperature", _FLOAT, [1])]
+    return inputs + ([value("top_p", _DOUBLE, [1])] if cut.nucleus else [])
 
 
 def law_values(cut: Cut, sampling: SamplingParams) -> dict[str, Any]:
-    found = {} if cut.most == 1 else {"temperature": np.array([sampling.temperature], np.float32)}
-    return found | ({"top_p": np.array([sampling.top_p])} if cut.nucleus else {})
+    values = {} if cut.most == 1 else {"temperature": np.array([sampling.temperature], np.float32)}
+    return values | ({"top_p": np.array([sampling.top_p])} if cut.nucleus else {})
 
 
 def row_outputs(cut: Cut, n: str | int) -> list[Any]:
     value = helper.make_tensor_value_info
-    found = [value("weights", _FLOAT, [n, cut.most]), value("wide", _BOOL, [n, 1])]
-    return found if cut.holds_all else [*found, value("ids", _LONG, [n, cut.most])]
+    outputs = [value("weights", _FLOAT, [n, cut.most]), value("wide", _BOOL, [n, 1])]
+    return outputs if cut.holds_all else [*outputs, value("ids", _LONG, [n, cut.most])]
 
 
 class _Written:
@@ -279,9 +281,9 @@ class _Memory:
 
     def part(self, first: int, end: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Inputs and outputs of a call that fills some consecutive rows, by name."""
-        found = {"weights": self.weights, "wide": self._wide, "pick": self.picks}
-        found |= {} if self.ids is None else {"ids": self.ids}
-        outputs = {name: array[first:end] for name, array in found.items()}
+        arrays = {"weights": self.weights, "wide": self._wide, "pick": self.picks}
+        arrays |= {} if self.ids is None else {"ids": self.ids}
+        outputs = {name: array[first:end] for name, array in arrays.items()}
         return {"u": self.u[first:end]}, outputs | {"logits": self.logits[None, first:end]}
 
     def rows(self, count: int) -> StagedRows:

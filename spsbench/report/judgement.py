@@ -408,12 +408,12 @@ def advantages(summary: Summary) -> list[str]:
     if judged is None:
         return []
     sentences = []
-    for found in judged["target_over_draft"]:
-        ratio = f"no ratio, {found['reason']}"
-        if found["ratio"] is not None:
-            ratio = speedup({"ratio": found["ratio"], "low": found["low"], "high": found["high"]})
+    for advantage in judged["target_over_draft"]:
+        ratio = f"no ratio, {advantage['reason']}"
+        if advantage["ratio"] is not None:
+            ratio = speedup({"ratio": advantage["ratio"], "low": advantage["low"], "high": advantage["high"]})
         title = wording.metric_title(judged["metric"])
-        sentences.append(f"{title} of the target over the draft alone, {found['sampling']}: {ratio}.")
+        sentences.append(f"{title} of the target over the draft alone, {advantage['sampling']}: {ratio}.")
     return sentences
 
 

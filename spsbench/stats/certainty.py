@@ -58,13 +58,13 @@ class Certainty:
     def speedup(
         self, baseline: pd.DataFrame | None, arm: pd.DataFrame, *, prefill: bool = False
     ) -> RatioInterval | None:
-        """Of an arm over its baseline, if it has one, with all that its interval holds."""
-        return self.shown(self.undisturbed(baseline, arm, prefill=prefill), baseline, arm)
+        """Compute that of an arm over its baseline, if it has one, with all that its interval holds."""
+        return self.interval(self.undisturbed(baseline, arm, prefill=prefill), baseline, arm)
 
-    def shown(
+    def interval(
         self, speedup: Speedup | None, baseline: pd.DataFrame | None, arm: pd.DataFrame
     ) -> RatioInterval | None:
-        """What ``undisturbed`` has found, with what others took of the two."""
+        """Widen what ``undisturbed`` gave by what others took of the two, as ``summary.json`` has it."""
         if speedup is None or baseline is None or not len(baseline) or not len(arm):
             return shown(speedup)
         return shown(self.widened(speedup, str(baseline["arm"].iloc[0]), str(arm["arm"].iloc[0])))
@@ -72,7 +72,7 @@ class Certainty:
     def undisturbed(
         self, baseline: pd.DataFrame | None, arm: pd.DataFrame, *, prefill: bool = False
     ) -> Speedup | None:
-        """As if what others took had cost nothing."""
+        """Compute the speedup as if what others took had cost nothing."""
         if baseline is None:
             return None
         found = paired_speedup(baseline, arm, prefill=prefill, anytime=self.anytime)

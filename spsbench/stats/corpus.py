@@ -115,10 +115,11 @@ class CorpusMetric:
         return {"low": found["low"], "high": found["high"]} if found is not None and self.summed else None
 
     def on_common(self, by_arm: Mapping[str, pd.DataFrame]) -> CommonFigures:
+        """Read the recorded figures of the prompts that all arms have, and count these prompts."""
         shared, prompts = self._shared(by_arm)
         kept = {arm: samples for arm, samples in _on(by_arm, shared).items() if arm in prompts}
-        found = {arm: self.of_record(samples, arm) for arm, samples in kept.items()}
-        figures = {arm: figure["figure"] for arm, figure in found.items() if figure is not None}
+        recorded = {arm: self.of_record(samples, arm) for arm, samples in kept.items()}
+        figures = {arm: figure["figure"] for arm, figure in recorded.items() if figure is not None}
         return CommonFigures(len(set.intersection(*prompts.values())) if prompts else 0, figures)
 
     def computed(self, by_arm: Mapping[str, pd.DataFrame]) -> Recorded:

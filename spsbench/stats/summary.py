@@ -216,7 +216,7 @@ def _row(run: _Measured, arm: ArmIdentity, arms: Sequence[ArmIdentity], own: pd.
     # The peak is of this process.
     separate = ((run.info.get("engines") or {}).get(name) or {}).get("separate", False)
     anytime = run.certainty.anytime
-    speedup = run.certainty.speedup(base, own) if anytime else run.certainty.shown(ordinary, base, own)
+    speedup = run.certainty.speedup(base, own) if anytime else run.certainty.interval(ordinary, base, own)
     row: ArmRow = {
         **arm,
         "sequences": len(done),

@@ -52,7 +52,7 @@ def _surface(own: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], *, trust
     return {
         **{name: axes[name] for name in ("sampling", "engine", "drafter", "rule", "policy")},  # type: ignore[typeddict-item]
         "cells": sorted(cells, key=lambda cell: (cell["batch"], cell["k"])),
-        "pays_up_to": [_line(k, [row for row in own if row["k"] == k], by_arm, trusted) for k in ks],
+        "pays_up_to": [_paying(k, [row for row in own if row["k"] == k], by_arm, trusted) for k in ks],
     }
 
 
@@ -74,19 +74,20 @@ def _cell(
     }
 
 
-def _line(k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], trusted: bool) -> PaysUpTo:
+def _paying(k: int, rows: Sequence[ArmRow], by_arm: Mapping[str, pd.DataFrame], trusted: bool) -> PaysUpTo:
+    """Estimate up to which batch size a K pays, from the waves of prompts that all its batch sizes share."""
     ordered = sorted(rows, key=lambda row: row["batch"])
     sums = [paired_sums(by_arm[str(row["baseline"])], by_arm[row["arm"]]) for row in ordered]
     shared = sorted(set.intersection(*(set(frame.index) for frame in sums)))
     data = [frame.loc[shared].to_numpy(dtype=np.float64).T for frame in sums]
     sizes = [row["batch"] for row in ordered]
-    found = pays_up_to(sizes, data, ratio_of_sums, together=True) if shared else None
+    limit = pays_up_to(sizes, data, ratio_of_sums, together=True) if shared else None
     several = any(row["processes"] > 1 for row in ordered)
-    ends = (None, None, None) if found is None else (found.estimate, found.low, found.high)
+    ends = (None, None, None) if limit is None else (limit.estimate, limit.low, limit.high)
     batch, low, high = (None if end is None or math.isinf(end) else end for end in ends)
     if several or not trusted:
         low = high = None
-    beyond = found is not None and math.isinf(found.estimate)
+    beyond = limit is not None and math.isinf(limit.estimate)
     return {"k": k, "batch": batch, "low": low, "high": high, "beyond": beyond}
 
 

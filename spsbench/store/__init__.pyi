@@ -1,7 +1,7 @@
 """The run directory: everything a run leaves behind, appended as it goes; no other room writes its files."""
 
 from spsbench.store.foreign import Counts as Counts
-from spsbench.store.foreign import Found as Found
+from spsbench.store.foreign import FileContent as FileContent
 from spsbench.store.foreign import Places as Places
 from spsbench.store.foreign import documents as documents
 from spsbench.store.foreign import read as read

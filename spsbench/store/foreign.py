@@ -58,7 +58,7 @@ class Places(NamedTuple):
 
 
 @dataclass(slots=True)
-class Found:
+class FileContent:
     """A file's content.
 
     Attributes:
@@ -94,7 +94,7 @@ class Form(NamedTuple):
 
     name: str
     fits: Callable[[Row], bool]
-    take: Callable[[Row, Found], None]
+    take: Callable[[Row, FileContent], None]
     samples: Callable[[Row], Iterator[dict[str, Any]]] | None
     textless: str
     says: str
@@ -151,7 +151,7 @@ def _inside(row: Row, *names: str) -> Row:
     return row
 
 
-def _vllm_bench(row: Row, content: Found) -> None:
+def _vllm_bench(row: Row, content: FileContent) -> None:
     if "spec_decode_num_drafts" not in row:
         raise _Missing("spec_decode_num_drafts is missing: the server did not speculate, or hid /metrics")
     loops, accepted = _number(row, "spec_decode_num_drafts"), _number(row, "spec_decode_accepted_tokens")
@@ -164,7 +164,7 @@ def _vllm_bench(row: Row, content: Found) -> None:
     content.models[str(row.get("model_id") or "")] = None
 
 
-def _stats(stats: Row, tokens: int | None, category: str, content: Found) -> None:
+def _stats(stats: Row, tokens: int | None, category: str, content: FileContent) -> None:
     """The record of a request that vLLM writes and aiperf hands on."""
     histogram = _histogram(stats.get("acceptance_histogram"), "acceptance_histogram")
     names = ("num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens")
@@ -185,26 +185,26 @@ def _stats(stats: Row, tokens: int | None, category: str, content: Found) -> Non
 _BY_LENGTH = "acceptance_histogram_by_draft_length"
 
 
-def _histogram(found: Any, name: str) -> list[int]:
+def _histogram(counts: Any, name: str) -> list[int]:
     """Counts by the number of drafts kept: as a list, or as aiperf and vLLM's first wrote it."""
-    if isinstance(found, Mapping):
-        by_kept = {_counted(kept): _counted(count) for kept, count in found.items()}
+    if isinstance(counts, Mapping):
+        by_kept = {_counted(kept): _counted(count) for kept, count in counts.items()}
         if max(by_kept, default=0) > MOST_K:
             raise _Missing(f"{name} counts up to {max(by_kept)} kept, at most {MOST_K:,} are read")
-        found = [by_kept.get(kept, 0) for kept in range(max(by_kept, default=0) + 1)]
-    if not isinstance(found, list) or not all(type(each) is int and each >= 0 for each in found):
-        raise _Missing(f"{name} is {'missing' if found is None else 'no list of counts'}")
-    return found
+        counts = [by_kept.get(kept, 0) for kept in range(max(by_kept, default=0) + 1)]
+    if not isinstance(counts, list) or not all(type(each) is int and each >= 0 for each in counts):
+        raise _Missing(f"{name} is {'missing' if counts is None else 'no list of counts'}")
+    return counts
 
 
-def _by_length(found: Any, histogram: Sequence[int], drafted: int) -> tuple[tuple[int, ...], ...]:
+def _by_length(histograms: Any, histogram: Sequence[int], drafted: int) -> tuple[tuple[int, ...], ...]:
     """The histogram of each length of a draft; none where the field is not there."""
-    if not found:
+    if not histograms:
         return ()
-    if not isinstance(found, Mapping):
-        raise _Missing(f"{_BY_LENGTH} is {as_typed(found)}, not an object")
+    if not isinstance(histograms, Mapping):
+        raise _Missing(f"{_BY_LENGTH} is {as_typed(histograms)}, not an object")
     by_length = {
-        _counted(length): _histogram(kept, f"{_BY_LENGTH}.{length}") for length, kept in found.items()
+        _counted(length): _histogram(kept, f"{_BY_LENGTH}.{length}") for length, kept in histograms.items()
     }
     longest = max(by_length)
     if longest > MOST_K:
@@ -237,7 +237,7 @@ def _answer(row: Row) -> Row:
     return _inside(row, "response", "body") or _inside(row, "response") or row
 
 
-def _vllm_response(row: Row, content: Found) -> None:
+def _vllm_response(row: Row, content: FileContent) -> None:
     row = _answer(row)
     content.models[str(row.get("model") or "")] = None
     choices = [each for each in row.get("choices") or () if isinstance(each, Mapping)]
@@ -271,7 +271,7 @@ def _drawn(body: Row) -> dict[str, Any]:
     return {"sampling": named | ({"top_k": 0} if named.get("top_k") == -1 else {})}
 
 
-def _aiperf(row: Row, content: Found) -> None:
+def _aiperf(row: Row, content: FileContent) -> None:
     metadata, metrics = _inside(row, "metadata"), _inside(row, "metrics")
     if metadata.get("benchmark_phase", "profiling") != "profiling":
         content.skip("of the warm-up")
@@ -285,7 +285,7 @@ def _aiperf(row: Row, content: Found) -> None:
         _stats(stats, None if tokens is None else _counted(tokens), category, content)
 
 
-def _guidellm(row: Row, content: Found) -> None:
+def _guidellm(row: Row, content: FileContent) -> None:
     version = _inside(row, "metadata").get("version")
     if version not in (1, 2):
         raise _Missing(f"metadata.version is {as_typed(version)}, not 1 or 2")
@@ -327,7 +327,7 @@ def _guidellm_texts(row: Row) -> Iterator[dict[str, Any]]:
         yield {name: prompt, "completion": request["output"], **_drawn(body)}
 
 
-def _speed_bench(row: Row, content: Found) -> None:
+def _speed_bench(row: Row, content: FileContent) -> None:
     content.models[str(_inside(row, "config").get("model") or "")] = None
     for each in row["results"]:
         if not each.get("ok", True):
@@ -339,7 +339,7 @@ def _speed_bench(row: Row, content: Found) -> None:
         content.counts.append(_checked(Counts(None, drafted, accepted, tokens, category=category)))
 
 
-def _spec_decode_bench(row: Row, content: Found) -> None:
+def _spec_decode_bench(row: Row, content: FileContent) -> None:
     for name, drafter in (("acc_eagle", "eagle"), ("acc_ngram", "ngram"), ("acc_eagle_three", "eagle3")):
         stored = row.get(name)
         lengths = stored.get("acc_len") if isinstance(stored, Mapping) else stored
@@ -358,7 +358,7 @@ def _spec_decode_texts(row: Row) -> Iterator[dict[str, Any]]:
     yield {"prompt_ids": row["prompt_token_ids"], "completion_ids": row["generated_token_ids"]}
 
 
-def _published(content: Mapping[Any, Any], into: Found, above: str = "") -> None:
+def _published(content: Mapping[Any, Any], into: FileContent, above: str = "") -> None:
     """Every mapping of K to a number, under the names that lead to it."""
     if content and all(type(k) is int for k in content):
         if all(isinstance(length, int | float) for length in content.values()):
@@ -494,13 +494,13 @@ def recognised(path: Path, flag: str) -> Form | None:
         return None  # whose reader says what is wrong with it
 
 
-def read(path: Path, form: Form, flag: str) -> Found:
+def read(path: Path, form: Form, flag: str) -> FileContent:
     """Read all that a file holds but its texts.
 
     Raises:
         UnavailableError: a field is missing, numbers contradict each other, or several models are in it.
     """
-    found = Found(form)
+    found = FileContent(form)
     if form is PUBLISHED:
         from spsbench.config.files import read_yaml
 

@@ -94,7 +94,7 @@ class RunStore:
         cls, directory: Path, *, identity: Row, config: Row, info: Row, prompts: Sequence[Prompt]
     ) -> Self:
         """Begin a run in a directory that is missing or empty."""
-        return cls._taken(directory, identity, config, info, prompts, again=False)
+        return cls._prepared(directory, identity, config, info, prompts, may_continue=False)
 
     @classmethod
     def open_or_create(
@@ -105,16 +105,24 @@ class RunStore:
         Limits may have grown: the configuration and the prompts are brought up to date, and ``run.json``
         notes the continuation with its ``info`` under ``resumed``.
         """
-        return cls._taken(directory, identity, config, info, prompts, again=True)
+        return cls._prepared(directory, identity, config, info, prompts, may_continue=True)
 
     @classmethod
-    def _taken(
-        cls, directory: Path, identity: Row, config: Row, info: Row, prompts: Sequence[Prompt], *, again: bool
+    def _prepared(
+        cls,
+        directory: Path,
+        identity: Row,
+        config: Row,
+        info: Row,
+        prompts: Sequence[Prompt],
+        *,
+        may_continue: bool,
     ) -> Self:
+        """Lock the directory and write or update the files of the run there, before anything is measured."""
         held = opening.take(directory)
         with _released(held):
             there = (directory / RUN_FILE).exists()
-            if there and not again:
+            if there and not may_continue:
                 remedy = f"Continue it with --resume {directory}, or name another directory."
                 raise UsageError(f"{directory} already holds a run.", flag="--out", remedy=remedy)
             run = opening.prepare(directory, identity, config, info, prompts, again=there)

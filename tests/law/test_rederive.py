@@ -151,7 +151,7 @@ def test_a_short_draft_is_tested_with_the_last_numbers(drafted: int) -> None:
     assert torch.equal(one.pick_u[:drafted], expected[:drafted])
     assert torch.equal(one.test_u[:drafted], expected[2 * k - drafted : 2 * k])
     assert one.draw_u.tolist() == [float(expected[-1])] * (drafted + 1)
-    assert one.asked.tolist() == [j < drafted and j < k - 1 for j in range(drafted + 1)]
+    assert one.could_end.tolist() == [j < drafted and j < k - 1 for j in range(drafted + 1)]
     assert one.went_on.tolist() == [j < drafted - 1 for j in range(drafted + 1)]
 
 
@@ -170,8 +170,8 @@ def test_a_short_draft_is_tested_with_the_last_numbers(drafted: int) -> None:
 def test_where_a_draft_ended_is_derived_anew(
     tau: float, went_on: bool, expected: tuple[int, int, int]
 ) -> None:
-    asked = {"asked": torch.tensor([True]), "went_on": torch.tensor([went_on])}
-    one = replace(decided(2, 2, stood=True, pick=0.7, test=0.39), **asked)
+    ends = {"could_end": torch.tensor([True]), "went_on": torch.tensor([went_on])}
+    one = replace(decided(2, 2, stood=True, pick=0.7, test=0.39), **ends)
     q, p = (torch.tensor([row], dtype=torch.float64) for row in (TARGET, DRAFT))
 
     def margin(probs: Tensor, tokens: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from spsbench.store import foreign
 from spsbench.tasks.sources import read_rows
 
 
-def counts(**changes: Any) -> foreign.Found:
+def counts(**changes: Any) -> foreign.FileContent:
     """Of a request as vLLM records it: two loops, of which one kept three drafts."""
     stats: dict[str, Any] = {
         "num_spec_steps": 2,
@@ -27,7 +27,7 @@ def counts(**changes: Any) -> foreign.Found:
         "num_spec_tokens": 4,
         "acceptance_histogram": {"0": 1, "3": 1},
     }
-    found = foreign.Found(foreign.GUIDELLM)
+    found = foreign.FileContent(foreign.GUIDELLM)
     foreign._stats(stats | changes, 5, "", found)
     return found
 

@@ -16,12 +16,12 @@ from support.foreign_files import BENCH, SPEED_BENCH, aiperf, guidellm, per_posi
 from spsbench.base.errors import UnavailableError, UsageError
 from spsbench.parts.whatif.commands.explain import Lengths, definitions, kept_shares, lengths_of, shape
 from spsbench.parts.whatif.curve import by_category, of_counts, of_places
-from spsbench.store.foreign import Found, read, recognised, samples
+from spsbench.store.foreign import FileContent, read, recognised, samples
 
 KEPT = [10, 5, 5, 20]
 
 
-def found_in(path: Path) -> Found:
+def found_in(path: Path) -> FileContent:
     form = recognised(path, "RUN")
     assert form is not None
     return read(path, form, "RUN")

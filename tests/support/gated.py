@@ -44,7 +44,7 @@ class Engine(Served):
             return replace(found, drafted=0, accepted=0, accepted_per_loop=[0] * loops)
         if self._reports == "accepts nothing":
             none = [0] * len(found.output_ids)
-            drafted = self._asked.k * len(none)
+            drafted = self._load.k * len(none)
             found = replace(found, loops=len(none), drafted=drafted, drafted_ids=None)
             return replace(found, accepted=0, accepted_per_loop=none)
         if self._reports == "counts too many":

@@ -183,7 +183,7 @@ def verify_engine(wanted: VerifyOptions, engine: str) -> None:
         quiet=wanted.quiet,
     )
     say("Checking prompts, models and engine", quiet=wanted.quiet)
-    from spsbench.parts.audit.conformance import Asked, conformance
+    from spsbench.parts.audit.conformance import EngineUnderTest, conformance
     from spsbench.report import Table, left
 
     material = material_for(settings, engine)
@@ -193,8 +193,10 @@ def verify_engine(wanted: VerifyOptions, engine: str) -> None:
     for name, lookahead in (("plain", 0), (f"K={k}", k)):
         peer = kind.open(subject.load(lookahead, material.max_new_tokens), log, False)
         try:
-            asked = Asked(peer, subject.models[0], subject.prompts, subject.stop_ids, lookahead)
-            found[name] = list(conformance(asked))
+            under_test = EngineUnderTest(
+                peer, subject.models[0], subject.prompts, subject.stop_ids, lookahead
+            )
+            found[name] = list(conformance(under_test))
         finally:
             peer.close()
     columns = [left("setting"), left("test"), left("verdict"), left("found", whole=False)]
@@ -226,7 +228,7 @@ and without a cut so does one that ignores the cut."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AuditChoices:
     """The options of an audit, read; ``kind`` is the engine with the weights that were asked for, ``limits``
     are leakage, texts and seconds, ``settings`` are those of its prompts and models."""
 
@@ -246,7 +248,7 @@ class Asked:
         return len(self.lookaheads) * len(self.samplings) * len(self.levels) * len(self.caches or (False,))
 
 
-def settings_asked(wanted: AuditOptions, kind: PeerKind) -> Asked:
+def settings_asked(wanted: AuditOptions, kind: PeerKind) -> AuditChoices:
     """Refuse what cannot be asked, before torch is imported."""
     from spsbench.base import FLOAT32, MOST_IN_FLIGHT
 
@@ -265,7 +267,9 @@ def settings_asked(wanted: AuditOptions, kind: PeerKind) -> Asked:
             raise UsageError(why, flag="--contexts", remedy="Leave temperature 0 out.")
         wanted = replace(wanted, max_new_tokens=wanted.max_new_tokens or str(TOKENS))
     settings = _material_settings(wanted)
-    return Asked(kind, limits, weights, lookaheads, samplings, levels, caches, threads, settings, contexts)
+    return AuditChoices(
+        kind, limits, weights, lookaheads, samplings, levels, caches, threads, settings, contexts
+    )
 
 
 def audited(wanted: AuditOptions, kind: PeerKind) -> tuple[Course, str | None]:
@@ -499,13 +503,13 @@ def watch(effort: Effort, *, quiet: bool) -> Watch:
 
     last = time.monotonic()
 
-    def told(setting: Setting, count: int, evidence: Evidence | None, bound: float | None) -> None:
+    def report(setting: Setting, count: int, evidence: Evidence | None, bound: float | None) -> None:
         nonlocal last
         if time.monotonic() - last >= _EVERY_S:
             say(interim(setting.name, count, effort.texts, evidence, bound), quiet=quiet)
             last = time.monotonic()
 
-    return told
+    return report
 
 
 @dataclass(slots=True)
@@ -522,7 +526,7 @@ class Course:
     repro: ReproFacts | None = None
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def request(self) -> dict[str, Any]:
         """What must be the same where an audit goes on."""
         wanted = self.wanted
         target, draft = (None if id is None else ModelRef(id=id) for id in (wanted.target, wanted.draft))
@@ -554,7 +558,7 @@ class Course:
             before = json.loads((self.folder / "audit.json").read_text()).get("asked")
         except (OSError, ValueError, AttributeError):
             before = None
-        if before != self.asked and (before is not None or any(self.folder.glob("*.jsonl"))):
+        if before != self.request and (before is not None or any(self.folder.glob("*.jsonl"))):
             why = f"{self.folder} holds the texts of another audit."
             raise UsageError(why, flag="--out", remedy="Name another directory.")
 
@@ -563,7 +567,7 @@ class Course:
         from spsbench.base import describe_environment, write_json
 
         facts: dict[str, Any] = {
-            "asked": self.asked,
+            "asked": self.request,
             "effort": self.effort,
             "environment": describe_environment(),
             "rows": [row.facts() for row in self.rows],
@@ -581,7 +585,7 @@ class Course:
                 subject,
                 (source.target, source.draft),
                 self.effort,
-                self.asked,
+                self.request,
                 self.material.seed,
                 self.rows,
                 self.paths,
@@ -637,7 +641,7 @@ def print_rows(
     if wanted.json:
         print_json(facts)
         return
-    described = next((row.described for row in rows if not row.found.cannot), rows[0].described)
+    described = next((row.described for row in rows if not row.result.cannot), rows[0].described)
     screen = out(quiet=wanted.quiet)
     screen.print(f"{described.engine} {described.version}, {title}", markup=False)
     screen.print(audit_table(facts["rows"]).as_rich())
@@ -653,18 +657,18 @@ def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None
 
     without = [row for row in rows if row.decision == CANNOT]
     if len(without) == len(rows) and gone is None:
-        why = "; ".join(dict.fromkeys(f"{row.found.cannot}" for row in rows))
+        why = "; ".join(dict.fromkeys(f"{row.result.cannot}" for row in rows))
         raise UnavailableError(f"none of the settings can be audited: {why}.", flag="--engine")
     alarms = [row.setting.name for row in rows if row.decision == ALARM and row.convention is None]
     if alarms:
         raise GateFailed(f"not the target's distribution: {'; '.join(alarms)}.", flag="--engine")
-    free = [(row.setting.name, each) for row in rows for each in row.found.free]
+    free = [(row.setting.name, each) for row in rows for each in row.result.free]
     beside = [f"{each.test} ({setting})" for setting, each in free if not each.passed]
     if beside:
         raise GateFailed(f"wrong beside the law of its texts: {'; '.join(beside)}.", flag="--engine")
     if gone is not None:
         raise IncompleteError(f"the engine gave up: {gone}.", flag="--engine")
-    withdrawn = [each for row in rows for each in row.found.free if each.test == "withdrawn"]
+    withdrawn = [each for row in rows for each in row.result.free if each.test == "withdrawn"]
     if any(row.decision == UNDECIDED and not row.setting.is_plain for row in rows) and withdrawn:
         why = f"withdrawn drafts are not ruled out: {withdrawn[0].found.rstrip('.')}"
         raise IncompleteError(f"{why}.", flag="--contexts", remedy="Give more --texts, --budget or contexts.")
@@ -680,7 +684,7 @@ def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None
         raise IncompleteError(f"{'; '.join(whys)}.", flag="--bound" if leaks else "--texts", remedy=remedy)
     if without:
         raise IncompleteError(
-            f"not audited: {'; '.join(f'{row.setting.name} ({row.found.cannot})' for row in without)}.",
+            f"not audited: {'; '.join(f'{row.setting.name} ({row.result.cannot})' for row in without)}.",
             flag="--engine",
             remedy="Leave these settings out to judge the others alone.",
         )

@@ -224,11 +224,11 @@ def _followed(state: State) -> list[tuple[str, str]]:
     return [(name, text) for name, text in lines.items() if text is not None]
 
 
-def _show(found: Audit, free: FreeEvidence, names: list[str], wanted: Common) -> None:
+def _show(audit: Audit, free: FreeEvidence, names: list[str], wanted: Common) -> None:
     from spsbench.report import Table, bound, left
     from spsbench.stats import ALARM, NO_EVIDENCE, bounds, leakage_bound
 
-    facts = found.judged()
+    facts = audit.judged()
     beside = [each for each in free.findings() if not each.unjudged]
     named = {"target": names[0], "draft": names[1] if len(names) > 1 else None}
     present(

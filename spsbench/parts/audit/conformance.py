@@ -18,8 +18,8 @@ _GREEDY = protocol.Sampling(greedy=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """An engine with what it is asked."""
+class EngineUnderTest:
+    """An engine, with the model and the prompts that it is asked with."""
 
     peer: protocol.Peer
     target: CausalLM
@@ -36,14 +36,14 @@ class Asked:
         return protocol.checked(self.peer.generate(ask), ask, self.target.vocab_size)
 
 
-Found = tuple[bool | None, str]
+TestOutcome = tuple[bool | None, str]
 """Whether it passed, None if it does not apply; and what was found."""
 
 
-def conformance(asked: Asked) -> Iterator[Finding]:
+def conformance(engine: EngineUnderTest) -> Iterator[Finding]:
     """Every test, each whatever the others found; none after an engine that does not start."""
     try:
-        told = asked.peer.describe()
+        told = engine.peer.describe()
     except protocol.PeerGone as error:
         yield Finding("describe", False, str(error), "")
         return
@@ -53,69 +53,69 @@ def conformance(asked: Asked) -> Iterator[Finding]:
         found += f"; does not report {', '.join(silent)}"
     if told.drafting is not None:
         found += f"; its drafts end by {told.drafting.described}"
-    size = asked.target.vocab_size
+    size = engine.target.vocab_size
     fits = told.vocab_size is None or told.vocab_size >= size
     if not fits:
         found += f"; {told.vocab_size} logits, and the target has {size}"
     yield Finding("describe", fits, found, "an engine of another vocabulary")
     for name, (test, bounds) in TESTS.items():
         try:
-            passed, found = test(asked)
+            passed, found = test(engine)
         except protocol.PeerError as error:
             yield Finding(name, False, str(error), "")
             continue
         yield skipped(name, found) if passed is None else Finding(name, passed, found, bounds)
 
 
-def _valid(asked: Asked) -> Found:
-    answers = [asked.answer(i, protocol.Sampling(), seed=i) for i in range(len(asked.prompts))]
+def _valid(engine: EngineUnderTest) -> TestOutcome:
+    answers = [engine.answer(i, protocol.Sampling(), seed=i) for i in range(len(engine.prompts))]
     tokens = sum(len(answer.output_ids) for answer in answers)
     return tokens > 0, f"{len(answers)} sampled texts of {tokens} tokens"
 
 
-def _length(asked: Asked) -> Found:
-    lengths = [len(asked.answer(0, protocol.Sampling(), tokens=n).output_ids) for n in (1, 2, 7)]
+def _length(engine: EngineUnderTest) -> TestOutcome:
+    lengths = [len(engine.answer(0, protocol.Sampling(), tokens=n).output_ids) for n in (1, 2, 7)]
     fits = all(length <= most for length, most in zip(lengths, (1, 2, 7), strict=True))
     return fits, f"{lengths} tokens where 1, 2 and 7 were asked for"
 
 
-def _stop(asked: Asked) -> Found:
+def _stop(engine: EngineUnderTest) -> TestOutcome:
     """A token of a greedy text declared to be a stop token must end it there."""
-    ids = asked.answer(0, _GREEDY).output_ids
+    ids = engine.answer(0, _GREEDY).output_ids
     place = next((i for i, token in enumerate(ids) if i > 0 and token not in ids[:i]), None)
     if place is None:
         return None, "the greedy text repeats one token"
-    answer = asked.answer(0, _GREEDY, stop_ids=[ids[place]])
+    answer = engine.answer(0, _GREEDY, stop_ids=[ids[place]])
     fits = answer.finish == protocol.STOP and answer.output_ids == ids[: place + 1]
     returned = f"{len(answer.output_ids)} ({answer.finish})"
     return fits, f"asked to stop at token {place + 1}, it returned {returned}"
 
 
-def _greedy(asked: Asked) -> Found:
+def _greedy(engine: EngineUnderTest) -> TestOutcome:
     """Each token the target's best, or tied with it but for rounding."""
     wrong = tokens = 0
-    for number, prompt in enumerate(asked.prompts):
-        ids = asked.answer(number, _GREEDY).output_ids
-        reading = teacher_force(asked.target, None, prompt, ids, SamplingParams(greedy=True))
+    for number, prompt in enumerate(engine.prompts):
+        ids = engine.answer(number, _GREEDY).output_ids
+        reading = teacher_force(engine.target, None, prompt, ids, SamplingParams(greedy=True))
         wrong += int(reading.impossible.sum())
         tokens += len(ids)
     return not wrong, f"{wrong} of {tokens} tokens are not the target's best"
 
 
-def _seeds(asked: Asked) -> Found:
+def _seeds(engine: EngineUnderTest) -> TestOutcome:
     """Texts of several seeds at a high temperature, where equal ones would be a miracle."""
-    drawn = [asked.answer(0, protocol.Sampling(temperature=2.0), seed).output_ids for seed in (1, 2, 3, 1)]
+    drawn = [engine.answer(0, protocol.Sampling(temperature=2.0), seed).output_ids for seed in (1, 2, 3, 1)]
     apart = len({tuple(ids) for ids in drawn[:3]}) > 1
     again = "the same" if drawn[0] == drawn[3] else "another text"
     return apart, f"three seeds {'differ' if apart else 'are the same'}; one seed twice: {again}"
 
 
-def _statistics(asked: Asked) -> Found:
+def _statistics(engine: EngineUnderTest) -> TestOutcome:
     """What is reported must add up."""
-    answer = asked.answer(0, protocol.Sampling(), seed=7)
+    answer = engine.answer(0, protocol.Sampling(), seed=7)
     names = ("loops", "drafted", "accepted", "accepted_per_loop")
     said = ", ".join(name for name in names if getattr(answer, name) is not None)
-    problems = list(_contradictions(answer, asked.k))
+    problems = list(_contradictions(answer, engine.k))
     return not problems, "; ".join(problems) or f"reports {said or 'nothing about its loops'}"
 
 
@@ -133,7 +133,7 @@ def _contradictions(answer: protocol.Answer, k: int) -> Iterator[str]:
         yield f"{answer.decoded} tokens decoded and {emitted} emitted"
 
 
-TESTS: dict[str, tuple[Callable[[Asked], Found], str]] = {
+TESTS: dict[str, tuple[Callable[[EngineUnderTest], TestOutcome], str]] = {
     "generate": (_valid, "invalid answers"),
     "length": (_length, "more than was asked for"),
     "stop": (_stop, "stop tokens that are ignored or swallowed"),

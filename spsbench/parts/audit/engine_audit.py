@@ -50,7 +50,7 @@ QUIET: Decision = "quiet"
 UNDECIDED: Decision = "undecided"
 CANNOT: Decision = "cannot"
 
-Told = Callable[[int, Evidence | None, float | None], None]
+OnText = Callable[[int, Evidence | None, float | None], None]
 """Takes the number of texts so far, what they say and the leakage that is ruled out."""
 
 FIRST_LOOK = 20
@@ -94,7 +94,7 @@ class Effort:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SettingResult:
     """What came of auditing an engine with one setting."""
 
     decision: Decision
@@ -158,8 +158,8 @@ class EngineAudit:
         self._gone: str | None = None
 
     def run(
-        self, keep: Callable[[Foreign], None], kept: Sequence[Foreign] = (), told: Told = lambda *_: None
-    ) -> Found:
+        self, keep: Callable[[Foreign], None], kept: Sequence[Foreign] = (), on_text: OnText = lambda *_: None
+    ) -> SettingResult:
         began = time.monotonic()
         decision: Decision = UNDECIDED
         after, bound = 0, None
@@ -174,7 +174,7 @@ class EngineAudit:
                 decision, after, alarm = ALARM, count, evidence
                 is_bet = evidence["log10_e_values"].get("bets", 0.0) >= ALARM_LOG10_E
                 leading = self._leading() if is_bet else None
-            told(count, None if self._effort.all_texts else alarm or evidence, bound)
+            on_text(count, None if self._effort.all_texts else alarm or evidence, bound)
             if decision == ALARM:
                 if count >= TO_LOCATE and not self._effort.all_texts:
                     break
@@ -192,7 +192,9 @@ class EngineAudit:
                 evidence[name] = alarm[name]
         texts, failures, spent = self._drawn, self._failures, time.monotonic() - began
         more: dict[str, Any] = {"free": self._findings(decision), "scored": self._scored}
-        return Found(decision, evidence, after, bound, texts, failures, spent, self._gone, leading, **more)
+        return SettingResult(
+            decision, evidence, after, bound, texts, failures, spent, self._gone, leading, **more
+        )
 
     def variation(self) -> float | None:
         """How far the engine's rows are from the re-scored ones, where it gives log-probabilities."""
@@ -290,17 +292,17 @@ class EngineAudit:
         dice = random.Random(derive_seed(self._seed, "audit", number, "prompt"))
         return shared_prompt(number, self._prompts, self._drawn, most, dice)
 
-    def _drawn_of(self, line: int, ask: protocol.Ask, told: protocol.Answer) -> Foreign | None:
+    def _drawn_of(self, line: int, ask: protocol.Ask, reply: protocol.Answer) -> Foreign | None:
         try:
-            answer = protocol.checked(told, ask, self._models[0].vocab_size)
+            answer = protocol.checked(reply, ask, self._models[0].vocab_size)
         except protocol.PeerError as error:
             self._failures.append(str(error))
             return None
         if not answer.output_ids:
             return None
-        ids, known = tuple(answer.output_ids), told.decoded is not None and not told.hidden_stop
+        ids, known = tuple(answer.output_ids), reply.decoded is not None and not reply.hidden_stop
         prompt = tuple(ask.prompt_ids)
-        free = int((told.decoded or 0) < len(told.output_ids)) if known else None
+        free = int((reply.decoded or 0) < len(reply.output_ids)) if known else None
         return Foreign(line, prompt, ids, self._sampling, answer.retokenised, answer, ask, free)
 
     def _probe(self, kept: Sequence[Foreign], keep: Callable[[Foreign], None]) -> None:
@@ -313,7 +315,7 @@ class EngineAudit:
         parts = [[ask for ask in asks if (ask.seed is None) is free] for free in (False, True)]
         for part in (parts[0][len(kept) :], parts[1][max(0, len(kept) - len(parts[0])) :]):
             try:  # what fails once, without a seed or with one, is not asked for again
-                for ask, told in self._asked(part):
+                for ask, told in self._answers(part):
                     drawn = self._drawn_of(0, ask, told)
                     if drawn is not None:
                         keep(drawn)
@@ -323,7 +325,7 @@ class EngineAudit:
                 if isinstance(error, protocol.PeerGone):
                     return
 
-    def _asked(self, asks: Sequence[protocol.Ask]) -> Iterator[tuple[protocol.Ask, protocol.Answer]]:
+    def _answers(self, asks: Sequence[protocol.Ask]) -> Iterator[tuple[protocol.Ask, protocol.Answer]]:
         """One by one, or as many at once as the setting says."""
         if self._in_flight == 1:
             yield from ((ask, self._peer.generate(ask)) for ask in asks)
@@ -568,7 +570,7 @@ class Row:
 
     setting: Setting
     described: protocol.Described
-    found: Found
+    result: SettingResult
     against: Law | None  # held against this law; None for the one that was asked for
     located: Located | None
     away: float | None = None  # total variation a token of the engine's rows, where that is known
@@ -577,7 +579,7 @@ class Row:
 
     @property
     def decision(self) -> Decision:
-        return self.found.decision
+        return self.result.decision
 
     @property
     def convention(self) -> Law | None:
@@ -588,7 +590,7 @@ class Row:
         return law if law.convention else None
 
     def facts(self) -> EngineAuditRow:
-        found, evidence = self.found, self.found.evidence
+        found, evidence = self.result, self.result.evidence
         leakage = None if evidence is None else evidence["leakage"]
         return {
             "setting": self.setting.name,
@@ -650,7 +652,7 @@ def audit_engine(
             yield _without(setting, told, cannot(setting, told, cached=effort.shared_prefixes) or "")
             continue
         row = _audited(subject, setting, effort, seed, folder, laws.get(setting.sampling), watch)
-        alone |= {} if row.found.cannot or setting.in_flight > 1 else {setting: row.described}
+        alone |= {} if row.result.cannot or setting.in_flight > 1 else {setting: row.described}
         if setting.weights != protocol.FLOAT32:
             row = _beside_plain(row, plain.get(replace(setting, k=0)), subject, effort)
             plain |= {setting: row} if setting.is_plain else {}
@@ -724,11 +726,11 @@ def _audited(
 
 def _beside_plain(row: Row, plain: Row | None, subject: Subject, effort: Effort) -> Row:
     """The verdict on a setting with quantised weights: its plain texts' rounding is not held against it."""
-    found, greedy = row.found, row.setting.sampling.greedy
+    found, greedy = row.result, row.setting.sampling.greedy
     if found.decision == CANNOT or not found.drawn:
         return row
     own = [*zip(found.drawn, found.scored, strict=True)]
-    first = own if plain is None else [*zip(plain.found.drawn, plain.found.scored, strict=True)]
+    first = own if plain is None else [*zip(plain.result.drawn, plain.result.scored, strict=True)]
     target, by_activations = subject.models[0], None if plain is None else plain.by_activations
     if plain is None and isinstance(target, TorchLM):
         by_activations = expected(found.drawn, target)
@@ -746,17 +748,17 @@ def _beside_plain(row: Row, plain: Row | None, subject: Subject, effort: Effort)
     if evidence is not None:
         evidence["reasons"] = reasons
     found = replace(found, decision=decision, evidence=evidence, decided_after=len(found.drawn), leading=None)
-    return replace(row, found=found, rounding=facts, located=None, by_activations=by_activations)
+    return replace(row, result=found, rounding=facts, located=None, by_activations=by_activations)
 
 
-def cannot(setting: Setting, told: protocol.Described, *, cached: bool) -> str | None:
+def cannot(setting: Setting, described: protocol.Described, *, cached: bool) -> str | None:
     """Why an engine cannot be audited with a setting, if so; ``cached`` where a cache is asked for or not."""
-    if setting.in_flight > (told.in_flight or 1):
-        most = "one request" if (told.in_flight or 1) == 1 else f"{told.in_flight} requests"
+    if setting.in_flight > (described.in_flight or 1):
+        most = "one request" if (described.in_flight or 1) == 1 else f"{described.in_flight} requests"
         return f"it takes {most} at a time"
-    if missing := lacking(sampling_of(setting.sampling), told.processors):
+    if missing := lacking(sampling_of(setting.sampling), described.processors):
         return f"it has no {', '.join(missing)}"
-    cache = told.settings.get("prefix_cache")
+    cache = described.settings.get("prefix_cache")
     if not cached or cache is setting.prefix_cache:
         return None
     if cache is None:
@@ -764,8 +766,10 @@ def cannot(setting: Setting, told: protocol.Described, *, cached: bool) -> str |
     return "its prefix cache cannot be switched " + ("on" if setting.prefix_cache else "off")
 
 
-def _without(setting: Setting, told: protocol.Described, why: str) -> Row:
-    return Row(setting, told, Found(CANNOT, None, 0, None, [], [], 0.0, None, cannot=why), None, None)
+def _without(setting: Setting, described: protocol.Described, why: str) -> Row:
+    return Row(
+        setting, described, SettingResult(CANNOT, None, 0, None, [], [], 0.0, None, cannot=why), None, None
+    )
 
 
 def _kept(file: Path, sampling: SamplingParams) -> list[Foreign]:
@@ -799,7 +803,7 @@ def _explains(row: Row, subject: Subject) -> Law | None:
     if explained is None or explained.law.share:
         return None
     audit = Audit(*subject.models)
-    for each in row.found.drawn:
+    for each in row.result.drawn:
         audit.add(each, read_under(reading_of(each, subject.models), explained.law))
     again = audit.evidence()
     return None if again is None or again["verdict"] == ALARM else explained.law

@@ -89,10 +89,10 @@ class Paths:
     """Collects e-values as an audit goes on: a ``Watch`` that hands on to another."""
 
     then: Watch = lambda *_: None
-    found: dict[str, list[float | None]] = field(default_factory=dict)
+    log10_e: dict[str, list[float | None]] = field(default_factory=dict)
 
     def __call__(self, setting: Setting, count: int, evidence: Evidence | None, bound: float | None) -> None:
-        self.found.setdefault(setting.name, []).append(evidence and evidence["log10_e_value"])
+        self.log10_e.setdefault(setting.name, []).append(evidence and evidence["log10_e_value"])
         self.then(setting, count, evidence, bound)
 
 
@@ -112,16 +112,16 @@ def write(
     subject: Subject,
     sources: Sequence[ModelSource],
     effort: Effort,
-    asked: Mapping[str, Any],
+    request: Mapping[str, Any],
     seed: int,
-    found: Sequence[Row],
+    audited: Sequence[Row],
     paths: Paths,
     folder: Path,
 ) -> None:
     """Write what an audit found and the texts that are in its folder."""
     texts = [
         {"setting": number, **row}
-        for number, each in enumerate(found)
+        for number, each in enumerate(audited)
         for name in each.setting.files
         if (folder / name).exists()
         for _, row in rows(folder / name, "--evidence")
@@ -129,7 +129,7 @@ def write(
     header: dict[str, Any] = {
         KEY: VERSION,
         "spsbench": spsbench.__version__,
-        "asked": asked,
+        "asked": request,
         "weights": [weights_of(source) for source in sources],
         "prompts": subject.prompts,
         "stop_ids": sorted(subject.stop_ids),
@@ -140,9 +140,9 @@ def write(
                 "setting": {**_how_run(each.setting), "sampling": each.setting.sampling.record()},
                 "engine": asdict(each.described),
                 "decision": each.decision,
-                "path": paths.found.get(each.setting.name, []),
+                "path": paths.log10_e.get(each.setting.name, []),
             }
-            for each in found
+            for each in audited
         ],
         "texts": _digest(texts),
         "environment": describe_environment(),
@@ -315,11 +315,11 @@ def _unlike_asked(header: Header, texts: Texts) -> str | None:
 class _Recorded:
     """A peer that answers nothing more."""
 
-    def __init__(self, told: Described) -> None:
-        self._told = told
+    def __init__(self, described: Described) -> None:
+        self._described = described
 
     def describe(self) -> Described:
-        return self._told
+        return self._described
 
     def generate(self, ask: Ask) -> Answer:
         raise PeerGone("the evidence holds no more texts")
@@ -363,16 +363,16 @@ def _peer_of(setting: Setting) -> tuple[int, int, bool]:
     return setting.lookahead, setting.in_flight, setting.prefix_cache
 
 
-def differences(header: Header, found: Sequence[Row], paths: Paths) -> tuple[list[str], float]:
+def differences(header: Header, audited: Sequence[Row], paths: Paths) -> tuple[list[str], float]:
     """What re-scoring says otherwise, and the largest difference of log10 e-values."""
     wrong, most = [], 0.0
-    again = {row.setting.name: row for row in found}
+    again = {row.setting.name: row for row in audited}
     for each in header.rows:
         row = again[each.setting.name]
         if row.decision != each.decision:
             wrong.append(f"{each.setting.name}: {row.decision}, where the file says {each.decision}")
             continue
-        one, other = each.path, paths.found.get(each.setting.name, [])
+        one, other = each.path, paths.log10_e.get(each.setting.name, [])
         pairs = [(a or 0.0, b or 0.0) for a, b in zip(one, other, strict=False)]
         apart = max((abs(a - b) / max(1.0, abs(a)) for a, b in pairs), default=0.0)
         most = max(most, apart)

@@ -156,12 +156,12 @@ class State:
     detector: Detector = field(default_factory=Detector)
 
     @classmethod
-    def read(cls, path: Path, asked: dict[str, Any]) -> State:
+    def read(cls, path: Path, subject: dict[str, Any]) -> State:
         """The state of an earlier following of the same, or a new one."""
         if not path.exists():
-            return cls(asked)
+            return cls(subject)
         found, remedy = read_json(path, "--out"), "Name another directory, or remove it to start again."
-        if found.get("asked") != asked:
+        if found.get("asked") != subject:
             raise UsageError(f"{path} is of another log or other models.", flag="--out", remedy=remedy)
         try:
             return cls(**{**found, "detector": Detector(**found["detector"])})

@@ -184,17 +184,17 @@ class _Logprobs:
         self._last.append((told, laws))
 
     def _elsewhere(
-        self, told: Floats, laws: dict[str, Floats]
+        self, logprobs: Floats, laws: dict[str, Floats]
     ) -> Iterator[tuple[str, Floats, dict[str, Floats]]]:
-        yield "the token before", told[1:], {law: values[:-1] for law, values in laws.items()}
-        yield "the next token", told[:-1], {law: values[1:] for law, values in laws.items()}
+        yield "the token before", logprobs[1:], {law: values[:-1] for law, values in laws.items()}
+        yield "the next token", logprobs[:-1], {law: values[1:] for law, values in laws.items()}
         for back, (other, theirs) in enumerate(reversed(self._last), start=1):
-            yield f"the request {back} before", told, theirs
+            yield f"the request {back} before", logprobs, theirs
             yield f"the request {back} after", other, laws
 
-    def _fits(self, told: Floats, laws: dict[str, Floats]) -> bool:
-        n = min(len(told), *map(len, laws.values()))
-        hits = [(abs(values[:n] - told[:n]) <= self._slack).mean() for values in laws.values() if n > 2]
+    def _fits(self, logprobs: Floats, laws: dict[str, Floats]) -> bool:
+        n = min(len(logprobs), *map(len, laws.values()))
+        hits = [(abs(values[:n] - logprobs[:n]) <= self._slack).mean() for values in laws.values() if n > 2]
         return max(hits, default=0.0) > 1 - 2 * _MANY
 
     def _nearest(self) -> tuple[str, Floats]:

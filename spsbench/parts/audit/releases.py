@@ -70,7 +70,7 @@ class Release:
             return None
         return int(found.low > 1 + _APART) - int(found.high < 1 / (1 + _APART))
 
-    def told(self, quantity: str) -> str:
+    def cell(self, quantity: str) -> str:
         if quantity in ("law", BESIDE):
             return self.law if quantity == "law" else "wrong" if self.wrong else "nothing wrong"
         ratio = self.loops if quantity == "acceptance" else self.speed
@@ -126,7 +126,7 @@ class Change:
 
     def __str__(self) -> str:
         release, before, what = self.release, self.before, self.quantity
-        told = f"{release.version} ({what}: {release.told(what)}; {before.version}: {before.told(what)})"
+        told = f"{release.version} ({what}: {release.cell(what)}; {before.version}: {before.cell(what)})"
         return told + (f", unless it is {' or '.join(self.between)}, not audited" if self.between else "")
 
 
@@ -231,7 +231,7 @@ class _Course:
         self._done: dict[str, Release] = {}
         self._skipped: dict[str, str] = {}
         left = ("releases", "out", "keep", "json", "quiet", "evidence")
-        self._asked = {k: str(v) for k, v in sorted(vars(wanted).items()) if v is not None and k not in left}
+        self._typed = {k: str(v) for k, v in sorted(vars(wanted).items()) if v is not None and k not in left}
         self._read()
 
     def visit(self, version: str) -> Release | None:
@@ -288,33 +288,33 @@ class _Course:
         if code == GateFailed.exit_code:
             law = "wrong beside its texts"
             if alarms:
-                law = f"ALARM after {min(row.found.decided_after for row in alarms)} texts"
-        texts = sum(len(row.found.drawn) for row in course.rows)
-        wrong = any(not each.passed for row in course.rows for each in row.found.free)
+                law = f"ALARM after {min(row.result.decided_after for row in alarms)} texts"
+        texts = sum(len(row.result.drawn) for row in course.rows)
+        wrong = any(not each.passed for row in course.rows for each in row.result.free)
         found = Release(version, law, bool(alarms), texts, code, why, wrong=wrong)
         if self._newest is None:
             return found
         return self._compared(found, course, kind, self._kind(self._newest))
 
-    def _compared(self, found: Release, course: Course, kind: PeerKind, newest: PeerKind) -> Release:
+    def _compared(self, release: Release, course: Course, kind: PeerKind, newest: PeerKind) -> Release:
         """With greedy texts of the newest release, drawn in turns."""
         pairs = list(_turns(course, (kind, newest)))
         speed = _ratio([(*one[:2], *other[:2]) for one, other in pairs])
         known = [(*one[2:], *other[2:]) for one, other in pairs if one[3] and other[3]]
-        found = replace(found, loops=_ratio(known), speed=speed, against=self._newest)
+        release = replace(release, loops=_ratio(known), speed=speed, against=self._newest)
         if not known:
-            return found
+            return release
         sums = [sum(column) for column in zip(*known, strict=True)]
         old = self._done[newest_version := str(self._newest)]
         self._done[newest_version] = replace(old, tokens_per_loop=old.tokens_per_loop or sums[2] / sums[3])
-        return replace(found, tokens_per_loop=sums[0] / sums[1])
+        return replace(release, tokens_per_loop=sums[0] / sums[1])
 
     def _read(self) -> None:
         try:
             kept = json.loads((self._folder / _FILE).read_text())
         except (OSError, ValueError):
             return
-        if kept.get("asked") != self._asked:
+        if kept.get("asked") != self._typed:
             why = f"{self._folder} holds the releases of another audit."
             raise UsageError(why, flag="--out", remedy="Name another directory.")
         for row in kept["releases"]:
@@ -323,7 +323,7 @@ class _Course:
 
     def _write(self) -> None:
         rows = [asdict(each) for each in self._done.values()]
-        write_json(self._folder / _FILE, {"asked": self._asked, "releases": rows, "skipped": self._skipped})
+        write_json(self._folder / _FILE, {"asked": self._typed, "releases": rows, "skipped": self._skipped})
 
     def conclude(self) -> None:
         """Throw environments away, print what was found, and end as the newest release's audit does."""
@@ -373,11 +373,11 @@ _NOT_ITS_FAULT = ("no package index can be reached", "No space left", " free.")
 """Of errors that every release would end with."""
 
 
-def _sentences(found: Sequence[Change], skipped: Mapping[str, str]) -> Iterator[str]:
+def _sentences(changes: Sequence[Change], skipped: Mapping[str, str]) -> Iterator[str]:
     yield from (f"{version} was skipped: {why}" for version, why in skipped.items())
-    if not found:
+    if not changes:
         yield f"No release differs: its law, and by more than {_APART:.0%} its acceptance and speed."
-    for number, each in enumerate(found):
+    for number, each in enumerate(changes):
         yield f"{'Another' if number else 'The first'} release that differs: {each}."
 
 

@@ -104,7 +104,7 @@ def reproducible(rows: Iterable[Row]) -> Row | None:
     alarms = [row for row in rows if row.decision == ALARM and row.convention is None and row.setting.alone]
 
     def evidence(row: Row) -> tuple[bool, float]:
-        found = row.found.evidence
+        found = row.result.evidence
         return not row.setting.sampling.greedy, (found and found["log10_e_value"]) or 0.0
 
     return max(alarms, key=evidence, default=None)
@@ -307,7 +307,7 @@ class _Start:
 def contexts(row: Row, models: tuple[CausalLM, CausalLM], stop_ids: Sequence[int]) -> list[tuple[int, ...]]:
     """Contexts to try, shortened; the best ones whole too."""
     starts: list[_Start] = []
-    for each in row.found.drawn[:MOST_TEXTS]:
+    for each in row.result.drawn[:MOST_TEXTS]:
         starts += _starts(reading_of(each, models), row, each.prompt, stop_ids)
     starts.sort(key=lambda start: -start.score)
     best: list[_Start] = []
@@ -350,7 +350,7 @@ def _apart(reading: Reading, row: Row, stop_ids: Sequence[int]) -> Tensor:
     if row.located is not None:
         best = row.located.fits[0].law.rows(reading)
         found = torch.maximum(found, _distance(held.q, best))
-    if stop_ids and row.found.leading is not None and row.found.leading[1] == LEAVES_OUT_STOPS:
+    if stop_ids and row.result.leading is not None and row.result.leading[1] == LEAVES_OUT_STOPS:
         stops = held.q[:, list(stop_ids)].sum(-1).double()
         found = torch.maximum(found, stops.where(stops < 1, 0.0))
     return found + 0.5 * reading.impossible

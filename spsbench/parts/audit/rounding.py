@@ -118,12 +118,12 @@ _MEASURED = 8  # texts on which it is measured
 _BLOCK = 32
 
 
-def _in_8_bits(module: nn.Module, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+def _in_8_bits(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     """Inputs of a matrix in blocks with one scale, as both engines take them beside weights of 4 or 8."""
-    *rest, width = given[0].shape
-    blocks = given[0].reshape(*rest, -1, _BLOCK if width % _BLOCK == 0 else width)
+    *rest, width = inputs[0].shape
+    blocks = inputs[0].reshape(*rest, -1, _BLOCK if width % _BLOCK == 0 else width)
     step = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-30) / 127
-    return ((blocks / step).round() * step).flatten(-2), *given[1:]
+    return ((blocks / step).round() * step).flatten(-2), *inputs[1:]
 
 
 @torch.inference_mode()

@@ -25,7 +25,7 @@ from spsbench.cli import (
 if TYPE_CHECKING:
     from spsbench.models import ModelSource
     from spsbench.parts.distill.evaluation import Forecast
-    from spsbench.parts.distill.making import Made, Told, Watch
+    from spsbench.parts.distill.making import Made, StageProgress, Watch
     from spsbench.parts.distill.recipe import Recipe
 
 TEXT, TRAINING = "Training text", "Training"
@@ -176,18 +176,21 @@ def _lines(quiet: bool) -> Watch:
     """Lines on stderr: of text every few seconds, of training whenever held-out text was looked at."""
     last = 0.0
 
-    def watch(told: Told) -> None:
+    def watch(so_far: StageProgress) -> None:
         nonlocal last
         now = time.monotonic()
-        if not told.held_out and now - last < _LINE_EVERY_S and told.done < told.planned:
+        if not so_far.held_out and now - last < _LINE_EVERY_S and so_far.done < so_far.planned:
             return
         last = now
-        if told.stage == "text":
-            say(f"text: {told.done:,} of {told.planned:,} tokens, {told.seconds / 60:.0f} min", quiet=quiet)
+        if so_far.stage == "text":
+            say(
+                f"text: {so_far.done:,} of {so_far.planned:,} tokens, {so_far.seconds / 60:.0f} min",
+                quiet=quiet,
+            )
             return
-        seen = "".join(f", {text.kind} alpha {_alphas(text.alphas)}" for text in told.held_out)
-        place = f"training: {told.done:,} of {told.planned:,} updates, {told.seconds / 60:.0f} min"
-        say(f"{place}, loss {told.loss:.2f}{seen}", quiet=quiet)
+        seen = "".join(f", {text.kind} alpha {_alphas(text.alphas)}" for text in so_far.held_out)
+        place = f"training: {so_far.done:,} of {so_far.planned:,} updates, {so_far.seconds / 60:.0f} min"
+        say(f"{place}, loss {so_far.loss:.2f}{seen}", quiet=quiet)
 
     return watch
 

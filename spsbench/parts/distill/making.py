@@ -54,7 +54,7 @@ SERVED_TOKENS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StageProgress:
     """What is worth a line on the screen while a draft is made.
 
     Attributes:
@@ -70,7 +70,7 @@ class Told:
     held_out: tuple[HeldOut, ...] = ()
 
 
-Watch = Callable[[Told], None]
+Watch = Callable[[StageProgress], None]
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def _write_text(source: OwnText, corpus: Corpus, recipe: Recipe, watch: Watch) -
         corpus.require(number, partial(source.shard, number))
         done += corpus.drawn(number)
         number += 1
-        watch(Told("text", done, recipe.tokens, time.perf_counter() - began))
+        watch(StageProgress("text", done, recipe.tokens, time.perf_counter() - began))
 
 
 def _train(
@@ -239,7 +239,7 @@ def _train(
 
     def tell(progress: Progress, loss: float) -> None:
         fresh = tuple(found) if progress.curve and progress.curve[-1]["updates"] == progress.updates else ()
-        watch(Told("training", progress.updates, progress.planned, progress.seconds, loss, fresh))
+        watch(StageProgress("training", progress.updates, progress.planned, progress.seconds, loss, fresh))
 
     training.run(batches, evaluate, max(1, training.progress.planned // _EVALUATIONS), tell)
     if not found:
@@ -252,7 +252,7 @@ def _record(
     target: MadeFor,
     lessons: Lessons,
     progress: Progress,
-    found: list[HeldOut],
+    held_out: list[HeldOut],
     parameters: int,
     device: torch.device,
 ) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def _record(
         "training_s": round(progress.seconds, 1),
         "device": name or f"CPU, {torch.get_num_threads()} threads",
         "torch": torch.__version__,
-        "held_out": [asdict(text) for text in found],
+        "held_out": [asdict(text) for text in held_out],
         "curve": progress.curve,
     }
 

@@ -80,7 +80,7 @@ def opened(tokenizer: Tokenizer, opening: Opening) -> list[int]:
     return tokenizer.encode(opening.text or "\n", special=True)
 
 
-def asked(tokenizer: Tokenizer, kind: str, text: str) -> OwnPrompt:
+def request_of(tokenizer: Tokenizer, kind: str, text: str) -> OwnPrompt:
     """A request as the target is asked it."""
     ids = tokenizer.chat(text) if tokenizer.has_chat_template else tokenizer.encode(text, special=True)
     return OwnPrompt(kind, text, ids)
@@ -107,7 +107,9 @@ def file_prompts(path: Path, tokenizer: Tokenizer) -> list[OwnPrompt]:
                 OwnPrompt(CHAT, fields["prompt"], tokenizer.encode(fields["prompt"], special=True))
             )
         else:
-            prompts.append(asked(tokenizer, CHAT, fields.get("turn") or fields["messages"][-1]["content"]))
+            prompts.append(
+                request_of(tokenizer, CHAT, fields.get("turn") or fields["messages"][-1]["content"])
+            )
     return prompts
 
 
@@ -228,7 +230,7 @@ class OwnText:
             if head is not None:
                 prompts.append(begun(self.tokenizer, head))
             elif len(text.split()) >= SHORTEST_REQUEST:
-                prompts.append(asked(self.tokenizer, opening.kind, text.strip()))
+                prompts.append(request_of(self.tokenizer, opening.kind, text.strip()))
         return prompts
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Plans = Mapping[tuple[str, str], Plan]
     """Of the texts, by task and draft."""
 
-    Found = tuple[dict[str, tuple[str, Summary]], list[dict[str, Any]], list[dict[str, Any]]]
+    Results = tuple[dict[str, tuple[str, Summary]], list[dict[str, Any]], list[dict[str, Any]]]
     """The title and summary of every run, and the rows of Tables 3 and 2."""
 
 
@@ -348,10 +348,10 @@ def setup_of(study: PaperStudy) -> PaperConfig:
     return paper.model_copy(update=changes)
 
 
-def _named(flag: str, given: Sequence[str]) -> dict[str, str]:
+def _named(flag: str, texts: Sequence[str]) -> dict[str, str]:
     """``NAME=VALUE`` or a value alone, which is named after its last part."""
     found: dict[str, str] = {}
-    for text in given:
+    for text in texts:
         name, equals, value = text.partition("=")
         if not (equals and _NAME.fullmatch(name)):
             name, value = _UNFIT.sub("-", _ENDING.sub("", Path(text).name)).strip("-."), text
@@ -467,13 +467,15 @@ def _begun_rows(setup: Setup, directory: Path) -> Iterator[tuple[Part, Plan]]:
                 yield part, setup.plan(part, setup.pair(draft))
 
 
-def _measure(setup: Setup, plans: Plans, texts: Mapping[str, Plan], directory: Path, *, quiet: bool) -> Found:
+def _measure(
+    setup: Setup, plans: Plans, texts: Mapping[str, Plan], directory: Path, *, quiet: bool
+) -> Results:
     """Every run, as far as it is not there already."""
     from spsbench.parts.paper.report import TABLE_3, walltime_row
     from spsbench.stats import alpha_leviathan_interval, mean_length
 
     tasks, drafts = setup.paper.tasks, setup.paper.drafts
-    found: Found = {}, [], []
+    found: Results = {}, [], []
     runs, alphas, rows = found
 
     def run(part: Part, ready: Plan) -> Measured:
@@ -504,12 +506,12 @@ def _measure(setup: Setup, plans: Plans, texts: Mapping[str, Plan], directory: P
     return found
 
 
-def _conclude(setup: Setup, found: Found, directory: Path, wanted: Common) -> None:
+def _conclude(setup: Setup, results: Results, directory: Path, wanted: Common) -> None:
     from spsbench.config import ModelRef, model_name
     from spsbench.parts.paper.report import draw, gather_leviathan, render_leviathan, screen_leviathan
     from spsbench.report import save
 
-    target, (runs, alphas, rows) = setup.study.target, found
+    target, (runs, alphas, rows) = setup.study.target, results
     together = setup.paper.pair if target is None else model_name(ModelRef(id=target))
     page = {"schema_version": SCHEMA_VERSION, **gather_leviathan(rows, alphas, runs, together)}
     page["study"] = {"target": target, **setup.paper.model_dump(mode="json")}

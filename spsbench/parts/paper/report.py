@@ -204,8 +204,8 @@ def _chen_table(page: Page) -> Table:
     return table_of(columns, page[TABLE])
 
 
-def _spread(found: MeanSd | None) -> str:
-    return NOTHING if found is None else f"{1e3 * found['mean']:.0f} ± {1e3 * found['sd']:.0f}"
+def _spread(time_s: MeanSd | None) -> str:
+    return NOTHING if time_s is None else f"{1e3 * time_s['mean']:.0f} ± {1e3 * time_s['sd']:.0f}"
 
 
 # --- Leviathan et al. 2022: what the paper prints; K is its gamma ---
@@ -328,8 +328,8 @@ def _with_c(arm: ArmPrediction, rehearsed: float) -> ArmPrediction:
     return {**arm, "c": rehearsed, "c_source": REHEARSAL, "predicted": predicted, "residual": residual}
 
 
-def _estimate(found: Interval | None) -> Estimate | None:
-    return None if found is None else {"estimate": found.estimate, "low": found.low, "high": found.high}
+def _estimate(value: Interval | None) -> Estimate | None:
+    return None if value is None else {"estimate": value.estimate, "low": value.low, "high": value.high}
 
 
 def gather_leviathan(rows: Sequence[Row], alphas: Sequence[Row], runs: Runs, pair: str) -> dict[str, Any]:
@@ -409,8 +409,8 @@ def _models(page: Page) -> str:
 def _table2(page: Page, *, narrow: bool = False) -> Table:
     """Grouped by task; on a terminal without tokens per loop, the cause and the paper's alpha."""
 
-    def alpha(found: Estimate | None) -> str:
-        return number(found["estimate"] if found else None, 2) if narrow else estimate(found)
+    def alpha(value: Estimate | None) -> str:
+        return number(value["estimate"] if value else None, 2) if narrow else estimate(value)
 
     def printed(paper: Mapping[str, Any] | None) -> str:
         if paper is None:
@@ -604,12 +604,12 @@ def _points(axes: Axes, page: Page, measured: str, predicted: str = "") -> None:
         axes.errorbar(x, found["estimate"], linestyle="", zorder=5, **bars, **look)
 
 
-def _bars(found: Estimate) -> Floats | None:
+def _bars(interval: Estimate) -> Floats | None:
     """[2, 1] how far the ends are from the estimate; None without an interval."""
-    if found["low"] is None or found["high"] is None:
+    if interval["low"] is None or interval["high"] is None:
         return None
-    estimate = found["estimate"]
-    return np.array([[estimate - found["low"]], [found["high"] - estimate]]).clip(0.0)
+    estimate = interval["estimate"]
+    return np.array([[estimate - interval["low"]], [interval["high"] - estimate]]).clip(0.0)
 
 
 def _over_alpha(axes: Axes, title: str, label: str, top: float) -> None:

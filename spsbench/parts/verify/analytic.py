@@ -52,25 +52,25 @@ def emitted_law(rule: Accept, q: Tensor, draft: Draft, drawn: Tensor, j: int) ->
     """
     k = len(draft.tokens)
     if j == k:
-        return _final_law(_Asked(rule, q, draft, j), 0.0, q[k].tolist())
+        return _final_law(_TwoNumbers(rule, q, draft, j), 0.0, q[k].tolist())
     law = torch.zeros(q.shape[-1], dtype=torch.float64)
     rejected: dict[int, tuple[float, float]] = {}
     p = draft.rows(q.shape[-1], q.dtype)
     for x in drawn[j].nonzero().flatten().tolist():
         expected = min(1.0, float(q[j, x]) / float(p[j, x])) if p[j, x] > 0 else 1.0
-        accepted = _Asked(rule, q, _with(draft, j, x), j).acceptance(expected)
+        accepted = _TwoNumbers(rule, q, _with(draft, j, x), j).acceptance(expected)
         law[x] += float(drawn[j, x]) * accepted
         rejected[x] = (float(drawn[j, x]) * (1 - accepted), accepted)
     missing = sum(mass for mass, _ in rejected.values())
     if missing > 0:
         x = max(rejected, key=lambda token: rejected[token])
-        asked, test = _Asked(rule, q, _with(draft, j, x), j), (1 + rejected[x][1]) / 2
+        probe, test = _TwoNumbers(rule, q, _with(draft, j, x), j), (1 + rejected[x][1]) / 2
         left = [max(a - b, 0.0) for a, b in zip(q[j].tolist(), p[j].tolist(), strict=True)]
-        law += missing * _final_law(asked, test, left if any(left) else q[j].tolist())
+        law += missing * _final_law(probe, test, left if any(left) else q[j].tolist())
     return law
 
 
-class _Asked:
+class _TwoNumbers:
     """A rule with everything fixed but two of its uniform numbers: that of test ``j`` and the last."""
 
     def __init__(self, rule: Accept, q: Tensor, draft: Draft, j: int) -> None:
@@ -94,10 +94,10 @@ class _Asked:
         return token if accepted == self._j else self._q.shape[-1]
 
 
-def _final_law(asked: _Asked, test: float, weights: Sequence[float]) -> Tensor:
+def _final_law(probe: _TwoNumbers, test: float, weights: Sequence[float]) -> Tensor:
     """[V] law of the final draw with test ``j`` at ``test``; ``weights`` are what it should be."""
     whole, reached = sum(weights), 0.0
-    token = cache(lambda u: asked.token(test, u))
+    token = cache(lambda u: probe.token(test, u))
     edges = [0.0]
     for y, weight in enumerate(weights):
         reached += weight / whole

@@ -185,14 +185,15 @@ def verify_controls(wanted: VerifyOptions, effort: Effort) -> None:
     matrices: dict[str, dict[str, dict[str, bool]]] = {}
     quiet = wanted.quiet
 
-    def told(control: str, found: list[Finding]) -> None:
-        caught = ", ".join(f.test for f in found if not f.passed) or "NOTHING"
+    def report(control: str, findings: list[Finding]) -> None:
+        caught = ", ".join(f.test for f in findings if not f.passed) or "NOTHING"
         say(f"  {control}: caught by {caught}", quiet=quiet)
 
     for tested in _subjects(wanted, effort):
         if not tested.subject.sampling.greedy:  # most controls are right when nothing is left to chance
-            given = (tested.subject, tested.prompts, tested.decoder, effort, told)
-            matrices[tested.name] = control_matrix(*given)
+            matrices[tested.name] = control_matrix(
+                tested.subject, tested.prompts, tested.decoder, effort, report
+            )
     missed = [
         f"{c} ({name})" for name, m in matrices.items() for c, row in m.items() if not any(row.values())
     ]

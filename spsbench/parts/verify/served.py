@@ -52,15 +52,15 @@ class _Ids:
 class Served:
     """The built-in eager engine behind the protocol."""
 
-    def __init__(self, asked: Load, fault: str | None) -> None:
-        self._asked, self._fault = asked, fault
-        self._models = _loaded(asked)
+    def __init__(self, request: Load, fault: str | None) -> None:
+        self._load, self._fault = request, fault
+        self._models = _loaded(request)
         self._last: list[int] = []
 
     def describe(self) -> Described:
-        rule = VERIFICATION_RULE if self._asked.speculative else None
+        rule = VERIFICATION_RULE if self._load.speculative else None
         size = self._models[0].vocab_size
-        settings = usual_settings(self._asked)
+        settings = usual_settings(self._load)
         return Described("spsbench", spsbench.__version__, vocab_size=size, rule=rule, settings=settings)
 
     def generate(self, ask: Ask) -> Answer:
@@ -68,7 +68,7 @@ class Served:
         began = time.perf_counter()
         target, *rest = self._models
         ids = frozenset(ask.stop_ids)
-        engine = EagerEngine(target, rest[0] if rest else None, self._asked.k, _Ids(ids), _CPU, SystemClock())
+        engine = EagerEngine(target, rest[0] if rest else None, self._load.k, _Ids(ids), _CPU, SystemClock())
         with faulty(self._fault, target, ids):
             found = engine.generate(self._request(ask))
         assert found.loops is not None
@@ -100,20 +100,20 @@ class Served:
         return Request(tuple(prompt), ask.max_new_tokens, (), sampling, seed)
 
 
-def _loaded(asked: Load) -> list[CausalLM]:
+def _loaded(request: Load) -> list[CausalLM]:
     """Target and, if there is one, draft, over the backend that runs choose."""
-    if asked.draft is None:
-        sources = [find(asked.target, None, "target")]
+    if request.draft is None:
+        sources = [find(request.target, None, "target")]
         size = text_config(sources[0].config).vocab_size
     else:
-        target, draft = (ModelRef(id=name) for name in (asked.target, asked.draft))
+        target, draft = (ModelRef(id=name) for name in (request.target, request.draft))
         pair = find_pair(PairConfig(name="served", target=target, draft=draft))
         sources, size = [pair.target, pair.draft], pair.vocab_size
-    missing = any(model_not_covered(source, asked.dtype, _CPU, "target") for source in sources)
+    missing = any(model_not_covered(source, request.dtype, _CPU, "target") for source in sources)
     models: list[CausalLM] = []
     for source, flag in zip(sources, ("target", "draft"), strict=False):
-        given = (size, flag, TORCH if missing else ONNXRUNTIME, asked.threads, models[0] if models else None)
-        models.append(load(source, asked.dtype, _CPU, *given))
+        backend, share = TORCH if missing else ONNXRUNTIME, models[0] if models else None
+        models.append(load(source, request.dtype, _CPU, size, flag, backend, request.threads, share))
     return models
 
 

@@ -127,10 +127,10 @@ def by_category(
         yield replace(curve(name, own, ks, block=block), category=category or "none")
 
 
-def of_places(found: Sequence[Places], k: int) -> dict[str, list[ReadText]]:
+def of_places(places: Sequence[Places], k: int) -> dict[str, list[ReadText]]:
     """By drafter the texts of which a file says at each place how many drafts a loop would keep."""
     texts: dict[str, list[ReadText]] = {}
-    for number, (drafter, ahead) in enumerate(found):
+    for number, (drafter, ahead) in enumerate(places):
         kept = np.array(ahead, np.int64)
         stands = (np.arange(k) < kept[:, None]).astype(np.float64)
         texts.setdefault(drafter, []).append(ReadText(str(number), "", stands, np.full(len(kept), k)))

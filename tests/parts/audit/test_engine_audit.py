@@ -18,13 +18,13 @@ from spsbench.base.records import SamplingParams
 from spsbench.engines import rescore
 from spsbench.law.evidence import Sums, added, sums_of
 from spsbench.parts.audit import engine_audit, localise
-from spsbench.parts.audit.conformance import Asked, conformance
+from spsbench.parts.audit.conformance import EngineUnderTest, conformance
 from spsbench.parts.audit.engine_audit import (
     FIRST_LOOK,
     Effort,
     EngineAudit,
-    Found,
     Setting,
+    SettingResult,
     Subject,
     audit_engine,
 )
@@ -57,7 +57,7 @@ def audited(
     k: int = K,
     bound: float = 1e-9,
     seed: int = 0,
-) -> Found:
+) -> SettingResult:
     peer = InProcess(served(folders, fault, k))
     effort = Effort(bound, texts, 600.0, 32)
     audit = EngineAudit(
@@ -150,8 +150,8 @@ def test_an_interrupted_audit_goes_on_with_its_texts(
     def texts(most: int) -> tuple[str, float]:
         effort = Effort(1e-9, most, 600.0, 16)
         (row,) = audit_engine(subject, [Setting(SAMPLING, K)], effort, 0, tmp_path, lambda _: None)
-        assert row.found.evidence is not None
-        return file.read_text(), row.found.evidence["log10_e_value"]
+        assert row.result.evidence is not None
+        return file.read_text(), row.result.evidence["log10_e_value"]
 
     whole = texts(12)
     cut = "".join(whole[0].splitlines(keepends=True)[:7])
@@ -253,7 +253,7 @@ def test_texts_that_are_compared_afterwards_are_counted_meanwhile(
     effort, said = Effort(1e-9, 12, 600.0, 16, all_texts=compared), list[bool]()
     peer = InProcess(served(folders, "inverted-ratio", K))
     audit = EngineAudit(peer, models, prompts(), SAMPLING, [STOP], effort)
-    audit.run(lambda _: None, told=lambda _, evidence, __: said.append(evidence is not None))
+    audit.run(lambda _: None, on_text=lambda _, evidence, __: said.append(evidence is not None))
     assert said == [not compared] * 12
 
 
@@ -377,7 +377,9 @@ def test_a_law_of_both_models_cannot_judge_one() -> None:
 
 @pytest.mark.parametrize("k", [0, K])
 def test_a_right_engine_conforms(k: int, folders: Folders, models: Models) -> None:
-    found = list(conformance(Asked(InProcess(served(folders, None, k)), models[0], prompts(3), [STOP], k)))
+    found = list(
+        conformance(EngineUnderTest(InProcess(served(folders, None, k)), models[0], prompts(3), [STOP], k))
+    )
     assert len(found) == 7
     assert all(each.passed for each in found), found
 
@@ -385,7 +387,7 @@ def test_a_right_engine_conforms(k: int, folders: Folders, models: Models) -> No
 @pytest.mark.parametrize(("fault", "test"), [("reused-seed", "seeds"), ("leaked-prompt", "greedy")])
 def test_form_is_checked_too(fault: str, test: str, folders: Folders, models: Models) -> None:
     peer = InProcess(served(folders, fault, K))
-    found = conformance(Asked(peer, models[0], prompts(3), [STOP], K))
+    found = conformance(EngineUnderTest(peer, models[0], prompts(3), [STOP], K))
     assert test in [each.test for each in found if not each.passed]
 
 

@@ -406,8 +406,8 @@ def test_streams_are_compared_in_flight(
     settings = [Setting(SAMPLING, 2), Setting(SAMPLING, 2, in_flight=4)]
     effort = Effort(1e-9, 4, 600.0, 16, probes=8)
     alone, flying = audit_engine(subject, settings, effort, 0, tmp_path, lambda _: None)
-    assert all(each.passed for each in alone.found.free)
-    failed = [each.test for each in flying.found.free if not each.passed]
+    assert all(each.passed for each in alone.result.free)
+    failed = [each.test for each in flying.result.free if not each.passed]
     assert failed == (["independence"] if kind.shared else [])
 
 
@@ -427,8 +427,8 @@ def test_a_step_that_an_engine_lacks_is_one_row(folders: Folders, models: Models
     settings = [Setting(SamplingParams(process=Processing(typical_p=0.9)), k) for k in (0, 2)]
     effort = Effort(1e-9, 4, 600.0, 16, probes=8)
     rows = [*audit_engine(subject, settings, effort, 0, tmp_path, lambda _: None)]
-    assert [(row.decision, row.found.cannot) for row in rows] == [("cannot", "it has no typical_p")] * 2
-    assert not any(row.found.failures for row in rows)
+    assert [(row.decision, row.result.cannot) for row in rows] == [("cannot", "it has no typical_p")] * 2
+    assert not any(row.result.failures for row in rows)
 
 
 @pytest.mark.parametrize("kind", [InProcess, Unseeded])

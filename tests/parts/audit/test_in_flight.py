@@ -21,8 +21,8 @@ from spsbench.parts.audit.engine_audit import (
     CANNOT,
     Effort,
     EngineAudit,
-    Found,
     Setting,
+    SettingResult,
     cannot,
     row_of,
     shared_prompt,
@@ -134,7 +134,7 @@ def prompts() -> list[tuple[int, ...]]:
 
 def audited(
     engine: Engine, level: int, texts: int, *, shared: bool = False, kept: tuple[Foreign, ...] = ()
-) -> Found:
+) -> SettingResult:
     effort = Effort(None, texts, 600.0, 24, shared_prefixes=shared)
     models = TABLE, None
     audit = EngineAudit(engine, models, prompts(), SamplingParams(), [STOP], effort, 0, None, 0, None, level)
@@ -243,7 +243,7 @@ def test_plain_texts_say_the_law_alone_or_where_nothing_runs_alone(
     ) -> Any:
         given.extend([] if setting.is_plain else [law])
         found = SimpleNamespace(cannot=None)
-        return SimpleNamespace(setting=setting, found=found, described=Engine().describe())
+        return SimpleNamespace(setting=setting, result=found, described=Engine().describe())
 
     monkeypatch.setattr(engine_audit, "_audited", audited_)
     monkeypatch.setattr(
@@ -266,7 +266,7 @@ def test_what_takes_one_after_the_other_is_not_loaded_to_say_so(
     def audited_(subject: Any, setting: Setting, *rest: Any) -> Any:
         levels.append(setting.in_flight)
         described, found = Engine(most=most).describe(), SimpleNamespace(cannot=None)
-        return SimpleNamespace(setting=setting, found=found, described=described)
+        return SimpleNamespace(setting=setting, result=found, described=described)
 
     monkeypatch.setattr(engine_audit, "_audited", audited_)
     monkeypatch.setattr(engine_audit, "_explains", lambda *_: None)
@@ -275,7 +275,7 @@ def test_what_takes_one_after_the_other_is_not_loaded_to_say_so(
     asked = (Effort(None, 1, 1.0, 1), 0, tmp_path, lambda _: None)
     rows = list(engine_audit.audit_engine(subject, settings, *asked))
     assert levels == loaded
-    said = [row.found.cannot for row in rows if row.setting.in_flight == 4]
+    said = [row.result.cannot for row in rows if row.setting.in_flight == 4]
     assert said == ["it takes one request at a time" if most is None else None] * 2
 
 

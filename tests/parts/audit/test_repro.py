@@ -26,7 +26,7 @@ from spsbench.decode.sampling import warp
 from spsbench.parts.audit import engine_audit, repro
 from spsbench.parts.audit import repro_parts as common
 from spsbench.parts.audit.bet_table import LEAVES_OUT_STOPS
-from spsbench.parts.audit.engine_audit import Effort, Found, Row, Setting, Subject, audit_engine
+from spsbench.parts.audit.engine_audit import Effort, Row, Setting, SettingResult, Subject, audit_engine
 from spsbench.parts.audit.repro import Draws, options_of, reproduce, reproducible, script
 from spsbench.parts.external.registry import NAMED
 from spsbench.stats.losslessness import ALARM
@@ -101,7 +101,7 @@ def test_stops_that_are_left_out_are_looked_for_where_they_are_likely(law: str) 
     """No draft and no other law of rows says where that fault shows, the name of the bet does."""
     tokens = [(7 * n) % 40 for n in range(12)]
     reading = Tables.made(3).reading((1, 2), tokens, SamplingParams())
-    found = Found(ALARM, None, 1, None, [], [], 0.0, None, ("every token", law))
+    found = SettingResult(ALARM, None, 1, None, [], [], 0.0, None, ("every token", law))
     row = Row(Setting(SamplingParams(), 0), Described("engine", "1"), found, None, None)
     likely, best = reading.q[:, STOP].double(), int(reading.q[:, STOP].argmax())
     apart = repro._apart(reading, row, [STOP])

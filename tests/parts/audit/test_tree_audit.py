@@ -8,7 +8,7 @@ from support.tree_engine import TreeEngine, mini_pair
 from spsbench.base.records import SamplingParams
 from spsbench.decode import trees
 from spsbench.parts.audit import engine_audit
-from spsbench.parts.audit.engine_audit import Effort, EngineAudit, Found
+from spsbench.parts.audit.engine_audit import Effort, EngineAudit, SettingResult
 from spsbench.parts.verify.tree_faults import FAULTS, Fault
 
 SHARP, FLAT = (SamplingParams(temperature=temperature, top_k=3) for temperature in (1.5, 3.0))
@@ -26,7 +26,9 @@ RULES = {
 }
 
 
-def audited(made: Fault, sampling: SamplingParams, texts: int, monkeypatch: pytest.MonkeyPatch) -> Found:
+def audited(
+    made: Fault, sampling: SamplingParams, texts: int, monkeypatch: pytest.MonkeyPatch
+) -> SettingResult:
     """After texts of 24 tokens; where a chain is judged as a block the places in a loop are not bet on."""
     monkeypatch.setattr(engine_audit, "TO_LOCATE", 1)
     models, prompts = mini_pair()

@@ -1,4 +1,4 @@
-"""What a target is asked: the beginnings of requests, functions, prompts of a file."""
+"""What a target is request_of: the beginnings of requests, functions, prompts of a file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from spsbench.parts.distill.own_text import (
     CHAT,
     Opening,
     _functions,
-    asked,
     begun,
     file_prompts,
     functions,
     opened,
+    request_of,
 )
 
 
@@ -38,7 +38,7 @@ def test_an_opening_ends_inside_of_the_users_turn() -> None:
 
 
 def test_a_request_ends_where_the_answer_begins() -> None:
-    assert text(asked(tokenizer(), CHAT, "Why?").ids) == "[user]Why?[assistant]"
+    assert text(request_of(tokenizer(), CHAT, "Why?").ids) == "[user]Why?[assistant]"
 
 
 def test_an_answer_is_begun_with_the_head_and_a_read_one_goes_on_to_the_end_of_the_fence() -> None:

@@ -46,7 +46,7 @@ _SHOWN = 48  # ids of a prompt or an output in a message
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class GateResult:
     """What a test says, and its table in Markdown."""
 
     said: str
@@ -54,28 +54,28 @@ class Found:
     is_red: bool = False
 
 
-def audited(engine: Engine | None, options: Mapping[str, Any], folder: Path, test: str) -> Found:
+def audited(engine: Engine | None, options: Mapping[str, Any], folder: Path, test: str) -> GateResult:
     """Audit an engine; whatever is not shown to be lossless is a failure."""
     try:
         wanted = options_of(engine, options)
         course, gone = _course(engine, wanted, folder)
     except SpsbenchError as error:
-        return Found(f"not audited: {error}", "", is_red=True)
+        return GateResult(f"not audited: {error}", "", is_red=True)
     from spsbench.report import audit_sentences, audit_table
 
     facts = [row.facts() for row in course.rows]
     said = "\n".join([*audit_sentences(facts, course.effort.bound), *_unjudged(course.rows)])
     table = "\n".join(audit_table(facts).as_markdown())
     # Several in flight are a default: an engine that takes one request at a time is judged alone.
-    asked = [row for row in course.rows if "in_flight" in options or not row.found.cannot]
+    asked = [row for row in course.rows if "in_flight" in options or not row.result.cannot]
     try:
         conclude(asked or course.rows, course.effort.bound, gone)
     except SpsbenchError as error:
         verdict = "undecided: " if isinstance(error, IncompleteError) else ""
         first = " ".join([f"{verdict}{error.message}", *([error.remedy] if error.remedy else [])])
         lines = [first, "", said, *_details(course), "", f"again: {_again(engine, wanted, test)}"]
-        return Found("\n".join(lines), table, is_red=True)
-    return Found(said, table)
+        return GateResult("\n".join(lines), table, is_red=True)
+    return GateResult(said, table)
 
 
 def options_of(engine: Engine | None, options: Mapping[str, Any]) -> AuditOptions:
@@ -127,7 +127,7 @@ def _course(engine: Engine | None, wanted: AuditOptions, folder: Path) -> tuple[
 
 def _unjudged(rows: Sequence[Row]) -> Iterator[str]:
     """What the engine does not report, so that no fault in it can be seen."""
-    free = [each for row in rows if not row.setting.is_plain for each in row.found.free]
+    free = [each for row in rows if not row.setting.is_plain for each in row.result.free]
     silent = {each.test: each.found for each in free if each.unjudged}
     if silent:
         yield "Not judged: " + "; ".join(f"{test} ({why.rstrip('.')})" for test, why in silent.items()) + "."
@@ -136,11 +136,11 @@ def _unjudged(rows: Sequence[Row]) -> Iterator[str]:
 def _details(course: Course) -> Iterator[str]:
     """For each setting that failed a text, and the law that explains its texts best."""
     for row in course.rows:
-        failed = [each for each in row.found.free if not each.passed]
-        if not row.found.drawn or not (failed or row.decision == "alarm"):
+        failed = [each for each in row.result.free if not each.passed]
+        if not row.result.drawn or not (failed or row.decision == "alarm"):
             continue
-        number = max(row.found.decided_after, 1) if row.decision == "alarm" else 1
-        text = row.found.drawn[number - 1]
+        number = max(row.result.decided_after, 1) if row.decision == "alarm" else 1
+        text = row.result.drawn[number - 1]
         about = "the text that raised the alarm" if row.decision == "alarm" else "its first text"
         yield f"\n{row.setting.name}, {about} (line {number} of {course.folder / row.setting.file}):"
         seed = None if text.ask is None else text.ask.seed

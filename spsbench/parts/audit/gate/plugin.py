@@ -74,7 +74,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if any(each.passed for each in tests):
         terminalreporter.section("lossless")
     for each in tests:
-        for (_, said), (_, table) in zip(*_told(each), strict=True):
+        for (_, said), (_, table) in zip(*_properties(each), strict=True):
             if each.passed:  # what failed is printed as a failure
                 terminalreporter.write_line(f"{each.nodeid}:\n{said}")
             lines += ["", f"## {each.nodeid}: {each.outcome}", "", table, "", "```", said, "```"]
@@ -83,5 +83,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             report.write("\n".join(lines) + "\n")
 
 
-def _told(report: pytest.TestReport) -> list[list[tuple[str, object]]]:
+def _properties(report: pytest.TestReport) -> list[list[tuple[str, object]]]:
     return [[each for each in report.user_properties if each[0] == name] for name in (_SAID, _TABLE)]

@@ -191,13 +191,13 @@ def payoff(target: Forwards, draft: Forwards, ks: Sequence[int]) -> dict[str, An
     }
 
 
-def verdict(found: dict[str, Any]) -> str:
+def verdict(facts: dict[str, Any]) -> str:
     """One sentence: from which alpha on speculation can pay, and what it can bring."""
-    needed = {k: alpha for k, alpha in found["break_even"].items() if alpha is not None}
+    needed = {k: alpha for k, alpha in facts["break_even"].items() if alpha is not None}
     if not needed:
         return "Speculation cannot pay here: no K gains, not even if every draft token is accepted."
     k = min(needed, key=lambda k: (needed[k], k))
-    usual = next(row for row in found["grid"] if row["alpha"] == 0.8)
+    usual = next(row for row in facts["grid"] if row["alpha"] == 0.8)
     best = usual["best_k"]
     at = f"at alpha 0.8 the best K is {best}: {usual['speedups'][best]:.2f}x" if best else "not at alpha 0.8"
     return f"Speculation can pay here from alpha {needed[k]:.2f} on (K={k}); {at}, by the forwards alone."

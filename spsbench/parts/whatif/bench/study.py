@@ -195,9 +195,9 @@ def short(context: int) -> str:
     return str(context) if context % 1024 else f"{context // 1024}k"
 
 
-def sentence(found: Sequence[dict[str, Any]]) -> str:
+def sentence(contexts: Sequence[dict[str, Any]]) -> str:
     """The best speedup after the shortest and the longest context, and what moved between them."""
-    first, last = found[0], found[-1]
+    first, last = contexts[0], contexts[-1]
     ends = [f"{end['best']['speedup']:.2f}x after {short(end['context'])}" for end in (first, last)]
     ks = [str(end["best"]["k"]) if end["best"]["k"] else "none gains" for end in (first, last)]
     rows = max(first["best"]["k"], last["best"]["k"], 1) + 1

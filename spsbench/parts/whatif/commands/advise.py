@@ -261,7 +261,7 @@ _CARRIED = (
 
 def _command(wanted: AdviseOptions, device: torch.device, use: Check) -> str | None:
     """What to type to measure what is advised, by the engine of the forecast; None where nothing pays."""
-    found = use.candidate.found
+    found = use.candidate.forecast
     if found is None:
         return None
     cell = found.cell
@@ -307,7 +307,7 @@ def _options(
     alarmed = {id(check.candidate) for check in checks if check.alarm}
     ranked = [first, *(each for each in (advice.best, *advice.others) if each is not first)]
     for candidate in ranked:
-        found = candidate.found
+        found = candidate.forecast
         if found is None:
             return f"# {engine}: no speculation; none that it has is predicted to be faster."
         if not can_run(engine, found) or id(candidate) in alarmed:
@@ -317,7 +317,7 @@ def _options(
             lines.append(f"# {first.name} is faster here, and {engine} does not have it.")
         by_batch = list[tuple[int, int, int]]()
         if times is not None:
-            cells = [each.cell for each in study.found if each.name == found.name]
+            cells = [each.cell for each in study.forecasts if each.name == found.name]
             tokens = {each.k: each.tokens_per_loop.estimate for each in cells if each.rule == found.cell.rule}
             by_batch = [*schedule(times, tokens, drafts=found.cell.drafter.name == "model")]
             lines.append(f"# K by batch size: forwards of {times}, tokens per loop of these texts.")
@@ -453,9 +453,9 @@ def _check(
     from spsbench.runner import duration, execute
     from spsbench.stats import disturbance
 
-    if advice.best.found is None:
+    if advice.best.forecast is None:
         return []
-    ranked = [each for each in (advice.best, *advice.others) if each.found is not None][:2]
+    ranked = [each for each in (advice.best, *advice.others) if each.forecast is not None][:2]
     prompt_s = reading_s * (1 + len(ranked))
     count = _CHECKED if prompt_s <= 0 else min(_CHECKED, int(max(budget_s / 2, _ENDING_S) / prompt_s))
     if count < _FEWEST_CHECKED:
@@ -470,8 +470,8 @@ def _check(
     together: dict[str, dict[Arm, Candidate]] = {}
     ars = ready.arms[0]
     for each in ranked:
-        assert each.found is not None
-        cell = each.found.cell
+        assert each.forecast is not None
+        cell = each.forecast.cell
         rest = ars.sampling_name, ars.sampling, cell.drafter, Spec(cell.rule)
         arm = Arm("sps", cell.k, ars.engine, *rest)
         together.setdefault(cell.draft or next(iter(together), ""), {})[arm] = each

@@ -103,7 +103,7 @@ def bench_pair(wanted: BenchOptions) -> None:
     """Measure a pair, real or of random weights, and print what it can gain."""
     random_weights = _are_weights_random(wanted)
     quiet = wanted.quiet
-    asked = _asked(wanted)
+    asked = _bench_config(wanted)
     configurations = _configurations(wanted)
     threads = values.threads(wanted.threads)
     from spsbench.base import describe_environment
@@ -150,7 +150,7 @@ def bench_pair(wanted: BenchOptions) -> None:
     present(lambda: facts, lambda: bench_screen(facts), json=wanted.json, quiet=quiet)
 
 
-def _asked(wanted: BenchOptions) -> BenchConfig:
+def _bench_config(wanted: BenchOptions) -> BenchConfig:
     """What was typed, without the acceptance; whatever can be refused before torch is imported is."""
     from spsbench.parts.whatif.bench import BenchConfig
     from spsbench.store import read_run
@@ -216,7 +216,7 @@ class _Models:
     load: Callable[[str, int | None, CausalLM | None], CausalLM]
 
 
-def _named(wanted: BenchOptions, asked: BenchConfig, device: torch.device) -> _Models:
+def _named(wanted: BenchOptions, settings: BenchConfig, device: torch.device) -> _Models:
     """The named pair, or target and draft by themselves."""
     from spsbench.config import chosen_backend
     from spsbench.models import fetch_weights, find_pair, load, pair_backend, require_memory, weight_bytes
@@ -225,7 +225,7 @@ def _named(wanted: BenchOptions, asked: BenchConfig, device: torch.device) -> _M
     source = find_pair(config)
     dtype = values.float_dtype(wanted.dtype, "--dtype")
     dtype = config.dtype if dtype == "auto" else dtype
-    _require_window(source.context_window, asked, apart=source.target.is_encoder_decoder)
+    _require_window(source.context_window, settings, apart=source.target.is_encoder_decoder)
     backend, fallback = pair_backend(chosen_backend(wanted.backend), source, (dtype, dtype), device)
     require_memory(source.target, source.draft, (dtype, dtype), device, backend)
     fetch_weights({"--target": source.target, "--draft": source.draft})
@@ -280,7 +280,7 @@ def _configurations(wanted: BenchOptions) -> tuple[str, str] | None:
 
 
 def _random(
-    names: tuple[str, str], wanted: BenchOptions, asked: BenchConfig, device: torch.device
+    names: tuple[str, str], wanted: BenchOptions, settings: BenchConfig, device: torch.device
 ) -> _Models:
     """Models of random weights from two configurations."""
     from spsbench.config import chosen_backend
@@ -302,7 +302,7 @@ def _random(
     if len(two_sided) > 1:
         why = "one is an encoder-decoder and the other a decoder alone."
         raise UsageError(why, flag=flags[1], remedy="Give two configurations of one kind.")
-    _require_window(min(context_window(config) for config in configs), asked, apart=two_sided == {True})
+    _require_window(min(context_window(config) for config in configs), settings, apart=two_sided == {True})
     require_weights_fit(dict(zip(flags, configs, strict=True)), dtype, device)
     shared = min(text_config(config).vocab_size for config in configs)
     reasons = [(name, config_not_covered(c, dtype, device)) for name, c in zip(names, configs, strict=True)]
@@ -311,29 +311,29 @@ def _random(
 
     def loaded(role: str, threads: int | None, beside: CausalLM | None) -> CausalLM:
         own = configs[roles.index(role)]
-        return random_model(own, dtype, device, shared, backend, threads, asked.seed)
+        return random_model(own, dtype, device, shared, backend, threads, settings.seed)
 
     sizes = [weights_bytes(config, dtype) for config in configs]
     return _Models(dict(zip(roles, names, strict=True)), configs, sizes, dtype, backend, fallback, loaded)
 
 
-def _require_window(window: int, asked: BenchConfig, *, apart: bool) -> None:
+def _require_window(window: int, settings: BenchConfig, *, apart: bool) -> None:
     """``apart``: the context is a source, which does not share a window with what is written."""
-    if apart and len(asked.contexts) > 1:
+    if apart and len(settings.contexts) > 1:
         why = "an encoder-decoder reads its source as a whole, so that its cache does not grow by steps."
         raise UsageError(why, flag="--context", remedy="Give one number.")
-    written = asked.tokens - asked.context
+    written = settings.tokens - settings.context
     most = window if apart else window - written
-    if asked.context > most:
+    if settings.context > most:
         raise UsageError(
-            f"{asked.context} tokens and {written} after them are needed, and the models take {window}"
+            f"{settings.context} tokens and {written} after them are needed, and the models take {window}"
             f"{' of each' if apart else ''}.",
             flag="--context",
             remedy=f"Give at most {max(most, 1)}.",
         )
 
 
-def _require_room(models: _Models, asked: BenchConfig, device: torch.device) -> None:
+def _require_room(models: _Models, settings: BenchConfig, device: torch.device) -> None:
     """Refuse a context that does not fit beside the weights."""
     import torch
 
@@ -345,5 +345,5 @@ def _require_room(models: _Models, asked: BenchConfig, device: torch.device) -> 
     for config, size in zip(models.configs, models.weights_bytes, strict=True):
         own = DTYPES.get(models.dtype) or getattr(config, "dtype", None) or torch.float32
         held.append(Held(config, size, 4 if models.backend == ONNXRUNTIME else int(own.itemsize)))
-    whole = asked.acceptance is not None
-    require_context_room(held, asked.context, asked.tokens, device, whole=whole)
+    whole = settings.acceptance is not None
+    require_context_room(held, settings.context, settings.tokens, device, whole=whole)

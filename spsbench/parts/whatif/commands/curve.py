@@ -57,17 +57,17 @@ def show(
     present(lambda: facts, lambda: _screen(title, curves), json=wanted.json, quiet=wanted.quiet)
 
 
-def curve_facts(found: AcceptanceCurve) -> dict[str, Any]:
+def curve_facts(curve: AcceptanceCurve) -> dict[str, Any]:
     """All of a curve, for JSON; ``synthetic_acceptance_rates`` as vLLM takes them."""
     return {
-        "name": found.name,
-        "category": found.category or None,
-        "prompts": found.prompts,
-        "texts": found.texts,
-        "tokens": found.tokens,
-        "autocorrelation": {str(lag): value for lag, value in found.correlation.items()},
-        f"prompts_for_{WITHIN:g}": found.needed,
-        "heaviest_prompt": found.heaviest,
+        "name": curve.name,
+        "category": curve.category or None,
+        "prompts": curve.prompts,
+        "texts": curve.texts,
+        "tokens": curve.tokens,
+        "autocorrelation": {str(lag): value for lag, value in curve.correlation.items()},
+        f"prompts_for_{WITHIN:g}": curve.needed,
+        "heaviest_prompt": curve.heaviest,
         "points": [
             {
                 "k": point.k,
@@ -80,7 +80,7 @@ def curve_facts(found: AcceptanceCurve) -> dict[str, Any]:
                     for name, values in asdict(point.tail).items()
                 },
             }
-            for point in found.points
+            for point in curve.points
         ],
     }
 
@@ -96,13 +96,13 @@ def _screen(title: str, curves: Sequence[AcceptanceCurve]) -> RenderableType:
     return Group(*parts)
 
 
-def _heading(found: AcceptanceCurve) -> str:
-    return f"{_label(found)}: {counted(found.prompts, 'prompt')}, {found.tokens:,} tokens"
+def _heading(curve: AcceptanceCurve) -> str:
+    return f"{_label(curve)}: {counted(curve.prompts, 'prompt')}, {curve.tokens:,} tokens"
 
 
-def _table(found: AcceptanceCurve) -> Table:
+def _table(curve: AcceptanceCurve) -> Table:
     rows, before = [], 1.0
-    for point in found.points:
+    for point in curve.points:
         tail = [f"{each[-1]:.1f}" for each in (point.tail.true, point.tail.by_rates, point.tail.by_mean)]
         step = f"{point.length.estimate - before:+.3f}"
         rows.append([str(point.k), interval(point.length), step, *tail])
@@ -117,23 +117,23 @@ def shortfall(point: Point) -> tuple[float, float]:
     return 1 - rates / true, 1 - mean / true
 
 
-def _sentences(found: AcceptanceCurve) -> Iterator[str]:
-    worst = max(found.points, key=lambda point: shortfall(point)[1])
+def _sentences(curve: AcceptanceCurve) -> Iterator[str]:
+    worst = max(curve.points, key=lambda point: shortfall(point)[1])
     rates, mean = shortfall(worst)
     yield (
         f"Mean alone injected, at K={worst.k}: drafts kept a loop vary by {worst.mean_variance:.2f}, not "
         f"{worst.variance:.2f}; P99 of loops {_off(mean)}, {_off(rates)} with the whole distribution."
     )
-    if found.correlation:
-        told = ", ".join(f"{value:+.2f} at {lag}" for lag, value in found.correlation.items())
+    if curve.correlation:
+        told = ", ".join(f"{value:+.2f} at {lag}" for lag, value in curve.correlation.items())
         yield f"Autocorrelation of acceptance, by tokens apart: {told}."
-    if found.needed is None:
-        yield f"Too few prompts for an interval: {found.prompts}."
+    if curve.needed is None:
+        yield f"Too few prompts for an interval: {curve.prompts}."
     else:
-        yield f"For ±{WITHIN:g} tokens at every K: about {counted(found.needed, 'prompt')} like these."
-    if found.heaviest > _HEAVY:
+        yield f"For ±{WITHIN:g} tokens at every K: about {counted(curve.needed, 'prompt')} like these."
+    if curve.heaviest > _HEAVY:
         yield (
-            f"One prompt has {found.heaviest:.0%} of the tokens: other prompts may lie outside of these "
+            f"One prompt has {curve.heaviest:.0%} of the tokens: other prompts may lie outside of these "
             "intervals."
         )
 
@@ -157,17 +157,17 @@ def _write(
             new.write(text.encode())
 
 
-def _label(found: AcceptanceCurve) -> str:
-    return f"{found.name}, {found.category}" if found.category else found.name
+def _label(curve: AcceptanceCurve) -> str:
+    return f"{curve.name}, {curve.category}" if curve.category else curve.name
 
 
 def _yaml(title: str, curves: Sequence[AcceptanceCurve]) -> str:
     """Means as InferenceX's golden files have them, and the distribution as vLLM takes it."""
 
-    def by_k(told: Callable[[Point], str]) -> Iterator[str]:
-        for found in curves:
-            yield f"  {json.dumps(_label(found), ensure_ascii=False)}:"
-            yield from (f"    {point.k}: {told(point)}" for point in found.points)
+    def by_k(value_of: Callable[[Point], str]) -> Iterator[str]:
+        for curve in curves:
+            yield f"  {json.dumps(_label(curve), ensure_ascii=False)}:"
+            yield from (f"    {point.k}: {value_of(point)}" for point in curve.points)
 
     def mean(point: Point) -> str:
         own = point.length

@@ -15,7 +15,7 @@ from spsbench.cli import Common, present
 from spsbench.law import alpha_iid
 from spsbench.report import Table, counted, interval, left, right
 from spsbench.stats import interval_of_mean, pooled_ratio
-from spsbench.store import Counts, Found
+from spsbench.store import Counts, FileContent
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -152,69 +152,75 @@ def shape(curve: Mapping[int, float]) -> dict[int, str]:
     return grows | {k: "falls" for k, step in steps.items() if step < 0}
 
 
-def explain(path: Path, found: Found, wanted: Common) -> None:
+def explain(path: Path, content: FileContent, wanted: Common) -> None:
     """Print what a file says, and what it cannot say."""
-    categories = list(dict.fromkeys(each.category for each in found.counts))
-    groups = {"": found.counts}
+    categories = list(dict.fromkeys(each.category for each in content.counts))
+    groups = {"": content.counts}
     if len(categories) > 1:
         groups |= {
-            name or "none": [each for each in found.counts if each.category == name] for name in categories
+            name or "none": [each for each in content.counts if each.category == name] for name in categories
         }
-    told = {name: definitions(counts, found.k) for name, counts in groups.items() if counts}
-    lengths = lengths_of(found.counts, found.k)
+    told = {name: definitions(counts, content.k) for name, counts in groups.items() if counts}
+    lengths = lengths_of(content.counts, content.k)
     facts = {
         "file": str(path),
-        "format": found.form.name,
-        "model": next(filter(None, found.models), None),
-        "k": found.k,
-        "requests": len(found.counts),
-        "skipped": found.skipped,
+        "format": content.form.name,
+        "model": next(filter(None, content.models), None),
+        "k": content.k,
+        "requests": len(content.counts),
+        "skipped": content.skipped,
         "definitions": {
             name or "all": [each._asdict() | {"value": asdict(each.value)} for each in rows if each.value]
             for name, rows in told.items()
         },
-        "kept": kept_shares(found.counts) if found.counts else [],
+        "kept": kept_shares(content.counts) if content.counts else [],
         "draft_lengths": None if lengths is None else lengths._asdict(),
         "published": {
             name: {"acceptance_length": curve, "shape": shape(curve)}
-            for name, curve in found.published.items()
+            for name, curve in content.published.items()
         },
-        "says": found.form.says,
-        "silent": found.form.silent,
+        "says": content.form.says,
+        "silent": content.form.silent,
     }
-    present(lambda: facts, lambda: _screen(found, told), json=wanted.json, quiet=wanted.quiet)
+    present(lambda: facts, lambda: _screen(content, told), json=wanted.json, quiet=wanted.quiet)
 
 
-def _screen(found: Found, told: Mapping[str, Sequence[Definition]]) -> RenderableType:
+def _screen(content: FileContent, definitions: Mapping[str, Sequence[Definition]]) -> RenderableType:
     from rich.console import Group
 
-    model = next(filter(None, found.models), None)
-    lengths = lengths_of(found.counts, found.k)
-    about = [found.form.name, model, f"K={found.k}" if found.k and lengths is None else None]
-    count = counted(len(found.counts), "count") if len(found.counts) == 1 else f"{len(found.counts)} requests"
-    parts: list[RenderableType] = [", ".join(filter(None, [*about, count if found.counts else None]))]
-    if "" in told:
-        rows = [[each.name, interval(each.value), each.formula, each.by] for each in told[""] if each.value]
+    model = next(filter(None, content.models), None)
+    lengths = lengths_of(content.counts, content.k)
+    about = [content.form.name, model, f"K={content.k}" if content.k and lengths is None else None]
+    count = (
+        counted(len(content.counts), "count")
+        if len(content.counts) == 1
+        else f"{len(content.counts)} requests"
+    )
+    parts: list[RenderableType] = [", ".join(filter(None, [*about, count if content.counts else None]))]
+    if "" in definitions:
+        rows = [
+            [each.name, interval(each.value), each.formula, each.by] for each in definitions[""] if each.value
+        ]
         columns = [left("definition"), right("value [95%]"), left("from"), left("so called by")]
         parts += ["", Table(columns, rows).as_rich()]
-        if kept := kept_shares(found.counts):
+        if kept := kept_shares(content.counts):
             parts += ["", (_positions(kept) if lengths is None else _offered(kept, lengths)).as_rich()]
-    if len(told) > 1:
-        names = list(dict.fromkeys(each.name for rows in told.values() for each in rows))[:3]
-        by = {group: {each.name: each.value for each in rows} for group, rows in told.items() if group}
+    if len(definitions) > 1:
+        names = list(dict.fromkeys(each.name for rows in definitions.values() for each in rows))[:3]
+        by = {group: {each.name: each.value for each in rows} for group, rows in definitions.items() if group}
         cells = [
             [group, *("" if (value := own.get(name)) is None else interval(value) for name in names)]
             for group, own in by.items()
         ]
         parts += ["", Table([left("category"), *map(right, names)], cells).as_rich()]
-    for name, curve in found.published.items():
+    for name, curve in content.published.items():
         parts += ["", name, "", _published(curve).as_rich()]
     parts += [
         "",
         *([] if lengths is None else _varying(lengths)),
-        *_sentences(found),
-        f"It says: {found.form.says}",
-        f"It cannot say: {found.form.silent}",
+        *_sentences(content),
+        f"It says: {content.form.says}",
+        f"It cannot say: {content.form.silent}",
     ]
     return Group(*parts)
 
@@ -261,8 +267,8 @@ def _published(curve: Mapping[int, float]) -> Table:
     return Table([left("K"), right("tokens/loop"), right("step"), left("")], rows)
 
 
-def _sentences(found: Found) -> Iterator[str]:
-    marks = [shape(curve) for curve in found.published.values()]
+def _sentences(content: FileContent) -> Iterator[str]:
+    marks = [shape(curve) for curve in content.published.values()]
     falling, growing = (sum(what in each.values() for each in marks) for what in ("falls", "step grows"))
     if falling:
         yield (
@@ -271,7 +277,7 @@ def _sentences(found: Found) -> Iterator[str]:
         )
     if growing:
         yield f"{growing} of {len(marks)} have a step that grows by more than rounding, which few texts do."
-    if any(each.loops is None for each in found.counts):
+    if any(each.loops is None for each in content.counts):
         yield "Loops are not counted in it: tokens per loop do not follow."
-    for what, count in {**found.skipped, **found.odd}.items():
+    for what, count in {**content.skipped, **content.odd}.items():
         yield f"{counted(count, 'request')} {what}."

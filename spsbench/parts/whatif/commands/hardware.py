@@ -119,7 +119,7 @@ def _curve(path: Path, drafter: str | None) -> dict[int, Interval]:
 
 
 def _table(
-    machine: Accelerator, models: Models, tokens: Mapping[int, Interval], asked: Sequence[int], context: int
+    machine: Accelerator, models: Models, tokens: Mapping[int, Interval], batches: Sequence[int], context: int
 ) -> dict[str, Any]:
     """All that is predicted at one length of the context, by K and batch size."""
     import numpy as np
@@ -138,11 +138,11 @@ def _table(
     runs = [[size + 1 for size in own] for _, own in groupby(range(most), chosen.__getitem__)]
     ends = (np.max(each, axis=0) for each in zip(*map(astuple, bands.values()), strict=True))
     every = {str(k): band for k, band in bands.items()} | {"best": Band(*ends)}
-    shown = [size for size in asked if size <= most]
+    shown = [size for size in batches if size <= most]
     return {
         "context": context,
         "sequences": most,
-        "too_large": [size for size in asked if size > most],
+        "too_large": [size for size in batches if size > most],
         "predicted_speedup": {
             k: {size: [float(end[size - 1]) for end in astuple(band)] for size in shown}
             for k, band in every.items()

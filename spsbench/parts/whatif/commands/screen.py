@@ -15,7 +15,7 @@ from spsbench.parts.whatif.bench.study import short
 from spsbench.parts.whatif.replay.advice import Advice, Candidate, Check
 from spsbench.parts.whatif.replay.policies import Choice, Curve, PolicyCell
 from spsbench.parts.whatif.replay.prediction import Even, Predicted
-from spsbench.parts.whatif.replay.study import Found, Study
+from spsbench.parts.whatif.replay.study import CellForecast, Study
 from spsbench.parts.whatif.replay.times import Calibration
 from spsbench.report import (
     NOTHING,
@@ -59,7 +59,7 @@ def replay_facts(study: Study, curves: Sequence[Curve]) -> dict[str, Any]:
                 "predicted": None if (told := study.predicted(one)) is None else asdict(told),
                 "measured_tokens_per_loop": one.measured,
             }
-            for one in study.found
+            for one in study.forecasts
         ],
     }
     if curves:
@@ -86,10 +86,10 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibrat
     """A table of cells, one of each curve, how far the best K are from break-even, and whose times."""
     written = study.written
     rows = []
-    for one in study.found:
+    for one in study.forecasts:
         p50, _, p99 = one.cell.loops
         ran = "" if one.measured is None else f"{one.measured:.2f}"
-        told = _told(study.predicted(one))
+        told = _times(study.predicted(one))
         rows.append(
             (one.cell.name, [_size(one), interval(one.cell.tokens_per_loop), ran, f"{p50}, {p99}", *told])
         )
@@ -97,7 +97,7 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibrat
     note = "Predicted: no sequence was generated for these numbers."
     if study.ars is not None and isinstance(times, float):
         note += " Times are of loops run here."
-        if any(one.tree for one in study.found):
+        if any(one.tree for one in study.forecasts):
             note = f"{note[:-1]} in parts, a tree's as of a chain of as many rows."
     elif study.ars is not None and isinstance(times, Calibration):
         note += (
@@ -117,7 +117,7 @@ def replay_screen(study: Study, curves: Sequence[Curve], times: float | Calibrat
     )
 
 
-def _size(one: Found) -> str:
+def _size(one: CellForecast) -> str:
     return f"K={one.cell.k}" + ("" if one.tree is None else f", {one.tree.shape.nodes} nodes")
 
 
@@ -133,7 +133,7 @@ def _grouped(columns: Sequence[Column], rows: Iterable[tuple[str, Row]]) -> Tabl
     return Table(columns, found)
 
 
-def _told(predicted: Predicted | None) -> list[str]:
+def _times(predicted: Predicted | None) -> list[str]:
     if predicted is None:
         return ["", ""]
     return [f"{predicted.ms_per_token.estimate:.3g}", interval(predicted.speedup, "x")]
@@ -142,7 +142,7 @@ def _told(predicted: Predicted | None) -> list[str]:
 def _break_evens(study: Study) -> list[str]:
     """From which alpha on each drafter gains, at its fastest K."""
     best: dict[str, tuple[float, str]] = {}
-    for one in study.found:
+    for one in study.forecasts:
         even = study.even(one)
         if one.timed is not None and even is not None:
             taken_s, name = one.timed.mean_s(), one.cell.name
@@ -163,32 +163,32 @@ def _even_words(even: Even) -> str:
     )
 
 
-def _curve(found: Curve) -> Iterator[RenderableType]:
+def _curve(curve: Curve) -> Iterator[RenderableType]:
     """A table of policies and thresholds, and what it says."""
     rows = []
-    for cell in (*found.cells, found.oracle):
+    for cell in (*curve.cells, curve.oracle):
         name, _, threshold = ("oracle" if cell.policy is None else str(cell.policy)).partition(":")
         low, high = cell.bounds.low, cell.bounds.high
         between = "" if high - low < 0.005 else f" ({low:.2f}-{high:.2f})"
         drafted = f"{cell.drafted_per_loop.estimate:.2f}{between}"
-        rows.append((name, [threshold, interval(cell.tokens_per_loop), drafted, *_told(cell.predicted)]))
+        rows.append((name, [threshold, interval(cell.tokens_per_loop), drafted, *_times(cell.predicted)]))
     titles = ("tokens/loop [95%]", "drafted/loop", "ms/token", "speedup [95%]")
     table = _grouped([left(whole=True), *map(right, titles)], rows)
-    yield from ("", f"{found.drafter}, up to K={found.k}, by policy", "", table.as_rich(), "")
-    for choice in found.choices:
+    yield from ("", f"{curve.drafter}, up to K={curve.k}, by policy", "", table.as_rich(), "")
+    for choice in curve.choices:
         yield from _judged(choice)
-    for cell in found.cells:
+    for cell in curve.cells:
         if cell.ran is not None:
             yield f"In the run {cell.policy} emitted {cell.ran.tokens_per_loop:.2f} tokens a loop."
-    if found.rollouts:
+    if curve.rollouts:
         yield (
             "Tokens per loop are exact given the texts. What is drafted after rejected tokens is sampled "
-            f"({found.rollouts:,} drafts); in brackets its bounds."
+            f"({curve.rollouts:,} drafts); in brackets its bounds."
         )
-    if found.choices:
-        yield f"No policy with drafts of up to {found.k} tokens is faster than the oracle."
-    if found.beyond_ms:
-        costs = ", ".join(f"{name} {_signed(taken)}" for name, taken in found.beyond_ms.items())
+    if curve.choices:
+        yield f"No policy with drafts of up to {curve.k} tokens is faster than the oracle."
+    if curve.beyond_ms:
+        costs = ", ".join(f"{name} {_signed(taken)}" for name, taken in curve.beyond_ms.items())
         yield f"Beyond a fixed K that drafts as many a loop took here, in ms: {costs}; charged if above 0."
 
 
@@ -239,7 +239,7 @@ def advice_facts(directory: Path, advice: Advice, checks: Sequence[Check], use: 
 
 
 def _candidate(candidate: Candidate) -> dict[str, Any]:
-    found = candidate.found
+    found = candidate.forecast
     return {
         "drafter": None if found is None else str(found.cell.drafter),
         "draft": None if found is None else found.cell.draft or None,
@@ -279,7 +279,7 @@ def _longer(slower: Interval) -> str:
 
 
 def _sentences(advice: Advice, checks: Sequence[Check], use: Check) -> Iterator[str]:
-    if use.candidate.found is None:
+    if use.candidate.forecast is None:
         predicted = "" if checks else "predicted to be "
         yield f"Does not pay here: no drafter and K is {predicted}faster than ArS."
     else:
@@ -291,8 +291,8 @@ def _sentences(advice: Advice, checks: Sequence[Check], use: Check) -> Iterator[
     for check in checks:
         yield from _checked(check, use)
     yield from dict.fromkeys(check.untrusted for check in checks if check.untrusted)
-    found = [each.found for each in (advice.best, *advice.others)]
-    ran = [id(check.candidate.found) for check in checks]
+    found = [each.forecast for each in (advice.best, *advice.others)]
+    ran = [id(check.candidate.forecast) for check in checks]
     if checks and any(one is not None and one.tree and id(one) not in ran for one in found):
         yield "Trees were predicted and not run."
     best = use.candidate is advice.best
@@ -383,23 +383,23 @@ def _at_one_context(facts: Facts) -> list[RenderableType]:
     return [*parts, *doubts, facts["verdict"], *forced]
 
 
-def _grid(found: Facts) -> Table:
-    ks = list(found["costs"])
+def _grid(facts: Facts) -> Table:
+    ks = list(facts["costs"])
     rows: list[list[Cell]] = []
-    for row in found["grid"]:
+    for row in facts["grid"]:
         cells = [
             Styled(f"{value:.2f}", "bold") if k == row["best_k"] else f"{value:.2f}"
             for k, value in row["speedups"].items()
         ]
         rows.append([f"{row['alpha']:.2f}", *cells])
-    needed = found["break_even"]
+    needed = facts["break_even"]
     rows.append(["pays from", *("never" if needed[k] is None else f"{needed[k]:.2f}" for k in ks)])
     return Table([right("alpha"), *(right(f"K={k}") for k in ks)], rows)
 
 
-def _forced(found: Facts) -> list[RenderableType]:
-    shares = " ".join(f"{p:.2f}" for p in found["acceptance_by_position"])
-    title = f"Measured with SYNTHETIC acceptance ({shares}), {found['rounds']} rounds"
+def _forced(facts: Facts) -> list[RenderableType]:
+    shares = " ".join(f"{p:.2f}" for p in facts["acceptance_by_position"])
+    title = f"Measured with SYNTHETIC acceptance ({shares}), {facts['rounds']} rounds"
     columns = [right("arm"), right("ms/token"), right("tokens/loop"), right("speedup", note="95%")]
     rows = [
         [
@@ -409,7 +409,7 @@ def _forced(found: Facts) -> list[RenderableType]:
             speedup(arm["speedup"]) if arm["k"] else "1x",
             NOTHING if arm["predicted"] is None else f"{arm['predicted']:.2f}x",
         ]
-        for arm in found["arms"]
+        for arm in facts["arms"]
     ]
     return ["", *_titled({title: Table([*columns, right("predicted")], rows)})[:-1]]
 
@@ -438,13 +438,13 @@ def forwards_table(facts: Facts) -> Table:
     """t(1) of the target, t(K+1)/t(1) for a few K, and c; a row of four intervals on one line is too wide."""
     ks = facts["ks_shown"]
     rows = []
-    for found in facts["contexts"]:
-        target = {row["rows"]: row for row in found["forwards"]["target"]}
+    for measured in facts["contexts"]:
+        target = {row["rows"]: row for row in measured["forwards"]["target"]}
         ratios = [
             f"{row['ratio']:.2f}\n[{row['low']:.2f}, {row['high']:.2f}]"
-            for row in (*(target[k + 1] for k in ks), found["c"])
+            for row in (*(target[k + 1] for k in ks), measured["c"])
         ]
-        rows.append([short(found["context"]), milliseconds(target[1]["ms"]), *ratios])
+        rows.append([short(measured["context"]), milliseconds(target[1]["ms"]), *ratios])
     titles = ["context", "t(1) ms", *(f"t({k + 1})/t(1)" for k in ks), "c"]
     return Table([*map(right, titles)], rows)
 

@@ -180,8 +180,12 @@ def _role(server: int, servers: int) -> str:
     return "server" if servers == 1 else ("plain", "spec")[server]
 
 
-def _pair(found: Mapping[str, float]) -> str:
-    return f"{milliseconds(found.get('p50'))} {milliseconds(found.get('p95'))}" if found else NOTHING
+def _pair(percentiles: Mapping[str, float]) -> str:
+    return (
+        f"{milliseconds(percentiles.get('p50'))} {milliseconds(percentiles.get('p95'))}"
+        if percentiles
+        else NOTHING
+    )
 
 
 def sentences(loaded: Loaded) -> list[str]:

@@ -30,7 +30,7 @@ from spsbench.drafters import DRAFT, ForcedDrafts, drafter_kind
 from spsbench.parts.whatif.replay import MEAN
 from spsbench.parts.whatif.replay.prediction import Even, Timed, faster
 from spsbench.parts.whatif.replay.reading import Replayed, TextReader
-from spsbench.parts.whatif.replay.study import Found, Sought, Study, given_by, study_of
+from spsbench.parts.whatif.replay.study import CellForecast, Sought, Study, given_by, study_of
 from spsbench.parts.whatif.replay.texts import TargetText, Written
 from spsbench.parts.whatif.replay.times import LEAST_ROUNDS, Part, Round, StepTimes, time_round
 from spsbench.parts.whatif.replay.trees import tree_of
@@ -318,7 +318,7 @@ def _digest(content: Any) -> str:
 class Candidate:
     """A cell, or ArS, on the judging half; ``bytes`` are of weights and caches."""
 
-    found: Found | None
+    forecast: CellForecast | None
     speedup: Interval
     slower: Interval
     p99_s: float
@@ -327,7 +327,7 @@ class Candidate:
     @property
     def name(self) -> str:
         """Of drafter and K."""
-        return "ArS" if self.found is None else f"{self.found.cell.name}, K={self.found.cell.k}"
+        return "ArS" if self.forecast is None else f"{self.forecast.cell.name}, K={self.forecast.cell.k}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,14 +367,14 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
             flag="--choose",
             remedy="Give more, or a smaller target.",
         )
-    arms: list[tuple[Found | None, Timed]] = [(None, study.ars)]
+    arms: list[tuple[CellForecast | None, Timed]] = [(None, study.ars)]
     arms += [
         (one, one.timed)
-        for one in study.found
+        for one in study.forecasts
         if one.timed is not None and one.bytes <= memory_bytes and _pays(one, study)
     ]
 
-    def worth(pair: tuple[Found | None, Timed]) -> float:
+    def worth(pair: tuple[CellForecast | None, Timed]) -> float:
         own = pair[1].part(choosing)
         return own.mean_s() if objective == MEAN else own.quantile_s(0.99)
 
@@ -382,11 +382,11 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
     best, best_timed = ranked[0]
     ars = study.ars.part(judging)
 
-    def candidate(found: Found | None, timed: Timed) -> Candidate:
+    def candidate(forecast: CellForecast | None, timed: Timed) -> Candidate:
         own = timed.part(judging)
         slower = faster(own, best_timed.part(judging))
-        size = study.ars_bytes if found is None else found.bytes
-        return Candidate(found, faster(ars, own), slower, own.quantile_s(0.99), size)
+        size = study.ars_bytes if forecast is None else forecast.bytes
+        return Candidate(forecast, faster(ars, own), slower, own.quantile_s(0.99), size)
 
     first: dict[tuple[str, str], Candidate] = {}
     close: list[int] = []
@@ -410,7 +410,7 @@ def advise(study: Study, objective: str = MEAN, memory_bytes: float = math.inf) 
         tuple(sides[0]),
         tuple(sides[1]),
         None if best is None else study.even(best),
-        tuple(dict.fromkeys(one.name for one in study.found if one.bytes > memory_bytes)),
+        tuple(dict.fromkeys(one.name for one in study.forecasts if one.bytes > memory_bytes)),
         plain,
     )
 
@@ -420,15 +420,15 @@ def disturbed(advice: Advice, lost: float) -> Advice:
     if not lost:
         return advice
 
-    def wider(found: Interval) -> Interval:
-        return Interval(found.estimate, *hidden((found.low, found.high), lost, lost))
+    def wider(interval: Interval) -> Interval:
+        return Interval(interval.estimate, *hidden((interval.low, interval.high), lost, lost))
 
     def widened(one: Candidate) -> Candidate:
         return replace(one, speedup=wider(one.speedup), slower=wider(one.slower))
 
     best, others = widened(advice.best), tuple(map(widened, advice.others))
     taken = f"others took {percent(lost)} of the time in which loops were timed"
-    if best.found is None:  # something that drafts may yet be faster
+    if best.forecast is None:  # something that drafts may yet be faster
         hides = any(each.speedup.high is None or each.speedup.high > 1.0 for each in others)
     else:
         hides = best.speedup.low is None or best.speedup.low <= 1.0
@@ -439,19 +439,21 @@ def disturbed(advice: Advice, lost: float) -> Advice:
     return replace(advice, best=best, others=others, plain=plain, untrusted=told)
 
 
-def _name(found: Found | None) -> tuple[str, str]:
+def _name(forecast: CellForecast | None) -> tuple[str, str]:
     """Of a drafter, with whatever rule and K."""
-    return ("", "") if found is None else (str(found.cell.drafter), found.cell.draft)
+    return ("", "") if forecast is None else (str(forecast.cell.drafter), forecast.cell.draft)
 
 
 _GAIN = 1e-3
 """Block verification is a choice where it has so much more of tokens per loop: else noise would choose."""
 
 
-def _pays(one: Found, study: Study) -> bool:
+def _pays(one: CellForecast, study: Study) -> bool:
     if one.cell.rule != BLOCK:
         return True
-    same = {(_name(each), each.cell.k): each for each in study.found if each.cell.rule == MODIFIED_REJECTION}
+    same = {
+        (_name(each), each.cell.k): each for each in study.forecasts if each.cell.rule == MODIFIED_REJECTION
+    }
     plain = same[_name(one), one.cell.k].cell.tokens_per_loop.estimate
     return one.cell.tokens_per_loop.estimate > (1 + _GAIN) * plain
 
@@ -499,7 +501,7 @@ def advised(advice: Advice, checks: Sequence[Check]) -> Check:
     if not checks:
         return Check(advice.best, None, alarm=False)
     sound = [check for check in checks if not check.alarm]
-    ars = next(each for each in advice.others if each.found is None)
+    ars = next(each for each in advice.others if each.forecast is None)
     best = max(sound, key=lambda check: check.ratio, default=None)
     if best is None or (best.live is not None and best.ratio <= 1.0):
         return Check(ars, None, alarm=False)

@@ -184,7 +184,7 @@ class Curve:
 
 def curve(study: Study, drafter: Spec, reader: StopReader, policies: Policies) -> Curve:
     """What policies would give, from the texts that a reader has read in a study with every K from 1 on."""
-    own = {one.cell.k: one.timed for one in study.found if one.cell.drafter == drafter}
+    own = {one.cell.k: one.timed for one in study.forecasts if one.cell.drafter == drafter}
     fixed = {each: timed for each, timed in sorted(own.items()) if timed is not None}
     k, texts, ars = max(own), study.written.texts, study.ars
     costs = loop_costs([ars.times, *(each.times for each in fixed.values())]) if ars and fixed else None

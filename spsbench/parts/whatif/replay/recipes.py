@@ -13,17 +13,17 @@ from typing import Any
 
 from spsbench.base import BLOCK, MODIFIED_REJECTION, SamplingParams, UnavailableError
 from spsbench.drafters import drafter_kind
-from spsbench.parts.whatif.replay.study import Found
+from spsbench.parts.whatif.replay.study import CellForecast
 from spsbench.store import documents
 
 Schedule = Sequence[tuple[int, int, int]]
 """(first batch size, last, K); K is 0 where speculation does not pay."""
 
 
-def _vllm(found: Found, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
-    config: dict[str, Any] = {"num_speculative_tokens": max([found.cell.k, *(k for *_, k in by_batch)])}
-    options = _options(found)
-    match found.cell.drafter.name:
+def _vllm(forecast: CellForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
+    config: dict[str, Any] = {"num_speculative_tokens": max([forecast.cell.k, *(k for *_, k in by_batch)])}
+    options = _options(forecast)
+    match forecast.cell.drafter.name:
         case "model":
             config |= {"method": "draft_model", "model": draft}
             if not sampling.greedy:  # its default takes the draft's most probable token
@@ -33,16 +33,16 @@ def _vllm(found: Found, draft: str, sampling: SamplingParams, by_batch: Schedule
             config["prompt_lookup_min"] = int(options["min_n"])
         case _:
             config["method"] = "suffix"
-    if found.cell.rule == BLOCK:
+    if forecast.cell.rule == BLOCK:
         config["rejection_sample_method"] = "block"
     if by_batch:
         config["num_speculative_tokens_per_batch_size"] = [list(each) for each in by_batch]
     return f"--speculative-config '{json.dumps(config)}'"
 
 
-def _sglang(found: Found, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
-    k = found.cell.k
-    if found.cell.drafter.name == "lookup":
+def _sglang(forecast: CellForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
+    k = forecast.cell.k
+    if forecast.cell.drafter.name == "lookup":
         return f"--speculative-algorithm NGRAM --speculative-num-draft-tokens {k + 1}"
     return (
         f"--speculative-algorithm STANDALONE --speculative-draft-model-path {draft} "
@@ -50,23 +50,23 @@ def _sglang(found: Found, draft: str, sampling: SamplingParams, by_batch: Schedu
     )
 
 
-def _llama_cpp(found: Found, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
-    k = found.cell.k
-    if found.cell.drafter.name == "lookup":
-        size = _options(found)["max_n"]
+def _llama_cpp(forecast: CellForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
+    k = forecast.cell.k
+    if forecast.cell.drafter.name == "lookup":
+        size = _options(forecast)["max_n"]
         return f"--spec-type ngram-simple --spec-ngram-simple-size-n {size} --spec-ngram-simple-size-m {k}"
     return f"--spec-type draft-simple -md {draft} --spec-draft-n-max {k} --spec-draft-p-min 0"
 
 
-def _tensorrt_llm(found: Found, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
-    own = {"decoding_type": "DraftTarget", "max_draft_len": found.cell.k, "speculative_model": draft}
-    if found.cell.drafter.name == "lookup":
-        own = {"decoding_type": "NGram", "max_draft_len": found.cell.k}
-        own["max_matching_ngram_size"] = int(_options(found)["max_n"])
+def _tensorrt_llm(forecast: CellForecast, draft: str, sampling: SamplingParams, by_batch: Schedule) -> str:
+    own = {"decoding_type": "DraftTarget", "max_draft_len": forecast.cell.k, "speculative_model": draft}
+    if forecast.cell.drafter.name == "lookup":
+        own = {"decoding_type": "NGram", "max_draft_len": forecast.cell.k}
+        own["max_matching_ngram_size"] = int(_options(forecast)["max_n"])
     return "\n".join(["speculative_config:", *(f"  {name}: {value}" for name, value in own.items())])
 
 
-_Writer = Callable[[Found, str, SamplingParams, Schedule], str]
+_Writer = Callable[[CellForecast, str, SamplingParams, Schedule], str]
 _RULES = {"vllm": (BLOCK,)}
 FORMATS: Mapping[str, tuple[_Writer, tuple[str, ...]]] = {
     "vllm": (_vllm, ("model", "lookup", "suffix")),
@@ -77,22 +77,24 @@ FORMATS: Mapping[str, tuple[_Writer, tuple[str, ...]]] = {
 """By engine what writes its options, and the drafters that it has."""
 
 
-def _options(found: Found) -> Mapping[str, Any]:
-    spec = found.cell.drafter
+def _options(forecast: CellForecast) -> Mapping[str, Any]:
+    spec = forecast.cell.drafter
     return drafter_kind(spec.name).settled(spec)
 
 
-def can_run(engine: str, found: Found) -> bool:
+def can_run(engine: str, forecast: CellForecast) -> bool:
     """Whether the engine has such a drafter and rule."""
     _, drafters = FORMATS[engine]
     rules = (MODIFIED_REJECTION, *_RULES.get(engine, ()))
-    return found.tree is None and found.cell.drafter.name in drafters and found.cell.rule in rules
+    return forecast.tree is None and forecast.cell.drafter.name in drafters and forecast.cell.rule in rules
 
 
-def recipe(engine: str, found: Found, draft: str, sampling: SamplingParams, by_batch: Schedule = ()) -> str:
+def recipe(
+    engine: str, forecast: CellForecast, draft: str, sampling: SamplingParams, by_batch: Schedule = ()
+) -> str:
     """The engine's options for a cell that it can run."""
     writer, _ = FORMATS[engine]
-    return writer(found, draft, sampling, by_batch)
+    return writer(forecast, draft, sampling, by_batch)
 
 
 def schedule(path: Path, tokens: Mapping[int, float], *, drafts: bool) -> Schedule:

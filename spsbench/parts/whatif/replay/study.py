@@ -78,7 +78,7 @@ class Sought:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CellForecast:
     """One drafter with one K: predicted, timed, and as the run's own arm like this had it, if any.
 
     Attributes:
@@ -106,16 +106,16 @@ class Study:
     """Every cell; ``ars_bytes`` are the target's weights and cache at the longest text."""
 
     written: Written
-    found: tuple[Found, ...]
+    forecasts: tuple[CellForecast, ...]
     ars: Timed | None
     ars_bytes: int
     policy_times: Mapping[DrafterPolicy, LoopTimes]
     ran: Mapping[AsRun, Ran]
 
-    def predicted(self, one: Found) -> Predicted | None:
+    def predicted(self, one: CellForecast) -> Predicted | None:
         return None if one.timed is None or self.ars is None else predict(one.timed, self.ars)
 
-    def even(self, one: Found) -> Even | None:
+    def even(self, one: CellForecast) -> Even | None:
         """Where a cell would be as fast as ArS; in alpha, which is of modified rejection alone."""
         if one.cell.rule != MODIFIED_REJECTION:
             return None
@@ -138,12 +138,12 @@ def read_texts(
     written: Written,
     sought: Sequence[Sought],
     k: int,
-    told: Callable[[str], None],
+    on_stage: Callable[[str], None],
     readers: Readers = NO_READERS,
 ) -> tuple[dict[Sought, Replayed], dict[int, TextReader]]:
     """Read every text with every drafter, up to K; and the readers, by their pair's identity."""
     drafters = dict.fromkeys(str(each.drafter) for each in sought)
-    told(f"Reading {len(written.texts)} texts with {', '.join(drafters)}")
+    on_stage(f"Reading {len(written.texts)} texts with {', '.join(drafters)}")
     replayed: dict[Sought, Replayed] = {}
     read_by: dict[int, TextReader] = {}
     corpus = tuple(dict.fromkeys(text.prompt for text in written.texts))
@@ -164,7 +164,7 @@ def study(
     sought: Sequence[Sought],
     ks: Sequence[int],
     times: float | Calibration,
-    told: Callable[[str], None],
+    on_stage: Callable[[str], None],
     readers: Readers = NO_READERS,
     under: Sequence[DrafterPolicy] = (),
     rules: Sequence[str] = (MODIFIED_REJECTION,),
@@ -174,7 +174,7 @@ def study(
     Args:
         times: seconds for timing loops of all cells here, 0 for none; or times of another machine.
     """
-    replayed, read_by = read_texts(written, sought, max(ks), told, readers)
+    replayed, read_by = read_texts(written, sought, max(ks), on_stage, readers)
     keys = [_Key(each, k, rule) for each in replayed for rule, k in each.cells(rules, ks)]
     taken: _Times = {}
     adapting: dict[DrafterPolicy, _Key] = {}
@@ -185,7 +185,7 @@ def study(
             key: times.loops(key.sought.drafter, key.k, key.sought.tree) for key in keys
         }
     elif times > 0:
-        told(f"Timing loops for {times:g} s")
+        on_stage(f"Timing loops for {times:g} s")
         if any(each.tree for each in sought):
             named = {str(number): reader for number, reader in enumerate(read_by.values())}
             places = dict(zip(read_by, named, strict=True))
@@ -252,7 +252,7 @@ def _study(
     policy_times: Mapping[DrafterPolicy, LoopTimes],
 ) -> Study:
     ars_bytes = model_bytes(next(iter(replayed)).pair.target, written.longest)
-    found: list[Found] = []
+    found: list[CellForecast] = []
     ran: dict[AsRun, Ran] = {}
     for sought, own in replayed.items():
         # The run's own arms, if they had this draft.
@@ -267,7 +267,7 @@ def _study(
             work, key = work_of(written.texts, laws), _Key(sought, k, rule)
             arm = as_run.get((str(sought.drafter), k, str(key.policy), rule))
             found.append(
-                Found(
+                CellForecast(
                     cell(sought.name, sought.drafter, sought.draft, work, laws, rule),
                     Timed(work, taken[key]) if key in taken else None,
                     None if arm is None else arm.tokens_per_loop,

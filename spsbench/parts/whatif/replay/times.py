@@ -384,7 +384,7 @@ class StepTimes:
         return LoopTimes.one_a_round(self._context, np.array(by_count) @ drafts, drafting, drafted)
 
 
-class _Given:
+class _CertainDrafter:
     """A drafter that is certain of tokens which cost it nothing."""
 
     def __init__(self, tokens: Tensor) -> None:
@@ -407,7 +407,7 @@ def time_round(
     texts: Sequence[TargetText],
     ks: tuple[int, int],
     seed: int,
-    told: Callable[[], None] = lambda: None,
+    on_part: Callable[[], None] = lambda: None,
     judged: Sequence[Given] = (),
 ) -> Round:
     """Time each part once more, in shuffled order, after a prefix of some text."""
@@ -423,13 +423,13 @@ def time_round(
     ids = [*text.prompt, *text.tokens]
     ids += ids[-1:] * (place + ahead - len(ids))
     verifying = _verifying(next(iter(readers.values())), ids, place, [*given, *judged], shuffler)
-    told()
+    on_part()
     parts = [(Part(name, spec), reader) for name, reader in readers.items() for spec in reader.drafters]
     shuffler.shuffle(parts)
     drafting = {}
     for part, reader in parts:
         drafting[part] = _drafting(reader, reader.drafters[part.drafter], ids, place, ks)
-        told()
+        on_part()
     others = {each: verifying[each] for each in judged}
     return Round(place, [verifying[each] for each in given], drafting, others)
 
@@ -448,7 +448,17 @@ def _verifying(
     for rule, given in order:
         tokens = torch.tensor(ids[place : place + given], dtype=torch.int64, device=device)
         loops = (
-            sps(target, _Given(tokens), prefix, given, sampling, uniforms, watch, accept[rule], pending)
+            sps(
+                target,
+                _CertainDrafter(tokens),
+                prefix,
+                given,
+                sampling,
+                uniforms,
+                watch,
+                accept[rule],
+                pending,
+            )
             if given
             else ars(target, pending, sampling, uniforms, watch)
         )

@@ -192,9 +192,9 @@ def distance_of(source: Source, language: Language, sampling: SamplingParams, al
     def alpha_at(distance: float) -> float:
         return Chain(source.make(language, distance).warped(sampling)).alpha
 
-    def out_of_reach(found: str) -> UsageError:
+    def out_of_reach(limit: str) -> UsageError:
         return UsageError(
-            f"{alpha:g} cannot be reached with --source {source.name}: {found}.",
+            f"{alpha:g} cannot be reached with --source {source.name}: {limit}.",
             flag="--alpha",
             remedy="Give another alpha, --source (vocabulary, sharpness) or --contexts, or no truncation.",
         )
@@ -269,20 +269,20 @@ def _point(
     )
 
 
-def _reason(found: Interval, formula: float | None, exact: float | None) -> Reason:
+def _reason(measured: Interval, formula: float | None, exact: float | None) -> Reason:
     if formula is None:
-        return "-" if exact is None else "noise" if _holds(found, exact) else "unexplained"
-    if _holds(found, formula):
+        return "-" if exact is None else "noise" if _holds(measured, exact) else "unexplained"
+    if _holds(measured, formula):
         return "noise"
     if exact is None:
         return "-"
-    return "alpha varies" if _holds(found, exact) else "unexplained"
+    return "alpha varies" if _holds(measured, exact) else "unexplained"
 
 
-def _holds(found: Interval, value: float) -> bool:
-    if found.low is None or found.high is None:
-        return bool(np.isclose(found.estimate, value))
-    return found.low <= value <= found.high
+def _holds(interval: Interval, value: float) -> bool:
+    if interval.low is None or interval.high is None:
+        return bool(np.isclose(interval.estimate, value))
+    return interval.low <= value <= interval.high
 
 
 def _fits(points: Sequence[Point], values: Sequence[float | None]) -> float | None:

@@ -173,7 +173,7 @@ def test_options_come_from_ini_marker_call_and_command_line(pytester: pytest.Pyt
                 seen = []
                 def audited(*given):
                     seen.append(given)
-                    return spsbench.parts.audit.gate.audits.Found("", "")
+                    return spsbench.parts.audit.gate.audits.GateResult("", "")
                 monkeypatch.setattr("spsbench.parts.audit.gate.audits.audited", audited)
                 lossless_engine()
                 lossless_engine("openai:http://two", texts=20)

@@ -27,7 +27,7 @@ from spsbench.parts.whatif.replay.advice import advised as use_of
 from spsbench.parts.whatif.replay.times import Part, Round, StepTimes
 
 if TYPE_CHECKING:
-    from spsbench.parts.whatif.replay.study import Found
+    from spsbench.parts.whatif.replay.study import CellForecast
 
 pytestmark = pytest.mark.usefixtures("quick_rehearsals")
 
@@ -124,13 +124,13 @@ def test_what_was_read_and_timed_is_kept_and_each_row_is_read_once(
 
 def test_an_arm_with_an_alarm_is_never_advised_nor_one_that_did_not_gain() -> None:
     nothing: Any = {"speedup": None, "slower": None, "p99_s": 1.0, "bytes": 1}
-    best, other = (Candidate(cast("Found", name), **nothing) for name in ("best", "other"))
+    best, other = (Candidate(cast("CellForecast", name), **nothing) for name in ("best", "other"))
     advice = Advice(best, (Candidate(None, **nothing), other), (), (), (), None, ())
 
     def use(*checks: tuple[float, bool]) -> Any:
         lives: list[Any] = [{"ratio": ratio, "low": None, "high": None} for ratio, _ in checks]
         own = zip((best, other), lives, checks, strict=False)
-        return use_of(advice, [Check(who, live, alarm) for who, live, (_, alarm) in own]).candidate.found
+        return use_of(advice, [Check(who, live, alarm) for who, live, (_, alarm) in own]).candidate.forecast
 
     assert use() == use((1.5, False), (1.4, False)) == "best"
     assert use((1.4, False), (1.5, False)) == use((1.9, True), (1.1, False)) == "other"
@@ -291,7 +291,7 @@ def test_a_drafter_that_the_backend_cannot_run_is_refused_before_a_weight_is_loa
 def test_the_command_keeps_a_zero_that_was_typed() -> None:
     """0 is a value of --top-k and --seed, and not a flag that was left out."""
     cell = SimpleNamespace(draft="", drafter=Spec("lookup"), rule="block", k=3)
-    best = SimpleNamespace(found=SimpleNamespace(cell=cell))
+    best = SimpleNamespace(forecast=SimpleNamespace(cell=cell))
     nothing: dict[str, Any] = {field.name: None for field in fields(advise.AdviseOptions)}
     wanted = advise.AdviseOptions(**nothing | {"task": "xsum", "top_k": "0", "seed": "0"})
     use = cast("Check", SimpleNamespace(candidate=best))

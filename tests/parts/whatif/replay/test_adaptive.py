@@ -95,7 +95,7 @@ def timed_study(*, timed: bool = True, beyond: float = 0.0, **noise: float) -> S
     policies = {(MODEL, Spec("stop-below")): under_a_policy(beyond)} if timed else {}
     return cast(
         Study,
-        SimpleNamespace(written=written, found=tuple(cells), ars=found(0), policy_times=policies, ran={}),
+        SimpleNamespace(written=written, forecasts=tuple(cells), ars=found(0), policy_times=policies, ran={}),
     )
 
 

@@ -16,16 +16,16 @@ from spsbench.base.records import Interval, SamplingParams, Spec
 from spsbench.parts.whatif.commands.advise import FORMATS as OFFERED
 from spsbench.parts.whatif.replay.prediction import Cell
 from spsbench.parts.whatif.replay.recipes import FORMATS, can_run, recipe, schedule
-from spsbench.parts.whatif.replay.study import Found
+from spsbench.parts.whatif.replay.study import CellForecast
 from spsbench.parts.whatif.replay.times import read_times
 
 DRAWN, GREEDY = SamplingParams(), SamplingParams(greedy=True)
 
 
-def found(drafter: str, k: int = 4, rule: str = "modified-rejection") -> Found:
+def found(drafter: str, k: int = 4, rule: str = "modified-rejection") -> CellForecast:
     spec = Spec.parse(drafter)
     cell = Cell(drafter, spec, "", k, Interval(2.5, None, None), np.ones(k + 1), (1, 2, 3), rule)
-    return Found(cell, None, None, 0)
+    return CellForecast(cell, None, None, 0)
 
 
 def vllm(*args: Any) -> dict[str, Any]:
