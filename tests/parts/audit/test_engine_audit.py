@@ -18,7 +18,9 @@ from spsbench.base.records import SamplingParams
 from spsbench.engines import rescore
 from spsbench.law.evidence import Sums, added, sums_of
 from spsbench.parts.audit import engine_audit, localise
+from spsbench.parts.audit.bet_table import LEAVES_OUT_DRAWN
 from spsbench.parts.audit.conformance import EngineUnderTest, conformance
+from spsbench.parts.audit.contexts import WITHDRAWS
 from spsbench.parts.audit.engine_audit import (
     FIRST_LOOK,
     Effort,
@@ -99,6 +101,25 @@ def test_planted_faults_are_found_in_under_400_texts(
     found = audited(folders, models, fault, texts=400, sampling=sampling)
     assert found.decision == "alarm", found.evidence
     assert found.decided_after < 400
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("fault", "law"), [("dropped-short", WITHDRAWS), ("drawn-token-stop", LEAVES_OUT_DRAWN), (None, None)]
+)
+def test_what_reported_drafts_show_is_named(
+    fault: str | None, law: str | None, folders: Folders, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So cool that the tiny draft is sure at all."""
+    monkeypatch.setattr(engine_audit, "TO_LOCATE", 1)
+    cool = SamplingParams(temperature=0.3)
+    found = audited(folders, models, fault, texts=60, sampling=cool, k=4)
+    if law is None:
+        assert found.decision == "undecided"
+        return
+    assert found.decision == "alarm", found.evidence
+    assert found.leading is not None
+    assert str(found.leading[1]).startswith(law)
 
 
 @pytest.mark.thorough
