@@ -106,10 +106,9 @@ def test_its_tokens_are_the_first_ones_of_the_whole_run(stopped: tuple[Path, Res
 
 
 def test_resumed_with_the_same_settings_it_does_nothing_more(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: tuple[Path, Result]
 ) -> None:
-    directory = tmp_path / "run"
-    assert cli("run", *POOL, *SHORT, "--until", "ci=50%", "--out", directory, "--quiet").code == 0
+    directory = shutil.copytree(stopped[0], tmp_path / "run")
     before, told = tokens(directory), stopping(directory)
     with monkeypatch.context() as patch:
         patch.delattr(sys.modules["spsbench.runner.material"], "load_pair")
