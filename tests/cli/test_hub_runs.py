@@ -1,4 +1,4 @@
-"""README's command on hub ids, against a hub on this machine, each in a process of its own."""
+"""README's command on hub ids, against a hub on this machine: first in processes of their own."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.commandline import SMALL, journal
-from support.hub import Hub, environment
+from support.commandline import SMALL, Result, call, journal
+from support.hub import Hub, connected, environment
 from support.tiny_models import CHAT_TEMPLATE, make_pair, make_tokenizer, save
 
 pytestmark = pytest.mark.thorough
@@ -65,6 +65,12 @@ def done(hub: Hub, home: Path, *arguments: object, **variables: str) -> tuple[in
     return process.returncode, out, err
 
 
+def done_here(hub: Hub, home: Path, *arguments: object) -> Result:
+    """Of this process, which knows of the hub no more than a new one."""
+    with pytest.MonkeyPatch.context() as patch, connected(hub, home, patch):
+        return call(*arguments)
+
+
 def command(out: Path, *more: object) -> tuple[object, ...]:
     return (
         "run",
@@ -99,9 +105,10 @@ def test_readmes_command_by_the_hub_then_offline_then_with_the_hub_down(hub: Hub
     assert code == 0, err
     assert hub.requests == []
     hub.break_down("status", 429)
-    code, _, err = done(hub, home, *command(tmp_path / "limited"))
-    assert code == 0, err
-    assert f"127.0.0.1 answered 429, too many requests: {TARGET} as it is on this machine is used" in err
+    limited = done_here(hub, home, *command(tmp_path / "limited"))
+    assert limited.code == 0, limited.err
+    said = f"127.0.0.1 answered 429, too many requests: {TARGET} as it is on this machine is used"
+    assert said in limited.err
     assert tokens(tmp_path / "first") == tokens(tmp_path / "offline") == tokens(tmp_path / "limited")
 
 
@@ -133,9 +140,9 @@ def test_ctrl_c_in_a_download_ends_it_though_the_hub_sends_for_hours(hub: Hub, t
         path.stat().st_size for name in PAIR for path in (hub.root / "models" / name).glob("*.safe*s")
     )
     hub.mend()
-    code, _, err = done(hub, tmp_path / "home", *command(tmp_path / "run"))
-    assert code == 0, err
-    assert "of it are here" in err
+    again = done_here(hub, tmp_path / "home", *command(tmp_path / "run"))
+    assert again.code == 0, again.err
+    assert "of it are here" in again.err
     large = sum(size for name, size in hub.sent.items() if name.endswith(".safetensors"))
     assert large == whole - kept
 
@@ -159,7 +166,7 @@ def test_ctrl_c_while_data_comes_ends_it_and_the_next_command_goes_on(hub: Hub, 
     kept = kept_bytes(tmp_path / "home")
     assert kept > 0
     hub.mend()
-    code, _, err = done(hub, tmp_path / "home", *asked)
-    assert code == 0, err
-    assert "of it are here" in err
+    again = done_here(hub, tmp_path / "home", *asked)
+    assert again.code == 0, again.err
+    assert "of it are here" in again.err
     assert hub.sent["0000.parquet"] == whole - kept
