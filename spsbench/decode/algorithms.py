@@ -194,7 +194,7 @@ def sps(
             raise ValueError(why)
         watch.lap("draft")
         # A drafter may propose fewer than K: the last numbers are the tests' and the final draw's.
-        tests = u[-len(draft) - 1 :]
+        tests = u[-draft.count - 1 :]
         verified = None if verify is None else verify(tokens[-1], draft, cast("Floats", tests))
         if verified is not None:
             q, decision = verified

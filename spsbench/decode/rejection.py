@@ -22,7 +22,7 @@ ROOT = -1
 
 
 class Draft:
-    """What a drafter proposes in one loop; as long as it has tokens.
+    """What a drafter proposes in one loop.
 
     Args:
         tokens: [K] int64, the proposed tokens; there may be none. An array is made into a tensor when one is
@@ -35,6 +35,7 @@ class Draft:
 
     Attributes:
         tokens: [K] the proposed ones.
+        count: K, which an array says without torch.
         drawn_from: the distributions as given; of siblings drawn without replacement, each one's row has no
             mass on those before it.
         parents: as given.
@@ -49,14 +50,15 @@ class Draft:
         self.drawn_from = probs
         self.parents = parents
 
-    def __len__(self) -> int:
-        return len(self._tokens)
-
     @property
     def tokens(self) -> Tensor:
         if isinstance(self._tokens, np.ndarray):
             self._tokens = torch.from_numpy(self._tokens)
         return self._tokens
+
+    @property
+    def count(self) -> int:
+        return len(self._tokens)
 
     def on_host(self) -> list[int]:
         """The proposed tokens; the host waits for them."""
@@ -66,7 +68,7 @@ class Draft:
     @property
     def above(self) -> Sequence[int]:
         """[K] the node that each token comes after, of a chain too."""
-        return range(ROOT, len(self) - 1) if self.parents is None else self.parents
+        return range(ROOT, self.count - 1) if self.parents is None else self.parents
 
     @property
     def probs(self) -> Tensor | None:

@@ -492,7 +492,7 @@ class VerifyProgram(Program):
 
     def __call__(self, pending: int, draft: Draft, u: Floats) -> Verified | None:
         k, own, held, start = self._k, self._own, draft.drawn_from, self._model.length
-        if len(draft) != k or self.failure:
+        if draft.count != k or self.failure:
             return None
         if (
             isinstance(held, StagedRows)

@@ -292,7 +292,9 @@ def test_different_tokenizers_are_refused(llama: Any, folder: Path, tmp_path: Pa
 
 def test_a_token_that_the_draft_may_lack_is_not_named_as_the_difference() -> None:
     ours, theirs = ({"a": 0, "<think>": 1, "b": 2}, {"a": 0, "c": 2})
-    target, draft = (cast("Any", SimpleNamespace(vocabulary=partial(dict, own))) for own in (ours, theirs))
+    target, draft = (
+        cast("Any", SimpleNamespace(vocabulary=partial(dict, own), border=None)) for own in (ours, theirs)
+    )
     with pytest.raises(UsageError, match="id 2 is 'b' for the target and 'c' for the draft"):
         check_same(target, draft)
 

@@ -234,7 +234,7 @@ def test_a_draft_of_a_users_class_is_the_one_that_is_judged() -> None:
     def drafted(drafter: ModelDrafter) -> set[int]:
         begun = algorithms.start(target, drafter, PROMPT, 3, law, UniformStream(0, CPU))
         running = begun(Stopwatch(FakeClock()))
-        return {len(loop.draft) for loop in (next(running) for _ in range(8)) if loop.draft is not None}
+        return {loop.draft.count for loop in (next(running) for _ in range(8)) if loop.draft is not None}
 
     assert drafted(ModelDrafter(draft, law, CPU)) == {3}
     assert drafted(Shorter(draft, law, CPU)) == {1}

@@ -56,6 +56,9 @@ class Numbers:
                 found[place] = 0.0 if odd < 0.02 else NEXT_TO_ONE
         return found
 
+    def on_host(self, n: int) -> NDArray[np.float32]:
+        return self(n).numpy()
+
 
 def over(model: Any, width: int, vocabulary: Tensor | None = None) -> OnnxLM:
     return OnnxLM(model.config, LoadedWeights(model), width, 1, lambda: TorchLM(model), vocabulary=vocabulary)
