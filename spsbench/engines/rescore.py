@@ -128,12 +128,14 @@ class _Text:
         sampling, start = self._sampling, len(self._prompt) + first
         emitted, before = self.sequence[start : start + len(raw)], self._ids[: start + len(raw) - 1]
         logits = with_history(raw, sampling.history, before, len(self._prompt))
+        q = _warped(logits, sampling)
         if self._is_one:
-            drafts = logits
+            drafts, p = logits, q
         elif drafts is not None:
             drafts = with_history(drafts, self._draft_sampling.history, before, len(self._prompt))
-        q = _warped(logits, sampling)
-        p = q if self._is_one else None if drafts is None else _warped(drafts, self._draft_sampling)
+            p = _warped(drafts, self._draft_sampling)
+        else:
+            p = None
         outside = own_entries(q, emitted) <= 0
         near = _at_the_edge(logits, emitted, sampling, self._slack)
         return Reading(

@@ -96,8 +96,8 @@ def read_again(arm: Arm, prompt: Prompt, generation: Generation, seed: int, pair
     for first, reading in parts:
         drawn = None if again is None else again[first : first + len(reading.tokens)]
         _hold(held, first, (reading.logits, reading.draft_logits if drafts else drawn))
-        judged = _judged_with_own_draft(arm, generation, first, reading, drawn)
-        sums = added(sums, scores.of(judged))
+        # Without a name, under which its rows would be held beside those of the next part.
+        sums = added(sums, scores.of(_judged_with_own_draft(arm, generation, first, reading, drawn)))
         read = token_evidence(reading.tokens, reading.q, reading.p, reading.draft_logits)
         evidence = evidence.followed_by(read)
         del reading, drawn  # the next part takes their place

@@ -364,7 +364,7 @@ def foretell(plan: Plan, store: RunStore, rule: StoppingRule, watcher: Watcher) 
         found, directory = earlier
         said = f"{found.sentence()} This is by {directory}." if found.sentence() else ""
         watcher.expecting(found.prompts * sequences, said)
-    elif plan.config.until is not None:
+    elif plan.config.precision is not None:
         watcher.expecting(None, f"How many prompts it takes is known after {EXPECTABLE} prompts.")
     elif plan.config.budget_s is not None:
         watcher.expecting(None, f"Measuring ends after {duration(plan.config.budget_s)}.")

@@ -120,7 +120,7 @@ class Hub:
     def mend(self) -> None:
         self.faults.clear()
         self.requests.clear()
-        self.sent.clear()
+        self.sent = {}  # what an answer that was broken off still sends is counted in the former one
 
     def repository(self, kind: str, name: str) -> Repository | None:
         folder = self.root / kind / name
@@ -241,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, path: Path, headers: dict[str, str] | None = None) -> None:
         """A file or the rest of it, as it comes over a line that may break."""
-        size, content = path.stat().st_size, path.read_bytes()
+        size, content, sent = path.stat().st_size, path.read_bytes(), self.hub.sent
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
         start = int(asked[1]) if asked else 0
         ranged = {"Content-Range": f"bytes {start}-{size - 1}/{size}"} if asked else {}
@@ -253,7 +253,7 @@ class _Handler(BaseHTTPRequestHandler):
         for place in range(start, min(end, size), 1 << 14):
             block = content[place : min(place + (1 << 14), end)]
             self.wfile.write(block)
-            self.hub.sent[path.name] = self.hub.sent.get(path.name, 0) + len(block)
+            sent[path.name] = sent.get(path.name, 0) + len(block)
             if fault and fault.kind == "drip":
                 time.sleep(len(block) / fault.value)
         if fault and fault.kind == "stall":
