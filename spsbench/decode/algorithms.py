@@ -204,7 +204,7 @@ def sps(
             logits, decision = target.score(block, last=len(block)), None
             watch.lap("verify")
             if process is not None:
-                logits = with_history(logits, process, [*tokens, *draft.tokens.tolist()], len(prompt))
+                logits = with_history(logits, process, [*tokens, *draft.on_host()], len(prompt))
             q = rows.warped(logits, sampling)
         drafted, accepted, token, latest = decision or decide(rule, q, draft, as_tensor(tests))
         new = [*drafted[:accepted], token]

@@ -267,7 +267,7 @@ def _accept_on_host(q: HostRows, draft: Draft, u: Tensor) -> Decision:
     In numbers of the host alone: behind a forward, which leaves nothing else in the processor's caches, each
     operation of a library costs many times what it computes.
     """
-    drafted, told, numbers = draft.tokens.tolist(), draft.own_rows, u.tolist()
+    drafted, told, numbers = draft.on_host(), draft.own_rows, u.tolist()
     p, accepted = None if told is None else on_host(told), 0
     if drafted:
         own = q.of_tokens(drafted)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -369,7 +370,7 @@ _CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _MOST_SAID = 80
 
 
-class Program:
+class Program(ABC):
     """A model's forward with what comes behind it, over the model's own cache.
 
     Attributes:
@@ -386,15 +387,21 @@ class Program:
         session: InferenceSession,
         cut: Cut,
         sampling: SamplingParams,
-        n: int,
+        k: int,
     ) -> None:
         self.failure = ""
         self._model, self._forward, self._session = model, forward, session
         self._run = session.run_with_iobinding
-        self._law = law_values(cut, sampling)
-        self._own = _Memory(cut, sampling, n, model.plan.vocab_size)
+        self._k, self._law = k, law_values(cut, sampling)
+        # Behind K judged tokens there is the place of one more.
+        self._own = _Memory(cut, sampling, k + self.accepts, model.plan.vocab_size)
         self._cache: Mapping[str, Any] = {}
         self._bound: dict[int, tuple[Any, ...]] = {}
+        self._prepare(cut)
+
+    @abstractmethod
+    def _prepare(self, cut: Cut) -> None:
+        """Make what the program reads and writes beside its rows."""
 
     def _binding(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any], last: int) -> Any:
         """A call that reads ``tokens`` [1, n] behind the cached ones and gives the rows of the last."""
@@ -422,17 +429,8 @@ class ProposeProgram(Program):
 
     accepts = False
 
-    def __init__(
-        self,
-        model: OnnxLM,
-        forward: OnnxForward,
-        session: InferenceSession,
-        cut: Cut,
-        sampling: SamplingParams,
-        k: int,
-    ) -> None:
-        super().__init__(model, forward, session, cut, sampling, k)
-        self._k, self._places = k, _Written(f"{2 * k}i")
+    def _prepare(self, cut: Cut) -> None:
+        self._places = _Written(f"{2 * self._k}i")
 
     def __call__(self, pending: Sequence[int], u: Floats) -> Proposed:
         n, start, k, own = len(pending), self._model.length, self._k, self._own
@@ -474,18 +472,9 @@ class VerifyProgram(Program):
 
     accepts = True
 
-    def __init__(
-        self,
-        model: OnnxLM,
-        forward: OnnxForward,
-        session: InferenceSession,
-        cut: Cut,
-        sampling: SamplingParams,
-        k: int,
-    ) -> None:
-        super().__init__(model, forward, session, cut, sampling, k + 1)
-        self._k, self._tokens, self._places = k, _Written(f"{k + 1}q"), _Written("2i")
-        self._answer = _Written("2q")
+    def _prepare(self, cut: Cut) -> None:
+        k = self._k
+        self._tokens, self._places, self._answer = _Written(f"{k + 1}q"), _Written("2i"), _Written("2q")
         # Behind full acceptance nothing was drafted: no token, without weight.
         self._draft_ids = np.full((k + 1, cut.most), -1)
         self._draft_weights = np.zeros((k + 1, cut.most), np.float32)
