@@ -11,12 +11,12 @@ from spsbench.base.records import Example, Prompt
 from spsbench.parts.judge import judge
 from spsbench.tasks.answers import ExtractionChoice, ExtractionRule, completion_of, extraction_rule
 from spsbench.tasks.metrics.kind import MetricKind
-from spsbench.tasks.sources import DataRow, distinct, read_rows, required_column
+from spsbench.tasks.sources import DataRow, distinct, read_rows, required_column, required_label
 from spsbench.tasks.spec import TaskSpec, template_sha256
 from spsbench.tasks.task import Frame, TaskData, TextTokenizer, YamlTask, describe, task_data
 
 _END_OF_FENCE = "\n```"
-_FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
+_FIELDS = ("prompt", "entry_point", "canonical_solution", "test")
 
 
 class Code(YamlTask):
@@ -43,7 +43,8 @@ class Code(YamlTask):
         rows, origin = self._package() if data == "official" else self._local(data)
         found = []
         for row in rows:
-            fields = {name: required_column(row, name) for name in _FIELDS}
+            fields = {"task_id": required_label(row, "task_id")}
+            fields |= {name: required_column(row, name) for name in _FIELDS}
             reference = f"{fields['test']}\n\ncheck({fields['entry_point']})\n"
             found.append((Example(fields["task_id"], fields, reference), row))
         described, shared = describe(self.spec, data), template_sha256("{prompt}")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from spsbench.base.records import Example, Prompt
 from spsbench.tasks.answers import ExtractionRule, extraction_rule
 from spsbench.tasks.humaneval import Code
-from spsbench.tasks.sources import DataRow, bad_data, distinct, required_column
+from spsbench.tasks.sources import DataRow, bad_data, distinct, required_column, required_label
 from spsbench.tasks.spec import template_sha256
 from spsbench.tasks.task import Frame, TaskData, describe, task_data
 
@@ -102,7 +102,7 @@ def _example(row: DataRow) -> Example | None:
     check = "".join(f"    {line}\n" for line in lines)
     before = "".join(f"{ast.unparse(node)}\n" for node in setup)
     reference = f"{before}def check(candidate):\n{check}\n\ncheck({entry_point})\n"
-    return Example(required_column(row, "task_id"), {"question": _question(row)}, reference)
+    return Example(required_label(row, "task_id"), {"question": _question(row)}, reference)
 
 
 def _free_names(statements: Sequence[ast.stmt]) -> list[str]:

@@ -45,6 +45,7 @@ from spsbench.tasks.sources import (
     line_rows,
     read_rows,
     required_column,
+    required_label,
     well_formed,
 )
 from spsbench.tasks.task import Frame, Task, TaskData, TextTokenizer, sha256_of, task_data
@@ -309,7 +310,7 @@ def _strictly(
 ) -> _Record:
     asked, later_turns = _turns_of(row) if own_answers else _sequences(row)
     references = _references(row, len(asked) + later_turns)
-    category = {} if row.fields.get("category") is None else {"category": required_column(row, "category")}
+    category = {} if row.fields.get("category") is None else {"category": required_label(row, "category")}
     fields = [
         {**own, **category, **({"references": texts} if texts else {})}
         for own, texts in zip(asked, references, strict=False)
@@ -320,7 +321,7 @@ def _strictly(
     elif not every_turn and row.fields.get(MESSAGES) is not None:
         fields = fields[-1:]
     ids = [name for name in ("id", "question_id") if row.fields.get(name) is not None]
-    name = required_column(row, *ids) if ids else number
+    name = required_label(row, *ids) if ids else number
     return _Record(name, fields, later_turns, is_conversation)
 
 

@@ -44,11 +44,26 @@ _EXACT = 2.0**53
 
 
 def required_column(row: DataRow, *names: str) -> str:
-    """The text in the first of the columns ``names`` that the row has; numbers become text.
+    """The text in the first of the columns ``names`` that the row has: what a model is shown, or scored by.
 
-    ``a.b`` is the field ``b`` of the column ``a``. A column of whole numbers with a gap comes from pandas as
-    floats: 1.0 is read as ``1``.
+    ``a.b`` is the field ``b`` of the column ``a``. A number is refused: whoever wrote it may have meant token
+    ids, a flag or another column, and no model would say so.
     """
+    return _text(row, *_first_of(row, names))
+
+
+def required_label(row: DataRow, *names: str) -> str:
+    """As ``required_column``, but a number becomes text: an id, a category, a value within a template.
+
+    A column of whole numbers with a gap comes from pandas as floats: 1.0 is read as ``1``.
+    """
+    name, value = _first_of(row, names)
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < _EXACT
+    number = int(value) if whole else value
+    return _text(row, name, str(number) if _is_number(number) else value)
+
+
+def _first_of(row: DataRow, names: Sequence[str]) -> tuple[str, Any]:
     found = _columns(row, names)
     if not found:
         wanted = " or ".join(repr(name) for name in names)
@@ -56,17 +71,19 @@ def required_column(row: DataRow, *names: str) -> str:
         raise bad_data(
             f"{row.place} has no column {wanted} (its columns: {known}).", "Add or rename the column."
         )
-    name, value = found[0]
-    whole = isinstance(value, float) and value.is_integer() and abs(value) < _EXACT
-    number = int(value) if whole else value
-    text = str(number) if _is_number(number) else value
-    if not isinstance(text, str):
-        raise bad_data(
-            f"{row.place}: column {name!r} holds {value!r:.60} instead of text.", "Correct the row."
-        )
-    if not text.strip():
+    return found[0]
+
+
+def _text(row: DataRow, name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        remedy = f'Write it as text, "{value}", or correct the row.' if _is_number(value) else _CORRECT
+        raise bad_data(f"{row.place}: column {name!r} holds {value!r:.60} instead of text.", remedy)
+    if not value.strip():
         raise bad_data(f"{row.place}: column {name!r} is empty.", "Fill it in or remove the row.")
-    return well_formed(text, row)
+    return well_formed(value, row)
+
+
+_CORRECT = "Correct the row."
 
 
 def _is_number(value: Any) -> bool:

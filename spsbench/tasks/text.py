@@ -12,7 +12,15 @@ from typing import Any
 from spsbench.base.records import Example, Prompt
 from spsbench.tasks.docstrings import names_in, read_docstrings
 from spsbench.tasks.metrics.kind import MetricKind
-from spsbench.tasks.sources import DataRow, bad_data, distinct, is_blank, read_aligned, required_column
+from spsbench.tasks.sources import (
+    DataRow,
+    bad_data,
+    distinct,
+    is_blank,
+    read_aligned,
+    required_column,
+    required_label,
+)
 from spsbench.tasks.spec import columns_of, template_sha256
 from spsbench.tasks.task import Frame, TaskData, YamlTask, describe, paths_in, task_data
 
@@ -119,12 +127,15 @@ class TextTask(YamlTask):
         return self._rows_and_solved(data, needed)
 
     def _fields(self, row: DataRow) -> dict[str, str]:
-        """What is read of a row; an optional column that it has not, or empty, is an empty text."""
+        """What is read of a row; an optional column that it has not, or empty, is an empty text.
+
+        A number may stand within a template or be an answer; a text that is cut to fit is none.
+        """
         optional = self.spec.data.optional
         return {
             column: ""
             if column in optional and is_blank(row, *names, missing=True)
-            else required_column(row, *names)
+            else (required_column if column == self.spec.truncate else required_label)(row, *names)
             for column, names in self._columns.items()
         }
 
@@ -134,7 +145,7 @@ class TextTask(YamlTask):
         for row in rows:
             fields = self._fields(row)
             if "id" in row.fields:
-                name = required_column(row, "id")
+                name = required_label(row, "id")
             else:
                 content = "\0".join(fields.values()).encode(errors="surrogatepass")
                 name = hashlib.sha256(content).hexdigest()[:16]

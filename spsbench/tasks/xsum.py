@@ -8,7 +8,7 @@ from typing import Any
 
 from spsbench.base.errors import UsageError
 from spsbench.base.records import Example, Prompt
-from spsbench.tasks.sources import DataRow, distinct, read_rows, required_column, sibling
+from spsbench.tasks.sources import DataRow, distinct, read_rows, required_column, required_label, sibling
 from spsbench.tasks.spec import SUMMARIZATION, template_sha256
 from spsbench.tasks.task import Frame, TaskData, YamlTask, chosen, describe, fingerprint, mini_path, task_data
 
@@ -70,7 +70,7 @@ def _examples(rows: Iterable[DataRow]) -> list[Example]:
     for row in rows:
         document, summary = required_column(row, *_DOCUMENT), required_column(row, *_SUMMARY)
         fields = {"document": document, "summary": summary}
-        found.append((Example(required_column(row, "id"), fields, reference=summary), row))
+        found.append((Example(required_label(row, "id"), fields, reference=summary), row))
     return distinct(found)
 
 

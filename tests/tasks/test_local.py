@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from spsbench.base.errors import UnavailableError, UsageError
+from spsbench.tasks.catalogue import load_task
 from spsbench.tasks.sources import read_rows, sibling
 
 ROWS = [{"id": "a", "document": "One.", "summary": "1"}, {"id": "b", "document": "Zwö.", "summary": "2"}]
@@ -105,3 +106,37 @@ def test_unknown_form(tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text("id\n1\n")
     with pytest.raises(UsageError, match="has the unknown ending"):
         read_rows(tmp_path / "x.tsv", "validation")
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("task", "column", "row"),
+    [
+        ("xsum", "document", {"id": 7, "summary": "s"}),
+        ("xsum", "summary", {"id": 7, "document": "d"}),
+        ("cnndm", "article", {"id": 7, "highlights": "h"}),
+        ("humaneval", "prompt", {"task_id": 7, "entry_point": "f", "canonical_solution": "c", "test": "t"}),
+        ("prompts", "prompt", {"id": 7, "category": 3}),
+    ],
+)
+def test_a_number_is_no_text_that_a_model_is_shown_and_may_be_an_id(
+    tmp_path: Path, ending: str, task: str, column: str, row: dict[str, object]
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def read(value: object) -> list[str]:
+        path = tmp_path / f"rows.{ending}"
+        rows = [row | {name: place for name in row if "id" in name} | {column: value} for place in (7, 8)]
+        if ending == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        else:
+            path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+        named = str(path) if task == "prompts" else task
+        data = "official" if task == "prompts" else str(path)
+        return [example.example_id for example in load_task(named).load(data, None, 0).examples]
+
+    assert {*read("def f():\n")} <= {"7", "8"}
+    with pytest.raises(UnavailableError, match=rf"1 of .*: column '{column}' holds 3 instead") as caught:
+        read(3)
+    assert caught.value.remedy == 'Write it as text, "3", or correct the row.'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -265,6 +266,16 @@ def test_a_larger_limit_extends_a_smaller_one_and_other_prompts_are_another_run(
         ({"prompt": "A", "turns": ["A"]}, "line 2 of .* has both prompt and turns"),
         ({"prompt": " "}, "line 2 of .*: column 'prompt' is empty"),
         ({"prompt": ["A"]}, "line 2 of .*: column 'prompt' holds"),
+        *(
+            (
+                {"prompt": value},
+                f"line 2 of .*: column 'prompt' holds {re.escape(str(value))} instead of text",
+            )
+            for value in (3, 1.5, True, [1.5], [3, 4], {}, {"text": "A"})
+        ),
+        ({"prompt": None}, "line 2 of .* has none of prompt"),
+        ({"turns": [3]}, "line 2 of .*: turns holds 3 instead of text"),
+        ({"messages": [said("user", 3)]}, "line 2 of .*: message 1: content holds 3 instead of text"),
         ({"prompt": "A", "id": ["x"]}, "line 2 of .*: column 'id' holds"),
         ({"prompt": "A", "category": True}, "line 2 of .*: column 'category' holds True"),
         ({"prompt": "A", "reference": 5}, "line 2 of .*: reference holds 5"),
