@@ -23,6 +23,7 @@ from spsbench.decode.protocols import sent
 from spsbench.models.causal_lm import CausalLM, attention_window, text_config, tolerance
 from spsbench.models.onnx_graph import build_graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, rotary_tables, session_of, taken_by, value_of
+from spsbench.models.onnx_stages import run_bound
 from spsbench.models.torch_lm import TorchLM
 
 
@@ -227,7 +228,7 @@ class OnnxBatchLM:
         own = taken_by(session, own | {"hidden": hidden}, plan)
         binding = bind(session, own, memory, {"logits": logits})
         self._bound[n, last] = (
-            partial(session.run_with_iobinding, binding),
+            partial(run_bound, session, binding),
             hidden.reshape(batch * n, plan.hidden),
             torch.from_numpy(logits).reshape(batch * last, plan.vocab_size),
         )

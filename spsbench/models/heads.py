@@ -23,6 +23,7 @@ from spsbench.models.kinds import EAGLE, EAGLE3, MEDUSA
 from spsbench.models.live_tree import Branches
 from spsbench.models.onnx_graph import Builder, Graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxLM, bind, session_of
+from spsbench.models.onnx_stages import run_bound
 from spsbench.models.speculators import HEAD, INPUT_NORMS, NORM, OWN_EMBEDDING, WideLayer
 from spsbench.models.torch_lm import RewindCache, TorchLM
 from spsbench.models.trained import SharedWeights, TrainedDraft, layer_config
@@ -322,7 +323,7 @@ class OnnxHeads:
     def __call__(self, feature: Tensor, places: int) -> Tensor:
         binding, logits = self._bound.get(places) or self._bind(places)
         self._feature[0] = feature.numpy()
-        self._session.run_with_iobinding(binding)
+        run_bound(self._session, binding)
         return self._spread(logits)
 
     def forward_bytes(self) -> int:

@@ -27,8 +27,10 @@ from spsbench.models.onnx_stages import (
     Cut,
     ProposeProgram,
     VerifyProgram,
+    as_python,
     program_graph,
     refusal,
+    run_bound,
     runtime_errors,
 )
 from spsbench.models.trained import embedding_fingerprint
@@ -172,7 +174,7 @@ class OnnxForward:
             placed.write(start, branches)
         self._seen[0] = start + n - 1
         self._total[...] = start + n
-        self._session_of(placed is not None).run_with_iobinding(binding)
+        run_bound(self._session_of(placed is not None), binding)
         return logits
 
     def _session_of(self, dense: bool) -> InferenceSession:
@@ -543,6 +545,11 @@ def session_of(graph: Graph, threads: int) -> tuple[InferenceSession, int]:
     options = session_options(threads)
     values = [OrtValue.ortvalue_from_numpy(array) for array in graph.weights.values()]
     options.add_external_initializers(list(graph.weights), values)
-    session = InferenceSession(graph.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    try:
+        session = InferenceSession(
+            graph.model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except runtime_errors() as error:
+        raise as_python(error) from error
     trim_heap()  # packing leaves hundreds of megabytes free in it
     return session, sum(array.nbytes for array in graph.weights.values())

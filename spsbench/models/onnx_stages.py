@@ -350,22 +350,35 @@ def runtime_errors() -> tuple[type[Exception], ...]:
     """What the runtime raises: its own errors have no base, and its bindings raise those of Python."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-    own = (
-        state.Fail,
-        state.NotImplemented,
-        state.InvalidGraph,
-        state.InvalidArgument,
-        state.RuntimeException,
-    )
+    own = [each for each in vars(state).values() if isinstance(each, type) and issubclass(each, Exception)]
     return (RuntimeError, *own)
+
+
+def run_bound(session: InferenceSession, binding: Any) -> None:
+    """Run a forward that is bound.
+
+    Raises:
+        RuntimeError: as torch's forward would; an error of the runtime's own would pass every handler of it.
+    """
+    try:
+        session.run_with_iobinding(binding)
+    except runtime_errors() as error:
+        raise as_python(error) from error
+
+
+def as_python(error: Exception) -> RuntimeError:
+    """An error of the runtime as Python's own, with all that it says."""
+    return RuntimeError(_RUNTIME + (_CODE.sub("", str(error)) or type(error).__name__))
 
 
 def refusal(error: Exception) -> str:
     """What the runtime says of a program, in one short clause."""
-    said = _CODE.sub("", next(iter(str(error).splitlines()), "")) or type(error).__name__
-    return f"ONNX Runtime: {said[:_MOST_SAID].rstrip()}{'...' if len(said) > _MOST_SAID else ''}"
+    text = next(iter(str(error).splitlines()), "").removeprefix(_RUNTIME)
+    said = _CODE.sub("", text) or type(error).__name__
+    return f"{_RUNTIME}{said[:_MOST_SAID].rstrip()}{'...' if len(said) > _MOST_SAID else ''}"
 
 
+_RUNTIME = "ONNX Runtime: "
 _CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _MOST_SAID = 80
 

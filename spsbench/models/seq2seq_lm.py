@@ -20,6 +20,7 @@ from spsbench.models.checkpoint import Floats, StoredWeights
 from spsbench.models.live_tree import Branches
 from spsbench.models.onnx_graph import Builder, Graph
 from spsbench.models.onnx_lm import OnnxForward, OnnxModel, session_of
+from spsbench.models.onnx_stages import run_bound
 from spsbench.models.quantised import stored_bytes
 from spsbench.models.tokenizer import Border
 from spsbench.models.torch_lm import TorchLM
@@ -428,5 +429,5 @@ class OnnxSeq2SeqLM(EncoderDecoder, OnnxModel):
         binding.bind_cpu_input("hidden", hidden)
         for name in names:
             binding.bind_output(name)
-        self._encoder.run_with_iobinding(binding)
+        run_bound(self._encoder, binding)
         forward.attend(dict(zip(names, binding.get_outputs(), strict=True)))

@@ -159,6 +159,52 @@ def test_the_arm_that_fits_is_measured_beside_the_one_that_does_not(
     }
 
 
+NODE = "Non-zero status code returned while running MatMul node. Name:'q_proj'"
+BUFFER = "Status Message: bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 98304"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"),
+    [
+        ("RuntimeException", NODE, f"RuntimeError: ONNX Runtime: {NODE}"),
+        ("RuntimeException", f"{NODE} {BUFFER}", f"out of memory. {TAKES_LESS}"),
+        ("Fail", NODE, f"RuntimeError: ONNX Runtime: {NODE}"),
+        ("EPFail", NODE, f"RuntimeError: ONNX Runtime: {NODE}"),
+    ],
+)
+def test_a_forward_that_onnx_runtime_fails_is_a_failed_sequence_as_torchs_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, text: str, reason: str
+) -> None:
+    """Its own errors have no base that Python knows; ArS alone, whose forwards stand in no program."""
+    from onnxruntime import InferenceSession
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    real, in_run, run = InferenceSession.run_with_iobinding, list[int](), tmp_path / "run"
+
+    def forward(self: InferenceSession, binding: Any, options: Any = None) -> None:
+        if in_run and len(in_run) < 2:
+            in_run.append(1)
+            raise getattr(state, kind)(f"[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : {text}")
+        real(self, binding, options)
+
+    def generate(self: EagerEngine, request: Request) -> Any:
+        in_run.append(0)
+        return begun(self, request)
+
+    begun = EagerEngine.generate
+    with monkeypatch.context() as patched:
+        patched.setattr(InferenceSession, "run_with_iobinding", forward)
+        patched.setattr(EagerEngine, "generate", generate)
+        given = ("--limit", 2, "--arms", "ars", "--no-score", "--no-proof", "--set", "warmup=false")
+        result = call("run", *SMALL, *given, "--out", run)
+    assert result.code == 5, result.err
+    assert "of the sequences 1 failed" in result.err
+    assert "fault of spsbench" not in result.err
+    assert [line["error"] for line in journal(run)] == [reason, None]
+    assert call("run", "--resume", run).code == 0
+    assert {line["error"] for line in journal(run)[-1:]} == {None}
+
+
 def test_a_lost_device_ends_the_run_with_the_command_to_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
