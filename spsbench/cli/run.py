@@ -32,7 +32,6 @@ from spsbench.store import fresh_directory
 from spsbench.tasks.spec import FIELD
 
 if TYPE_CHECKING:
-    from spsbench.engines.arms import TaskAndArms
     from spsbench.store.summary_types import Summary
 
 DEFAULT_KS = "0..7"
@@ -113,12 +112,11 @@ def measure(options: RunOptions) -> None:
     if options.concurrency is not None:
         of_part("whatif.commands.load:measure_load")(options)
         return
-    count = None
-    if options.processes is not None:
-        count = int(number(options.processes, "--processes", 2, 2, _MOST_PROCESSES, whole=True))
-    gates = gates_of(options.fail_on)
+    count = _processes(options)
+    gates = gates_of(options.fail_on, scores=not options.no_score)
     config = read_settings(options)
-    known = _possible(config, options, gates)
+    known = require_possible(config, is_k_given=options.k is not None)
+    require_judgeable(known, gates)
     if count is not None:
         _judge(measure_processes(config, count, options), gates, options.expect)
         return
@@ -166,8 +164,8 @@ def resume_command(directory: Path, *more: str) -> str:
     return written("run", "--resume", str(directory), *more)
 
 
-def _possible(config: RunConfig, options: RunOptions, gates: Sequence[str]) -> TaskAndArms:
-    """Task and arms of the settings; what can be refused before torch is imported is."""
+def _processes(options: RunOptions) -> int | None:
+    """How many processes ``--processes`` names; a hash and a cluster that are none are refused, too."""
     expected = options.expect
     if expected is not None and re.fullmatch(r"[0-9a-f]{8,64}", expected) is None:
         raise UsageError(
@@ -178,9 +176,9 @@ def _possible(config: RunConfig, options: RunOptions, gates: Sequence[str]) -> T
         )
     if options.on is not None:
         cluster_of(options.on)
-    known = require_possible(config, is_k_given=options.k is not None)
-    require_judgeable(known, gates)
-    return known
+    if options.processes is None:
+        return None
+    return int(number(options.processes, "--processes", 2, 2, _MOST_PROCESSES, whole=True))
 
 
 @contextmanager

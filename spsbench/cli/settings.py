@@ -13,7 +13,6 @@ from spsbench.base.files import read_json
 from spsbench.base.plugins import unknown
 from spsbench.cli.console import say
 from spsbench.cli.options import RunOptions
-from spsbench.cli.values import seconds
 from spsbench.config import MaterialSettings, RunConfig, resolve
 from spsbench.config.files import read_yaml
 from spsbench.config.resolve import CODE, field_of, remember, require_trusted, typed_settings
@@ -34,14 +33,9 @@ def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConf
             remedy = "Name the directory of a run, or begin a new one there with --out."
             raise UsageError(f"{asked.resume} is not a run directory.", flag="--resume", remedy=remedy)
         before = _as_before(run)
-    if "parity" in gates_of(asked.fail_on) and asked.no_score:
-        why = "parity compares scores, and --no-score computes none."
-        raise UsageError(why, flag="--fail-on", remedy="Leave one of the two out.")
     flags = typed_settings(vars(asked))
     if "data" not in flags:
         flags |= task_file(flags.get("task"), quiet=asked.quiet)
-    if asked.remeasure is not None:
-        flags["remeasure"] = seconds(asked.remeasure, 0.0, "--remeasure")
     if asked.tag:
         flags["tag"] = dict(map(_tag, asked.tag))
     overrides = asked.set or ()
@@ -137,14 +131,17 @@ def _as_before(run: Path) -> dict[str, str]:
     return turns | ({"extract": "fence"} if chat and rule == "fence" else {})
 
 
-def gates_of(text: str | None) -> list[str]:
-    """The gates that ``--fail-on`` names."""
+def gates_of(text: str | None, *, scores: bool = True) -> list[str]:
+    """The gates that ``--fail-on`` names, of a run that ``scores`` its outputs or does not."""
     from spsbench.stats.conditions import GATES
 
     named = [part.strip() for part in (text or "incomplete").split(",")]
     for gate in named:
         if gate not in GATES:
             raise unknown(gate, GATES, "--fail-on")
+    if "parity" in named and not scores:
+        why = "parity compares scores, and --no-score computes none."
+        raise UsageError(why, flag="--fail-on", remedy="Leave one of the two out.")
     return named
 
 

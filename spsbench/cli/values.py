@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spsbench.base.errors import UnavailableError, UsageError
-from spsbench.base.records import seconds_of
 
 if TYPE_CHECKING:
     from spsbench.base.records import SamplingParams, Spec
@@ -65,14 +64,10 @@ def path_in_place_of_number(text: str | None) -> Path | None:
 
 
 def seconds(text: str | None, default: float, flag: str = "--budget") -> float:
-    """What a time is given as: ``300``, ``90s``, ``5min``, ``1.5h``; a number alone is in seconds."""
-    if text is None:
-        return default
-    value = seconds_of(text)
-    if math.isnan(value):
-        remedy = "Give 300, 90s, 5min or 2h."
-        raise UsageError(f"it must be a time, got {text}.", flag=flag, remedy=remedy)
-    return value
+    """The seconds of a time, or the default where none was given."""
+    from spsbench.config.resolve import typed_seconds
+
+    return default if text is None else typed_seconds(text, flag)
 
 
 def number(

@@ -115,11 +115,15 @@ def _parts(value: Any) -> Any:
     return [part.strip() for part in value.split(",")]
 
 
-def trees_in(value: Any) -> Any:
-    """Let trees be written as ``chain+4,2,1``, as on the command line."""
+BETWEEN_TREES = "+"
+"""A comma stands within a tree: ``chain+4,2,1``."""
+
+
+def _trees(value: Any) -> Any:
+    """Let trees be written as on the command line."""
     if not isinstance(value, str):
         return value
-    return [part.strip() for part in value.split("+")]
+    return [part.strip() for part in value.split(BETWEEN_TREES)]
 
 
 _COMMAS = re.compile(r""",(?=(?:[^"']|"[^"]*"|'[^']*')*$)""")
@@ -238,7 +242,7 @@ Batches = Annotated[
 ]
 Ranks = Annotated[Count | str, AfterValidator(_ranks)]
 Names = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
-Trees = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(trees_in), AfterValidator(_unique)]
+Trees = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_trees), AfterValidator(_unique)]
 Engines = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_engines), AfterValidator(_unique)]
 Methods = Annotated[tuple[Method, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
 _FLOAT, _BITS = "auto|float32|bfloat16|float16", "|".join(QUANTISED)

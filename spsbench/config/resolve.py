@@ -9,6 +9,7 @@ runs go on as they are, also moved or merged, and a stranger's need ``--trust``.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -21,10 +22,17 @@ import yaml
 from spsbench.base.axes import BEAM, CHAIN, FIXED, MODEL, MODIFIED_REJECTION, TREE_RULE
 from spsbench.base.errors import UsageError, as_typed
 from spsbench.base.files import ordinary
-from spsbench.base.records import Spec, number
+from spsbench.base.records import Spec, number, seconds_of
 from spsbench.config.files import load_pair, load_protocol, pair_name, read_yaml, validate
 from spsbench.config.former import as_now, merged, with_beam_options
-from spsbench.config.models import BeamSettings, ModelRef, PairConfig, RunConfig, chosen_backend, trees_in
+from spsbench.config.models import (
+    BETWEEN_TREES,
+    BeamSettings,
+    ModelRef,
+    PairConfig,
+    RunConfig,
+    chosen_backend,
+)
 from spsbench.config.together import refuse_together
 
 DEFAULT_PAIR = "mini"
@@ -44,7 +52,8 @@ def field_of(flag: str) -> str:
 
 
 def typed_settings(options: Mapping[str, object]) -> dict[str, Any]:
-    """The settings among a command's options: numbers as such, ``--no-x`` as x, any other text as it is.
+    """The settings among a command's options: numbers as such, times in seconds, ``--no-x`` as x, any other
+    text as it is.
 
     A switch that is not given must not overrule what a file says.
     """
@@ -52,13 +61,25 @@ def typed_settings(options: Mapping[str, object]) -> dict[str, Any]:
     for name, value in options.items():
         if value is None or value is False:
             continue
-        if (field := RunConfig.model_fields.get(field_of(name))) is not None:
-            found[name] = number(str(value)) if _is_numeric(field.annotation) else value
+        if (field := RunConfig.model_fields.get(own := field_of(name))) is not None:
+            if own.endswith("_s"):
+                found[name] = typed_seconds(str(value), f"--{name}")
+            else:
+                found[name] = number(str(value)) if _is_numeric(field.annotation) else value
         elif name in (*_MODELS, "unsafe_exec"):
             found[name] = value
         elif (denied := name.removeprefix("no_")) in RunConfig.model_fields:
             found[denied] = False
     return found
+
+
+def typed_seconds(text: str, flag: str) -> float:
+    """What a time is given as: ``300``, ``90s``, ``5min``, ``1.5h``; a number alone is in seconds."""
+    value = seconds_of(text)
+    if math.isnan(value):
+        remedy = "Give 300, 90s, 5min or 2h."
+        raise UsageError(f"it must be a time, got {text}.", flag=flag, remedy=remedy)
+    return value
 
 
 def _is_numeric(annotation: Any) -> bool:
@@ -151,7 +172,7 @@ def _defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(protocol, str):
         task = settings.get("task", defaults.get("task", "xsum"))
         defaults |= load_protocol(protocol).settings(str(task))
-    shapes = {str(shape) for shape in _listed(trees_in(settings.get("trees", CHAIN)))}
+    shapes = {str(shape) for shape in _listed(settings.get("trees", CHAIN), BETWEEN_TREES)}
     drafters = _listed(settings.get("drafters", defaults.get("drafters", MODEL)))
     own = [":tree=" in str(drafter) for drafter in drafters]
     if shapes - {CHAIN} or any(own):
@@ -184,10 +205,10 @@ def _adaptive(settings: dict[str, Any], default_ks: Sequence[int], typed: Contai
     }
 
 
-def _listed(value: Any) -> list[Any]:
+def _listed(value: Any, between: str = ",") -> list[Any]:
     """The parts of a list, written as one or as ``a,b``."""
     if isinstance(value, str):
-        return [part.strip() for part in value.split(",")]
+        return [part.strip() for part in value.split(between)]
     return list(value) if isinstance(value, (list, tuple)) else []
 
 

@@ -67,7 +67,7 @@ def measure_field(options: RunOptions) -> None:
     if options.task not in (None, FIELD):
         why = f"{options.task} is given, and {options.resume or options.out} holds several tasks."
         raise UsageError(why, flag="TASK", remedy="Leave it out, or name another directory.")
-    before, gates = options.resume or options.out, gates_of(options.fail_on)
+    before, gates = options.resume or options.out, gates_of(options.fail_on, scores=not options.no_score)
     configs = _configs(options, before)
     again = any(config.remeasure_s != 0 for config in configs.values())
     say_if_busy(load_in_runs(remeasured=again), quiet=options.quiet)
