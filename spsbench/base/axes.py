@@ -18,13 +18,18 @@ AXES = ("method", "sampling", "engine", "drafter", "rule", "policy", "batch", "k
 GROUND = ("sampling", "engine", "batch")
 """What arms of any method have in common where one is compared with another."""
 
-MODEL, MODIFIED_REJECTION, FIXED = "model", "modified-rejection", "fixed"
+MODEL = "model"
+MODIFIED_REJECTION = "modified-rejection"
+FIXED = "fixed"
 """What a speculative arm has unless it says otherwise: the drafter, rule and policy of Chen et al. 2023."""
 
 CHAIN = "chain"
 """The shape of drafts that have one branch."""
 
-BLOCK, RECURSIVE, ONE_HOT, K_SEQ = "block", "recursive-rejection", "one-hot", "k-seq"
+BLOCK = "block"
+RECURSIVE = "recursive-rejection"
+ONE_HOT = "one-hot"
+K_SEQ = "k-seq"
 TREE_RULE = RECURSIVE
 """Block verification (Sun et al. 2024), and rules for trees: ``TREE_RULE`` unless another is named."""
 
@@ -84,9 +89,9 @@ def _usual(row: Row) -> Mapping[str, str | None]:
 
 
 def series_axes(row: Row) -> SeriesAxes:
-    """The arm's place on every axis but K; rows from before an axis existed are at its usual place."""
+    """Return the arm's place on every axis but K; a row from before an axis existed is at its usual place."""
     usual = _usual(row)
-    found: SeriesAxes = {
+    on_axes: SeriesAxes = {
         "method": row["method"],
         "sampling": row["sampling"],
         "engine": row["engine"],
@@ -96,8 +101,8 @@ def series_axes(row: Row) -> SeriesAxes:
         "batch": row.get("batch", 1),
     }
     if "called" in row:
-        found["called"] = row["called"]
-    return found
+        on_axes["called"] = row["called"]
+    return on_axes
 
 
 def axes(row: Row) -> Axes:
@@ -110,12 +115,12 @@ def identity(row: Row) -> ArmIdentity:
 
 
 def place(row: Row, *without: str) -> tuple[Any, ...]:
-    """The axes as a key, some left out."""
+    """Return the axes as a key, without those in the given names."""
     return tuple(value for name, value in axes(row).items() if name in AXES and name not in without)
 
 
 def series(rows: Sequence[AnyRow], along: str = "k") -> list[list[AnyRow]]:
-    """Rows that differ on one axis alone, with what they are compared with.
+    """Group rows that differ on one axis alone, each group with the arms it is compared with.
 
     ArS and the draft alone draft nothing: they belong to every series of their sampling, engine and batch.
     """
@@ -127,33 +132,33 @@ def series(rows: Sequence[AnyRow], along: str = "k") -> list[list[AnyRow]]:
 
     speculative = [row for row in rows if row["method"] == "sps"]
     keys = dict.fromkeys(place(row, along) for row in speculative)
-    found = []
+    groups = []
     for key in keys:
         own = [row for row in speculative if place(row, along) == key]
         grounds = {ground(row) for row in own}
-        found.append(
+        groups.append(
             [row for row in rows if row in own or (row["method"] != "sps" and ground(row) in grounds)]
         )
     covered = {ground(row) for row in speculative}
     for rest in dict.fromkeys(ground(row) for row in rows):
         if rest not in covered:
-            found.append([row for row in rows if ground(row) == rest])
-    return found
+            groups.append([row for row in rows if ground(row) == rest])
+    return groups
 
 
 def own_ars(row: Row, rows: Sequence[AnyRow]) -> AnyRow | None:
-    """The ArS of an arm's own engine, batch and sampling; None for an arm without, and for ArS itself.
+    """Return the ArS of an arm's own engine, batch and sampling; None if there is none, and for ArS itself.
 
     The plain engine of transformers' speculative ways is ``hf-generate``.
     """
     engine = _PLAIN_ENGINES.get(row["engine"], row["engine"])
     wanted = ("ars", row["sampling"], engine, row.get("batch", 1))
-    found = (
+    baselines = (
         other
         for other in rows
         if (other["method"], other["sampling"], other["engine"], other.get("batch", 1)) == wanted
     )
-    return None if row["method"] == "ars" else next(found, None)
+    return None if row["method"] == "ars" else next(baselines, None)
 
 
 def is_beam(row: Row) -> bool:
@@ -165,17 +170,17 @@ _FROM_FILE = re.compile(r"[^+]*?([^/+]+)\.py(?::KIND\b)?(?=:|\+|$)")
 
 
 def unusual(row: Row) -> list[str]:
-    """How a speculative arm drafts and accepts, as far as it is not as in Chen et al. 2023."""
+    """List how a speculative arm drafts and accepts otherwise than in Chen et al. 2023."""
     if "called" in row:
         return [str(row["called"])]
-    given = {name: row.get(name, usual) for name, usual in _usual(row).items()}
-    kinds = [str(value) for name, value in given.items() if value not in (None, _USUAL[name])]
+    on_axes = {name: row.get(name, usual) for name, usual in _usual(row).items()}
+    kinds = [str(value) for name, value in on_axes.items() if value not in (None, _USUAL[name])]
     # A run from before kinds from files were called by their declared name: no report imports the file.
     return [_FROM_FILE.sub(r"\1", kind) for kind in kinds]
 
 
 def shown_engine(engine: str) -> str:
-    """Return an engine as tables have it: of a worker's command no folders, of an environment its name."""
+    """Return an engine as tables show it: a worker's command without folders, an environment's name."""
     kind, colon, command = engine.partition(":")
     if kind != "worker":
         return re.sub(r"(:python=)(?:[^:]*/)?([^/:]+)/bin/python[^/:]*", r"\1\2", engine)
@@ -183,7 +188,7 @@ def shown_engine(engine: str) -> str:
 
 
 def label(row: Row) -> str:
-    """Return the arm as people say it, e.g. ``ArS``, ``SpS (K=4)``, ``SpS (K=4, B=8, lookup) @graphed``."""
+    """Return the arm as readers know it, e.g. ``ArS``, ``SpS (K=4)``, ``SpS (K=4, B=8, lookup) @graphed``."""
     engine = "" if row["engine"] == EAGER else f" @{shown_engine(row['engine'])}"
     batch = [] if row.get("batch", 1) == 1 else [f"B={row['batch']}"]
     alone = f" ({batch[0]})" if batch else ""

@@ -24,7 +24,7 @@ _ANSWER_S = 5.0
 
 
 def cluster_of(text: str) -> str:
-    """The address that ``--on`` stands for, as ``ray.init`` takes it."""
+    """Return the address that ``--on`` stands for, as ``ray.init`` takes it."""
     if text == RAY:
         return os.environ.get(_VARIABLE) or LOCAL
     if text.startswith(f"{RAY}://") and _ADDRESS.fullmatch(text):
@@ -38,7 +38,7 @@ def cluster_of(text: str) -> str:
 
 
 def require_cluster(text: str) -> str:
-    """``cluster_of``, once Ray is installed and somebody answers at the address."""
+    """Return ``cluster_of``, once Ray is installed and a cluster answers at the address."""
     address = cluster_of(text)
     if find_spec("ray") is None:
         remedy = "pip install 'spsbench[ray]'"
@@ -64,18 +64,18 @@ _COUNT = "WORLD_SIZE"
 
 def started() -> int:
     """Count the processes that were started together, with this one; 1 without torchrun."""
-    told = os.environ.get(_COUNT, "1")
-    if not (told.isascii() and told.isdecimal() and int(told) > 0):
+    count = os.environ.get(_COUNT, "1")
+    if not (count.isascii() and count.isdecimal() and int(count) > 0):
         raise UsageError(
-            f"the environment's {_COUNT} is {told}, which is not a number of processes.",
+            f"the environment's {_COUNT} is {count}, which is not a number of processes.",
             flag=TENSOR_PARALLEL,
             remedy=f"Unset it, or let torchrun set it for {TENSOR_PARALLEL}.",
         )
-    return int(told)
+    return int(count)
 
 
 def require_alone(command: str, remedy: str | None = None) -> None:
-    """Refuse several processes for what one is to do."""
+    """Refuse to run in several processes a command that runs in one."""
     if (count := started()) > 1:
         raise UsageError(
             f"{count} processes were started, and each would carry out the whole {command}.",

@@ -51,7 +51,7 @@ def _none(reason: str) -> FoundMeter:
 
 
 def find_rapl(root: Path = POWERCAP) -> FoundMeter:
-    """The counters of this machine's processors, of Intel's and AMD's make."""
+    """Find the energy counters of this machine's processors (Intel and AMD)."""
     folders = _zones(root)
     if not folders:
         return _none("no RAPL counters")
@@ -65,21 +65,21 @@ def find_rapl(root: Path = POWERCAP) -> FoundMeter:
 
 
 def _zones(root: Path) -> list[tuple[Path, str]]:
-    """(folder, name) of the packages and of the memory beside them, each once.
+    """List (folder, name) of the packages and of the memory beside them, each once.
 
     Packages and their memory add up. Core and uncore are parts of a package, and psys contains them all. A
     processor may be there twice, by its registers and by mapped memory (``intel-rapl-mmio``): the former.
     """
-    found: dict[str, Path] = {}
+    folder_of: dict[str, Path] = {}
     mapped = "intel-rapl-mmio"
     for folder in sorted(root.glob("intel-rapl*:*"), key=lambda path: (path.name.startswith(mapped), path)):
         name = _text(folder / "name")
         parent = _text(root / folder.name.rpartition(":")[0] / "name")
         if name.startswith("package"):
-            found.setdefault(name, folder)
+            folder_of.setdefault(name, folder)
         elif name == "dram" and parent.startswith("package"):
-            found.setdefault(f"dram of {parent}", folder)
-    return [(folder, name) for name, folder in found.items()]
+            folder_of.setdefault(f"dram of {parent}", folder)
+    return [(folder, name) for name, folder in folder_of.items()]
 
 
 def _text(path: Path) -> str:
@@ -93,12 +93,16 @@ class _Zone:
     """One counter that wraps around, and what it has counted since it was opened."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.name, self._counter = name, folder / "energy_uj"
+        self.name = name
+        self._counter = folder / "energy_uj"
         self._range_uj = int((folder / "max_energy_range_uj").read_text())
-        self._last_uj, self._total_uj = int(self._counter.read_text()), 0
+        self._last_uj = int(self._counter.read_text())
+        self._total_uj = 0
 
     def read_uj(self) -> int:
-        """What it has counted; between two calls it may wrap around once, which takes minutes."""
+        """Return the counter in microjoules; between two calls it may wrap around once, which takes
+        minutes.
+        """
         now = int(self._counter.read_text())
         moved = now - self._last_uj
         self._total_uj += moved if moved >= 0 else moved + self._range_uj
@@ -121,7 +125,7 @@ class RaplMeter:
 
 
 def find_nvml(uuid: str | None = None) -> FoundMeter:
-    """The counter of an NVIDIA GPU, by the package nvidia-ml-py if it is installed."""
+    """Find the energy counter of an NVIDIA GPU; it needs the package nvidia-ml-py."""
     try:
         nvml, handle = nvml_of(uuid)
     except NoNvml as reason:
@@ -155,7 +159,7 @@ def counting(
     clock: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> FoundMeter:
-    """Wait for two moves of a meter's counter; one that stands still is refused: it would say 0 J."""
+    """Wait until a meter's counter has moved twice; refuse one that stands still, which would report 0 J."""
     moves = []
     for _ in range(2):
         before, began = meter.joules(), clock()

@@ -72,7 +72,7 @@ def describe_environment(command: Sequence[str] | None = None) -> dict[str, Any]
 
 
 def load_1m() -> float:
-    """Processes that wanted a core over the last minute, on average."""
+    """Return how many processes wanted a core over the last minute, on average."""
     return float(psutil.getloadavg()[0])
 
 
@@ -91,23 +91,24 @@ LOOK_S = 1.0
 
 @cache
 def cpus_left() -> int:
-    """CPUs that others leave to this process, one at least, by a look of ``LOOK_S`` that is taken once."""
+    """Return how many CPUs other processes leave to this one, at least one; measured once, for ``LOOK_S``."""
     cpus = _usable_threads() or psutil.cpu_count() or 1
     others = psutil.cpu_percent(LOOK_S) / 100 * (psutil.cpu_count() or 1)
     return max(1, cpus - round(others))
 
 
 def stolen_s() -> float | None:
-    """Seconds since its start that this virtual machine wanted a CPU and others had it; None if unknown."""
+    """Return the seconds since boot in which this virtual machine waited for a CPU; None if unknown."""
     try:
-        found = getattr(psutil.cpu_times(), "steal", None)
+        steal_s = getattr(psutil.cpu_times(), "steal", None)
     except (OSError, RuntimeError):
         return None
-    return None if found is None else float(found)
+    return None if steal_s is None else float(steal_s)
 
 
 def waited_s(threads: Path | None = None) -> float | None:
-    """Seconds that a process's threads, this one's unless given, were ready to run while others had the CPU.
+    """Return the seconds in which a process's threads, by default this one's, were ready but waited for a
+    CPU.
 
     Linux keeps it for each thread (``/proc/PID/task/TID/schedstat``). Unlike the load it belongs to this
     process alone, and unlike stolen time it also shows neighbours on the same system. None if unknown.
@@ -121,7 +122,7 @@ def waited_s(threads: Path | None = None) -> float | None:
 
 
 def waited_by(pid: int) -> float | None:
-    """The same of another process and of those that it started, as far as they are alive."""
+    """Return ``waited_s`` of another process and of its children that are alive."""
     try:
         family = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     except psutil.Error:
@@ -136,12 +137,12 @@ TAKERS: dict[str, Callable[[], float | None]] = {"waited_s": waited_s, "stolen_s
 
 def taken(worker: int | None = None) -> dict[str, float | None]:
     """Return seconds so far that others had a CPU which was wanted here: ``waited_s`` and ``stolen_s``."""
-    found = {name: clock() for name, clock in TAKERS.items()}
-    own = found["waited_s"]
+    seconds = {name: clock() for name, clock in TAKERS.items()}
+    own = seconds["waited_s"]
     if worker is not None and own is not None:
         other = waited_by(worker)
-        found["waited_s"] = None if other is None else own + other
-    return found
+        seconds["waited_s"] = None if other is None else own + other
+    return seconds
 
 
 def taken_since(before: dict[str, float | None], worker: int | None = None) -> dict[str, float]:
@@ -149,17 +150,18 @@ def taken_since(before: dict[str, float | None], worker: int | None = None) -> d
 
     A worker that was restarted meanwhile has waited for less than the one before it: nothing, then.
     """
-    found = {}
+    lost = {}
     for name, now in taken(worker).items():
         then = before[name]
         if now is not None and then is not None:
-            found[name] = max(0.0, now - then)
-    return found
+            lost[name] = max(0.0, now - then)
+    return lost
 
 
 def watch() -> Callable[[], float]:
-    """Begin to watch; the answer gives the share that others took of the time since, 0 if unknown."""
-    before, began_s = taken(), time.perf_counter()
+    """Begin to watch; the returned function gives the share that others took since then, 0 if unknown."""
+    before = taken()
+    began_s = time.perf_counter()
 
     def lost() -> float:
         elapsed_s = time.perf_counter() - began_s
@@ -169,7 +171,7 @@ def watch() -> Callable[[], float]:
 
 
 def cpu_frequency_mhz() -> float | None:
-    """Current clock rate of the CPU; None where the machine does not report it."""
+    """Return the CPU's current clock rate; None where the machine does not report it."""
     try:
         frequency = psutil.cpu_freq()
     except (OSError, NotImplementedError, RuntimeError, AttributeError):
@@ -179,16 +181,16 @@ def cpu_frequency_mhz() -> float | None:
 
 
 def library_versions() -> dict[str, str | None]:
-    """Installed version of every library that a result may depend on; None if it is absent."""
-    found: dict[str, str | None] = dict.fromkeys((*LIBRARIES, *OPTIONAL))
-    for name in found:
+    """Return the version of every library that a result may depend on; None if it is not installed."""
+    versions: dict[str, str | None] = dict.fromkeys((*LIBRARIES, *OPTIONAL))
+    for name in versions:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def git_state(root: Path) -> dict[str, Any] | None:
-    """Commit of the checkout at ``root`` and whether it has changes; None if it is not a checkout.
+    """Return the commit of the checkout at ``root`` and whether it has changes; None outside a checkout.
 
     What lies under ``results/`` does not count: it is being written by the run that asks.
 
@@ -204,13 +206,13 @@ def git_state(root: Path) -> dict[str, Any] | None:
 
 
 def gpus() -> list[dict[str, str]]:
-    """Name, driver and memory of every NVIDIA GPU, as its own tool reports them; empty without one."""
+    """List name, driver and memory of every NVIDIA GPU as nvidia-smi reports them; empty without it."""
     fields = ("name", "driver_version", "memory.total")
     return [dict(zip(fields, row, strict=True)) for row in smi_rows(fields)]
 
 
 def smi_rows(fields: Sequence[str], form: str = "csv,noheader") -> list[list[str]]:
-    """What nvidia-smi says of every GPU, a cell for each field; empty without the tool."""
+    """Return what nvidia-smi reports of every GPU, one cell a field; empty without the tool."""
     lines = _output("nvidia-smi", f"--query-gpu={','.join(fields)}", f"--format={form}")
     rows = [[cell.strip() for cell in line.split(",")] for line in (lines or "").splitlines()]
     return [row for row in rows if len(row) == len(fields)]
@@ -244,23 +246,23 @@ def require_cpus(threads: int | str) -> None:
 
 
 def is_virtual() -> bool | None:
-    """Whether a hypervisor runs this machine, as the CPU's flags say (x86 on Linux); None if unknown."""
+    """Return whether this is a virtual machine, by the CPU's flags (x86 Linux); None if unknown."""
     flags = _cpu_line("flags")
     return None if flags is None else "hypervisor" in flags.split()
 
 
 def _cpu_line(name: str) -> str | None:
-    """The first line of this name in ``/proc/cpuinfo``; None without one."""
+    """Return the first line of this name in ``/proc/cpuinfo``; None without one."""
     try:
         lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    found = (line.partition(":") for line in lines)
-    return next((value.strip() for key, _, value in found if key.strip() == name), None)
+    fields = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in fields if key.strip() == name), None)
 
 
 def _output(tool: str, *arguments: str) -> str | None:
-    """What a tool prints; None if it is missing, fails or hangs."""
+    """Return what a tool prints; None if it is missing, fails or hangs."""
     path = shutil.which(tool)
     if path is None:
         return None
@@ -276,7 +278,7 @@ ROOM_BYTES = 4 << 30
 
 @contextmanager
 def little_memory() -> Iterator[None]:
-    """Let this process take 4 GiB more than it has, or half of what is free if that is less, and no more.
+    """Limit this process to 4 GiB more than it has, or to half of the free memory if that is less.
 
     For what strangers' files decide: a chat template is a program, and Parquet unfolds to any size. Where
     the system has no such limit nothing happens.

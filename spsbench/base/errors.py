@@ -86,12 +86,12 @@ def as_typed(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """The text without control and formatting characters, which could drive a terminal."""
+    """Return the text without control and formatting characters, which could drive a terminal."""
     return "".join(" " if unicodedata.category(char).startswith("C") else char for char in text)
 
 
 def causes_of(error: BaseException | None) -> Iterator[BaseException]:
-    """The error itself, and what led to it, the last first."""
+    """Yield the error itself, then its causes, the latest first."""
     seen = set[int]()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -26,7 +26,7 @@ _UNFINISHED = re.compile(r"\..+\.tmp")
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether a file has the name of a new version that has not taken its place."""
+    """Return whether a file's name is that of a new version that has not yet replaced the old one."""
     return _UNFINISHED.fullmatch(name) is not None
 
 
@@ -61,10 +61,10 @@ def ordinary(path: str | Path, flags: int, below: Path | None = None) -> int:
         except OSError as problem:
             raise (_irregular(path) if problem.errno in _NO_FILE else problem) from None
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise _irregular(path)
-        if flags & (os.O_WRONLY | os.O_RDWR) and found.st_nlink > 1:
+        if flags & (os.O_WRONLY | os.O_RDWR) and status.st_nlink > 1:
             why = f"{path} has a second name, by which another file would be written."
             raise UsageError(why, remedy="Replace it by a copy of itself.")
         if flags & os.O_TRUNC:
@@ -87,7 +87,8 @@ def _irregular(path: Path) -> UsageError:
 
 LONGEST_LINE_BYTES = 64 << 20
 """Of a file that others wrote: some benchmarks write all that they know as one line."""
-_UNPACKED_BYTES, _UNPACKED_TIMES = 64 << 20, 100
+_UNPACKED_BYTES = 64 << 20
+_UNPACKED_TIMES = 100
 
 
 class _Bounded(io.RawIOBase):
@@ -145,7 +146,7 @@ def lines_of(path: Path, flag: str) -> Iterator[io.TextIOWrapper]:
 
 @contextlib.contextmanager
 def replacing(path: Path, below: Path | None = None) -> Iterator[BinaryIO]:
-    """Give a file to write to; what was written there then replaces ``path`` durably and at once."""
+    """Yield a file to write to; at the end of the block it replaces ``path`` durably and at once."""
     new = f".{path.name}.{secrets.token_hex(8)}.tmp"
     try:
         with folder_of(path, below) as folder:
@@ -197,7 +198,7 @@ def read_json(path: Path, flag: str) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON knows it: dataclasses, tuples, paths and numpy become plain, NaN becomes null."""
+    """Return ``value`` in JSON's types: dataclasses, tuples, paths and numpy become plain, NaN null."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
     if isinstance(value, dict):
@@ -212,7 +213,7 @@ def plain(value: Any) -> Any:
 
 
 def disk_error(path: Path, problem: OSError) -> SpsbenchError:
-    """The error for a file that could not be written while a command was under way."""
+    """Return the error for a file that could not be written while a command ran."""
     folder = next((folder for folder in path.parents if (folder / "run.json").is_file()), None)
     again = "repeat the command" if folder is None else f"continue with `spsbench run --resume {folder}`"
     first = "Make the folder writable" if problem.errno in _FORBIDDEN else "Make room"
@@ -223,7 +224,7 @@ def disk_error(path: Path, problem: OSError) -> SpsbenchError:
 
 
 def make_folder(folder: Path, flag: str) -> None:
-    """Make a folder and those above it, if need be."""
+    """Make a folder and its missing parents."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:

@@ -34,7 +34,9 @@ FACTS = (
 
 STATE = ("sm_clock_mhz", "memory_clock_mhz", "temperature_c", "power_w")
 
-SM_CLOCK, OTHERS, THROTTLED = "sm_clock_mhz", "gpu_others", "throttled_by_"
+SM_CLOCK = "sm_clock_mhz"
+OTHERS = "gpu_others"
+THROTTLED = "throttled_by_"
 """Of ``Sample.conditions``, as the sequence ended: the clock, other processes on the board, and 1 for each
 of ``REASONS`` that held the clocks down."""
 
@@ -78,7 +80,7 @@ class NoNvml(Exception):
 
 
 def nvml_of(uuid: str | None) -> tuple[Any, Any]:
-    """NVML and its handle of a board, or of a MIG slice; of the first board for None.
+    """Return NVML and its handle of a board or MIG slice; for None that of the first board.
 
     Raises:
         NoNvml: there is none.
@@ -109,7 +111,7 @@ class NvmlBoard:
         self._shared_s = 0.0
 
     def _of(self, what: str, *arguments: Any, board: Any = None) -> Any:
-        """What ``nvmlDeviceGet...`` answers; None where the driver or the package does not have it."""
+        """Return what ``nvmlDeviceGet...`` answers; None where driver or package lack the call."""
         with suppress(self._nvml.NVMLError, AttributeError):
             return getattr(self._nvml, f"nvmlDeviceGet{what}")(board or self._handle, *arguments)
         return None
@@ -119,8 +121,9 @@ class NvmlBoard:
         with suppress(self._nvml.NVMLError, AttributeError):
             driver = self._nvml.nvmlSystemGetDriverVersion()
         mig, ecc = (self._of(f"{name}Mode", board=board) for name in ("Mig", "Ecc"))
-        persistence, memory = self._of("PersistenceMode", board=board), self._of("MemoryInfo")
-        found = {
+        persistence = self._of("PersistenceMode", board=board)
+        memory = self._of("MemoryInfo")
+        by_name = {
             "index": self._of("Index", board=board),
             "uuid": self._of("UUID"),
             "name": self._of("Name"),
@@ -134,7 +137,7 @@ class NvmlBoard:
             "sm_clock_most_mhz": self._of("MaxClockInfo", _SM, board=board),
             "memory_clock_most_mhz": self._of("MaxClockInfo", _MEMORY, board=board),
         }
-        return {name: v.decode() if isinstance(v, bytes) else v for name, v in found.items()}
+        return {name: v.decode() if isinstance(v, bytes) else v for name, v in by_name.items()}
 
     def state(self) -> dict[str, float | None]:
         board = self._board
@@ -146,27 +149,27 @@ class NvmlBoard:
         }
 
     def of_sequence(self) -> dict[str, float]:
-        """``SM_CLOCK``, ``OTHERS`` and what throttles now, as far as it is known."""
-        found: dict[str, float] = {}
+        """Return ``SM_CLOCK``, ``OTHERS`` and what throttles now, as far as they are known."""
+        readings: dict[str, float] = {}
         if (clock := self._of("ClockInfo", _SM, board=self._board)) is not None:
-            found[SM_CLOCK] = float(clock)
+            readings[SM_CLOCK] = float(clock)
         bits = self._of("CurrentClocksEventReasons", board=self._board)
         if bits is None:  # its name before driver 535
             bits = self._of("CurrentClocksThrottleReasons", board=self._board)
-        found |= {f"{THROTTLED}{name}": 1.0 for bit, name in REASONS.items() if (bits or 0) & bit}
+        readings |= {f"{THROTTLED}{name}": 1.0 for bit, name in REASONS.items() if (bits or 0) & bit}
         if (others := self._others(_family())) is not None:
-            found[OTHERS] = float(len(others))
-        return found
+            readings[OTHERS] = float(len(others))
+        return readings
 
     def throttled_s(self) -> float | None:
-        """Seconds that heat, the board's limits or its reliability held the clocks down; None if unknown."""
+        """Return the seconds for which heat, power or reliability lowered the clocks; None if unknown."""
         names = (getattr(self._nvml, policy, None) for policy in _POLICIES)
-        found = [self._of("ViolationStatus", policy) for policy in names if policy is not None]
-        known_ns = [status.violationTime for status in found if status is not None]
+        statuses = [self._of("ViolationStatus", policy) for policy in names if policy is not None]
+        known_ns = [status.violationTime for status in statuses if status is not None]
         return sum(known_ns) / 1e9 if known_ns else None
 
     def _others(self, own: set[int]) -> set[int] | None:
-        """Other processes that compute there than the run's ``own``.
+        """List processes that compute on the board and are not the run's ``own``.
 
         In a container the driver may give processes numbers of its host: then none is known to be another.
         """
@@ -174,7 +177,7 @@ class NvmlBoard:
         return running - own if own & running else None
 
     def shared_s(self) -> float | None:
-        """Seconds that other processes computed there, by samples of the driver; None if unknown."""
+        """Return the seconds in which others computed there, by the driver's samples; None if unknown."""
         nvml, own = self._nvml, _family()
         if self._others(own) is None:
             return None
@@ -197,7 +200,7 @@ def _watts(milliwatts: int | None) -> float | None:
 
 
 def _family() -> set[int]:
-    """This process and those that it started."""
+    """Return the ids of this process and of those that it started."""
     with suppress(psutil.Error):
         return {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     return {os.getpid()}
@@ -250,7 +253,8 @@ class SmiBoard:
 
 
 def _row_of(uuids: Sequence[str]) -> dict[str, Any] | None:
-    """What nvidia-smi says of the board of one of these; where there is one board, a MIG slice of it, too.
+    """Return nvidia-smi's row for the board with one of these UUIDs; with one board, for a MIG slice of it
+    too.
 
     Slices are not listed by it, and torch may not say what a device is called by.
     """
@@ -262,17 +266,17 @@ def _row_of(uuids: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _read(cells: Sequence[str]) -> dict[str, Any]:
-    """The facts of a line; None for ``[N/A]`` and ``[Not Supported]``."""
-    found: dict[str, Any] = dict.fromkeys(_QUERY)
+    """Return the facts of a line; None for ``[N/A]`` and ``[Not Supported]``."""
+    facts: dict[str, Any] = dict.fromkeys(_QUERY)
     for (name, (_, read)), cell in zip(_QUERY.items(), cells, strict=True):
         if not cell.startswith("["):
             with suppress(ValueError, KeyError):
-                found[name] = read(cell)
-    return found
+                facts[name] = read(cell)
+    return facts
 
 
 def board_of(uuid: str | None) -> NvmlBoard | SmiBoard | None:
-    """What can be asked of a board, by a UUID without what precedes it; None for no answer at all."""
+    """Return what can be queried of a board, by its UUID without prefix; None if nothing answers."""
     names = [] if uuid is None else [f"GPU-{uuid}", f"MIG-{uuid}"]
     for name in names:
         with suppress(NoNvml):
@@ -282,7 +286,7 @@ def board_of(uuid: str | None) -> NvmlBoard | SmiBoard | None:
 
 
 def described(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(name, value) of what run.json keeps of a GPU, for a reader; what is not known is left out."""
+    """List (name, value) of a GPU in run.json for a reader; unknown values are left out."""
     states = [(when, record[when]) for when in ("now", "before", "after") if record.get(when)]
     software = (
         ("driver", "driver {}"),
@@ -298,7 +302,7 @@ def described(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         _switched("graphs", record.get("graphs")),
         _switched("torch.compile", record.get("compiled")),
     ]
-    found: dict[str, list[str | None]] = {
+    parts_of: dict[str, list[str | None]] = {
         "GPU software": [text.format(record[name]) for name, text in software if record.get(name)],
         "GPU power": [
             _limit(record.get("power_limit_w"), record.get("power_limit_default_w")),
@@ -314,7 +318,7 @@ def described(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         ],
         "GPU arithmetic": precision,
     }
-    texts = {name: ", ".join(filter(None, parts)) for name, parts in found.items()}
+    texts = {name: ", ".join(filter(None, parts)) for name, parts in parts_of.items()}
     return [(name, text) for name, text in texts.items() if text]
 
 
@@ -332,13 +336,13 @@ def _limit(now_w: float | None, default_w: float | None) -> str | None:
 
 
 def _warm(state: Mapping[str, float | None]) -> str:
-    found = state.get("temperature_c")
-    return "" if found is None else f" at {found:.0f} °C"
+    celsius = state.get("temperature_c")
+    return "" if celsius is None else f" at {celsius:.0f} °C"
 
 
 @contextmanager
 def gpu_watched(board: Board | None) -> Iterator[None]:
-    """``environment.taken`` counts what is taken on a board, too, as far as NVML says it."""
+    """Let ``environment.taken`` also count what others take on a board, as far as NVML reports it."""
     if isinstance(board, NvmlBoard):
         TAKERS.update(throttled_s=board.throttled_s, shared_s=board.shared_s)
     try:

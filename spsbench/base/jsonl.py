@@ -21,12 +21,12 @@ def rows(path: Path, flag: str) -> Iterator[tuple[int, dict[str, Any]]]:
             if not line.strip():
                 continue
             try:
-                found = json.loads(line)
+                row = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise UsageError(f"line {number} of {path} is not JSON.", flag=flag) from error
-            if not isinstance(found, dict):
+            if not isinstance(row, dict):
                 raise UsageError(f"line {number} of {path} is not a JSON object.", flag=flag)
-            yield number, found
+            yield number, row
 
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:

@@ -16,10 +16,10 @@ def of_part(place: str) -> Any:
     """
     module, _, name = place.partition(":")
     try:
-        found = import_module(f"spsbench.parts.{module}")
+        imported = import_module(f"spsbench.parts.{module}")
     except ModuleNotFoundError as error:
         part = module.partition(".")[0]
         if error.name != f"spsbench.parts.{part}":
             raise
         raise UnavailableError(f"the part {part} is not in this installation of spsbench.") from error
-    return getattr(found, name)
+    return getattr(imported, name)

@@ -29,22 +29,22 @@ def data_dir(kind: DataKind) -> Path:
 
 
 def drafts_dir() -> Path:
-    """Folder of the shipped drafts, one folder a target."""
+    """Return the folder of the shipped drafts, with one folder for each target."""
     return _PACKAGE / "drafts"
 
 
 def mini_dir(folder: PairFolder = "mini") -> Path:
-    """Folder of an embedded pair, ``mini`` unless named: its models and the synthetic task data."""
+    """Return the folder of an embedded pair, by default ``mini``: its models and the synthetic task data."""
     return _PACKAGE / folder
 
 
 def mini_dirs() -> dict[str, Path]:
-    """Folders of all embedded pairs by the pair's name."""
+    """Return the folders of all embedded pairs by the pair's name."""
     return {folder.replace("_", "-"): mini_dir(folder) for folder in get_args(PairFolder)}
 
 
 def embedded_dir(name: str) -> Path | None:
-    """Folder of a model inside the package by its name, ``embedded:SET/PART``; None of another name.
+    """Return the folder of an embedded model named ``embedded:SET/PART``; None for any other name.
 
     A set is an embedded pair, see ``mini_dirs``, or else a folder of drafts that were trained for one target.
     """

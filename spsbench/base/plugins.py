@@ -40,10 +40,13 @@ class Registry(dict[str, Kind]):
         self, sort: type[Kind], group: str, flag: str, ours: Iterable[Any] = (), room: str | None = None
     ) -> None:
         super().__init__({kind.name: kind for kind in ours})
-        self._sort, self._group, self._flag, self._room = sort, group, flag, room
+        self._sort = sort
+        self._group = group
+        self._flag = flag
+        self._room = room
 
     def find(self, name: str, flag: str | None = None, known: Iterable[str] = ()) -> Kind:
-        """The kind that a name stands for.
+        """Find the kind that a name stands for.
 
         Args:
             name: a built-in one, an entry point's, or ``path/to/file.py:attribute``.
@@ -60,33 +63,33 @@ class Registry(dict[str, Kind]):
         path, _, attribute = name.rpartition(":")
         modules = {} if path.endswith(".py") else self._modules()
         if path.endswith(".py"):
-            found = _from_file(Path(path), attribute, flag)
+            kind = _from_file(Path(path), attribute, flag)
         elif name in modules:
-            found = importlib.import_module(modules[name]).KIND
+            kind = importlib.import_module(modules[name]).KIND
         else:
             points = {point.name: point for point in metadata.entry_points(group=self._group)}
             if name not in points:
                 more = ", or name one as file.py:attribute"
                 raise unknown(name, [*known, *self, *modules, *points], flag, more)
-            found = _loaded(points[name], flag)
-        if isinstance(found, self._sort):
+            kind = _loaded(points[name], flag)
+        if isinstance(kind, self._sort):
             if name in modules:
-                self[name] = found
-            return found
+                self[name] = kind
+            return kind
         raise UsageError(
-            f"{name} is {type(found).__name__}, not {self._sort.__name__}.",
+            f"{name} is {type(kind).__name__}, not {self._sort.__name__}.",
             flag=flag,
             remedy=f"It must be a spsbench {self._sort.__name__}; see docs/extending.md.",
         )
 
     def names(self) -> dict[str, str]:
-        """Every name that can be given and where it comes from: ``spsbench`` or another package."""
+        """Return every name that can be given, and where it comes from: ``spsbench`` or another package."""
         points = metadata.entry_points(group=self._group)
         others = {point.name: point.dist.name if point.dist else "another package" for point in points}
         return others | dict.fromkeys([*self, *self._modules()], "spsbench")
 
     def _modules(self) -> dict[str, str]:
-        """Modules of the room that declare a kind, by its name; they are read and not imported."""
+        """Return the modules of the room that declare a kind, by its name; they are read, not imported."""
         folders = [] if self._room is None else importlib.import_module(self._room).__path__
         files = (file for folder in folders for file in sorted(Path(folder).glob("*.py")))
         return {
@@ -120,10 +123,10 @@ class OptionedKind:
             UsageError: so does a value that ``check`` refuses.
         """
         own: Any = self
-        found = settled(self.name, own.options, spec, flag or self.FLAG)
+        options = settled(self.name, own.options, spec, flag or self.FLAG)
         if own.check is not None:
-            own.check(found, flag or self.FLAG)
-        return found
+            own.check(options, flag or self.FLAG)
+        return options
 
 
 def unknown(name: str, known: Iterable[str], flag: str, more: str = "", sort: str = "") -> UsageError:
@@ -159,13 +162,14 @@ def settled(name: str, options: Options, spec: Spec, flag: str) -> dict[str, Opt
         if type(value) is not wanted and (wanted, type(value)) not in ((float, int), (str, int)):
             remedy = f"Give {_TYPES[wanted]}, e.g. {options[option]}."
             raise UsageError(f"{name}:{option}={value} is not valid.", flag=flag, remedy=remedy)
-    given = {name: str(value) if type(options[name]) is str else value for name, value in spec.options}
-    return dict(options) | given
+    typed = {name: str(value) if type(options[name]) is str else value for name, value in spec.options}
+    return dict(options) | typed
 
 
 def within(name: str, low: float, high: float, *options: str, above: bool = False) -> Check:
-    """A check that options of ``name`` lie from ``low`` to ``high``, both allowed unless ``above`` excludes
-    ``low``; ``high`` may be infinity."""
+    """Make a check that an option of ``name`` lies from ``low`` to ``high``; ``above`` excludes ``low``
+    itself, and ``high`` may be infinity.
+    """
     if high == inf:
         allowed = f"at least {low:g}"
     else:
@@ -181,7 +185,7 @@ def within(name: str, low: float, high: float, *options: str, above: bool = Fals
 
 
 def one_of(name: str, option: str, *allowed: OptionValue) -> Check:
-    """A check that an option of ``name`` has one of a few values."""
+    """Make a check that an option of ``name`` has one of a few values."""
 
     def check(options: Options, flag: str) -> None:
         if options[option] not in allowed:
@@ -192,8 +196,8 @@ def one_of(name: str, option: str, *allowed: OptionValue) -> Check:
 
 
 def deferred(place: str, *, spread: bool = False) -> Callable[..., Any]:
-    """The function or class at ``module:name``, imported when it is first called; ``spread`` gives it its
-    options as keywords.
+    """Make a stand-in for the function or class at ``module:name``, which is imported at the first call; with
+    ``spread`` it takes its options as keywords.
 
     So a name and its options can be checked, listed and completed without importing torch.
     """

@@ -27,7 +27,10 @@ LOOKUP_RULE, LONGEST_NGRAM = "sample-and-compare, prompt lookup", 2
 
 _DEEPEST = 32
 
-DESCRIBE, GENERATE, TOGETHER, BYE = "describe", "generate", "together", "bye"
+DESCRIBE = "describe"
+GENERATE = "generate"
+TOGETHER = "together"
+BYE = "bye"
 STOP, LENGTH = "stop", "length"
 
 
@@ -235,7 +238,7 @@ class Together:
     errors: dict[str, Any] = field(default_factory=dict)
 
     def fail(self, place: int, error: Exception) -> None:
-        """Keep why a request has no answer."""
+        """Record why a request has no answer."""
         first = next(iter(str(error).strip().splitlines()), "")
         self.errors[str(place)] = f"{type(error).__name__}: {first}"
 
@@ -251,7 +254,7 @@ def request_seed(seed: int) -> int:
 
 
 def seed_field(name: str, seed: int | None, below: int = 1 << 31) -> dict[str, int]:
-    """Return the seed as a field of an engine's own request; none, where its own randomness is asked for."""
+    """Return the seed as a field of an engine's own request; empty where its own randomness is used."""
     return {} if seed is None else {name: seed % below}
 
 
@@ -269,20 +272,20 @@ def failure(id: int, error: str) -> str:
 
 
 def loaded(text: str | bytes) -> Any:
-    """What JSON of somebody else's says."""
+    """Parse JSON from outside; refuse NaN and deep nesting."""
     try:
-        found = json.loads(text, parse_constant=_refused)
+        content = json.loads(text, parse_constant=_refused)
     except RecursionError:
         raise ProtocolError("JSON that is nested too deeply") from None
     except ValueError:
         shown = text if isinstance(text, str) else text[:100].decode(errors="replace")
         raise ProtocolError(f"no JSON: {shortened(shown)}") from None
-    level = [found] if isinstance(found, (list, dict)) else []
+    level = [content] if isinstance(content, (list, dict)) else []
     for _ in range(_DEEPEST):
         within = [each.values() if isinstance(each, dict) else each for each in level]
         level = [each for values in within for each in values if isinstance(each, (list, dict))]
         if not level:
-            return found
+            return content
     raise ProtocolError("JSON that is nested too deeply")
 
 
@@ -292,33 +295,34 @@ def _refused(constant: str) -> float:
 
 def parsed(line: str) -> dict[str, Any]:
     """Return the object of a line."""
-    found = loaded(line)
-    if not isinstance(found, dict) or type(found.get("id")) is not int:
+    message = loaded(line)
+    if not isinstance(message, dict) or type(message.get("id")) is not int:
         raise ProtocolError(f"no object with an id: {shortened(line)}")
-    return found
+    return message
 
 
 def read(kind: type[Kind], value: object) -> Kind:
-    """Read parameters or a result; unknown names are left out, so that versions may add some."""
+    """Read parameters or a result; unknown fields are ignored, so that later versions may add some."""
     if not isinstance(value, Mapping):
         raise ProtocolError(f"{kind.__name__.lower()} is not an object: {shortened(json.dumps(value))}")
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for each in fields(kind):
         if each.name not in value:
             if each.default is MISSING and each.default_factory is MISSING:
                 raise ProtocolError(f"{each.name} is missing")
             continue
-        found, (base, _, none) = value[each.name], str(each.type).partition(" | ")
-        if found is None and none == "None":
+        content = value[each.name]
+        base, _, none = str(each.type).partition(" | ")
+        if content is None and none == "None":
             pass
         elif base in ("Sampling", "Drafting"):
-            found = read(Sampling, found) if base == "Sampling" else _read_drafting(found)
+            content = read(Sampling, content) if base == "Sampling" else _read_drafting(content)
         elif base in ("list[Ask]", "list[Answer"):
-            found = [_read_one(base, one) for one in _listed(each.name, found)]
-        elif not _KINDS[base][0](found):
-            raise ProtocolError(f"{each.name} is {shortened(json.dumps(found))} and not {_KINDS[base][1]}")
-        given[each.name] = found
-    return kind(**given)
+            content = [_read_one(base, one) for one in _listed(each.name, content)]
+        elif not _KINDS[base][0](content):
+            raise ProtocolError(f"{each.name} is {shortened(json.dumps(content))} and not {_KINDS[base][1]}")
+        values[each.name] = content
+    return kind(**values)
 
 
 def _listed(name: str, value: object) -> list[object]:
@@ -334,7 +338,7 @@ def _read_one(of: str, value: object) -> Ask | Answer | None:
 
 
 def _read_drafting(value: object) -> Drafting:
-    """Unlike elsewhere an unknown name is refused: what is left out would be judged as if it were not so."""
+    """Read how drafts end; an unknown field is refused here, since ignoring it would change the judgement."""
     known = [each.name for each in fields(Drafting)]
     unknown = [name for name in value if name not in known] if isinstance(value, Mapping) else []
     if unknown:
@@ -343,7 +347,7 @@ def _read_drafting(value: object) -> Drafting:
 
 
 def shortened(text: str, most: int = 120) -> str:
-    """Return at most so many characters of what was found, on one line."""
+    """Return at most ``most`` characters of a text, on one line."""
     flat = " ".join(text.split())
     return repr(flat if len(flat) <= most else f"{flat[:most]}...")
 
@@ -445,7 +449,7 @@ def _check_drafted(drafted: list[list[int]], accepted: list[int] | None, vocab_s
 
 
 def _with_stop(answer: Answer, ask: Ask) -> Answer:
-    """A text without its last draw would be a biased one: what ended it is part of it."""
+    """Return the answer with the token that ended it: without its last draw a text would be biased."""
     ids = answer.output_ids
     if ids and ids[-1] in ask.stop_ids:
         return answer

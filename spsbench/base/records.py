@@ -115,7 +115,7 @@ class Processing:
 
     @property
     def follows_history(self) -> bool:
-        """Whether a row depends on the tokens before it beyond what the model makes of them."""
+        """Return whether a row depends on earlier tokens beyond what the model makes of them."""
         return any(getattr(self, name) != usual for name, usual in _BY_HISTORY.items())
 
 
@@ -155,23 +155,24 @@ class SamplingParams:
 
     @property
     def history(self) -> Processing | None:
-        """Its processing where that looks at the tokens before."""
+        """Return the processing where it looks at earlier tokens, else None."""
         return self.process if self.process is not None and self.process.follows_history else None
 
     def record(self) -> dict[str, Any]:
         """All fields as JSON has them; ``beam`` and ``process`` only where there is one."""
-        found = asdict(replace(self, process=None))
-        del found["process"]
+        content = asdict(replace(self, process=None))
+        del content["process"]
         if self.beam is None:
-            del found["beam"]
+            del content["beam"]
         if self.process is not None:
-            found["process"] = self.process.record()
-        return found
+            content["process"] = self.process.record()
+        return content
 
     @property
     def described(self) -> str:
         """In a few words, e.g. ``temperature 0.8, top_p 0.95, min-p 0.1 (vllm)``."""
-        plain, values = SamplingParams(), {name: getattr(self, name) for name in CUTS}
+        plain = SamplingParams()
+        values = {name: getattr(self, name) for name in CUTS}
         cuts = [f"{name} {value:g}" for name, value in values.items() if value != getattr(plain, name)]
         drawn = "greedy" if self.greedy else ", ".join(cuts) or "temperature 1"
         return drawn if self.process is None else f"{drawn}, {self.process.described}"
@@ -227,7 +228,7 @@ _TIME = re.compile(r"(?P<number>[^a-z]+) ?(?P<unit>s|min|h)", re.ASCII)
 
 
 def seconds_of(text: str) -> float:
-    """Read ``300``, ``90s``, ``5min`` or ``1.5h``, a number alone in seconds; NaN for anything else."""
+    """Read ``300``, ``90s``, ``5min`` or ``1.5h`` as seconds; NaN for anything else."""
     match = _TIME.fullmatch(text.strip())
     try:
         value = float(match["number"]) * _UNIT_S[match["unit"]] if match else float(text)
@@ -237,7 +238,7 @@ def seconds_of(text: str) -> float:
 
 
 def number(text: str) -> int | float | str:
-    """The number that was written, whole if it can be; the text itself if it is none."""
+    """Return the number that a text writes, whole if possible; the text itself if it is not a number."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -280,13 +281,13 @@ class Arm:
 
     @property
     def alone(self) -> Arm:
-        """The same arm at batch size 1, whose seeds it has: in a batch it writes the same tokens."""
+        """Return the arm at batch size 1, whose seeds it shares: in a batch it writes the same tokens."""
         return replace(self, batch=1)
 
     def axes(self) -> Axes:
         """The place on each axis, see ``spsbench.base.axes``."""
         speculative = self.method == "sps"
-        found: Axes = {
+        place: Axes = {
             "method": self.method,
             "sampling": self.sampling_name,
             "engine": self.engine,
@@ -297,12 +298,13 @@ class Arm:
             "k": self.k,
         }
         if any(getattr(self, name).called for name in self._unusual()):
-            found["called"] = ", ".join(getattr(self, name).shown for name in self._unusual())
-        return found
+            place["called"] = ", ".join(getattr(self, name).shown for name in self._unusual())
+        return place
 
     def record(self) -> dict[str, Any]:
-        """What makes two arms of one name the same: all fields, without axes at their usual place, so that
-        runs from before those axes existed can be continued."""
+        """Return the fields by which two arms of one name are the same; axes at their usual place are left
+        out, so that runs from before those axes can be continued.
+        """
         plain = ("method", "k", "engine", "sampling_name")
         return {
             **{name: getattr(self, name) for name in plain},
@@ -315,8 +317,8 @@ class Arm:
         if self.method != "sps":
             return {}
         usual = {"drafter": MODEL, "rule": MODIFIED_REJECTION, "policy": FIXED}
-        given = {name: str(getattr(self, name)) for name in usual}
-        return {name: value for name, value in given.items() if value != usual[name]}
+        shown = {name: str(getattr(self, name)) for name in usual}
+        return {name: value for name, value in shown.items() if value != usual[name]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +431,7 @@ class TokenEvidence:
         return len(self.log_target)
 
     def followed_by(self, more: TokenEvidence) -> TokenEvidence:
-        """The evidence of this text's tokens and of those after them."""
+        """Return the evidence of this text's tokens and of the tokens after them."""
         columns = (field.name for field in fields(self))
         return TokenEvidence(*(getattr(self, name) + getattr(more, name) for name in columns))
 
@@ -566,7 +568,7 @@ class Interval:
     high: float | None
 
     def over(self, divisor: float) -> Interval:
-        """The same in another unit: all of it over a number above 0 that is known exactly."""
+        """Return the same interval in another unit: divided by an exact number above 0."""
         low, high = (None if end is None else end / divisor for end in (self.low, self.high))
         return Interval(self.estimate / divisor, low, high)
 

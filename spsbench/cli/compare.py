@@ -69,15 +69,15 @@ def compare(
 
 
 def _named(arms: Sequence[str]) -> dict[str, str]:
-    """The arms of ``--arm A=B``."""
-    found = {}
+    """Read the pairs of arms of ``--arm A=B``."""
+    arm_of = {}
     for text in arms:
         ours, equals, theirs = text.partition("=")
         if not (ours and equals and theirs):
             remedy = "Name an arm of each run, e.g. --arm sps-k2-nucleus=sps-k4-nucleus."
             raise UsageError(f"{text} is not valid.", flag="--arm", remedy=remedy)
-        found[ours] = theirs
-    return found
+        arm_of[ours] = theirs
+    return arm_of
 
 
 def ask_again(compared: RunComparison, a: Path, b: Path) -> None:
@@ -115,7 +115,7 @@ def ask_again(compared: RunComparison, a: Path, b: Path) -> None:
 
 
 def _loaded(directory: Path) -> Pair | str:
-    """The run's pair on the CPU, or why it cannot be loaded."""
+    """Load the run's pair on the CPU; or return why it cannot be loaded."""
     import torch
 
     from spsbench.config import resolve
@@ -126,7 +126,8 @@ def _loaded(directory: Path) -> Pair | str:
     try:
         config = resolve({}, directory / "config.yaml")
         dtypes = config.model_dtype, config.draft_model_dtype
-        source, cpu = find_pair(config.pair), torch.device("cpu")
+        source = find_pair(config.pair)
+        cpu = torch.device("cpu")
         floats = all(Precision(dtype).quantise is None for dtype in dtypes)
         # Quantised weights are those of the run's own backend, wherever that computed.
         by_torch = floats or (read_run(directory).get("identity") or {}).get("quantiser")
@@ -137,7 +138,7 @@ def _loaded(directory: Path) -> Pair | str:
 
 
 def _gap(model: CausalLM, before: list[int]) -> float:
-    """Between the two largest logits behind a text."""
+    """Return the difference of the two largest logits after a text."""
     import torch
 
     with torch.inference_mode():
@@ -157,7 +158,7 @@ def _tokens(samples: pd.DataFrame, arm: str, place: Divergence) -> list[int]:
 def _prompt(
     samples: pd.DataFrame, arm: str, place: Divergence, prompts: Mapping[str, Sequence[int]]
 ) -> Sequence[int]:
-    """What the arm was asked; of a later turn its own, which both runs share where they are compared."""
+    """Return what the arm was asked; a later turn has its own prompt, which both runs share if compared."""
     own = _row(samples, arm, place).get("prompt_ids")
     return prompts[place["example_id"]] if own is None else [int(token) for token in own]
 

@@ -41,14 +41,14 @@ class Transfers:
         say(message, quiet=self._quiet)
 
     def warned(self, message: str) -> None:
-        """Say it once, in yellow and unwrapped: a command that one is told to type can be copied."""
+        """Print a warning once, in yellow and unwrapped, so that a command in it can be copied."""
         if message not in self._warned:
             self._warned.add(message)
             err(quiet=self._quiet).print(message, style="yellow", soft_wrap=True, markup=False)
 
     @contextmanager
     def transfer(self, what: str, total: int, done: int) -> Iterator[Callable[[int], None]]:
-        """A bar, or lines; see ``Watcher``."""
+        """Show a transfer as a bar, or as lines; see ``Watcher``."""
         from spsbench.models.fetch.cache import megabytes
 
         console = err(quiet=self._quiet)
@@ -58,7 +58,7 @@ class Transfers:
             here = done
 
             def came(count: int) -> None:
-                """Say so whenever another fifth has come."""
+                """Print a line whenever another fifth has arrived."""
                 nonlocal here
                 before, here = here, here + count
                 if before * _LOG_LINES // total < here * _LOG_LINES // total:
@@ -86,12 +86,12 @@ def present(
 
 
 def out(*, quiet: bool = False) -> Console:
-    """The console of results for people; with ``quiet`` nothing appears."""
+    """Return the console for results; with ``quiet`` it prints nothing."""
     return _console(sys.stdout, quiet)
 
 
 def err(*, quiet: bool = False) -> Console:
-    """The console of progress and messages; with ``quiet`` nothing appears."""
+    """Return the console for progress and messages; with ``quiet`` it prints nothing."""
     return _console(sys.stderr, quiet)
 
 
@@ -117,24 +117,24 @@ def _console(file: TextIO, quiet: bool) -> Console:
 
 
 def harmless(text: str) -> str:
-    """Lines of text without what would drive a terminal."""
+    """Return lines of text without characters that would drive a terminal."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def say(message: str, *, quiet: bool = False) -> None:
-    """A message on stderr, as it is: neither markup nor wrapping, so that commands can be copied."""
+    """Print a message on stderr as it is, without markup or wrapping, so that commands can be copied."""
     if not quiet:
         print(harmless(message), file=sys.stderr, flush=True)
 
 
 def hint(message: str | None, *, quiet: bool = False) -> None:
-    """A remark on stderr, if there is one, dim on a terminal; not wrapped, so that it can be copied."""
+    """Print a remark on stderr, if there is one, dimmed and unwrapped."""
     if message is not None:
         err(quiet=quiet).print(message, style="dim", soft_wrap=True, markup=False)
 
 
 def say_if_busy(consequence: str, *, quiet: bool = False) -> None:
-    """Say on stderr, before anything is measured, that others use this machine, and what follows from it."""
+    """Say on stderr, before anything is measured, that others use this machine, and the consequence."""
     from spsbench.base.environment import busy
 
     if not quiet and (sentence := busy()) is not None:
@@ -142,7 +142,7 @@ def say_if_busy(consequence: str, *, quiet: bool = False) -> None:
 
 
 def load_in_runs(*, remeasured: bool) -> str:
-    """Return what other load does to a run, whose disturbed prompts are timed again or are not."""
+    """Return what other load does to a run, by whether disturbed prompts are timed again."""
     if remeasured:
         return (
             "What they disturb is timed again, and intervals hold the rest: a run takes longer and says less "
@@ -156,7 +156,7 @@ LOAD_IN_ROUNDS = "Of several rounds the least disturbed count: it says less than
 
 
 def complain(message: str) -> None:
-    """An error on stderr, without the passwords of URLs in it."""
+    """Print an error on stderr, without the passwords of URLs in it."""
     shown = re.sub(r"(:/{1,2})[^/\s@]+@", r"\1", message)  # a path has one slash
     print(f"error: {harmless(shown)}", file=sys.stderr, flush=True)
 
@@ -168,7 +168,7 @@ def print_json(content: Any) -> None:
 
 
 def broken_pipe(error: BaseException) -> bool:
-    """Whether the reader of the output has gone; if so, what is still buffered is dropped in silence."""
+    """Return whether the reader of the output has gone; its buffered rest is then dropped."""
     from_typer = isinstance(error, SystemExit) and isinstance(error.__context__, OSError)
     cause = error.__context__ if from_typer else error
     if not (isinstance(cause, OSError) and cause.errno == errno.EPIPE):

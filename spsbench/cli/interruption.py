@@ -52,11 +52,11 @@ class Interruption:
         return 128 + (self.signum or signal.SIGINT)
 
     def caused(self, error: BaseException) -> bool:
-        """Whether an error is the interruption, or what became of it on the way."""
+        """Return whether an error is the interruption, or was caused by it."""
         return self.signum is not None or isinstance(error, KeyboardInterrupt)
 
     def conclude(self) -> int:
-        """Say how to continue, the command on the last line of stderr; the exit code."""
+        """Print how to continue, with the command as the last line of stderr; return the exit code."""
         by = "" if self.signum is None else f" by {signal.Signals(self.signum).name}"
         self.signum = self.signum or signal.SIGINT
         command = self.continuation()
@@ -66,7 +66,7 @@ class Interruption:
         return self.exit_code
 
     def advise(self, error: SpsbenchError) -> None:
-        """Say how to continue what a device's fault ended, if anything of it is kept."""
+        """Print how to continue after a device's fault, if any result is kept."""
         if isinstance(error, DeviceFault) and (command := self.continuation()):
             say(f"Everything finished is kept. Continue with:\n  {command}")
 
@@ -85,7 +85,7 @@ _before: dict[int, Any] = {}
 
 
 def _restore() -> None:
-    """Give every signal back to who handled it before."""
+    """Give every signal back to its earlier handler."""
     while _before:
         signum, handler = _before.popitem()
         signal.signal(signum, handler)
@@ -97,9 +97,10 @@ os.register_at_fork(after_in_child=_restore)
 
 @contextmanager
 def listening(arguments: Sequence[str]) -> Iterator[Interruption]:
-    """Have ``SIGNALS`` raised while a command runs; one that is ignored, as under nohup, stays ignored."""
+    """Raise ``SIGNALS`` as exceptions while a command runs; ignored signals (nohup) stay ignored."""
     global _current
-    outer, _current = _current, Interruption(arguments)
+    outer = _current
+    _current = Interruption(arguments)
     installs = threading.current_thread() is threading.main_thread() and not _before
     try:
         if installs:
@@ -126,12 +127,12 @@ def continued_by(command: Callable[[], str | None]) -> None:
 
 
 def typed(*more: str) -> str:
-    """The command that runs here, as it was typed, with further arguments."""
+    """Return the running command as it was typed, with further arguments."""
     return written(*_current.arguments, *more)
 
 
 def written(*arguments: str) -> str:
-    """A command of spsbench as it can be typed here."""
+    """Return a command of spsbench as it can be typed here."""
     if (count := started()) > 1:
         from spsbench.runner.ranks import launch_command
 

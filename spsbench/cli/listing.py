@@ -148,10 +148,10 @@ def _protocols() -> list[Row]:
 def _drafters() -> list[Row]:
     from spsbench.drafters.registry import DRAFTERS
 
-    told = {"draft": "a draft model", "hidden": "a trained head"}
+    name_of = {"draft": "a draft model", "hidden": "a trained head"}
 
     def about(kind: Any) -> Row:
-        needs = next((told[need] for need in sorted(kind.needs & told.keys())), NOTHING)
+        needs = next((name_of[need] for need in sorted(kind.needs & name_of.keys())), NOTHING)
         return {"options": _options(kind.options), "needs": needs}
 
     return _kinds("drafter", DRAFTERS, about)
@@ -211,7 +211,8 @@ def _external_engines() -> list[Row]:
     def row(name: str) -> Row:
         entry = load_entry(name, "WHAT")
         here, own = entry.environment.is_here, NAMED[name].options
-        rules, size = entry.rules, megabytes(entry.kept_bytes)
+        rules = entry.rules
+        size = megabytes(entry.kept_bytes)
         return {
             EXTERNAL: entry.name,
             "version": entry.version,
@@ -254,20 +255,20 @@ def _metrics() -> list[Row]:
 
 
 def _options(options: Mapping[str, OptionValue]) -> str:
-    """As they are typed, one a line."""
+    """Format options as they are typed, one a line."""
     return _lines(str(Spec("", (option,))).lstrip(":") for option in options.items())
 
 
 def _kinds(title: str, registry: Registry[Any], about: Callable[[Any], Row]) -> list[Row]:
-    """One row for each kind of a registry, another package's too; what is unavailable says why."""
+    """Return a row for each kind of a registry, other packages' too; an unavailable kind gives the reason."""
     rows: list[Row] = []
     for name, source in registry.names().items():
         try:
             kind = registry.find(name)
-            told = {"what": kind.summary, **about(kind)}
+            cells = {"what": kind.summary, **about(kind)}
         except SpsbenchError as problem:
-            told = {"what": problem.message, "needs": problem.remedy or ""}
-        rows.append({title: name, **told, "from": source})
+            cells = {"what": problem.message, "needs": problem.remedy or ""}
+        rows.append({title: name, **cells, "from": source})
     return rows
 
 
@@ -296,10 +297,10 @@ def _print_limits(external: Sequence[Row]) -> None:
     for row in external:
         options = " ".join(row["options"].splitlines())
         more = f" Options: {options}" if options else ""
-        said = f"{row[EXTERNAL]}: {' '.join(row['limits'].splitlines())}{more}"
-        out().print(said, style="dim", highlight=False, markup=False)
-    said = f"Install one by `spsbench get NAME`. Where one is installed elsewhere: {OWN}.\n"
-    out().print(said, style="dim", highlight=False, markup=False)
+        sentence = f"{row[EXTERNAL]}: {' '.join(row['limits'].splitlines())}{more}"
+        out().print(sentence, style="dim", highlight=False, markup=False)
+    sentence = f"Install one by `spsbench get NAME`. Where one is installed elsewhere: {OWN}.\n"
+    out().print(sentence, style="dim", highlight=False, markup=False)
 
 
 def _print_table(name: str, rows: Sequence[Row]) -> None:

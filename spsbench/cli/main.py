@@ -44,13 +44,13 @@ LIST = "LIST"
 
 
 def refuse_slips(command: Any, context: Any, arguments: Sequence[str]) -> None:
-    """Refuse an option without a value, and one that is given twice unless giving it again adds to it.
+    """Refuse an option without a value, and one that is given twice unless its values add up.
 
     The parser would keep the last value without a word, and a user who types ``--k 2 --k 4`` means both. An
     empty text, as of a variable of the shell that is not set, would count as left out.
     """
-    values, _, given = command.make_parser(context).parse_args(args=list(arguments))
-    for parameter, count in Counter(given).items():
+    values, _, parsed = command.make_parser(context).parse_args(args=list(arguments))
+    for parameter, count in Counter(parsed).items():
         if parameter.param_type_name != "option":
             continue
         flag, listed = parameter.opts[0], ""
@@ -86,7 +86,7 @@ class Fitting:
     rich_markup_mode: Any
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer does, each option once with a value, and nothing beside what it excludes."""
+        """Parse as typer does; each option once with a value, and nothing that another option excludes."""
         if not ctx.resilient_parsing:  # completion looks at commands that are half typed
             refuse_moved(ctx.info_name, args, _spellings(self))
             refuse_slips(self, ctx, args)
@@ -96,13 +96,15 @@ class Fitting:
         return rest
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """As typer does, without panels where the terminal is narrow, of many options the needed ones.
+        """Format as typer does; on a narrow terminal without panels, and of many options only the needed
+        ones.
 
         The command itself keeps all of them, for the parser, its suggestions and completion.
         """
         shown: Any = copy.copy(self)
         own = [each for each in shown.get_params(ctx) if each in shown.params or each.name != DEBUG]
-        shown.params, shown.add_help_option = [_plain(each) for each in own], False
+        shown.params = [_plain(each) for each in own]
+        shown.add_help_option = False
         shown.get_params = lambda context: shown.params
         needed = getattr(shown.callback, "__needed__", None)
         if needed is not None and HELP_ALL not in ctx.meta:
@@ -120,7 +122,7 @@ class Fitting:
 
 
 def _plain(parameter: Any) -> Any:
-    """A parameter as help shows it: a switch and an argument without a type, which says nothing there."""
+    """Return a parameter as help shows it: switches and arguments without a type."""
     shown = copy.copy(parameter)
     if shown.param_type_name == "argument" or shown.is_flag:
         shown.display_type_rich = lambda ctx: None
@@ -131,12 +133,12 @@ class Command(Fitting, TyperCommand):
     """A command of spsbench."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Its own, and ``--debug`` of ``spsbench``, whose help alone shows it."""
+        """Return the command's own parameters, and ``--debug`` of ``spsbench``, shown in its help alone."""
         above = [] if ctx.parent is None else ctx.parent.command.params
-        taken = [copy.copy(each) for each in above if each.name == DEBUG]
-        for each in taken:
+        own = [copy.copy(each) for each in above if each.name == DEBUG]
+        for each in own:
             each.expose_value = False
-        return [*super().get_params(ctx), *taken]
+        return [*super().get_params(ctx), *own]
 
 
 class Group(Fitting, TyperGroup):
@@ -239,24 +241,24 @@ def root(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and answer its exit code; nothing is raised."""
+    """Run the command line and return its exit code; nothing is raised."""
     gc.set_threshold(GARBAGE_THRESHOLD)
-    given = [withhold(each) for each in (sys.argv[1:] if arguments is None else arguments)]
-    with listening(given) as interruption:
+    typed = [withhold(each) for each in (sys.argv[1:] if arguments is None else arguments)]
+    with listening(typed) as interruption:
         try:
             # Any command may be the first to need a model that is fetched.
-            with watched_by(Transfers(quiet="--quiet" in given)):
-                code = app(given, prog_name="spsbench", standalone_mode=False)
+            with watched_by(Transfers(quiet="--quiet" in typed)):
+                code = app(typed, prog_name="spsbench", standalone_mode=False)
             sys.stdout.flush()
         except BaseException as error:
-            return _explain(error, interruption, debug="--debug" in given)
+            return _explain(error, interruption, debug="--debug" in typed)
         if code == INTERRUPTED:  # typer makes it of every KeyboardInterrupt
             return interruption.conclude()
         return code if isinstance(code, int) else 0
 
 
 def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -> int:
-    """Report on stderr what went wrong; the exit code that belongs to it."""
+    """Report on stderr what went wrong; return the exit code."""
     if interruption.caused(error):
         return interruption.conclude()
     if broken_pipe(error):
@@ -279,9 +281,9 @@ def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -
             complain("out of memory. Choose a smaller pair, --dtype bfloat16 or another device.")
             return 1
         case OSError(errno=errno.ENOSPC | errno.EDQUOT | errno.EROFS | errno.ENAMETOOLONG) if error.filename:
-            found = _of_a_file(error)
-            complain(str(found))
-            return found.exit_code
+            refusal = _of_a_file(error)
+            complain(str(refusal))
+            return refusal.exit_code
         case Exception():
             hint = "" if debug else " This is a fault of spsbench; --debug shows where."
             complain(f"{type(error).__name__}: {_first_line(error)}{hint}")
@@ -290,7 +292,7 @@ def _explain(error: BaseException, interruption: Interruption, *, debug: bool) -
 
 
 def _of_the_machine(error: BaseException) -> BaseException:
-    """An error as what it says of memory or of the device, where it says something."""
+    """Return the error that memory or the device caused, if one did."""
     if "torch" not in sys.modules or not isinstance(error, (RuntimeError, MemoryError)):
         return error
     from spsbench.models.faults import refuse_fault
@@ -312,7 +314,7 @@ def _of_a_file(error: OSError) -> SpsbenchError:
 
 
 def _sentence(message: str) -> str:
-    """With the one mark at its end that it has or lacks."""
+    """Return the message with exactly one punctuation mark at its end."""
     message = message.rstrip(". ")
     return message if message.endswith(("?", "!")) else f"{message}."
 

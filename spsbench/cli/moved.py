@@ -72,7 +72,7 @@ MOVED: Sequence[Moved] = (
 
 
 def refuse_moved(command: str, arguments: Sequence[str], known: Collection[str]) -> None:
-    """Refuse an old spelling among what was typed, where the command has the new one and not the old.
+    """Refuse an old spelling where the command knows only the new one.
 
     ``known`` holds the command's flags, and what its arguments are called.
     """
@@ -91,7 +91,7 @@ def refuse_moved(command: str, arguments: Sequence[str], known: Collection[str])
 
 
 def _written_now(command: str, flag: str, known: Collection[str]) -> Moved | None:
-    """What the table has for an old flag of a command; None if nothing that the command knows."""
+    """Return the new spelling of a command's old flag; None if the command knows neither."""
     for row in MOVED:
         if (
             row.old == flag

@@ -33,7 +33,9 @@ _REDRAW_S = 0.2
 
 @contextmanager
 def watching(*, quiet: bool, moving: bool = False) -> Iterator[LogProgress | BarProgress]:
-    """The watcher that suits stderr; with ``quiet`` one that keeps still. ``moving``: see ``BarProgress``."""
+    """Return the watcher that suits stderr; with ``quiet`` one that prints nothing. ``moving``: see
+    ``BarProgress``.
+    """
     console = err(quiet=quiet)
     if not console.is_terminal or quiet:
         yield LogProgress(console)
@@ -90,7 +92,7 @@ class Tallies:
         self._arms[sample.arm][1].add(sample)
 
     def rows(self) -> list[tuple[str, str]]:
-        """(arm, what it has done)."""
+        """Return (arm, progress so far) for every arm."""
         several = len({arm.sampling_name for arm, _ in self._arms.values()}) > 1
         return [
             (
@@ -163,7 +165,7 @@ class LogProgress:
         self._move(self._done + 1, self._total, "".join(f"; {name} {text}" for name, text in rows))
 
     def reach(self, done: float, total: float) -> None:
-        """Take note of how much of a phase is done."""
+        """Record how much of a phase is done."""
         self._move(int(done), max(int(total), 1))
 
     def doing(self, what: str) -> None:

@@ -61,19 +61,20 @@ def report(
 
 
 def derive(directory: Path, *, narrow: bool = False) -> tuple[Measured, Gallery]:
-    """``read`` and ``write``: a run, finished or not, with its figures, for a phone too if ``narrow``."""
+    """Return and write a run with its figures, finished or not; with ``narrow`` for a phone too."""
     measured = read(directory)
     return measured, write(directory, measured, narrow=narrow)
 
 
 def read(directory: Path) -> Measured:
-    """A run, finished or not."""
+    """Read a run, finished or not."""
     from spsbench.report.measured import Measured
     from spsbench.stats.summary import summarise
     from spsbench.store import RunStore
 
     with RunStore.open(directory) as store:
-        frames, info = store.frames(), store.run_info()
+        frames = store.frames()
+        info = store.run_info()
     return Measured(
         name=directory.resolve().name,
         summary=summarise(frames.samples, frames.loops, info, frames.evidence),
@@ -111,7 +112,7 @@ Readable: TypeAlias = "Sequence[tuple[Path, Measured]]"
 
 
 def _readable(directories: Sequence[Path]) -> tuple[Readable, list[SpsbenchError]]:
-    """Every run that can be read, under names that differ; what is wrong with the others."""
+    """Return every run that can be read, under distinct names, and what is wrong with the others."""
     runs: list[tuple[Path, Measured]] = []
     problems: list[SpsbenchError] = []
     for directory in directories:

@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 def runs_in(folder: Path) -> list[Row]:
-    """A row for each run at any depth, the latest first; of a damaged one what is wrong with it."""
+    """Return a row for each run at any depth, the latest first; a damaged run's row says what is wrong."""
     if not folder.is_dir():
         remedy = "Name the folder in which your runs are."
         raise UsageError(f"{folder} is not a folder.", flag="FOLDER", remedy=remedy)
@@ -44,7 +44,7 @@ def _row(directory: Path, folder: Path) -> Row:
 
 
 def _answers(summary: Summary) -> Row:
-    """What a summary says: how fast, and whether the distribution is the target's."""
+    """Return what a summary answers: how fast, and whether the distribution is the target's."""
     from spsbench.report.judgement import judged_arms
     from spsbench.report.wording import full_name
     from spsbench.stats.conditions import step
@@ -69,7 +69,7 @@ _WORST_FIRST = ("alarm", "refuted", "lossy by design", "no evidence", "ok")
 
 
 def table(rows: list[Row]) -> Table:
-    """The table for a terminal of 80 columns."""
+    """Return the table for a terminal of 80 columns."""
     from spsbench.report.tables import left, table_of
     from spsbench.report.wording import NOTHING, printable, speedup, tags
 
@@ -81,12 +81,12 @@ def table(rows: list[Row]) -> Table:
         if "problem" in row:
             return printable(row["problem"])
         doubt = " UNDECIDED" if row.get("times") == "undecided" else ""
-        found = [f"{each['name']} {speedup(each['speedup'])}{doubt}" for each in row.get("verdicts", ())]
-        return "\n".join([*found, *([row["state"]] if row["state"] != "complete" else [])]) or NOTHING
+        verdicts = [f"{each['name']} {speedup(each['speedup'])}{doubt}" for each in row.get("verdicts", ())]
+        return "\n".join([*verdicts, *([row["state"]] if row["state"] != "complete" else [])]) or NOTHING
 
     def lossless(row: Row) -> str:
-        found = set(row.get("losslessness", {}).values())
-        worst = next((verdict for verdict in _WORST_FIRST if verdict in found), NOTHING)
+        verdicts = set(row.get("losslessness", {}).values())
+        worst = next((verdict for verdict in _WORST_FIRST if verdict in verdicts), NOTHING)
         return worst.upper() if worst in ("alarm", "refuted") else worst
 
     columns = [

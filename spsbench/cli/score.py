@@ -97,12 +97,13 @@ def judge_samples(options: ScoreOptions, judging: Judging) -> None:
     from spsbench.tasks.answers import completion_of
     from spsbench.tasks.metrics.builtin import pass_at_k
 
-    samples, extract = options.run_or_samples, options.extract or "none"
+    samples = options.run_or_samples
+    extract = options.extract or "none"
     if extract not in ("none", "fence"):
         remedy = "Give none or fence."
         raise UsageError(f"{extract} is not valid for samples.", flag="--extract", remedy=remedy)
-    asked = options.k
-    parts = dict.fromkeys((asked or "1,10,100").split(","))
+    typed_ks = options.k
+    parts = dict.fromkeys((typed_ks or "1,10,100").split(","))
     ks = [int(number(part.strip(), "--k", 1, 1, _MOST, whole=True)) for part in parts]
     target = _target(options.out, samples)
     problems = read_problems(options.problem_file)
@@ -120,8 +121,9 @@ def judge_samples(options: ScoreOptions, judging: Judging) -> None:
         forms["solution"] += is_whole
         forms["both"] += is_whole and "completion" in row
     _complain_of_missing(problems, sampled, options.ignore_missing, samples)
-    fewest, most_k = min(sampled.values()), max(ks)
-    if asked is not None and most_k > fewest:
+    fewest = min(sampled.values())
+    most_k = max(ks)
+    if typed_ks is not None and most_k > fewest:
         name = min(sampled, key=sampled.__getitem__)
         why = f"pass@{most_k} needs {most_k} samples of each problem, {name} has {fewest}."
         raise UsageError(why, flag="--k", remedy=f"Name none above {fewest}.")
@@ -139,8 +141,8 @@ def judge_samples(options: ScoreOptions, judging: Judging) -> None:
     write_rows(target, ({**one.row, "result": v.result, "passed": v.passed} for one, v in rows))
     rows = zip(read_samples(samples, problems), verdicts, strict=True)
     passed = Counter(str(one.row["task_id"]) for one, verdict in rows if verdict.passed)
-    found = pass_at_k(list(sampled.values()), [passed[name] for name in sampled], ks)
-    result = {name: value for name, value in found.items() if value is not None}
+    rates = pass_at_k(list(sampled.values()), [passed[name] for name in sampled], ks)
+    result = {name: value for name, value in rates.items() if value is not None}
     say(f"Wrote {target}.", quiet=options.quiet)
     present(
         lambda: {**result, **counts, "sandbox": sandbox, "extract": extract},
@@ -220,13 +222,15 @@ def _note_rule(store: RunStore, task: Task, choice: str | None, *, only_missing:
     """Record how code is taken from the answers, also in the identity: a run has one rule."""
     from spsbench.tasks import answers
 
-    info, prompt = store.run_info(), next(iter(store.prompts()), None)
+    info = store.run_info()
+    prompt = next(iter(store.prompts()), None)
     if prompt is None:
         return
     if prompt.begun and choice not in (None, "auto"):
         why = "the answers of this run were begun for the model: what it wrote is the rest of the code."
         raise UsageError(why, flag="--extract", remedy="Leave it out.")
-    chat, rule = prompt.chat, task.extraction(prompt)
+    chat = prompt.chat
+    rule = task.extraction(prompt)
     before = info.get("extract") or answers.extraction_rule("auto", chat)
     if only_missing and rule != before and any(sample.scores for sample in store.samples()):
         raise UsageError(

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 def read_settings(asked: RunOptions, *, settings: Path | None = None) -> RunConfig:
-    """The configuration that options of ``run`` ask for, on top of ``settings``: those kept of a run that had
-    not begun."""
+    """Return the configuration that options of ``run`` ask for, on top of ``settings``, if given: those kept
+    of a run that had not begun.
+    """
     before: dict[str, str] = {}
     if asked.resume is not None:
         run, settings = asked.resume / "run.json", asked.resume / "config.yaml"
@@ -94,7 +95,7 @@ def read_material(
 
 
 def say_reading(task: Task, *, quiet: bool) -> None:
-    """Say what of a file is left out or not used."""
+    """Print what of a file is left out or not used."""
     from spsbench.report.wording import reading_notes
 
     for text in reading_notes(task.reading):
@@ -102,7 +103,7 @@ def say_reading(task: Task, *, quiet: bool) -> None:
 
 
 def task_file(task: str | None, *, quiet: bool) -> dict[str, str]:
-    """What a file given as TASK stands for: prompts, or a task with the file as its data."""
+    """Return what a file given as TASK stands for: prompts, or a task with the file as its data."""
     from spsbench.tasks.prompts import is_task_file, layout_of
 
     if task is None or not is_task_file(task) or not Path(task).is_file():
@@ -113,7 +114,7 @@ def task_file(task: str | None, *, quiet: bool) -> dict[str, str]:
 
 
 def _tag(text: str) -> tuple[str, str]:
-    """Name and text of ``--tag KEY=VALUE``."""
+    """Return name and text of ``--tag KEY=VALUE``."""
     name, equals, value = (part.strip() for part in text.partition("="))
     if not (name and equals and value):
         remedy = "For example: --tag gpu=a."
@@ -122,17 +123,18 @@ def _tag(text: str) -> tuple[str, str]:
 
 
 def _as_before(run: Path) -> dict[str, str]:
-    """What ``extract: auto`` stood for in a chat that was left to answer freely; and that each turn of
-    ``messages`` was asked before there was a setting for it."""
+    """Return settings under which an older run goes on as it began: what ``extract: auto`` meant there, and
+    that each turn of ``messages`` is asked.
+    """
     turns = {} if "turns" in read_yaml(run.with_name("config.yaml"), "--resume") else {"turns": "all"}
-    told = read_json(run, "--resume")
-    rule = told.get("extract") or ("fence" if told.get("headline_metric") == "pass@1" else None)
-    chat = (told.get("identity") or {}).get("chat_template") is True
+    record = read_json(run, "--resume")
+    rule = record.get("extract") or ("fence" if record.get("headline_metric") == "pass@1" else None)
+    chat = (record.get("identity") or {}).get("chat_template") is True
     return turns | ({"extract": "fence"} if chat and rule == "fence" else {})
 
 
 def gates_of(text: str | None, *, scores: bool = True) -> list[str]:
-    """The gates that ``--fail-on`` names, of a run that ``scores`` its outputs or does not."""
+    """Return the gates that ``--fail-on`` names, of a run that ``scores`` its outputs or does not."""
     from spsbench.stats.conditions import GATES
 
     named = [part.strip() for part in (text or "incomplete").split(",")]
@@ -146,7 +148,7 @@ def gates_of(text: str | None, *, scores: bool = True) -> list[str]:
 
 
 def require_possible(config: RunConfig, *, is_k_given: bool = False) -> TaskAndArms:
-    """Refuse what the settings alone show to be impossible; torch is not imported for it.
+    """Refuse what the settings alone show to be impossible, without importing torch; return task and arms.
 
     The task and the arms that were looked at are the result, for ``plan``.
     """
@@ -166,7 +168,7 @@ def require_possible(config: RunConfig, *, is_k_given: bool = False) -> TaskAndA
 
 
 def require_judgeable(known: TaskAndArms, gates: Sequence[str]) -> None:
-    """Refuse a gate of which task and arms show that it cannot be passed, or that it has nothing to judge."""
+    """Refuse a gate that this task and these arms cannot pass, or that has nothing to judge."""
     from spsbench.engines.arms import is_lossless
 
     task, arms = known

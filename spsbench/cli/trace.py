@@ -121,7 +121,7 @@ _WARM_UP_TOKENS = 8
 
 
 def _settings(options: TraceOptions) -> tuple[RunConfig, Task, Arm]:
-    """What is asked for, the task whose samplings ``--sampling`` names, and the one arm."""
+    """Return the settings, the task whose samplings ``--sampling`` names, and the one arm."""
     from spsbench.cli.settings import read_settings, require_possible
     from spsbench.engines.arms import refuse_beams
 
@@ -138,7 +138,7 @@ def _settings(options: TraceOptions) -> tuple[RunConfig, Task, Arm]:
 
 
 def _prompt(typed: str) -> str:
-    """The prompt's text, from stdin for ``-``."""
+    """Return the prompt's text, read from stdin for ``-``."""
     text = sys.stdin.read() if typed == "-" else typed
     if not text.strip():
         raise UsageError("there is nothing to continue.", flag="PROMPT", remedy="Give some text.")
@@ -152,7 +152,8 @@ def _prompt(typed: str) -> str:
 def _request(settings: MaterialSettings, models: Models, task: Task, arm: Arm, text: str) -> Request:
     from spsbench.decode.processors import bound
 
-    tokenizer, max_new_tokens = models.tokenizer, settings.max_new_tokens or task.max_new_tokens
+    tokenizer = models.tokenizer
+    max_new_tokens = settings.max_new_tokens or task.max_new_tokens
     in_chat = settings.chat_template == "auto" and task.uses_template(tokenizer)
     ids = tokenizer.chat(text) if in_chat else tokenizer.encode(text, special=True)
     behind = max_new_tokens + arm.k
@@ -169,7 +170,7 @@ def _request(settings: MaterialSettings, models: Models, task: Task, arm: Arm, t
 
 
 def _spoken(pair: Pair, arm: Arm, request: Request) -> Iterator[tuple[Loop, list[TracedToken]]]:
-    """Each loop's record and tokens as they come; the clock stands while they are shown."""
+    """Yield each loop's record and tokens as they arrive; the clock stands still while they are shown."""
     from spsbench.decode.algorithms import start
     from spsbench.decode.clock import Stopwatch, SystemClock
     from spsbench.decode.sampling import UniformStream
@@ -181,7 +182,8 @@ def _spoken(pair: Pair, arm: Arm, request: Request) -> Iterator[tuple[Loop, list
     stop = StopRule.of(request, pair.tokenizer)
     uniforms = UniformStream(request.seed, pair.device)
     loops = start(pair.target, drafter, request.prompt_ids, arm.k, request.sampling, uniforms)
-    watch, tokens = Stopwatch(SystemClock()), list[int]()
+    watch = Stopwatch(SystemClock())
+    tokens = list[int]()
     for count, decoded in enumerate(loops(watch)):
         kept, reason = stop.cut(tokens, decoded.tokens)
         watch.lap("other")
@@ -195,7 +197,7 @@ def _spoken(pair: Pair, arm: Arm, request: Request) -> Iterator[tuple[Loop, list
 
 
 def _facts(arm: Arm, loops: list[Loop], ars_ms: float) -> dict[str, Any]:
-    """Acceptance under its names, and the times of this one text in ms per token."""
+    """Return acceptance under its names, and the times of this text in ms per token."""
     accepted, drafted, tested = (
         sum(getattr(loop, name) for loop in loops) for name in ("accepted", "drafted", "tested")
     )
@@ -215,11 +217,12 @@ def _facts(arm: Arm, loops: list[Loop], ars_ms: float) -> dict[str, Any]:
 
 
 def _closing(facts: Mapping[str, Any]) -> list[str]:
-    """The numbers of ``_facts`` for people."""
+    """Return the numbers of ``_facts`` as lines for the screen."""
     from spsbench.report.wording import milliseconds, number
 
     names = ("mean_acceptance_length", "alpha_beta", "draft_acceptance_rate")
-    sps, ars = milliseconds(facts["sps_ms_per_token"]), milliseconds(facts["ars_ms_per_token"])
+    sps = milliseconds(facts["sps_ms_per_token"])
+    ars = milliseconds(facts["ars_ms_per_token"])
     return [
         "",
         "  ".join(f"{name} {number(facts[name], 3)}" for name in names),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def lookaheads(text: str) -> tuple[int, ...]:
-    """``1..8`` as numbers from 1 on; a 0 beside others is dropped, for that is ArS."""
+    """Read ``1..8`` as lookaheads from 1 on; a 0 beside others is dropped, since K = 0 is ArS."""
     from spsbench.config import parse_ks
 
     ks = tuple(k for k in parse_ks(text) if k)
@@ -27,21 +27,21 @@ def lookaheads(text: str) -> tuple[int, ...]:
 
 
 def drafters(text: str) -> list[Spec]:
-    """``model,lookup`` as drafters, each once."""
+    """Read ``model,lookup`` as drafters, each once."""
     from spsbench.drafters.registry import drafter_kind
 
     return list(dict.fromkeys(specs(text, drafter_kind)))
 
 
 def policies(text: str | None) -> list[Spec]:
-    """``stop-below:tau=0.3,entropy`` as policies; none where none was typed."""
+    """Read ``stop-below:tau=0.3,entropy`` as policies; None where none was typed."""
     from spsbench.drafters.registry import policy_kind
 
     return [] if text is None else specs(text, policy_kind)
 
 
 def specs(text: str, kind_of: Callable[[str], Any]) -> list[Spec]:
-    """``stop-below:tau=0.3,entropy`` as names with options that their kinds know."""
+    """Read ``stop-below:tau=0.3,entropy`` as names with options that their kinds know."""
     from spsbench.base.records import Spec
 
     specs = [Spec.parse(name) for name in text.split(",")]
@@ -51,7 +51,7 @@ def specs(text: str, kind_of: Callable[[str], Any]) -> list[Spec]:
 
 
 def _float(text: str) -> float:
-    """The number, NaN where there is none."""
+    """Return the number, NaN where there is none."""
     try:
         return float(text)
     except ValueError:
@@ -59,12 +59,12 @@ def _float(text: str) -> float:
 
 
 def path_in_place_of_number(text: str | None) -> Path | None:
-    """The path that is given where a number may stand; None for a number."""
+    """Return the path that is given in place of a number; None for a number."""
     return Path(text) if text is not None and math.isnan(_float(text)) else None
 
 
 def seconds(text: str | None, default: float, flag: str = "--budget") -> float:
-    """The seconds of a time, or the default where none was given."""
+    """Return the seconds of a time, or the default where there is none."""
     from spsbench.config.resolve import typed_seconds
 
     return default if text is None else typed_seconds(text, flag)
@@ -73,7 +73,7 @@ def seconds(text: str | None, default: float, flag: str = "--budget") -> float:
 def number(
     text: str | None, flag: str, least: float, default: float, most: float = math.inf, *, whole: bool = False
 ) -> float:
-    """A number from ``least`` to ``most``, or the default where none was given."""
+    """Read a number from ``least`` to ``most``; the default where none was given."""
     if text is None:
         return default
     try:
@@ -88,7 +88,7 @@ def number(
 
 
 def between(text: str | None, flag: str, low: float, high: float, default: float) -> float:
-    """A number from ``low`` to ``high``, or the default where none was given."""
+    """Read a number from ``low`` to ``high``; the default where none was given."""
     value = default if text is None else _float(text)
     if not low <= value <= high:
         remedy = f"Give a number, e.g. {default:g}."
@@ -97,7 +97,7 @@ def between(text: str | None, flag: str, low: float, high: float, default: float
 
 
 def share(text: str, flag: str, *, zero: bool = False) -> float:
-    """``1%`` or ``0.01``: a share below 1 and above 0, which ``zero`` allows too."""
+    """Read ``1%`` or ``0.01``: a share above 0 and below 1; ``zero`` allows 0 too."""
     number, percent, rest = text.strip().partition("%")
     value = _float(number) / (100 if percent else 1)
     if rest or not 0 <= value < 1 or (value == 0 and not zero):
@@ -110,17 +110,17 @@ _UNITS = {"": 1.0, "MB": 1e6, "GB": 1e9, "MIB": 2.0**20, "GIB": 2.0**30}
 
 
 def memory_bytes(text: str | None, flag: str) -> float:
-    """``4GB`` or ``900MiB`` as bytes; without a limit infinity."""
+    """Read ``4GB`` or ``900MiB`` as bytes; infinity where no limit was given."""
     if text is None:
         return math.inf
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    if found is None or found[2].upper() not in _UNITS:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].upper() not in _UNITS:
         raise UsageError(f"it must be a size, got {text}.", flag=flag, remedy="Give 4GB or 900MB.")
-    return float(found[1]) * _UNITS[found[2].upper()]
+    return float(match[1]) * _UNITS[match[2].upper()]
 
 
 def threads(text: str | None) -> int | None:
-    """How many threads; None for as many as suit."""
+    """Read the number of threads; None for as many as suit."""
     if text in (None, "auto"):
         return None
     from spsbench.base.environment import require_cpus
@@ -131,7 +131,7 @@ def threads(text: str | None) -> int | None:
 
 
 def sampling(options: Common) -> SamplingParams:
-    """How texts were drawn, of ``--temperature``, ``--top-p``, ``--top-k`` and processing."""
+    """Return the sampling of ``--temperature``, ``--top-p``, ``--top-k`` and the processing options."""
     from spsbench.base.records import SamplingParams
     from spsbench.cli.options import DrawnOptions, among
     from spsbench.config.resolve import resolve
@@ -164,7 +164,7 @@ def require_machine(options: Common) -> None:
 
 
 def float_dtype(name: str | None, flag: str) -> str:
-    """The dtype of a model whose weights are not rounded; ``auto`` where none was typed."""
+    """Return the dtype of a model whose weights are not rounded; ``auto`` where none was typed."""
     if name not in (None, "auto", *FLOATS):
         raise UsageError(f"{name} is unknown.", flag=flag, remedy=f"Choose from auto, {', '.join(FLOATS)}.")
     return name or "auto"
@@ -180,7 +180,7 @@ def concurrencies(text: str, flag: str = "--concurrency", most: int = 1024) -> t
 
 
 def seed(text: str | None) -> int:
-    """Of ``--seed``; 0 where none was typed."""
+    """Read ``--seed``; 0 where none was typed."""
     return int(number(text, "--seed", 0, 0, whole=True))
 
 

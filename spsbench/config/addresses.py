@@ -16,7 +16,7 @@ class Unreachable(Exception):
 
 
 def host_of(url: str) -> str:
-    """Whom an address names: its host, or a file's path; never a password."""
+    """Return the host of an address, or a file's path; never a password."""
     parts = urlsplit(url)
     return parts.hostname or url2pathname(parts.path)
 

@@ -94,11 +94,14 @@ def validate(model: type[_Model], content: Mapping[str, Any], label: Callable[[s
         path.pop()
     meaning = _MEANING.get(path[-1])
     if error["type"] == "missing":
-        what, remedy = "the value is missing.", f"Give {meaning}." if meaning else None
+        what = "the value is missing."
+        remedy = f"Give {meaning}." if meaning else None
     elif meaning:
-        what, remedy = f"it must be {meaning}, got {as_typed(error['input'])}.", None
+        what = f"it must be {meaning}, got {as_typed(error['input'])}."
+        remedy = None
     else:
-        what, remedy = f"{as_typed(error['input'])} is not valid.", None
+        what = f"{as_typed(error['input'])} is not valid."
+        remedy = None
     raise UsageError(what, flag=label(".".join(path)), remedy=remedy)
 
 
@@ -180,12 +183,12 @@ def with_draft(pair: PairConfig, draft: ModelRef) -> PairConfig:
 
 
 def file_name(path: Path) -> str:
-    """A file with the folder that was typed before it, which tells files of one name apart."""
+    """Return a file's path as it was typed, so that files of one name can be told apart."""
     return "/".join(part for part in path.parts[-2:] if part not in (".", "..", "/", "~"))
 
 
 def slug(text: str) -> str:
-    """The text in letters, digits and ``._+-`` of ASCII, for a directory's name; "" if nothing is left.
+    """Return the text in ASCII letters, digits and ``._+-``, for a directory's name; "" if nothing is left.
 
     Letters lose their accents, anything else becomes a hyphen, and a long text its middle.
     """
@@ -214,7 +217,7 @@ class _NameParts:
         return cls(parts[1:] or (model.id,), revision)
 
     def name(self, count: int) -> str:
-        """The last ``count`` parts with the revision."""
+        """Return the last ``count`` parts with the revision."""
         return " ".join("/".join(self.parts[-count:]).split()) + self.revision
 
 
@@ -223,7 +226,7 @@ def _commit(revision: str) -> str:
 
 
 def _apart(models: Sequence[_NameParts]) -> list[str]:
-    """The shortest names that differ."""
+    """Return the shortest names that differ."""
     longest = max(len(model.parts) for model in models)
     for count in range(1, longest + 1):
         names = [model.name(count) for model in models]

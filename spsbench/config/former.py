@@ -51,7 +51,7 @@ def as_now(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_bits(name: str, bits: str | None, beside: str, dtype: str) -> str:
-    """A dtype with the quantised weights that a setting of their own asked for."""
+    """Return a dtype with the quantised weights that a former setting named separately."""
     if bits is None:
         return dtype
     if dtype in ("int8", "int4") or "+" in dtype:
@@ -60,7 +60,7 @@ def _with_bits(name: str, bits: str | None, beside: str, dtype: str) -> str:
 
 
 def _with_time(until: object, name: str, budget: object) -> str:
-    """Where a run ends, with the time that a setting of its own asked for."""
+    """Return where a run ends, with the time limit that a former setting named separately."""
     time = f"{budget}s" if isinstance(budget, (int, float)) else str(budget)
     if until is None:
         return time
@@ -79,48 +79,48 @@ def merged(sources: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
     The keys say where ``process`` is written, for errors.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     process: dict[str, Any] = {}
     for flag, source in sources.items():
-        given = source.get("process")
-        if isinstance(given, (str, list, tuple)):
-            texts = [given] if isinstance(given, str) else given
-            given = parse_processing([str(each) for each in texts], flag)
-        tags = found.get("tags")
-        found |= {name: value for name, value in source.items() if name not in ("process", *PROCESSING)}
+        process_settings = source.get("process")
+        if isinstance(process_settings, (str, list, tuple)):
+            texts = [process_settings] if isinstance(process_settings, str) else process_settings
+            process_settings = parse_processing([str(each) for each in texts], flag)
+        tags = settings.get("tags")
+        settings |= {name: value for name, value in source.items() if name not in ("process", *PROCESSING)}
         if isinstance(tags, Mapping) and isinstance(source.get("tags"), Mapping):
-            found["tags"] = {**tags, **source["tags"]}
-        if isinstance(given, Mapping):
-            process |= given
-        elif given is not None:  # whoever checks the settings says what it must be
-            found["process"] = given
+            settings["tags"] = {**tags, **source["tags"]}
+        if isinstance(process_settings, Mapping):
+            process |= process_settings
+        elif process_settings is not None:  # whoever checks the settings says what it must be
+            settings["process"] = process_settings
         process |= {name: source[name] for name in PROCESSING if source.get(name) is not None}
-    return {"process": process} | found
+    return {"process": process} | settings
 
 
 def with_beam_options(
     settings: Mapping[str, Any], samplings: Sequence[Any], label: Callable[[str], str]
 ) -> dict[str, Any]:
-    """Settings with those of a beam search written into the sampling: ``beam:width=4``, which wins.
+    """Return settings whose sampling has the options of a beam search (``beam:width=4``), which win.
 
     Raises:
         UsageError: no sampling is a beam search.
     """
-    found = {name: value for name, value in settings.items() if name not in BEAM_SETTINGS}
-    asked = {name: settings[name] for name in BEAM_SETTINGS if is_given(settings.get(name))}
-    if not asked:
-        return found
+    others = {name: value for name, value in settings.items() if name not in BEAM_SETTINGS}
+    beam = {name: settings[name] for name in BEAM_SETTINGS if is_given(settings.get(name))}
+    if not beam:
+        return others
     specs = [Spec.parse(str(name)) for name in samplings]
     if BEAM not in [spec.name for spec in specs]:
-        name, value = next(iter(asked.items()))
+        name, value = next(iter(beam.items()))
         raise UsageError(
             f"{value} belongs to a beam search, and no sampling is {BEAM}.",
             flag=label(name),
             remedy=f"Give --sampling {BEAM}:{BEAM_SETTINGS[name]}={value}, or leave it out.",
         )
-    options = {BEAM_SETTINGS[name]: value for name, value in asked.items()}
+    options = {BEAM_SETTINGS[name]: value for name, value in beam.items()}
     whole = [
         Spec(BEAM, tuple(sorted((options | dict(spec.options)).items()))) if spec.name == BEAM else spec
         for spec in specs
     ]
-    return found | {"samplings": [str(spec) for spec in whole]}
+    return others | {"samplings": [str(spec) for spec in whole]}

@@ -32,7 +32,7 @@ class MaterialSettings:
 
     @classmethod
     def of(cls, config: RunConfig) -> MaterialSettings:
-        """Take them out of the settings of a run."""
+        """Take the material's settings out of those of a run."""
         return cls(
             task=config.task,
             data=config.data,

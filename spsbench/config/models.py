@@ -140,7 +140,7 @@ def _engines(value: Any) -> Any:
 
 
 def _unquoted(engine: str) -> str:
-    """A worker's command without quotes around all of it, which a shell would have taken away."""
+    """Return a worker's command without quotes around all of it, which a shell would have removed."""
     match = _QUOTED.fullmatch(engine)
     return engine if match is None or match[2] in match[3] else match[1] + match[3]
 
@@ -170,7 +170,7 @@ WIDEST_PERCENT = 50
 
 
 def _ends(text: str) -> tuple[float | None, float | None]:
-    """Read where a run ends: half-width in percent, and seconds of measuring; None for what is not said.
+    """Read where a run ends: (half-width in percent, seconds of measuring), None for what is not given.
 
     Raises:
         ValueError: something else is said, or one of them twice; a time without a unit may be meant as X.
@@ -190,7 +190,7 @@ def _ends(text: str) -> tuple[float | None, float | None]:
 
 
 def _until(value: Any) -> Any:
-    """Let ``ci=X%``, a time and both pass, with X above 0 and at most ``WIDEST_PERCENT``."""
+    """Let ``ci=X%``, a time or both pass; X is above 0 and at most ``WIDEST_PERCENT``."""
     if isinstance(value, str):
         value = value.replace(" ", "")
         _ends(value)
@@ -209,7 +209,7 @@ def _shard(value: str) -> str:
 
 
 def _range(value: str) -> str:
-    """Let ``10-20`` pass: prompts from the 10th to the 20th."""
+    """Let ``10-20`` pass: the 10th to the 20th prompt."""
     match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", value.replace(" ", ""))
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise ValueError("no such range")
@@ -220,7 +220,7 @@ _RANKS = re.compile(r"([0-9]{1,4}):draft=(first|replicated)")
 
 
 def _ranks(value: int | str) -> int | str:
-    """Let ``N`` and ``N:draft=WHERE`` pass, with N from 2 where it is said where the draft is."""
+    """Let ``N`` and ``N:draft=WHERE`` pass; with WHERE, N is at least 2."""
     if isinstance(value, int):
         return value
     match = _RANKS.fullmatch(value)
@@ -245,7 +245,8 @@ Names = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_parts)
 Trees = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_trees), AfterValidator(_unique)]
 Engines = Annotated[tuple[Name, ...], Field(min_length=1), BeforeValidator(_engines), AfterValidator(_unique)]
 Methods = Annotated[tuple[Method, ...], Field(min_length=1), BeforeValidator(_parts), AfterValidator(_unique)]
-_FLOAT, _BITS = "auto|float32|bfloat16|float16", "|".join(QUANTISED)
+_FLOAT = "auto|float32|bfloat16|float16"
+_BITS = "|".join(QUANTISED)
 _DTYPE = rf"(({_FLOAT})(\+({_BITS}))?|{_BITS})"
 Dtype = Annotated[str, Field(pattern=rf"^{_DTYPE}$")]
 DRAFT = ":draft="
@@ -253,7 +254,7 @@ DRAFT = ":draft="
 
 
 def _same_draft(value: str) -> str:
-    """Without what is said of the draft where that is nothing."""
+    """Drop the draft's own dtype where it is empty."""
     return value.removesuffix(f"{DRAFT}{AUTO}")
 
 
@@ -281,7 +282,7 @@ class ModelRef(_Settings):
     @model_validator(mode="before")
     @classmethod
     def _at_revision(cls, model: Any) -> Any:
-        """Read ``org/name@revision``, alone or as the id of a mapping that does not say a revision."""
+        """Read ``org/name@revision``, alone or as the id of a mapping without a revision."""
         ref = {"id": model} if isinstance(model, str) else model
         if not isinstance(ref, dict) or "revision" in ref or not isinstance(name := ref.get("id"), str):
             return ref
@@ -334,7 +335,7 @@ class ProtocolConfig(Limits):
     notes: str = Field(default="", description="text")
 
     def settings(self, task: str) -> dict[str, Any]:
-        """What the protocol sets for a task (a name or the path of its YAML), and nothing else."""
+        """Return what the protocol sets for a task (a name or the path of its YAML)."""
         limits = {*Limits.model_fields}
         common = self.model_dump(include=limits, exclude_unset=True)
         special = self.tasks.get(Path(task).stem)
@@ -372,7 +373,7 @@ class PaperConfig(_Settings):
 
 
 def prompt_span(limit: int | str | None) -> tuple[int, int | None]:
-    """The first prompt of a limit, from 1, and the last one, which it includes; None for all."""
+    """Return a limit's first prompt, from 1, and its last, included; None for all."""
     if isinstance(limit, str):
         first, _, last = limit.partition("-")
         return int(first), int(last)
@@ -504,62 +505,62 @@ class RunConfig(Limits):
 
     @property
     def beam(self) -> BeamSettings | None:
-        """The options of the beam search among the samplings; None if there is none."""
+        """Return the options of the beam search among the samplings; None if there is none."""
         specs = (Spec.parse(name) for name in self.samplings or ())
         options = next((dict(spec.options) for spec in specs if spec.name == BEAM), None)
         return None if options is None else BeamSettings.model_validate(options)
 
     @property
     def precision(self) -> float | None:
-        """The half-width that ``until`` asks for, as a share of the estimate."""
+        """Return the half-width that ``until`` asks for, as a share of the estimate."""
         percent = None if self.until is None else _ends(self.until)[0]
         return None if percent is None else percent / 100.0
 
     @property
     def until_ci(self) -> str | None:
-        """``ci=X%``, what ``until`` says of precision."""
+        """Return ``ci=X%``, the precision part of ``until``."""
         return next((part for part in (self.until or "").split(",") if _UNTIL.fullmatch(part)), None)
 
     @property
     def budget_s(self) -> float | None:
-        """The seconds of measuring after which ``until`` ends the run."""
+        """Return the seconds of measuring after which ``until`` ends the run."""
         return None if self.until is None else _ends(self.until)[1]
 
     @property
     def unsafe_exec(self) -> bool:
-        """Whether generated programs run even without a sandbox."""
+        """Return whether generated programs run even without a sandbox."""
         return self.score == "unsafe"
 
     @property
     def shard_index(self) -> tuple[int, int]:
-        """(index from 0, number of shards); (0, 1) if the run is not divided."""
+        """Return (index from 0, number of shards); (0, 1) if the run is not divided."""
         index, count = (self.shard or "1/1").split("/")
         return int(index) - 1, int(count)
 
     @property
     def target_dtype(self) -> str:
-        """What is said of the target's dtype."""
+        """Return the target's part of the dtype."""
         return self.dtype.partition(DRAFT)[0]
 
     @property
     def draft_dtype(self) -> str:
-        """What is said of the draft's alone; ``auto`` for nothing."""
+        """Return the draft's own part of the dtype; ``auto`` for none."""
         return self.dtype.partition(DRAFT)[2] or AUTO
 
     @property
     def model_dtype(self) -> str:
-        """What to load the target in: the run's dtype, else the pair's; a ``Precision``."""
+        """Return what to load the target in: the run's dtype, else the pair's; a ``Precision``."""
         typed = self.target_dtype
-        asked, pair = Precision(typed), Precision(self.pair.dtype)
+        precision, pair = Precision(typed), Precision(self.pair.dtype)
         if typed == AUTO:
             return str(Precision.of(pair.dtype, pair.quantise))
         # int8 alone is a dtype of its own; in auto+int8 the pair may say what is computed in.
-        inherits = asked.dtype == AUTO and typed not in QUANTISED
-        return str(Precision.of(pair.dtype if inherits else asked.dtype, asked.quantise))
+        inherits = precision.dtype == AUTO and typed not in QUANTISED
+        return str(Precision.of(pair.dtype if inherits else precision.dtype, precision.quantise))
 
     @property
     def draft_model_dtype(self) -> str:
-        """What to load the draft in: what is said of it alone, else as the target; a ``Precision``."""
+        """Return what to load the draft in: its own dtype, else the target's; a ``Precision``."""
         own, target = Precision(self.draft_dtype), Precision(self.model_dtype)
         if self.draft_dtype in QUANTISED:
             return str(own)
@@ -570,21 +571,21 @@ class RunConfig(Limits):
 
     @property
     def cpu_threads(self) -> int | None:
-        """Of a CPU to compute on; None for as many as suit the target."""
+        """Return the number of threads on a CPU; None for as many as suit the target."""
         return None if self.threads == AUTO else int(self.threads)
 
     @property
     def ranks(self) -> int:
-        """How many processes the target is split over."""
+        """Return how many processes the target is split over."""
         return int(str(self.tensor_parallel).partition(":")[0])
 
     @property
     def draft_placement(self) -> str:
-        """Where the draft of a split target runs: ``FIRST`` or ``REPLICATED``."""
+        """Return where the draft of a split target runs: ``FIRST`` or ``REPLICATED``."""
         return REPLICATED if str(self.tensor_parallel).endswith(REPLICATED) else FIRST
 
     def to_yaml(self) -> str:
-        """The text of ``config.yaml``; given to ``--config`` it yields this configuration again.
+        """Return the text of ``config.yaml``; given to ``--config`` it yields this configuration again.
 
         The engine is left out where none was named: which one is usual depends on the device.
         """

@@ -31,7 +31,7 @@ _WRITTEN_OUT = re.compile(r"[\d\s,+-]*")
 
 
 def _words(text: str) -> str:
-    """Ids of a file by the way they are typed, so that the settings of a run hold them."""
+    """Read a file's token ids into the text that one would type, so that a run's settings hold them."""
     if not _WRITTEN_OUT.fullmatch(text):  # a file system takes no name as long as a list of ids may be
         path = Path(text)
         try:
@@ -49,16 +49,16 @@ def _ids(text: str) -> tuple[tuple[int, ...], ...]:
 
 
 def _schema(text: str) -> str:
-    """The schema itself, so that the settings of a run hold it."""
+    """Return the schema's content, so that a run's settings hold it."""
     try:
-        found = json.loads(
+        schema = json.loads(
             text if text.lstrip().startswith("{") else Path(text).read_text(encoding="utf-8-sig")
         )
     except OSError as error:
         raise ValueError(str(error)) from error
-    if not isinstance(found, dict):
+    if not isinstance(schema, dict):
         raise ValueError(text)
-    return json.dumps(found)
+    return json.dumps(schema)
 
 
 def _float(description: str, **limits: Any) -> Any:
@@ -94,25 +94,25 @@ class ProcessingSettings(BaseModel):
 
     @model_serializer
     def _switched_on(self) -> dict[str, Any]:
-        """What is not off, by name."""
+        """Return what is switched on, by name."""
         return {name: value for name in PROCESSING if (value := getattr(self, name)) is not None}
 
     @property
     def processing(self) -> Processing | None:
-        """What happens to logits; None where that is nothing."""
+        """Return what happens to logits; None for nothing."""
         options = self._switched_on()
         if "logit_bias" in options:
             pairs = (part.partition(":") for part in options["logit_bias"].split(","))
             options["logit_bias"] = tuple((int(token), float(bias)) for token, _, bias in pairs)
         if "bad_words" in options:
             options["bad_words"] = _ids(options["bad_words"])
-        found = Processing(**options)
-        if found.convention == "vllm" and found.typical_p < 1:
+        wanted = Processing(**options)
+        if wanted.convention == "vllm" and wanted.typical_p < 1:
             remedy = "Leave it out, or convention=vllm."
             raise UsageError("vLLM has no typical-p.", flag="--process typical_p", remedy=remedy)
-        if found.grammar is not None:
+        if wanted.grammar is not None:
             require_grammars()
-        return None if found == Processing() else found
+        return None if wanted == Processing() else wanted
 
 
 PROCESSING = tuple(ProcessingSettings.model_fields)
@@ -127,12 +127,12 @@ _COMMA = re.compile(rf",\s*(?=(?:{'|'.join(PROCESSING)})=)")
 
 
 def parse_processing(texts: Sequence[str], flag: str = "--process") -> dict[str, Any]:
-    """Read ``min_p=0.1:frequency_penalty=0.3``, or several such texts, as settings that are not checked yet.
+    """Read one or more texts like ``min_p=0.1:frequency_penalty=0.3`` as settings, not yet checked.
 
     Raises:
         UsageError: a name is unknown or comes twice, or there is no value.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for part in (part for text in texts for part in _BETWEEN.split(text)):
         if joined := _COMMA.search(part):
             remedy = f"Put a colon between: {':'.join(_COMMA.split(part))}."
@@ -143,8 +143,8 @@ def parse_processing(texts: Sequence[str], flag: str = "--process") -> dict[str,
         if not (equals and value):
             remedy = f"Give {name}=VALUE; it is {ProcessingSettings.model_fields[name].description}."
             raise UsageError(f"{name} has no value.", flag=flag, remedy=remedy)
-        if name in found:
+        if name in settings:
             raise UsageError(f"{name} is given twice.", flag=flag, remedy="Give it once.")
         typed = get_args(ProcessingSettings.model_fields[name].annotation)
-        found[name] = number(value) if {int, float} & {*typed} else value
-    return found
+        settings[name] = number(value) if {int, float} & {*typed} else value
+    return settings

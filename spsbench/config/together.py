@@ -345,7 +345,7 @@ TABLE = (
 
 
 def refuse_together(command: str, options: Mapping[str, object]) -> None:
-    """Refuse what ``options``, by their names in Python, ask of a command and the table forbids."""
+    """Refuse ``options`` (by their names in Python) that the table forbids together."""
     for row in TABLE:
         name = next((name for name in row.names if is_given(options.get(name))), None)
         if command not in row.commands or name is None:
@@ -364,7 +364,7 @@ def refuse_together(command: str, options: Mapping[str, object]) -> None:
 
 
 def is_given(value: object) -> bool:
-    """Whether an option was typed; a typed 0 was, a flag left out and an empty list were not."""
+    """Return whether an option was typed: a typed 0 counts, a flag left out and an empty list do not."""
     return value is not None and value is not False and value != [] and value != ()
 
 
