@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from spsbench.base.errors import UnavailableError
 from spsbench.config.addresses import host_of
@@ -29,6 +29,9 @@ from spsbench.models.hf_errors import (
     say_cached,
     typed_errors,
 )
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import RepoFile, RepoSibling
 
 _CONFIG = "config.json"
 _INDEX = ".index.json"
@@ -117,13 +120,27 @@ def repository(name: str, revision: str | None, kind: Kind = "model") -> Reposit
             )
         except json.JSONDecodeError as error:
             raise WebPage(name) from error
-        files = {
-            each.rfilename: RemoteFile(each.size or 0, each.lfs.sha256 if each.lfs else each.blob_id or "")
-            for each in info.siblings or ()
-        }
+        siblings = info.siblings or ()
+        if all(each.blob_id or each.lfs for each in siblings):
+            files = {each.rfilename: _remote(each) for each in siblings}
+        else:  # some mirrors leave out here what they say of each file where the folders are listed
+            files = _listed(name, str(info.sha), kind)
         found = Repository(name, str(info.sha), files, kind)
         _asked[key] = _asked[(*key[:-1], found.commit)] = found
     return _asked[key]
+
+
+def _remote(file: RepoSibling | RepoFile) -> RemoteFile:
+    return RemoteFile(file.size or 0, file.lfs.sha256 if file.lfs else file.blob_id or "")
+
+
+def _listed(name: str, commit: str, kind: Kind) -> dict[str, RemoteFile]:
+    """The files of a repository's folders at a commit."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import RepoFile
+
+    entries = HfApi().list_repo_tree(name, recursive=True, revision=commit, repo_type=kind)
+    return {each.path: _remote(each) for each in entries if isinstance(each, RepoFile)}
 
 
 def pinned(name: str, revision: str | None, flag: str) -> str | None:

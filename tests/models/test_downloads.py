@@ -100,6 +100,20 @@ def test_a_pair_is_fetched_once_and_then_read_without_the_hub(hub: Hub, forget: 
     assert notes.lines == [line]
 
 
+def test_a_mirror_that_names_files_alone_is_asked_for_their_folders(
+    hub: Hub, forget: Callable[[], None]
+) -> None:
+    whole = {name: downloads.repository(name, None) for name in NAMES}
+    for name in NAMES:
+        hub.set(name, brief=True)
+    forget()
+    assert {name: downloads.repository(name, None) for name in NAMES} == whole
+    with watched_by(notes := Notes()):
+        load()
+    assert notes.lines == ["weights of org/target (195 kB) and org/draft (131 kB) from 127.0.0.1"]
+    assert came(hub) == size(hub, *NAMES)
+
+
 def test_a_hub_that_is_down_is_asked_once_where_all_is_here(hub: Hub, forget: Callable[[], None]) -> None:
     load()
     forget()

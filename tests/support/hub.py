@@ -45,12 +45,14 @@ class Fault:
 
 @dataclass
 class Repository:
-    """A folder and what its owner set."""
+    """A folder and what its owner set; a ``brief`` one is described by the names of its files alone, as some
+    mirrors do."""
 
     folder: Path
     gated: bool = False
     private: bool = False
     lost: tuple[str, ...] = ()
+    brief: bool = False
     pinned: str | None = None
 
     @property
@@ -111,7 +113,7 @@ class Hub:
         return f"http://127.0.0.1:{self.port}"
 
     def set(self, name: str, **settings: Any) -> None:
-        """Make a repository gated or private, lose some of its files, or pin its commit."""
+        """Make a repository gated, private or brief, lose some of its files, or pin its commit."""
         self.settings[name] = settings
 
     def break_down(self, kind: Kind, value: int = 0, where: str = "", times: int | None = None) -> None:
@@ -190,6 +192,8 @@ class _Handler(BaseHTTPRequestHandler):
             entry = {"type": "file", "path": named, "rfilename": named, "size": size}
             entry |= {"oid": content[:40], "blobId": content[:40]}
             entries.append(entry | (large if named.endswith(LARGE) else {}))
+        if repository.brief and part != "tree":
+            entries = [{"rfilename": entry["rfilename"]} for entry in entries]
         about = {"id": name, "modelId": name, "sha": repository.commit, "siblings": entries, "tags": []}
         self._answer(200, entries if part == "tree" else about | {"downloads": 0, "likes": 0})
 
