@@ -10,7 +10,7 @@ from typing import Any
 
 
 def face(package: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
-    """``__getattr__`` and ``__all__`` of a package, of its ``__name__`` and ``__file__``.
+    """Return ``__getattr__`` and ``__all__`` for a package with this ``__name__`` and ``__file__``.
 
     The stub is all that there is to write: type checkers read it, and so does this.
     """

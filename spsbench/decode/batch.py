@@ -100,24 +100,26 @@ class DecodingBatch(ABC):
 
         Should one of them fail, the row stays without a sequence.
         """
-        found = BatchRow(list(prompt), uniforms)
-        self._read(row, found)
-        self.live[row] = found
+        begun = BatchRow(list(prompt), uniforms)
+        self._read(row, begun)
+        self.live[row] = begun
 
     def _read(self, number: int, row: BatchRow) -> None:
         """Have every model read a row's prompt."""
         self.target.begin(number, row.tokens)
 
     def end(self, row: int) -> None:
-        """The row's output is over; no effect where it has no sequence."""
+        """End the row's output; no effect where it has no sequence."""
         self.live.pop(row, None)
 
     @abstractmethod
     def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
-        """One loop of every live row, at least one."""
+        """Run one loop of every live row, of which there is at least one."""
 
     def _warped(self, logits: Tensor) -> Rows:
-        """b last warped rows of the live ones of [B, last, V]: without a copy where every row is live."""
+        """Return the warped last rows of the live sequences, from logits [B, last, V]; no copy if all are
+        live.
+        """
         if len(self.live) < self.size:
             logits = logits[sent(sorted(self.live), logits.device)]
         return rows.warped(logits.flatten(0, 1), self.sampling)
@@ -141,11 +143,11 @@ class BatchArS(DecodingBatch):
         q = self._warped(logits)
         drawn = q.draw(torch.cat(numbers)).tolist()
         watch.lap("sample")
-        found = {}
+        decoded = {}
         for place, ((number, row), token) in enumerate(zip(live, drawn, strict=True)):
             row.tokens.append(token)
-            found[number] = DecodedLoop([token], 0, q.part(place, 1), None, numbers[place])
-        return found
+            decoded[number] = DecodedLoop([token], 0, q.part(place, 1), None, numbers[place])
+        return decoded
 
 
 Drafts = Mapping[int, Draft]
@@ -155,15 +157,15 @@ class BatchDrafter(Protocol):
     """Proposes tokens after several sequences."""
 
     def begin(self, number: int, row: BatchRow) -> None:
-        """A row has a new sequence; its last token is pending."""
+        """Give a row a new sequence, whose last token is pending."""
         ...
 
     def draft(self, live: Mapping[int, BatchRow], k: int, numbers: Mapping[int, Tensor]) -> Drafts:
-        """Up to k tokens after each row; ``numbers`` are [k] uniform ones a row."""
+        """Draft up to k tokens after each row; ``numbers`` are [k] uniform numbers a row."""
         ...
 
     def observe(self, number: int, row: BatchRow, accepted: int) -> None:
-        """A row's loop is over; its tokens are those that stand now."""
+        """End a row's loop; its tokens are those that stand now."""
         ...
 
 
@@ -186,7 +188,9 @@ class BatchSpS(DecodingBatch):
         rule: Accept | None = None,
     ) -> None:
         super().__init__(target, sampling)
-        self._drafter, self._k, self._rule = drafter, k, rule or accept_draft
+        self._drafter = drafter
+        self._k = k
+        self._rule = rule or accept_draft
 
     def _read(self, number: int, row: BatchRow) -> None:
         super()._read(number, row)
@@ -201,26 +205,30 @@ class BatchSpS(DecodingBatch):
         logits = self._score(drafts)
         watch.lap("verify")
         q = self._warped(logits)
-        width, own, judgements = logits.shape[1], [], []
+        width = logits.shape[1]
+        own = []
+        judgements = []
         for place, (number, _) in enumerate(live):
             draft = drafts[number]
             own.append(q.part(place * width, len(draft.tokens) + 1))
             u = numbers[number][-len(draft.tokens) - 1 :]
             judgements.append((draft, judged(self._rule, own[-1], draft, u)))
-        found = {}
+        decoded = {}
         for (number, row), (drafted, accepted, token), part in zip(
             live, all_decided(judgements), own, strict=True
         ):
             new = [*drafted[:accepted], token]
             row.tokens += new
-            found[number] = DecodedLoop(new, accepted, part, drafts[number], numbers[number])
+            decoded[number] = DecodedLoop(new, accepted, part, drafts[number], numbers[number])
         watch.lap("sample")
         for number, row in live:
-            self._drafter.observe(number, row, found[number].accepted)
-        return found
+            self._drafter.observe(number, row, decoded[number].accepted)
+        return decoded
 
     def _score(self, drafts: Drafts) -> Tensor:
-        """[B, n+1, V] the target's logits, n the longest draft; after a shorter one they are undefined."""
+        """Return [B, n+1, V] target logits, n the longest draft; those after a shorter draft's end are
+        undefined.
+        """
         longest = max(len(draft.tokens) for draft in drafts.values())
         last, starts = pending(self.live, self.target)
         block = last.new_zeros(self.size, longest + 1)
@@ -250,31 +258,33 @@ class ModelBatchDrafter:
         self._read[number] = len(row.tokens) - 1
 
     def draft(self, live: Mapping[int, BatchRow], k: int, numbers: Mapping[int, Tensor]) -> Drafts:
-        order, device = sorted(live), self._model.device
+        order = sorted(live)
+        device = self._model.device
         places = sent(order, device)
         picks: list[Tensor] = []
-        told: list[Rows] = []
+        own_rows: list[Rows] = []
         for i in range(k):
             logits = self._next(live, places, picks[-1], i) if i else self._first(live, places)
             row = rows.warped(logits, self._sampling)
             picks.append(row.draw(torch.stack([numbers[number][i] for number in order])))
-            told.append(row)
+            own_rows.append(row)
         tokens = torch.stack(picks, dim=1)
         for number in order:
             self._read[number] = len(live[number].tokens) + k - 1
         return {
-            number: Draft(tokens[place], rows.joined([row.part(place, 1) for row in told]))
+            number: Draft(tokens[place], rows.joined([row.part(place, 1) for row in own_rows]))
             for place, number in enumerate(order)
         }
 
     def observe(self, number: int, row: BatchRow, accepted: int) -> None:
-        """What lies after the last decided token is no longer read."""
+        """Forget the model's tokens after the last decided one."""
         self._read[number] = min(self._read[number], len(row.tokens) - 1)
 
     def _first(self, live: Mapping[int, BatchRow], places: Tensor) -> Tensor:
-        """[b, V] the logits after the pending tokens, which are one or two of each row in its place."""
+        """Return [b, V] logits after the pending tokens, of which each row has one or two."""
         most = max(len(row.tokens) - self._read[number] for number, row in live.items())
-        block, device = [[0] * most for _ in range(self._model.batch)], self._model.device
+        block = [[0] * most for _ in range(self._model.batch)]
+        device = self._model.device
         starts, ends = [0] * self._model.batch, []
         for number, row in sorted(live.items()):
             starts[number] = max(len(row.tokens) - most, 0)
@@ -287,7 +297,7 @@ class ModelBatchDrafter:
         return logits[places, sent([end - least for end in ends], device)]
 
     def _next(self, live: Mapping[int, BatchRow], places: Tensor, picked: Tensor, i: int) -> Tensor:
-        """[b, V] the logits after the i-th drafted token of each row in its place."""
+        """Return [b, V] logits after the i-th drafted token of each row."""
         block = picked.new_zeros(self._model.batch, 1)
         block[places, 0] = picked
         starts = [0] * self._model.batch
@@ -323,8 +333,9 @@ class RowDrafters:
 
 
 def pending(live: Mapping[int, BatchRow], model: BatchModel) -> tuple[Tensor, list[int]]:
-    """([B, 1] the last token of every row, how many tokens each has before it); zeros where none lives."""
-    tokens, starts = [[0] for _ in range(model.batch)], [0] * model.batch
+    """Return ([B, 1] each row's last token, [B] how many tokens come before it); zeros for rows not live."""
+    tokens = [[0] for _ in range(model.batch)]
+    starts = [0] * model.batch
     for number, row in live.items():
         tokens[number] = row.tokens[-1:]
         starts[number] = len(row.tokens) - 1

@@ -49,20 +49,20 @@ class Node:
     _children: dict[int, Node] = field(default_factory=dict, repr=False)
 
     def child(self, token: int) -> Node:
-        """The node of one more token."""
-        found = self._children.get(token)
-        if found is None:
-            found = self._children[token] = Node(token, self, self.depth + 1)
-        return found
+        """Return the node of one more token."""
+        node = self._children.get(token)
+        if node is None:
+            node = self._children[token] = Node(token, self, self.depth + 1)
+        return node
 
     def tokens(self) -> list[int]:
-        """The tokens after the prompt, this one last."""
-        found: list[int] = []
+        """Return the tokens after the prompt, this node's last."""
+        backwards: list[int] = []
         node: Node | None = self
         while node is not None and node.parent is not None:
-            found.append(node.token)
+            backwards.append(node.token)
             node = node.parent
-        return found[::-1]
+        return backwards[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class TreeModel(Protocol):
         ...
 
     def keep(self, nodes: Sequence[Node]) -> None:
-        """Forget all that was read but the ancestors of these nodes; the nodes themselves are pending."""
+        """Forget all that was read except these nodes' ancestors; the nodes themselves are pending."""
         ...
 
 
@@ -110,7 +110,7 @@ class Continuation:
 
 
 def best_candidates(beams: Sequence[Beam], logits: Tensor, n: int) -> list[Continuation]:
-    """The n best continuations, best first; fewer where fewer have a probability above 0.
+    """Return the n best continuations, best first; fewer where fewer have a probability above 0.
 
     Args:
         beams: w of them.
@@ -126,9 +126,9 @@ def best_candidates(beams: Sequence[Beam], logits: Tensor, n: int) -> list[Conti
     before = torch.tensor([beam.score for beam in beams], dtype=torch.float32, device=scores.device)
     flat = (scores + before.unsqueeze(1)).flatten()
     least = torch.topk(flat, min(n, len(flat))).values[-1]
-    found = ((flat >= least) & ~flat.isneginf()).nonzero().squeeze(-1)
-    order = torch.sort(flat[found], descending=True, stable=True).indices
-    best = found[order[:n]]
+    candidates = ((flat >= least) & ~flat.isneginf()).nonzero().squeeze(-1)
+    order = torch.sort(flat[candidates], descending=True, stable=True).indices
+    best = candidates[order[:n]]
     width = scores.shape[-1]
     return [
         Continuation(beams[index // width].node, index % width, score)
@@ -137,7 +137,7 @@ def best_candidates(beams: Sequence[Beam], logits: Tensor, n: int) -> list[Conti
 
 
 def enough_candidates(width: int, end_tokens: int) -> int:
-    """How many of the best hold ``width`` that go on, if so many tokens end one; as transformers has it."""
+    """Return how many of the best are sure to hold ``width`` that go on, as in transformers."""
     return max(2, 1 + end_tokens) * width
 
 
@@ -167,39 +167,41 @@ class BeamSearch:
         self.steps = 0
         self.over = False
         self.closest = math.inf
-        self._params, self._ends, self._max_new_tokens = params, ends, max_new_tokens
+        self._params = params
+        self._ends = ends
+        self._max_new_tokens = max_new_tokens
         self._candidates = enough_candidates(params.width, end_tokens)
         self._finished: list[Hypothesis] = []
 
     @property
     def left(self) -> int:
-        """Steps until the length limit."""
+        """Return the steps that are left until the length limit."""
         return self._max_new_tokens - self.steps
 
     @property
     def hypotheses(self) -> list[Hypothesis]:
-        """The finished hypotheses, best first; at most w."""
+        """Return the finished hypotheses, best first; at most w."""
         return list(self._finished)
 
     def step(self, logits: Tensor) -> None:
-        """Go on by one token.
+        """Advance the search by one token.
 
         Args:
             logits: [n, V] of the token after each of ``beams``.
         """
-        width, taken = self._params.width, self._candidates
-        candidates = best_candidates(self.beams, logits, taken + 1)  # one more: how close the choice was
+        width, count = self._params.width, self._candidates
+        candidates = best_candidates(self.beams, logits, count + 1)  # one more: how close the choice was
         reasons = [self._ends(candidate.parent, candidate.token) for candidate in candidates]
         self.steps += 1
         self._came_close(candidates, reasons)
         ended = zip(candidates[:width], reasons[:width], strict=True)
         self._finish([(candidate, reason) for candidate, reason in ended if reason is not None])
-        going = [c for c, reason in zip(candidates[:taken], reasons, strict=False) if reason is None]
+        going = [c for c, reason in zip(candidates[:count], reasons, strict=False) if reason is None]
         self.beams = [Beam(c.parent.child(c.token), c.score) for c in going[:width]]
         self.over = not self.beams or not self._may_improve()
 
     def _came_close(self, candidates: Sequence[Continuation], reasons: Sequence[FinishReason | None]) -> None:
-        """Keep the gaps at which another order would make other beams or finish other hypotheses."""
+        """Record the gaps between scores whose swap would change the beams or the finished hypotheses."""
         width = self._params.width
         going = [c for c, reason in zip(candidates, reasons, strict=True) if reason is None]
         if len(going) > width:
@@ -211,25 +213,26 @@ class BeamSearch:
         self.closest = min(self.closest, abs(one - other) * divisor)
 
     def _divisor(self, length: int) -> float:
-        """What the log-probability of so many tokens is divided by to give a score."""
+        """Return what divides the log-probability of ``length`` tokens to give a score."""
         return float(length**self._params.length_penalty)
 
     def _finish(self, ended: Sequence[tuple[Continuation, FinishReason]]) -> None:
         """Take new hypotheses among the finished ones, of which the best w stay; older ones win ties."""
-        width, divisor = self._params.width, self._divisor(self.steps)
+        width = self._params.width
+        divisor = self._divisor(self.steps)
         for candidate, reason in ended:
             tokens = (*candidate.parent.tokens(), candidate.token)
             score = _divided(candidate.score, divisor)
             self._finished.append(Hypothesis(tokens, score, candidate.score, reason))
-        self._finished.sort(key=lambda found: -found.score)
+        self._finished.sort(key=lambda hypothesis: -hypothesis.score)
         if len(self._finished) > width:
             worst, left_out = self._finished[width - 1 : width + 1]
-            least = min(self._divisor(len(found.tokens)) for found in (worst, left_out))
+            least = min(self._divisor(len(hypothesis.tokens)) for hypothesis in (worst, left_out))
             self._gap(worst.score, left_out.score, least)
         del self._finished[width:]
 
     def _may_improve(self) -> bool:
-        """Whether the best beam may still end better than the worst finished hypothesis.
+        """Return whether the best beam may still end better than the worst finished hypothesis.
 
         As transformers has it: at its present length; with ``never`` and a positive penalty at the longest.
         """
@@ -240,13 +243,14 @@ class BeamSearch:
             return False
         patient = params.early_stopping == "never" and params.length_penalty > 0
         divisor = self._divisor(self._max_new_tokens if patient else self.steps)
-        possible, worst = _divided(self.beams[0].score, divisor), self._finished[-1]
+        possible = _divided(self.beams[0].score, divisor)
+        worst = self._finished[-1]
         self._gap(possible, worst.score, min(divisor, self._divisor(len(worst.tokens))))
         return possible > worst.score
 
 
 def _divided(score: float, divisor: float) -> float:
-    """The quotient in float32, in which transformers compares."""
+    """Divide in float32, in which transformers compares."""
     return float(torch.tensor(score, dtype=torch.float32) / divisor)
 
 
@@ -268,7 +272,7 @@ class BeamLoop:
 
 
 def beam_search(target: TreeModel, search: BeamSearch, watch: Stopwatch) -> Iterator[BeamLoop]:
-    """Plain beam search: one pass of the target a step. ``target`` has begun the prompt."""
+    """Run plain beam search: one pass of the target a step. ``target`` has begun the prompt."""
     while not search.over:
         nodes = [beam.node for beam in search.beams]
         target.keep(nodes)
@@ -283,7 +287,7 @@ def beam_search(target: TreeModel, search: BeamSearch, watch: Stopwatch) -> Iter
 def beam_speculative(
     target: TreeModel, draft: TreeModel, search: BeamSearch, k: int, watch: Stopwatch, grow: Grow
 ) -> Iterator[BeamLoop]:
-    """The same search by speculation.
+    """Run the same search by speculation.
 
     Args:
         target, draft: both have begun the prompt.

@@ -29,7 +29,7 @@ class CommunicatingClock(Clock, Protocol):
     """A clock that also knows how long this process was within collectives, where a model is split."""
 
     def communicated(self) -> float:
-        """Seconds within collectives since it was last asked."""
+        """Return the seconds spent in collectives since the last call."""
         ...
 
 
@@ -95,7 +95,7 @@ class Stopwatch:
 
     @property
     def passed_s(self) -> float:
-        """The clock's seconds from ``start`` to the last lap."""
+        """Return the clock's seconds from ``start`` to the last lap."""
         return self._mark_s - self._begun_s
 
     def lap(self, phase: Phase) -> None:
@@ -122,8 +122,9 @@ class Stopwatch:
             self._communicated()
 
     def take(self) -> Mapping[str, float]:
-        """The phases' seconds up to the last lap, e.g. those of a loop; the next loop begins at that lap."""
-        seconds, self.seconds = self.seconds, self._zeros()
+        """Return the phases' seconds up to the last lap and begin the next loop at that lap."""
+        seconds = self.seconds
+        self.seconds = self._zeros()
         return seconds
 
     def _zeros(self) -> dict[str, float]:
@@ -155,7 +156,7 @@ class _Moment:
         self._pool.append(self.event)
 
     def until(self, later: _Moment) -> float:
-        """Seconds of the device's time."""
+        """Return the seconds of the device's time up to a later moment."""
         return float(self.event.elapsed_time(later.event)) / 1e3
 
 
@@ -182,7 +183,7 @@ class DeviceSeconds(Mapping[str, float]):
 
     @property
     def paced_by_host(self) -> Mapping[str, float]:
-        """The part of each phase's seconds in which the device waited for the host's next launch.
+        """Return each phase's seconds in which the device waited for the host's next launch.
 
         The device had caught up with the host when such a phase began, and when it ended.
         """
@@ -198,7 +199,8 @@ class DeviceSeconds(Mapping[str, float]):
         before, behind_s = begin, 0.0
         for phase, moment in laps:
             took_s = before.until(moment)
-            then_s, behind_s = behind_s, begin.until(moment) - (moment.at_s - begin.at_s)
+            then_s = behind_s
+            behind_s = begin.until(moment) - (moment.at_s - begin.at_s)
             before = moment
             if phase is None:
                 continue
@@ -248,11 +250,12 @@ class EventStopwatch(Stopwatch):
         return skipped_s
 
     def take(self) -> Mapping[str, float]:
-        taken = DeviceSeconds(self._begin, self._laps)
+        """Return seconds that are read from the device's events when they are first used."""
+        seconds = DeviceSeconds(self._begin, self._laps)
         if self._laps:
             self._begin = self._laps[-1][1]
         self._laps = []
-        return taken
+        return seconds
 
     def _moment(self) -> _Moment:
         event = self._pool.pop() if self._pool else self._make()
@@ -261,7 +264,7 @@ class EventStopwatch(Stopwatch):
 
 
 def stopwatch_of(device: torch.device, clock: Clock | None = None) -> Stopwatch:
-    """A stopwatch that has started, by the machine's clock unless given, of loops on that device."""
+    """Return a started stopwatch for loops on that device, by default with the machine's clock."""
     clock = clock or SystemClock()
     if device.type != "cuda":
         return Stopwatch(clock)

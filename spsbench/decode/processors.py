@@ -60,8 +60,9 @@ def bound(
     if process is None or isinstance(process, Bound):
         return sampling
     if getattr(tokenizer, "border", None) is not None:
-        plain, asked = Processing(min_p=process.min_p, typical_p=process.typical_p).record(), process.record()
-        name = next(name for name, value in asked.items() if value != plain[name])
+        plain = Processing(min_p=process.min_p, typical_p=process.typical_p).record()
+        record = process.record()
+        name = next(name for name, value in record.items() if value != plain[name])
         why = "for an encoder-decoder it is not defined what comes before the output."
         raise UsageError(why, flag=f"--process {name}", remedy="Leave it out, or choose a decoder.")
     stops = tuple(sorted(tokenizer.eos_ids | stop_ids))
@@ -70,8 +71,8 @@ def bound(
         # Only llguidance forces tokens, and only xgrammar (vLLM) lets every stop token end a grammar.
         ends = stops if process.convention == "vllm" else tuple(sorted(tokenizer.eos_ids))
         mask = _grammar(process.grammar, cast("Any", tokenizer), ends, process.convention == "transformers")
-    given = {each.name: getattr(process, each.name) for each in fields(Processing)}
-    return replace(sampling, process=Bound(**given, stop_ids=stops, mask=mask))
+    values = {each.name: getattr(process, each.name) for each in fields(Processing)}
+    return replace(sampling, process=Bound(**values, stop_ids=stops, mask=mask))
 
 
 def with_history(logits: Tensor, process: Processing | None, tokens: Sequence[int], prompt: int) -> Tensor:
@@ -117,7 +118,7 @@ def _step(row: Tensor, process: Processing, before: list[int], prompt: int) -> N
 
 
 def _bar(row: Tensor, process: Processing, output: list[int]) -> None:
-    """Cut what a grammar or the least length does not allow after an output."""
+    """Exclude the tokens that a grammar or the minimum length forbids after an output."""
     if not isinstance(process, Bound):
         raise ValueError(f"{process.described} is not bound to a model: see ``processors.bound``")
     allowed = None if process.mask is None else process.mask(output)
@@ -201,8 +202,8 @@ def _matcher(schema: str, tokenizer: Any, ends: tuple[int, ...], forced: bool) -
     known = from_tokenizer(tokenizer.hugging_face, eos_token=[*ends])
     free = f'%llguidance {{"no_forcing": true}}\nstart: %json {schema}'
     grammar = LLMatcher.grammar_from_json_schema(schema) if forced else LLMatcher.grammar_from_lark(free)
-    found = LLMatcher(known, grammar, log_level=0)
-    if found.is_error():
-        raise UsageError(f"it cannot be followed: {found.get_error()}.", flag="--process grammar")
-    matcher: Matcher = found
+    compiled = LLMatcher(known, grammar, log_level=0)
+    if compiled.is_error():
+        raise UsageError(f"it cannot be followed: {compiled.get_error()}.", flag="--process grammar")
+    matcher: Matcher = compiled
     return matcher

@@ -42,7 +42,7 @@ class LanguageModel(Protocol):
         ...
 
     def room_behind(self, prompt: Sequence[int]) -> int:
-        """How many tokens it can score after a prompt, within its window."""
+        """Return how many tokens the window leaves to score after a prompt."""
         ...
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
@@ -95,18 +95,18 @@ class Tokens(list[int]):
         self._latest = latest
 
     def add(self, new: Sequence[int], latest: Tensor | None) -> None:
-        """Append tokens, the last of which are ``latest`` on the device; None if they are not there."""
+        """Append tokens, the last of which are ``latest`` on the device; None if the device has none."""
         self += new
         self._latest = latest
 
     def on_device(self, count: int) -> Tensor | None:
-        """[count] the last ones; None where the device has fewer."""
-        held = 0 if self._latest is None else len(self._latest)
-        return None if self._latest is None or held < count else self._latest[held - count :]
+        """Return [count] the last tokens; None where the device has fewer."""
+        count_there = 0 if self._latest is None else len(self._latest)
+        return None if self._latest is None or count_there < count else self._latest[count_there - count :]
 
 
 def sent(values: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """Integers, at least one, as a tensor on a device; on CUDA by pinned memory, so that nobody waits."""
+    """Return integers, at least one, as a tensor on a device; on CUDA by pinned memory, without waiting."""
     made = torch.from_numpy(np.array(values))
     if device.type == "cpu":
         return made
@@ -114,9 +114,9 @@ def sent(values: Sequence[int] | Sequence[Sequence[int]], device: torch.device) 
 
 
 def last_tokens(tokens: Sequence[int], count: int, device: torch.device) -> Tensor:
-    """[count] the last tokens of a sequence, copied to the device only where they are not on it."""
-    held = None if device.type == "cpu" or not isinstance(tokens, Tokens) else tokens.on_device(count)
-    return sent(tokens[-count:], device) if held is None else held
+    """Return [count] the last tokens of a sequence, copied to the device only where they are not on it."""
+    on_device = None if device.type == "cpu" or not isinstance(tokens, Tokens) else tokens.on_device(count)
+    return sent(tokens[-count:], device) if on_device is None else on_device
 
 
 class Drafter(Protocol):
@@ -144,7 +144,7 @@ class Drafter(Protocol):
         ...
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """The loop is over.
+        """End the loop.
 
         Args:
             tokens: the whole sequence now; whatever was drafted beyond it is to be forgotten.

@@ -84,7 +84,7 @@ class StagedDrafter(Protocol):
     """A drafter whose model has a program for its stage."""
 
     def propose(self, tokens: Sequence[int], k: int, u: Floats) -> Draft | None:
-        """``Drafter.draft`` by the program and by numbers on the host; None where there is none."""
+        """Draft as ``Drafter.draft`` does, by the program, with numbers on the host; None without one."""
         ...
 
 
@@ -94,7 +94,7 @@ class _Programs:
 
 @contextmanager
 def no_programs() -> Iterator[None]:
-    """Run loops operator by operator: for who replaces one of the operators, or looks at what it does."""
+    """Run loops operator by operator while the block lasts, so that operators can be replaced or observed."""
     before, _Programs.used = _Programs.used, False
     try:
         yield
@@ -110,7 +110,7 @@ def _staged(model: LanguageModel) -> Staged | None:
 def propose_of(
     model: LanguageModel, k: int, sampling: SamplingParams, unless: str = ""
 ) -> Propose | Unstaged:
-    """A model's stage; none for the reason ``unless``, if there is one."""
+    """Return a model's stage for drafting; none if the reason ``unless`` is given."""
     staged = _staged(model)
     if staged is None:
         return Unstaged()
@@ -118,7 +118,7 @@ def propose_of(
 
 
 def verify_of(model: LanguageModel, k: int, sampling: SamplingParams, unless: str = "") -> Verify | Unstaged:
-    """See ``propose_of``."""
+    """Return a model's stage for verifying; see ``propose_of``."""
     staged = _staged(model)
     if staged is None:
         return Unstaged()
@@ -126,11 +126,11 @@ def verify_of(model: LanguageModel, k: int, sampling: SamplingParams, unless: st
 
 
 def proposes(drafter: Drafter) -> Callable[[Sequence[int], int, Floats], Draft | None] | None:
-    """``StagedDrafter.propose``, if the drafter has it."""
+    """Return ``StagedDrafter.propose`` if the drafter has it."""
     return cast("StagedDrafter", drafter).propose if hasattr(drafter, "propose") else None
 
 
 def recorded(**stages: object) -> dict[str, str] | None:
-    """How each stage ran, as run.json has it; None where the backend has no programs."""
-    told = {name: each.reason if isinstance(each, Unstaged) else PROGRAM for name, each in stages.items()}
-    return told if all(told.values()) else None
+    """Return how each stage ran, for run.json; None where the backend has no programs."""
+    how = {name: each.reason if isinstance(each, Unstaged) else PROGRAM for name, each in stages.items()}
+    return how if all(how.values()) else None

@@ -25,7 +25,7 @@ class TextDecoder(Protocol):
     eos_ids: frozenset[int]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids, special tokens left out, no clean-up of spaces."""
+        """Return the text of token ids, without special tokens and without clean-up of spaces."""
 
 
 class StopRule:
@@ -63,18 +63,18 @@ class StopRule:
 
     @classmethod
     def of(cls, request: Request, decoder: TextDecoder) -> StopRule:
-        """The rule that a request asks for."""
+        """Return the rule that a request asks for."""
         return cls(
             decoder.decode, request.stop, decoder.eos_ids, request.max_new_tokens, request.fixed_length
         )
 
     @property
     def end_ids(self) -> frozenset[int]:
-        """Tokens that end the output whatever comes before them."""
+        """Return the tokens that end the output whatever comes before them."""
         return frozenset() if self.fixed_length else self.eos_ids
 
     def cut(self, tokens: Sequence[int], fresh: Sequence[int]) -> tuple[int, FinishReason | None]:
-        """How many of ``fresh`` become output, and why the output ends there (None: go on).
+        """Return how many of ``fresh`` become output, and why the output ends there (None: go on).
 
         EOS and the token that completes a stop string are kept. Of several events the earliest
         counts; at one token EOS comes before a stop string and that before the length limit.
@@ -93,14 +93,14 @@ class StopRule:
         return (max(room, 0), "length") if len(fresh) >= room else (len(fresh), None)
 
     def text(self, tokens: Sequence[int]) -> str:
-        """The output as text, without EOS and what follows, up to the first stop string.
+        """Return the output as text up to EOS or the first stop string, whichever comes first.
 
         With ``fixed_length`` too: the text is then what an output of free length would have been.
         """
         ends = [index for index, token in enumerate(tokens) if token in self.eos_ids]
         text = self._decode(list(tokens[: ends[0]] if ends else tokens))
-        found = [at for at in (text.find(s) for s in self.stop) if at >= 0]
-        return text[: min(found)] if found else text
+        starts = [at for at in (text.find(s) for s in self.stop) if at >= 0]
+        return text[: min(starts)] if starts else text
 
     def _completed(self, tokens: Sequence[int], fresh: Sequence[int], count: int) -> bool:
         before = self._window - count
@@ -115,15 +115,16 @@ class StopRule:
         return known
 
     def _judge_piece(self, piece: str) -> bool:
-        """Whether a token of this text can hold the end of a stop string; True when in doubt."""
+        """Return whether a token with this text can hold the end of a stop string; True when in doubt."""
         if _REPLACEMENT in piece and not all(s.isascii() for s in self.stop):
             return True  # a part of a character: only what it joins decides
         # Also with a space in front, which some tokenizers drop from a token decoded alone.
-        either, ends = (piece, " " + piece), tuple(self._ends)
+        either = (piece, " " + piece)
+        ends = tuple(self._ends)
         return any(each.startswith(ends) or any(s in each for s in self.stop) for each in either)
 
 
 @lru_cache(maxsize=16)
 def _remembered(decode: Callable[[Sequence[int]], str], stop: tuple[str, ...]) -> dict[int, bool]:
-    """For each token met so far, whether it can complete a stop string; one dict per vocabulary."""
+    """Return, for each token met so far, whether it can complete a stop string; one dict per vocabulary."""
     return {}

@@ -28,9 +28,10 @@ class Tree:
     """
 
     def __init__(self, q: Rows | Tensor, draft: Draft, u: Tensor, *, certain: bool = False) -> None:
-        self._rows, told = on_host(rows_of(q)), None if certain else draft.own_rows
+        self._rows = on_host(rows_of(q))
+        own_rows = None if certain else draft.own_rows
         self.tokens: list[int] = draft.tokens.tolist()
-        self._told = None if told is None else on_host(told)
+        self._told = None if own_rows is None else on_host(own_rows)
         *self.tests, self.last = u.tolist()
         self._device, n = u.device, len(self.tokens)
         self._parents = draft.above
@@ -39,17 +40,17 @@ class Tree:
             self.children[parent + 1].append(node)
 
     def target(self, node: int) -> HostRow:
-        """The target's row behind a node."""
+        """Return the target's row after a node."""
         return self._rows[node + 1]
 
     def draft(self, node: int) -> HostRow:
-        """The row that a node was drawn from; a point mass where it was certain."""
+        """Return the row that a node was drawn from; a point mass where it was certain."""
         if self._told is None:
             return HostRow(np.array([self.tokens[node]]), np.ones(1))
         return self._told[node]
 
     def verdict(self, node: int, left: HostRow) -> Verdict:
-        """A node and those above it stand, and a token behind it is drawn from what is left."""
+        """Let a node and its ancestors stand, and draw the token after it from ``left``."""
         token = left.drawn(left.weights, self.last)
         path: list[int] = []
         while node != ROOT:
@@ -108,11 +109,12 @@ def _walk(tree: Tree) -> Verdict:
 
 @takes_rows
 def compare(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
-    """Draw the target's token at each depth, and go to the sibling that says the same; see ``rules``.
+    """Draw the target's token at each depth and follow the sibling that equals it; see ``rules``.
 
     Siblings must differ. Their rows are not read; the number of depth i draws there.
     """
-    tree, node = Tree(q, draft, u, certain=True), ROOT
+    tree = Tree(q, draft, u, certain=True)
+    node = ROOT
     for number in u.tolist():
         row = tree.target(node)
         token = row.drawn(row.weights, number)
@@ -132,20 +134,20 @@ def traversal(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
     chance that the next sibling meets.
     """
     tree = Tree(q, draft, u)
-    found = _traverse(tree, ROOT, 1.0)
-    assert found is not None  # the pending token stands
-    return found
+    verdict = _traverse(tree, ROOT, 1.0)
+    assert verdict is not None  # the pending token stands
+    return verdict
 
 
 def _traverse(tree: Tree, node: int, chance: float) -> Verdict | None:
-    """What stands below a node and at it, if anything; ``chance``: that its path may stand."""
+    """Return the verdict below a node or at it, None if none stands; ``chance``: that its path may stand."""
     left = tree.target(node)
     for child in tree.children[node + 1]:
         drawn_from = tree.draft(child)
         below = min(chance * _ratio(left, drawn_from, tree.tokens[child]), 1.0)
-        found = _traverse(tree, child, below)
-        if found is not None:
-            return found
+        verdict = _traverse(tree, child, below)
+        if verdict is not None:
+            return verdict
         rest = np.maximum(chance * left.weights - drawn_from.along(left), 0.0)
         mass = float(rest.sum())
         if mass > 0:
@@ -164,7 +166,8 @@ def k_seq(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
     """
     tree, node = Tree(q, draft, u), ROOT
     while True:
-        row, siblings = tree.target(node), tree.children[node + 1]
+        row = tree.target(node)
+        siblings = tree.children[node + 1]
         if not siblings:
             return tree.verdict(node, row)
         drawn_from = tree.draft(siblings[0])
@@ -182,7 +185,7 @@ def k_seq(q: Rows | Tensor, draft: Draft, u: Tensor) -> Verdict:
 
 
 def _scale(q: Floats, p: Floats, k: int) -> float:
-    """rho: the least scale from 1 to k whose residual is not negative, found from above."""
+    """Return rho, the least scale from 1 to k whose residual is not negative, searched from above."""
     low, high = 1.0, float(k)
     for _ in range(60 if k > 1 else 0):
         middle = (low + high) / 2

@@ -32,7 +32,9 @@ class CheckedDrafter:
     """
 
     def __init__(self, drafter: Drafter, name: str, vocab_size: int) -> None:
-        self._drafter, self._name, self._vocab_size = drafter, name, vocab_size
+        self._drafter = drafter
+        self._name = name
+        self._vocab_size = vocab_size
 
     def begin(self, prompt: Sequence[int]) -> None:
         self._called(lambda: self._drafter.begin(prompt))
@@ -56,10 +58,10 @@ class CheckedDrafter:
             raise raised_by(self._name, error) from error
 
     def _fault(self, draft: object, k: int) -> str:
-        """What is wrong with a proposal; empty if nothing is."""
+        """Return what is wrong with a proposal; empty if nothing is."""
         if not isinstance(draft, Draft):
             return f"answered {type(draft).__name__}, not a Draft"
-        tokens, told = draft.tokens, draft.drawn_from
+        tokens, drawn_from = draft.tokens, draft.drawn_from
         if not (isinstance(tokens, Tensor) and tokens.dtype == torch.int64 and tokens.dim() == 1):
             return "proposed tokens that are not a tensor [n] of int64"
         if len(tokens) > k:
@@ -71,7 +73,7 @@ class CheckedDrafter:
             or not all(ROOT <= parent < node for node, parent in enumerate(draft.parents))
         ):
             return f"gave parents that do not come before their {len(tokens)} tokens"
-        return "" if told is None else self._fault_of_rows(tokens, told)
+        return "" if drawn_from is None else self._fault_of_rows(tokens, drawn_from)
 
     def _fault_of_rows(self, tokens: Tensor, rows: object) -> str:
         probs = rows.dense() if isinstance(rows, Rows) else rows
@@ -91,5 +93,5 @@ class CheckedDrafter:
 
 
 def raised_by(name: str, error: Exception) -> DrafterFault:
-    """The fault of a drafter that raised something else."""
+    """Return the fault of a drafter that raised an unexpected exception."""
     return DrafterFault(f"the drafter {name} raised {type(error).__name__}: {error}")

@@ -65,11 +65,11 @@ class ForcedText:
 
     @property
     def ids(self) -> Tensor:
-        """[p + n] of the prompt and what follows, on the device."""
+        """[p + n] token ids of the prompt and the text after it, on the device."""
         return torch.tensor([*self.prompt, *self.tokens], device=self.device)
 
     def before(self, t: int) -> list[int]:
-        """What is decided before token t."""
+        """Return the tokens that are decided before token t."""
         return [*self.prompt, *self.tokens[:t]]
 
 
@@ -87,7 +87,9 @@ class ForcedDrafts(NamedTuple):
 
     @property
     def chances(self) -> Floats:
-        """[n, K] of acceptance under modified rejection, given that those before are accepted."""
+        """[n, K] probabilities of acceptance under modified rejection, given that the earlier drafts
+        stand.
+        """
         return np.minimum(self.ratios, 1.0)
 
 
@@ -105,12 +107,12 @@ def forced_drafts(drafter: Drafter, text: ForcedText, k: int, name: str) -> Forc
             flag="--drafter",
             remedy="Measure it with spsbench run, or give it a method forced.",
         )
-    found: ForcedDrafts = drafter.forced(text, k)
-    return found
+    drafts: ForcedDrafts = drafter.forced(text, k)
+    return drafts
 
 
 def by_model(drafter: Any, text: ForcedText, k: int) -> ForcedDrafts:
-    """Of a draft model: one forward over the whole text."""
+    """Return a draft model's drafts, by one forward over the whole text."""
     model, sampling = drafter.model, drafter.sampling
     ids, n = text.ids, len(text.tokens)
     model.begin(text.prompt)
@@ -119,20 +121,23 @@ def by_model(drafter: Any, text: ForcedText, k: int) -> ForcedDrafts:
 
 
 def by_single_tokens(drafter: Drafter, text: ForcedText, k: int) -> ForcedDrafts:
-    """Of a drafter whose rows follow from the tokens before them alone: its draft of one token everywhere."""
+    """Return the drafts of a drafter whose rows follow from the earlier tokens alone: one token at a time."""
     drafter.begin(text.prompt)
     p, u = [], torch.zeros(1, device=text.device)
     for t, token in enumerate(text.tokens):
-        found = drafter.draft(text.before(t), 1, u).own_rows
-        assert found is not None, "no rows"
-        p.append(found.probability(0, token))
+        own = drafter.draft(text.before(t), 1, u).own_rows
+        assert own is not None, "no rows"
+        p.append(own.probability(0, token))
         drafter.observe(text.before(t + 1), 0)
     return _rows_alone(ratios_of(text.log_target, p), k)
 
 
 def by_proposals(drafter: Drafter, text: ForcedText, k: int) -> ForcedDrafts:
-    """Of a drafter whose tokens do not depend on each other: what it proposes before every token."""
-    n, u = len(text.tokens), torch.zeros(k, device=text.device)
+    """Return the drafts of a drafter whose tokens do not depend on each other: its proposal before each
+    token.
+    """
+    n = len(text.tokens)
+    u = torch.zeros(k, device=text.device)
     ratios, drafted = np.zeros((n, k)), np.zeros(n, np.int64)
     drafter.begin(text.prompt)
     for t in range(n):
@@ -141,9 +146,10 @@ def by_proposals(drafter: Drafter, text: ForcedText, k: int) -> ForcedDrafts:
             text.hidden.length = len(before) - 1
         draft = drafter.draft(before, k, u)
         drafted[t] = len(draft.tokens)
-        told, own = draft.own_rows, slice(t, t + len(draft.tokens))
+        own_rows = draft.own_rows
+        own = slice(t, t + len(draft.tokens))
         p = [
-            float(token == proposed) if told is None else told.probability(j, token)
+            float(token == proposed) if own_rows is None else own_rows.probability(j, token)
             for j, (token, proposed) in enumerate(zip(text.tokens[own], draft.tokens.tolist(), strict=False))
         ]
         ratios[t, : len(p)] = ratios_of(text.log_target[own], p)
@@ -152,10 +158,13 @@ def by_proposals(drafter: Drafter, text: ForcedText, k: int) -> ForcedDrafts:
 
 
 def by_chain(drafter: Any, text: ForcedText, k: int) -> ForcedDrafts:
-    """Of a head on the target's states: from every token on, after what it would have predicted."""
+    """Return a head's drafts: a chain from every token on, over the states that it predicts itself."""
     assert text.hidden is not None, "no hidden states"
-    model, n, ids = drafter.model, len(text.tokens), text.ids
-    ratios, drafted = np.zeros((n, k)), np.full(n, k)
+    model = drafter.model
+    n = len(text.tokens)
+    ids = text.ids
+    ratios = np.zeros((n, k))
+    drafted = np.full(n, k)
     text.hidden.length = len(text.prompt) - 1
     drafter.begin(text.prompt)
     for t in range(n):
@@ -165,7 +174,8 @@ def by_chain(drafter: Any, text: ForcedText, k: int) -> ForcedDrafts:
             drafted[t] = 0
             continue
         for j, logits in enumerate(chain_rows(model, ids, decided, min(k, n - t))):
-            token, log_target = ids[decided + j : decided + j + 1], text.log_target[t + j : t + j + 1]
+            token = ids[decided + j : decided + j + 1]
+            log_target = text.log_target[t + j : t + j + 1]
             ratios[t, j] = _ratios(logits, token, log_target, drafter.sampling)[0]
             if not ratios[t, j]:
                 break  # never accepted, so that nothing after it is reached
@@ -173,7 +183,8 @@ def by_chain(drafter: Any, text: ForcedText, k: int) -> ForcedDrafts:
 
 
 def chain_rows(model: LanguageModel, ids: Tensor, start: int, count: int) -> Iterator[Tensor]:
-    """[1, V] logits before each of ``count`` tokens of a text, of a head whose draft began before ids[start].
+    """Yield [1, V] logits before each of ``count`` tokens of a text, of a head whose draft began before
+    ids[start].
 
     The next one may overwrite them.
     """
@@ -194,6 +205,6 @@ def _ratios(logits: Tensor, tokens: Tensor, log_target: Floats, sampling: Sampli
 
 
 def ratios_of(log_target: Floats, p: Sequence[float]) -> Floats:
-    """[n] p / q of the first tokens, of which a draft gives probabilities."""
+    """[n] p / q of the first tokens, whose draft probabilities are ``p``."""
     with np.errstate(divide="ignore"):
         return ratio_by_token(log_target[: len(p)], np.log(np.array(p, np.float64)))

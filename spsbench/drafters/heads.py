@@ -84,13 +84,14 @@ class EagleModel:
         return self.context_window - len(prompt)
 
     def score(self, tokens: Tensor, last: int) -> Tensor:
-        """See ``LanguageModel.score``; ``last`` is 1. The first token's row says nothing: it is all zeros."""
+        """See ``LanguageModel.score``; ``last`` is 1, and the first token's row is all zeros."""
         assert last == 1
         new = tokens if self._read else tokens[1:]
         self._read += len(tokens)
         if not len(new):
             return self._nothing
-        start, end = self._chain.length, self._chain.length + len(new)
+        start = self._chain.length
+        end = self._chain.length + len(new)
         own = self._hidden.length < end
         assert not own or len(new) == 1, "several tokens that the target has not read"
         features = self._predicted if own else self._chain.combined(self._hidden.features(start, end))
@@ -101,7 +102,7 @@ class EagleModel:
         return logits.to(self._dtype)
 
     def rollback(self, length: int) -> None:
-        """Keep at most the first ``length`` tokens, and nothing that rests on its own feature."""
+        """Keep at most the first ``length`` tokens, and no entry over the head's own feature."""
         self._read = min(self._read, length, self._true + 1)
         self._true = max(0, min(self._true, self._read - 1))
         self._chain.rollback(self._true)
@@ -115,7 +116,7 @@ class EagleModel:
         return self._predicted.clone()
 
     def branch(self, nodes: Sequence[Node], features: Tensor, branches: Branches) -> tuple[Tensor, Tensor]:
-        """See ``HeadChain.branch``: entries that rest on features of its own, until it is rolled back."""
+        """See ``HeadChain.branch``: entries over the head's own features, until it is rolled back."""
         tokens = torch.tensor([node.token for node in nodes], device=self.device)
         logits, predicted = self._chain.branch(tokens, features, branches)
         return logits.to(self._dtype), predicted.clone()
@@ -211,7 +212,7 @@ class EagleDrafter(ModelDrafter):
     forced = by_chain
 
     def along(self, ids: Tensor, start: int, count: int) -> Tensor:
-        """[count, V] logits before tokens of a text, of a draft that began before ids[start]."""
+        """Yield [count, V] logits before tokens of a text, of a draft that began before ids[start]."""
         return torch.cat([row.clone() for row in chain_rows(self.model, ids, start, count)])
 
     def forward_bytes(self) -> int:
@@ -235,18 +236,18 @@ class MedusaDrafter:
         self._heads, self._hidden, self._sampling = heads, hidden, sampling
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Nothing is kept from one loop to the next."""
+        """Do nothing: the heads keep nothing from one loop to the next."""
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        """One token a head, from its own row."""
+        """Draft one token a head, each from its own row."""
         if len(tokens) < 2:
             return _nothing(u)
         places = min(k, self._heads.count)
-        told = rows.warped(self.along(None, len(tokens), places), self._sampling)
-        return Draft(told.draw(u[:places]), told)
+        own_rows = rows.warped(self.along(None, len(tokens), places), self._sampling)
+        return Draft(own_rows.draw(u[:places]), own_rows)
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """Nothing is kept from one loop to the next."""
+        """Do nothing: the heads keep nothing from one loop to the next."""
 
     forced = by_proposals
 
@@ -265,7 +266,7 @@ def _nothing(u: Tensor) -> Draft:
 
 
 def _described(options: Options) -> TrainedDraft:
-    """What lies in the folder that was named; see its readers for what else is raised."""
+    """Read the folder that was named; see its readers for further errors."""
     name = str(options["from"])
     folder = embedded_dir(name) or Path(name)
     draft = read_speculators(folder, _FLAG) or read_trained(folder, _FLAG)
@@ -281,7 +282,8 @@ def content(options: Options) -> str:
 
 
 def suits(options: Options, target: ModelSource) -> None:
-    config, draft = text_config(target.config), _described(options)
+    config = text_config(target.config)
+    draft = _described(options)
     embedding = embedding_of(target, "--target") or draft.target.embedding  # else it is asked at loading
     draft.require_target(config.hidden_size, config.vocab_size, embedding, _FLAG)
     if draft.kind == EAGLE3:
@@ -289,14 +291,17 @@ def suits(options: Options, target: ModelSource) -> None:
 
 
 def build(options: Options, context: Context) -> EagleDrafter | MedusaDrafter | HeadTreeDrafter:
-    target, hidden, draft = context.target, context.hidden, _described(options)
+    target = context.target
+    hidden = context.hidden
+    draft = _described(options)
     if hidden is None or not isinstance(target, CausalLM):
         raise UsageError(
             f"{_NAME} reads hidden states, and here the target keeps none.",
             flag=_FLAG,
             remedy="It takes a loaded model, in a run.",
         )
-    bits, shape = int(options["bits"]), shape_of(str(options[TREE]), "--tree")
+    bits = int(options["bits"])
+    shape = shape_of(str(options[TREE]), "--tree")
     if draft.kind == MEDUSA:
         heads = load_heads(draft, target, bits, _FLAG)
         if shape is None:
@@ -329,13 +334,15 @@ def again(options: Options, target: CausalLM, ids: Tensor, loops: Sequence[tuple
         return None
     keeping = target.with_features(_FLAG)
     keeping.score(ids[:-1], last=1)
-    hidden, vocab_size, begun = StatesUpTo(keeping), target.vocab_size, loops[0][0]
+    hidden = StatesUpTo(keeping)
+    vocab_size = target.vocab_size
+    begun = loops[0][0]
     context = Context(keeping, None, SamplingParams(), target.device, vocab_size, hidden=hidden)
     drafter = build({**options, TREE: CHAIN}, context)
     assert not isinstance(drafter, HeadTreeDrafter)
-    found = torch.zeros(len(ids) - begun, vocab_size, dtype=target.dtype, device=target.device)
+    logits = torch.zeros(len(ids) - begun, vocab_size, dtype=target.dtype, device=target.device)
     for start, count in loops:
         if count:
             hidden.length = start - 1
-            found[start - begun : start - begun + count] = drafter.along(ids, start, count)
-    return found
+            logits[start - begun : start - begun + count] = drafter.along(ids, start, count)
+    return logits

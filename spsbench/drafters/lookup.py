@@ -46,7 +46,7 @@ class LookupDrafter:
         self._index(prompt)
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        """Copy up to k tokens; the numbers are left alone."""
+        """Copy up to k tokens; no random numbers are used."""
         self._index(tokens)
         if self._shape is not None:
             return merged(self._matches(tokens, self._shape.depth(self._depth)), self._shape, k, u)
@@ -54,7 +54,7 @@ class LookupDrafter:
         return Draft(torch.tensor(copied, dtype=torch.int64, device=u.device), None)
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """Nothing to forget: only decided tokens are indexed, and the next draft does it."""
+        """Do nothing: only decided tokens are indexed, by the next draft."""
 
     forced = by_proposals
 

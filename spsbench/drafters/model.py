@@ -68,21 +68,21 @@ class ModelDrafter:
         self.model.begin(prompt)
 
     def propose_stage(self, k: int) -> Propose | Unstaged:
-        """How it samples K tokens, see ``decode.stages``."""
+        """Return the stage that samples K tokens, see ``decode.stages``."""
         # A policy's K changes from loop to loop, and a program has one K.
         unless = "" if self._policy is None else "a policy changes K"
         unless = unless if self._process is None else "the law looks at the tokens before"
         return propose_of(self.model, k, self.sampling, unless)
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        """Sample tokens; they stay on the device, the host waits only where the policy asks for rows."""
+        """Sample tokens; they stay on the device, and the host waits only where the policy needs rows."""
         propose = self._program(k)
         if propose is not None:
             return self._staged(propose, tokens, k, u.numpy())
         return self._sampled(tokens, lookahead_of(self._policy, k), u, [], [])
 
     def propose(self, tokens: Sequence[int], k: int, u: Floats) -> Draft | None:
-        """See ``StagedDrafter``; none either where ``draft`` is another than that of this class."""
+        """See ``StagedDrafter``; None, too, where a subclass has its own ``draft``."""
         propose = self._program(k) if getattr(self.draft, "__func__", None) is _DRAFT else None
         return None if propose is None else self._staged(propose, tokens, k, u)
 
@@ -93,15 +93,15 @@ class ModelDrafter:
         return self._programs[k]
 
     def _staged(self, propose: Propose, tokens: Sequence[int], k: int, u: Floats) -> Draft:
-        """A program's draft, gone on with where it could not decide a row."""
-        drafted, held, logits = propose(tokens[self.model.length :], u)
+        """Return a program's draft, continued where the program could not decide a row."""
+        drafted, own_rows, logits = propose(tokens[self.model.length :], u)
         if logits is not None:
-            return self._sampled(tokens, k, as_tensor(u), [torch.from_numpy(drafted)], [held], logits)
+            return self._sampled(tokens, k, as_tensor(u), [torch.from_numpy(drafted)], [own_rows], logits)
         if len(drafted) < k:  # it failed
             self._programs[k] = None
             return self._sampled(tokens, k, as_tensor(u), [], [])
         self._drafted, self._begun = k, len(tokens)
-        return Draft(drafted, held)
+        return Draft(drafted, own_rows)
 
     def _sampled(
         self,
@@ -127,7 +127,8 @@ class ModelDrafter:
             if before is not None:
                 before += pending.tolist() if i else []
                 logits = with_history(logits, self._process, before, self._prompt)
-            row, logits = rows.warped(logits, self.sampling), None
+            row = rows.warped(logits, self.sampling)
+            logits = None
             pending = row.draw(u[i : i + 1])
             picks.append(pending)
             held.append(row)
@@ -148,7 +149,7 @@ class ModelDrafter:
         return float(margin(rows.for_judge(margin, row), token)) < 0
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """Roll back to what of its own stood; the last token stays pending."""
+        """Roll back to the accepted tokens; the last decided token stays pending."""
         decided = len(tokens) - 1
         self.model.rollback(min(decided, self._begun + accepted) if self._drafted else decided)
         if self._policy is not None and self._drafted:
@@ -170,7 +171,7 @@ def build(options: Options, context: Context) -> Drafter:
 
 
 def tree_drafter(model: LanguageModel, options: Options, context: Context) -> ModelTreeDrafter | None:
-    """A drafter of trees over a model; None where its options say chains."""
+    """Return a drafter of trees over a model; None where its options ask for chains."""
     shape = shape_of(str(options[TREE]), "--tree")
     if shape is None:
         return None

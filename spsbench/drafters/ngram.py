@@ -80,7 +80,7 @@ class CorpusCounts:
             self._levels.append(_Level(keys, starts, Followers(pairs % self._vocab_size, counts)))
 
     def followers(self, context: Sequence[int]) -> Followers:
-        """Of a context of 1 to order - 1 tokens."""
+        """Return the counts of tokens that followed a context of 1 to order - 1 tokens."""
         index = 0
         for token, level in zip(context, self._levels, strict=False):
             key = index * self._vocab_size + token
@@ -114,7 +114,7 @@ class SequenceCounts:
         self.tokens.append(token)
 
     def pop(self) -> int:
-        """Take the last token back, and out of the counts."""
+        """Remove the last token, also from the counts."""
         token = self.tokens.pop()
         for context in self._contexts():
             counts = self._counts[context]
@@ -124,7 +124,7 @@ class SequenceCounts:
         return token
 
     def followers(self, context: Sequence[int]) -> Followers:
-        """Of a context of 1 to order - 1 tokens."""
+        """Return the counts of tokens that followed a context of 1 to order - 1 tokens."""
         counts = self._counts.get(tuple(context))
         if not counts:
             return NONE
@@ -169,24 +169,24 @@ class NgramDrafter:
         """Sample k tokens, each from its own row."""
         self._count(tokens)
         recent = self._context(tokens)
-        picks, told = [], []
+        picks, own_rows = [], []
         for i in range(k):
             logits = torch.from_numpy(self._row(recent)).log().to(u.device, u.dtype).unsqueeze(0)
-            told.append(rows.warped(logits, self._sampling))
-            picks.append(int(told[-1].draw(u[i : i + 1])))
+            own_rows.append(rows.warped(logits, self._sampling))
+            picks.append(int(own_rows[-1].draw(u[i : i + 1])))
             self._count([picks[-1]], behind=True)
             recent = self._context([*recent, picks[-1]])
-        return Draft(torch.tensor(picks, device=u.device), rows.joined(told))
+        return Draft(torch.tensor(picks, device=u.device), rows.joined(own_rows))
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """Take rejected tokens out of the counts."""
+        """Remove rejected tokens from the counts."""
         while len(self._own.tokens) >= len(tokens):
             self._unigrams[self._own.pop()] -= 1
 
     forced = by_single_tokens
 
     def _count(self, tokens: Sequence[int], behind: bool = False) -> None:
-        """Count what is new in a sequence, or all of it ``behind`` what was counted."""
+        """Count the new tokens of a sequence, or all tokens after the ``behind`` counted ones."""
         if not self._adapt:
             return
         for token in tokens if behind else tokens[len(self._own.tokens) :]:
@@ -212,7 +212,8 @@ class NgramDrafter:
                 parts += [(part, left / (total + distinct)) for part in seen]
                 left *= distinct / (total + distinct)
         distinct = max(int(np.count_nonzero(self._unigrams)), 1)  # of nothing counted the floor is left
-        total, floor = int(self._unigrams.sum()), distinct / len(self._unigrams)
+        total = int(self._unigrams.sum())
+        floor = distinct / len(self._unigrams)
         row: NDArray[np.float64] = (self._unigrams + floor) / (total + distinct) * left
         for part, scale in parts:
             row[part.tokens] += part.counts * scale

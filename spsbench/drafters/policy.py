@@ -89,7 +89,7 @@ class Momentum:
         self._wanted = self.START
 
     def lookahead(self, k: int) -> int:
-        """What is wanted, at most K; growth beyond K is not saved up."""
+        """Return the wanted lookahead, at most K; growth beyond K is not kept."""
         self._wanted = min(self._wanted, k)
         return self._wanted
 
@@ -99,23 +99,23 @@ class Momentum:
 
     @classmethod
     def after(cls, wanted: int, *, stood: bool) -> int:
-        """What is wanted after a loop that drafted as many, all of which stood or not."""
+        """Return the wanted lookahead after a loop that drafted that many, by whether all of them stood."""
         return max(wanted + (cls._MORE if stood else -cls._LESS), 1)
 
     @classmethod
     def table(cls, k: int) -> npt.NDArray[np.int64]:
-        """[K, 2] the lookahead after one of 1 to K: after a rejection, after none."""
+        """[K, 2] the next lookahead after one of 1 to K: after a rejection, after full acceptance."""
         each = [[min(cls.after(w, stood=stood), k) for stood in (False, True)] for w in range(1, k + 1)]
         return np.array(each, np.int64)
 
 
 def lookahead_of(policy: Policy | None, k: int) -> int:
-    """How many tokens the next loop may draft, whatever another package's policy answers: 1 to k."""
+    """Return how many tokens the next loop may draft, 1 to k, whatever a foreign policy answers."""
     return k if policy is None else max(1, min(policy.lookahead(k), k))
 
 
 def lookaheads(policy: Policy, k: int, verdicts: Iterable[tuple[int, int]]) -> list[int]:
-    """What the policy allowed in each loop of a sequence, asked once more from its beginning.
+    """Return the lookahead of each loop of a sequence, by running the policy again from the beginning.
 
     Args:
         policy: a separate one, not one that a drafter still uses.

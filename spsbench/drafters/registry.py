@@ -184,19 +184,21 @@ class Policy(Protocol):
 
     @property
     def margin(self) -> Margin | None:
-        """Asked after each token; None where ``lookahead`` decides alone: the host then never waits."""
+        """Return how a token is compared with the policy's threshold; None where ``lookahead`` decides alone,
+        so that the host never waits.
+        """
         ...
 
     def begin(self) -> None:
-        """A new sequence: forget the verdicts on the last one."""
+        """Begin a new sequence: forget the verdicts on the last one."""
         ...
 
     def lookahead(self, k: int) -> int:
-        """How many tokens the next loop drafts at most, 1 to k; asked once a loop."""
+        """Return how many tokens the next loop drafts at most, 1 to k; called once a loop."""
         ...
 
     def observe(self, drafted: int, accepted: int) -> None:
-        """A loop that drafted is over; so many of its tokens stood."""
+        """End a loop that drafted; ``accepted`` of its tokens stood."""
         ...
 
 
@@ -267,10 +269,11 @@ PROCESSED = "processed"
 
 def siblings_of(spec: Spec) -> str:
     """Return how the siblings of a drafter's trees come about, one of ``SIBLINGS``."""
-    kind, shape = drafter_kind(spec.name), shape_in(spec)
-    given = kind.settled(spec)
-    certain = kind.point_mass or "siblings" not in given or (shape is not None and shape.dynamic > 0)
-    return SIBLINGS[-1] if certain else str(given["siblings"])
+    kind = drafter_kind(spec.name)
+    shape = shape_in(spec)
+    settings = kind.settled(spec)
+    certain = kind.point_mass or "siblings" not in settings or (shape is not None and shape.dynamic > 0)
+    return SIBLINGS[-1] if certain else str(settings["siblings"])
 
 
 def shape_in(spec: Spec) -> Shape | None:
@@ -351,7 +354,7 @@ class DrafterKind(OptionedKind):
     again: Callable[[Options, CausalLM, Tensor, Sequence[tuple[int, int]]], Tensor | None] | None = None
 
     def settled(self, spec: Spec, flag: str | None = None) -> dict[str, OptionValue]:
-        """Every option, as given or by default; see ``OptionedKind.settled`` and ``content``."""
+        """Return every option, as given or by default; see ``OptionedKind.settled`` and ``content``."""
         options = OptionedKind.settled(self, spec, flag)
         if TREE in options:
             shape_of(str(options[TREE]), flag or self.FLAG)
@@ -361,21 +364,21 @@ class DrafterKind(OptionedKind):
         return options
 
     def needs_of(self, spec: Spec) -> frozenset[str]:
-        """What it needs with a spec's options; see ``needs``."""
+        """Return what it needs with a spec's options; see ``needs``."""
         return self.needs if self.needs_by is None else self.needs_by(self._options(spec))
 
     def content_of(self, spec: Spec) -> str | None:
-        """See ``content``."""
+        """Return what a spec's options read from files; see ``content``."""
         return None if self.content is None else self.content(self._options(spec))
 
     def read_again(
         self, spec: Spec, target: CausalLM, ids: Tensor, loops: Sequence[tuple[int, int]]
     ) -> Tensor | None:
-        """See ``again``; None without one."""
+        """Return an independent forward's logits; see ``again``; None without one."""
         return None if self.again is None else self.again(self._options(spec), target, ids, loops)
 
     def outlives(self, spec: Spec) -> bool:
-        """See ``remembers``."""
+        """Return whether it remembers earlier sequences; see ``remembers``."""
         return self.remembers(self._options(spec))
 
     def require_target(self, spec: Spec, target: ModelSource) -> None:
@@ -415,7 +418,7 @@ class DrafterKind(OptionedKind):
             raise UsageError(why, flag=self.FLAG, remedy="Choose another drafter, or --dtype float32.")
 
     def _options(self, spec: Spec) -> dict[str, OptionValue]:
-        """Of a spec that was checked before."""
+        """Return the options of a spec that was checked before."""
         return settled(self.name, self.options, spec, self.FLAG)
 
 
@@ -438,7 +441,8 @@ def _ngram(order: int) -> Callable[[Options, Context], Drafter]:
 
 
 def members(options: Options) -> list[tuple[Spec, DrafterKind]]:
-    """The drafters of a union, each with its default options: their colons would be taken for the union's.
+    """Return the drafters of a union, each with its default options: their colons would be read as the
+    union's.
 
     Raises:
         UsageError: one of them is unknown, or a union itself.
@@ -451,13 +455,13 @@ def members(options: Options) -> list[tuple[Spec, DrafterKind]]:
 
 
 def parts_of(spec: Spec) -> list[Spec]:
-    """Return the members of a union; else the drafter itself."""
+    """Return the members of a union; for any other drafter itself."""
     return [own for own, _ in members(drafter_kind(UNION).settled(spec))] if spec.name == UNION else [spec]
 
 
 def _content_of_members(options: Options) -> str | None:
-    found = [kind.content_of(spec) for spec, kind in members(options)]
-    return "+".join(content for content in found if content is not None) or None
+    contents = [kind.content_of(spec) for spec, kind in members(options)]
+    return "+".join(content for content in contents if content is not None) or None
 
 
 def _suits_members(options: Options, target: ModelSource) -> None:
@@ -565,7 +569,7 @@ drafter_kind = DRAFTERS.find
 
 
 def is_ours(spec: Spec) -> bool:
-    """Whether a drafter, and every member of a union, is one that comes with spsbench."""
+    """Return whether a drafter, and every member of a union, comes with spsbench."""
     kind = drafter_kind(spec.name)
     if kind is not DRAFTERS.get(spec.name):
         return False

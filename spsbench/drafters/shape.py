@@ -39,7 +39,9 @@ class Shape:
         return self.dynamic or sum(accumulate(self.branching, mul))
 
     def depth(self, k: int) -> int:
-        """The most that can stand of one draft: a static tree has its own K."""
+        """Return the most tokens of one draft that can stand; a static tree has its own depth in place of
+        K.
+        """
         return k if self.dynamic else len(self.branching)
 
     def require_branches(self, count: int, k: int) -> None:
@@ -70,12 +72,12 @@ def shape_of(text: str, flag: str) -> Shape | None:
     plain = text.strip().replace(" ", "").replace(",", "-").replace(":", "-")
     if plain == CHAIN:
         return None
-    found = re.fullmatch(rf"({_DYNAMIC}-)?([1-9]\d{{0,3}}(?:-[1-9]\d{{0,3}})*)", plain)
-    numbers = tuple(map(int, found[2].split("-"))) if found else ()
-    if found is None or (found[1] and len(numbers) > 1):
+    match = re.fullmatch(rf"({_DYNAMIC}-)?([1-9]\d{{0,3}}(?:-[1-9]\d{{0,3}})*)", plain)
+    numbers = tuple(map(int, match[2].split("-"))) if match else ()
+    if match is None or (match[1] and len(numbers) > 1):
         remedy = f"Give siblings by depth (4,2,1), {_DYNAMIC}:N for the N most probable, or {CHAIN}."
         raise UsageError(f"{text or 'an empty text'} is not the shape of a draft.", flag=flag, remedy=remedy)
-    shape = Shape(dynamic=numbers[0]) if found[1] else Shape(numbers)
+    shape = Shape(dynamic=numbers[0]) if match[1] else Shape(numbers)
     if shape.nodes > MOST_NODES:
         why = f"{text} has {shape.nodes} nodes; one forward takes {MOST_NODES}."
         raise UsageError(why, flag=flag, remedy="Give fewer siblings or less depth.")

@@ -48,7 +48,7 @@ class DraftStopRule:
         return self.spec.name == STOP_BELOW and self.threshold <= 0
 
     def ends(self, probability: Numbers, entropy: Numbers) -> Booleans:
-        """[...] whether a draft ends there; by the policy's own margin, in the precision of the rows.
+        """[...] whether a draft ends there, by the policy's own margin in the rows' precision.
 
         Args:
             probability: [...] of the drafted token in its own row.
@@ -112,7 +112,8 @@ class StopReader:
         own = p.at(ids[-n:])
         ratios = ratios_of(text.log_target, own.tolist())
         accepted = np.minimum(ratios, 1.0)
-        entropy, probability = self._entropies(p), own.cpu().numpy()
+        entropy = self._entropies(p)
+        probability = own.cpu().numpy()
         ends = [rule.ends(probability, entropy[:n]) for rule in self.rules]
         residuals = [_residual(p, q, position, text.device) for position in range(n + 1)]
         rejected = np.array(
@@ -139,11 +140,13 @@ class StopReader:
         """[len(p)] in nats, as the policy computes them; NaN if no rule asks."""
         if not self._reads_entropy:
             return np.full(len(p), np.nan)
-        found: Numbers = (-Entropy(0.0).margin(p.dense(), torch.empty(0))).cpu().numpy()
-        return found
+        nats: Numbers = (-Entropy(0.0).margin(p.dense(), torch.empty(0))).cpu().numpy()
+        return nats
 
     def _chosen(self, sizes: Floats) -> tuple[Integers, Floats]:
-        """Positions after which drafts are sampled on, likelier where a rejection is, and their weights."""
+        """Return positions after which drafts are sampled on, likelier where a rejection is, and their
+        weights.
+        """
         chances = np.append(_inclusion(sizes, self._count), 1.0)
         offset = float(torch.rand((), generator=self._random, dtype=torch.float64))
         edges = np.floor(np.append(0.0, chances.cumsum()) + offset)
@@ -151,16 +154,17 @@ class StopReader:
         return chosen, 1 / chances[chosen]
 
     def _further(self, drafts: Iterator[tuple[Rows, Tensor]], k: int) -> Integers:
-        """[R] tokens drafted after a rejected one until each rule ends the draft."""
-        found = np.zeros(len(self.rules), np.int64)
+        """[R] how many tokens are drafted after a rejected one until each rule ends the draft."""
+        lengths = np.zeros(len(self.rules), np.int64)
         for drafted, (row, token) in enumerate(drafts, start=1):
-            probability, entropy = row.at(token).cpu().numpy(), self._entropies(row)
+            probability = row.at(token).cpu().numpy()
+            entropy = self._entropies(row)
             ended = np.array([rule.ends(probability, entropy)[0] for rule in self.rules])
-            going_on = ~ended & (found == drafted - 1)
-            found[going_on] += 1
+            going_on = ~ended & (lengths == drafted - 1)
+            lengths[going_on] += 1
             if drafted == k - 1 or not going_on.any():
                 break
-        return found
+        return lengths
 
 
 class _Residual(NamedTuple):
@@ -178,7 +182,7 @@ class _Residual(NamedTuple):
 
 
 def _residual(p: Rows, q: Tensor, position: int, device: torch.device) -> _Residual:
-    """Of ``max(p - q, 0)`` at a position; after the text, and where rounding leaves nothing, of p."""
+    """Return the row ``max(p - q, 0)`` at a position; p itself after the text and where nothing remains."""
     row = p.pick(torch.tensor(position, device=device)).dense()[0].cpu().numpy()
     over = row.astype(np.float64)
     if position < len(q):
@@ -197,7 +201,7 @@ def _drafts(
     position: int,
     u: Tensor,
 ) -> Iterator[tuple[Rows, Tensor]]:
-    """(row, token [1]) of the token that is rejected at a position and of those after it, up to K in all.
+    """Yield (row, token [1]) of the rejected token at a position and of those after it, up to K in all.
 
     Args:
         model: has read the text at least up to the position.
@@ -219,7 +223,8 @@ def _drafts(
 
 
 def _inclusion(sizes: Floats, count: int) -> Floats:
-    """[n] chances to be chosen, at most 1 and otherwise in proportion to sizes, that add up to ``count``.
+    """[n] probabilities of being chosen, at most 1, otherwise in proportion to sizes; they add up to
+    ``count``.
 
     Where fewer than ``count`` have a size, all of these are chosen.
     """

@@ -68,7 +68,7 @@ class SuffixAutomaton:
         return self.matches(state, self._length[state])
 
     def matches(self, state: int, length: int) -> Iterator[Match]:
-        """A state's substring and its suffixes that occur elsewhere too, each at its first place."""
+        """Yield a state's substring and its suffixes that also occur elsewhere, each at its first place."""
         while state > 0:
             yield Match(length, self._behind[state])
             state = self._link[state]
@@ -90,13 +90,16 @@ class SuffixAutomaton:
         return 0, 0
 
     def _exact(self, at: int, token: int) -> int:
-        """The state that ``token`` leads to from ``at``; split off where it also stands for longer ones."""
-        found = self._next[at][token]
-        if self._length[found] == self._length[at] + 1:
-            return found
-        split = self._new(self._length[at] + 1, self._behind[found], dict(self._next[found]))
-        self._link[split], self._link[found] = self._link[found], split
-        while at >= 0 and self._next[at].get(token) == found:
+        """Return the state that ``token`` leads to from ``at``, split off where it also stands for longer
+        substrings.
+        """
+        state = self._next[at][token]
+        if self._length[state] == self._length[at] + 1:
+            return state
+        split = self._new(self._length[at] + 1, self._behind[state], dict(self._next[state]))
+        self._link[split] = self._link[state]
+        self._link[state] = split
+        while at >= 0 and self._next[at].get(token) == state:
             self._next[at][token] = split
             at = self._link[at]
         return split
@@ -143,7 +146,7 @@ class SuffixDrafter:
         self._state = self._length = 0  # of the longest suffix that occurs in earlier outputs
 
     def begin(self, prompt: Sequence[int]) -> None:
-        """Put the last output to the earlier ones, and read the prompt."""
+        """Add the last output to the earlier ones, and read the prompt."""
         if self._across:
             self._keep(self._own.text[self._prompt_length :])
         self._own = SuffixAutomaton()
@@ -152,7 +155,7 @@ class SuffixDrafter:
         self._read(prompt)
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        """Copy up to k tokens; the numbers are left alone."""
+        """Copy up to k tokens; no random numbers are used."""
         self._read(tokens)
         if self._shape is not None:
             return merged(self._copied(self._shape.depth(self._depth)), self._shape, k, u)
@@ -174,7 +177,7 @@ class SuffixDrafter:
         return by_proposals(self, text, k)
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """Read what was decided; nothing is ever read that could be taken back."""
+        """Read the decided tokens; nothing that could be rejected is ever read."""
         self._read(tokens)
 
     def _read(self, tokens: Sequence[int]) -> None:
@@ -187,7 +190,7 @@ class SuffixDrafter:
             self._earlier.extend(token)
 
     def _copied(self, k: int) -> Iterator[Sequence[int]]:
-        """What followed each match, the longest first; nothing where that was the end of its output."""
+        """Return what followed each match, the longest first; nothing where an output ended there."""
         own = ((match, self._own.text) for match in self._own.repeated())
         earlier = self._earlier.matches(self._state, self._length)
         others = ((match, self._earlier.text) for match in earlier)

@@ -72,24 +72,27 @@ class ModelTreeDrafter:
 
     def _branching(self, k: int, u: Tensor) -> Draft:
         numbers = u.tolist()
-        drafted, parents, told = list[int](), list[int](), list[HostRow]()
+        drafted = list[int]()
+        parents = list[int]()
+        own_rows = list[HostRow]()
         level = {ROOT: self._root}
         for width in self._widths:
             if not level or len(drafted) == k:
                 break
-            behind, below = self._behind(level.values()), dict[int, Node]()
+            behind = self._behind(level.values())
+            below = dict[int, Node]()
             for parent, node in level.items():
                 for token, row in self._chosen(behind[node], width, numbers[len(drafted) :]):
                     below[len(drafted)] = node.child(token)
                     drafted.append(token)
                     parents.append(parent)
-                    told.append(row)
+                    own_rows.append(row)
             level = below
-        shown = None if self._siblings == "top" else HostRows(told, self._vocab_size)
+        shown = None if self._siblings == "top" else HostRows(own_rows, self._vocab_size)
         return Draft(torch.tensor(drafted, dtype=torch.int64, device=u.device), shown, parents)
 
     def _chosen(self, row: HostRow, width: int, numbers: Sequence[float]) -> Iterator[tuple[int, HostRow]]:
-        """At most so many siblings, each with the row that it was chosen from."""
+        """Return at most ``width`` siblings, each with the row that it was chosen from."""
         if self._siblings == "top":
             for token, _ in _best(row, min(width, len(numbers))):
                 yield token, row
@@ -103,7 +106,8 @@ class ModelTreeDrafter:
                 row = _without(row, token)
 
     def _most_probable(self, k: int, u: Tensor) -> Draft:
-        found, level = list[_Candidate](), [_Candidate(self._root, ROOT, 1.0)]
+        candidates = list[_Candidate]()
+        level = [_Candidate(self._root, ROOT, 1.0)]
         places = {self._root: ROOT}
         for width in self._widths:
             behind = self._behind(one.node for one in level)
@@ -112,41 +116,41 @@ class ModelTreeDrafter:
                 for one in level
                 for token, own in _best(behind[one.node], width)
             ]
-            places |= {one.node: len(found) + index for index, one in enumerate(grown)}
-            found += grown
+            places |= {one.node: len(candidates) + index for index, one in enumerate(grown)}
+            candidates += grown
             level = sorted(grown, key=lambda one: -one.chance)[:width]
             if not level:
                 break
         # A node comes after its parent, which is no less probable: what stays is a tree.
-        order = sorted(range(len(found)), key=lambda index: -found[index].chance)[:k]
+        order = sorted(range(len(candidates)), key=lambda index: -candidates[index].chance)[:k]
         new = {ROOT: ROOT} | {index: place for place, index in enumerate(order)}
         tokens = torch.tensor(
-            [found[index].node.token for index in order], dtype=torch.int64, device=u.device
+            [candidates[index].node.token for index in order], dtype=torch.int64, device=u.device
         )
-        return Draft(tokens, None, [new[found[index].parent] for index in order])
+        return Draft(tokens, None, [new[candidates[index].parent] for index in order])
 
     def _behind(self, nodes: Iterable[Node]) -> dict[Node, HostRow]:
-        """The draft's row behind each node, equal ones read once."""
+        """Return the draft's row after each node; equal nodes are read once."""
         distinct = list(dict.fromkeys(nodes))
         logits = self.model.score(distinct)
         self._vocab_size = logits.shape[-1]
-        held = rows.on_host(rows.warped(logits, self._sampling))
-        return {node: held[index] for index, node in enumerate(distinct)}
+        row_of = rows.on_host(rows.warped(logits, self._sampling))
+        return {node: row_of[index] for index, node in enumerate(distinct)}
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """Go to the node of the last token; what is not above it is forgotten."""
+        """Move to the node of the last token; nodes that are not its ancestors are forgotten."""
         for token in tokens[len(tokens) - accepted - 1 :]:
             self._root = self._root.child(token)
         self.model.keep([self._root])
 
 
 def untruncated(sampling: SamplingParams) -> SamplingParams:
-    """Return what the most probable tokens of a row are asked under."""
+    """Return the sampling under which a row's most probable tokens are taken."""
     return SamplingParams(temperature=sampling.temperature)
 
 
 def _best(row: HostRow, width: int) -> list[tuple[int, float]]:
-    """The most probable tokens with their probabilities, best first, of equal ones the smaller id."""
+    """Return the most probable tokens with their probabilities, best first, ties by the smaller id."""
     weights = row.weights
     if 0 < width < len(weights):
         least = np.partition(weights, len(weights) - width)[len(weights) - width]
@@ -159,7 +163,7 @@ def _best(row: HostRow, width: int) -> list[tuple[int, float]]:
 
 
 def _without(row: HostRow, token: int) -> HostRow:
-    """The row without a token, normalised; all 0 where nothing else is left."""
+    """Return the row without a token, normalised; all zeros where nothing remains."""
     weights = row.weights.copy()
     weights[token if row.ids is None else int(row.ids.searchsorted(token))] = 0.0
     mass = weights.sum()
@@ -167,7 +171,7 @@ def _without(row: HostRow, token: int) -> HostRow:
 
 
 def merged(paths: Iterable[Sequence[int]], shape: Shape, k: int, u: Tensor) -> Draft:
-    """One tree of several continuations, the preferred one first: point masses.
+    """Merge several continuations into one tree, the preferred one first, as point masses.
 
     Args:
         paths: tokens after the pending one; consumed until the tree is full.
@@ -175,7 +179,9 @@ def merged(paths: Iterable[Sequence[int]], shape: Shape, k: int, u: Tensor) -> D
         k: the most nodes.
         u: its device is the draft's.
     """
-    below, tokens, parents = dict[tuple[int, int], int](), list[int](), list[int]()
+    below = dict[tuple[int, int], int]()
+    tokens = list[int]()
+    parents = list[int]()
     siblings: dict[int, int] = {}
     for path in paths:
         node = ROOT

@@ -44,11 +44,11 @@ class UnionDrafter:
 
     def propose_stage(self, k: int) -> Propose | Unstaged:
         """The stage of the first member that has one."""
-        found = [proposed_by(member, k) for member in self.members]
-        return next((each for each in found if not isinstance(each, Unstaged)), found[0])
+        stages = [proposed_by(member, k) for member in self.members]
+        return next((each for each in stages if not isinstance(each, Unstaged)), stages[0])
 
     def draft(self, tokens: Sequence[int], k: int, u: Tensor) -> Draft:
-        """The first proposal of at least one token; the last member's where all have none."""
+        """Return the first proposal with at least one token; the last member's where none has one."""
         for member in self.members:
             proposal = member.draft(tokens, k, u)
             if len(proposal.tokens):
@@ -64,10 +64,10 @@ class UnionDrafter:
 
     def forced(self, text: ForcedText, k: int) -> ForcedDrafts:
         """See ``forced_drafts``: before every token the drafts of the first member that has one."""
-        found = [
+        forced_of_members = [
             forced_drafts(member, text, k, f"union of {type(member).__name__}") for member in self.members
         ]
-        return united(found)[0]
+        return united(forced_of_members)[0]
 
 
 class UnionTreeDrafter:
@@ -104,7 +104,7 @@ class UnionTreeDrafter:
         return merged(self._paths, self._shape, k, u)
 
     def observe(self, tokens: Sequence[int], accepted: int) -> None:
-        """Of each member's draft stands what it has in common with what was decided."""
+        """Tell each member how much of its own draft agrees with the decided tokens."""
         stood = tokens[self._begun : self._begun + accepted]
         for member, path in zip(self.members, self._paths, strict=True):
             shared = takewhile(lambda pair: pair[0] == pair[1], zip(path, stood, strict=False))
@@ -119,9 +119,11 @@ def united(members: Sequence[ForcedDrafts]) -> tuple[ForcedDrafts, Integers]:
     """
     ratios, drafted = np.zeros_like(members[0].ratios), np.zeros_like(members[0].drafted)
     proposers = np.full_like(drafted, len(members) - 1)
-    for number, found in enumerate(members):
-        free = (drafted == 0) & (found.drafted > 0)
-        ratios[free], drafted[free], proposers[free] = found.ratios[free], found.drafted[free], number
+    for number, drafts in enumerate(members):
+        free = (drafted == 0) & (drafts.drafted > 0)
+        ratios[free] = drafts.ratios[free]
+        drafted[free] = drafts.drafted[free]
+        proposers[free] = number
     return ForcedDrafts(ratios, drafted), proposers
 
 
@@ -136,9 +138,9 @@ def build(options: Options, context: Context) -> Drafter:
                 flag="--drafter",
                 remedy="Name a draft model with --draft, or take it out of the union.",
             )
-    asked = [build_drafter(spec, context) for spec, _ in members(options)]
+    drafters = [build_drafter(spec, context) for spec, _ in members(options)]
     shape = shape_of(str(options[TREE]), "--tree")
     if shape is None:
-        return UnionDrafter(asked)
-    shape.require_branches(len(asked), context.k)
-    return UnionTreeDrafter(asked, shape, shape.depth(context.k))
+        return UnionDrafter(drafters)
+    shape.require_branches(len(drafters), context.k)
+    return UnionTreeDrafter(drafters, shape, shape.depth(context.k))

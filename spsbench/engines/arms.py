@@ -75,7 +75,8 @@ TaskAndArms = tuple[Task, tuple[Arm, ...]]
 
 
 def task_and_arms(config: RunConfig, recommended: SamplingParams | None = None) -> TaskAndArms:
-    """The task, and every arm: by engine, sampling and batch, first ArS, then SpS, then the draft alone.
+    """Return the task and every arm: by engine, sampling and batch, first ArS, then SpS, then the draft
+    alone.
 
     K = 0 stands for ArS; there is no SpS arm without a draft. A policy other than fixed decides how many
     tokens a loop drafts, so it has one arm, at the largest K. ``recommended`` is the target's own sampling;
@@ -87,7 +88,8 @@ def task_and_arms(config: RunConfig, recommended: SamplingParams | None = None) 
     names = [BEAM if Spec.parse(name).name == BEAM else name for name in config.samplings or ()]
     names = names or [task.default_sampling]
     if names.count(BEAM) > 1:
-        why, remedy = f"{BEAM} is named twice.", "Measure the second search in a run of its own."
+        why = f"{BEAM} is named twice."
+        remedy = "Measure the second search in a run of its own."
         raise UsageError(why, flag="--sampling", remedy=remedy)
     known = {RECOMMENDED: recommended or SamplingParams(), **task.samplings}
     for name in names:
@@ -125,7 +127,7 @@ def methods_of(engine: str) -> tuple[str, ...]:
 
 
 def is_peer(arm: Arm) -> bool:
-    """Whether an external engine answers for an arm, in its own process."""
+    """Return whether an external engine answers for an arm, in its own process."""
     return arm.engine not in ENGINES
 
 
@@ -135,7 +137,7 @@ def is_repeatable(arm: Arm) -> bool:
 
 
 def without_graphs(arm: Arm) -> str | None:
-    """What of an arm the engine ``graphed`` does not run; None if it runs it."""
+    """Return which feature of an arm the engine ``graphed`` lacks; None if it runs the arm."""
     if arm.sampling.beam is not None:
         return "a search with beams has no graphs"
     if arm.sampling.process is not None:
@@ -150,7 +152,9 @@ def without_graphs(arm: Arm) -> str | None:
 
 
 def is_lossless(arm: Arm) -> bool:
-    """Return whether a speculative arm's rule keeps the law; an external engine's texts have to show it."""
+    """Return whether a speculative arm's rule keeps the law; False for an external engine, whose texts must
+    show it.
+    """
     return is_peer(arm) or rule_kind(arm.rule.name).lossless
 
 
@@ -181,7 +185,7 @@ def _require_baselines(config: RunConfig, arms: Sequence[Arm]) -> None:
 
 
 def _require_processors(config: RunConfig, arms: Sequence[Arm]) -> None:
-    """Refuse processing where another loop than ours draws."""
+    """Refuse logit processing where an external loop draws the tokens."""
     process = next((arm.sampling.process for arm in arms if arm.sampling.process is not None), None)
     others = [name for name in config.engines if name != EAGER]
     if process is not None and others:
@@ -202,7 +206,8 @@ def _require_trees(config: RunConfig, arms: Sequence[Arm]) -> None:
         if arm.drafter not in drafters:
             continue
         support = 1 if arm.sampling.greedy else arm.sampling.top_k or inf
-        named, drawn = dict(arm.drafter.options).get("siblings"), siblings_of(arm.drafter) == "without"
+        named = dict(arm.drafter.options).get("siblings")
+        drawn = siblings_of(arm.drafter) == "without"
         if drafters[arm.drafter].dynamic and named not in (None, "top"):
             why = f"{arm.drafter}: siblings of a dynamic tree are the most probable ones."
             raise UsageError(why, flag="--drafter", remedy="Leave siblings out.")
@@ -229,7 +234,9 @@ def _require_drafting(config: RunConfig, arms: Sequence[Arm]) -> None:
 
 
 def _drafting(config: RunConfig) -> Iterator[Drafting]:
-    """Every way of drafting and accepting that a configuration asks for; each name and option checked."""
+    """Yield every way of drafting and accepting that a configuration asks for; each name and option is
+    checked.
+    """
     drafters = _checked(config.drafters, drafter_kind, "--drafter")
     rules = _checked(config.rules, rule_kind, "--rule")
     policies = _checked(config.policies, policy_kind, "--policy")
@@ -238,10 +245,10 @@ def _drafting(config: RunConfig) -> Iterator[Drafting]:
     shaped = [_shaped(drafter, shape) for drafter, shape in product(drafters, shapes)]
     _require_searched(config, shaped)
     _require_judged(shaped, rules)
-    taken = {rule: rule_kind(rule.name).trees for rule in rules}
+    judges_trees = {rule: rule_kind(rule.name).trees for rule in rules}
     # Beside rules of chains and drafts that are trees a rule that takes both is there for the trees.
-    both = any(map(shape_in, shaped)) and not all(taken.values())
-    of_trees = [rule for rule, trees in taken.items() if trees and both]
+    both = any(map(shape_in, shaped)) and not all(judges_trees.values())
+    of_trees = [rule for rule, trees in judges_trees.items() if trees and both]
     for drafter, rule, policy in product(dict.fromkeys(shaped), rules, policies):
         shape = shape_in(drafter)
         if policy.name != FIXED and (shape or not drafter_kind(drafter.name).adaptive):
@@ -265,7 +272,9 @@ def _require_searched(config: RunConfig, drafters: Sequence[Spec]) -> None:
 
 
 def _shaped(drafter: Spec, shape: Shape | None) -> Spec:
-    """A drafter of such trees, unless it says its own; refused if it drafts chains alone."""
+    """Return a drafter of trees of that shape, unless it names its own; refuse one that drafts chains
+    only.
+    """
     if shape is None:
         return drafter
     if TREE not in drafter_kind(drafter.name).options:
@@ -280,7 +289,7 @@ def _shaped(drafter: Spec, shape: Shape | None) -> Spec:
 
 
 def _unjudged(drafter: Spec, rule: Spec) -> UsageError | None:
-    """Why a rule cannot judge what a drafter proposes; None if it can."""
+    """Return why a rule cannot judge what a drafter proposes; None if it can."""
     if shape_in(drafter) is not None:
         try:
             rule_kind(rule.name).require_tree(siblings_of(drafter))
@@ -294,30 +303,30 @@ def _require_judged(drafters: Sequence[Spec], rules: Sequence[Spec]) -> None:
     pairs = {(drafter, rule): _unjudged(drafter, rule) for drafter, rule in product(drafters, rules)}
     for place, named in enumerate((drafters, rules)):
         for one in named:
-            found = [error for pair, error in pairs.items() if pair[place] == one]
-            if found and None not in found:
-                raise next(error for error in found if error is not None)
+            errors = [error for pair, error in pairs.items() if pair[place] == one]
+            if errors and None not in errors:
+                raise next(error for error in errors if error is not None)
 
 
 def _checked(texts: Sequence[str], kind_of: Callable[[str, str], Any], flag: str) -> list[Spec]:
-    found = [Spec.parse(text) for text in texts]
-    kinds = [kind_of(spec.name, flag) for spec in found]
-    for kind, spec in zip(kinds, found, strict=True):
+    specs = [Spec.parse(text) for text in texts]
+    kinds = [kind_of(spec.name, flag) for spec in specs]
+    for kind, spec in zip(kinds, specs, strict=True):
         kind.settled(spec, flag)
-    named = {spec.name: kind.name for kind, spec in zip(kinds, found, strict=True)}
+    named = {spec.name: kind.name for kind, spec in zip(kinds, specs, strict=True)}
     declared = Counter(named.values())
     return [  # two files that declare one name are told apart by the files
         replace(spec, called=named[spec.name])
         if ".py:" in spec.name and declared[named[spec.name]] == 1
         else spec
-        for spec in found
+        for spec in specs
     ]
 
 
 def _under(
     config: RunConfig, engine: str, drafting: Sequence[Drafting], name: str, sampling: SamplingParams
 ) -> Iterator[Arm]:
-    """The arms of one engine under one sampling; most engines make of each K what they can."""
+    """Yield the arms of one engine under one sampling."""
     methods = [method for method in config.methods if method in methods_of(engine)]
     if "ars" in methods:
         yield Arm("ars", 0, engine, name, sampling)
@@ -333,10 +342,10 @@ def _under(
 
 
 def _overridden(sampling: SamplingParams, config: RunConfig) -> SamplingParams:
-    """The sampling with what the command line sets in its place (greedy has but processing to set)."""
+    """Return the sampling with what the command line sets in its place; greedy takes only processing."""
     none = Processing()
-    asked = config.process.processing or none
-    changes = {name: getattr(asked, name) for name in config.process.model_dump()}
+    processing = config.process.processing or none
+    changes = {name: getattr(processing, name) for name in config.process.model_dump()}
     process = replace(sampling.process or none, **changes)
     names = () if sampling.greedy else ("temperature", "top_p", "top_k")
     warping = {name: value for name in names if (value := getattr(config, name)) is not None}
@@ -347,9 +356,9 @@ def _require_settings_used(config: RunConfig, samplings: Sequence[SamplingParams
     """Refuse a temperature, top-p or top-k where nothing is sampled."""
     if not samplings or not all(sampling.greedy for sampling in samplings):
         return
-    asked = {"--temperature": config.temperature, "--top-p": config.top_p, "--top-k": config.top_k}
-    asked |= {f"--process {name}": getattr(config.process, name) for name in ("min_p", "typical_p")}
-    for flag, value in asked.items():
+    settings = {"--temperature": config.temperature, "--top-p": config.top_p, "--top-k": config.top_k}
+    settings |= {f"--process {name}": getattr(config.process, name) for name in ("min_p", "typical_p")}
+    for flag, value in settings.items():
         if value is not None:
             raise UsageError(
                 f"{value} has no effect: greedy takes the most likely token.",
@@ -369,8 +378,10 @@ def refuse_beams(config: RunConfig, command: str) -> None:
 
 
 def _beam_params(config: RunConfig) -> BeamParams | None:
-    """The search's parameters; only the draft model can search ahead, always K steps, in our own loop."""
-    if (asked := config.beam) is None:
+    """Return the search's parameters; only the draft model can search ahead, always K steps, in our own
+    loop.
+    """
+    if (beam := config.beam) is None:
         return None
     needed = (
         ("--engine", config.engines, EAGER),
@@ -378,21 +389,22 @@ def _beam_params(config: RunConfig) -> BeamParams | None:
         ("--rule", config.rules, MODIFIED_REJECTION),
         ("--policy", config.policies, FIXED),
     )
-    for flag, given, name in needed:
-        if name not in [Spec.parse(text).name for text in given]:
+    for flag, texts, name in needed:
+        if name not in [Spec.parse(text).name for text in texts]:
             remedy = f"Add {name}, or leave the sampling {BEAM} out."
-            raise UsageError(f"{', '.join(given)} cannot search with beams.", flag=flag, remedy=remedy)
-    draft_width = asked.draft_width or asked.width + 2
-    if draft_width < asked.width:
-        why = f"{draft_width} beams of the draft cannot hold the target's {asked.width}."
+            raise UsageError(f"{', '.join(texts)} cannot search with beams.", flag=flag, remedy=remedy)
+    draft_width = beam.draft_width or beam.width + 2
+    if draft_width < beam.width:
+        why = f"{draft_width} beams of the draft cannot hold the target's {beam.width}."
         flag = f"--sampling {BEAM}:draft_width"
-        raise UsageError(why, flag=flag, remedy=f"Give {asked.width} or more.")
-    return BeamParams(asked.width, draft_width, asked.penalty, asked.early_stopping)
+        raise UsageError(why, flag=flag, remedy=f"Give {beam.width} or more.")
+    return BeamParams(beam.width, draft_width, beam.penalty, beam.early_stopping)
 
 
 def _require_batchable(arm: Arm, sequences: int) -> None:
-    """Refuse engines, drafters and policies that know one sequence alone."""
-    speculative, kind = arm.method == "sps", drafter_kind(arm.drafter.name)
+    """Refuse engines, drafters and policies that decode only one sequence at a time."""
+    speculative = arm.method == "sps"
+    kind = drafter_kind(arm.drafter.name)
     own_model = arm.drafter.name != MODEL and kind.needs_of(arm.drafter)
     refusals = (
         (arm.engine not in BATCHED, f"the engine {arm.engine} takes one sequence", f"Use --engine {EAGER}."),

@@ -55,7 +55,7 @@ class TruncatedLoop:
     shared_by: Mapping[str, int] = field(default_factory=dict)
 
     def along_its_path(self, end_ids: Collection[int] = ()) -> TruncatedLoop:
-        """The loop of a tree as that of a chain: at each place that it came to the first sibling was drafted.
+        """Return a tree's loop as that of a chain: at each place it reached, the first sibling was drafted.
 
         The other rows are let go. A chain's loop is itself. No token drafted after one of ``end_ids`` counts.
         """
@@ -70,12 +70,13 @@ class TruncatedLoop:
         places = (ROOT, *path)
         first = [below[0] for place in places if (below := children[place + 1])]
         siblings = tuple(children[place + 1].index(node) for place, node in pairwise(places))
-        told, u = draft.own_rows, decoded.u[-len(draft.tokens) - 1 :]
-        optimum = most_of_certain(decoded.target_rows, draft, end_ids) if told is None else None
+        own_rows = draft.own_rows
+        u = decoded.u[-len(draft.tokens) - 1 :]
+        optimum = most_of_certain(decoded.target_rows, draft, end_ids) if own_rows is None else None
         chain = replace(
             decoded,
             target_rows=decoded.target_rows.take([place + 1 for place in places]),
-            draft=Draft(draft.tokens[first], None if told is None else told.take(first)),
+            draft=Draft(draft.tokens[first], None if own_rows is None else own_rows.take(first)),
             numbers=torch.cat([u[[*path, *first[len(path) :]]], u[-1:]]),
             path=None,
         )
@@ -84,7 +85,9 @@ class TruncatedLoop:
 
     @property
     def drafted(self) -> int:
-        """Draft tokens that count as trials, of a tree its depth: those after an accepted EOS do not."""
+        """Number of draft tokens that count as trials, in a tree its depth; those after an accepted EOS do
+        not.
+        """
         if self._ended_inside_draft:
             return self.kept
         return self._proposed if self.branches is None else self.branches.depth
@@ -96,7 +99,7 @@ class TruncatedLoop:
 
     @property
     def tested(self) -> int:
-        """Draft tokens that met the acceptance test, of a tree places that did."""
+        """Number of draft tokens that met the acceptance test; in a tree, of places that did."""
         return min(self.accepted + (not self._ended_inside_draft), self._proposed)
 
     @property
@@ -105,15 +108,15 @@ class TruncatedLoop:
 
     @property
     def nbytes(self) -> int:
-        """Of its rows."""
-        draft, taken = self.decoded.draft, self.decoded.target_rows.nbytes
-        return taken if draft is None or draft.drawn_from is None else taken + draft.drawn_from.nbytes
+        """Memory of its rows."""
+        draft, size = self.decoded.draft, self.decoded.target_rows.nbytes
+        return size if draft is None or draft.drawn_from is None else size + draft.drawn_from.nbytes
 
     @property
     def rows(self) -> dict[str, Rows]:
-        """Its rows by the role of the model: the target's, and the draft's where it showed some."""
-        told = None if self.decoded.draft is None else self.decoded.draft.own_rows
-        return {"target": self.decoded.target_rows} | ({} if told is None else {"draft": told})
+        """Rows by the role of the model: the target's, and the draft's where it showed some."""
+        own_rows = None if self.decoded.draft is None else self.decoded.draft.own_rows
+        return {"target": self.decoded.target_rows} | ({} if own_rows is None else {"draft": own_rows})
 
     @property
     def _ended_inside_draft(self) -> bool:
@@ -156,15 +159,15 @@ def loop_records(
 def phase_seconds(
     seconds: Mapping[str, float], phases: bool, shared_by: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
-    """Fields of a ``Loop``: the seconds of one row of it; None where phases cannot be told apart."""
+    """Return the fields of a ``Loop`` with the seconds of one of its rows; None where phases are unknown."""
     shared_by = shared_by or {}
     own = {phase: value / shared_by.get(phase, 1) for phase, value in seconds.items()}
     names = ("draft", "verify", "sample", "other", "comm")
-    found: dict[str, Any] = {f"{name}_s": own.get(name) if phases else None for name in names}
+    times: dict[str, Any] = {f"{name}_s": own.get(name) if phases else None for name in names}
     if isinstance(seconds, DeviceSeconds):
         paced = seconds.paced_by_host.items()
-        found["host_s"] = sum(value / shared_by.get(phase, 1) for phase, value in paced)
-    return found | {"loop_s": sum(own.values())}
+        times["host_s"] = sum(value / shared_by.get(phase, 1) for phase, value in paced)
+    return times | {"loop_s": sum(own.values())}
 
 
 def _beta_sums(loops: Sequence[TruncatedLoop], expected: Expected) -> list[float]:
@@ -186,12 +189,13 @@ def _beta_sums(loops: Sequence[TruncatedLoop], expected: Expected) -> list[float
 def _optima(
     loops: Sequence[TruncatedLoop], proposed: Sequence[list[int]], end_ids: Collection[int]
 ) -> Iterator[float | None]:
-    """Accepted tokens that the best lossless rule expects of each loop's draft; None of a drawn tree.
+    """Return the accepted tokens that the best lossless rule expects of each loop's draft; None for a drawn
+    tree.
 
     All of the draft up to an EOS counts, whatever became of it: the rule's own luck plays no part.
     """
-    found = [_ratios(loop.decoded) for loop in loops]
-    values = iter(torch.cat(found).tolist() if found else [])  # one wait of the host for all of them
+    of_loops = [_ratios(loop.decoded) for loop in loops]
+    values = iter(torch.cat(of_loops).tolist() if of_loops else [])  # one wait of the host for all of them
     for loop, ids in zip(loops, proposed, strict=True):
         ratios = [next(values) for _ in ids]
         end = next((count for count, token in enumerate(ids, 1) if token in end_ids), len(ids))
@@ -199,25 +203,26 @@ def _optima(
 
 
 def _ratios(decoded: DecodedLoop) -> Tensor:
-    """[K] the target's over the draft's probability of each drafted token; empty for ArS."""
+    """[K] target's over draft's probability of each drafted token; empty for ArS."""
     draft, rows = decoded.draft, decoded.target_rows
     if draft is None or not len(draft.tokens):
         return torch.empty(0, device=decoded.u.device)
-    own, told = rows.at(draft.tokens), draft.own_rows
-    return own if told is None else own / rows.alike(told).at(draft.tokens)
+    own = rows.at(draft.tokens)
+    own_rows = draft.own_rows
+    return own if own_rows is None else own / rows.alike(own_rows).at(draft.tokens)
 
 
 def proposed_tokens(loops: Sequence[TruncatedLoop]) -> list[list[int]]:
-    """Per loop every drafted id, so that it is known how many there were; empty for ArS."""
+    """Return each loop's drafted ids; empty for ArS."""
     drafts = [loop.decoded.draft for loop in loops]
     parts = [torch.empty(0, dtype=torch.int64) if draft is None else draft.tokens for draft in drafts]
-    found = [part for part in parts if len(part)]
-    ids = iter(torch.cat(found).tolist() if found else [])  # one wait of the host for all of them
+    drafted = [part for part in parts if len(part)]
+    ids = iter(torch.cat(drafted).tolist() if drafted else [])  # one wait of the host for all of them
     return [[next(ids) for _ in range(len(part))] for part in parts]
 
 
 def traced_tokens(loops: Sequence[TruncatedLoop], first: int = 0, position: int = 0) -> list[TracedToken]:
-    """One entry a drafted and tested or emitted token of the output, in order."""
+    """Return an entry for each drafted and tested or emitted token of the output, in order."""
     trace: list[TracedToken] = []
     for index, loop in enumerate(loops, first):
         decoded, accepted = loop.decoded, loop.accepted
@@ -267,7 +272,7 @@ def own_evidence(loops: Sequence[TruncatedLoop], kept: Sequence[Tensor], seed: i
 
 
 def _emitted_rows(loop: TruncatedLoop) -> tuple[Rows, Rows | None]:
-    """The target's rows at the emitted positions; the draft's where drafted tokens have their place there."""
+    """Return the target's rows at the emitted positions, and the draft's where they are known."""
     draft = loop.decoded.draft
     target = loop.decoded.target_rows.part(0, loop.kept)
     if draft is None or not len(draft.tokens) or (own := draft.own_rows) is None:
@@ -277,7 +282,8 @@ def _emitted_rows(loop: TruncatedLoop) -> tuple[Rows, Rows | None]:
 
 def _draft_rows(loop: TruncatedLoop, q: Tensor) -> Tensor:
     """[kept, V] draft rows at the emitted positions, zeros after the last drafted one; q: the target's."""
-    draft, rows = loop.decoded.draft, torch.zeros_like(q)
+    draft = loop.decoded.draft
+    rows = torch.zeros_like(q)
     if draft is not None:
         shared = min(loop.kept, len(draft.tokens))
         rows[:shared] = draft.rows(q.shape[-1], q.dtype)[:shared]
@@ -348,7 +354,7 @@ class LoopBuffer:
         self._open_bytes += loop.nbytes
 
     def flush(self) -> None:
-        """Reduce the open loops to their records and let go of their rows."""
+        """Reduce the open loops to their records and release their rows."""
         for number, loop in enumerate(self._open, start=len(self.records)):
             for role, rows in loop.rows.items():
                 if not rows.is_finite():
@@ -366,7 +372,7 @@ class LoopBuffer:
     def generation(
         self, text: Callable[[Sequence[int]], str], reason: FinishReason, prefill_s: float, decode_s: float
     ) -> Generation:
-        """The flushed sequence as an engine answers it."""
+        """Return the flushed sequence as an engine's answer."""
         if self._derivation is not None:
             self._add(self._derivation.of_lengths(self.records, self.proposed))
         return Generation(
@@ -383,7 +389,7 @@ class LoopBuffer:
         )
 
     def _settle(self, loops: list[TruncatedLoop], position: int) -> None:
-        """Reduce consecutive loops, of which the first one's first token is the output's at ``position``."""
+        """Reduce consecutive loops; the first token of the first loop is the output's at ``position``."""
         if self.trace is not None:
             self.trace += traced_tokens(loops, len(self.records), position)
         seed = self._seed + len(self.records)
@@ -412,12 +418,12 @@ class LoopBuffer:
     def _portions(self) -> Iterator[list[TruncatedLoop]]:
         """The open loops in parts whose rows take little more than ``PORTION_BYTES`` as tensors."""
         part: list[TruncatedLoop] = []
-        taken = 0
+        size = 0
         for loop in self._open:
             part.append(loop)
-            taken += sum(rows.dense_nbytes for rows in loop.rows.values())
-            if taken > min(PORTION_BYTES, self._most_bytes):
+            size += sum(rows.dense_nbytes for rows in loop.rows.values())
+            if size > min(PORTION_BYTES, self._most_bytes):
                 yield part
-                part, taken = [], 0
+                part, size = [], 0
         if part:
             yield part

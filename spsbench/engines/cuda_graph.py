@@ -113,8 +113,13 @@ class StagedBatch(DecodingBatch):
         memory: RowMemory | None = None,
     ) -> None:
         super().__init__(target, sampling)
-        self.draft, self._k, self._rule = draft, 0 if draft is None else k, accept
-        k, size, width, device = self._k, target.batch, target.vocab_size, target.device
+        self.draft = draft
+        self._k = 0 if draft is None else k
+        self._rule = accept
+        k = self._k
+        size = target.batch
+        width = target.vocab_size
+        device = target.device
         self.tokens = torch.zeros(size, target.slots, dtype=torch.int64, device=device)
         self.lengths = torch.ones(size, dtype=torch.int64, device=device)
         self._lives = torch.zeros(size, dtype=torch.int64, device=device)  # 1 where a row has a sequence
@@ -136,13 +141,13 @@ class StagedBatch(DecodingBatch):
         self._stages = {span: self._captured(span, capture, accepting) for span in target.spans}
 
     def _captured(self, span: int, capture: Capture, accepting: Stage | None) -> tuple[Stage, ...]:
-        """What a loop launches while no sequence is longer than ``span``."""
+        """Return what a loop launches while no sequence is longer than ``span``."""
         if accepting is None:
             return (capture(partial(self._step, span)),)
         return capture(partial(self._propose, span)), capture(partial(self._score, span)), accepting
 
     def stages(self) -> tuple[Stage, ...]:
-        """Draft, verify and accept, or one step, of the least span that holds the next loop."""
+        """Return draft, verify and accept, or one step, for the smallest span that holds the next loop."""
         longest = max((len(row.tokens) for row in self.live.values()), default=1)
         return self._stages[self.target.span_of(longest + self._k)]
 
@@ -156,7 +161,9 @@ class StagedBatch(DecodingBatch):
         self._draw_ahead(row)
 
     def _draw_ahead(self, row: int) -> None:
-        """Give the device the numbers of a row's next loops: one copy that waits, at K = 4 in 1,808 loops."""
+        """Copy the numbers of a row's next loops to the device: one waiting copy, at K = 4 for 1,808
+        loops.
+        """
         uniforms = self.live[row].uniforms
         assert isinstance(uniforms, UniformStream), "others do not know their next numbers"
         self._given[row] = uniforms.ahead(self.u.shape[1])
@@ -173,8 +180,9 @@ class StagedBatch(DecodingBatch):
         self._lives[row] = 0
 
     def loop(self, watch: Stopwatch) -> dict[int, DecodedLoop]:
-        """One or three graphs, and one wait for the answer."""
-        live, ahead = sorted(self.live), self._ahead.shape[1]
+        """Launch one or three graphs, and wait once for the outcome."""
+        live = sorted(self.live)
+        ahead = self._ahead.shape[1]
         for number in live:
             if self._counted[number] and self._counted[number] % ahead == 0:
                 self._draw_ahead(number)
@@ -192,7 +200,7 @@ class StagedBatch(DecodingBatch):
             watch.lap("verify")
         answers = self._answer.tolist()
         watch.lap("sample")
-        found = {}
+        decoded = {}
         for number in live:
             *own, token, accepted = answers[number]
             done = self._counted[number]
@@ -203,14 +211,14 @@ class StagedBatch(DecodingBatch):
             new = [*own[:accepted], token]
             self.live[number].tokens += new
             u = self._given[number][done % ahead]
-            found[number] = DecodedLoop(new, accepted, TensorRows(q), draft, u)
-        return found
+            decoded[number] = DecodedLoop(new, accepted, TensorRows(q), draft, u)
+        return decoded
 
     def _take_numbers(self) -> None:
         self.u.copy_(self._ahead[self._numbers, self._done % self._ahead.shape[1]])
 
     def _keep(self) -> None:
-        """Copy the loop's rows to its place in the ring, and count it."""
+        """Copy the loop's rows to their place in the ring, and count it."""
         place = self._done % self._open_rows.shape[1]
         self._open_rows[self._numbers, place] = self._rows
         self._open_drafts[self._numbers, place] = self._drafted
@@ -222,7 +230,7 @@ class StagedBatch(DecodingBatch):
         self._accept()
 
     def _propose(self, span: int) -> None:
-        """K tokens after every row, each drawn from the row of probabilities that is kept of it."""
+        """Draft K tokens after every row, each from a row of probabilities that is kept."""
         assert self.draft is not None
         self._take_numbers()
         # Of a sequence of one token there are no last two: then the second one is junk after it.
@@ -232,13 +240,14 @@ class StagedBatch(DecodingBatch):
         row = logits[self._numbers, self.lengths - 1 - first]
         for i in range(self._k):
             if i:
-                pick, starts = self._drafted[:, i - 1 : i], self.lengths + (i - 1)
+                pick = self._drafted[:, i - 1 : i]
+                starts = self.lengths + (i - 1)
                 row = self.draft.score_at(pick, starts, 1, span)[:, 0]
             self._p[:, i] = warp(row, self.sampling)
             self._drafted[:, i] = draw(self._p[:, i], self.u[:, i])
 
     def _score(self, span: int) -> None:
-        """The target's rows after the pending tokens and every drafted one."""
+        """Compute the target's rows after the pending tokens and every drafted one."""
         pending = self.tokens.gather(1, self.lengths.unsqueeze(1) - 1)
         block = torch.cat([pending, self._drafted], dim=1)
         logits = self.target.score_at(block, self.lengths - 1, self._k + 1, span)
@@ -250,7 +259,8 @@ class StagedBatch(DecodingBatch):
             verdict = self._rule(self._q, self._drafted, self._p, self.u[:, self._k :])
         else:
             verdict = Verdict(torch.zeros_like(self.lengths), draw(self._q[:, 0], self.u[:, 0]))
-        token, accepted = verdict.token.unsqueeze(1), verdict.accepted.unsqueeze(1)
+        token = verdict.token.unsqueeze(1)
+        accepted = verdict.accepted.unsqueeze(1)
         longer = torch.cat([self._drafted, token], dim=1)
         self._answer.copy_(torch.cat([longer, accepted], dim=1))
         # What lies after a row's new end is overwritten before it is read.

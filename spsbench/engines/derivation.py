@@ -46,7 +46,7 @@ class KeptRows:
         self._most_bytes, self._bytes = most_bytes, 0
 
     def keep(self, target: Rows, draft: Rows | None) -> None:
-        """Take the rows of the next loop, on the host."""
+        """Keep the rows of the next loop, on the host."""
         whole = len(self.target) % self.every == 0
         self.target.append(on_host(target) if whole else None)
         self.draft.append(on_host(draft) if whole and draft is not None else None)
@@ -78,7 +78,9 @@ class Derivation:
     policy: Policy | None = None
 
     def of_rule(self, loops: Sequence[DecodedLoop], first: int, seed: int) -> Sums:
-        """Decisions of loops under another rule than modified rejection, of which ``first`` came before."""
+        """Derive the decisions of loops under a rule other than modified rejection; ``first`` loops came
+        before.
+        """
         sums: Sums = {}
         if self.rule == MODIFIED_REJECTION:
             return sums
@@ -97,7 +99,7 @@ class Derivation:
         draft: Sequence[Rows | None],
         seed: int,
     ) -> Sums:
-        """Decisions of modified rejection at some consecutive positions of the output.
+        """Derive the decisions of modified rejection at consecutive positions of the output.
 
         Args:
             tokens: emitted there.
@@ -118,7 +120,7 @@ class Derivation:
         return rederive(decided, torch.cat(list(target)), drawn_from, margin=margin, own_way=self.own_way)
 
     def of_lengths(self, records: Sequence[Loop], proposed: Sequence[Sequence[int]]) -> Sums:
-        """Whether drafts were as long as the policy says; on a drafter's word where it is not ours."""
+        """Check that drafts were as long as the policy allows; a foreign drafter's word is taken for it."""
         if self.k == 0:
             return {}
         if self.policy is not None:
@@ -164,9 +166,9 @@ def _ruled(loop: DecodedLoop, numbers: Sequence[float]) -> RuledLoop:
 
 
 def _beside(target: Sequence[Tensor], draft: Sequence[Rows | None]) -> list[Tensor]:
-    """Per loop [n, V] the draft's rows beside the target's, zeros where there are none."""
-    found = [torch.zeros_like(rows) for rows in target]
-    for rows, own in zip(found, draft, strict=True):
+    """Return per loop [n, V] the draft's rows beside the target's, zeros where there are none."""
+    padded = [torch.zeros_like(rows) for rows in target]
+    for rows, own in zip(padded, draft, strict=True):
         if own is not None:
             rows[: len(own)] = own.dense()
-    return found
+    return padded

@@ -25,7 +25,9 @@ from spsbench.decode.stopping import StopRule, TextDecoder
 from spsbench.engines.buffer import phase_seconds
 from spsbench.models.torch_lm import TorchLM
 
-GENERATE, ASSISTED, LOOKUP = "hf-generate", "hf-assisted", "hf-prompt-lookup"
+GENERATE = "hf-generate"
+ASSISTED = "hf-assisted"
+LOOKUP = "hf-prompt-lookup"
 RULES = {
     ASSISTED: "transformers: modified rejection where it samples, equality with the argmax where greedy",
     LOOKUP: "transformers: a token drawn from the target must equal the proposed one",
@@ -45,7 +47,9 @@ class HFGenerateEngine:
         self._vocab_size = target.vocab_size
 
     def generate(self, request: Request) -> Generation:
-        """See ``Engine.generate``. Loops are seen from outside: what was drafted and emitted, not betas."""
+        """See ``Engine.generate``. Loops are observed from outside: what was drafted and emitted, without
+        betas.
+        """
         self._set_defaults()
         stop = StopRule.of(request, self._decoder)
         watcher = _Watcher(stop, len(request.prompt_ids))
@@ -68,8 +72,8 @@ class HFGenerateEngine:
             )
             ended = device_now(prompt.device)
         # What the first forward of a model took longer than those after it.
-        taken = [[seconds["verify"] for seconds, _ in forwards] for forwards in seen]
-        prefill_s = sum(max(0.0, s[0] - statistics.median(s[1:])) for s in taken if len(s) > 1)
+        verify_s = [[seconds["verify"] for seconds, _ in forwards] for forwards in seen]
+        prefill_s = sum(max(0.0, s[0] - statistics.median(s[1:])) for s in verify_s if len(s) > 1)
         return Generation(
             tokens=watcher.tokens,
             text=stop.text(watcher.tokens),
@@ -106,7 +110,7 @@ class HFGenerateEngine:
         )
 
     def _loops(self, watcher: _Watcher, rows: Sequence[int], prompt_tokens: int) -> list[Loop]:
-        """One record a forward of the target; only the whole loop is timed, not its phases."""
+        """Return one record for each forward of the target; only the whole loop is timed."""
         rows = [rows[0] - prompt_tokens + 1, *rows[1:]]
         loops = []
         for number, (emitted, fresh) in enumerate(watcher.steps):
@@ -138,7 +142,7 @@ class _Watcher:
         self._last = time.perf_counter()
 
     def __call__(self, ids: torch.Tensor, scores: Any, **others: Any) -> torch.Tensor:
-        """Called by ``generate()`` after every loop with the whole sequence."""
+        """Record the whole sequence; called by ``generate()`` after every loop."""
         fresh = ids[0, self._read :].tolist()
         self._read = ids.shape[1]
         kept, self.reason = self._stop.cut(self.tokens, fresh)
@@ -152,7 +156,7 @@ class _Watcher:
 
 @contextmanager
 def _unpadded(model: Any, vocab_size: int) -> Iterator[None]:
-    """A model has so many tokens while the block lasts: its logits, and what its configuration says.
+    """Give a model ``vocab_size`` logits, and its configuration the same, while the block lasts.
 
     transformers takes two models for strangers whose configurations name unlike sizes, and would sample
     tokens that only pad the embedding.
@@ -174,7 +178,7 @@ def _unpadded(model: Any, vocab_size: int) -> Iterator[None]:
 
 @contextmanager
 def _timed(model: Any) -> Iterator[list[tuple[Mapping[str, float], int]]]:
-    """Seconds, as the phase ``verify``, and rows of each forward of a model meanwhile.
+    """Yield seconds (as the phase ``verify``) and rows of each forward of a model while the block lasts.
 
     On CUDA they are of events around the forward, which nothing waits for: look into them afterwards.
     """

@@ -52,7 +52,7 @@ class Engine(Protocol):
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Torch has so many threads of the CPU while the block lasts."""
+    """Give torch so many CPU threads while the block lasts."""
     usual = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -79,7 +79,7 @@ class ThreadedEngine:
 
 
 def _sees_phases(device: torch.device) -> bool:
-    """Whether the phases of a loop are known: where the host computes, and by events."""
+    """Return whether the phases of a loop can be timed: on the host, or by events on the device."""
     return device.type in ("cpu", "cuda")
 
 
@@ -187,8 +187,10 @@ class EagerEngine(LocalEngine):
         self._begun: SamplingParams | None = None
 
     def start(self, request: Request) -> Loops:
-        prompt, sampling = request.prompt_ids, bound(request.sampling, self._decoder)
-        drafter, uniforms = self._drafter(sampling), UniformStream(request.seed, self._device)
+        prompt = request.prompt_ids
+        sampling = bound(request.sampling, self._decoder)
+        drafter = self._drafter(sampling)
+        uniforms = UniformStream(request.seed, self._device)
         accept, self._begun = self._accept, sampling
         if self._tree is not None:
             assert drafter is not None
@@ -263,7 +265,10 @@ class BatchedEngine:
         derivation: Derivation | None = None,
     ) -> None:
         self.name, self._derivation = name, derivation
-        self._batch, self._decoder, self._device, self._clock = batch, decoder, device, clock
+        self._batch = batch
+        self._decoder = decoder
+        self._device = device
+        self._clock = clock
         self._expected = expected_acceptance if rule is None else rule.expected
         self._live: dict[int, _Sequence] = {}
         self._elapsed_s = 0.0
@@ -301,7 +306,7 @@ class BatchedEngine:
                 yield self._answer(self._live.pop(row))
 
     def _refill(self, waiting: deque[tuple[int, Request]]) -> None:
-        """Give every free row the next request, as far as there are any."""
+        """Give every free row the next waiting request."""
         for row in range(self.size):
             if row in self._live or not waiting:
                 continue
@@ -324,7 +329,7 @@ class BatchedEngine:
             self._live[row] = _Sequence(place, stop, buffer, prefill_s, self._elapsed_s)
 
     def _loop(self, watch: Stopwatch) -> list[int]:
-        """One loop of all rows; those whose output ended with it."""
+        """Run one loop of all rows; return the sequences whose output ended with it."""
         watch.start()
         decoded = self._batch.loop(watch)
         live = self._live
@@ -342,8 +347,9 @@ class BatchedEngine:
         return ended
 
     def _kept(self, row: int, loop: TruncatedLoop) -> bool:
-        """Keep what a loop gave a row; whether its output ended."""
-        sequence, reason = self._live[row], loop.reason
+        """Keep what a loop gave a row; return whether its output ended."""
+        sequence = self._live[row]
+        reason = loop.reason
         sequence.buffer.add(loop)
         if sequence.buffer.is_full:
             reason = self._flush(sequence) or reason
@@ -356,7 +362,7 @@ class BatchedEngine:
 
     @staticmethod
     def _flush(sequence: _Sequence) -> FinishReason | None:
-        """Reduce open loops to records; a row whose numbers are none fails alone."""
+        """Reduce open loops to records; a row with NaN fails alone."""
         try:
             sequence.buffer.flush()
         except FloatingPointError as error:
@@ -399,7 +405,8 @@ class BeamEngine:
         params = request.sampling.beam
         assert params is not None, "asked for beam search"
         stop = StopRule.of(request, self._decoder)
-        ends, end_tokens = ends_of(stop), len(stop.end_ids)
+        ends = ends_of(stop)
+        end_tokens = len(stop.end_ids)
         search = beam.BeamSearch(
             beam.Node(request.prompt_ids[-1]), params, ends, end_tokens, request.max_new_tokens
         )
@@ -432,7 +439,7 @@ class BeamEngine:
 
 
 def ends_of(stop: StopRule) -> beam.Ends:
-    """The stop rule of all arms, applied to one token after a node."""
+    """Return the stop rule of all arms as a function of a node and one token after it."""
 
     def ends(parent: beam.Node, token: int) -> FinishReason | None:
         # Without stop strings the rule looks at the number of tokens alone.

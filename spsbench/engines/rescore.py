@@ -71,7 +71,7 @@ ROWS = 64
 
 
 def rows_at_a_time(vocab_size: int) -> int:
-    """How many positions are read at a time: more of a small vocabulary."""
+    """Return how many positions are read at a time; more for a small vocabulary."""
     return max(ROWS, rows_in_chunk(vocab_size))
 
 
@@ -124,9 +124,11 @@ class _Text:
         self.draft = None if self._is_one else draft
 
     def reading(self, first: int, raw: Tensor, drafts: Tensor | None) -> Reading:
-        """Of the positions from ``first`` on, by both models' logits [n, V] there."""
-        sampling, start = self._sampling, len(self._prompt) + first
-        emitted, before = self.sequence[start : start + len(raw)], self._ids[: start + len(raw) - 1]
+        """Return the reading of the positions from ``first`` on, from both models' logits [n, V] there."""
+        sampling = self._sampling
+        start = len(self._prompt) + first
+        emitted = self.sequence[start : start + len(raw)]
+        before = self._ids[: start + len(raw) - 1]
         logits = with_history(raw, sampling.history, before, len(self._prompt))
         q = _warped(logits, sampling)
         if self._is_one:
@@ -153,7 +155,7 @@ class _Text:
 
 
 def _warped(logits: Tensor, sampling: SamplingParams) -> Tensor:
-    """[n, V] warped a few rows at a time: sorting a large vocabulary takes several times its memory."""
+    """Warp [n, V] logits a few rows at a time: sorting a large vocabulary takes several times its memory."""
     rows = rows_in_chunk(logits.shape[-1])
     return torch.cat([loop_rows.warped(part, sampling).dense() for part in torch.split(logits, rows)])
 
@@ -167,20 +169,28 @@ class Scores:
     """``score_stats`` of the n positions of a text, part by part."""
 
     def __init__(self, seed: int, n: int) -> None:
-        self._numbers, self._taken = transform_numbers(n, seed, torch.empty(0)), 0
+        self._numbers = transform_numbers(n, seed, torch.empty(0))
+        self._taken = 0
 
     def of(self, reading: Reading) -> Sums:
-        """The sums over the next part."""
-        tokens, q, p, edge = reading.tokens, reading.q, reading.p, int(reading.edge.sum())
+        """Add the sums over the next part."""
+        tokens = reading.tokens
+        q = reading.q
+        p = reading.p
+        edge = int(reading.edge.sum())
         # What is left of each chunk: without the edge's rows all others would be copied.
         rows = rows_in_chunk(q.shape[-1]) if edge else max(len(tokens), 1)
         sums: Sums = {}
         for start in range(0, max(len(tokens), 1), rows):
             part = slice(start, start + rows)
-            kept, target, draft = tokens[part], q[part], None if p is None else p[part]
+            kept = tokens[part]
+            target = q[part]
+            draft = None if p is None else p[part]
             if edge:
                 inside = ~reading.edge[part]
-                kept, target, draft = kept[inside], target[inside], None if draft is None else draft[inside]
+                kept = kept[inside]
+                target = target[inside]
+                draft = None if draft is None else draft[inside]
             numbers = self._numbers[self._taken : self._taken + len(kept)].to(q.device)
             self._taken += len(kept)
             sums = added(sums, sums_of(kept, target, draft, numbers))
@@ -188,7 +198,7 @@ class Scores:
 
 
 def rescored(sums: Sums) -> Sums:
-    """``Scores`` of a whole text with the prefix ``rescored_``.
+    """Return ``Scores`` of a whole text with the prefix ``rescored_``.
 
     The draft's rows are there at every position, so that on ArS text ``overlap / overlap_positions``
     is Leviathan's alpha.
@@ -209,9 +219,9 @@ def rows_held_against(
     seed: int,
 ) -> Sums:
     """Return ``RowsHeld`` of the logits [n, V] of all positions at once."""
-    held = RowsHeld(role, model, kept, generation, sampling, prompt, k, seed)
-    held.add(0, logits)
-    return held.sums()
+    comparison = RowsHeld(role, model, kept, generation, sampling, prompt, k, seed)
+    comparison.add(0, logits)
+    return comparison.sums()
 
 
 class RowsHeld:
@@ -237,7 +247,10 @@ class RowsHeld:
         k: int,
         seed: int,
     ) -> None:
-        self._role, self._model, self._sampling, self._k = role, model, sampling, k
+        self._role = role
+        self._model = model
+        self._sampling = sampling
+        self._k = k
         self._prompt, self._tokens = prompt, generation.tokens
         starts = [start for start, _ in spans(generation)]
         self._kept = [(start, own) for start, own in zip(starts, kept, strict=True) if own is not None]
@@ -248,11 +261,11 @@ class RowsHeld:
         self._witness: list[Tensor] = []
 
     def add(self, first: int, logits: Tensor) -> None:
-        """Compare at the positions from ``first`` on, by the independent forward's logits [n, V] there."""
+        """Compare the positions from ``first`` on with an independent forward's logits [n, V]."""
         for places, own in _portions_of(self._kept, first, len(logits), logits.shape[-1]):
-            found = rows_apart(own.to(logits.device), logits[places], self._sampling, self._slack)
-            beyond = float(found.beyond.sum()) if self._is_precise else 0.0
-            portion = {"": float(len(places)), "_apart": float(found.distance.sum()), "_beyond": beyond}
+            apart = rows_apart(own.to(logits.device), logits[places], self._sampling, self._slack)
+            beyond = float(apart.beyond.sum()) if self._is_precise else 0.0
+            portion = {"": float(len(places)), "_apart": float(apart.distance.sum()), "_beyond": beyond}
             self._sums = added(self._sums, portion)
         if not self._is_precise:
             low, high = (min(max(end - first, 0), len(logits)) for end in self._read_in_blocks)
@@ -260,7 +273,7 @@ class RowsHeld:
                 self._witness.append(logits[low:high].clone())
 
     def sums(self) -> Sums:
-        """What was found at all positions.
+        """Return the sums over all positions.
 
         Returns:
             ``decisions_rows_ROLE``, how many rows were compared; of these ``_apart``, the sum of their
@@ -273,12 +286,12 @@ class RowsHeld:
             first, end = self._read_in_blocks
             sums["_measured"] = float(end - first)
             distances = [self._apart_in(width) for width in sorted({1, self._k + 1})]
-            if found := [distance for distance in distances if distance is not None]:
-                sums["_blocks"] = max(found)
+            if known := [distance for distance in distances if distance is not None]:
+                sums["_blocks"] = max(known)
         return {f"{DECIDED}_rows_{self._role}{name}": value for name, value in sums.items()}
 
     def _apart_in(self, width: int) -> float | None:
-        """The distances of a forward in blocks, summed; None where there is no such forward."""
+        """Return the summed distances of a forward in blocks; None where there is no such forward."""
         first, end = self._read_in_blocks
         ids = [*self._prompt, *self._tokens][: len(self._prompt) + end - 1]
         sequence = torch.tensor(ids, device=self._model.device)
@@ -300,7 +313,7 @@ _IN_BLOCKS = 16
 
 
 def _part_in_blocks(n: int, seed: int) -> tuple[int, int]:
-    """First and end of the positions that are read again in blocks, of n."""
+    """Return first and end, of n, of the positions that are read again in blocks."""
     count = min(_IN_BLOCKS, n)
     first = seed % (n - count + 1)
     return first, first + count
@@ -309,53 +322,63 @@ def _part_in_blocks(n: int, seed: int) -> tuple[int, int]:
 def _portions_of(
     kept: Sequence[tuple[int, loop_rows.Rows]], first: int, count: int, vocab_size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of ``count`` positions from ``first`` on those [m] that have rows, counted from there, and the rows
-    [m, V], a few loops at a time; ``kept`` are rows with the position of their first one."""
-    places, rows, taken = list[Tensor](), list[Tensor](), 0
+    """Yield those of ``count`` positions from ``first`` on that have rows, and the rows [m, V], a few loops
+    at a time. ``kept`` are rows with the position of their first one.
+    """
+    places = list[Tensor]()
+    rows = list[Tensor]()
+    count_of_rows = 0
     for at, own in kept:
-        low, high = max(at, first), min(at + len(own), first + count)
+        low = max(at, first)
+        high = min(at + len(own), first + count)
         if low >= high:
             continue
         places.append(torch.arange(low - first, high - first))
         rows.append(own.part(low - at, high - low).dense())
-        taken += high - low
-        if taken > rows_in_chunk(vocab_size):
+        count_of_rows += high - low
+        if count_of_rows > rows_in_chunk(vocab_size):
             yield torch.cat(places), torch.cat(rows)
-            places, rows, taken = [], [], 0
+            places, rows, count_of_rows = [], [], 0
     if rows:
         yield torch.cat(places), torch.cat(rows)
 
 
 def spans(generation: Generation) -> list[tuple[int, int]]:
-    """Per loop where in the output it began, and how many of its drafted tokens' places are in the output."""
-    found, at = [], 0
+    """Return per loop where it began in the output, and how many of its drafted tokens' places are in the
+    output.
+    """
+    spans_of_loops, at = [], 0
     for loop, drafts in zip(generation.loops or (), generation.proposed or (), strict=True):
-        found.append((at, min(loop.emitted, len(drafts))))
+        spans_of_loops.append((at, min(loop.emitted, len(drafts))))
         at += loop.emitted
-    return found
+    return spans_of_loops
 
 
 def recorded_rows(generation: Generation, first: int, like: Tensor) -> Tensor | None:
     """[n, V] the rows that drafted tokens were drawn from at the positions from ``first`` on, as the drafter
-    showed them, shaped as ``like``."""
+    showed them, shaped as ``like``.
+    """
     if generation.kept_rows is None or generation.kept_rows.every > 1:
         return None
     rows = torch.zeros(like.shape, device=like.device)
-    for (start, count), told in zip(spans(generation), generation.kept_rows.draft, strict=True):
-        low, high = max(start, first), min(start + count, first + len(rows))
-        if told is not None and low < high:
-            rows[low - first : high - first] = told.part(low - start, high - low).dense()
+    for (start, count), own_rows in zip(spans(generation), generation.kept_rows.draft, strict=True):
+        low = max(start, first)
+        high = min(start + count, first + len(rows))
+        if own_rows is not None and low < high:
+            rows[low - first : high - first] = own_rows.part(low - start, high - low).dense()
     return rows
 
 
 def with_draft(
     reading: Reading, generation: Generation, first: int, recorded: Tensor, logits: Tensor | None
 ) -> Reading:
-    """A reading of the positions from ``first`` on with the rows of whatever drafted, or of an independent
-    forward's ``logits`` [n, V]."""
+    """Return a reading of the positions from ``first`` on with the drafter's rows, or with an independent
+    forward's ``logits`` [n, V].
+    """
     rows = recorded.clone()
     for (start, count), drafts in zip(spans(generation), generation.proposed or (), strict=True):
-        low, high = max(start, first), min(start + count, first + len(rows))
+        low = max(start, first)
+        high = min(start + count, first + len(rows))
         own = slice(low - first, high - first)
         if low >= high:
             continue
@@ -375,9 +398,10 @@ def _at_the_edge(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack
 
 
 def _near(logits: Tensor, tokens: Tensor, sampling: SamplingParams, slack: float) -> Tensor:
-    """As ``_at_the_edge``, of a few rows."""
+    """Do the work of ``_at_the_edge`` for a few rows."""
     column = tokens.unsqueeze(-1)
-    own, best = logits.gather(-1, column), logits.max(-1, keepdim=True).values
+    own = logits.gather(-1, column)
+    best = logits.max(-1, keepdim=True).values
     never = logits.isneginf()  # what a draft cannot propose is not part of it
     mean = logits.masked_fill(never, 0.0).sum(-1, keepdim=True) / (~never).sum(-1, keepdim=True)
     shift = slack * (best - mean)
@@ -402,7 +426,8 @@ def token_evidence(tokens: Tensor, q: Tensor, p: Tensor | None, draft_logits: Te
     """
     log_target = _floats(own_entries(q, tokens).log())
     if p is None or draft_logits is None:
-        unknown, unranked = (array("f", [float("nan")]) * len(tokens), array("i", [UNRANKED]) * len(tokens))
+        unknown = array("f", [float("nan")]) * len(tokens)
+        unranked = array("i", [UNRANKED]) * len(tokens)
         return TokenEvidence(log_target, unknown, unranked, unknown[:], unknown[:])
     rows = rows_in_chunk(q.shape[-1])
     parts = [slice(start, start + rows) for start in range(0, max(len(tokens), 1), rows)]
