@@ -48,7 +48,7 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
         self.span = slots
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate all slots as zeros: masked values are multiplied too, by 0."""
+        """Allocate all slots as zeros: masked values are multiplied, too, by 0."""
         shape = (self._batch, key_states.shape[1], self._slots)
         self.keys = key_states.new_zeros((*shape, key_states.shape[-1]))
         self.values = value_states.new_zeros((*shape, value_states.shape[-1]))
@@ -76,11 +76,11 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[misc]
         return own.narrow(2, 0, self.span)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """(number of keys, their offset)."""
+        """Return (number of keys, their offset)."""
         return self.span, 0
 
     def get_seq_length(self) -> int:
-        """Unknown to the host: the caller gives positions."""
+        """Return 0: the host does not know it, and the caller gives positions."""
         return 0
 
     def get_max_length(self) -> int:
@@ -107,7 +107,10 @@ class StaticLM:
             raise NotStatic(f"its attention is {model.config._attn_implementation}, not sdpa")
         if attention_window(model.config) is not None:
             raise NotStatic("it has sliding or chunked attention")
-        self.batch, self.vocab_size, self.device, self.slots = batch, model.vocab_size, model.device, slots
+        self.batch = batch
+        self.vocab_size = model.vocab_size
+        self.device = model.device
+        self.slots = slots
         doubled = takewhile(lambda span: span < slots, (least_span << n for n in count()))
         self.spans = (*doubled, slots)
         self.wide = torch.promote_types(model.dtype, torch.float32)
@@ -127,7 +130,7 @@ class StaticLM:
             self._forward(tokens, positions, 1, self.span_of(len(prompt) - 1), row)
 
     def span_of(self, length: int) -> int:
-        """The least span that holds so many tokens; all slots where none does."""
+        """Return the smallest span that holds so many tokens; all slots where none does."""
         return next((span for span in self.spans if span >= length), self.slots)
 
     def score(self, tokens: Tensor, starts: Sequence[int], last: int) -> Tensor:
@@ -167,7 +170,9 @@ class OnnxBatchLM:
 
     def __init__(self, model: OnnxLM, batch: int, slots: int, *, blocks: bool) -> None:
         plan = model.plan
-        self.batch, self.vocab_size, self.device = batch, model.vocab_size, model.device
+        self.batch = batch
+        self.vocab_size = model.vocab_size
+        self.device = model.device
         self._model, self._spread = model, model.new_spread()
         shape = (batch, plan.kv_heads, slots, plan.head_dim)
         names = [f"{kind}_{number}" for number in range(plan.layers) for kind in ("key", "value")]
@@ -212,14 +217,18 @@ class OnnxBatchLM:
         return rows.reshape(self.batch, last, self.vocab_size)
 
     def _bind(self, n: int, last: int) -> tuple[Any, Any, Tensor]:
-        """(the forward, [B n, hidden] its input, [B last, V] its logits), row after row."""
+        """Return (the forward, [B n, hidden] its input, [B last, V] its logits), row after row."""
         plan, batch = self._model.plan, self.batch
         if n == 1:
-            session, memory, shape = self._model.session, self._whole, (batch, 1)
+            session = self._model.session
+            memory = self._whole
+            shape = (batch, 1)
             own = {"rows": np.array([0]), "seen": self._seen, "total": self._most}
         else:
             assert self._several is not None, "made for blocks"
-            session, memory, shape = self._several, self._apart, (1, batch * n)
+            session = self._several
+            memory = self._apart
+            shape = (1, batch * n)
             own = {"rows": np.arange(batch * n).reshape(batch, n)[:, n - last :].flatten()}
             for row in range(batch):
                 own |= {f"seen_{row}": self._seen[row : row + 1], f"total_{row}": self._total[row, ...]}
@@ -240,14 +249,14 @@ _PROMPT, _BLOCK = 12, 3
 
 def batch_model(model: CausalLM, batch: int, slots: int, *, blocks: bool) -> BatchModel:
     """Make a model for B sequences over the weights of one, with its own caches."""
-    found: BatchModel
+    model_of_batch: BatchModel
     try:
         if isinstance(model, OnnxLM):
-            found = OnnxBatchLM(model, batch, slots, blocks=blocks)
+            model_of_batch = OnnxBatchLM(model, batch, slots, blocks=blocks)
         else:
             assert isinstance(model, TorchLM), "encoder-decoders are refused before they are loaded"
-            found = StaticLM(model, slots, batch)
-        require_same_answers(model, found, slots, blocks=blocks)
+            model_of_batch = StaticLM(model, slots, batch)
+        require_same_answers(model, model_of_batch, slots, blocks=blocks)
     except NotStatic as reason:
         raise UsageError(
             f"{model.config.model_type} over {model.backend} does not run {batch} sequences at once: "
@@ -255,7 +264,7 @@ def batch_model(model: CausalLM, batch: int, slots: int, *, blocks: bool) -> Bat
             flag="--batch",
             remedy="Give --batch 1.",
         ) from reason
-    return found
+    return model_of_batch
 
 
 def require_same_answers(model: CausalLM, batch: BatchModel, slots: int, *, blocks: bool = True) -> None:
@@ -269,7 +278,8 @@ def require_same_answers(model: CausalLM, batch: BatchModel, slots: int, *, bloc
 
 @torch.inference_mode()
 def difference(model: CausalLM, batch: BatchModel, block: int, longest: int = _PROMPT) -> float:
-    """The largest difference of logits between a batch and its sequences alone, over the logits' scale.
+    """Return the largest difference of logits between a batch and its sequences alone, relative to their
+    scale.
 
     The rows hold prompts of unlike lengths, one of them of one token, after what other sequences left in
     their slots.
@@ -283,13 +293,14 @@ def difference(model: CausalLM, batch: BatchModel, block: int, longest: int = _P
         batch.begin(number, row.flip(0)[:longest].tolist())
     for number, prompt in enumerate(prompts):
         batch.begin(number, prompt)
-    found = batch.score(tokens, [len(prompt) - 1 for prompt in prompts], last=block).clone()
+    logits = batch.score(tokens, [len(prompt) - 1 for prompt in prompts], last=block).clone()
     alone = []
     for number, prompt in enumerate(prompts):
         model.begin(prompt)
         alone.append(model.score(tokens[number], last=block).clone())
     model.rollback(0)
-    one, other = found.float(), torch.stack(alone).float()
+    one = logits.float()
+    other = torch.stack(alone).float()
     if model.vocabulary is not None:
         one, other = one[..., model.vocabulary], other[..., model.vocabulary]
     return float((one - other).abs().max() / other.abs().max().clamp(min=1e-9))

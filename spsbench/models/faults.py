@@ -40,7 +40,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def of_a_device(error: BaseException) -> str | None:
-    """What a device's driver or library reported, in one line; None of any other error."""
+    """Return what a device's driver or library reported, in one line; None for any other error."""
     for each in causes_of(error):
         text = next(iter(str(each).splitlines()), "")
         if isinstance(each, torch.AcceleratorError) or (
@@ -51,16 +51,16 @@ def of_a_device(error: BaseException) -> str | None:
 
 
 def shortage(error: BaseException, remedy: str = TAKES_LESS, when: str = "") -> str | None:
-    """Out of memory in one line, with how much was asked for where the error says it; None if it is not."""
+    """Return out of memory in one line, with the size asked for if known; None for any other error."""
     if not is_out_of_memory(error):
         return None
-    asked = next((found[1] for each in causes_of(error) if (found := _ASKED.search(str(each)))), None)
-    more = "" if asked is None else f": {asked} more did not fit"
+    wanted = next((match[1] for each in causes_of(error) if (match := _ASKED.search(str(each)))), None)
+    more = "" if wanted is None else f": {wanted} more did not fit"
     return f"out of memory{when}{more}. {remedy}"
 
 
 def refuse_fault(error: BaseException, when: str = "") -> None:
-    """Raise what an error says of the machine; nothing where it is another one.
+    """Raise the typed error for a fault of the machine; return where the error is another one.
 
     Args:
         when: what was done, as `` while ...``.
@@ -76,7 +76,7 @@ def refuse_fault(error: BaseException, when: str = "") -> None:
 
 
 def settle(error: Exception) -> None:
-    """Let the next sequence have what a failed one held.
+    """Free the memory that a failed sequence holds, for the next one.
 
     The frames of its traceback hold its tensors, and cycles among them wait for a collection, which a
     command makes rarely.

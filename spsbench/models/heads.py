@@ -56,10 +56,10 @@ class HeadChain(ABC):
 
     @abstractmethod
     def branch(self, tokens: Tensor, features: Tensor, branches: Branches) -> tuple[Tensor, Tensor]:
-        """As ``extend``, of nodes of a tree: [n, V] logits and [n, hidden] features, of every one."""
+        """Append the nodes of a tree; return [n, V] logits and [n, hidden] features, one row a node."""
 
     def combined(self, features: Tensor) -> Tensor:
-        """[n, hidden] what entries read of the target's features; later ones read what entries predict."""
+        """[n, hidden] what entries read of the target's features; later entries read predicted ones."""
         return features
 
     @abstractmethod
@@ -72,10 +72,10 @@ class HeadChain(ABC):
 
     @abstractmethod
     def _empty(self) -> None:
-        """Take a new cache."""
+        """Begin a new cache."""
 
     def fresh(self) -> Self:
-        """The same weights with its own cache."""
+        """Return the same weights with an own cache."""
         other = copy.copy(self)
         other._empty()
         return other
@@ -128,9 +128,9 @@ class TorchChain(HeadChain):
         return self._score(self._norm(predicted)), predicted
 
     def _states(self, states: Tensor, **placed: Tensor) -> Tensor:
-        given = {"inputs_embeds": states.unsqueeze(0), "past_key_values": self._cache, "use_cache": True}
-        found: Tensor = self._body(**given, **placed).last_hidden_state[0]
-        return found
+        inputs = {"inputs_embeds": states.unsqueeze(0), "past_key_values": self._cache, "use_cache": True}
+        states_after: Tensor = self._body(**inputs, **placed).last_hidden_state[0]
+        return states_after
 
     def rollback(self, length: int) -> None:
         self._cache.rollback(length)
@@ -226,10 +226,10 @@ class _OutputHead:
 
 
 def _read(draft: TrainedDraft, name: str, shape: tuple[int, ...], target: CausalLM) -> Tensor:
-    found = draft.stored.read(name)
-    if found.shape != shape:
-        raise ValueError(f"{name} has the shape {found.shape}, not {shape}")
-    return torch.from_numpy(found.copy()).to(target.device, target.dtype)
+    weight = draft.stored.read(name)
+    if weight.shape != shape:
+        raise ValueError(f"{name} has the shape {weight.shape}, not {shape}")
+    return torch.from_numpy(weight.copy()).to(target.device, target.dtype)
 
 
 def _body(draft: TrainedDraft, target: CausalLM) -> Any:
@@ -247,9 +247,11 @@ def _body(draft: TrainedDraft, target: CausalLM) -> Any:
         raise ValueError(
             f"its layer is {config.hidden_size} wide, the target's states are {target.embedding_shape[1]}"
         )
-    body, prefix = AutoModel.from_config(config, dtype=target.dtype), "model."
+    body = AutoModel.from_config(config, dtype=target.dtype)
+    prefix = "model."
     if draft.kind == EAGLE3:
-        body.layers[0], prefix = WideLayer(body.layers[0], config.norm_before_residual), ""
+        body.layers[0] = WideLayer(body.layers[0], config.norm_before_residual)
+        prefix = ""
     state = {
         name: _read(draft, f"{prefix}{name}", tuple(part.shape), target)
         for name, part in body.state_dict().items()
@@ -338,7 +340,7 @@ class OnnxHeads:
 
 
 def _plan_of(own: Blueprint, target: OnnxLM, ids: npt.NDArray[np.int64]) -> Blueprint:
-    """A head's blueprint: its own layers under some rows of the target's output head."""
+    """Return a head's blueprint: its own layers under some rows of the target's output head."""
     if own.hidden != target.plan.hidden:
         raise ValueError(f"its layer is {own.hidden} wide, the target's states are {target.plan.hidden}")
     return replace(own, vocab_size=len(ids), logit_scale=target.plan.logit_scale)

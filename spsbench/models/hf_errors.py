@@ -35,7 +35,7 @@ class WebPage(OSError):
 
 
 def forget() -> None:
-    """Ask every hub again, whatever it did before."""
+    """Ask every hub again, whatever happened before."""
     _reached.clear()
     _left_alone.clear()
     _replaced.clear()
@@ -50,7 +50,7 @@ def leave_alone(what: str) -> None:
 
 
 def say_cached(name: str) -> None:
-    """Say, once of a hub that is left alone, that what its cache has is used."""
+    """Say once that the hub's cache is used, if the hub is left alone."""
     from huggingface_hub import constants
 
     why = _why_left_alone()
@@ -67,7 +67,7 @@ def _why_left_alone() -> str | None:
 
 
 def why_offline() -> str:
-    """Why nothing is asked of the hub, or why it gave nothing."""
+    """Return why the hub is not asked, or why it gave nothing."""
     from huggingface_hub import constants
 
     return _why_left_alone() or (_OFFLINE if constants.HF_HUB_OFFLINE else _UNREACHED)
@@ -75,8 +75,7 @@ def why_offline() -> str:
 
 @contextmanager
 def offline_unless_reached() -> Iterator[None]:
-    """Work without the hub while it cannot be reached: its client would ask for each file six times, for half
-    a minute. A hub that answered once is not asked again, one that failed not for a minute."""
+    """Work without the hub while it cannot be reached: its client would retry for half a minute a file."""
     from huggingface_hub import constants, get_session
 
     before = constants.HF_HUB_OFFLINE
@@ -95,11 +94,12 @@ def offline_unless_reached() -> Iterator[None]:
 
 
 def failure_of(error: BaseException) -> tuple[str, str] | None:
-    """What the hub, the way to it or the disk of its cache did, and the remedy; None for any other error."""
+    """Return what failed (hub, connection or cache disk) and the remedy; None for any other error."""
     from huggingface_hub import constants, errors
 
     causes = list(causes_of(error))
-    host, cache = host_of(constants.ENDPOINT), Path(constants.HF_HUB_CACHE)
+    host = host_of(constants.ENDPOINT)
+    cache = Path(constants.HF_HUB_CACHE)
     for cause in causes:
         response = getattr(cause, "response", None) if isinstance(cause, errors.HfHubHTTPError) else None
         status = getattr(response, "status_code", 0)
@@ -138,7 +138,7 @@ def require_room(needed_bytes: int, what: str, flag: str) -> None:
 
 @contextmanager
 def typed_errors(name: str, flag: str) -> Iterator[None]:
-    """Re-raise an exception of the block as ``typed_error`` makes it; errors of spsbench pass through."""
+    """Raise the block's exceptions again as ``typed_error`` makes them; errors of spsbench pass through."""
     elsewhere = ":" not in name and not Path(name).expanduser().exists()
     try:
         with offline_unless_reached() if elsewhere else nullcontext():
@@ -150,12 +150,15 @@ def typed_errors(name: str, flag: str) -> Iterator[None]:
 
 
 def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
-    """The typed error for a failure to find or read a model: of this machine, then of the hub."""
+    """Return the typed error for a failure to find or read a model: of this machine first, then of the
+    hub.
+    """
     from huggingface_hub import errors as hub
 
     from spsbench.models.faults import NEEDS_LESS, SEE_DRIVER, is_out_of_memory, of_a_device
 
-    text, causes = str(error), list(causes_of(error))
+    text = str(error)
+    causes = list(causes_of(error))
     all_text = " ".join(map(str, causes)).lower()
 
     def caused_by(*kinds: type[BaseException]) -> bool:
@@ -166,7 +169,7 @@ def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
 
     failed, remedy_of_it = failure_of(error) or ("", "")
     statuses = {getattr(getattr(cause, "response", None), "status_code", None) for cause in causes}
-    found: tuple[tuple[bool, type[SpsbenchError], str, str], ...] = (
+    table: tuple[tuple[bool, type[SpsbenchError], str, str], ...] = (
         (is_out_of_memory(error), SpsbenchError, f"not enough memory to load {name}.", NEEDS_LESS),
         (
             (reported := of_a_device(error)) is not None,
@@ -241,7 +244,7 @@ def typed_error(error: Exception, name: str, flag: str) -> SpsbenchError:
             "Download or save the model again.",
         ),
     )
-    _, kind, message, remedy = next(row for row in found if row[0])
+    _, kind, message, remedy = next(row for row in table if row[0])
     return kind(message, flag=flag, remedy=remedy)
 
 

@@ -42,16 +42,18 @@ class LiveTree:
     """
 
     def __init__(self, prompt: int, trunk: int = 0) -> None:
-        self._root, self.prefix = prompt, prompt + trunk
+        self._root = prompt
+        self.prefix = prompt + trunk
         self._columns: dict[Node, int] = {}
         self._depths = np.empty(0, np.int64)
         self._sees = np.empty((0, 0), np.bool_)
 
     def add(self, nodes: Sequence[Node]) -> list[Node]:
-        """Give columns to nodes and to their ancestors without one; all of those, in order of depth."""
+        """Give columns to nodes and to their ancestors without one; return all of those by depth."""
         fresh = {above: None for node in nodes for above in (node, *self._above(node))}
         ordered = sorted((node for node in fresh if node not in self._columns), key=lambda node: node.depth)
-        first, count = len(self._columns), len(self._columns) + len(ordered)
+        first = len(self._columns)
+        count = len(self._columns) + len(ordered)
         sees = np.zeros((count, count), np.bool_)
         sees[:first, :first] = self._sees
         for column, node in enumerate(ordered, first):
@@ -64,19 +66,20 @@ class LiveTree:
         return ordered
 
     def _above(self, node: Node) -> Iterator[Node]:
-        """Its ancestors, but for the trunk."""
+        """Yield a node's ancestors outside the trunk."""
         above = node.parent
         while above is not None and above.depth >= self.prefix - self._root:
             yield above
             above = above.parent
 
     def last(self, n: int) -> Branches:
-        """What the n columns that were added last see."""
+        """Return what the n columns that were added last can see."""
         return Branches(self._root + self._depths, self._sees[len(self._sees) - n :])
 
     def keep(self, nodes: Sequence[Node]) -> tuple[int, Columns]:
-        """Forget all but the ancestors of these nodes; (first, columns): the columns [m] that move to
-        ``first`` and after it, where the cache then ends."""
+        """Forget all but the ancestors of these nodes; return (first, columns): the columns [m] that move to
+        ``first`` and after it, where the cache then ends.
+        """
         wanted = Counter(above for node in nodes for above in self._above(node))
         stay = [node for node in self._columns if node in wanted]
         own = np.array([self._columns[node] for node in stay], np.int64)

@@ -57,7 +57,7 @@ COVERED = f"onnxruntime computes {', '.join(FAMILIES)} and t5 in float32, int8 o
 def choose_backend(
     choice: str, reasons: Iterable[tuple[str, str | None]], device: torch.device
 ) -> tuple[str, str | None]:
-    """Return (backend of all models, why it is torch on a CPU where nobody asked for torch).
+    """Return (backend of all models, why it is torch on a CPU although nobody asked for torch).
 
     All or none: the thread pools of two backends would wait for each other.
     """
@@ -80,11 +80,11 @@ def model_not_covered(source: ModelSource, dtype: str, device: torch.device, fla
 
 
 def config_not_covered(config: Any, dtype: str, device: torch.device) -> str | None:
-    """Answer as ``model_not_covered`` does, of a configuration without weights."""
-    asked = Precision(dtype)
+    """Answer as ``model_not_covered`` does, for a configuration without weights."""
+    precision = Precision(dtype)
     # What is quantised without its own dtype is computed in float32 there, whatever the checkpoint's.
-    named = torch.float32 if asked.quantise is not None else getattr(config, "dtype", None)
-    own = named if asked.dtype == AUTO else DTYPES.get(asked.dtype, torch.float32)
+    named = torch.float32 if precision.quantise is not None else getattr(config, "dtype", None)
+    own = named if precision.dtype == AUTO else DTYPES.get(precision.dtype, torch.float32)
     if device.type != "cpu":
         return f"the device is {device.type}"
     if find_spec("onnxruntime") is None or find_spec("onnx") is None:
@@ -99,7 +99,7 @@ def config_not_covered(config: Any, dtype: str, device: torch.device) -> str | N
 
 
 def _weights_missing(source: ModelSource, flag: str) -> str | None:
-    """What is wrong with a local model's files; those of a hub model are fetched first."""
+    """Return what is wrong with a local model's files; a hub model's are fetched first."""
     if not source.is_local or source.sharing is not None:
         return None  # a trained draft's were checked when it was read
     with typed_errors(source.name, flag):
@@ -109,7 +109,7 @@ def _weights_missing(source: ModelSource, flag: str) -> str | None:
 
 
 def onnx_under(target: OnnxLM, draft: TrainedDraft, config: Any, vocab_size: int, bits: int | None) -> OnnxLM:
-    """The model over ONNX Runtime, on its target's threads; ``config`` has its target's vocabulary."""
+    """Build the model over ONNX Runtime, on its target's threads; ``config`` has its target's vocabulary."""
     ids = draft.ids_below(config.vocab_size if draft.vocabulary is None else vocab_size)
     return OnnxLM(
         config,
@@ -125,7 +125,9 @@ def onnx_under(target: OnnxLM, draft: TrainedDraft, config: Any, vocab_size: int
 def torch_under(
     target: TorchLM, draft: TrainedDraft, config: Any, vocab_size: int, dtype: torch.dtype | None, flag: str
 ) -> TorchLM:
-    """The model over transformers' own forward; of one dtype with its target it shares the very tensors."""
+    """Build the model over transformers' own forward; in the target's dtype it shares the target's
+    tensors.
+    """
     if draft.vocabulary is not None and getattr(config, "final_logit_softcapping", None):
         why = f"{config.model_type} caps its logits, so that a draft of it proposes every token."
         raise UsageError(why, flag=flag, remedy="Train one without a separate vocabulary.")
@@ -175,7 +177,9 @@ class SharingTorchLM(TorchLM):
 
 
 def _layers(draft: TrainedDraft, config: Any, dtype: torch.dtype) -> Any:
-    """The layers and the final norm as stored, between an embedding and a head of one row to be replaced."""
+    """Build the layers and the final norm as stored, between an embedding and a head of one row to be
+    replaced.
+    """
     from transformers import AutoModelForCausalLM
 
     own = copy.deepcopy(config)
@@ -189,7 +193,7 @@ def _layers(draft: TrainedDraft, config: Any, dtype: torch.dtype) -> Any:
 
 
 def _in(part: Any, dtype: torch.dtype) -> Any:
-    """A module in a dtype: itself if it has it."""
+    """Return a module in a dtype: itself if it has it."""
     return part if part.weight.dtype == dtype else copy.deepcopy(part).to(dtype)
 
 
@@ -238,13 +242,13 @@ _LEAST_BYTES = 5 << 28  # transformers asks the device for its memory less 1.2 G
 
 
 def _takes_directly(device: torch.device) -> bool:
-    """Whether transformers loads onto a device tensor by tensor."""
+    """Return whether transformers loads onto a device tensor by tensor."""
     return device.type != "cuda" or torch.cuda.get_device_properties(device).total_memory > _LEAST_BYTES
 
 
 @contextmanager
 def _one_by_one() -> Iterator[None]:
-    """Have transformers load onto one device without accelerate, and a tensor when its turn comes.
+    """Have transformers load onto one device without accelerate, one tensor after the other.
 
     It wants accelerate before it reads where tensors are to go, and for a single device does not use it. Its
     threads would bring experts to the device before the ones before them are merged: twice their memory.
@@ -293,44 +297,48 @@ def load_placed(
 def from_pretrained(
     source: ModelSource, dtype: str, device: torch.device, flag: str, placed: dict[str, Any]
 ) -> Any:
-    """The model of transformers, complete and quantised if asked for; ``placed`` says where it goes."""
+    """Load the model with transformers, complete and quantised if asked for; ``placed`` says where it
+    goes.
+    """
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     kind = AutoModelForSeq2SeqLM if source.is_encoder_decoder else AutoModelForCausalLM
-    asked = Precision(dtype)
+    precision = Precision(dtype)
     require_readable(source.config, source.quantization, device, source.name, flag)
     with typed_errors(source.name, flag):
         folder = weights_folder(source, flag)
         require_one_head(source, Checkpoint(folder), flag)
-        quantised = {} if asked.quantise is None else loading_settings(source.config, asked, device)
+        quantised = {} if precision.quantise is None else loading_settings(source.config, precision, device)
         model, report = kind.from_pretrained(
             folder,
-            dtype=DTYPES.get(asked.dtype, "auto"),
+            dtype=DTYPES.get(precision.dtype, "auto"),
             trust_remote_code=False,
             output_loading_info=True,
             **quantised | placed,
         )
         require_complete(sorted(report["missing_keys"]), source.name, flag)
         note_unread(source, sorted(report["unexpected_keys"]))
-        if asked.quantise is not None:
-            mark(model, asked.quantise)
+        if precision.quantise is not None:
+            mark(model, precision.quantise)
     return model
 
 
 def _load_sharing(
     source: ModelSource, sharing: Sharing, dtype: str, vocab_size: int, flag: str, target: CausalLM
 ) -> CausalLM:
-    asked = Precision(dtype)
+    precision = Precision(dtype)
     count, hidden = target.embedding_shape
     embedding = embedding_of(sharing.target, "--target") or target.embedding_fingerprint()
     sharing.draft.require_target(hidden, count, embedding, flag)
     with typed_errors(source.name, flag), _complete(source.name, flag):
         if isinstance(target, OnnxLM):
-            return onnx_under(target, sharing.draft, source.config, vocab_size, asked.bits)
+            return onnx_under(target, sharing.draft, source.config, vocab_size, precision.bits)
         assert isinstance(target, TorchLM)
-        draft = torch_under(target, sharing.draft, source.config, vocab_size, DTYPES.get(asked.dtype), flag)
-        if asked.quantise is not None:
-            quantise_built(draft.model, asked, draft.device)
+        draft = torch_under(
+            target, sharing.draft, source.config, vocab_size, DTYPES.get(precision.dtype), flag
+        )
+        if precision.quantise is not None:
+            quantise_built(draft.model, precision, draft.device)
         return draft
 
 
@@ -339,7 +347,8 @@ def _load_onnx(source: ModelSource, dtype: str, vocab_size: int, flag: str, thre
     # Once: a draft that shares its tensors asks for it, too.
     reference = cache(partial(load_torch, source, "float32", cpu, vocab_size, flag))
     with typed_errors(source.name, flag):
-        stored, border = Checkpoint(weights_folder(source, flag)), source.tokenizer.border
+        stored = Checkpoint(weights_folder(source, flag))
+        border = source.tokenizer.border
         with _complete(source.name, flag):
             require_head(source, stored, flag)
             require_one_head(source, stored, flag)
@@ -370,7 +379,8 @@ def _over_onnx(
     reference: Callable[[], TorchLM],
     dtype: str,
 ) -> OnnxModel:
-    size, bits = threads or suitable_threads(stored.parameters), Precision(dtype).bits
+    size = threads or suitable_threads(stored.parameters)
+    bits = Precision(dtype).bits
     if border is not None:
         return OnnxSeq2SeqLM(config, border, stored, vocab_size, size, reference, bits)
     return OnnxLM(config, stored, vocab_size, size, reference, bits=bits)
@@ -387,7 +397,7 @@ def weights_folder(source: ModelSource, flag: str = "--target") -> Path:
 
 
 def fetch_weights(sources: Mapping[str, ModelSource]) -> None:
-    """Fetch what is not here of the weights of hub models, by flag; nothing where all are on this machine.
+    """Fetch the missing weights of hub models, by flag.
 
     A target that is its own draft is fetched once. An error names the first flag of those that are fetched.
     """
@@ -458,6 +468,8 @@ def random_model(
 
 
 def _dtype(dtype: str) -> torch.dtype | None:
-    """That the weights are made in; what is quantised is made in float32 unless a dtype is named."""
-    asked = Precision(dtype)
-    return DTYPES.get(asked.dtype) or (torch.float32 if asked.quantise is not None else None)
+    """Return the dtype that weights are made in; quantised weights are made in float32 unless one is
+    named.
+    """
+    precision = Precision(dtype)
+    return DTYPES.get(precision.dtype) or (torch.float32 if precision.quantise is not None else None)

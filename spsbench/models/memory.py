@@ -46,13 +46,14 @@ class Experts:
 
 
 def forward_bytes(model: Any, rows: int = 1) -> int:
-    """Bytes of weights that a forward of a few tokens reads.
+    """Return the bytes of weights that a forward of a few tokens reads.
 
     All weights except an untied input embedding, of which a forward reads a few rows only. Of the experts
     of a mixture, the expected union over the rows (``union_share``).
     """
     total = sum(map(stored_bytes, model.parameters()))
-    inner, outer = model.get_input_embeddings(), model.get_output_embeddings()
+    inner = model.get_input_embeddings()
+    outer = model.get_output_embeddings()
     tied = outer is None or inner is None or outer.weight is inner.weight
     total = total if tied else total - inner.weight.nbytes
     experts = experts_of(model)
@@ -62,7 +63,7 @@ def forward_bytes(model: Any, rows: int = 1) -> int:
 
 
 def experts_of(model: Any) -> Experts | None:
-    """The routed experts of a model; None if it has none."""
+    """Return the routed experts of a model; None if it has none."""
     config = text_config(model.config)
     count = _first(config, _EXPERT_COUNTS)
     per_token = _first(config, _EXPERTS_PER_TOKEN)
@@ -71,12 +72,12 @@ def experts_of(model: Any) -> Experts | None:
 
 
 def kv_bytes_per_token(model: Any) -> int | None:
-    """Bytes of keys and values that a forward reads per cached token; None if unknown."""
+    """Return the bytes of keys and values that a forward reads per cached token; None if unknown."""
     return cache_bytes_per_token(model.config, model.dtype.itemsize) or None
 
 
 def cache_bytes_per_token(config: Any, width_bytes: int) -> int:
-    """Return bytes of keys and values of one cached token; 0 where the configuration does not say."""
+    """Return the bytes of keys and values of one cached token; 0 where the configuration does not say."""
     text = text_config(config)
     names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
     layers, heads, hidden = (getattr(text, name, None) for name in names)
@@ -88,16 +89,17 @@ def cache_bytes_per_token(config: Any, width_bytes: int) -> int:
 
 
 def forward_bytes_per_token(config: Any, width_bytes: int) -> int:
-    """Bytes between the layers of a forward for each of its tokens: the states that are added to, a norm's
-    and attention's, and the three widest of an MLP; 0 where the configuration does not say."""
+    """Return the bytes between the layers of a forward for each of its tokens: the residual states, those of
+    a norm and of attention, and the three widest of an MLP; 0 where the configuration does not say.
+    """
     text = text_config(config)
     hidden = getattr(text, "hidden_size", None) or 0
     return int((6 * hidden + 3 * (getattr(text, "intermediate_size", None) or 4 * hidden)) * width_bytes)
 
 
 def _first(config: Any, names: tuple[str, ...]) -> int:
-    found = (getattr(config, name, None) for name in names)
-    return next((int(value) for value in found if isinstance(value, int)), 0)
+    values = (getattr(config, name, None) for name in names)
+    return next((int(value) for value in values if isinstance(value, int)), 0)
 
 
 def measured_bandwidth(device: torch.device) -> float | None:
@@ -125,12 +127,12 @@ def cache_bytes(device: torch.device | None = None) -> int | None:
 
 
 def cache_shared(device: torch.device | None = None) -> bool | None:
-    """Whether ``cache_bytes`` may be shared with other guests of a host, as in a virtual machine."""
+    """Return whether ``cache_bytes`` may be shared with other guests of a host, as in a virtual machine."""
     return False if device is not None and device.type == "cuda" else is_virtual()
 
 
 def _size(path: Path) -> int | None:
-    """``33792K`` as bytes."""
+    """Read ``33792K`` as bytes."""
     try:
         text = path.read_text(encoding="ascii").strip()
         return int(text[:-1]) * _UNITS[text[-1]] if text[-1:] in _UNITS else int(text)
@@ -139,7 +141,7 @@ def _size(path: Path) -> int | None:
 
 
 def _seconds(data: Tensor) -> float:
-    """Of one sum; on a CUDA device of ``_SUMS`` between two events there, which share one launch."""
+    """Return the seconds of one sum; on a CUDA device of ``_SUMS`` between two events."""
     if data.device.type == "cuda":
         before, after = (
             torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -175,7 +177,7 @@ def suitable_threads(parameters: int) -> int:
 
 
 def threads_by_size(parameters: int) -> int:
-    """What ``suitable_threads`` is where nothing else runs."""
+    """Return ``suitable_threads`` of an idle machine."""
     return max(1, min(math.ceil(parameters / _PARAMETERS_PER_THREAD), _MOST))
 
 
@@ -196,9 +198,9 @@ def weight_bytes(
     folder = files_of(source.location, source.commit)
     if folder is None:
         return None
-    asked = Precision(dtype)
-    whole = asked.quantise is not None and packed_on is None
-    wanted = DTYPES.get("float32" if whole else asked.dtype) or getattr(source.config, "dtype", None)
+    precision = Precision(dtype)
+    whole = precision.quantise is not None and packed_on is None
+    wanted = DTYPES.get("float32" if whole else precision.dtype) or getattr(source.config, "dtype", None)
     # Quantised weights keep the size that they have on disk.
     width = None if source.quantization or not isinstance(wanted, torch.dtype) else wanted.itemsize
     with typed_errors(source.name, flag):
@@ -215,8 +217,8 @@ def weight_bytes(
         stored = getattr(source.config, "dtype", None)
         stored_width = stored.itemsize if isinstance(stored, torch.dtype) else 4
         own = size * (width or stored_width) // stored_width
-    if asked.quantise is not None and packed_on is not None and width:
-        sizes = packed_bytes(source.config, asked, packed_on, width)
+    if precision.quantise is not None and packed_on is not None and width:
+        sizes = packed_bytes(source.config, precision, packed_on, width)
         own -= sum(whole - packed for whole, packed in sizes.values())
     if source.sharing is not None:  # the rows that a trained draft takes from its target's head
         draft = source.sharing.draft
@@ -225,7 +227,9 @@ def weight_bytes(
 
 
 def _file_bytes(source: ModelSource, folder: Path, flag: str) -> int | None:
-    """Bytes of the files of a model's weights, on this machine or on the hub; None if none are known."""
+    """Return the bytes of a model's files of weights, on this machine or on the hub; None if none are
+    known.
+    """
     here = local_weights(folder)
     if source.is_local or (here and all(file.is_file() for file in here)):
         return sum(file.stat().st_size for file in here if file.is_file()) or None
@@ -234,10 +238,12 @@ def _file_bytes(source: ModelSource, folder: Path, flag: str) -> int | None:
 
 
 def computed_width(source: ModelSource, dtype: str) -> int:
-    """Bytes of a number that a model computes with once it is loaded in a dtype; see ``weight_bytes``."""
-    asked = Precision(dtype)
-    own = torch.float32 if asked.quantise is not None else getattr(source.config, "dtype", None)
-    wanted = DTYPES.get(asked.dtype) or own
+    """Return the bytes of a number that a model computes with, once loaded in a dtype; see
+    ``weight_bytes``.
+    """
+    precision = Precision(dtype)
+    own = torch.float32 if precision.quantise is not None else getattr(source.config, "dtype", None)
+    wanted = DTYPES.get(precision.dtype) or own
     return wanted.itemsize if isinstance(wanted, torch.dtype) else 4
 
 
@@ -253,13 +259,13 @@ def available_bytes(device: torch.device) -> int | None:
 
 
 def forget_device_peak(device: torch.device) -> None:
-    """``device_peak`` counts from here on."""
+    """Let ``device_peak`` count from here on."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def device_peak(device: torch.device) -> dict[str, int]:
-    """For run.json the most bytes that tensors took on a device, weights included; nothing of a CPU."""
+    """Return for run.json the most bytes of tensors on a device, weights included; nothing for a CPU."""
     if device.type != "cuda":
         return {}
     return {"device_peak_bytes": int(torch.cuda.max_memory_allocated(device))}
@@ -275,7 +281,7 @@ class Weights:
 
     @property
     def known(self) -> int:
-        """The sum of what is known."""
+        """Sum of the known sizes."""
         return (self.target or 0) + (self.draft or 0)
 
     def require(
@@ -292,7 +298,8 @@ class Weights:
             stock: the models that are loaded over torch, too.
             split: over how many processes the target is split.
         """
-        target, draft = (self.target or 0) // (1 if device.type == "cpu" else split), self.draft or 0
+        target = (self.target or 0) // (1 if device.type == "cpu" else split)
+        draft = self.draft or 0
         needed, when = target + draft, ""
         if backend == ONNXRUNTIME:
             beside = sum(weight_bytes(model, "float32", "--target") or 0 for model in stock)
@@ -313,9 +320,12 @@ def weights_of(
 ) -> Weights:
     """Count the weights of models that a backend computes on a device."""
     packed_on = None if backend == ONNXRUNTIME else device
-    asked = zip((target, draft), dtypes, ("--target", "--draft"), strict=True)
+    models = zip((target, draft), dtypes, ("--target", "--draft"), strict=True)
     return Weights(
-        *(0 if model is None else weight_bytes(model, dtype, flag, packed_on) for model, dtype, flag in asked)
+        *(
+            0 if model is None else weight_bytes(model, dtype, flag, packed_on)
+            for model, dtype, flag in models
+        )
     )
 
 

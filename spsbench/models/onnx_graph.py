@@ -57,10 +57,10 @@ def rounded(weight: Floats, bits: int) -> Rounded:
 
 
 def block_sums(width: int) -> Floats:
-    """[width, blocks] the matrix that adds up a row's neighbours, which offsets are multiplied by."""
+    """[width, blocks] the matrix that adds up each block's entries, by which offsets are multiplied."""
     columns = np.arange(-(-width // BLOCK))
-    found: Floats = (np.arange(width)[:, None] // BLOCK == columns).astype(np.float32)
-    return found
+    matrix: Floats = (np.arange(width)[:, None] // BLOCK == columns).astype(np.float32)
+    return matrix
 
 
 Weights = dict[str, npt.NDArray[Any]]
@@ -69,7 +69,8 @@ Ways = Literal["fused", "dense", "both"]
 forward. Of both, the weights are in memory once."""
 
 _MICROSOFT = "com.microsoft"
-OPSETS, IR = [helper.make_opsetid("", 21), helper.make_opsetid(_MICROSOFT, 1)], 10
+OPSETS = [helper.make_opsetid("", 21), helper.make_opsetid(_MICROSOFT, 1)]
+IR = 10
 FEATURES = "features"
 """The output with the states of all n tokens after the final norm, which the head multiplies."""
 
@@ -109,7 +110,7 @@ def build_graph(
     batch: int | None = None,
     ways: Ways = "fused",
 ) -> Graph:
-    """The graph of a model, of B sequences if ``batch`` is given, which are fused.
+    """Build the graph of a model, for B sequences with fused attention if ``batch`` is given.
 
     8 or 4 bits round matrices, see ``rounded``. With 4 the head has 8: its errors are the logits'.
     """
@@ -117,7 +118,7 @@ def build_graph(
 
 
 def external(name: str, array: npt.NDArray[Any]) -> TensorProto:
-    """A weight's name, type and shape; the session is given its memory."""
+    """Return a weight's name, type and shape; the session is given its memory."""
     kind = helper.np_dtype_to_tensor_dtype(array.dtype)
     stub = TensorProto(name=name, data_type=kind, dims=array.shape, data_location=TensorProto.EXTERNAL)
     stub.external_data.add(key="location", value="none")
@@ -135,7 +136,10 @@ class Builder:
         batch: int | None = None,
         ways: Ways = "fused",
     ) -> None:
-        self._plan, self._stored, self._bits, self._ways = blueprint, stored, bits, ways
+        self._plan = blueprint
+        self._stored = stored
+        self._bits = bits
+        self._ways = ways
         self._sequences = [""] if batch is None else [f"_{number}" for number in range(batch)]
         self._shapes = dict(blueprint.shapes)
         self._width = blueprint.hidden
@@ -150,7 +154,7 @@ class Builder:
         return self._made(*self._signature())
 
     def _layers(self, state: str) -> str:
-        """The states of all tokens after the layers and the final norm."""
+        """Return the states of all tokens after the layers and the final norm."""
         plan, added = self._plan, ""
         for number in range(plan.layers):
             prefix = f"model.layers.{number}."
@@ -168,7 +172,7 @@ class Builder:
         return Graph(helper.make_model(graph, opset_imports=OPSETS, ir_version=IR), self._weights)
 
     def _block(self, state: str, added: str, norm: str, compute: Any) -> tuple[str, str]:
-        """(the residual stream before this block, what the block adds to it)."""
+        """Return (the residual stream before this block, what the block adds to it)."""
         if self._plan.family.norms_after:
             state = self._node("Add", [state, added]) if added else state
             return state, self._norm(compute(state), norm)
@@ -176,10 +180,11 @@ class Builder:
         return state, compute(normed)
 
     def _normed(self, state: str, added: str, norm: str, out: str = "") -> tuple[str, str]:
-        """(state + added, its norm)."""
+        """Return (state + added, its norm)."""
         if not added:
             return state, self._norm(state, norm)
-        total, normed = f"{norm}.sum", out or f"{norm}.out"
+        total = f"{norm}.sum"
+        normed = out or f"{norm}.out"
         self._node(
             "SkipSimplifiedLayerNormalization",
             [state, added, self._norm_weight(norm)],
@@ -204,18 +209,18 @@ class Builder:
         prefix = f"model.layers.{number}.self_attn."
         states = self._queries_keys_values(x, prefix)
         if self._sequences == [""]:
-            found = self._over_cache(states, number, "")
+            attended = self._over_cache(states, number, "")
         else:
             apart = zip(*(self._split(state) for state in states), strict=True)
             parts = [
                 self._over_cache(part, number, name)
                 for part, name in zip(apart, self._sequences, strict=True)
             ]
-            found = self._node("Concat", parts, axis=1)
-        return self._matrix(found, [f"{prefix}o_proj"], self._plan.residual_scale)
+            attended = self._node("Concat", parts, axis=1)
+        return self._matrix(attended, [f"{prefix}o_proj"], self._plan.residual_scale)
 
     def _split(self, state: str) -> list[str]:
-        """What is of each sequence; an input that is absent is absent for all."""
+        """Split a state into those of each sequence; an absent input is absent for all."""
         if not state:
             return [""] * len(self._sequences)
         outputs = [f"{state}{name}" for name in self._sequences]
@@ -223,7 +228,7 @@ class Builder:
         return outputs
 
     def _over_cache(self, states: Sequence[str], number: int, sequence: str) -> str:
-        """What a layer's queries find, over the cache of a sequence."""
+        """Return what a layer's queries read over a sequence's cache."""
         key, value = f"key_{number}{sequence}", f"value_{number}{sequence}"
         outputs = [f"model.layers.{number}.self_attn.out{sequence}", f"new_{key}", f"new_{value}"]
         if self._ways == "both":
@@ -241,11 +246,15 @@ class Builder:
     def _branch(
         self, way: Callable[..., None], states: Sequence[str], number: int, outputs: Sequence[str]
     ) -> Any:
-        """A way as a graph of its own, whose outputs are written to the memory of the outer ones."""
+        """Return one way of attention as a graph of its own, which writes its outputs to the outer
+        graph's.
+        """
         outside, self._nodes = self._nodes, []
         own = [f"{way.__name__}.{name}" for name in outputs]
         way(states, number, own)
-        plan, value, floats = self._plan, helper.make_tensor_value_info, TensorProto.FLOAT
+        plan = self._plan
+        value = helper.make_tensor_value_info
+        floats = TensorProto.FLOAT
         slots: list[str | int | None] = ["b", plan.kv_heads, "slots", plan.head_dim]
         infos = [value(own[0], floats, ["b", "n", plan.heads * plan.head_dim])]
         infos += [value(name, floats, slots) for name in own[1:]]
@@ -254,7 +263,8 @@ class Builder:
         return graph
 
     def _fused(self, states: Sequence[str], number: int, outputs: list[str], sequence: str = "") -> None:
-        plan, window = self._plan, self._plan.windows[number]
+        plan = self._plan
+        window = self._plan.windows[number]
         caches = [f"{kind}_{number}{sequence}" for kind in ("key", "value")]
         self._node(
             "GroupQueryAttention",
@@ -268,7 +278,8 @@ class Builder:
         )
 
     def _dense(self, states: Sequence[str], number: int, outputs: list[str]) -> None:
-        """Attention by two products for each head of keys, with those of all rows and heads that share it.
+        """Compute attention by two products for each head of keys, with those of all rows and heads that
+        share it.
 
         Keys are the left factor, so that they are streamed as they lie and the queries are packed.
         """
@@ -288,8 +299,8 @@ class Builder:
         scores = self._node("FusedMatMul", [outputs[1], queries], transB=1, alpha=plan.scale)
         scores = self._node("Transpose", [scores], perm=[0, 1, 3, 2])
         scores = self._node("Add", [scores, "near" if plan.windows[number] else "bias"])
-        found = self._node("MatMul", [self._node("Softmax", [scores], axis=-1), outputs[2]])
-        rows = self._swapped(self._reshaped(found, shared, -1, groups * width))
+        attended = self._node("MatMul", [self._node("Softmax", [scores], axis=-1), outputs[2]])
+        rows = self._swapped(self._reshaped(attended, shared, -1, groups * width))
         self._reshaped(rows, 1, -1, plan.heads * width, out=outputs[0])
 
     def _reshaped(self, x: str, *shape: int, out: str = "") -> str:
@@ -297,7 +308,7 @@ class Builder:
         return self._node("Reshape", [x, wanted], [out] if out else None)
 
     def _parts(self, x: str, *heads: int) -> list[str]:
-        """So many heads each of [n, heads, 1, width]."""
+        """Split x into parts [n, heads, 1, width], one for each number of heads."""
         sizes = self._constant(f"sizes_{'_'.join(map(str, heads))}", np.array(heads))
         outputs = [f"{x}.{place}" for place in range(len(heads))]
         self._node("Split", [x, sizes], outputs, axis=1)
@@ -307,7 +318,7 @@ class Builder:
         return self._node("Transpose", [x], perm=[1, 0, 2])
 
     def _queries_keys_values(self, x: str, prefix: str) -> list[str]:
-        """One product of all three, or the three of them where queries and keys are normed."""
+        """Return queries, keys and values: one product, or three where queries and keys are normed."""
         plan = self._plan
         if plan.family.fused:
             return [self._matrix(x, [f"{prefix}qkv_proj"]), "", ""]
@@ -358,7 +369,7 @@ class Builder:
         return "lm_head" if "lm_head.weight" in self._stored else "model.embed_tokens"
 
     def _matrix(self, x: str, names: Sequence[str], scale: float = 1.0, out: str = "") -> str:
-        """x W^T + b of linear layers of one input, one after the other."""
+        """Return x W^T + b of linear layers with one input, joined."""
         weight = self._joined(names, "weight", scale)
         has_bias = f"{names[0]}.bias" in self._stored
         outputs = [out] if out and not has_bias else None
@@ -386,22 +397,22 @@ class Builder:
 
     def _rounded(self, x: str, name: str, weight: Floats, outputs: list[str] | None) -> str:
         bits = 8 if name == self._head() or self._bits is None else self._bits
-        found = rounded(weight, bits)
+        codes = rounded(weight, bits)
         product = self._node(
             "MatMulNBits",
-            [x, self._weight(f"{name}.codes", found.codes), self._weight(f"{name}.scales", found.scales)],
-            outputs if found.offsets is None else None,
+            [x, self._weight(f"{name}.codes", codes.codes), self._weight(f"{name}.scales", codes.scales)],
+            outputs if codes.offsets is None else None,
             K=weight.shape[1],
             N=weight.shape[0],
             bits=bits,
             block_size=BLOCK,
             accuracy_level=_INTEGER_PRODUCTS,
         )
-        if found.offsets is None:
+        if codes.offsets is None:
             return product
         # The runtime takes whole numbers alone as offsets: ours are multiplied apart, with sums over blocks.
         added = self._node(
-            "MatMul", [self._sums(x, weight.shape[1]), self._weight(f"{name}.offsets", found.offsets.T)]
+            "MatMul", [self._sums(x, weight.shape[1]), self._weight(f"{name}.offsets", codes.offsets.T)]
         )
         return self._node("Add", [product, added], outputs)
 
@@ -431,12 +442,16 @@ class Builder:
         return outputs[0]
 
     def _initializers(self) -> list[TensorProto]:
-        """The weights' names, types and shapes; the session is given their memory."""
+        """Return the weights' names, types and shapes; the session is given their memory."""
         return [*(external(name, array) for name, array in self._weights.items()), *self._constants.values()]
 
     def _signature(self) -> tuple[list[Any], list[Any]]:
-        plan, value, sequences = self._plan, helper.make_tensor_value_info, self._sequences
-        floats, longs, ints = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32
+        plan = self._plan
+        value = helper.make_tensor_value_info
+        sequences = self._sequences
+        floats = TensorProto.FLOAT
+        longs = TensorProto.INT64
+        ints = TensorProto.INT32
         several: str | int = "b" if sequences == [""] else 1
         slots: list[str | int | None] = [several, plan.kv_heads, "slots", plan.head_dim]
         layers = [(number, kind) for number in range(plan.layers) for kind in ("key", "value")]

@@ -50,7 +50,7 @@ _pool: list[int] = []
 
 
 def session_options(threads: int) -> SessionOptions:
-    """Options of a session that runs on so many threads, the caller's included."""
+    """Return options of a session that runs on so many threads, the caller's included."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -104,7 +104,8 @@ class _Placed:
         end = start + n
         if branches is None:
             branches = Branches(np.arange(start, end), np.tri(n, dtype=np.bool_))
-        first, own = end - len(branches.positions), branches.positions[-n:, None]
+        first = end - len(branches.positions)
+        own = branches.positions[-n:, None]
         self._positions[:] = own
         self._places[:, :, 0, 2] = np.arange(start, end)[:, None]
         self._bias[:, :, :first] = 0.0
@@ -146,10 +147,15 @@ class OnnxForward:
         wide: Callable[[], InferenceSession] | None = None,
         blocks: bool = False,
     ) -> None:
-        self._session, self._plan, self._wide, self._blocks = session, blueprint, wide, blocks
-        self._width, self._keeps_features = width or blueprint.hidden, features
+        self._session = session
+        self._plan = blueprint
+        self._wide = wide
+        self._blocks = blocks
+        self._width = width or blueprint.hidden
+        self._keeps_features = features
         self.features: Tensor | None = None
-        self.memory, self._slots = dict(memory or {}), slots
+        self.memory = dict(memory or {})
+        self._slots = slots
         self._crossed: dict[str, Any] = {}
         self._bound: dict[tuple[int, int, bool], Bound] = {}
         self.caches: Floats = np.empty(0, np.float32)
@@ -184,16 +190,16 @@ class OnnxForward:
         return self._wide()
 
     def move(self, start: int, columns: Columns) -> None:
-        """Put cached tokens from elsewhere at ``start`` and after it."""
+        """Move cached tokens to ``start`` and after it."""
         self.caches[:, :, :, start : start + len(columns)] = self.caches[:, :, :, columns]
 
     def fit(self, wanted: int) -> None:
-        """Begin a sequence of so many tokens: products would go over all of a much larger cache."""
+        """Resize the cache for a sequence of so many tokens: products would go over all of a larger one."""
         if self._wide is not None and self._slots > 2 * roomy(0, wanted):
             self._slots = 0
 
     def attend(self, crossed: Mapping[str, Any]) -> None:
-        """Give every layer the keys and values of a source, as the runtime's values; until the next call."""
+        """Give every layer the keys and values of a source, until the next call."""
         self._crossed = dict(crossed)
         self._bound.clear()
 
@@ -213,7 +219,8 @@ class OnnxForward:
 
     def _bind(self, n: int, last: int, dense: bool) -> Bound:
         session = self._session_of(dense)
-        hidden, rows = np.zeros((1, n, self._width), np.float32), np.arange(n - last, n)
+        hidden = np.zeros((1, n, self._width), np.float32)
+        rows = np.arange(n - last, n)
         placed = _Placed(self._plan, n, self._slots) if dense else None
         own = {"hidden": hidden, "rows": rows, "seen": self._seen, "total": self._total}
         own = taken_by(session, own, self._plan, placed)
@@ -231,11 +238,11 @@ class OnnxForward:
 def taken_by(
     session: InferenceSession, own: Mapping[str, Any], plan: Blueprint, placed: _Placed | None = None
 ) -> dict[str, Any]:
-    """The arrays that a session takes: one of both ways of attention takes the inputs of both."""
+    """Return the arrays that a session takes: the inputs differ between the ways of attention."""
     spare = placed or _Placed(plan, 1, 1)
     all_ = {**own, **spare.arrays, "dense": np.array(placed is not None)}
-    taken = {each.name for each in session.get_inputs()}
-    return {name: array for name, array in all_.items() if name in taken}
+    names = {each.name for each in session.get_inputs()}
+    return {name: array for name, array in all_.items() if name in names}
 
 
 def bind(
@@ -244,7 +251,9 @@ def bind(
     memory: Mapping[str, Any],
     outputs: Mapping[str, Any],
 ) -> Any:
-    """A forward over arrays, and the runtime's values in ``memory``, of which caches are written in place."""
+    """Bind a forward to arrays, and to the runtime's values in ``memory``, of which caches are written in
+    place.
+    """
     binding = session.io_binding()
     for name, array in inputs.items():
         binding.bind_ortvalue_input(name, value_of(array))
@@ -258,7 +267,7 @@ def bind(
 
 
 def rotary_tables(plan: Blueprint, slots: int) -> dict[str, Any]:
-    """Cosines and sines [slots, head_dim / 2] as the runtime's values; none where no position rotates."""
+    """Return cosines and sines [slots, head_dim / 2] as the runtime's values; none where nothing rotates."""
     if not len(plan.frequencies):
         return {}
     angles = torch.arange(slots, dtype=torch.float32).unsqueeze(1) * plan.frequencies
@@ -269,7 +278,7 @@ def rotary_tables(plan: Blueprint, slots: int) -> dict[str, Any]:
 
 
 def value_of(array: Any) -> Any:
-    """An array as the runtime's value, which shares its memory and keeps it."""
+    """Return an array as the runtime's value, which shares its memory and keeps it alive."""
     from onnxruntime import OrtValue
 
     return OrtValue.ortvalue_from_numpy(array)
@@ -295,7 +304,9 @@ class OnnxModel(CausalLM):
         # Activations of 8 bits round as coarsely as bfloat16, and its tolerances are theirs.
         dtype = torch.float32 if bits is None else torch.bfloat16
         super().__init__(config, vocab_size, torch.device("cpu"), dtype)
-        self.stored, self.threads, self._reference = stored, threads, reference
+        self.stored = stored
+        self.threads = threads
+        self._reference = reference
         self.bits, self.plan, self.layers = bits, plan, plan.layers
         self.session, self._weight_bytes = session_of(graph, threads)
         self.wide: Callable[[], InferenceSession] | None = None
@@ -340,7 +351,7 @@ class OnnxModel(CausalLM):
         return self.all_logits(logits, self._spread)
 
     def keep(self, start: int, columns: Columns) -> None:
-        """Put cached tokens from elsewhere at ``start`` and after it, and forget what comes then."""
+        """Move cached tokens to ``start`` and after it, and forget all that comes after."""
         if len(columns):
             self._forward.move(start, columns)
         if self._features is not None:
@@ -360,7 +371,7 @@ class OnnxModel(CausalLM):
         return self._blocks_by(OnnxForward(self.session, self.plan), tokens, first, width)
 
     def _blocks_by(self, fresh: OnnxForward, tokens: Tensor, first: int, width: int) -> Tensor:
-        """See ``score_in_blocks``; by a forward of its own, which is never rolled back."""
+        """See ``score_in_blocks``; uses a fresh forward, which is never rolled back."""
         rows, start = list[Tensor](), 0
         for block in (tokens[:first], *torch.split(tokens[first:], width)):
             n = len(block)
@@ -391,11 +402,11 @@ class OnnxModel(CausalLM):
             out *= self.plan.embedding_scale
 
     def new_spread(self) -> VocabularyRows | None:
-        """Its own rows to put logits of some tokens into; None where it has logits of all."""
+        """Return rows to spread a partial vocabulary's logits into; None where the head covers all."""
         return None if self.vocabulary is None else VocabularyRows(self.vocabulary, self.vocab_size)
 
     def all_logits(self, logits: Tensor, spread: VocabularyRows | None) -> Tensor:
-        """Logits of all tokens that are used, of what the head gave."""
+        """Return the logits of all used tokens, from those of the head."""
         if spread is not None:
             return spread(logits)
         return logits if logits.shape[-1] == self.vocab_size else logits[:, : self.vocab_size]
@@ -452,23 +463,25 @@ class OnnxLM(OnnxModel):
         return self._stage(ProposeProgram, k, sampling)
 
     def verify_stage(self, k: int, sampling: SamplingParams) -> Verify | Unstaged:
-        """See ``decode.stages.Staged``; the nucleus of a step of ArS, one row, the host finds as fast."""
+        """See ``decode.stages.Staged``; none for ArS, whose single row the host cuts as fast."""
         if k == 0 and not sampling.greedy and sampling.top_p < 1.0:
-            found = self._cut(sampling)
-            return found if isinstance(found, Unstaged) else Unstaged("one row's nucleus is as fast without")
+            stage = self._cut(sampling)
+            return stage if isinstance(stage, Unstaged) else Unstaged("one row's nucleus is as fast without")
         return self._stage(VerifyProgram, k, sampling)
 
     def _stage(self, kind: type[StageOf], k: int, sampling: SamplingParams) -> StageOf | Unstaged:
-        """A program over this model's cache, made once; none where the forward is replaced by another."""
+        """Return a program over this model's cache, made once; none where another forward replaces this
+        one.
+        """
         if getattr(self.score, "__func__", None) is not OnnxModel.score:
             return Unstaged("another forward")
         key = kind, k, sampling
         if key not in self._stages:
             self._stages[key] = self._made(kind, k, sampling)
-        found: StageOf | Unstaged = self._stages[key]
-        if isinstance(found, Unstaged) or not found.failure:
-            return found
-        return Unstaged(found.failure)
+        stage: StageOf | Unstaged = self._stages[key]
+        if isinstance(stage, Unstaged) or not stage.failure:
+            return stage
+        return Unstaged(stage.failure)
 
     def _made(self, kind: type[StageOf], k: int, sampling: SamplingParams) -> StageOf | Unstaged:
         cut = self._cut(sampling)
@@ -489,7 +502,7 @@ class OnnxLM(OnnxModel):
         return Cut.of(self.vocab_size, sampling)
 
     def _program(self, cut: Cut, *, accepts: bool) -> InferenceSession | Unstaged:
-        """The session of a stage, see ``program_graph``; made once for all twins."""
+        """Return the session of a stage, see ``program_graph``; made once for all twins."""
         if (cut, accepts) not in self._programs:
             graph = program_graph(self.plan, self.stored, self.bits, cut, accepts=accepts)
             try:
@@ -517,7 +530,7 @@ class OnnxLM(OnnxModel):
         return self._variant(layers, self.bits)
 
     def rounded(self, bits: int) -> OnnxLM:
-        """The model with its matrices rounded to 8 or 4 bits, with its own cache.
+        """Return the model with its matrices rounded to 8 or 4 bits, with its own cache.
 
         Norms and embeddings stay as they are. Made once: further calls share the weights.
         """
@@ -539,7 +552,7 @@ class OnnxLM(OnnxModel):
 
 
 def session_of(graph: Graph, threads: int) -> tuple[InferenceSession, int]:
-    """A session of a graph on so many threads, and the bytes of weights that a forward reads."""
+    """Return a session of a graph on so many threads, and the bytes of weights that a forward reads."""
     from onnxruntime import InferenceSession, OrtValue
 
     options = session_options(threads)

@@ -56,7 +56,10 @@ _ALL = 2048
 """The largest of which all tokens are added up one by one, as the host does it."""
 
 _END = np.iinfo(np.int64).max
-_FLOAT, _DOUBLE, _LONG, _BOOL = TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL
+_FLOAT = TensorProto.FLOAT
+_DOUBLE = TensorProto.DOUBLE
+_LONG = TensorProto.INT64
+_BOOL = TensorProto.BOOL
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class Cut:
 
     @classmethod
     def of(cls, width: int, sampling: SamplingParams) -> Cut | Unstaged:
-        """How a row is cut; nothing where the host does it, for its law or its vocabulary."""
+        """Return how a row is cut; None where the host does it, for its law or its vocabulary."""
         if width > _WIDEST:
             return Unstaged(f"a vocabulary of {width:,}")
         if sampling.process is not None:
@@ -146,7 +149,8 @@ class Operators:
             weights, edge = self._nucleus(falling)
             reached = self("Less", last, edge)
         else:
-            weights, reached = falling, self("LessOrEqual", last, self.constant([0.0], _FLOAT))
+            weights = falling
+            reached = self("LessOrEqual", last, self.constant([0.0], _FLOAT))
         self("Not", reached, out="wide")  # of NaN, too, which no comparison holds of
         self("GatherElements", weights, "order", axis=1, out="weights")
 
@@ -161,7 +165,8 @@ class Operators:
 
     def _nucleus(self, falling: str) -> tuple[str, str]:
         """[n, M] the nucleus's probabilities over their mass, 0 elsewhere, and [n, 1] the least of them."""
-        wide, axis = self("Cast", falling, to=_DOUBLE), self.constant(1)
+        wide = self("Cast", falling, to=_DOUBLE)
+        axis = self.constant(1)
         before, reached = self("CumSum", wide, axis, exclusive=1), self("CumSum", wide, axis)
         crossing = self("Less", before, "top_p")
         # Probabilities end at 1: what is not below top-p does not lower the minimum.
@@ -262,7 +267,7 @@ class _Written:
         self.read: Callable[[], tuple[int, ...]] = partial(packed.unpack_from, self._bytes)
 
     def array(self, kind: type[Whole]) -> NDArray[Whole]:
-        """[n] them, in the same memory."""
+        """Allocate [n] of them in the same memory."""
         return np.frombuffer(self._bytes, kind)
 
 
@@ -281,14 +286,16 @@ class _Memory:
         self._wide = np.frombuffer(self.marks, np.bool_).reshape(n, 1)
 
     def part(self, first: int, end: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Inputs and outputs of a call that fills some consecutive rows, by name."""
+        """Return inputs and outputs, by name, of a call that fills rows ``first`` to ``end``."""
         arrays = {"weights": self.weights, "wide": self._wide, "pick": self.picks}
         arrays |= {} if self.ids is None else {"ids": self.ids}
         outputs = {name: array[first:end] for name, array in arrays.items()}
         return {"u": self.u[first:end]}, outputs | {"logits": self.logits[None, first:end]}
 
     def rows(self, count: int) -> StagedRows:
-        """The first rows, copied since the next call overwrites them; marked ones are the definition's."""
+        """Return the first rows, copied since the next call overwrites them; marked rows are cut on the
+        host.
+        """
         others = None
         if 1 in self.marks[:count]:
             held = rows.on_host(rows.warped(self.of(0, count), self._sampling))
@@ -306,14 +313,16 @@ class _Memory:
 def program_graph(
     plan: Blueprint, stored: StoredWeights, bits: int | None, cut: Cut, *, accepts: bool
 ) -> Graph:
-    """A forward from tokens to cut rows, and to a token drawn from each or the verdict on the drafted ones.
+    """Build a forward from tokens to cut rows, and to a token drawn from each or the verdict on the draft.
 
     Inputs: ``tokens`` [1, n] and those of ``Graph`` but ``hidden``; ``u`` [m, 1] in float64 for the m wanted
     rows, and the law; what ``Operators.accept`` reads. Outputs: those of ``Graph``, the cut rows, and the
     ``pick`` [m, 1] or the verdict.
     """
     forward = build_graph(plan, stored, bits)
-    graph, write, value = forward.model.graph, Operators(), helper.make_tensor_value_info
+    graph = forward.model.graph
+    write = Operators()
+    value = helper.make_tensor_value_info
     table = np.ascontiguousarray(stored.read(EMBEDDING))
     if plan.embedding_scale == 1.0:
         write("Gather", _TABLE, "tokens", out="hidden")
@@ -347,7 +356,7 @@ MOST_BYTES = 64 << 20
 
 
 def runtime_errors() -> tuple[type[Exception], ...]:
-    """What the runtime raises: its own errors have no base, and its bindings raise those of Python."""
+    """Return what the runtime raises: its own errors have no base, and its bindings raise Python's."""
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     own = [each for each in vars(state).values() if isinstance(each, type) and issubclass(each, Exception)]
@@ -372,10 +381,10 @@ def as_python(error: Exception) -> RuntimeError:
 
 
 def refusal(error: Exception) -> str:
-    """What the runtime says of a program, in one short clause."""
+    """Return what the runtime says of a program, in one short clause."""
     text = next(iter(str(error).splitlines()), "").removeprefix(_RUNTIME)
-    said = _CODE.sub("", text) or type(error).__name__
-    return f"{_RUNTIME}{said[:_MOST_SAID].rstrip()}{'...' if len(said) > _MOST_SAID else ''}"
+    message = _CODE.sub("", text) or type(error).__name__
+    return f"{_RUNTIME}{message[:_MOST_SAID].rstrip()}{'...' if len(message) > _MOST_SAID else ''}"
 
 
 _RUNTIME = "ONNX Runtime: "
@@ -414,21 +423,22 @@ class Program(ABC):
 
     @abstractmethod
     def _prepare(self, cut: Cut) -> None:
-        """Make what the program reads and writes beside its rows."""
+        """Allocate what the program reads and writes beside its rows."""
 
     def _binding(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any], last: int) -> Any:
-        """A call that reads ``tokens`` [1, n] behind the cached ones and gives the rows of the last."""
+        """Bind a call that reads ``tokens`` [1, n] after the cached ones and returns the last rows."""
         from spsbench.models.onnx_lm import bind
 
-        n, taken = inputs["tokens"].size, {each.name for each in self._session.get_inputs()}
-        given = {**inputs, **self._law, "rows": np.arange(n - last, n)}
-        given = {name: array for name, array in given.items() if name in taken}
+        n = inputs["tokens"].size
+        names = {each.name for each in self._session.get_inputs()}
+        arrays = {**inputs, **self._law, "rows": np.arange(n - last, n)}
+        arrays = {name: array for name, array in arrays.items() if name in names}
         wanted = {each.name for each in self._session.get_outputs()}
         written = {name: array for name, array in outputs.items() if name in wanted}
-        return bind(self._session, given, self._forward.memory, written)
+        return bind(self._session, arrays, self._forward.memory, written)
 
     def _room(self, end: int) -> None:
-        """Let the cache hold so many tokens; what was bound to a smaller one is let go."""
+        """Make room in the cache for so many tokens; bindings to a smaller cache are dropped."""
         self._forward.make_room(self._model.length, end)
         if self._cache is not self._forward.memory:
             self._cache, self._bound = self._forward.memory, {}
@@ -446,7 +456,10 @@ class ProposeProgram(Program):
         self._places = _Written(f"{2 * self._k}i")
 
     def __call__(self, pending: Sequence[int], u: Floats) -> Proposed:
-        n, start, k, own = len(pending), self._model.length, self._k, self._own
+        n = len(pending)
+        start = self._model.length
+        k = self._k
+        own = self._own
         end = start + n
         self._room(end + k - 1)
         own.u[:, 0] = u
@@ -468,7 +481,9 @@ class ProposeProgram(Program):
         )
 
     def _bind(self, n: int) -> tuple[Any, ...]:
-        first, own, k = _Written(f"{n}q"), self._own, self._k
+        first = _Written(f"{n}q")
+        own = self._own
+        k = self._k
         seen, total = np.split(self._places.array(np.int32), 2)
         calls = []
         for i in range(k):
@@ -493,18 +508,21 @@ class VerifyProgram(Program):
         self._draft_weights = np.zeros((k + 1, cut.most), np.float32)
 
     def __call__(self, pending: int, draft: Draft, u: Floats) -> Verified | None:
-        k, own, held, start = self._k, self._own, draft.drawn_from, self._model.length
+        k = self._k
+        own = self._own
+        drawn_from = draft.drawn_from
+        start = self._model.length
         if draft.count != k or self.failure:
             return None
         if (
-            isinstance(held, StagedRows)
-            and not held.others
-            and held.weights.shape == self._draft_weights[:k].shape
-            and (held.ids is None) == (own.ids is None)
+            isinstance(drawn_from, StagedRows)
+            and not drawn_from.others
+            and drawn_from.weights.shape == self._draft_weights[:k].shape
+            and (drawn_from.ids is None) == (own.ids is None)
         ):
-            if held.ids is not None:
-                self._draft_ids[:k] = held.ids
-            self._draft_weights[:k] = held.weights
+            if drawn_from.ids is not None:
+                self._draft_ids[:k] = drawn_from.ids
+            self._draft_weights[:k] = drawn_from.weights
         elif k:
             return None
         end = start + k + 1
@@ -526,7 +544,8 @@ class VerifyProgram(Program):
 
     def _bind(self) -> tuple[Any, ...]:
         inputs, outputs = self._own.part(0, self._k + 1)
-        tokens, places = self._tokens.array(np.int64), self._places.array(np.int32)
+        tokens = self._tokens.array(np.int64)
+        places = self._places.array(np.int32)
         inputs |= {"tokens": tokens[None], "seen": places[:1], "total": places[1:].reshape(())}
         inputs |= {"drafted": tokens[1:, None]}
         inputs |= {"draft_ids": self._draft_ids, "draft_weights": self._draft_weights}

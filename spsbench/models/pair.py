@@ -38,7 +38,7 @@ class PairSource:
         return self.target.tokenizer
 
     def window_for(self, output: int, flag: str = "--max-new-tokens") -> int:
-        """Longest sequence with some tokens after the prompt."""
+        """Return the longest sequence that leaves ``output`` tokens after the prompt."""
         border = self.tokenizer.border
         if border is None:
             return self.context_window
@@ -53,12 +53,12 @@ class PairSource:
         return self.context_window + len(border.start) + output
 
     def is_one(self, dtypes: tuple[str, str]) -> bool:
-        """Whether the target is its own draft, so that weights are loaded once."""
+        """Return whether the target is its own draft, so that weights are loaded once."""
         one, other = ((part.location, part.fingerprint) for part in (self.target, self.draft))
         return one == other and dtypes[0] == dtypes[1]
 
     def identity(self) -> dict[str, Any]:
-        """What must match for results to be comparable: names, content and vocabulary."""
+        """Return what must match for results to be comparable: names, content and vocabulary."""
         return {
             "target": self.target.identity(),
             "draft": self.draft.identity(),
@@ -104,7 +104,7 @@ def find_pair(config: PairConfig) -> PairSource:
 def pair_backend(
     choice: str, source: PairSource, dtypes: tuple[str, str], device: torch.device, *, loads: bool = True
 ) -> tuple[str, str | None]:
-    """See ``choose_backend``; what it chooses can quantise the weights that are to be, and read the others.
+    """See ``choose_backend``; the choice must also be able to quantise or read the weights.
 
     Where nothing ``loads`` the models here, nothing has to.
     """
@@ -133,9 +133,10 @@ def load_pair(
     split = 1 if ranks is None else ranks.size
     fitting_weights(source, dtypes, device, backend, placement, split=split)
     fetch_weights({"--target": source.target, "--draft": source.draft})
-    told = None
+    target_info = None
     if beside is not None and beside.target.vocab_size == source.vocab_size:
-        target, told = beside.target, beside.info["target"]
+        target = beside.target
+        target_info = beside.info["target"]
     else:
         target = _target(source, dtypes, device, backend, threads, placement, ranks)
     if device.type == "cpu":
@@ -147,7 +148,7 @@ def load_pair(
     else:
         draft = load(source.draft, dtypes[1], device, source.vocab_size, "--draft", backend, threads, target)
     info: dict[str, Any] = {
-        "target": told or _tested(target, source.target),
+        "target": target_info or _tested(target, source.target),
         "draft": _tested(draft, source.draft),
     }
     info["threads"] = threads or torch.get_num_threads()
@@ -188,7 +189,8 @@ def _target(
     placement: Placement | None,
     ranks: Ranks | None,
 ) -> CausalLM:
-    dtype, vocab_size = dtypes[0], source.vocab_size
+    dtype = dtypes[0]
+    vocab_size = source.vocab_size
     if ranks is not None:
         ranks.tell(Order.LOAD, threads or 0)
         ranks.share((source.config, dtypes))
@@ -201,7 +203,7 @@ def _target(
 
 
 def _tested(model: CausalLM, part: ModelSource) -> dict[str, Any]:
-    """What a run says of a model that passes its self-test."""
+    """Return what a run records of a model that passes its self-test."""
     test = require_exact_rollback(model, part.name)
     built = model.model if isinstance(model, TorchLM) else None
     experts = None if built is None else experts_of(built)

@@ -42,7 +42,7 @@ class Placement:
 
     @property
     def content(self) -> str:
-        """What must be the same for two placements to be one: the strategy, or a hash of the file's map."""
+        """What must be equal for two placements to be the same: the strategy, or a hash of the file's map."""
         if self.modules is None:
             return self.text
         text = json.dumps(dict(self.modules), sort_keys=True)
@@ -50,7 +50,7 @@ class Placement:
 
     @classmethod
     def read(cls, text: str) -> Placement:
-        """A strategy by name, or a map in a JSON file."""
+        """Read a strategy by name, or a map in a JSON file."""
         if find_spec("accelerate") is None:
             why = f"{text} needs accelerate, which is not installed."
             raise UnavailableError(why, flag=FLAG, remedy=f"pip install '{EXTRA}'.")
@@ -58,14 +58,14 @@ class Placement:
 
     @classmethod
     def beside(cls, choice: str, text: str | None) -> tuple[Placement | None, str]:
-        """A device map, if there is one, and the backend to choose from with it."""
+        """Return a device map, if there is one, and the backends to choose from with it."""
         if text is None:
             return None, choice
         placement = cls.read(text)
         return placement, placement.backend(choice)
 
     def backend(self, choice: str) -> str:
-        """torch, which alone can be spread over devices."""
+        """Return torch, the only backend that can be spread over devices."""
         if choice == ONNXRUNTIME:
             why = f"{self.text} spreads a model over devices, and onnxruntime computes on one CPU."
             raise UsageError(why, flag=FLAG, remedy="Leave it out, or use --backend torch.")
@@ -92,7 +92,7 @@ class Placement:
         _require_modules(self.modules, skeleton(target.config))
 
     def require_room(self, weights: Weights, target: Any, dtype: str, device: torch.device) -> None:
-        """Refuse a map of which a device cannot hold its part; a strategy never overfills one.
+        """Refuse a map by which a device cannot hold its part; a strategy never overfills one.
 
         Args:
             target: its configuration; ``dtype`` is the target's, too.
@@ -101,11 +101,11 @@ class Placement:
         needed: dict[torch.device, int] = {}
         if weights.draft:
             needed[_indexed(device)] = weights.draft
-        asked = Precision(dtype)
+        precision = Precision(dtype)
         if self.modules is not None:
-            for place, size in _sizes(self.modules, target, asked).items():
+            for place, size in _sizes(self.modules, target, precision).items():
                 needed[place] = needed.get(place, 0) + size
-        elif asked.quantise is not None and device.type == "cuda":
+        elif precision.quantise is not None and device.type == "cuda":
             self._require_gpus(weights.known)
         for place, size in needed.items():
             available = available_bytes(place)
@@ -132,8 +132,9 @@ class Placement:
     def settings(
         self, target: ModelSource, dtype: str, reserved_bytes: int, device: torch.device, folder: str
     ) -> dict[str, Any]:
-        """Arguments of ``from_pretrained``; a strategy leaves ``reserved_bytes`` free on ``device``, for the
-        draft."""
+        """Return arguments of ``from_pretrained``; a strategy leaves ``reserved_bytes`` free on the draft's
+        ``device``.
+        """
         if self.modules is not None:
             plain = _disjoint(self.modules, skeleton(target.config))
             return {"device_map": plain, "offload_folder": folder}
@@ -205,7 +206,7 @@ def _read_map(path: Path) -> Modules:
 
 
 def _require_modules(modules: Modules, model: Any) -> None:
-    """Every name is a module of the model, every weight has a device, and tied weights have one in common."""
+    """Require that every name is a module, every weight has a device, and tied weights share one."""
     known = {name for name, _ in model.named_modules()} | {name for name, _ in model.named_parameters()}
     for name in modules:
         if name not in known:
@@ -226,35 +227,35 @@ def _require_modules(modules: Modules, model: Any) -> None:
 
 
 def _device_of(name: str, modules: Modules) -> int | str | None:
-    """Of a weight: that of the longest module's name which it begins with."""
+    """Return a weight's device: that of the longest module name which it begins with."""
     fitting = [part for part in modules if not part or name == part or name.startswith(f"{part}.")]
     return modules[max(fitting, key=len)] if fitting else None
 
 
 def _disjoint(modules: Modules, model: Any) -> dict[str, int | str]:
-    """The same map with no module inside of another, as accelerate wants it."""
-    found: dict[str, int | str] = {}
+    """Return the same map without modules inside of others, as accelerate wants it."""
+    device_of: dict[str, int | str] = {}
 
     def walk(part: Any, name: str) -> None:
         inside = f"{name}." if name else ""
         own = modules.get(name, _device_of(name, modules))
         within = {where for key, where in modules.items() if key.startswith(inside) and key != name}
         if own is not None and within <= {own}:
-            found[name] = own
+            device_of[name] = own
             return
         for child, module in part.named_children():
             walk(module, inside + child)
         for child, _ in [*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)]:
             where = _device_of(inside + child, modules)
             assert where is not None, "every weight was given a device"
-            found[inside + child] = where
+            device_of[inside + child] = where
 
     walk(model, "")
-    return found
+    return device_of
 
 
 def _sizes(modules: Modules, config: Any, precision: Precision) -> dict[torch.device, int]:
-    """Bytes of weights on each device; what is on disk takes none, and what is quantised lies on GPUs."""
+    """Return the bytes of weights on each device; none on disk, and quantised weights on GPUs only."""
     sizes: dict[torch.device, int] = {}
     model = skeleton(config, DTYPES.get(precision.dtype))
     packed: dict[str, tuple[int, int]] = {}
@@ -271,7 +272,7 @@ def _sizes(modules: Modules, config: Any, precision: Precision) -> dict[torch.de
 def _usable(
     memory: dict[Any, int], device: torch.device, reserved_bytes: int = 0, *, quantised: bool = False
 ) -> dict[Any, int]:
-    """Free memory of the devices that a strategy may fill, less what is reserved on one.
+    """Return the free memory of the devices that a strategy may fill, less what is reserved on one.
 
     With ``--device cpu`` these are not GPUs. Quantised weights stay on the kind of device that packed them.
     """

@@ -46,18 +46,20 @@ class Quantised:
 
 
 def described(quantise: str) -> str:
-    """As tables say it: ``int8 by torchao 0.18.0 (weight-only, one scale a row)``."""
+    """Return the quantisation as tables show it: ``int8 by torchao 0.18.0 (weight-only, one scale a
+    row)``.
+    """
     return f"{quantise} by {_library()} ({_SCHEMES[quantise]})"
 
 
 def quantised_of(model: Any) -> Quantised | None:
-    """How a model was quantised here; None if it was not."""
-    found: Quantised | None = getattr(model, _MARK, None)
-    return found
+    """Return how a model was quantised here; None if it was not."""
+    quantised: Quantised | None = getattr(model, _MARK, None)
+    return quantised
 
 
 def stored_bytes(parameter: torch.Tensor) -> int:
-    """Bytes that a weight takes: of a quantised one its packed values, scales and offsets.
+    """Return the bytes that a weight takes: a quantised one its packed values, scales and offsets.
 
     Of one that is split over processes those of all of them.
     """
@@ -150,7 +152,7 @@ def require_quantisable(
 
 
 def loading_settings(config: Any, precision: Precision, device: torch.device) -> dict[str, Any]:
-    """Arguments of ``from_pretrained``, so that each matrix is quantised as it is read."""
+    """Return arguments of ``from_pretrained`` by which each matrix is quantised as it is read."""
     assert precision.quantise is not None
     from transformers import TorchAoConfig
 
@@ -159,9 +161,11 @@ def loading_settings(config: Any, precision: Precision, device: torch.device) ->
     quantised = _layers(model, precision.quantise, device)
     others = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
     left = [name for name in others if name not in quantised]
-    asked = TorchAoConfig(_scheme(precision.quantise, device), modules_to_not_convert=[*kept, *left])
+    config_of_quantiser = TorchAoConfig(
+        _scheme(precision.quantise, device), modules_to_not_convert=[*kept, *left]
+    )
     placed = {} if device.type == "cpu" else {"device_map": {"": device}}
-    return {"quantization_config": asked, **placed}
+    return {"quantization_config": config_of_quantiser, **placed}
 
 
 def quantise_built(model: Any, precision: Precision, device: torch.device) -> None:
@@ -180,31 +184,32 @@ def mark(model: Any, quantise: str) -> None:
     if not packed:
         raise RuntimeError(f"torchao left every weight as it was, asked for {quantise}")
     share = sum(part.numel() for part in packed) / sum(part.numel() for part in model.parameters())
-    found = Quantised(quantise, _library(), _SCHEMES[quantise], len(packed), round(share, 4))
-    setattr(model, _MARK, found)
+    quantised = Quantised(quantise, _library(), _SCHEMES[quantise], len(packed), round(share, 4))
+    setattr(model, _MARK, quantised)
 
 
 def packed_bytes(
     config: Any, precision: Precision, device: torch.device, width: int
 ) -> dict[str, tuple[int, int]]:
-    """Bytes of each matrix that is quantised, with ``width`` for a weight before and after, by its name."""
+    """Return each quantised matrix's bytes by name: (before, with ``width`` bytes a weight; after)."""
     assert precision.quantise is not None
-    found = {}
+    bytes_of = {}
     for name, part in _layers(skeleton(config), precision.quantise, device).items():
         rows, columns = part.weight.shape
         if precision.quantise == "int8":
             packed = rows * columns + rows * (_SCALE_BYTES + 1)  # a scale and an offset a row
         else:  # a scale and an offset a group
             packed = rows * columns // 2 + 2 * rows * (columns // GROUP) * width
-        found[f"{name}.weight"] = (rows * columns * width, packed)
-    return found
+        bytes_of[f"{name}.weight"] = (rows * columns * width, packed)
+    return bytes_of
 
 
 def _layers(model: Any, quantise: str, device: torch.device) -> Mapping[str, nn.Linear]:
-    """The linear layers that are quantised, by name."""
+    """Return the linear layers that are quantised, by name."""
     from transformers.quantizers.quantizers_utils import should_convert_module
 
-    kept, block = _kept(model), _ROWS_OF_INT4 if device.type == "cpu" else 1
+    kept = _kept(model)
+    block = _ROWS_OF_INT4 if device.type == "cpu" else 1
     return {
         name: part
         for name, part in model.named_modules()
@@ -215,7 +220,7 @@ def _layers(model: Any, quantise: str, device: torch.device) -> Mapping[str, nn.
 
 
 def _kept(model: Any) -> list[str]:
-    """Modules that transformers leaves unquantised: embedding, head, what must stay in float32."""
+    """Return the modules that transformers leaves unquantised: embedding, head, what must stay in float32."""
     from transformers.quantizers.base import HfQuantizer
 
     kept: list[str] = HfQuantizer.get_modules_to_not_convert(model, None, model._keep_in_fp32_modules)
@@ -223,7 +228,7 @@ def _kept(model: Any) -> list[str]:
 
 
 def _scheme(quantise: str, device: torch.device) -> Any:
-    """torchao's name for it, without its settings for compilation, which are of the whole process."""
+    """Return torchao's settings for it, without those for compilation, which hold for the whole process."""
     from torchao.quantization import Int8WeightOnlyConfig
 
     if quantise == "int8":

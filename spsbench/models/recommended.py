@@ -43,7 +43,7 @@ _LACKING: Mapping[str, Any] = {
 
 
 def recommended(target: ModelSource, flag: str = "--sampling") -> SamplingParams:
-    """The sampling of a checkpoint's own file; greedy where it says ``do_sample: false``.
+    """Return the sampling of a checkpoint's own file; greedy where it says ``do_sample: false``.
 
     Without ``do_sample`` the values of the file are taken, if there are any. Defaults of transformers that no
     file names (its top-k of 50) are nobody's recommendation.
@@ -52,29 +52,31 @@ def recommended(target: ModelSource, flag: str = "--sampling") -> SamplingParams
         UsageError: there is no such file, nothing of sampling in it, a wrong value, or one that is not
             supported here.
     """
-    told, name = target.generation, target.title
+    settings, name = target.generation, target.title
     remedy = "Name a sampling of the task; --temperature, --top-p and --top-k set its values."
-    if told is None:
+    if settings is None:
         raise UsageError(f"{name} has no {FILE}.", flag=flag, remedy=remedy)
-    drawing = [key for key in (*_DRAWS, *_CUTS) if told.get(key) is not None]
-    sampled = told.get("do_sample", bool(drawing))
-    if "do_sample" not in told and not drawing and told.get("repetition_penalty") is None:
+    drawing = [key for key in (*_DRAWS, *_CUTS) if settings.get(key) is not None]
+    sampled = settings.get("do_sample", bool(drawing))
+    if "do_sample" not in settings and not drawing and settings.get("repetition_penalty") is None:
         raise UsageError(f"the {FILE} of {name} says nothing about sampling.", flag=flag, remedy=remedy)
     if type(sampled) is not bool:
         why = f"the {FILE} of {name} says do_sample {as_typed(sampled)}, which is neither true nor false."
         raise UsageError(why, flag=flag, remedy=remedy)
     for key, off in _LACKING.items():
-        if (value := told.get(key)) not in (None, off, [], False):
+        if (value := settings.get(key)) not in (None, off, [], False):
             why = f"the {FILE} of {name} asks for {key} {as_typed(value)}, which {flag} {RECOMMENDED} lacks."
             search = f"A beam search is {flag} {BEAM}. " if key == "num_beams" else ""
             raise UsageError(why, flag=flag, remedy=search + remedy)
-    own = validate(_Values, told, lambda key: f"{FILE} of {name}: {key}")
-    asked = {key: value for key in _Values.model_fields if (value := getattr(own, key)) is not None}
+    own = validate(_Values, settings, lambda key: f"{FILE} of {name}: {key}")
+    values = {key: value for key in _Values.model_fields if (value := getattr(own, key)) is not None}
     if not sampled:
-        asked = {key: value for key, value in asked.items() if key in _HISTORY}
-    process = Processing(**{each.name: asked[each.name] for each in fields(Processing) if each.name in asked})
+        values = {key: value for key, value in values.items() if key in _HISTORY}
+    process = Processing(
+        **{each.name: values[each.name] for each in fields(Processing) if each.name in values}
+    )
     return SamplingParams(
-        **{key: asked[key] for key in _DRAWS if key in asked},
+        **{key: values[key] for key in _DRAWS if key in values},
         greedy=not sampled,
         process=None if process == Processing() else process,
     )

@@ -39,7 +39,7 @@ class Compared(NamedTuple):
 
 @torch.inference_mode()
 def compared(model: CausalLM, reference: CausalLM, seed: int = 0) -> Compared:
-    """Read drawn tokens by both models, without a cache.
+    """Compare both models' logits on drawn tokens, without a cache.
 
     Differences are those of logits that both have as a number: a draft may propose some tokens only.
     """
@@ -47,7 +47,8 @@ def compared(model: CausalLM, reference: CausalLM, seed: int = 0) -> Compared:
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(model.vocab_size, (n,), generator=generator)
     tokens = torch.cat([model.as_prompt(drawn), drawn[:1]])
-    own, other = model.score_uncached(tokens).double(), reference.score_uncached(tokens).double()
+    own = model.score_uncached(tokens).double()
+    other = reference.score_uncached(tokens).double()
     both = own.isfinite() & other.isfinite()
     scale = float(other[both].abs().max().clamp_min(1e-9))
     if bool((own.isnan() | other.isnan()).any()) or bool((own.isfinite() != other.isfinite()).any()):
@@ -71,7 +72,7 @@ def require_same_logits(
     key = source.key(_version())  # another graph is another answer
     kept = kept_answer(KIND, key) or {}
     if isinstance(difference := kept.get("difference"), float) and isinstance(kept.get("tokens"), int):
-        found = Compared(difference, kept["tokens"])
+        comparison = Compared(difference, kept["tokens"])
     else:
         free_bytes = available_bytes(torch.device("cpu"))
         if free_bytes is not None and 4 * model.parameters > free_bytes:
@@ -80,13 +81,14 @@ def require_same_logits(
                 f"more are needed, {free_bytes / 2**30:.3g} GiB are free"
             )
             return
-        found = compared(model, load_reference())
-        keep_answer(KIND, key, found._asdict())
+        comparison = compared(model, load_reference())
+        keep_answer(KIND, key, comparison._asdict())
     most = tolerance(torch.float32)
-    if not found.difference <= most:
+    if not comparison.difference <= most:
         raise UnavailableError(
             f"{source.name} over onnxruntime is not the model that transformers loads: logits differ by "
-            f"{found.difference:.2g} of the largest over {found.tokens} tokens, rounding explains {most:g}.",
+            f"{comparison.difference:.2g} of the largest over {comparison.tokens} tokens, rounding "
+            f"explains {most:g}.",
             flag=flag,
             remedy="Use --backend torch, and report the architecture.",
         )
@@ -94,8 +96,9 @@ def require_same_logits(
 
 @cache
 def _version() -> str:
-    """A hash of the modules that build and run the graph."""
-    folder, digest = Path(__file__).parent, hashlib.sha256()
+    """Return a hash of the modules that build and run the graph."""
+    folder = Path(__file__).parent
+    digest = hashlib.sha256()
     for name in _SOURCES:
         digest.update((folder / f"{name}.py").read_bytes())
     return digest.hexdigest()

@@ -98,7 +98,8 @@ class Seq2SeqLM(EncoderDecoder, TorchLM):
     def __init__(self, model: Any, border: Border, vocab_size: int | None = None) -> None:
         super().__init__(model, vocab_size)
         self.border: Border = border
-        config, self.layers = model.config, decoder_layers(model.config)
+        config = model.config
+        self.layers = decoder_layers(model.config)
         heads = getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
         width = getattr(config, "d_kv", None) or config.hidden_size // heads
         # Of a token of the source as of one of the output: each layer attends to both.
@@ -114,7 +115,8 @@ class Seq2SeqLM(EncoderDecoder, TorchLM):
         self.rollback(0)
         cut = self.border.source_length(prompt)
         tokens = torch.tensor(prompt, device=self.device)
-        self._encoded, self._read = Encoded(self.model, prompt[:cut], self.cache), cut
+        self._encoded = Encoded(self.model, prompt[:cut], self.cache)
+        self._read = cut
         # The first forward computes the keys of the cross-attention: they are not part of decoding.
         self.score(tokens[cut : max(cut + 1, len(prompt) - 1)], last=1)
         self.cache.rollback(len(prompt) - 1 - cut)
@@ -132,7 +134,8 @@ class Seq2SeqLM(EncoderDecoder, TorchLM):
 
     def score_uncached(self, tokens: Tensor, last: int = 0) -> Tensor:
         cut = self.border.source_length(tokens.tolist())
-        source, written = tokens[:cut].unsqueeze(0), tokens[cut:].unsqueeze(0)
+        source = tokens[:cut].unsqueeze(0)
+        written = tokens[cut:].unsqueeze(0)
         output = self.model(input_ids=source, decoder_input_ids=written, use_cache=False)
         logits: Tensor = output.logits[0, -last:, : self.vocab_size]
         return logits
@@ -172,7 +175,7 @@ class Seq2SeqLM(EncoderDecoder, TorchLM):
         return other
 
     def forward_bytes(self, rows: int = 1) -> int:
-        """Of the decoder and the head; not of the encoder, nor of what makes the cross-attention's keys."""
+        """Return the bytes of decoder and head; the encoder and the cross-attention's keys do not count."""
         head = self.model.get_output_embeddings().weight
         parts = {id(head): head.nbytes}
         table = id(self.model.get_input_embeddings().weight)
@@ -188,7 +191,9 @@ _BIAS = "position_bias"
 
 
 def crossed_names(layers: int) -> list[str]:
-    """Keys and values that the encoder gives and the decoder reads, [1, heads, source, head_dim] each."""
+    """Name the keys and values that the encoder gives and the decoder reads, [1, heads, source, head_dim]
+    each.
+    """
     return [f"crossed_{kind}_{number}" for number in range(layers) for kind in ("key", "value")]
 
 
@@ -216,7 +221,9 @@ class _T5Builder(Builder):
         return self._normed(state, added, f"{self._half}.final_layer_norm.weight", "states")[1]
 
     def _blocks(self, number: int) -> list[Any]:
-        """What the parts of a layer add to the residual stream, in order: functions of (input, prefix)."""
+        """Return what the parts of a layer add to the residual stream, in order: functions of (input,
+        prefix).
+        """
         raise NotImplementedError
 
     def _feed_forward(self, x: str, prefix: str) -> str:
@@ -235,11 +242,12 @@ class _T5Builder(Builder):
         return self._node("MultiHeadAttention", inputs, num_heads=self._plan.heads, scale=1.0)
 
     def _position_bias(self, first: str, total: str, low: int) -> None:
-        """The bias [1, heads, n, keys] of queries from ``first`` on, over all keys before ``total``.
+        """Add the bias [1, heads, n, keys] of queries from ``first`` on, over all keys before ``total``.
 
         It is looked up by how far a key is behind its query, clipped to ``low`` and the farthest bucket.
         """
-        one, behind = self._constant("one", np.array(1)), self._constant("behind", np.array([1]))
+        one = self._constant("one", np.array(1))
+        behind = self._constant("behind", np.array([1]))
         queries = self._node("Range", [first, total, one])
         keys = self._node("Range", [self._constant("zero", np.array(0)), total, one])
         apart = self._node("Sub", [self._node("Unsqueeze", [queries, behind]), keys])
@@ -251,12 +259,12 @@ class _T5Builder(Builder):
         distances = -torch.arange(low, self._whole.far + 1)
         buckets = self._whole.buckets_of(distances, both_sides=low < 0)
         table: Floats = self._stored.read(name)[buckets.numpy()]
-        found = self._node("Gather", [self._weight("bias_table", table), index], axis=0)
-        across = self._node("Transpose", [found], perm=[2, 0, 1])
+        by_query = self._node("Gather", [self._weight("bias_table", table), index], axis=0)
+        across = self._node("Transpose", [by_query], perm=[2, 0, 1])
         self._node("Unsqueeze", [across, self._constant("first", np.array([0]))], [_BIAS])
 
     def _count(self, x: str) -> str:
-        """[] number of tokens of [1, n, hidden]."""
+        """Return the number [] of tokens of [1, n, hidden]."""
         shape = self._node("Shape", [x])
         return self._node("Gather", [shape, self._constant("tokens_axis", np.array(1))], axis=0)
 
@@ -276,7 +284,7 @@ class _EncoderBuilder(_T5Builder):
         return self._made(inputs, _crossed_infos(self._whole))
 
     def _crossed(self, states: str, number: int, kind: str) -> None:
-        """Keys or values of a decoder layer's cross-attention, head by head."""
+        """Return keys or values of a decoder layer's cross-attention, head by head."""
         plan = self._plan
         flat = self._matrix(states, [f"decoder.block.{number}.layer.1.EncDecAttention.{kind[0]}"])
         name = f"crossed_{kind}_{number}"
@@ -311,8 +319,9 @@ class _DecoderBuilder(_T5Builder):
         ]
 
     def _self_attention(self, x: str, prefix: str, number: int) -> str:
-        unit, heads = f"{prefix}SelfAttention.", self._plan.heads
-        found = self._node(
+        unit = f"{prefix}SelfAttention."
+        heads = self._plan.heads
+        attended = self._node(
             "GroupQueryAttention",
             [
                 self._matrix(x, [f"{unit}{name}" for name in "qkv"]),
@@ -332,7 +341,7 @@ class _DecoderBuilder(_T5Builder):
             kv_num_heads=heads,
             scale=1.0,
         )
-        return self._matrix(found, [f"{unit}o"])
+        return self._matrix(attended, [f"{unit}o"])
 
     def _cross_attention(self, x: str, prefix: str, number: int) -> str:
         unit = f"{prefix}EncDecAttention."
@@ -421,7 +430,7 @@ class OnnxSeq2SeqLM(EncoderDecoder, OnnxModel):
         return self.reference().embedding_fingerprint()
 
     def _attend(self, forward: OnnxForward, source: Tensor) -> None:
-        """Run the encoder, and let a forward read what it gives."""
+        """Run the encoder, and let a forward read its result."""
         hidden = np.zeros((1, len(source), self.plan.hidden), np.float32)
         self.embed(source, hidden[0])
         names = crossed_names(self.layers)

@@ -91,7 +91,7 @@ def require_bounded_tokenizer(file: Path, name: str, flag: str) -> None:
 
 
 def _growth(rules: Any) -> int:
-    """How many characters one may become, at most."""
+    """Return how many characters one may become, at most."""
     if isinstance(rules, list):
         product = 1
         for rule in rules:
@@ -102,7 +102,8 @@ def _growth(rules: Any) -> int:
     if not isinstance(rules, Mapping):
         return 1
     if rules.get("type") == "Replace":
-        pattern, added = rules.get("pattern") or {}, len(str(rules.get("content", "")))
+        pattern = rules.get("pattern") or {}
+        added = len(str(rules.get("content", "")))
         literal = pattern.get("String") if isinstance(pattern, Mapping) else None
         # A regular expression may match between any two characters.
         return -(-added // len(literal)) or 1 if literal else 1 + added
@@ -112,7 +113,7 @@ def _growth(rules: Any) -> int:
 
 
 def _added(rules: Any) -> int:
-    """How many tokens are added to a text, at most."""
+    """Return how many tokens are added to a text, at most."""
     if isinstance(rules, list):
         return sum(map(_added, rules))
     if not isinstance(rules, Mapping):
@@ -140,7 +141,8 @@ def require_generative(config: Any, name: str, flag: str) -> None:
     from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    mapping, model_class = getattr(auto, "_model_mapping", None), None
+    mapping = getattr(auto, "_model_mapping", None)
+    model_class = None
     if mapping is not None:
         if type(config) not in mapping:
             raise UsageError(
@@ -149,8 +151,8 @@ def require_generative(config: Any, name: str, flag: str) -> None:
                 flag=flag,
                 remedy="Choose a model like Llama or Qwen, or like T5 or BART.",
             )
-        found = mapping[type(config)]
-        model_class = found[0] if isinstance(found, (list, tuple)) else found
+        classes = mapping[type(config)]
+        model_class = classes[0] if isinstance(classes, (list, tuple)) else classes
     sizes = (getattr(config, size, None) for size in ("vocab_size", "num_hidden_layers"))
     if config.is_encoder_decoder and not all(isinstance(size, int) for size in sizes):
         why = f"{name} ({config.model_type}) keeps encoder and decoder in their own configurations."
@@ -166,7 +168,7 @@ def require_generative(config: Any, name: str, flag: str) -> None:
 
 
 def _state(config: Any, model_class: Any) -> str | None:
-    """What state the model keeps besides one row per token; None if there is none."""
+    """Return what state the model keeps besides one row per token; None if there is none."""
     from transformers import DynamicCache
 
     if getattr(model_class, "_is_stateful", False):
@@ -212,7 +214,7 @@ class ModelSource:
 
     @property
     def title(self) -> str:
-        """The model as a title names it: ``Qwen3-8B``, of a converted file its name."""
+        """The model as a title names it: ``Qwen3-8B``; a converted file's name."""
         if self.file is not None:
             return (
                 Path(self.file).stem.removesuffix(f".{self.dequantised}").removesuffix(f"-{self.dequantised}")
@@ -240,20 +242,20 @@ class ModelSource:
         settings = getattr(self.config, "quantization_config", None)
         if settings is None:
             return None
-        found = settings if isinstance(settings, dict) else vars(settings)
-        method = found.get("quant_method")
+        fields = settings if isinstance(settings, dict) else vars(settings)
+        method = fields.get("quant_method")
         if method is None:  # as bitsandbytes wrote it once
-            in_bits = found.get("load_in_4bit") or found.get("load_in_8bit")
+            in_bits = fields.get("load_in_4bit") or fields.get("load_in_8bit")
             return "bitsandbytes" if in_bits else "a method without a name"
         return str(getattr(method, "value", method))
 
     def key(self, *more: str) -> str:
-        """Names its content, its configuration and whatever else an answer in the cache depends on."""
+        """Return a name of its content, its configuration and all else that a cached answer depends on."""
         parts = (self.location, self.fingerprint, self.config.to_json_string(), *more)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
 
     def identity(self) -> dict[str, Any]:
-        """What must match for results of this model to be comparable."""
+        """Return what must match for results of this model to be comparable."""
         return {"name": self.name, "revision": self.revision, "fingerprint": self.fingerprint}
 
 
@@ -272,7 +274,7 @@ def find(name: str, revision: str | None, flag: str, target: ModelSource | None 
 
 
 def _find_whole(name: str, location: str, revision: str | None, read: str | None, flag: str) -> ModelSource:
-    """A model with an embedding and a tokenizer of its own, as it is at the commit ``read``."""
+    """Read a model with its own embedding and tokenizer, as it is at the commit ``read``."""
     from transformers import AutoConfig
 
     _require_bounded(location, read, name, flag)
@@ -291,7 +293,7 @@ def _find_whole(name: str, location: str, revision: str | None, read: str | None
 
 
 def unconverted_tokenizers(models: Sequence[tuple[str, str | None, str]]) -> list[Tokenizer]:
-    """Read the tokenizers of models, each (name, revision, flag), and convert none for it.
+    """Read the tokenizers of models, each (name, revision, flag), without converting any.
 
     None at all where nothing would be converted, or one is a trained draft, which has its target's.
     """
@@ -334,12 +336,12 @@ def _require_bounded(location: str, revision: str | None, name: str, flag: str) 
         _require_bounded_file(file, name, flag)
     content, _ = PretrainedConfig.get_config_dict(location, revision=revision)
     require_bounded_config(content, name, flag)
-    found = cached_file(
+    cached = cached_file(
         location, "tokenizer.json", revision=revision, _raise_exceptions_for_missing_entries=False
     )
-    if found is not None:
-        _require_bounded_file(Path(found), name, flag)
-        require_bounded_tokenizer(Path(found), name, flag)
+    if cached is not None:
+        _require_bounded_file(Path(cached), name, flag)
+        require_bounded_tokenizer(Path(cached), name, flag)
 
 
 def _location(name: str, flag: str) -> str:
@@ -372,7 +374,7 @@ def _location(name: str, flag: str) -> str:
 
 
 def _find_trained(name: str, location: str, flag: str, target: ModelSource | None) -> ModelSource:
-    """A folder of the kind ``model``, under its target's embedding, head and tokenizer."""
+    """Read a trained draft's folder, with its target's embedding, head and tokenizer."""
     if target is None:
         raise UsageError(
             f"{name} is a trained draft: embedding and output head are its target's.",
@@ -401,7 +403,9 @@ def _find_trained(name: str, location: str, flag: str, target: ModelSource | Non
 
 
 def embedding_of(source: ModelSource, flag: str) -> str | None:
-    """``embedding_fingerprint`` of a model's files; None where they are not here or keep it otherwise."""
+    """Return ``embedding_fingerprint`` of a model's files; None where they are absent or store it
+    otherwise.
+    """
     folder = files_of(source.location, source.commit)
     if folder is None:
         return None
@@ -414,10 +418,10 @@ def _read_generation(location: str, revision: str | None) -> Mapping[str, Any] |
     from transformers import GenerationConfig
 
     try:
-        found = GenerationConfig.from_pretrained(location, revision=revision)
+        config = GenerationConfig.from_pretrained(location, revision=revision)
     except OSError:  # the file is optional
         return None
-    return {key: value for key, value in vars(found).items() if value is not None}
+    return {key: value for key, value in vars(config).items() if value is not None}
 
 
 def _read_tokenizer(
@@ -444,7 +448,9 @@ def _read_tokenizer(
 
 
 def decoder_start(config: Any, settings: Mapping[str, Any] | None, name: str, flag: str) -> tuple[int, ...]:
-    """The start token of a decoder, and the first token of every output where that is forced (BART's BOS)."""
+    """Return a decoder's start token, and the first token of every output where that is forced (BART's
+    BOS).
+    """
 
     def setting(key: str) -> Any:
         own = None if settings is None else settings.get(key)
@@ -470,12 +476,14 @@ def files_of(location: str, revision: str | None) -> Path | None:
         return Path(location)
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(location, "config.json", revision=revision)
-    return Path(found).parent if isinstance(found, str) else None
+    cached = try_to_load_from_cache(location, "config.json", revision=revision)
+    return Path(cached).parent if isinstance(cached, str) else None
 
 
 def fingerprint(location: str, revision: str | None = None) -> str:
-    """Commit of a hub model; of a folder, a hash of its files' names, sizes, beginnings and ends."""
+    """Return the commit of a hub model; of a folder, a hash of its files' names, sizes, beginnings and
+    ends.
+    """
     folder = files_of(location, revision)
     if folder is None or not Path(location).is_dir():
         return _UNKNOWN if folder is None else folder.name  # the cache names snapshots by commit

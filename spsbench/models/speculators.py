@@ -22,9 +22,15 @@ from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import EAGLE3
 from spsbench.models.trained import MadeFor, TrainedDraft, require_vocabulary
 
-CONFIG, LAYER, READS = "config.json", "transformer_layer_config", "eagle_aux_hidden_state_layer_ids"
-D2T, T2D, HEAD, OWN_EMBEDDING = "d2t", "t2d", "lm_head.weight", "embed_tokens.weight"
-NORM, INPUT_NORMS = "norm.weight", ("input_norm.weight", "fc_norm.0.weight")
+CONFIG = "config.json"
+LAYER = "transformer_layer_config"
+READS = "eagle_aux_hidden_state_layer_ids"
+D2T = "d2t"
+T2D = "t2d"
+HEAD = "lm_head.weight"
+OWN_EMBEDDING = "embed_tokens.weight"
+NORM = "norm.weight"
+INPUT_NORMS = ("input_norm.weight", "fc_norm.0.weight")
 FINGERPRINT = "verifier_embedding"
 """Of our own: ``embedding_fingerprint`` of the target."""
 
@@ -35,7 +41,9 @@ class WideLayer(nn.Module):
     def __init__(self, layer: Any, before_residual: bool) -> None:
         super().__init__()
         self._before_residual = before_residual
-        self.self_attn, self.mlp, self.input_layernorm = layer.self_attn, layer.mlp, layer.input_layernorm
+        self.self_attn = layer.self_attn
+        self.mlp = layer.mlp
+        self.input_layernorm = layer.input_layernorm
         self.post_attention_layernorm = layer.post_attention_layernorm
         self.hidden_norm = copy.deepcopy(layer.input_layernorm)
         for name in ("q_proj", "k_proj", "v_proj"):
@@ -50,22 +58,23 @@ class WideLayer(nn.Module):
         read = torch.cat([self.input_layernorm(embedded), normed], -1)
         added = self.self_attn(hidden_states=read, **attention)[0]
         state = (normed if self._before_residual else state) + added
-        found: Tensor = state + self.mlp(self.post_attention_layernorm(state))
-        return found
+        output: Tensor = state + self.mlp(self.post_attention_layernorm(state))
+        return output
 
 
 def read_speculators(folder: Path, flag: str) -> TrainedDraft | None:
     """Read such a folder; None where there is no configuration of that format."""
     try:
-        told = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        kind = told["speculators_model_type"]
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        kind = config["speculators_model_type"]
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    layer, reads = told.get(LAYER), told.get(READS)
+    layer, reads = config.get(LAYER), config.get(READS)
     layer = layer if isinstance(layer, dict) else {}
-    norms = told.get("norm_before_fc") or told.get("fc_norm")
-    model_type, wide = layer.get("model_type"), told.get("target_hidden_size")
-    for field, found, fits, runs in (
+    norms = config.get("norm_before_fc") or config.get("fc_norm")
+    model_type = layer.get("model_type")
+    wide = config.get("target_hidden_size")
+    for field, value, fits, runs in (
         ("speculators_model_type", kind, kind == EAGLE3, EAGLE3),
         (READS, reads, isinstance(reads, list) and len(reads) == 1, "one id, the number of layers"),
         ("norm_before_fc", norms, norms is True, "true, or fc_norm"),
@@ -74,21 +83,21 @@ def read_speculators(folder: Path, flag: str) -> TrainedDraft | None:
     ):
         if not fits:
             raise UsageError(
-                f"{folder} has {field} {as_typed(found)}; what runs here is {runs}.",
+                f"{folder} has {field} {as_typed(value)}; what runs here is {runs}.",
                 flag=flag,
                 remedy="Train a head by spsbench distill --kind eagle3.",
             )
     try:
         hidden, vocab_size = int(layer["hidden_size"]), int(layer["vocab_size"])
-        name = str(told["speculators_config"]["verifier"]["name_or_path"])
+        name = str(config["speculators_config"]["verifier"]["name_or_path"])
     except (KeyError, TypeError, ValueError) as fault:
         raise UnavailableError(
             f"the {CONFIG} of {folder} does not say all that it must: {fault}.",
             flag=flag,
             remedy="Name a folder in the format of the speculators package.",
         ) from fault
-    target = MadeFor(name, hidden, vocab_size, str(told.get(FINGERPRINT, "")))
-    flags = {field: bool(told.get(field)) for field in ("norm_before_residual", "norm_output")}
+    target = MadeFor(name, hidden, vocab_size, str(config.get(FINGERPRINT, "")))
+    flags = {field: bool(config.get(field)) for field in ("norm_before_residual", "norm_output")}
     with typed_errors(str(folder), flag):
         stored, ids = Checkpoint(folder), None
         if D2T in stored:
@@ -103,14 +112,14 @@ def read_speculators(folder: Path, flag: str) -> TrainedDraft | None:
 
 def require_last_layer(draft: TrainedDraft, config: Any, flag: str) -> None:
     """Refuse a target whose last normed state is not what the head reads."""
-    told = draft.config or {}
-    for field, wanted, found in (
-        (READS, told.get(READS), [config.num_hidden_layers]),
-        ("rms_norm_eps", told.get("rms_norm_eps"), getattr(config, "rms_norm_eps", None)),
+    config_of_draft = draft.config or {}
+    for field, wanted, value in (
+        (READS, config_of_draft.get(READS), [config.num_hidden_layers]),
+        ("rms_norm_eps", config_of_draft.get("rms_norm_eps"), getattr(config, "rms_norm_eps", None)),
     ):
-        if wanted != found:
+        if wanted != value:
             raise UsageError(
-                f"{draft.folder} has {field} {wanted}; the target's is {found}.",
+                f"{draft.folder} has {field} {wanted}; the target's is {value}.",
                 flag=flag,
                 remedy="Choose the target that it was made for.",
             )

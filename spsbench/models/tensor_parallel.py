@@ -116,7 +116,10 @@ class Ranks:
     """This process among those of a split target."""
 
     def __init__(self, rank: int, size: int, device: torch.device, placement: str) -> None:
-        self.rank, self.size, self.device, self.placement = rank, size, device, placement
+        self.rank = rank
+        self.size = size
+        self.device = device
+        self.placement = placement
         self.meter = Meter() if device.type == "cpu" else None
         self._busy = False
 
@@ -126,12 +129,12 @@ class Ranks:
 
     @property
     def clock(self) -> Clock:
-        """For engines: one that knows of collectives where these can be timed."""
+        """Return the clock for engines: one that counts collectives where these can be timed."""
         return self.meter or SystemClock()
 
     @contextmanager
     def together(self, what: str) -> Iterator[None]:
-        """All processes take part in the block: one that fails in it fails for all."""
+        """Have all processes take part in the block: one that fails in it fails for all."""
         before, self._busy = self._busy, True
         try:
             yield
@@ -147,7 +150,7 @@ class Ranks:
         self._busy = before
 
     def tell(self, order: Order, number: int = 0, last: int = 0, tokens: Tensor | None = None) -> None:
-        """Have the other processes do something; ``hear`` is their side."""
+        """Have the other processes carry out an order; ``hear`` is their side."""
         count = 0 if tokens is None else len(tokens)
         message = torch.zeros(_FIELDS + _INLINE, dtype=torch.int64)
         message[:_FIELDS] = torch.tensor([order, number, last, count])
@@ -159,7 +162,7 @@ class Ranks:
             distributed.broadcast(tokens.contiguous(), 0)
 
     def hear(self) -> Message:
-        """Wait for what the leader says."""
+        """Wait for the leader's order."""
         message = torch.zeros(_FIELDS + _INLINE, dtype=torch.int64, device=self.device)
         distributed.broadcast(message, 0)
         order, number, last, count = message[:_FIELDS].tolist()
@@ -170,13 +173,13 @@ class Ranks:
         return Message(Order(order), number, last, tokens)
 
     def share(self, thing: Any = None) -> Any:
-        """Anything that can be pickled, from the leader to all."""
+        """Send a picklable object from the leader to all."""
         box = [thing]
         distributed.broadcast_object_list(box, 0, device=self.device)
         return box[0]
 
     def agree(self, numbers: Sequence[int], where: str) -> None:
-        """Find out whether all processes have the same numbers, by one reduction of a checksum."""
+        """Raise ``OutOfStep`` unless all processes have the same numbers, by one reduction of a checksum."""
         own = checksum(numbers)
         extremes = torch.tensor([own, -own], device=self.device)
         distributed.all_reduce(extremes, op=distributed.ReduceOp.MAX)
@@ -189,14 +192,14 @@ class Ranks:
             )
 
     def end(self) -> None:
-        """Let the others end. Those that wait in a collective for this process end when it is gone."""
+        """End the other processes. Those that wait in a collective for this process end when it exits."""
         if self.leads and not self._busy:
             with suppress(RuntimeError):  # one is gone already: the error is being reported
                 self.tell(Order.END)
 
 
 def checksum(numbers: Sequence[int]) -> int:
-    """56 bits that other numbers hardly share, never negative."""
+    """Return 56 bits that other numbers hardly share, never negative."""
     digest = hashlib.blake2b(array("q", numbers).tobytes(), digest_size=7)
     return int.from_bytes(digest.digest(), "little")
 
@@ -225,12 +228,12 @@ _joined: list[Ranks] = []
 
 
 def joined() -> Ranks | None:
-    """This process's place among those of a split target, if it joined them."""
+    """Return this process's rank among those of a split target, if it joined them."""
     return _joined[0] if _joined else None
 
 
 def join(device: torch.device, placement: str) -> Ranks:
-    """Join the processes that torchrun started; again and again the same ones."""
+    """Join the processes that torchrun started; later calls return the same group."""
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
@@ -325,7 +328,7 @@ class SplitLM(TorchLM):
 
     @torch.inference_mode()
     def score_in_blocks(self, tokens: Tensor, first: int, width: int) -> None:
-        """Nothing: the other ranks know no cache but their own."""
+        """Return None: the other ranks have no cache but their own."""
 
     def obey(self, message: Message) -> None:
         """Take part in a forward that the leader has begun."""
@@ -344,7 +347,9 @@ class SplitLM(TorchLM):
 
     @contextmanager
     def alike(self) -> Iterator[None]:
-        """Every process runs the same loops while the block lasts, so that nothing needs to be broadcast."""
+        """Run the same loops in every process while the block lasts, so that nothing needs to be
+        broadcast.
+        """
         self._is_alike = True
         try:
             yield
@@ -352,7 +357,7 @@ class SplitLM(TorchLM):
             self._is_alike = False
 
     def forward_bytes(self, rows: int = 1) -> int:
-        """See ``CausalLM.forward_bytes``; of one process, which reads its slices alone."""
+        """See ``CausalLM.forward_bytes``; of one process, which reads its slices only."""
         parts = [*self.model.parameters()]
         # What this process holds of each; some are whole in every one.
         own = sum((part.to_local() if hasattr(part, "to_local") else part).nbytes for part in parts)

@@ -18,15 +18,18 @@ class Border:
     start: tuple[int, ...]
 
     def source_length(self, tokens: Sequence[int]) -> int:
-        """Number of source tokens, ``ending`` included: up to the first ``start`` after an ``ending``."""
-        mark, width = self.ending + self.start, len(self.ending)
+        """Return the number of source tokens, ``ending`` included: up to the first ``start`` after an
+        ``ending``.
+        """
+        mark = self.ending + self.start
+        width = len(self.ending)
         for place in range(len(tokens) - len(mark) + 1):
             if tuple(tokens[place : place + len(mark)]) == mark and place + width:
                 return place + width
         raise ValueError(f"no source that ends with {list(self.ending)} and {list(self.start)} after it")
 
     def opened(self, source: Sequence[int]) -> list[int]:
-        """A source and what the decoder starts with."""
+        """Return a source and the tokens that the decoder starts with."""
         tokens = [*source, *self.start]
         if self.source_length(tokens) != len(source):
             raise ValueError("the text holds the tokens with which the decoder starts")
@@ -51,7 +54,7 @@ class Tokenizer:
         self.is_instruct = self.has_chat_template and self._ends_its_turns()
 
     def encode(self, text: str, *, special: bool) -> list[int]:
-        """Token ids of a text; ``special`` makes it a prompt.
+        """Return a text's token ids; ``special`` makes it a prompt.
 
         That adds the tokens that a prompt begins with (BOS). An EOS that some tokenizers append is dropped:
         the prompt is continued. Of an encoder-decoder it stays, and what the decoder begins with follows.
@@ -67,20 +70,20 @@ class Tokenizer:
         return ids
 
     def _ending(self) -> tuple[int, ...]:
-        """What the tokenizer writes after every text."""
+        """The tokens that the tokenizer adds after every text."""
         plain, full = (self._tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
         ends = range(len(plain), len(full) + 1)
         return next((tuple(full[end:]) for end in ends if full[end - len(plain) : end] == plain), ())
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of token ids without special tokens; spaces are not cleaned up."""
+        """Return the text of token ids without special tokens; spaces are not cleaned up."""
         text: str = self._tokenizer.decode(
             list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return text
 
     def chat(self, text: str) -> list[int]:
-        """Token ids of a user message in the chat template, up to the start of the answer.
+        """Return the token ids of a user message in the chat template, up to the start of the answer.
 
         The template adds BOS itself. Thinking is switched off where the template can: only the answer
         is scored.
@@ -92,26 +95,28 @@ class Tokenizer:
             return self._conversation([{"role": "user", "content": text}])
 
     def opened_chat(self, text: str) -> list[int]:
-        """Token ids of the beginning of a user's message, which the model may go on writing."""
+        """Return the token ids of the beginning of a user's message, which the model may continue."""
         mark = "\ue000"  # no template has it
-        asked = self._rendered([{"role": "user", "content": mark}], add_generation_prompt=True)
-        return self.encode(asked.partition(mark)[0] + text, special=False)
+        rendered = self._rendered([{"role": "user", "content": mark}], add_generation_prompt=True)
+        return self.encode(rendered.partition(mark)[0] + text, special=False)
 
     def begun_chat(self, text: str, answer: str) -> list[int] | None:
-        """Token ids of a user message and of the first words of its answer, which the model continues.
+        """Return the token ids of a user message and of the first words of its answer, which the model
+        continues.
 
         All of it is encoded at once: apart, the two could meet within a token. A template that makes the
         model think first, or choose a channel, does not lead straight to an answer: then it is None.
         """
-        user, reply = {"role": "user", "content": text}, "An answer."
+        user = {"role": "user", "content": text}
+        reply = "An answer."
         messages = [user, {"role": "assistant", "content": reply}]
         try:
             written = self._rendered(messages, add_generation_prompt=False)
-            asked = self._rendered([user], add_generation_prompt=True)
+            question = self._rendered([user], add_generation_prompt=True)
         except Exception:  # a template for another form of messages
             return None
-        before, found, _ = written.rpartition(reply)
-        if not found or before.rstrip() != asked.rstrip():
+        before, answer_part, _ = written.rpartition(reply)
+        if not answer_part or before.rstrip() != question.rstrip():
             return None
         return self.encode(before + answer, special=False)
 
@@ -142,16 +147,16 @@ class Tokenizer:
         return not marks or bool(marks & self.eos_ids)
 
     def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """Token ids of messages with ``role`` and ``content`` in the chat template; see ``chat``.
+        """Return the token ids of messages with ``role`` and ``content`` in the chat template; see ``chat``.
 
         ``developer`` is put as ``system`` where the template does not take it.
         """
         from jinja2 import TemplateError
 
-        put = {role: "system" for role in {said["role"] for said in messages} if not self._puts(role)}
+        put = {role: "system" for role in {message["role"] for message in messages} if not self._puts(role)}
         try:
             return self._conversation(
-                [said | {"role": put.get(said["role"], said["role"])} for said in messages]
+                [message | {"role": put.get(message["role"], message["role"])} for message in messages]
             )
         except TemplateError as error:
             raise ValueError(str(error)) from error
@@ -160,12 +165,12 @@ class Tokenizer:
         return role != "developer" or self.takes_role(role)
 
     def takes_role(self, role: str) -> bool:
-        """Whether the chat template writes what a message of this role, the first of a chat, says."""
+        """Return whether the chat template writes the content of a first message with this role."""
         mark = "\ue000"  # no template has it
         if role not in self._roles:
             try:
-                asked = [{"role": role, "content": mark}, {"role": "user", "content": "a"}]
-                self._roles[role] = mark in self._rendered(asked, add_generation_prompt=True)
+                messages = [{"role": role, "content": mark}, {"role": "user", "content": "a"}]
+                self._roles[role] = mark in self._rendered(messages, add_generation_prompt=True)
             except Exception:  # a template raises what it likes, of any type
                 self._roles[role] = False
         return self._roles[role]

