@@ -36,7 +36,7 @@ class Numbers:
 
     @classmethod
     def unknown(cls, n: int) -> Numbers:
-        """Anything in [0, 1]."""
+        """Return intervals that say nothing: each number is anywhere in [0, 1]."""
         return cls(np.tile((0.0, 1.0), (n, 1)), np.ones(n), np.tile((0.0, 1.0), (n, 1)))
 
 
@@ -84,23 +84,23 @@ class View:
         return np.asarray((self.index == self.k) & (self.k > 0))
 
     def at(self, rows: Floats) -> Floats:
-        """[n] ratio of each token's entry to the target's."""
+        """[n] ratio of each token's entry in ``rows`` to the target's."""
         return np.asarray(self.entry(rows) / self.own)
 
     def entry(self, rows: Floats, columns: Ints | None = None) -> Floats:
-        """[n] each token's entry, or that of other columns."""
+        """[n] each token's entry, or the entry of other columns."""
         return np.asarray(rows[np.arange(len(self.x)), self.x if columns is None else columns])
 
     def below(self, of: str, order: str) -> Floats:
         """[n, m] mass of ``p``, ``q`` or ``residual`` before each column, by id or descending probability."""
         if (of, order) not in self.cache:
             rows: Floats = getattr(self, of)
-            found = rows.cumsum(-1) - rows
+            masses = rows.cumsum(-1) - rows
             if order == "probability":
                 columns = np.argsort(-rows, axis=-1, kind="stable")
                 ordered = np.take_along_axis(rows, columns, -1)
-                np.put_along_axis(found, columns, ordered.cumsum(-1) - ordered, -1)
-            self.cache[of, order] = found
+                np.put_along_axis(masses, columns, ordered.cumsum(-1) - ordered, -1)
+            self.cache[of, order] = masses
         return self.cache[of, order]
 
 
@@ -123,7 +123,7 @@ def _from_whole_rows(v: View, name: str) -> Floats:
 
 
 def _power(v: View, power: float) -> Floats:
-    """The target at another temperature."""
+    """Return the ratios of the target at another temperature."""
     return np.asarray(v.own ** (power - 1) / (v.q**power).sum(-1))
 
 
@@ -133,7 +133,7 @@ def _greedy(v: View) -> Floats:
 
 
 def _within(v: View, inside: Bools) -> Floats:
-    """The target cut to a part of itself, [n, m]."""
+    """Return the ratios of the target cut to a part of itself, [n, m]."""
     mass = (v.q * inside).sum(-1)
     return np.where(mass > 0, v.entry(inside) / np.maximum(mass, TINY), 1.0)
 
@@ -149,7 +149,7 @@ def _nucleus(v: View, mass: float) -> Floats:
 
 
 def _without_last(v: View) -> Floats:
-    """What is cut ends one token early."""
+    """End the cut target one token earlier."""
     least = np.where(v.q > 0, v.q, np.inf).min(-1, keepdims=True)
     return np.where(v.support > 1, _within(v, v.q > least), 1.0)
 
@@ -160,7 +160,7 @@ def _mixture(v: View) -> Floats:
 
 
 def _ratio(q: Floats, p: Floats) -> Floats:
-    """min(1, q / p): the probability of being accepted."""
+    """Return min(1, q / p): the probability of being accepted."""
     return np.minimum(1.0, q / np.maximum(p, TINY))
 
 
@@ -170,18 +170,20 @@ def acceptance(v: View) -> Floats:
 
 
 def _corrected(v: View, kept: Floats, rest: Floats | None = None) -> Floats:
-    """[n, m] probability that a token is drafted and accepted; what is left is drawn from ``rest``."""
+    """Return the ratios of [n, m] probabilities ``kept`` of drafting and accepting a token, with the
+    remaining mass drawn from ``rest``.
+    """
     left = np.maximum(1 - kept.sum(-1), 0.0)
     return np.asarray(v.at(kept) + left * v.at(v.residual if rest is None else rest))
 
 
 def _accepts(v: View, law: Rows) -> Floats:
-    """Another test than that of modified rejection, with its residual."""
+    """Test drafted tokens by another law than modified rejection's, with that law's residual."""
     return _corrected(v, law(v))
 
 
 def _picks(v: View, law: Rows) -> Floats:
-    """Drafted tokens come from another law than the one they are tested with."""
+    """Draw drafted tokens from another law than the one they are tested with."""
     return _corrected(v, law(v) * _ratio(v.q, v.p))
 
 
@@ -190,7 +192,7 @@ def _tests_raw(v: View) -> Floats:
 
 
 def _corrects(v: View, law: Rows) -> Floats:
-    """A rejected token is replaced from another law than the residual."""
+    """Replace a rejected token from another law than the residual."""
     return _corrected(v, np.minimum(v.p, v.q), _normal(law(v)))
 
 
@@ -208,13 +210,13 @@ def _best(rows: Floats, count: int) -> Floats:
 
 
 def _without_rejected(v: View) -> Floats:
-    """The target without the token that was rejected."""
+    """Return the target without the token that was rejected."""
     rejected = (v.p - np.minimum(v.p, v.q)) / np.maximum(1 - v.q, 1e-9)
     return np.asarray(v.q * (rejected.sum(-1, keepdims=True) - rejected))
 
 
 def _above(v: View, least: float) -> Floats:
-    """[n, m] the draft's tokens of at least that probability; no row that has none is drafted from."""
+    """[n, m] the draft's tokens of at least that probability; a row without any drafts nothing."""
     return np.asarray(v.p * (v.p >= least))
 
 
@@ -223,7 +225,7 @@ def _drafts_above(v: View, least: float) -> Floats:
 
 
 def _leaves_out(v: View, least: float) -> Floats:
-    """A drafted token below that probability is left out, and the target draws in its place."""
+    """Leave out a drafted token below that probability; the target draws in its place."""
     stays = _above(v, least)
     kept = np.minimum(stays, v.q)
     left, rejected = (np.maximum(each, 0.0) for each in (1 - stays.sum(-1), (stays - kept).sum(-1)))
@@ -237,7 +239,8 @@ _FEW = 32
 
 
 def _siblings(v: View, other: Callable[[Floats, Floats, Floats], Floats]) -> Floats:
-    """Two siblings without replacement; after the first fell, tokens come from another law than what it left.
+    """Draft two siblings without replacement; after the first falls, tokens come from another law than what
+    remains.
 
     Args:
         v: of a text.
@@ -245,7 +248,7 @@ def _siblings(v: View, other: Callable[[Floats, Floats, Floats], Floats]) -> Flo
             what the next sibling is drawn from, [n, m, m].
     """
     narrow = np.flatnonzero(((v.q + v.p) > 0).sum(-1) <= _FEW) if v.p.size else ()
-    found = np.ones(len(v.x))
+    ratios = np.ones(len(v.x))
     if len(narrow):
         columns = np.argsort(-(v.q + v.p)[narrow], -1)[:, :_FEW]
         q, p = (np.take_along_axis(rows[narrow], columns, -1) for rows in (v.q, v.p))
@@ -253,17 +256,17 @@ def _siblings(v: View, other: Callable[[Floats, Floats, Floats], Floats]) -> Flo
         fell = np.maximum(p - q, 0.0)
         behind = other(q, p, following / np.maximum(1 - p, TINY)[..., None])
         law = np.minimum(p, q) + (fell[..., None] * behind).sum(1)
-        found[narrow] = (law * (columns == v.x[narrow, None])).sum(-1) / v.own[narrow]
-    return found
+        ratios[narrow] = (law * (columns == v.x[narrow, None])).sum(-1) / v.own[narrow]
+    return ratios
 
 
 def _next_row_off(q: Floats, p: Floats, following: Floats) -> Floats:
-    """The row of the next sibling is taken off the target's, where the one that fell should be."""
+    """Subtract the next sibling's row from the target's, in place of the row of the sibling that fell."""
     return _residual(q[:, None] + 0 * following, following)
 
 
 def _not_normalised(q: Floats, p: Floats, following: Floats) -> Floats:
-    """The next sibling is tested with what is left of the draft's row and not with its share of that."""
+    """Test the next sibling with the rest of the draft's row without normalising it."""
     told, left = following * (1 - p)[..., None], _residual(q, p)[:, None] + 0 * following
     kept = following * _ratio(left, told)
     return np.asarray(kept + np.maximum(1 - kept.sum(-1, keepdims=True), 0.0) * _residual(left, told))
@@ -273,23 +276,26 @@ def _not_normalised(q: Floats, p: Floats, following: Floats) -> Floats:
 
 
 def _overlap(low: Floats, width: Floats, a: Floats, b: Floats) -> Floats:
-    """Length of what intervals [low, low + width] share with [a, b]."""
+    """Return the length that intervals [low, low + width] share with [a, b]."""
     return np.asarray(np.maximum(np.minimum(low + width, b) - np.maximum(low, a), 0.0))
 
 
 def _pick_tests(v: View, order: str, upper: bool) -> Floats:
-    """The number that picked a drafted token tests it, too."""
+    """Test a drafted token with the number that drew it."""
     return _corrected(v, _overlap(v.below("p", order), v.p, *_accepting(_ratio(v.q, v.p), upper)))
 
 
 def _accepting(accepted: Floats, upper: bool) -> tuple[Floats, Floats]:
-    """Ends of the numbers that accept with a probability: those from 0 on, or those up to 1."""
+    """Return the ends of the numbers that accept with a probability: from 0 on, or up to 1."""
     return (1 - accepted, np.ones_like(accepted)) if upper else (np.zeros_like(accepted), accepted)
 
 
 def _test_corrects(v: View, order: str, upper: bool, *, pick: bool = False) -> Floats:
-    """The number that rejected a token draws the one in its place; with ``pick`` it had picked it, too."""
-    low, edge = v.below("residual", order), _ratio(v.q, v.p)
+    """Draw a rejected token's replacement with the number of its test; with ``pick`` that number drew the
+    draft, too.
+    """
+    low = v.below("residual", order)
+    edge = _ratio(v.q, v.p)
     a = v.entry(low)[:, None]
     b = a + v.entry(v.residual)[:, None]
     if upper:
@@ -306,15 +312,16 @@ def _test_corrects(v: View, order: str, upper: bool, *, pick: bool = False) -> F
 
 
 def _coarse(v: View, of: str, bits: int) -> Floats:
-    """Uniform numbers have a few bits only."""
+    """Use uniform numbers of a few bits."""
     size = float(1 << bits)
-    low, rows = v.below(of, "id"), v.q if of == "q" else v.p
+    low = v.below(of, "id")
+    rows = v.q if of == "q" else v.p
     points = (np.ceil((low + rows) * size - 1e-6) - np.ceil(low * size - 1e-6)) / size
     return v.at(points) if of == "q" else _corrected(v, points * _ratio(v.q, rows))
 
 
 def _same_numbers(v: View, source: str, order: str) -> Floats:
-    """Tokens are drawn with numbers that were used before."""
+    """Draw tokens with numbers that were used before."""
     numbers = v.numbers[source, order]
     pick, final = ((ends[:, :1], ends[:, 1:]) for ends in (numbers.pick, numbers.final))
     q = v.at(_overlap(v.below("q", order), v.q, *final) / (final[1] - final[0]))
@@ -336,7 +343,7 @@ def _right(v: View) -> Floats:
 
 
 def _pick(v: View, law: Rows) -> Floats:
-    """Drafted tokens follow another law than the draft's row."""
+    """Draw drafted tokens from another law than the draft's row."""
     if not v.p.size:
         return np.ones(len(v.x))
     ratio = v.entry(law(v), v.tested) / np.maximum(v.entry(v.p, v.tested), TINY)
@@ -344,7 +351,7 @@ def _pick(v: View, law: Rows) -> Floats:
 
 
 def _test(v: View, law: Callable[[View, Floats], Floats]) -> Floats:
-    """A drafted token is accepted with another probability than min(1, q / p)."""
+    """Accept drafted tokens with another probability than min(1, q / p)."""
     if not v.p.size:
         return np.ones(len(v.x))
     right, accepted = _right(v), v.kind == "a"
@@ -354,7 +361,7 @@ def _test(v: View, law: Callable[[View, Floats], Floats]) -> Floats:
 
 
 def _replacement(v: View, law: Rows) -> Floats:
-    """The token after a rejection follows another law than the residual."""
+    """Draw the token after a rejection from another law than the residual."""
     rejected = (v.tested >= 0) & (v.kind == "c")
     if not v.p.size or not rejected.any():
         return np.ones(len(v.x))
@@ -366,13 +373,13 @@ def _replacement(v: View, law: Rows) -> Floats:
 
 
 def _by_number(v: View, of: str, order: str, low: Floats, high: Floats) -> Floats:
-    """[n, m] a law drawn with a number of [low, high], [n] each."""
+    """[n, m] a law whose tokens are drawn with a number of [low, high], [n] each."""
     low, high = low[:, None], np.maximum(high, low + 1e-9)[:, None]
     return np.asarray(_overlap(v.below(of, order), getattr(v, of), low, high) / (high - low))
 
 
 def _picked_number(v: View, order: str) -> tuple[Floats, Floats]:
-    """[n] ends of the interval of the number that picked the drafted token."""
+    """[n] both ends of the interval of the number that drew the drafted token."""
     low = v.entry(v.below("p", order), v.tested)
     return low, low + np.maximum(v.entry(v.p, v.tested), 1e-9)
 
@@ -398,7 +405,10 @@ def _replaced_by_pick(v: View, order: str) -> Floats:
 # --- the table ----------------------------------------------------------------------------------------
 
 ORDERS = ("id", "probability")
-BEFORE, LOOP, LAST_TEST, THIS_LOOP = "the token before", "earlier loops", "the last test", "this loop"
+BEFORE = "the token before"
+LOOP = "earlier loops"
+LAST_TEST = "the last test"
+THIS_LOOP = "this loop"
 TEXTS = (1, 2, 3)
 AGAIN = (BEFORE, LOOP, LAST_TEST, *(f"text {back} before" for back in TEXTS))
 """Where numbers may come from that are used again; ``THIS_LOOP`` is of tests alone."""
@@ -406,7 +416,9 @@ AGAIN = (BEFORE, LOOP, LAST_TEST, *(f"text {back} before" for back in TEXTS))
 LEAVES_OUT_STOPS = "leaves out what ends a text"
 PENALISES_TWICE = "penalises tokens of the running loop twice"
 LEAVES_OUT_DRAWN = "leaves out drawn tokens that are improbable"
-PICKS, TESTS, REPLACED = "the drafted tokens", "the acceptance tests", "the tokens after a rejection"
+PICKS = "the drafted tokens"
+TESTS = "the acceptance tests"
+REPLACED = "the tokens after a rejection"
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,9 +525,10 @@ def _texts() -> Iterator[Bet]:  # noqa: C901 - a table
     ):
         yield Bet(name, 0.5, partial(_siblings, other=siblings))
     for order, upper in product(ORDERS, (False, True)):
-        given: dict[str, Any] = {"order": order, "upper": upper}
-        both, all_three = partial(_test_corrects, **given), partial(_test_corrects, pick=True, **given)
-        yield Bet("picks and tests with one number", 0.8, partial(_pick_tests, **given))
+        settings: dict[str, Any] = {"order": order, "upper": upper}
+        both = partial(_test_corrects, **settings)
+        all_three = partial(_test_corrects, pick=True, **settings)
+        yield Bet("picks and tests with one number", 0.8, partial(_pick_tests, **settings))
         yield Bet("tests and corrects with one number", 0.8, both)
         yield Bet("has one number for pick, test and correction", 0.8, all_three)
     for source in AGAIN:

@@ -131,7 +131,9 @@ class Bets:
         *,
         modified: bool = False,
     ) -> None:
-        self._stop_ids, self._k, self._temperature = sorted(stop_ids), k, temperature
+        self._stop_ids = sorted(stop_ids)
+        self._k = k
+        self._temperature = temperature
         self._modified = modified
         self._bets = [bet for bet in BETS if k != 0 or not bet.drafts]
         self._free = {0, 1}
@@ -140,14 +142,14 @@ class Bets:
         self._usual: Floats | None = None
         self._count = 0
         placed = [(bet.name, place) for bet in self._bets for place in _PLACES]
-        told = [(bet.name, bet.place) for bet in DRAFTED if k != 0 and modified]
-        self._stakes = [*placed, *told, ("writes earlier texts again", EVERY)]
+        of_drafts = [(bet.name, bet.place) for bet in DRAFTED if k != 0 and modified]
+        self._stakes = [*placed, *of_drafts, ("writes earlier texts again", EVERY)]
         place = np.full(len(_PLACES), (1 - _EVERYWHERE) / (len(_PLACES) - 1))
         place[0] = _EVERYWHERE
-        left = 1 - _COPIES - (_DRAFTED if told else 0.0)
+        left = 1 - _COPIES - (_DRAFTED if of_drafts else 0.0)
         weights = [
             *np.tile(place * left / len(self._bets), len(self._bets)),
-            *[_DRAFTED / max(len(told), 1)] * len(told),
+            *[_DRAFTED / max(len(of_drafts), 1)] * len(of_drafts),
         ]
         self._weights = np.log([*weights, _COPIES]) + np.log([[0.5], [0.25], [0.25]])
         self._sums = np.zeros(self._weights.shape)
@@ -178,7 +180,7 @@ class Bets:
         self._remember(prompt, tokens, view, q)
 
     def _wealth(self) -> Floats:
-        """[times, stakes] logs of weighted wealth; what is not at stake yet is kept."""
+        """[times, stakes] logs of weighted wealth; a stake that has not begun keeps its weight."""
         waiting = np.logaddexp(self._sums[2], -math.log(self._count + 1))
         return np.asarray(np.stack([self._sums[0], self._sums[1], waiting]) + self._weights)
 
@@ -188,7 +190,9 @@ class Bets:
         return float(np.logaddexp.reduce(self._wealth(), axis=None))
 
     def leading(self) -> tuple[str, str | None]:
-        """Where the e-value comes from: the place, and what is wrong there if one bet has most of it."""
+        """Return where the e-value comes from: the place, and the fault if one bet has most of the
+        evidence.
+        """
         places: dict[str, float] = defaultdict(lambda: -math.inf)
         laws: dict[tuple[str, str], float] = defaultdict(lambda: -math.inf)
         for (name, place), wealth in zip(
@@ -209,7 +213,7 @@ class Bets:
         free: int | None,
         drafted: Sequence[Sequence[int]] | None,
     ) -> Loops:
-        """The loops of a text of n tokens.
+        """Lay out the loops of a text of n tokens.
 
         Nothing is known until one reading of the counts is left: an engine's first token may come from its
         prefill, before the first loop.
@@ -218,7 +222,8 @@ class Bets:
             return _unknown_loops(n)
         possible = {f for f in (0, 1) if add_up(list(accepted), n - f) and free in (None, f)}
         # Known before this text was drawn: its own length and counts must not decide how it is bet on.
-        known, self._free = self._free, self._free & possible
+        known = self._free
+        self._free = self._free & possible
         if (free is None and len(known) != 1) or len(self._free) != 1:
             return _unknown_loops(n)
         return loops_of(accepted, n, self._k, min(self._free), drafted)
@@ -232,7 +237,8 @@ class Bets:
             p = reading.p.double().numpy()
             raw = reading.draft_logits.double().softmax(-1).numpy()
         x = np.asarray(tokens, dtype=np.int64)
-        support, ratios = (q > 0).sum(-1) * 1.0, self._ratios(prompt, x, q, index)
+        support = (q > 0).sum(-1) * 1.0
+        ratios = self._ratios(prompt, x, q, index)
         ratios[PENALISES_TWICE] = _penalised_twice(reading, x, q, index)
         if q.shape[-1] > _WIDEST:
             (x, tested), (q, p, raw) = _head((x, tested), (q, p, raw))
@@ -241,17 +247,18 @@ class Bets:
         return view
 
     def _ratios(self, prompt: tuple[int, ...], x: Ints, q: Floats, index: Ints) -> dict[str, Floats]:
-        """Of laws that look at whole rows and at what stands before a token."""
+        """Return ratios of laws that depend on whole rows and on the tokens before."""
         every, possible = np.arange(len(x)), q > 0
         own = np.maximum(q[every, x], TINY)
         seen = np.zeros((len(x), q.shape[-1]), dtype=bool)
         seen[:, list(prompt)] = True
         for n, token in enumerate(x[:-1], start=1):
             seen[n:, token] = True
-        there, mass = seen[every, x], np.where(seen, q, 0.0).sum(-1)
+        there = seen[every, x]
+        mass = np.where(seen, q, 0.0).sum(-1)
         stops = np.isin(x, self._stop_ids)
         stop = np.minimum(q[:, self._stop_ids].sum(-1), 1 - 1e-12)
-        found = {
+        ratios = {
             "any possible token": 1 / (possible.sum(-1) * own),
             LEAVES_OUT_STOPS: np.where(stops, 0.0, 1 / (1 - stop)),
             "shuns tokens that are there": tilted(there, mass, 0.5),
@@ -263,14 +270,14 @@ class Bets:
         rows = {"the row before": before, "another row of this text": mean, "the row of another text": usual}
         for name, other in rows.items():
             inside = np.where(possible, other, 0.0).sum(-1)
-            found[name] = np.where(inside > 0, other[every, x] / np.maximum(inside * own, TINY), 1.0)
+            ratios[name] = np.where(inside > 0, other[every, x] / np.maximum(inside * own, TINY), 1.0)
         for source, ids in self._references(x, index):
             known = ids >= 0
-            found[source] = tilted((ids == x) & known, np.where(known, q[every, ids], 0.0), 4.0)
-        return found
+            ratios[source] = tilted((ids == x) & known, np.where(known, q[every, ids], 0.0), 4.0)
+        return ratios
 
     def _references(self, x: Ints, index: Ints) -> Iterator[tuple[str, Ints]]:
-        """(source, [n] the token that the source of each number drew; -1 for none)."""
+        """Return (source, [n] the token that each number drew at its source; -1 for none)."""
         yield BEFORE, np.concatenate([[-1], x[:-1]])
         latest: dict[int, int] = {}
         earlier = np.full(len(x), -1)
@@ -285,11 +292,11 @@ class Bets:
 
     def _numbers(self, v: View) -> dict[tuple[str, str], Numbers]:
         n, slots = len(v.x), _slots(v)
-        found = {(source, order): Numbers.unknown(n) for source in (*AGAIN, THIS_LOOP) for order in ORDERS}
+        numbers = {(source, order): Numbers.unknown(n) for source in (*AGAIN, THIS_LOOP) for order in ORDERS}
         passed = np.maximum(acceptance(v), _LEAST)
         for order in ORDERS:
             own = _intervals(v, order)
-            before, loop, test = (found[source, order] for source in (BEFORE, LOOP, LAST_TEST))
+            before, loop, test = (numbers[source, order] for source in (BEFORE, LOOP, LAST_TEST))
             before.pick[1:] = before.final[1:] = own[:-1]
             known: dict[int, Floats] = {}
             tests: dict[int, float] = {}
@@ -306,17 +313,19 @@ class Bets:
                 if slot != _FINAL:
                     tests[step] = min(tests.get(step, 1.0), passed[t])
             for back, earlier in enumerate(reversed(self._last), start=1):
-                _align(found[f"text {back} before", order], v, slots, earlier, order)
+                _align(numbers[f"text {back} before", order], v, slots, earlier, order)
         low = 1.0
         for t in range(n):
             low = 1.0 if v.index[t] <= 0 else low
-            found[THIS_LOOP, "id"].test[t] = low
+            numbers[THIS_LOOP, "id"].test[t] = low
             if v.kind[t] == "a":
                 low = min(low, passed[t])
-        return found
+        return numbers
 
     def _copied(self, prompt: tuple[int, ...], tokens: Sequence[int], own: Floats, there: Bools) -> float:
-        """Log e-value of one text against its being an earlier one of its prompt, or beginning like it."""
+        """Return the log e-value of one text against its being an earlier one of its prompt, or beginning
+        like it.
+        """
         earlier = self._texts[prompt]
         return math.log(1 - _RARE + _RARE * copied(earlier, tokens, own, there)) if earlier else 0.0
 
@@ -330,7 +339,7 @@ class Bets:
 def copied(
     earlier: Sequence[Sequence[int]], tokens: Sequence[int] | Ints, own: Floats, there: Bools
 ) -> float:
-    """E-value of a text against its being an earlier one, or beginning like it."""
+    """Return the e-value of a text against its being an earlier one, or beginning like it."""
     alive, whole, parted = earlier, 1.0, 0.0
     for t, token in enumerate(tokens):
         hits = [text for text in alive if t < len(text) and text[t] == token]
@@ -350,16 +359,17 @@ def _penalised_twice(reading: Reading, x: Ints, q: Floats, index: Ints) -> Float
         presence_penalty=process.presence_penalty,
         frequency_penalty=process.frequency_penalty,
     )
-    found, there = np.ones(len(x)), np.flatnonzero(index > 0)
+    ratios = np.ones(len(x))
+    there = np.flatnonzero(index > 0)
     if again.follows_history and len(there):
         rows = [with_history(reading.logits[n, None], again, x[n - index[n] : n].tolist(), 0) for n in there]
         other = warp(torch.cat(rows), reading.sampling).double().numpy()
-        found[there] = other[np.arange(len(there)), x[there]] / np.maximum(q[there, x[there]], TINY)
-    return found
+        ratios[there] = other[np.arange(len(there)), x[there]] / np.maximum(q[there, x[there]], TINY)
+    return ratios
 
 
 def tilted(hit: Bools, mass: Floats, factor: float) -> Floats:
-    """Tokens of a set are ``factor`` times as likely, before all is normalised."""
+    """Return ratios of a law in which tokens of a set are ``factor`` times as likely, then normalised."""
     return np.where(hit, factor, 1.0) / (1 + (factor - 1) * mass)
 
 
@@ -371,32 +381,38 @@ def _logs(bets: Sequence[Bet], view: View, there: Bools) -> Floats:
 
 
 def _both(known: Floats | None, own: Floats) -> Floats:
-    """What two intervals share; the later one where they share nothing."""
+    """Return what two intervals share; the later one where they share nothing."""
     if known is None:
         return own
-    low, high = max(known[0], own[0]), min(known[1], own[1])
+    low = max(known[0], own[0])
+    high = min(known[1], own[1])
     return np.array((low, high)) if high - low > _LEAST else own
 
 
 def _intervals(v: View, order: str) -> Floats:
-    """[n, 2] where the number lies that drew each token: in the draft's row, the residual or the target's."""
-    found = np.empty((len(v.x), 2))
+    """[n, 2] the interval of the number that drew each token: in the row of draft, residual or target."""
+    intervals = np.empty((len(v.x), 2))
     for of, kinds in (("q", "b?"), ("p", "a"), ("residual", "c")):
-        rows, mask = getattr(v, of), np.isin(v.kind, list(kinds))
+        rows = getattr(v, of)
+        mask = np.isin(v.kind, list(kinds))
         if rows.size and mask.any():
             low = v.entry(v.below(of, order))
-            found[mask] = np.stack([low, low + np.maximum(v.entry(rows), _LEAST)], -1)[mask]
-    return found
+            intervals[mask] = np.stack([low, low + np.maximum(v.entry(rows), _LEAST)], -1)[mask]
+    return intervals
 
 
 def _slots(v: View) -> list[tuple[int, int]]:
-    """Of each token its loop, and which of the loop's numbers drew it: its place there, or the final one."""
+    """Return each token's loop, and which of the loop's numbers drew it: its place there, or the final
+    one.
+    """
     slots = np.where(np.isin(v.kind, ["b", "c"]), _FINAL, v.index)
     return list(zip(np.cumsum(v.index == 0).tolist(), slots.tolist(), strict=True))
 
 
 def _align(numbers: Numbers, v: View, slots: list[tuple[int, int]], earlier: _Earlier, order: str) -> None:
-    """Numbers of an earlier text's same loop and place; of the same token where loops are not known."""
+    """Return numbers of an earlier text at the same loop and place; at the same token where loops are
+    unknown.
+    """
     own = earlier.intervals[order]
     if (v.index < 0).all():
         n = min(len(v.x), len(own))
@@ -411,9 +427,10 @@ def _align(numbers: Numbers, v: View, slots: list[tuple[int, int]], earlier: _Ea
 def _head(
     ids: tuple[Ints, Ints], every: tuple[Floats, Floats, Floats]
 ) -> tuple[Iterator[Ints], Iterator[Floats]]:
-    """Rows of their most probable tokens, in the order of ids, and one column for all others; ``ids`` are two
-    of [n] tokens, -1 for none, ``every`` rows of target, draft and draft without cuts, whose columns may be
-    missing."""
+    """Reduce rows to their most probable tokens, in the order of ids, and one column for all others.
+    ``ids`` are two of [n] tokens, -1 for none; ``every`` rows of target, draft and draft without cuts,
+    whose columns may be missing.
+    """
     q, p, _ = every
     weight = np.maximum(q, p) if p.size else q
     columns = np.sort(np.argpartition(-weight, _WIDEST, axis=-1)[:, :_WIDEST], axis=-1)

@@ -189,21 +189,22 @@ def verify_engine(wanted: VerifyOptions, engine: str) -> None:
     material = material_for(settings, engine)
     subject = subject_of(kind, material, threads)
     log = results_dir() / "engine.log"
-    found: dict[str, list[Finding]] = {}
+    findings_of: dict[str, list[Finding]] = {}
     for name, lookahead in (("plain", 0), (f"K={k}", k)):
         peer = kind.open(subject.load(lookahead, material.max_new_tokens), log, False)
         try:
             under_test = EngineUnderTest(
                 peer, subject.models[0], subject.prompts, subject.stop_ids, lookahead
             )
-            found[name] = list(conformance(under_test))
+            findings_of[name] = list(conformance(under_test))
         finally:
             peer.close()
     columns = [left("setting"), left("test"), left("verdict"), left("found", whole=False)]
-    every = [(name, each) for name, all_ in found.items() for each in all_]
+    every = [(name, each) for name, all_ in findings_of.items() for each in all_]
     present(
         lambda: {
-            name: [asdict(each) | {"verdict": each.verdict} for each in all_] for name, all_ in found.items()
+            name: [asdict(each) | {"verdict": each.verdict} for each in all_]
+            for name, all_ in findings_of.items()
         },
         lambda: Table(columns, [[name, f.test, f.verdict, f.found] for name, f in every]).as_rich(),
         json=wanted.json,
@@ -249,7 +250,7 @@ class AuditChoices:
 
 
 def settings_asked(wanted: AuditOptions, kind: PeerKind) -> AuditChoices:
-    """Refuse what cannot be asked, before torch is imported."""
+    """Return the planned settings; refuse what is impossible before torch is imported."""
     from spsbench.base import FLOAT32, MOST_IN_FLIGHT
 
     bound = 0.02 if wanted.bound is None else values.share(wanted.bound, "--bound")
@@ -260,7 +261,8 @@ def settings_asked(wanted: AuditOptions, kind: PeerKind) -> AuditChoices:
     kind, lookaheads = _prepared(kind, wanted, weights)
     samplings = _samplings(wanted)
     levels = values.concurrencies(wanted.in_flight or "1", "--in-flight", MOST_IN_FLIGHT)
-    caches, threads = _caches(wanted.prefix_cache), values.threads(wanted.threads)
+    caches = _caches(wanted.prefix_cache)
+    threads = values.threads(wanted.threads)
     if contexts:
         if any(each.greedy for each in samplings):
             why = "greedily no token is drawn, and contexts are chosen by what is."
@@ -273,11 +275,14 @@ def settings_asked(wanted: AuditOptions, kind: PeerKind) -> AuditChoices:
 
 
 def audited(wanted: AuditOptions, kind: PeerKind) -> tuple[Course, str | None]:
-    """The audit of an engine, and why it was given up, if so."""
+    """Audit an engine; return the audit and, if it was given up, the reason."""
     from spsbench.base import PeerGone
 
-    asked = settings_asked(wanted, kind)
-    kind, limits, caches, weights = asked.kind, asked.limits, asked.caches, asked.weights
+    planned = settings_asked(wanted, kind)
+    kind = planned.kind
+    limits = planned.limits
+    caches = planned.caches
+    weights = planned.weights
     from spsbench.cli import continued_by, typed
     from spsbench.decode import bound
     from spsbench.parts.audit.engine_audit import Effort, Setting, audit_engine
@@ -287,23 +292,25 @@ def audited(wanted: AuditOptions, kind: PeerKind) -> tuple[Course, str | None]:
 
     quiet = wanted.quiet
     say("Checking prompts, models and engine", quiet=quiet)
-    material = material_for(asked.settings, wanted.engine or kind.name)
+    material = material_for(planned.settings, wanted.engine or kind.name)
     tokenizer, size = material.tokenizer, material.source.vocab_size
     ends = frozenset(ids_that_end(material.stop, tokenizer, size))
-    bounds = [bound(sampling, tokenizer, ends) for sampling in asked.samplings]
+    bounds = [bound(sampling, tokenizer, ends) for sampling in planned.samplings]
     settings = [
         Setting(sampling, k, level, cache, weights)
-        for sampling, k, cache, level in product(bounds, asked.lookaheads, caches or (False,), asked.levels)
+        for sampling, k, cache, level in product(
+            bounds, planned.lookaheads, caches or (False,), planned.levels
+        )
     ]
     folder = wanted.out or fresh_directory(results_dir(), "audit", material.pair.name)
     make_folder(folder, "--out")
     make_folder((wanted.evidence or folder).parent, "--evidence")
-    subject = subject_of(kind, material, asked.threads, weights)
+    subject = subject_of(kind, material, planned.threads, weights)
     drafting = kind.drafting
-    if asked.contexts:
-        drafting = drafting or declared(subject, asked.lookaheads, material.max_new_tokens, folder)
-        say(f"Choosing {asked.contexts} contexts", quiet=quiet)
-        subject = at_contexts(subject, bounds, asked.contexts, drafting)
+    if planned.contexts:
+        drafting = drafting or declared(subject, planned.lookaheads, material.max_new_tokens, folder)
+        say(f"Choosing {planned.contexts} contexts", quiet=quiet)
+        subject = at_contexts(subject, bounds, planned.contexts, drafting)
     # A bound that was asked for is what the audit waits for; without one, all texts are drawn.
     fewest = limits[1] if wanted.bound is None else 0
     effort = Effort(
@@ -312,7 +319,7 @@ def audited(wanted: AuditOptions, kind: PeerKind) -> tuple[Course, str | None]:
         fewest,
         shared_prefixes=bool(caches),
         probes=_PROBES,
-        contexts=asked.contexts,
+        contexts=planned.contexts,
         drafting=drafting,
     )
     course = Course(wanted, material, subject, folder, effort, Paths(watch(effort, quiet=quiet)))
@@ -344,12 +351,13 @@ def audited(wanted: AuditOptions, kind: PeerKind) -> tuple[Course, str | None]:
 
 
 def _prepared(kind: PeerKind, wanted: AuditOptions, weights: str) -> tuple[PeerKind, list[int | None]]:
-    """The engine with these weights, and with which K it is run."""
+    """Return the engine with these weights, and the K with which it is run."""
     from spsbench.base import FLOAT32
 
     kind = kind.with_weights(weights, "--weights")
     if wanted.repro and kind.served:
-        why, remedy = "no script is written for servers.", "Name the engine itself, or a worker."
+        why = "no script is written for servers."
+        remedy = "Name the engine itself, or a worker."
         raise UsageError(why, flag="--repro", remedy=remedy)
     lookaheads = _lookaheads(wanted, served=kind.served)
     if weights != FLOAT32 and 0 not in lookaheads:
@@ -359,7 +367,7 @@ def _prepared(kind: PeerKind, wanted: AuditOptions, weights: str) -> tuple[PeerK
 
 
 def _lookaheads(wanted: AuditOptions, *, served: bool) -> list[int | None]:
-    """Plain (0) and each K; of a server None alone, for it has its own K or none."""
+    """Return 0 (plain) and each K; for a server None alone, since it has its own K or none."""
     if served:
         refuse_together("audit", {**vars(wanted), "server": True})
         return [None]
@@ -372,7 +380,9 @@ def _lookaheads(wanted: AuditOptions, *, served: bool) -> list[int | None]:
 
 
 def _caches(text: str | None) -> tuple[bool, ...]:
-    """Without a prefix cache first, the control; empty where none was asked for."""
+    """Return whether to run without a prefix cache (first, the control) and with it; empty if not asked
+    for.
+    """
     if text is None:
         return ()
     states = {part.strip() for part in text.split(",")}
@@ -382,7 +392,7 @@ def _caches(text: str | None) -> tuple[bool, ...]:
 
 
 def _samplings(wanted: AuditOptions) -> list[SamplingParams]:
-    """The product of the lists that were given, each combination once; ``_DEFAULT`` without any."""
+    """Return the product of the lists that were given, each combination once; ``_DEFAULT`` without any."""
     typed = (wanted.temperature, wanted.top_p, wanted.top_k)
     if any(text is not None for text in typed):
         combined = list(product(*([None] if text is None else text.split(",") for text in typed)))
@@ -396,7 +406,7 @@ def _samplings(wanted: AuditOptions) -> list[SamplingParams]:
 
 
 def _material_settings(wanted: AuditOptions) -> MaterialSettings:
-    """Those of the prompts and models; no sampling of the task's is used."""
+    """Return the settings of prompts and models; the task's samplings are not used."""
     try:
         return read_material(
             task=wanted.task,
@@ -416,7 +426,7 @@ def _material_settings(wanted: AuditOptions) -> MaterialSettings:
 
 
 def material_for(settings: MaterialSettings, engine: str) -> Material:
-    """What an engine is asked for and by, which runs decoders alone."""
+    """Find the prompts and models for an engine, which runs decoders only."""
     from spsbench.runner import find_material, require_decoder
 
     material = find_material(settings)
@@ -425,7 +435,7 @@ def material_for(settings: MaterialSettings, engine: str) -> Material:
 
 
 def subject_of(kind: PeerKind, material: Material, threads: int | None, weights: str = "float32") -> Subject:
-    """Everything that the engine is asked with, and the models that read its texts by the reference forward.
+    """Return the engine with all it is asked, and the models that read its texts by the reference forward.
 
     They keep to the cores that the engine leaves: pools of threads that share a core wait for each other.
     """
@@ -464,7 +474,7 @@ def subject_of(kind: PeerKind, material: Material, threads: int | None, weights:
 def declared(
     subject: Subject, lookaheads: Sequence[int | None], max_new_tokens: int, folder: Path
 ) -> Drafting | None:
-    """How a worker says that its drafts end: contexts are chosen before it is asked for a text."""
+    """Return how a worker says that its drafts end; contexts are chosen before it writes a text."""
     from spsbench.base import PeerGone
 
     k = max(each or 0 for each in lookaheads)
@@ -483,20 +493,20 @@ def declared(
 def at_contexts(
     subject: Subject, samplings: Sequence[SamplingParams], count: int, drafting: Drafting | None
 ) -> Subject:
-    """The same with chosen contexts for prompts; chosen under the hottest of the samplings."""
+    """Return the subject with chosen contexts for prompts, chosen under the hottest of the samplings."""
     from spsbench.parts.audit.contexts import Forks, choose
 
     hottest = max(samplings, key=lambda each: each.temperature)
     forks = Forks(subject.models, hottest, drafting)
-    found = choose(forks, subject.prompts, subject.stop_ids, count)
-    if len(found) < count:
-        why = f"{len(found)} of {len(subject.prompts)} prompts have a context for it."
+    contexts = choose(forks, subject.prompts, subject.stop_ids, count)
+    if len(contexts) < count:
+        why = f"{len(contexts)} of {len(subject.prompts)} prompts have a context for it."
         raise UsageError(why, flag="--contexts", remedy="Give fewer, or another --task or --limit.")
-    return replace(subject, prompts=found)
+    return replace(subject, prompts=contexts)
 
 
 def watch(effort: Effort, *, quiet: bool) -> Watch:
-    """Say every few seconds how far a setting is and what it says so far."""
+    """Report every few seconds how far a setting is and what is known so far."""
     import time
 
     from spsbench.report import interim
@@ -527,7 +537,7 @@ class Course:
 
     @property
     def request(self) -> dict[str, Any]:
-        """What must be the same where an audit goes on."""
+        """What must be the same where an audit is continued."""
         wanted = self.wanted
         target, draft = (None if id is None else ModelRef(id=id) for id in (wanted.target, wanted.draft))
         typed = {
@@ -546,8 +556,8 @@ class Course:
         }
         more |= {"weights": wanted.weights} if wanted.weights else {}
         if self.effort.contexts:  # they are chosen by how drafts end
-            told = self.effort.drafting
-            more |= {"contexts": self.effort.contexts, "drafting": told and told.described}
+            drafting = self.effort.drafting
+            more |= {"contexts": self.effort.contexts, "drafting": drafting and drafting.described}
         more |= {"shared_prefixes": True} if self.effort.shared_prefixes else {}  # other prompts
         return typed | more
 
@@ -563,7 +573,7 @@ class Course:
             raise UsageError(why, flag="--out", remedy="Name another directory.")
 
     def write(self) -> None:
-        """Keep what is known so far: a kill loses one setting at most, and of that the texts are there."""
+        """Write what is known so far: a kill then loses at most one setting, whose texts are kept."""
         from spsbench.base import describe_environment, write_json
 
         facts: dict[str, Any] = {
@@ -575,7 +585,7 @@ class Course:
         write_json(self.folder / "audit.json", facts | ({} if self.repro is None else {"repro": self.repro}))
 
     def give_evidence(self, subject: Subject) -> None:
-        """Write the file for others, if it was asked for."""
+        """Write the evidence file, if it was asked for."""
         from spsbench.parts.audit.evidence_file import write
 
         if (path := self.wanted.evidence) is not None:
@@ -594,7 +604,9 @@ class Course:
             say(f"What others check this with is in {path}: spsbench audit {path}.", quiet=self.wanted.quiet)
 
     def reproduce(self, subject: Subject) -> None:
-        """Look for one context that shows the clearest alarm, if there is one and the engine stays up."""
+        """Look for a context that shows the clearest alarm, if there is an alarm and the engine still
+        runs.
+        """
         from spsbench.base import PeerGone
         from spsbench.parts.audit.repro import reproduce, reproducible
 
@@ -635,7 +647,7 @@ def print_rows(
     wanted: Common,
     more: Sequence[str],
 ) -> None:
-    """Print the table of settings and what it says, or facts as JSON."""
+    """Print the table of settings and its conclusion, or facts as JSON."""
     from spsbench.report import audit_sentences, audit_table
 
     if wanted.json:
@@ -650,7 +662,7 @@ def print_rows(
 
 
 def conclude(rows: Sequence[Row], bound: float | None, gone: str | None) -> None:
-    """Raise what gives the exit code: an alarm counts before what is not clear, or was not audited."""
+    """Raise what gives the exit code: an alarm comes before unclear or missing results."""
     from spsbench.base import FLOAT32
     from spsbench.parts.audit.engine_audit import CANNOT, PLAIN_TEXTS, UNDECIDED
     from spsbench.stats import ALARM

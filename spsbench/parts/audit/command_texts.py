@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _settings_of_file(path: Path, flag: str, wanted: AuditOptions) -> MaterialSettings:
-    """The models of a file's texts, once everything that was typed is known to be possible."""
+    """Return the models' settings for a file's texts, once everything typed is known to be possible."""
     values.sampling(wanted)
     here, _ = _dtypes(wanted)
     settings = resolve_material(_models(wanted) | {"device": wanted.device, "dtype": here})
@@ -32,9 +32,12 @@ def _settings_of_file(path: Path, flag: str, wanted: AuditOptions) -> MaterialSe
 
 
 def _dtypes(wanted: AuditOptions) -> tuple[str, str | None]:
-    """In what the target computes here, and, if it was typed, in what the engine did that wrote the texts."""
+    """Return the dtype to compute in here, and the one of the engine that wrote the texts, if it was
+    typed.
+    """
     named = Spec.parse(wanted.dtype or "auto")
-    here, written = values.float_dtype(named.name, "--dtype"), None
+    here = values.float_dtype(named.name, "--dtype")
+    written = None
     for name, value in named.options:
         if name != "samples":
             raise unknown(name, ["samples"], f"--dtype {here}", sort="option")
@@ -45,14 +48,14 @@ def _dtypes(wanted: AuditOptions) -> tuple[str, str | None]:
 
 
 def _models(wanted: AuditOptions) -> dict[str, str | None]:
-    """Which models were typed."""
+    """Return which models were typed."""
     return {"pair": wanted.pair, "target": wanted.target, "draft": wanted.draft}
 
 
 def _reader_of(
     path: Path, settings: MaterialSettings, wanted: AuditOptions
 ) -> tuple[list[ModelSource], Reader, torch.dtype | None]:
-    """The models, not loaded yet, a reader of the file's lines and the dtype of who wrote them."""
+    """Return the models, not loaded yet, a reader of the file's lines and the writing engine's dtype."""
     say(f"Checking {path} and the models", quiet=wanted.quiet)
     alone = wanted.draft is None and wanted.target is not None
     sources, size, window = _sources(settings, alone=alone)
@@ -65,7 +68,8 @@ def _reader_of(
 
 
 def audit_file(path: Path, wanted: AuditOptions) -> None:
-    quiet, seed = wanted.quiet, values.seed(wanted.seed)
+    quiet = wanted.quiet
+    seed = values.seed(wanted.seed)
     settings = _settings_of_file(path, "SAMPLES", wanted)
     from spsbench.parts.audit import evidence_file
 
@@ -82,21 +86,21 @@ def audit_file(path: Path, wanted: AuditOptions) -> None:
     from spsbench.parts.audit.free_evidence import COARSE, FreeEvidence
     from spsbench.runner import Audit
 
-    found = Audit(models[0], models[1] if len(models) > 1 else None, theirs, seed)
+    audit = Audit(models[0], models[1] if len(models) > 1 else None, theirs, seed)
     coarse = theirs is not None and theirs.itemsize < 4
     free = FreeEvidence(None, slack=COARSE if coarse else None, drawn=False)
     with watching(quiet=quiet, moving=True) as watcher:
         watcher.stage(f"Reading {total} texts", total)
         for text in reader.read(path):
-            reading = found.read(text)
+            reading = audit.read(text)
             if text.told is not None:
                 free.add(Ask([*text.prompt], len(text.completion)), text.told, reading)
             watcher.step()
-    _show(found, free, [source.name for source in sources], wanted)
+    _show(audit, free, [source.name for source in sources], wanted)
 
 
 def audit_evidence(path: Path, header: Header, texts: Texts, wanted: AuditOptions) -> None:
-    """Score the texts of evidence again, with weights that are not the auditor's word."""
+    """Score the texts of evidence again, with weights chosen here and not by the auditor."""
     quiet, models = wanted.quiet, _models(wanted)
     how = ("temperature", "top_p", "top_k", "process")
     if any(getattr(wanted, name) is not None for name in how):
@@ -119,17 +123,18 @@ def audit_evidence(path: Path, header: Header, texts: Texts, wanted: AuditOption
             why = f"{source.name} has other weights than {path} was written with."
             raise UsageError(why, flag=flag, remedy=f"Name the same: {', '.join(hashes) or 'none known'}.")
     target, draft = _load(sources, size, settings)
-    bound, paths = header.effort.bound, evidence_file.Paths(watch(header.effort, quiet=quiet))
-    found = list(evidence_file.scored_again(header, texts, sources, (target, draft), paths))
-    wrong, most = evidence_file.differences(header, found, paths)
+    bound = header.effort.bound
+    paths = evidence_file.Paths(watch(header.effort, quiet=quiet))
+    rows = list(evidence_file.scored_again(header, texts, sources, (target, draft), paths))
+    wrong, most = evidence_file.differences(header, rows, paths)
     if wrong:
         raise GateFailed(f"scored again, {path} says otherwise: {'; '.join(wrong)}.", flag="SAMPLES")
     gone = evidence_file.missing(texts)
-    facts = {"rows": [row.facts() for row in found], "log10_e_apart": most, "missing": gone}
+    facts = {"rows": [row.facts() for row in rows], "log10_e_apart": most, "missing": gone}
     lost = f" {gone} requests have no text: they failed, or were taken out." if gone else ""
     same = f"Scored again: the same verdicts, log10 e-values within {max(most, 1e-4):.2g}.{lost}"
-    print_rows(found, f"{sources[0].name}, {path.name}", bound, facts, wanted, [same])
-    conclude(found, bound, None)
+    print_rows(rows, f"{sources[0].name}, {path.name}", bound, facts, wanted, [same])
+    conclude(rows, bound, None)
 
 
 def audit_log(path: Path, wanted: AuditOptions) -> None:
@@ -137,7 +142,9 @@ def audit_log(path: Path, wanted: AuditOptions) -> None:
     import math
     import time
 
-    quiet, url, budget_s = wanted.quiet, wanted.webhook, values.seconds(wanted.budget, math.inf)
+    quiet = wanted.quiet
+    url = wanted.webhook
+    budget_s = values.seconds(wanted.budget, math.inf)
     every = int(values.number(wanted.every, "--every", 1, 1, whole=True))
     if url is not None and not url.startswith(("http://", "https://")):
         raise UsageError(f"it must be a URL, got {url}.", flag="--webhook", remedy="Give http://HOST/PATH.")
@@ -149,9 +156,10 @@ def audit_log(path: Path, wanted: AuditOptions) -> None:
 
     kept = (wanted.out or path.parent) / f"{path.name}.audit.json"
     make_folder(kept.parent, "--out")
-    asked = {"file": path.name, "every": every, "sampling": reader.sampling.described, "dtype": str(theirs)}
-    asked["models"] = [source.identity()["fingerprint"] for source in sources]
-    state, alarms = State.read(kept, asked), list[str]()
+    subject = {"file": path.name, "every": every, "sampling": reader.sampling.described, "dtype": str(theirs)}
+    subject["models"] = [source.identity()["fingerprint"] for source in sources]
+    state = State.read(kept, subject)
+    alarms = list[str]()
     continued_by(typed)
     target, *drafts = _load(sources, reader.vocab_size, settings)
     models = target, drafts[0] if drafts else None
@@ -183,7 +191,7 @@ _WEBHOOK_S = 10.0
 
 
 def _posted(url: str, finding: Mapping[str, Any], limit_s: float) -> str | None:
-    """Why a finding did not arrive, if it did not; whatever the other end does, this takes no longer."""
+    """Return why a finding was not delivered, None if it was; never takes longer than ``limit_s``."""
     import threading
 
     import requests
@@ -207,7 +215,9 @@ def _posted(url: str, finding: Mapping[str, Any], limit_s: float) -> str | None:
 
 
 def _followed(state: State) -> list[tuple[str, str]]:
-    rate, lead, unread = state.texts_a_day, state.detector.leading, state.garbage
+    rate = state.texts_a_day
+    lead = state.detector.leading
+    unread = state.garbage
     warning = f"{state.retokenised} texts came without ids: the rate of false alarms does not hold for them"
     lines = {
         "lines": f"{state.lines} in {state.files} files, {state.skipped} not chosen or empty",
@@ -295,7 +305,7 @@ def _impossible(facts: Mapping[str, Any]) -> str:
 
 
 def _sources(settings: MaterialSettings, *, alone: bool) -> tuple[list[ModelSource], int, int]:
-    """Target and, unless it is alone, draft; the logits they share and the shorter window."""
+    """Return target and, unless it is alone, draft; the logits they share and the shorter window."""
     from spsbench.models import context_window, find, find_pair, quiet_libraries, text_config
 
     if alone:
@@ -310,7 +320,8 @@ def _load(sources: list[ModelSource], size: int, settings: MaterialSettings) -> 
     from spsbench.config import TORCH
     from spsbench.models import load, require_memory, resolve_device
 
-    device, dtype = resolve_device(settings.device), settings.dtypes[0]
+    device = resolve_device(settings.device)
+    dtype = settings.dtypes[0]
     require_memory(sources[0], sources[1] if len(sources) > 1 else None, (dtype, dtype), device, TORCH)
     models: list[CausalLM] = []
     # The reference forward: an auditor that shares code with the engine would share its faults.

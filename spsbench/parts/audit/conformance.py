@@ -41,30 +41,30 @@ TestOutcome = tuple[bool | None, str]
 
 
 def conformance(engine: EngineUnderTest) -> Iterator[Finding]:
-    """Every test, each whatever the others found; none after an engine that does not start."""
+    """Run every test, independent of the others; none after an engine that does not start."""
     try:
-        told = engine.peer.describe()
+        described = engine.peer.describe()
     except protocol.PeerGone as error:
         yield Finding("describe", False, str(error), "")
         return
-    silent = [name for name in protocol.SETTINGS if told.settings.get(name) is None]
-    found = f"{told.engine} {told.version}"
+    silent = [name for name in protocol.SETTINGS if described.settings.get(name) is None]
+    answer = f"{described.engine} {described.version}"
     if silent:
-        found += f"; does not report {', '.join(silent)}"
-    if told.drafting is not None:
-        found += f"; its drafts end by {told.drafting.described}"
+        answer += f"; does not report {', '.join(silent)}"
+    if described.drafting is not None:
+        answer += f"; its drafts end by {described.drafting.described}"
     size = engine.target.vocab_size
-    fits = told.vocab_size is None or told.vocab_size >= size
+    fits = described.vocab_size is None or described.vocab_size >= size
     if not fits:
-        found += f"; {told.vocab_size} logits, and the target has {size}"
-    yield Finding("describe", fits, found, "an engine of another vocabulary")
+        answer += f"; {described.vocab_size} logits, and the target has {size}"
+    yield Finding("describe", fits, answer, "an engine of another vocabulary")
     for name, (test, bounds) in TESTS.items():
         try:
-            passed, found = test(engine)
+            passed, answer = test(engine)
         except protocol.PeerError as error:
             yield Finding(name, False, str(error), "")
             continue
-        yield skipped(name, found) if passed is None else Finding(name, passed, found, bounds)
+        yield skipped(name, answer) if passed is None else Finding(name, passed, answer, bounds)
 
 
 def _valid(engine: EngineUnderTest) -> TestOutcome:
@@ -92,7 +92,7 @@ def _stop(engine: EngineUnderTest) -> TestOutcome:
 
 
 def _greedy(engine: EngineUnderTest) -> TestOutcome:
-    """Each token the target's best, or tied with it but for rounding."""
+    """Test that each greedy token is the target's best, or tied with it within rounding."""
     wrong = tokens = 0
     for number, prompt in enumerate(engine.prompts):
         ids = engine.answer(number, _GREEDY).output_ids
@@ -103,7 +103,7 @@ def _greedy(engine: EngineUnderTest) -> TestOutcome:
 
 
 def _seeds(engine: EngineUnderTest) -> TestOutcome:
-    """Texts of several seeds at a high temperature, where equal ones would be a miracle."""
+    """Test that texts of several seeds at a high temperature differ."""
     drawn = [engine.answer(0, protocol.Sampling(temperature=2.0), seed).output_ids for seed in (1, 2, 3, 1)]
     apart = len({tuple(ids) for ids in drawn[:3]}) > 1
     again = "the same" if drawn[0] == drawn[3] else "another text"
@@ -111,16 +111,18 @@ def _seeds(engine: EngineUnderTest) -> TestOutcome:
 
 
 def _statistics(engine: EngineUnderTest) -> TestOutcome:
-    """What is reported must add up."""
+    """Test that the reported counts add up."""
     answer = engine.answer(0, protocol.Sampling(), seed=7)
     names = ("loops", "drafted", "accepted", "accepted_per_loop")
-    said = ", ".join(name for name in names if getattr(answer, name) is not None)
+    reported = ", ".join(name for name in names if getattr(answer, name) is not None)
     problems = list(_contradictions(answer, engine.k))
-    return not problems, "; ".join(problems) or f"reports {said or 'nothing about its loops'}"
+    return not problems, "; ".join(problems) or f"reports {reported or 'nothing about its loops'}"
 
 
 def _contradictions(answer: protocol.Answer, k: int) -> Iterator[str]:
-    per_loop, loops, emitted = answer.accepted_per_loop, answer.loops, len(answer.output_ids)
+    per_loop = answer.accepted_per_loop
+    loops = answer.loops
+    emitted = len(answer.output_ids)
     if answer.accepted is not None and answer.drafted is not None and answer.accepted > answer.drafted:
         yield f"{answer.accepted} tokens accepted of {answer.drafted} drafted"
     if per_loop is not None and loops is not None and len(per_loop) != loops:

@@ -57,7 +57,7 @@ class Fork:
     withdrawn: Mapping[tuple[str, float], Floats]  # each [V]
 
     def by_threshold(self, thresholds: Sequence[float]) -> Floats:
-        """[n] nats a draw by which the alternatives of each are told from the target's law, on average."""
+        """[n] nats a draw by which each threshold's alternatives differ from the target's law, on average."""
         nats = [(at, divergence(row, self.target)) for (_, at), row in self.withdrawn.items()]
         return np.array([np.mean([each for other, each in nats if other == at]) for at in thresholds])
 
@@ -79,8 +79,9 @@ class Standing:
     least: Floats
 
     def ratios(self, token: int, chance: float) -> Floats:
-        """[laws] how much more often a draft that stands begins with a token of that probability than one
-        that was drawn; 0 where none can stand."""
+        """[laws] how much more often a draft that stands begins with a token of that probability than a
+        drawn one; 0 where none can stand.
+        """
         column = self.columns.get(token)
         stays = np.ones(len(self.mass)) if column is None else self.stays[:, column]
         inside = (chance >= self.least) & (self.mass > 0)
@@ -88,7 +89,7 @@ class Standing:
 
 
 def divergence(law: Floats, target: Floats) -> float:
-    """Divergence of a law from the target's, both [V]: what a draw says of it on average."""
+    """Return the divergence of a law [V] from the target's [V]: a draw's mean evidence for the law."""
     there = law > 0
     return float((law[there] * np.log(law[there] / np.maximum(target[there], TINY))).sum())
 
@@ -109,12 +110,13 @@ class Forks:
         self._models, self._sampling = models, sampling
         drafting = drafting or Drafting()
         self.thresholds = (drafting.p_min,) if drafting.p_min else THRESHOLDS
-        own, top_k = f"its {drafting.top_k} best tokens", drafting.top_k
+        own = f"its {drafting.top_k} best tokens"
+        top_k = drafting.top_k
         self.cuts = dict(_CUTS) if top_k is None else {own if top_k else next(iter(_CUTS)): top_k}
         self.fewest = max(2, drafting.n_min)
 
     def rows(self, ids: Sequence[int], last: int = 1) -> tuple[Floats, Floats]:
-        """[last, V] each: the laws of target and draft behind the last tokens."""
+        """Return the laws of target and draft, [last, V] each, after each of the last tokens."""
         target, draft = (self._law(model, ids, last) for model in self._models)
         return target, draft
 
@@ -135,7 +137,7 @@ class Forks:
         return Fork(target, laws)
 
     def standing(self, ids: Sequence[int], draft: Floats) -> Standing:
-        """Which drafts behind ``ids`` stand, with the draft's row [V] there."""
+        """Return which drafts after ``ids`` stand, with the draft's row [V] there."""
         known: dict[tuple[int, ...], Floats] = {}
         columns = np.argsort(-draft)[:_DRAWN]
         parts = []
@@ -162,7 +164,7 @@ class Forks:
         known: dict[tuple[int, ...], Floats],
         chance: float = 1.0,
     ) -> Floats:
-        """[n, V] by threshold the probability that a draft stands after each token, drawn behind ``ids``.
+        """[n, V] by threshold the probability that a draft stands, given its token after ``ids``.
 
         Args:
             ids: of the context and what was drafted so far.
@@ -213,7 +215,7 @@ def _best(row: Floats, count: int) -> Floats:
 def choose(
     forks: Forks, prompts: Sequence[tuple[int, ...]], stop_ids: Collection[int], count: int
 ) -> list[tuple[int, ...]]:
-    """The contexts where withdrawn drafts would change most, each out of another part of the prompts.
+    """Choose the contexts where withdrawn drafts would change most, each from another part of the prompts.
 
     An engine's first token may come from its prefill, which no draft precedes. So in turns the fork is
     behind the first token that a text is expected to have, and behind the context itself.
@@ -237,7 +239,8 @@ def choose(
         # By the sum of logs: a threshold that no context shows yet is worth more than one more for another.
         summed = [covered[turn % 2] + nats * (place.expected if behind else 1.0) for nats, place in left]
         best = int(np.argmax([np.log1p(each / _ENOUGH).sum() for each in summed]))
-        covered[turn % 2], ids = summed[best], left[best][1].ids
+        covered[turn % 2] = summed[best]
+        ids = left[best][1].ids
         chosen.append(ids[:-1] if behind else ids)
         left = [(nats, place) for nats, place in left if not _alike(place.ids, ids)]
     return chosen
@@ -259,17 +262,17 @@ class _Place(NamedTuple):
 
 
 def _alike(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether one begins as the other, or both end alike."""
+    """Return whether one context begins as the other does, or both end alike."""
     n = min(len(one), len(other))
     return one[:n] == other[:n] or one[-_FEWEST:] == other[-_FEWEST:]
 
 
 def _places(forks: Forks, part: tuple[int, ...]) -> list[_Place]:
-    """The contexts in a part of a prompt whose last token the target expects."""
+    """Return the contexts in a part of a prompt whose last token the target expects."""
     if len(part) <= _FEWEST:
         return []
     target, draft = forks.rows(part, last=len(part) - _FEWEST + 1)
-    found = []
+    places = []
     for place in range(_FEWEST, len(part)):
         row = place - _FEWEST  # behind the token before
         expected = float(target[row, part[place]])
@@ -280,8 +283,8 @@ def _places(forks: Forks, part: tuple[int, ...]) -> list[_Place]:
         best = np.arange(len(drawn)) == drawn.argmax()
         laws = (withdrawn(target[row + 1], drawn, stays) for stays in (best, ~best))
         promise = max(divergence(law, target[row + 1]) for law in laws)
-        found.append(_Place(promise * expected * starts, part[: place + 1], expected))
-    return found
+        places.append(_Place(promise * expected * starts, part[: place + 1], expected))
+    return places
 
 
 class AtContexts:
@@ -343,12 +346,13 @@ class AtContexts:
             where, number = np.unravel_index(int(laws.argmax()), laws.shape)
             how, at = self._laws[int(number)]
             few = f"fewer than {self._forks.fewest} tokens"
-            told = f"{WITHDRAWS}: {few}, where {how} had none of {at:g}"
-            return (_AFTER, _FIRST)[int(where)], told
+            law = f"{WITHDRAWS}: {few}, where {how} had none of {at:g}"
+            return (_AFTER, _FIRST)[int(where)], law
         return f"token {int(own.max(1).argmax()) + 1} of the texts at the chosen contexts", None
 
     def finding(self) -> Finding:
-        """Which thresholds are ruled out: the law without a withdrawn draft is 20 times as probable.
+        """Return which thresholds are ruled out: there the law without a withdrawn draft is 20 times as
+        probable.
 
         Where it is not known whether the first token comes before the first loop, both places have to say so.
         """
@@ -371,8 +375,8 @@ class AtContexts:
             parts.append(f"ruled out at thresholds {_listed(out)}, by a factor of 10^{least:.1f} or more")
         if left:
             factor = math.exp(-min(max(left.values()), _HUGE))
-            told = f"the target's law is {factor:.2g} times as probable, 20 are needed"
-            parts.append(f"not ruled out at {_listed(left)}: {told}")
+            probability = f"the target's law is {factor:.2g} times as probable, 20 are needed"
+            parts.append(f"not ruled out at {_listed(left)}: {probability}")
         numbers: dict[str, float | int | str | None] = {
             "texts": self._draws.total(),
             "log10_most": max([*out.values(), *left.values()]) / math.log(10),
@@ -382,13 +386,15 @@ class AtContexts:
         return Finding("withdrawn", True, f"{few} is {'; it is '.join(parts)}.", "10^-1.3", numbers)
 
     def _judged(self, where: int, at: float) -> list[float]:
-        """Logs of the e-values of a threshold's laws at a place, of those that the draws can judge."""
+        """Return the logs of the e-values of a threshold's laws at a place, of those that the draws can
+        judge.
+        """
         rows = zip(self._laws, self._stakes[where], self._expected[where], strict=True)
         return [float(log_e) for (_, own), log_e, nats in rows if own == at and nats >= _KNOWABLE]
 
     @property
     def is_ruled_out(self) -> bool:
-        """Whether no withdrawn draft is left that these contexts could show."""
+        """Whether these contexts rule out every withdrawn draft that they could show."""
         numbers = self.finding().numbers
         return bool(numbers.get("ruled_out")) and not numbers.get("left")
 

@@ -89,7 +89,7 @@ class Effort:
 
     @property
     def threshold(self) -> float | None:
-        """Of the draft's best probability, below which the engine drafts nothing."""
+        """The draft's best probability below which the engine drafts nothing."""
         return None if self.drafting is None else self.drafting.p_min or None
 
 
@@ -144,7 +144,8 @@ class EngineAudit:
         self._contexts: AtContexts | None = None
         self._reported: ReportedDrafts | None = None
         if k != 0 and models[1] is not None and not sampling.greedy:
-            pair, drafting = (models[0], models[1]), effort.drafting
+            pair = (models[0], models[1])
+            drafting = effort.drafting
             if effort.contexts:
                 self._contexts = AtContexts(Forks(pair, sampling, drafting))
             if modified and self._places:
@@ -184,20 +185,23 @@ class EngineAudit:
                     decision, after = QUIET, count
                     break
         if decision == UNDECIDED:
-            decision, after = self._at_the_end(), len(self._drawn)
+            decision = self._at_the_end()
+            after = len(self._drawn)
         self._probe([each for each in kept if not each.line], keep)
         evidence = self._evidence()
         if evidence is not None and alarm is not None and not self._effort.all_texts:
             for name in ("verdict", "reasons", "log10_e_value", "log10_e_values"):
                 evidence[name] = alarm[name]
-        texts, failures, spent = self._drawn, self._failures, time.monotonic() - began
+        texts = self._drawn
+        failures = self._failures
+        spent = time.monotonic() - began
         more: dict[str, Any] = {"free": self._findings(decision), "scored": self._scored}
         return SettingResult(
             decision, evidence, after, bound, texts, failures, spent, self._gone, leading, **more
         )
 
     def variation(self) -> float | None:
-        """How far the engine's rows are from the re-scored ones, where it gives log-probabilities."""
+        """Return how far the engine's rows are from the re-scored ones, where it gives log-probabilities."""
         asks = [self._ask(n, "rows", self._effort.max_new_tokens) for n in range(_COMPARED)]
         law = sampling_of(SamplingParams())
         asks = [replace(each, sampling=law, logprobs=True) for each in asks]
@@ -218,14 +222,15 @@ class EngineAudit:
         return [*self._free.findings(), *withdrawn]
 
     def _leading(self) -> tuple[str, str | None] | None:
-        found = [each for each in (self._bets, self._contexts, self._reported) if each is not None]
-        return max(found, key=lambda each: each.log_e).leading() if found else None
+        evidences = [each for each in (self._bets, self._contexts, self._reported) if each is not None]
+        return max(evidences, key=lambda each: each.log_e).leading() if evidences else None
 
     def _texts(
         self, began: float, kept: Sequence[Foreign], keep: Callable[[Foreign], None]
     ) -> Iterator[Foreign]:
-        """Valid answers, up to the limits."""
-        number, texts = kept[-1].line if kept else 0, self._effort.texts
+        """Yield valid answers, up to the limits."""
+        number = kept[-1].line if kept else 0
+        texts = self._effort.texts
         many = 1 if self._in_flight == 1 else _ROUNDS * self._in_flight
         while number < texts:
             if time.monotonic() - began > self._effort.budget_s:
@@ -240,8 +245,8 @@ class EngineAudit:
             except protocol.PeerError as error:
                 self._failures.append(str(error))
                 continue
-            for line, ask, told in answered:
-                drawn = self._drawn_of(line, ask, told)
+            for line, ask, answer in answered:
+                drawn = self._drawn_of(line, ask, answer)
                 if drawn is not None:
                     keep(drawn)
                     yield drawn
@@ -251,7 +256,7 @@ class EngineAudit:
         return [(number + 1, ask, self._peer.generate(ask))]
 
     def _wave(self, numbers: range) -> list[_Answered]:
-        """Several requests of unequal length: the first at once, the others while those decode.
+        """Send several requests of unequal length: the first at once, the others while those decode.
 
         Some more are aborted, so that their slots and blocks of the cache go to others.
         """
@@ -271,13 +276,13 @@ class EngineAudit:
             self._in_flight,
         )
         answers = zip(order, self._together(wave), strict=True)
-        given = [(lines[n] or 0, asks[n], answer) for n, answer in answers if answer is not None]
-        return sorted((each for each in given if each[0]), key=lambda each: each[0])
+        valid = [(lines[n] or 0, asks[n], answer) for n, answer in answers if answer is not None]
+        return sorted((each for each in valid if each[0]), key=lambda each: each[0])
 
     def _together(self, wave: protocol.Wave) -> list[protocol.Answer | None]:
-        found = cast(protocol.Batching, self._peer).together(wave)
-        self._failures += [f"it says {protocol.shortened(str(why), 200)}" for why in found.errors.values()]
-        return found.answers
+        answered = cast(protocol.Batching, self._peer).together(wave)
+        self._failures += [f"it says {protocol.shortened(str(why), 200)}" for why in answered.errors.values()]
+        return answered.answers
 
     def _ask(self, number: int, what: str, most: int) -> protocol.Ask:
         seed = protocol.request_seed(derive_seed(self._seed, "audit", number, what))
@@ -300,13 +305,14 @@ class EngineAudit:
             return None
         if not answer.output_ids:
             return None
-        ids, known = tuple(answer.output_ids), reply.decoded is not None and not reply.hidden_stop
+        ids = tuple(answer.output_ids)
+        known = reply.decoded is not None and not reply.hidden_stop
         prompt = tuple(ask.prompt_ids)
         free = int((reply.decoded or 0) < len(reply.output_ids)) if known else None
         return Foreign(line, prompt, ids, self._sampling, answer.retokenised, answer, ask, free)
 
     def _probe(self, kept: Sequence[Foreign], keep: Callable[[Foreign], None]) -> None:
-        """Requests for the evidence beside texts alone; what they say of the law is not counted."""
+        """Send requests whose answers give other evidence than their texts; they do not count for the law."""
         for each in kept:
             self._beside(each, self._read(each))
         longest, count = self._effort.max_new_tokens, self._effort.probes
@@ -315,8 +321,8 @@ class EngineAudit:
         parts = [[ask for ask in asks if (ask.seed is None) is free] for free in (False, True)]
         for part in (parts[0][len(kept) :], parts[1][max(0, len(kept) - len(parts[0])) :]):
             try:  # what fails once, without a seed or with one, is not asked for again
-                for ask, told in self._answers(part):
-                    drawn = self._drawn_of(0, ask, told)
+                for ask, answer in self._answers(part):
+                    drawn = self._drawn_of(0, ask, answer)
                     if drawn is not None:
                         keep(drawn)
                         self._beside(drawn, self._read(drawn))
@@ -326,13 +332,13 @@ class EngineAudit:
                     return
 
     def _answers(self, asks: Sequence[protocol.Ask]) -> Iterator[tuple[protocol.Ask, protocol.Answer]]:
-        """One by one, or as many at once as the setting says."""
+        """Yield requests with their answers, one by one or as many at once as the setting says."""
         if self._in_flight == 1:
             yield from ((ask, self._peer.generate(ask)) for ask in asks)
         elif asks:
             wave = protocol.Wave([*asks], [0] * len(asks), [None] * len(asks), self._in_flight)
-            told = zip(asks, self._together(wave), strict=True)
-            yield from ((ask, answer) for ask, answer in told if answer is not None)
+            answers = zip(asks, self._together(wave), strict=True)
+            yield from ((ask, answer) for ask, answer in answers if answer is not None)
 
     def _read(self, drawn: Foreign) -> Reading:
         return read_under(reading_of(drawn, self._models), self._law)
@@ -349,31 +355,34 @@ class EngineAudit:
             self._scored.append(scored(reading))
         self._beside(drawn, reading)
         if self._bets is not None:
-            known, told = drawn.told if self._places else None, tuple[Any, ...]()
+            known = drawn.told if self._places else None
+            drafts = tuple[Any, ...]()
             if known is not None:
-                told = known.accepted_per_loop, drawn.free, known.drafted_ids
-            self._bets.add(drawn.prompt, drawn.completion, reading, *told)
+                drafts = known.accepted_per_loop, drawn.free, known.drafted_ids
+            self._bets.add(drawn.prompt, drawn.completion, reading, *drafts)
         self._add_drafts(drawn, reading)
         if self._contexts is not None:
             rows = reading.q.double().cpu().numpy()
             self._contexts.add(drawn.prompt, drawn.completion, rows, drawn.free)
 
     def _add_drafts(self, drawn: Foreign, reading: Reading) -> None:
-        """What a text's loops drafted, where it is told for each of them."""
-        told = drawn.told
-        if self._reported is None or reading.p is None or told is None or drawn.free is None:
+        """Add what a text's loops drafted, where it is reported for each loop."""
+        answer = drawn.told
+        if self._reported is None or reading.p is None or answer is None or drawn.free is None:
             return
-        if told.accepted_per_loop is not None and told.drafted_ids is not None:
-            loops = told.accepted_per_loop, told.drafted_ids, drawn.free
+        if answer.accepted_per_loop is not None and answer.drafted_ids is not None:
+            loops = answer.accepted_per_loop, answer.drafted_ids, drawn.free
             self._reported.add(drawn.prompt, drawn.completion, reading.p.double().cpu().numpy(), *loops)
 
     def _at_the_end(self) -> Decision:
-        """Where texts or time have ended: of few contexts the bound says little, what is ruled out counts."""
+        """Decide once texts or time have run out: quiet only if the contexts rule out withdrawn drafts."""
         contexts = self._contexts if self._gone is None else None
         return QUIET if contexts is not None and contexts.is_ruled_out else UNDECIDED
 
     def _is_quiet(self, evidence: Evidence | None, bound: float | None) -> bool:
-        """Whether enough is known: the bound, or of greedy texts, which have none, every prompt once."""
+        """Return whether enough is known: the bound, or for greedy texts, which have none, every prompt
+        once.
+        """
         if evidence is None or self._effort.all_texts or self._contexts is not None:
             return False
         if evidence["greedy"]:
@@ -395,20 +404,21 @@ _Answered = tuple[int, protocol.Ask, protocol.Answer]
 
 
 def turns_of(prompts: Sequence[tuple[int, ...]], max_new_tokens: int) -> int:
-    """The longest text of two turns, in tokens."""
+    """Return the longest text of two turns, in tokens."""
     return 2 * (max(map(len, prompts)) + max_new_tokens)
 
 
 def shared_prompt(
     number: int, prompts: Sequence[tuple[int, ...]], before: Sequence[Foreign], most: int, dice: random.Random
 ) -> tuple[int, ...]:
-    """A prompt of at most so many tokens that a prefix cache may know in part.
+    """Return a prompt of at most ``most`` tokens that a prefix cache may know in part.
 
     In turns: one in full, its beginning with another end, its beginning alone or itself again, and a second
     turn, which is an earlier prompt with its output and another prompt. Beginnings end at the border of a
     block, one token before or after it, or anywhere.
     """
-    own, other = prompts[number // 4 % len(prompts)], dice.choice(prompts)
+    own = prompts[number // 4 % len(prompts)]
+    other = dice.choice(prompts)
     borders = [
         n * block + off for block in _BLOCKS for n in range(1, len(own) // block + 1) for off in (-1, 0, 1)
     ]
@@ -427,7 +437,7 @@ def shared_prompt(
 
 
 def _looks(texts: int) -> list[int]:
-    """Numbers of texts after which the bound is evaluated: twice as many each time, and at the end."""
+    """Return the numbers of texts after which the bound is evaluated: doubling, and the last."""
     doubled = [FIRST_LOOK << n for n in range(max(texts // FIRST_LOOK, 1).bit_length())]
     return [*(count for count in doubled if count < texts), texts]
 
@@ -456,14 +466,14 @@ def row_of(text: Foreign) -> dict[str, Any]:
 
 def drawn_of(row: Mapping[str, Any], sampling: SamplingParams) -> Foreign:
     ids = tuple(row["prompt_ids"]), tuple(row["completion_ids"])
-    told = told_in(row, ids[1], retokenised=row["retokenised"])
+    answer = told_in(row, ids[1], retokenised=row["retokenised"])
     most = row.get("max_new_tokens")
     ask = (
         None
         if most is None
         else protocol.Ask([*ids[0]], most, sampling=sampling_of(sampling), seed=row.get("seed"))
     )
-    return Foreign(row["request"], *ids, sampling, row["retokenised"], told, ask, row.get("free"))
+    return Foreign(row["request"], *ids, sampling, row["retokenised"], answer, ask, row.get("free"))
 
 
 # --- several settings ---
@@ -486,7 +496,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """For the screen, e.g. ``K=4, T=0.8``."""
+        """The setting for the screen, e.g. ``K=4, T=0.8``."""
         s = self.sampling
         cuts = [f"top-k {s.top_k}"] if s.top_k else []
         cuts += [f"top-p {s.top_p:g}"] if s.top_p < 1 else []
@@ -496,7 +506,7 @@ class Setting:
 
     @property
     def file(self) -> str:
-        """Of its texts, e.g. ``k4-t0.8-p1-top0.jsonl``."""
+        """The file of its texts, e.g. ``k4-t0.8-p1-top0.jsonl``."""
         s = self.sampling
         drawn = "greedy" if s.greedy else f"t{s.temperature:g}-p{s.top_p:g}-top{s.top_k}"
         drawn += "" if s.process is None else f"-{s.process.key}"
@@ -505,19 +515,19 @@ class Setting:
 
     @property
     def files(self) -> tuple[str, str]:
-        """Of its texts, and of its short requests: some of those are the same request twice."""
+        """The files of its texts and of its short requests, some of which are the same request twice."""
         return self.file, f"probes-{self.file}"
 
     @property
     def conditions(self) -> list[str]:
-        """How it is run, where that is not alone, without a prefix cache and in float32."""
-        told = [f"{self.in_flight} in flight"] if self.in_flight > 1 else []
-        told += ["cache on"] if self.prefix_cache else []
-        return told + ([self.weights] if self.weights != protocol.FLOAT32 else [])
+        """How it is run, as far as that is not one at a time, without a prefix cache and in float32."""
+        words = [f"{self.in_flight} in flight"] if self.in_flight > 1 else []
+        words += ["cache on"] if self.prefix_cache else []
+        return words + ([self.weights] if self.weights != protocol.FLOAT32 else [])
 
     @property
     def alone(self) -> bool:
-        """Whether what is drawn depends on its own request only."""
+        """Whether an output depends on its own request only."""
         return self.in_flight == 1 and not self.prefix_cache
 
     @property
@@ -555,7 +565,7 @@ class Subject:
         *,
         turns: bool = False,
     ) -> protocol.Load:
-        """What the engine is to load for a lookahead; 0 for none, None for what is there already."""
+        """Return what the engine is to load for a lookahead; 0 for none, None for what is there already."""
         target, draft = (self.kind.converted(folder) for folder in self.folders)
         text = max(map(len, self.prompts)) + max_new_tokens
         longest = (turns_of(self.prompts, max_new_tokens) if turns else text) + (k or 0) + 1
@@ -583,14 +593,14 @@ class Row:
 
     @property
     def convention(self) -> Law | None:
-        """Of plain texts that follow another reading of the same parameters: that one."""
+        """The other reading of the same parameters that plain texts follow, if they do."""
         if not self.setting.is_plain or self.located is None or self.located.explanation is None:
             return None
         law = self.located.explanation.law
         return law if law.convention else None
 
     def facts(self) -> EngineAuditRow:
-        found, evidence = self.result, self.result.evidence
+        result, evidence = self.result, self.result.evidence
         leakage = None if evidence is None else evidence["leakage"]
         return {
             "setting": self.setting.name,
@@ -601,28 +611,28 @@ class Row:
             "weights": self.setting.weights,
             "sampling": self.setting.sampling.described,
             "decision": self.decision,
-            "decided_after": found.decided_after,
-            "texts": len(found.drawn),
-            "retokenised": sum(each.retokenised for each in found.drawn),
-            "tokens": found.tokens,
+            "decided_after": result.decided_after,
+            "texts": len(result.drawn),
+            "retokenised": sum(each.retokenised for each in result.drawn),
+            "tokens": result.tokens,
             "impossible": 0 if evidence is None else evidence["impossible"],
             "leakage": leakage,
-            "bound": found.bound,
+            "bound": result.bound,
             "log10_e_value": None if evidence is None else evidence["log10_e_value"],
             "reasons": [] if evidence is None or self.decision != ALARM else evidence["reasons"],
-            "place": None if found.leading is None else found.leading[0],
-            "law": None if found.leading is None else found.leading[1],
+            "place": None if result.leading is None else result.leading[0],
+            "law": None if result.leading is None else result.leading[1],
             "against": None if self.against is None else self.against.name,
             "convention": None if self.convention is None else self.convention.name,
             "located": None if self.located is None else self.located.facts(),
             "rounding": self.rounding,
-            "failures": list(found.failures),
-            "gone": found.gone,
-            "cannot": found.cannot,
-            "seconds": found.seconds,
+            "failures": list(result.failures),
+            "gone": result.gone,
+            "cannot": result.cannot,
+            "seconds": result.seconds,
             "engine": asdict(self.described),
             "texts_file": self.setting.file,
-            "free": [asdict(each) | {"verdict": each.verdict} for each in found.free],
+            "free": [asdict(each) | {"verdict": each.verdict} for each in result.free],
         }
 
 
@@ -646,10 +656,12 @@ def audit_engine(
     folder.mkdir(parents=True, exist_ok=True)
     for setting in sorted(settings, key=lambda each: (not each.is_plain, each.prefix_cache, each.in_flight)):
         say(setting.name)
-        told = alone.get(replace(setting, in_flight=1))
-        if told is not None and told.in_flight is None and setting.in_flight > 1:
+        described = alone.get(replace(setting, in_flight=1))
+        if described is not None and described.in_flight is None and setting.in_flight > 1:
             # It takes one after the other, and is not loaded again to say so.
-            yield _without(setting, told, cannot(setting, told, cached=effort.shared_prefixes) or "")
+            yield _without(
+                setting, described, cannot(setting, described, cached=effort.shared_prefixes) or ""
+            )
             continue
         row = _audited(subject, setting, effort, seed, folder, laws.get(setting.sampling), watch)
         alone |= {} if row.result.cannot or setting.in_flight > 1 else {setting: row.described}
@@ -671,17 +683,17 @@ def _audited(
     peer = subject.kind.open(load, log, False)
     try:
         try:
-            told = peer.describe()
+            described = peer.describe()
         except protocol.PeerGone as error:
             if not setting.conditions:
                 raise
             return _without(setting, protocol.Described(subject.kind.name, "unknown"), str(error))
-        if (why := cannot(setting, told, cached=effort.shared_prefixes)) is not None:
-            return _without(setting, told, why)
+        if (why := cannot(setting, described, cached=effort.shared_prefixes)) is not None:
+            return _without(setting, described, why)
         if subject.kind.served:
             require_same_model(peer, _first_tokens(subject), subject.kind.name)
         effort = replace(effort, bound=None, fewest=0) if setting.is_plain else effort
-        effort = replace(effort, drafting=effort.drafting or told.drafting)
+        effort = replace(effort, drafting=effort.drafting or described.drafting)
         effort = replace(effort, all_texts=setting.weights != protocol.FLOAT32)
         audit = EngineAudit(
             peer,
@@ -693,10 +705,10 @@ def _audited(
             seed,
             law,
             setting.k,
-            told.rule,
+            described.rule,
             setting.in_flight,
             # A server in 16 bits returns logprobs of 16 bits.
-            exact=spelled(told.settings.get("dtype")) == protocol.FLOAT32,
+            exact=spelled(described.settings.get("dtype")) == protocol.FLOAT32,
         )
         # A last line that was cut off is gone.
         kept = [_kept(folder / name, setting.sampling) for name in setting.files]
@@ -711,48 +723,53 @@ def _audited(
                 file.write(json.dumps(row_of(drawn)) + "\n")
                 file.flush()
 
-            found = audit.run(keep, [*chain(*kept)], partial(watch, setting))
+            result = audit.run(keep, [*chain(*kept)], partial(watch, setting))
         away = audit.variation() if setting.is_plain and setting.weights != protocol.FLOAT32 else None
     finally:
         peer.close()
-    if found.gone is not None and not found.drawn:
-        raise protocol.PeerGone(found.gone)
+    if result.gone is not None and not result.drawn:
+        raise protocol.PeerGone(result.gone)
     located = None
-    if found.decision == ALARM and not setting.sampling.greedy:
-        k = setting.k if "modified rejection" in (told.rule or "modified rejection") else None
-        located = locate(found.drawn, subject.models, setting.sampling, k)
-    return Row(setting, told, found, law, located, away)
+    if result.decision == ALARM and not setting.sampling.greedy:
+        k = setting.k if "modified rejection" in (described.rule or "modified rejection") else None
+        located = locate(result.drawn, subject.models, setting.sampling, k)
+    return Row(setting, described, result, law, located, away)
 
 
 def _beside_plain(row: Row, plain: Row | None, subject: Subject, effort: Effort) -> Row:
-    """The verdict on a setting with quantised weights: its plain texts' rounding is not held against it."""
-    found, greedy = row.result, row.setting.sampling.greedy
-    if found.decision == CANNOT or not found.drawn:
+    """Judge a setting with quantised weights without counting its plain texts' rounding against it."""
+    result, greedy = row.result, row.setting.sampling.greedy
+    if result.decision == CANNOT or not result.drawn:
         return row
-    own = [*zip(found.drawn, found.scored, strict=True)]
+    own = [*zip(result.drawn, result.scored, strict=True)]
     first = own if plain is None else [*zip(plain.result.drawn, plain.result.scored, strict=True)]
-    target, by_activations = subject.models[0], None if plain is None else plain.by_activations
+    target = subject.models[0]
+    by_activations = None if plain is None else plain.by_activations
     if plain is None and isinstance(target, TorchLM):
-        by_activations = expected(found.drawn, target)
+        by_activations = expected(result.drawn, target)
     facts = compared(first, () if plain is None else own, greedy=greedy, by_activations=by_activations)
     facts["variation"] = (plain or row).away
-    reasons = alarms(facts, found.evidence, found.tokens, is_plain=plain is None)
-    enough = found.gone is None and len(found.drawn) >= min(effort.texts, len(subject.prompts))
+    reasons = alarms(facts, result.evidence, result.tokens, is_plain=plain is None)
+    enough = result.gone is None and len(result.drawn) >= min(effort.texts, len(subject.prompts))
     known = (
         plain is None
         or greedy
-        or (facts["pairs"] > 0 and found.bound is not None and found.bound <= (effort.bound or 0))
+        or (facts["pairs"] > 0 and result.bound is not None and result.bound <= (effort.bound or 0))
     )
     decision = ALARM if reasons else QUIET if enough and known else UNDECIDED
-    evidence = found.evidence and found.evidence.copy()
+    evidence = result.evidence and result.evidence.copy()
     if evidence is not None:
         evidence["reasons"] = reasons
-    found = replace(found, decision=decision, evidence=evidence, decided_after=len(found.drawn), leading=None)
-    return replace(row, result=found, rounding=facts, located=None, by_activations=by_activations)
+    result = replace(
+        result, decision=decision, evidence=evidence, decided_after=len(result.drawn), leading=None
+    )
+    return replace(row, result=result, rounding=facts, located=None, by_activations=by_activations)
 
 
 def cannot(setting: Setting, described: protocol.Described, *, cached: bool) -> str | None:
-    """Why an engine cannot be audited with a setting, if so; ``cached`` where a cache is asked for or not."""
+    """Return why an engine cannot be audited with a setting, if so; ``cached`` if a prefix cache is asked
+    for or not.
+    """
     if setting.in_flight > (described.in_flight or 1):
         most = "one request" if (described.in_flight or 1) == 1 else f"{described.in_flight} requests"
         return f"it takes {most} at a time"
@@ -773,32 +790,34 @@ def _without(setting: Setting, described: protocol.Described, why: str) -> Row:
 
 
 def _kept(file: Path, sampling: SamplingParams) -> list[Foreign]:
-    """Texts of an audit that was interrupted, up to a line that is not whole."""
-    found: list[Foreign] = []
+    """Read the texts of an interrupted audit, up to an incomplete line."""
+    drawn: list[Foreign] = []
     if not file.exists():
-        return found
+        return drawn
     with open(file, opener=ordinary) as lines:
         texts = lines.read().splitlines()
     for line in texts:
         try:
-            found.append(drawn_of(json.loads(line), sampling))
+            drawn.append(drawn_of(json.loads(line), sampling))
         except (ValueError, KeyError):
             break
-    return found
+    return drawn
 
 
 def _first_tokens(subject: Subject) -> list[tuple[list[int], int, float]]:
-    """Prompts, the target's best token after each, and how far it is ahead of the second."""
-    found = []
+    """Return prompts, the target's best token after each, and how far it is ahead of the second."""
+    firsts = []
     for prompt in subject.prompts[:_COMPARED]:
         row = subject.models[0].score_uncached(torch.tensor(prompt), last=1)[-1].float()
         best, second = row.topk(2).values.tolist()
-        found.append((list(prompt), int(row.argmax()), best - second))
-    return found
+        firsts.append((list(prompt), int(row.argmax()), best - second))
+    return firsts
 
 
 def _explains(row: Row, subject: Subject) -> Law | None:
-    """The law that the plain texts follow in place of the one asked for, if they raise no alarm under it."""
+    """Return the law that the plain texts follow in place of the requested one, if they raise no alarm
+    under it.
+    """
     explained = None if row.located is None else row.located.explanation
     if explained is None or explained.law.share:
         return None

@@ -97,14 +97,14 @@ class Paths:
 
 
 def weights_of(source: ModelSource) -> dict[str, str]:
-    """SHA-256 by name of a model's files of weights."""
+    """Return the SHA-256 of a model's files of weights, by name."""
     folder = files_of(source.location, source.revision)
-    found = {}
+    sha256_of = {}
     for path in sorted(folder.iterdir() if folder is not None else ()):
         if path.suffix in _WEIGHTS:
             with path.open("rb") as file:
-                found[path.name] = file_digest(file, "sha256").hexdigest()
-    return found
+                sha256_of[path.name] = file_digest(file, "sha256").hexdigest()
+    return sha256_of
 
 
 def write(
@@ -118,7 +118,7 @@ def write(
     paths: Paths,
     folder: Path,
 ) -> None:
-    """Write what an audit found and the texts that are in its folder."""
+    """Write what an audit found and the texts in its folder."""
     texts = [
         {"setting": number, **row}
         for number, each in enumerate(audited)
@@ -163,7 +163,7 @@ def _digest(texts: Iterable[Mapping[str, Any]]) -> str:
 
 
 def read(path: Path, flag: str) -> tuple[Header, Texts] | None:
-    """Header and texts of evidence; None where a file is something else."""
+    """Return header and texts of evidence; None where a file is something else."""
     lines = rows(path, flag)
     _, first = next(lines, (0, {}))
     if KEY not in first:
@@ -193,7 +193,7 @@ _LONGEST_NAME, _LARGEST = 4_096, 1 << 63
 
 
 def _unbounded(value: Any, where: str = "") -> Iterator[str]:
-    """What in a line of JSON no audit writes, in the order of the file.
+    """Yield what no audit writes into a line of JSON, in the order of the file.
 
     Numbers that are none (JSON itself knows no NaN) or that no machine counts to, and endless names.
     """
@@ -212,24 +212,26 @@ def _unbounded(value: Any, where: str = "") -> Iterator[str]:
         yield f"{where[:_LONGEST_NAME] or 'a name'} has more than {_LONGEST_NAME:,} characters"
 
 
-_MOST_IDS, _MOST_TEXTS, _MOST_K = 1 << 24, 1_000_000, 1_000
+_MOST_IDS = 1 << 24
+_MOST_TEXTS = 1_000_000
+_MOST_K = 1_000
 _HOTTEST = 100
 _FORMAT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
 
 
 def _ids(value: Any) -> bool:
-    """Whether a value is a list of token ids, as far as that can be seen without the tokenizer."""
+    """Return whether a value is a list of token ids, as far as that shows without the tokenizer."""
     whole = isinstance(value, (list, tuple)) and len(value) <= _MOST_IDS
     return whole and all(type(each) is int and 0 <= each < 1 << 31 for each in value)
 
 
 def _whole(value: object) -> TypeGuard[int]:
-    """Whether a value is a count."""
+    """Return whether a value is a count."""
     return type(value) is int and value >= 0
 
 
 def _ill_formed(header: Header, texts: Texts) -> str | None:
-    """Which field no audit would have written; the first one."""
+    """Return the first field that no audit would have written."""
     return next(chain(_wrong_in_header(header), _wrong_in_texts(header, texts)), None)
 
 
@@ -245,7 +247,8 @@ def _wrong_in_header(header: Header) -> Iterator[str]:
     if not (0 < header.effort.texts <= _MOST_TEXTS and 0 < header.effort.max_new_tokens <= _MOST_IDS):
         yield "effort: texts and max_new_tokens have to be counts above 0"
     for number, each in enumerate(header.rows):
-        sampling, how = each.setting.sampling, f"rows.{number}.setting"
+        sampling = each.setting.sampling
+        how = f"rows.{number}.setting"
         if not (0 <= (each.setting.k or 0) <= _MOST_K and 1 <= each.setting.in_flight <= _MOST_TEXTS):
             yield f"{how}: k lies from 0 to {_MOST_K:,}, in_flight from 1 on"
         heat = COLDEST <= sampling.temperature <= _HOTTEST
@@ -278,13 +281,14 @@ def _wrong_in_texts(header: Header, texts: Texts) -> Iterator[str]:
 
 
 def require_fits(header: Header, texts: Texts, target: CausalLM, flag: str) -> None:
-    """Refuse token ids that the weights at hand do not have, and texts beyond their window.
+    """Refuse token ids that the local weights lack, and texts beyond their window.
 
     Raises:
         UsageError: the evidence is of another model, or was changed.
     """
     every = [*header.prompts, *(row["prompt_ids"] + row["completion_ids"] for row in texts)]
-    longest, largest = max(map(len, every)), max(max(ids, default=0) for ids in [*every, header.stop_ids])
+    longest = max(map(len, every))
+    largest = max(max(ids, default=0) for ids in [*every, header.stop_ids])
     if largest >= target.vocab_size:
         why = f"it holds token id {largest}, and the model has {target.vocab_size}"
     elif longest > target.context_window:
@@ -299,7 +303,9 @@ def _refuse(path: Path, flag: str, why: str) -> NoReturn:
 
 
 def _unlike_asked(header: Header, texts: Texts) -> str | None:
-    """What an audit would not have asked for: seeds follow from its own, and so do prompts of whole texts."""
+    """Return what an audit would not have asked for: its seeds, and prompts of whole texts, follow from
+    its own seed.
+    """
     for row in texts:
         number = row["request"]
         if number == 0:
@@ -335,17 +341,18 @@ def scored_again(
     models: tuple[CausalLM, CausalLM],
     watch: Paths,
 ) -> Iterator[Row]:
-    """The audit of the texts alone, setting by setting."""
+    """Audit the texts alone, setting by setting."""
     require_fits(header, texts, models[0], "FILE")
-    stops, tokenizer = frozenset(header.stop_ids), sources[0].tokenizer
+    stops = frozenset(header.stop_ids)
+    tokenizer = sources[0].tokenizer
     settings = [
         Setting(bound(each.setting.sampling, tokenizer, stops), **_how_run(each.setting))
         for each in header.rows
     ]
-    told = {_peer_of(each.setting): each.engine for each in header.rows}
+    engines = {_peer_of(each.setting): each.engine for each in header.rows}
 
     def opened(load: Load, log: Path, paused: bool) -> _Recorded:
-        return _Recorded(told[load.k, load.in_flight, load.prefix_cache])
+        return _Recorded(engines[load.k, load.in_flight, load.prefix_cache])
 
     folders = Path(sources[0].location), Path(sources[1].location)
     kind = PeerKind("evidence", opened)
@@ -364,7 +371,7 @@ def _peer_of(setting: Setting) -> tuple[int, int, bool]:
 
 
 def differences(header: Header, audited: Sequence[Row], paths: Paths) -> tuple[list[str], float]:
-    """What re-scoring says otherwise, and the largest difference of log10 e-values."""
+    """Return what re-scoring contradicts, and the largest difference of log10 e-values."""
     wrong, most = [], 0.0
     again = {row.setting.name: row for row in audited}
     for each in header.rows:
@@ -372,7 +379,8 @@ def differences(header: Header, audited: Sequence[Row], paths: Paths) -> tuple[l
         if row.decision != each.decision:
             wrong.append(f"{each.setting.name}: {row.decision}, where the file says {each.decision}")
             continue
-        one, other = each.path, paths.log10_e.get(each.setting.name, [])
+        one = each.path
+        other = paths.log10_e.get(each.setting.name, [])
         pairs = [(a or 0.0, b or 0.0) for a, b in zip(one, other, strict=False)]
         apart = max((abs(a - b) / max(1.0, abs(a)) for a, b in pairs), default=0.0)
         most = max(most, apart)
@@ -382,7 +390,7 @@ def differences(header: Header, audited: Sequence[Row], paths: Paths) -> tuple[l
 
 
 def missing(texts: Texts) -> int:
-    """How many requests have no text: those that failed, or that somebody took out."""
+    """Return how many requests have no text: failed ones, and texts that were removed."""
     last: dict[int, int] = {}
     for row in texts:
         last[row["setting"]] = max(last.get(row["setting"], 0), row["request"])

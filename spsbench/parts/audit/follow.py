@@ -94,16 +94,16 @@ class Detector:
         if not self.value:
             return None
         name = max(self.value, key=lambda name: self.value[name])
-        why = next(told for start, told in STAKES.items() if name.startswith(start))
+        why = next(meaning for start, meaning in STAKES.items() if name.startswith(start))
         _, log_e, since_s, text = self.best[name]
         log10_e = log_e / math.log(10)
         return {"stake": name, "why": why, "log10_e": log10_e, "since": since_s, "since_text": text}
 
     @property
     def is_alarm(self) -> bool:
-        """Whether enough is there: see the module's text."""
-        found = self.leading
-        return found is not None and self.years >= 1 + START and found["log10_e"] >= ALARM_LOG10_E
+        """Whether there is enough evidence: see the module's text."""
+        leader = self.leading
+        return leader is not None and self.years >= 1 + START and leader["log10_e"] >= ALARM_LOG10_E
 
     def add(self, logs: Mapping[str, float], at_s: float, number: int) -> None:
         """Add one text's log e-values; the stakes are the same every time."""
@@ -119,19 +119,21 @@ class Detector:
         self.last_s = max(at_s, before_s)
 
     def logs(self, sums: Sums, tokens: int, *, exact: bool) -> dict[str, float]:
-        """Log e-values of one text; what the ranks' cells bet on is learnt from the texts before it."""
-        found = {name.removeprefix("log_e_"): value for name, value in sums.items() if "log_e_" in name}
+        """Return log e-values of one text; what the ranks' cells bet on is learnt from earlier texts."""
+        log_e_of = {name.removeprefix("log_e_"): value for name, value in sums.items() if "log_e_" in name}
         if "leak_score" in sums:
             for name, sign in (("draft_favoured", 1), ("draft_shunned", -1)):
                 stakes = directions(sign * sums["leak_score"], sums["leak_var"])
-                found |= {f"{name}_{slope}": float(x) for slope, x in zip(SLOPES, stakes, strict=True)}
-        cells, counts = np.array(self.cells), np.array([sums[f"transform_{n}"] for n in range(BINS)])
-        found["transform"] = float(counts @ np.log(BINS * cells / cells.sum()))
+                log_e_of |= {f"{name}_{slope}": float(x) for slope, x in zip(SLOPES, stakes, strict=True)}
+        cells = np.array(self.cells)
+        counts = np.array([sums[f"transform_{n}"] for n in range(BINS)])
+        log_e_of["transform"] = float(counts @ np.log(BINS * cells / cells.sum()))
         self.cells = [*(_PRIOR + _KEPT * (cells - _PRIOR) + counts)]
         if not exact:  # a bet against a share of them that rounding explains
-            wrong, (p, q) = sums["impossible"], (_MANY_IMPOSSIBLE, COARSE_TOLERANCE)
-            found["impossible"] = wrong * math.log(p / q) + (tokens - wrong) * math.log((1 - p) / (1 - q))
-        return found
+            wrong = sums["impossible"]
+            p, q = _MANY_IMPOSSIBLE, COARSE_TOLERANCE
+            log_e_of["impossible"] = wrong * math.log(p / q) + (tokens - wrong) * math.log((1 - p) / (1 - q))
+        return log_e_of
 
 
 @dataclass
@@ -157,20 +159,21 @@ class State:
 
     @classmethod
     def read(cls, path: Path, subject: dict[str, Any]) -> State:
-        """The state of an earlier following of the same, or a new one."""
+        """Return the state of an earlier following of the same subject, or a new one."""
         if not path.exists():
             return cls(subject)
-        found, remedy = read_json(path, "--out"), "Name another directory, or remove it to start again."
-        if found.get("asked") != subject:
+        content = read_json(path, "--out")
+        remedy = "Name another directory, or remove it to start again."
+        if content.get("asked") != subject:
             raise UsageError(f"{path} is of another log or other models.", flag="--out", remedy=remedy)
         try:
-            return cls(**{**found, "detector": Detector(**found["detector"])})
+            return cls(**{**content, "detector": Detector(**content["detector"])})
         except (TypeError, KeyError) as problem:
             raise UsageError(f"{path} is damaged ({problem}).", flag="--out", remedy=remedy) from problem
 
     @property
     def texts_a_day(self) -> float | None:
-        """How many texts were re-scored a day of the log's time; None within its first hour."""
+        """Return how many texts were re-scored a day of the log's time; None within its first hour."""
         last = self.detector.last_s
         over = 0.0 if last is None or self.since_s is None else last - self.since_s
         return 86400 * (self.texts - 1) / over if over >= 3600 else None
@@ -192,7 +195,8 @@ class Follower:
     _written_s: float = -math.inf
 
     def run(self, until_s: float, tell: Callable[[dict[str, Any]], bool]) -> None:
-        """Follow until ``until_s`` of the monotonic clock, or until ``tell``, which gets alarms, says False.
+        """Follow until ``until_s`` of the monotonic clock, or until ``tell``, which gets alarms, returns
+        False.
 
         The state is written between lines alone: whatever ends this, it can go on from there.
         """
@@ -203,7 +207,8 @@ class Follower:
                     finding = self._take(line)
                     if finding is not None:
                         goes_on = tell(finding)  # before it is written: rather twice than never
-                        state.alarms, state.last_alarm = state.alarms + 1, finding
+                        state.alarms += 1
+                        state.last_alarm = finding
                         state.detector = Detector(cells=state.detector.cells, last_s=state.detector.last_s)
                     self._write(now=finding is not None)
                     if not goes_on or time.monotonic() >= until_s:
@@ -217,14 +222,15 @@ class Follower:
                 self._file.close()
 
     def _write(self, *, now: bool) -> None:
-        """Write the state if it has changed, at most once in ``_EVERY_S`` unless it has to be ``now``."""
-        seen, at_s = (self.state.files, self.state.lines), time.monotonic()
+        """Write the state if it has changed, at most once in ``_EVERY_S`` unless ``now``."""
+        seen = (self.state.files, self.state.lines)
+        at_s = time.monotonic()
         if seen != self._written and (now or at_s - self._written_s >= _EVERY_S):
             write_json(self.kept, asdict(self.state))
             self._written, self._written_s = seen, at_s
 
     def _lines(self) -> Iterator[bytes]:
-        """Whole lines that are there, over rotations; a line without an end is waited for."""
+        """Yield whole lines that are there, across rotations; a line without an end is waited for."""
         while self._file is not None or self._open():
             assert self._file is not None
             if os.fstat(self._file.fileno()).st_size < self.state.offset:  # truncated in place
@@ -243,7 +249,7 @@ class Follower:
             self._leave()
 
     def _is_rotated(self) -> bool:
-        """Whether another file has the log's name by now."""
+        """Return whether another file has the log's name by now."""
         try:
             return self.path.stat().st_ino != self.state.inode
         except OSError:
@@ -257,14 +263,14 @@ class Follower:
         self.state.files += 1
 
     def _open(self) -> bool:
-        """Open the file that was being read, wherever it is by now, else the log from its beginning."""
+        """Open the file that was being read, wherever it is by now; else the log from its beginning."""
         others = [] if self.state.inode is None else sorted(self.path.parent.glob(f"{self.path.name}?*"))
         for path in (self.path, *others):
             with suppress(OSError):
                 file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115
-                found = os.fstat(file.fileno())
-                if stat.S_ISREG(found.st_mode) and self.state.inode in (None, found.st_ino):
-                    self.state.inode, self._file = found.st_ino, file
+                status = os.fstat(file.fileno())
+                if stat.S_ISREG(status.st_mode) and self.state.inode in (None, status.st_ino):
+                    self.state.inode, self._file = status.st_ino, file
                     return True
                 file.close()
         if self.state.inode is not None and self.path.is_file():  # the old file is gone
@@ -273,7 +279,7 @@ class Follower:
         return False
 
     def _take(self, line: bytes) -> dict[str, Any] | None:
-        """Count a line, re-score its text if it is one of N, and return the alarm if that raises one."""
+        """Count a line, re-score its text if it is chosen, and return the alarm if that raises one."""
         state = self.state
         state.lines += 1
         try:
@@ -290,32 +296,35 @@ class Follower:
             state.skipped += 1
             return None
         reading = teacher_force(*self.models, text.prompt, text.completion, text.sampling, self.dtype)
-        sums, tokens = score_stats(reading, text.line), len(text.completion)
+        sums = score_stats(reading, text.line)
+        tokens = len(text.completion)
         exact = is_exact(self.models[0], self.dtype)
         wrong = int(sums.get("impossible", 0))
         state.texts, state.tokens = state.texts + 1, state.tokens + tokens
         state.retokenised += text.retokenised
         state.impossible += wrong
-        said, now, detector = row.get("time"), time.time(), state.detector
-        at_s = float(said) if isinstance(said, int | float) and 0 <= said <= now else now
+        stamp = row.get("time")
+        now = time.time()
+        detector = state.detector
+        at_s = float(stamp) if isinstance(stamp, int | float) and 0 <= stamp <= now else now
         state.since_s = at_s if state.since_s is None else state.since_s
         if "positions" in sums:  # a token that rounding explains is not among them
             detector.add(detector.logs(sums, tokens, exact=exact), at_s, state.texts)
-        found = detector.leading if detector.is_alarm else None
+        alarm = detector.leading if detector.is_alarm else None
         if wrong and exact:
             index = int(reading.impossible.nonzero()[0])
             why = f"token {index} of a completion (id {text.completion[index]}) has probability 0"
-            found = {"stake": "impossible", "why": why, "log10_e": None, "since_text": state.texts}
+            alarm = {"stake": "impossible", "why": why, "log10_e": None, "since_text": state.texts}
         where = {"file": str(self.path), "line": state.lines, "id": row.get("id"), "time": at_s}
-        return None if found is None else {**found, **where, "text": state.texts, "years": detector.years}
+        return None if alarm is None else {**alarm, **where, "text": state.texts, "years": detector.years}
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Opens a pipe that has taken a log's name without waiting for who writes to it."""
+    """Open a pipe that has taken a log's name, without waiting for its writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def is_chosen(name: object, line: bytes, every: int) -> bool:
-    """Whether a request is one of N: by the hash of its id, or of the line where it has none."""
+    """Return whether a request is one of N: by the hash of its id, or of the line where it has none."""
     key = line if name is None else str(name).encode()
     return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") % every == 0

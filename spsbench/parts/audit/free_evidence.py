@@ -89,8 +89,9 @@ class FreeEvidence:
         self._streams, self._ends, self._drawn = _Streams(), _Ends(k), drawn
 
     def add(self, ask: Ask, answer: Answer, reading: Reading, free: int | None = None) -> None:
-        """Add an answer, with the token that ended it; ``free`` tokens came before the first loop, None: not
-        known."""
+        """Add an answer, with the token that ended it; ``free`` tokens came before the first loop (None:
+        unknown).
+        """
         if answer.retokenised or not answer.output_ids:
             return
         text = _Text.of(ask, answer, reading)
@@ -125,17 +126,22 @@ class _Text:
         def own(rows: torch.Tensor) -> Floats:
             return np.asarray(own_entries(rows, reading.tokens).cpu().numpy())
 
-        logits, drafts, best = reading.logits.double(), reading.draft_logits, None
+        logits = reading.logits.double()
+        drafts = reading.draft_logits
+        best = None
         q = reading.q.double()
-        found = {_LOGITS: own(logits.log_softmax(-1)), _PROCESSED: own(q.log())}
+        logprobs = {_LOGITS: own(logits.log_softmax(-1)), _PROCESSED: own(q.log())}
         if reading.raw is not None:
-            found[_RAW] = own(reading.raw.double().log_softmax(-1))
+            logprobs[_RAW] = own(reading.raw.double().log_softmax(-1))
         if not reading.sampling.greedy:
-            found[_TEMPERED] = own((logits / reading.sampling.temperature).log_softmax(-1))
+            logprobs[_TEMPERED] = own((logits / reading.sampling.temperature).log_softmax(-1))
         if drafts is not None and reading.p is not None:
-            found |= {_DRAFT: own(drafts.double().log_softmax(-1)), _DRAFTED: own(reading.p.double().log())}
+            logprobs |= {
+                _DRAFT: own(drafts.double().log_softmax(-1)),
+                _DRAFTED: own(reading.p.double().log()),
+            }
             best = (drafts.argmax(-1) == reading.tokens).double().cpu().numpy()
-        return cls(ask, answer, reading.tokens.cpu().numpy(), q.cpu().numpy(), found, best)
+        return cls(ask, answer, reading.tokens.cpu().numpy(), q.cpu().numpy(), logprobs, best)
 
     def accepted(self, by: str) -> Floats:
         """[n] the ratio p / q of each token, or the chance that it was drafted and accepted."""
@@ -164,12 +170,13 @@ class _Logprobs:
         if text.answer.logprobs is None:
             return
         self._slack = slack if self._given is None else min(max(slack, self._given), MOST)
-        told, n = np.asarray(text.answer.logprobs, dtype=np.float64), len(text.x)
-        n -= len(told) == n - 1 and int(text.x[-1]) in text.ask.stop_ids  # that was kept back
-        if len(told) != n or (told > self._slack).any():
+        logprobs = np.asarray(text.answer.logprobs, dtype=np.float64)
+        n = len(text.x)
+        n -= len(logprobs) == n - 1 and int(text.x[-1]) in text.ask.stop_ids  # that was kept back
+        if len(logprobs) != n or (logprobs > self._slack).any():
             self._misfits += 1
             return
-        off = {law: np.minimum(abs(values[:n] - told), _HUGE) for law, values in text.own.items()}
+        off = {law: np.minimum(abs(values[:n] - logprobs), _HUGE) for law, values in text.own.items()}
         drafted = [values <= self._slack for law, values in off.items() if law in (_DRAFT, _DRAFTED)]
         laws = {law: text.own[law][:n] for law in (_LOGITS, _RAW, _TEMPERED, _PROCESSED) if law in text.own}
         for law in laws:
@@ -177,11 +184,11 @@ class _Logprobs:
             theirs = np.any(drafted, axis=0) if drafted else False
             self._draft[law] += int((theirs & (off[law] > self._slack)).sum())
         self._tokens += n
-        if not self._fits(told, laws):
-            places = self._elsewhere(told, laws)
+        if not self._fits(logprobs, laws):
+            places = self._elsewhere(logprobs, laws)
             hit = next((name for name, logs, rows in places if self._fits(logs, rows)), None)
             self._sources.update([hit] if hit else [])
-        self._last.append((told, laws))
+        self._last.append((logprobs, laws))
 
     def _elsewhere(
         self, logprobs: Floats, laws: dict[str, Floats]
@@ -207,7 +214,8 @@ class _Logprobs:
             nothing = skipped("logprobs", "None were returned.")
             return Finding("logprobs", False, f"Logprobs: {misfits}.", "0") if misfits else nothing
         law, off = self._nearest()
-        wrong, drafts = int((off > self._slack).sum()), self._draft[law]
+        wrong = int((off > self._slack).sum())
+        drafts = self._draft[law]
         passed = wrong <= max(2, _MANY * self._tokens) and not misfits
         parts = [f"{self._tokens - wrong} of {self._tokens} logprobs are those of {law}"]
         if not passed:
@@ -236,7 +244,9 @@ class _Counters:
     """
 
     def __init__(self, k: int | None, rounding: float, *, by_token: bool) -> None:
-        self._k, self._frees, self._rounding = k, {0, 1}, rounding
+        self._k = k
+        self._frees = {0, 1}
+        self._rounding = rounding
         self._by_token = by_token  # blocks are judged as a whole
         self._log_e = 0.0  # of the bet that what was rejected is not counted
         self._texts = self._past = 0
@@ -246,11 +256,17 @@ class _Counters:
         self._spans: list[tuple[int, int, int]] = []  # of a text: counted, past its end at most, emitted
 
     def add(self, answer: Answer, n: int, free: int | None, reading: Reading) -> set[int]:
-        """How many tokens may have come before the first loop; none where the loops are not known."""
-        kept, drafted, loops, each = answer.accepted, answer.drafted, answer.loops, answer.accepted_per_loop
+        """Add an answer's counts; return how many tokens may have come before the first loop, none if
+        unknown.
+        """
+        kept = answer.accepted
+        drafted = answer.drafted
+        loops = answer.loops
+        each = answer.accepted_per_loop
         emitted, n = n, max(n, answer.decoded or 0)  # some go on after a stop token, and say so
         if each is not None:
-            loops, kept = len(each) if loops is None else loops, sum(each) if kept is None else kept
+            loops = len(each) if loops is None else loops
+            kept = sum(each) if kept is None else kept
             whole = sum(each)
             sums = whole - (each[-1] if each else 0) <= kept <= whole and loops == len(each)
             self._wrong[_PER_LOOP] += not sums
@@ -264,7 +280,8 @@ class _Counters:
         if loops is None:  # at least so many
             loops = -(-(drafted or 0) // k) if k else 0
         most = each[-1] if each else kept if self._k is None else k
-        counted, frees = kept + loops, {0, 1} if free is None else {free}
+        counted = kept + loops
+        frees = {0, 1} if free is None else {free}
         fits = {
             f for f in frees if counted - most <= n - f <= counted and (not each or add_up([*each], n - f))
         }
@@ -288,7 +305,7 @@ class _Counters:
                 self._log_e -= log_all_stand(reading, kept, self._rounding)
 
     def _lag(self) -> int | None:
-        """How many requests away the texts stand that the counts fit, if those of their own do not."""
+        """Return how many requests away the texts are that the counts fit, if they do not fit their own."""
         spans, shares = self._spans, {0: 0.0}
         for lag in range(-_BACK, _BACK + 1):
             pairs = [(a, spans[i + lag][2]) for i, a in enumerate(spans) if 0 <= i + lag < len(spans)]
@@ -319,7 +336,7 @@ class _Counters:
 
 
 def log_all_stand(reading: Reading, drafts: int, rounding: float) -> float:
-    """Log of the highest chance that so many drafted tokens of a text all stand.
+    """Return the log of the highest probability that so many drafted tokens of a text all stand.
 
     At whichever places, as long as they are chosen before their tokens: there one stands with at most 1 - TV.
     """
@@ -364,7 +381,8 @@ class _Lengths:
         if drafted is None and answer.drafted_ids is not None:
             drafted = sum(map(len, answer.drafted_ids))
         loops = answer.loops if each is None else len(each)
-        self._texts, self._drafted = self._texts + 1, self._drafted + (1 if drafted is None else drafted)
+        self._texts += 1
+        self._drafted += 1 if drafted is None else drafted
         if not frees or not loops or drafted is None or max(each or [0]) > k:
             return  # K may adapt, or the counters are wrong
         if not self._is_full(text, drafted, loops, frees):
@@ -381,22 +399,25 @@ class _Lengths:
                 )
             self._expected[rule] += law.loops
         np.add.at(self._seen, (each or [])[:-1], 1.0)
-        self._tokens, self._loops = self._tokens + len(text.x) - min(frees), self._loops + loops
+        self._tokens += len(text.x) - min(frees)
+        self._loops += loops
         self._kept += (answer.accepted or 0) if each is None else sum(each)
 
     @property
     def varies(self) -> bool:
-        """Whether some loops drafted less than K."""
+        """Whether some loops drafted fewer than K."""
         return bool(self._other and self._drafted)
 
     def _is_full(self, text: _Text, drafted: int, loops: int, frees: set[int]) -> bool:
-        """Whether each loop drafted K tokens, or those that fit before the limit.
+        """Return whether each loop drafted K tokens, or those that fit before the limit.
 
         Both have one law: a loop that keeps all that fit ends the text. To leave such texts out would choose
         them by how their loops came to lie. Of fewer near the limit totals say little: they count only
         beside texts that end earlier.
         """
-        each, most, k = text.answer.accepted_per_loop, text.ask.max_new_tokens, self._k
+        each = text.answer.accepted_per_loop
+        most = text.ask.max_new_tokens
+        k = self._k
         early, whole = len(text.x) <= most - k, drafted == k * loops
         self._early += early
         if whole or (each is None and early):
@@ -409,16 +430,24 @@ class _Lengths:
         return any(drafted == left.clip(0, k).sum() for left in lefts)
 
     def _by_loop(self, law: TextLoops, each: Sequence[int]) -> float:
-        """The last loop is left out: the end cuts it."""
-        found, place, seen = 0.0, 0, self._seen.copy()
+        """Return the log e-value of bets on each loop's count; the last loop is left out, as the end cuts
+        it.
+        """
+        log_probability = 0.0
+        place = 0
+        seen = self._seen.copy()
         for count in each[:-1]:
-            found += math.log(seen[count] / seen.sum() / (law.ends[0, place, count] + self._rounding))
+            log_probability += math.log(
+                seen[count] / seen.sum() / (law.ends[0, place, count] + self._rounding)
+            )
             seen[count] += 1
             place += count + 1
-        return found
+        return log_probability
 
     def _total(self, law: TextLoops, loops: int) -> float:
-        """Nothing is bet before some loops are known."""
+        """Return the log e-value of a bet on the number of loops; nothing is bet before some loops are
+        known.
+        """
         n = law.ends.shape[1]
         if self._loops < _FEWEST_LOOPS or loops > n:
             return 0.0
@@ -438,31 +467,32 @@ class _Lengths:
         if not self._drafted and self._threshold is not None:
             return skipped("acceptance", f"Nothing was drafted: no row reached {self._threshold:g}.")
         if not self._drafted:
-            said = f"A draft is loaded, and in {self._texts} texts nothing was drafted."
-            return Finding("acceptance", self._texts < _FEWEST_TEXTS, said, "0", {"texts": self._texts})
+            sentence = f"A draft is loaded, and in {self._texts} texts nothing was drafted."
+            return Finding("acceptance", self._texts < _FEWEST_TEXTS, sentence, "0", {"texts": self._texts})
         rule, log_e = min(
             ((rule, value) for (rule, free), value in self._log_e.items() if free in self._frees),
             key=lambda each: each[1],
         )
-        passed, mean = log_e < ALARM_LOG_E, self._tokens / self._loops
+        passed = log_e < ALARM_LOG_E
+        mean = self._tokens / self._loops
         least, *_, most = sorted(self._tokens / count for count in self._expected.values())
         rows = f"the rows of target and draft give {least:.2f} to {most:.2f}, by the rule"
-        said = f"{mean:.2f} tokens per loop in {self._loops} loops; {rows}"
+        sentence = f"{mean:.2f} tokens per loop in {self._loops} loops; {rows}"
         if not passed and self._steps:
             names = ", ".join(self._steps).replace("_", " ")
-            said = f"The drafts do not know its {names}, or are others: {said}"
+            sentence = f"The drafts do not know its {names}, or are others: {sentence}"
         elif not passed and not self._kept:
-            said = f"No drafted token was accepted in {self._loops} loops; {rows}"
+            sentence = f"No drafted token was accepted in {self._loops} loops; {rows}"
         elif not passed and self._kept == self._k * self._loops:
-            said = f"Every drafted token counts as accepted in all of {self._loops} loops; {rows}"
+            sentence = f"Every drafted token counts as accepted in all of {self._loops} loops; {rows}"
         elif not passed:
             only = " and ".join(map(str, np.flatnonzero(self._seen > 1)))
             some = f" (only {only} occur)" if 0 < (self._seen > 1).sum() <= 2 else ""
-            said = f"Accepted lengths do not follow the text{some}, or something else drafts: {said}"
+            sentence = f"Accepted lengths do not follow the text{some}, or something else drafts: {sentence}"
         numbers: Numbers = {"loops": self._loops, "tokens_per_loop": mean, "least": least, "most": most}
         numbers |= {"nearest_rule": rule, "log10_e_value": log_e / math.log(10)}
         numbers |= {"unlike": not passed}
-        return Finding("acceptance", passed or bool(self._steps), f"{said}.", _E_VALUE, numbers)
+        return Finding("acceptance", passed or bool(self._steps), f"{sentence}.", _E_VALUE, numbers)
 
 
 class _Steps:
@@ -499,7 +529,8 @@ class _Steps:
                 continue
             chances = np.minimum(text.accepted(_RULES[rule][0]), 1.0)
             for place, step, kept in tests:
-                chance, seen = float(chances[place + free]), self._seen[step]
+                chance = float(chances[place + free])
+                seen = self._seen[step]
                 self._expected[rule, free] += chance
                 bet = seen[kept] / sum(seen)
                 self._log_e[rule, free] += math.log(bet / ((chance if kept else 1 - chance) + self._rounding))
@@ -513,12 +544,12 @@ class _Steps:
         passed = log_e < ALARM_LOG_E
         shares = sorted(self._expected[key] / self.tests for key in possible)
         rows = f"the rows of target and draft give {shares[0]:.1%} to {shares[-1]:.1%}, by the rule"
-        said = f"{self._kept} of {self.tests} tested drafts were accepted, in loops of any length; {rows}"
+        sentence = f"{self._kept} of {self.tests} tested drafts were accepted, in loops of any length; {rows}"
         if not passed:
-            said = f"Acceptance does not follow the text, or something else drafts: {said}"
+            sentence = f"Acceptance does not follow the text, or something else drafts: {sentence}"
         numbers: Numbers = {"tests": self.tests, "accepted": self._kept, "nearest_rule": rule}
         numbers |= {"log10_e_value": log_e / math.log(10), "expected": self._expected[rule, free]}
-        return Finding("acceptance", passed, f"{said}.", _E_VALUE, numbers)
+        return Finding("acceptance", passed, f"{sentence}.", _E_VALUE, numbers)
 
 
 # --- requests that know of each other -----------------------------------------------------------------
@@ -544,15 +575,18 @@ class _Streams:
         self._repeated = self._equal = 0
 
     def add(self, text: _Text) -> None:
-        seed, prompt = text.ask.seed, tuple(text.ask.prompt_ids)
+        seed = text.ask.seed
+        prompt = tuple(text.ask.prompt_ids)
         first = text.x if seed is None else self._drawn.setdefault((prompt, seed), text.x)
         if first is not text.x:
             n = min(len(first), len(text.x))
             self._repeated += 1
             self._equal += bool((first[:n] == text.x[:n]).all())
             return
-        kind, earlier = _UNSEEDED if seed is None else _SEEDED, self._of[prompt]
-        own, every = np.exp(text.own[_PROCESSED]), np.arange(len(text.x))
+        kind = _UNSEEDED if seed is None else _SEEDED
+        earlier = self._of[prompt]
+        own = np.exp(text.own[_PROCESSED])
+        every = np.arange(len(text.x))
         smaller = np.arange(text.q.shape[1]) < text.x[:, None]
         chance = text.q[every, text.x][:, None]
         lower = (smaller, (text.q > chance) | (smaller & (text.q == chance)))
@@ -588,24 +622,25 @@ class _Streams:
         if self._texts.total() < 2:
             return skipped("independence", "No two requests were sampled.")
         wrong = [kind for kind, log_e in self._log_e.items() if log_e >= ALARM_LOG_E + math.log(2)]
-        told = " and ".join(f"{count} requests {kind}" for kind, count in self._texts.items())
-        said = f"{told} show nothing of earlier ones"
+        requests = " and ".join(f"{count} requests {kind}" for kind, count in self._texts.items())
+        sentence = f"{requests} show nothing of earlier ones"
         if wrong:
-            said = f"Requests {' and '.join(wrong)} repeat texts or random numbers of earlier ones"
+            sentence = f"Requests {' and '.join(wrong)} repeat texts or random numbers of earlier ones"
         numbers: Numbers = {}
         for kind, count in self._texts.items():
-            name, log_e = kind.replace(" ", "_"), self._log_e[kind]
+            name = kind.replace(" ", "_")
+            log_e = self._log_e[kind]
             numbers |= {f"texts_{name}": count, f"log10_e_value_{name}": log_e / math.log(10)}
             products = self._products[kind]
             numbers[f"correlation_{name}"] = float(np.mean(products)) if products else None
-        return Finding("independence", not wrong, f"{said}.", _E_VALUE, numbers)
+        return Finding("independence", not wrong, f"{sentence}.", _E_VALUE, numbers)
 
     def seeds(self) -> Finding:
-        """A fact: the protocol allows another draw."""
+        """Report, as a fact, how often a seed gave the same text: the protocol allows another draw."""
         if not self._repeated:
             return skipped("seeds", "No request was sent twice with one seed.")
-        said = f"{self._equal} of {self._repeated} texts came again with their seed."
-        return Finding("seeds", True, said, "-", {"repeated": self._repeated, "equal": self._equal})
+        sentence = f"{self._equal} of {self._repeated} texts came again with their seed."
+        return Finding("seeds", True, sentence, "-", {"repeated": self._repeated, "equal": self._equal})
 
 
 # --- ends of texts ------------------------------------------------------------------------------------
@@ -632,7 +667,9 @@ class _Ends:
         self._hazards = 0.0
 
     def add(self, text: _Text) -> None:
-        n, own, stops = len(text.x), text.own[_PROCESSED], text.ask.stop_ids
+        n = len(text.x)
+        own = text.own[_PROCESSED]
+        stops = text.ask.stop_ids
         ended, full = int(text.x[-1]) in stops, n == text.ask.max_new_tokens
         self._texts, self._full = self._texts + 1, self._full + (full and not ended)
         if full and self._drafts and _DRAFTED in text.own and own[-1] > -math.inf:
@@ -656,21 +693,23 @@ class _Ends:
             return skipped("ends", "Nothing was sampled.")
         logs = {what: float(np.logaddexp.reduce(each)) - math.log(6) for what, each in self._log_e.items()}
         log_e = float(np.logaddexp.reduce([*logs.values()]))
-        passed, full = log_e < ALARM_LOG_E, f"{self._full} of {self._texts} reach their limit"
-        said = f"Texts end as the target's rows say; {full}"
+        passed = log_e < ALARM_LOG_E
+        full = f"{self._full} of {self._texts} reach their limit"
+        sentence = f"Texts end as the target's rows say; {full}"
         if not passed:
-            said = f"{max(logs, key=lambda what: logs[what])}; {full}"
+            sentence = f"{max(logs, key=lambda what: logs[what])}; {full}"
         numbers: Numbers = {"texts": self._texts, "full": self._full, "log10_e_value": log_e / math.log(10)}
-        return Finding("ends", passed, f"{said}.", _E_VALUE, numbers)
+        return Finding("ends", passed, f"{sentence}.", _E_VALUE, numbers)
 
 
 def probes(prompts: Sequence[Sequence[int]], ask: Ask, count: int, tokens: int = 16) -> list[Ask]:
-    """Short requests: half of one prompt, each seed twice, and half of two prompts without a seed."""
+    """Return short requests: half of one prompt, each seed twice, and half of two prompts without a seed."""
     most = min(max(tokens, ask.sampling.min_new_tokens), ask.max_new_tokens)
     short = replace(ask, max_new_tokens=most, logprobs=True)
     if ask.sampling.greedy:
         return [replace(short, prompt_ids=list(prompts[i % len(prompts)])) for i in range(count // 4)]
-    two, seeds = [list(prompt) for prompt in prompts[:2]], [*range(1, count // 4 + 1)]
+    two = [list(prompt) for prompt in prompts[:2]]
+    seeds = [*range(1, count // 4 + 1)]
     half = [
         replace(short, prompt_ids=two[i % len(two)], seed=None, logprobs=False) for i in range(count // 2)
     ]

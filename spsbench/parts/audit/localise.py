@@ -32,7 +32,9 @@ FLOOR = 1e-6
 _DECISIVE_NATS = math.log(1000.0)
 _CLEAR_NATS = math.log(20.0)
 
-ACCEPTED, REJECTED, WHOLE = "accepted", "after a rejection", "after a whole draft"
+ACCEPTED = "accepted"
+REJECTED = "after a rejection"
+WHOLE = "after a whole draft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,14 @@ class Law:
 
     @property
     def family(self) -> str:
-        """What laws that differ in a number alone have in common."""
+        """What laws that differ only in a number have in common."""
         return "the draft" if self.share else self.name.partition(" ")[0]
 
     def rows(self, reading: Reading) -> Tensor:
         """[n, V] probabilities of a text's tokens."""
-        logits, drafts, raw = reading.logits.float(), reading.draft_logits, reading.raw
+        logits = reading.logits.float()
+        drafts = reading.draft_logits
+        raw = reading.raw
         if self.processed is not None and raw is not None:
             before = [*reading.prompt, *reading.tokens.tolist()[:-1]]
             logits = with_history(raw.float(), self.processed.history, before, len(reading.prompt))
@@ -75,7 +79,7 @@ class Fit:
 
 
 def read_under(reading: Reading, law: Law | None) -> Reading:
-    """A reading with both models' rows by another law, to the letter: nothing is granted to rounding."""
+    """Return a reading with both models' rows by another law, without tolerance for rounding."""
     if law is None:
         return reading
     if law.share:
@@ -87,16 +91,16 @@ def read_under(reading: Reading, law: Law | None) -> Reading:
 
 
 def laws_beside(sampling: SamplingParams, *, draft: bool) -> list[Law]:
-    """What was asked for, and what engines are known to do in its place."""
-    found = [_with("the target as asked for", sampling)]
+    """Return the law that was asked for, and those that engines are known to use in its place."""
+    laws = [_with("the target as asked for", sampling)]
     if not sampling.greedy:
-        found += [*_temperatures(sampling), *_cuts(sampling)]
-    found += _processings(sampling)
+        laws += [*_temperatures(sampling), *_cuts(sampling)]
+    laws += _processings(sampling)
     if draft:
         for share in (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0):
             name = "the draft alone" if share == 1 else f"a share of {share:.0%} from the draft"
-            found.append(replace(_with(name, sampling), share=share))
-    return found
+            laws.append(replace(_with(name, sampling), share=share))
+    return laws
 
 
 def _with(name: str, sampling: SamplingParams) -> Law:
@@ -104,10 +108,12 @@ def _with(name: str, sampling: SamplingParams) -> Law:
 
 
 def _processings(sampling: SamplingParams) -> Iterator[Law]:
-    """Other conventions, each step left out, and penalties that count otherwise."""
+    """Yield other conventions, each step left out, and penalties that count otherwise."""
     if sampling.process is None:
         return
-    asked, plain, seen = sampling.process, Processing(), {sampling}
+    process = sampling.process
+    plain = Processing()
+    seen = {sampling}
     names = [f.name for f in fields(Processing) if f.name != "convention"]
     others: dict[str, dict[str, Any]] = {
         f"the convention {name}": {"convention": name} for name in CONVENTIONS
@@ -115,22 +121,24 @@ def _processings(sampling: SamplingParams) -> Iterator[Law]:
     others |= {f"no {name.replace('_', ' ')}": {name: getattr(plain, name)} for name in names}
     others["nothing processed"] = {name: getattr(plain, name) for name in names}
     for penalty in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
-        value = getattr(asked, penalty)
+        value = getattr(process, penalty)
         twice = value**2 if penalty == "repetition_penalty" else 2 * value
         others[f"the {penalty.replace('_', ' ')} twice"] = {penalty: twice}
     for name, changed in others.items():
-        other = replace(sampling, process=replace(asked, **changed))
+        other = replace(sampling, process=replace(process, **changed))
         if other not in seen:
             seen.add(other)
             yield replace(_with(name, other), convention="convention" in changed, processed=other)
 
 
 def _temperatures(sampling: SamplingParams) -> Iterator[Law]:
-    asked = sampling.temperature
+    temperature = sampling.temperature
     for factor in (0.25, 0.5, 0.7, 0.8, 0.9, 1.1, 1.25, 1.5, 2.0):
-        if not math.isclose(asked * factor, 1.0):
-            yield _with(f"temperature {asked * factor:.3g}", replace(sampling, temperature=asked * factor))
-    if asked != 1:
+        if not math.isclose(temperature * factor, 1.0):
+            yield _with(
+                f"temperature {temperature * factor:.3g}", replace(sampling, temperature=temperature * factor)
+            )
+    if temperature != 1:
         yield _with("temperature 1", replace(sampling, temperature=1.0))
         yield _with("no temperature, top-k or top-p", SamplingParams())
         if sampling.top_p < 1 or sampling.top_k:
@@ -173,7 +181,7 @@ def _min_p(logits: Tensor, sampling: SamplingParams, share: float) -> Tensor:
 
 
 def _longer(logits: Tensor, sampling: SamplingParams, more: int) -> Tensor:
-    """The nucleus with so many more of the most probable tokens, at least one."""
+    """Extend the nucleus by so many more of the most probable tokens, at least one."""
     sizes = (warp(logits, sampling) > 0).sum(-1)
     rows = warp(logits, replace(sampling, top_p=1.0))
     order = rows.argsort(dim=-1, descending=True, stable=True)
@@ -203,8 +211,9 @@ class Located:
 
     @property
     def explanation(self) -> Fit | None:
-        """The best law, if the texts are 1,000 times as likely under it as under the one asked for, and 20
-        times as likely as under the best law of another family."""
+        """The best law, if the texts are 1,000 times as likely under it as under the requested one, and
+        20 times as likely as under the best law of another family.
+        """
         best, *others = self.fits
         rival = next((fit.nats for fit in others if fit.law.family != best.law.family), 0.0)
         return best if best.nats > _DECISIVE_NATS and best.nats - rival > _CLEAR_NATS else None
@@ -227,7 +236,7 @@ def locate(
     k: int | None = None,
 ) -> Located:
     """Read texts again and sort their tokens."""
-    asked, *others = fits = [Fit(law) for law in laws_beside(sampling, draft=models[1] is not None)]
+    as_asked, *others = fits = [Fit(law) for law in laws_beside(sampling, draft=models[1] is not None)]
     sums: dict[str, dict[str, Sums]] = {}
     counts: dict[tuple[str, str], int] = {}
     for each in drawn[:MOST_TEXTS]:
@@ -237,7 +246,7 @@ def locate(
             rows = fit.law.rows(reading)
             own = own_entries(rows, reading.tokens).double()
             likelihood = float(own.clamp_min(FLOOR).log().sum())
-            base = likelihood if fit is asked else base
+            base = likelihood if fit is as_asked else base
             fit.nats += likelihood - base
             fit.impossible += int((own <= 0).sum())
         for group, name, mask, law in _groups(each, reading, k or 0):
@@ -252,18 +261,21 @@ def locate(
         ]
         for group, parts in sums.items()
     }
-    return Located(places, [*sorted(others, key=lambda fit: -fit.nats), asked])
+    return Located(places, [*sorted(others, key=lambda fit: -fit.nats), as_asked])
 
 
 def _groups(text: Foreign, reading: Reading, k: int) -> Iterator[tuple[str, str, Tensor, Tensor]]:
-    """(group, name, mask over the text's tokens, their law), names in the order in which they are to stand.
+    """Yield (group, name, mask over the text's tokens, their law), names in display order.
 
     That a token was accepted says something of it: what remains of the draft's row is min(p, q), and after
     a rejection (q - p)+, each normalised. By q alone neither would be centred for a right engine.
     """
-    n, q, p, told = len(reading.tokens), reading.q, reading.p, text.told
-    if told is not None and told.accepted_per_loop is not None and p is not None and k:
-        _, kinds, _ = loops_of(told.accepted_per_loop, n, k, text.free or 0, told.drafted_ids)
+    n = len(reading.tokens)
+    q = reading.q
+    p = reading.p
+    answer = text.told
+    if answer is not None and answer.accepted_per_loop is not None and p is not None and k:
+        _, kinds, _ = loops_of(answer.accepted_per_loop, n, k, text.free or 0, answer.drafted_ids)
         laws = {"a": torch.minimum(p, q), "c": (q - p).clamp(min=0), "b": q}
         for kind, name in (("a", ACCEPTED), ("c", REJECTED), ("b", WHOLE)):
             law = laws[kind] / laws[kind].sum(-1, keepdim=True).clamp(min=1e-30)
@@ -286,7 +298,8 @@ def _sums(reading: Reading, mask: Tensor, law: Tensor) -> Sums:
 
 
 def _place(name: str, tokens: int, sums: Sums) -> Place:
-    information, variance = sums.get("leak_all_information", 0.0), sums.get("leak_all_var", 0.0)
+    information = sums.get("leak_all_information", 0.0)
+    variance = sums.get("leak_all_var", 0.0)
     leakage = sums["leak_all_score"] / information if information > 0 else None
     z = sums["leak_all_score"] / math.sqrt(variance) if variance > 0 else None
     spread = sums["log_score_var"]

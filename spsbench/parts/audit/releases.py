@@ -61,14 +61,15 @@ class Release:
     wrong: bool = False
 
     def state(self, quantity: str) -> int | None:
-        """What is compared between releases; None where it is not known. Of a ratio 1 or -1 where it is
-        larger or smaller by more than ``_APART``, 0 where that is not shown."""
+        """Return what is compared between releases; None where it is unknown. Of a ratio 1 or -1 where it
+        is larger or smaller by more than ``_APART``, 0 where that is not shown.
+        """
         if quantity in ("law", BESIDE):
             return int(self.alarmed if quantity == "law" else self.wrong)
-        found = self.loops if quantity == "acceptance" else self.speed
-        if found is None or found.low is None or found.high is None:
+        ratio = self.loops if quantity == "acceptance" else self.speed
+        if ratio is None or ratio.low is None or ratio.high is None:
             return None
-        return int(found.low > 1 + _APART) - int(found.high < 1 / (1 + _APART))
+        return int(ratio.low > 1 + _APART) - int(ratio.high < 1 / (1 + _APART))
 
     def cell(self, quantity: str) -> str:
         if quantity in ("law", BESIDE):
@@ -106,10 +107,10 @@ def search(versions: Sequence[str], visit: Visit, *, halving: bool) -> None:
         left = list(versions[versions.index(new.version) + 1 : versions.index(old.version)])
         while left:
             middle = len(left) // 2
-            found = visit(left[middle])
-            if found is None:
+            release = visit(left[middle])
+            if release is None:
                 del left[middle]
-            elif differ(quantity, new, found):
+            elif differ(quantity, new, release):
                 del left[middle:]
             else:
                 del left[: middle + 1]
@@ -126,26 +127,26 @@ class Change:
 
     def __str__(self) -> str:
         release, before, what = self.release, self.before, self.quantity
-        told = f"{release.version} ({what}: {release.cell(what)}; {before.version}: {before.cell(what)})"
-        return told + (f", unless it is {' or '.join(self.between)}, not audited" if self.between else "")
+        change = f"{release.version} ({what}: {release.cell(what)}; {before.version}: {before.cell(what)})"
+        return change + (f", unless it is {' or '.join(self.between)}, not audited" if self.between else "")
 
 
 def changes(versions: Sequence[str], results: Mapping[str, Release | None]) -> list[Change]:
-    """Where audited neighbours differ, oldest first; ``versions`` are newest first."""
+    """Return where audited neighbours differ, oldest first; ``versions`` are newest first."""
     oldest_first = list(reversed(versions))
     audited = [
-        (place, found) for place, v in enumerate(oldest_first) if (found := results.get(v)) is not None
+        (place, release) for place, v in enumerate(oldest_first) if (release := results.get(v)) is not None
     ]
     return [
-        Change(found, before, quantity, tuple(oldest_first[first + 1 : place]))
-        for (first, before), (place, found) in pairwise(audited)
+        Change(release, before, quantity, tuple(oldest_first[first + 1 : place]))
+        for (first, before), (place, release) in pairwise(audited)
         for quantity in QUANTITIES
-        if differ(quantity, before, found)
+        if differ(quantity, before, release)
     ]
 
 
 def chosen(text: str, known: Sequence[str], what: str) -> tuple[list[str], bool]:
-    """The releases that ``A..B`` or ``N`` stands for, newest first, and whether it was a range."""
+    """Return the releases that ``A..B`` or ``N`` stands for, newest first, and whether it was a range."""
     from packaging.version import Version
 
     low, dots, high = text.partition("..")
@@ -157,12 +158,14 @@ def chosen(text: str, known: Sequence[str], what: str) -> tuple[list[str], bool]
     if count < 2:
         remedy = "Give two releases, e.g. 4.44.2..4.45.0, or a number of at least 2."
         raise UsageError(f"{text} is not a range of releases.", flag="--releases", remedy=remedy)
-    found = [v for v in known[:count] if first is None or last is None or first <= Version(v) <= last]
-    if len(found) < 2:
+    versions_in_range = [
+        v for v in known[:count] if first is None or last is None or first <= Version(v) <= last
+    ]
+    if len(versions_in_range) < 2:
         remedy = f"It has {', '.join(known[:8])}{', ...' if len(known) > 8 else ''}."
-        why = f"the index has {len(found)} releases of {what} there."
+        why = f"the index has {len(versions_in_range)} releases of {what} there."
         raise UsageError(why, flag="--releases", remedy=remedy)
-    return found, bool(dots)
+    return versions_in_range, bool(dots)
 
 
 def audit_releases(wanted: AuditOptions, engine: str, releases: str) -> None:
@@ -184,7 +187,7 @@ def audit_releases(wanted: AuditOptions, engine: str, releases: str) -> None:
         raise UsageError(why, flag="--releases", remedy="Leave python= out: each release is installed.")
     entry = load_entry(spec.name, "--engine")
     # What an audit refuses is refused before anything is fetched.
-    asked = settings_asked(wanted, peer_in(Environment(Path()), spec))
+    settings = settings_asked(wanted, peer_in(Environment(Path()), spec))
     versions, halving = chosen(releases, _known(entry), entry.title)
     for version in versions:
         NAMED[spec.name].settled(spec, "--engine", version)
@@ -197,7 +200,7 @@ def audit_releases(wanted: AuditOptions, engine: str, releases: str) -> None:
         f"{len(versions)} releases of {entry.title}, {versions[-1]} to {versions[0]}{order}: "
         f"each about {fetch} to fetch, {kept} on disk, "
         f"{'all' if wanted.keep else 'two at a time'}, {entry.duration} to install and at most "
-        f"{asked.count} x {asked.limits[2] / 60:g} min to audit. Results: {folder}.",
+        f"{settings.count} x {settings.limits[2] / 60:g} min to audit. Results: {folder}.",
         quiet=wanted.quiet,
     )
     at_once = len(versions) if wanted.keep else 2
@@ -208,15 +211,15 @@ def audit_releases(wanted: AuditOptions, engine: str, releases: str) -> None:
 
 
 def _known(entry: Entry) -> list[str]:
-    """Releases on the index for this Python, newest first."""
+    """Return the index's releases for this Python, newest first."""
     from spsbench.models import Http, find_versions, pip_settings
 
-    found, problems = find_versions(entry.package, Http(pip_settings()), sources=entry.source is not None)
-    if not found:
+    versions, problems = find_versions(entry.package, Http(pip_settings()), sources=entry.source is not None)
+    if not versions:
         more = f" ({'; '.join(problems)})" if problems else ""
         why = f"no package index lists {entry.package} for this Python{more}."
         raise UnavailableError(why, flag="--releases")
-    return found
+    return versions
 
 
 class _Course:
@@ -235,7 +238,9 @@ class _Course:
         self._read()
 
     def visit(self, version: str) -> Release | None:
-        """Audit a release, unless that was done; the others are compared with the first that can be."""
+        """Audit a release unless that was done; later ones are compared with the first that could be
+        audited.
+        """
         if version in self._skipped:
             return None
         done = self._done.get(version)
@@ -245,22 +250,22 @@ class _Course:
         from spsbench.parts.external.install import discard
 
         say(f"{self._entry.title} {version}", quiet=self._wanted.quiet)
-        found = None
+        release = None
         try:
-            found = self._audited(version)
+            release = self._audited(version)
         except UnavailableError as error:
             if any(word in str(error) for word in _NOT_ITS_FAULT):
                 raise
             self._skipped[version] = error.message
             say(f"Skipped: {error.message}", quiet=self._wanted.quiet)
         else:
-            self._done[version] = found
+            self._done[version] = release
             self._newest = self._newest or version
             self._write()
         # An interrupted one stays, so that the same command goes on with it.
         if version != self._newest and not self._wanted.keep:
             discard(self._entry.at(version))
-        return found
+        return release
 
     def _kind(self, version: str) -> PeerKind:
         from spsbench.parts.external.install import install
@@ -291,13 +296,13 @@ class _Course:
                 law = f"ALARM after {min(row.result.decided_after for row in alarms)} texts"
         texts = sum(len(row.result.drawn) for row in course.rows)
         wrong = any(not each.passed for row in course.rows for each in row.result.free)
-        found = Release(version, law, bool(alarms), texts, code, why, wrong=wrong)
+        release = Release(version, law, bool(alarms), texts, code, why, wrong=wrong)
         if self._newest is None:
-            return found
-        return self._compared(found, course, kind, self._kind(self._newest))
+            return release
+        return self._compared(release, course, kind, self._kind(self._newest))
 
     def _compared(self, release: Release, course: Course, kind: PeerKind, newest: PeerKind) -> Release:
-        """With greedy texts of the newest release, drawn in turns."""
+        """Compare with greedy texts of the newest release, drawn in turns."""
         pairs = list(_turns(course, (kind, newest)))
         speed = _ratio([(*one[:2], *other[:2]) for one, other in pairs])
         known = [(*one[2:], *other[2:]) for one, other in pairs if one[3] and other[3]]
@@ -326,7 +331,7 @@ class _Course:
         write_json(self._folder / _FILE, {"asked": self._typed, "releases": rows, "skipped": self._skipped})
 
     def conclude(self) -> None:
-        """Throw environments away, print what was found, and end as the newest release's audit does."""
+        """Remove environments, print the findings, and end as the newest release's audit does."""
         from spsbench.parts.external.install import discard
         from spsbench.report import Table, left, right
 
@@ -337,7 +342,7 @@ class _Course:
         if self._newest is None:
             why = "; ".join(f"{version}: {why}" for version, why in self._skipped.items())
             raise UnavailableError(f"no release could be audited: {why}", flag="--releases")
-        found = changes(self._versions, results)
+        differences = changes(self._versions, results)
         newest = self._done[self._newest]
 
         def cells(version: str, row: Release | None) -> list[str]:
@@ -355,14 +360,14 @@ class _Course:
             "folder": str(self._folder),
             "releases": [asdict(row) for row in results.values() if row is not None],
             "skipped": self._skipped,
-            "changes": [asdict(each) for each in found],
+            "changes": [asdict(each) for each in differences],
         }
         if self._wanted.json:
             print_json(facts)
         else:
             screen = out(quiet=self._wanted.quiet)
             screen.print(table.as_rich())
-            for sentence in _sentences(found, self._skipped):
+            for sentence in _sentences(differences, self._skipped):
                 screen.print(f"\n{sentence}", markup=False, highlight=False)
         if newest.code:
             kind = GateFailed if newest.code == GateFailed.exit_code else IncompleteError
@@ -386,14 +391,17 @@ _Text = tuple[float, float, int, int | None]
 
 
 def _turns(course: Course, kinds: Sequence[PeerKind]) -> Iterator[tuple[_Text, _Text]]:
-    """Greedy texts of both engines, prompt by prompt in turns, one stopped while the other works; up to the
-    first request that fails."""
+    """Draw greedy texts of both engines in turns, prompt by prompt, one stopped while the other works; up
+    to the first request that fails.
+    """
     from spsbench.base import Ask, PeerError, SamplingParams
     from spsbench.parts.external.engine import sampling_of
 
     subject, effort = course.subject, course.effort
     k = next((row.setting.k for row in course.rows if row.setting.k), 0)
-    most, stop, greedy = effort.max_new_tokens, [*subject.stop_ids], sampling_of(SamplingParams(greedy=True))
+    most = effort.max_new_tokens
+    stop = [*subject.stop_ids]
+    greedy = sampling_of(SamplingParams(greedy=True))
     asks = [Ask([*prompt], most, stop, sampling=greedy) for prompt in subject.prompts]
     ends = time.monotonic() + effort.budget_s
     with ExitStack() as opened, suppress(PeerError):
@@ -415,15 +423,15 @@ def _text(peer: Peer, ask: Ask, subject: Subject) -> _Text:
     from spsbench.base import checked
 
     began = time.perf_counter()
-    found = checked(peer.generate(ask), ask, subject.models[0].vocab_size)
-    took = 1e3 * (time.perf_counter() - began) if found.wall_ms is None else found.wall_ms
-    count = len(found.output_ids)
-    own = (found.decoded, found.decode_ms) if found.decoded and found.decode_ms else (count, took)
-    return *own, found.decoded or count, found.loops
+    answer = checked(peer.generate(ask), ask, subject.models[0].vocab_size)
+    took = 1e3 * (time.perf_counter() - began) if answer.wall_ms is None else answer.wall_ms
+    count = len(answer.output_ids)
+    own = (answer.decoded, answer.decode_ms) if answer.decoded and answer.decode_ms else (count, took)
+    return *own, answer.decoded or count, answer.loops
 
 
 def _ratio(rows: Sequence[tuple[float | None, ...]]) -> Interval | None:
-    """(first / second) / (third / fourth) of sums over prompts."""
+    """Return (first / second) / (third / fourth) of sums over prompts."""
     if len(rows) < 2:
         return None
     import numpy as np

@@ -81,10 +81,10 @@ class ReportedDrafts:
             place += count + 1
 
     def _standing(self, ids: tuple[int, ...], p: Floats) -> Standing:
-        found = self._known.get(ids) or self._forks.standing(ids, p)
+        standing = self._known.get(ids) or self._forks.standing(ids, p)
         if len(self._known) < _KEPT:
-            self._known[ids] = found
-        return found
+            self._known[ids] = standing
+        return standing
 
     @property
     def log_e(self) -> float:

@@ -100,12 +100,14 @@ class Shown:
 
 
 def reproducible(rows: Iterable[Row]) -> Row | None:
-    """The alarm with the most evidence, a sampled one first; None without one of requests that run alone."""
+    """Return the alarm with the most evidence, a sampled one first; None if no request that runs alone
+    has one.
+    """
     alarms = [row for row in rows if row.decision == ALARM and row.convention is None and row.setting.alone]
 
     def evidence(row: Row) -> tuple[bool, float]:
-        found = row.result.evidence
-        return not row.setting.sampling.greedy, (found and found["log10_e_value"]) or 0.0
+        proof = row.result.evidence
+        return not row.setting.sampling.greedy, (proof and proof["log10_e_value"]) or 0.0
 
     return max(alarms, key=evidence, default=None)
 
@@ -120,7 +122,8 @@ def reproduce(
     draws: Draws | None = None,
 ) -> ReproFacts:
     """Find a context, measure it, and write ``repro.py``."""
-    setting, draws = row.setting, draws or Draws()
+    setting = row.setting
+    draws = draws or Draws()
     if setting.sampling.greedy:
         draws = replace(draws, tried=LEAST, measured=2 * LEAST)  # another seed is the same text
     load = subject.load(setting.lookahead, max_new_tokens)
@@ -166,14 +169,14 @@ def reproduce(
 
 
 def _title(row: Row, shown: Shown, names: tuple[str, str]) -> str:
-    told, spot = row.described, shown.spot
+    described, spot = row.described, shown.spot
     behind = f", among outputs that begin with {list(spot.prefix)}" if spot.prefix else ""
     total = sum(shown.counts.values())
     drafting = f"drafts by {names[1]}" if row.setting.lookahead else "no draft"
     verdict = "not the target's" if shown.p_value < LEVEL else "no clear deviation"
     law = "" if row.against is None else f"\nExpected: what its plain texts follow, {row.against.name}."
     return (
-        f"{told.engine} {told.version}, {row.setting.name}: does a token follow the target?\n\n"
+        f"{described.engine} {described.version}, {row.setting.name}: does a token follow the target?\n\n"
         f"One prompt of {len(spot.context)} ids, many seeds, output token {len(spot.prefix) + 1}{behind}.\n"
         f"When this was written: {total} tokens of {shown.outputs} outputs, "
         f"p-value {repro_parts.shown(shown.p_value)}: {verdict}.\n"
@@ -186,14 +189,17 @@ class _Search:
     """Looks for the spot that shows an alarm most clearly."""
 
     def __init__(self, row: Row, subject: Subject, peer: Peer, draws: Draws, seed: int) -> None:
-        self._row, self._subject, self._peer, self._draws = row, subject, peer, draws
+        self._row = row
+        self._subject = subject
+        self._peer = peer
+        self._draws = draws
         self._seed, self._end = seed, time.monotonic() + draws.budget_s
 
     def clearest(self) -> tuple[Shown, int]:
-        """The spot over new seeds, and what those were made of."""
+        """Return the clearest spot measured over new seeds, and the context and outputs behind it."""
         tried: list[Shown] = []
-        found = contexts(self._row, self._subject.models, self._subject.stop_ids)
-        for number, context in enumerate(sorted(found, key=len)):
+        places = contexts(self._row, self._subject.models, self._subject.stop_ids)
+        for number, context in enumerate(sorted(places, key=len)):
             if any(each.p_value < _CLEAR for each in tried):
                 break  # the next ones are longer
             outputs = self._outputs(context, self._first("try", number), self._draws.tried)
@@ -215,15 +221,15 @@ class _Search:
 
     def reached(self, spot: Spot) -> float:
         """The probability that an output begins with the prefix."""
-        found = 1.0
+        probability = 1.0
         for place, token in enumerate(spot.prefix):
             logits = self._logits(Spot(spot.context, spot.prefix[:place]))
             row, _ = expected(logits, self._row.setting.sampling, self._row.against, [token])
-            found *= row.get(token, 0.0)
-        return found
+            probability *= row.get(token, 0.0)
+        return probability
 
     def _spots(self, context: tuple[int, ...], outputs: Sequence[Sequence[int]]) -> Iterator[Spot]:
-        """One a place: after the most frequent prefix, while enough outputs have it."""
+        """Yield a spot for each place: after the most frequent prefix, while enough outputs have it."""
         for place in range(self._row.setting.lookahead + 1):
             prefixes = Counter(tuple(ids[:place]) for ids in outputs if len(ids) > place)
             prefix, count = max(prefixes.items(), key=lambda item: item[1], default=((), 0))
@@ -240,15 +246,15 @@ class _Search:
 
     @torch.inference_mode()
     def _logits(self, spot: Spot) -> Tensor:
-        """[1, V] of the target."""
+        """Return the target's logits [1, V] at a spot."""
         target = self._subject.models[0]
         ids = torch.tensor([*spot.context, *spot.prefix], device=target.device)
         return target.score_uncached(ids, last=1).float()
 
     def _outputs(self, context: tuple[int, ...], first: int, count: int) -> list[list[int]]:
-        """Valid ones, up to the budget."""
+        """Return valid outputs, up to the budget."""
         sampling = sampling_of(self._row.setting.sampling)
-        found = []
+        outputs = []
         for seed in seeds(first, count):
             if time.monotonic() > self._end:
                 break
@@ -260,15 +266,15 @@ class _Search:
                 raise
             except PeerError:
                 continue
-            found.append(answer.output_ids)
-        return found
+            outputs.append(answer.output_ids)
+        return outputs
 
     def _first(self, what: str, number: int) -> int:
         return request_seed(derive_seed(self._seed, "repro", number, what))
 
 
 def _is_firm(logits: Tensor, sampling: SamplingParams) -> bool:
-    """Whether rounding cannot change which tokens are possible; logits: [1, V]."""
+    """Return whether rounding cannot change which tokens are possible; logits: [1, V]."""
     if sampling.greedy:
         best = logits.topk(2).values[0]
         return float(best[0] - best[1]) > _GAP
@@ -278,8 +284,7 @@ def _is_firm(logits: Tensor, sampling: SamplingParams) -> bool:
 def expected(
     logits: Tensor, sampling: SamplingParams, law: Law | None, observed: Iterable[int] = ()
 ) -> repro_parts.Row:
-    """The target's row, from logits [1, V]. All of its tokens where they are few, else the most probable and
-    the observed ones."""
+    """Return the target's row from logits [1, V], as probabilities by token."""
     row = (warp(logits, sampling) if law is None or law.share else law.warped(logits))[0].double()
     possible = int((row > 0).sum())
     few = possible <= _MOST_CELLS
@@ -305,7 +310,7 @@ class _Start:
 
 
 def contexts(row: Row, models: tuple[CausalLM, CausalLM], stop_ids: Sequence[int]) -> list[tuple[int, ...]]:
-    """Contexts to try, shortened; the best ones whole too."""
+    """Return contexts to try, shortened; the best ones whole too."""
     starts: list[_Start] = []
     for each in row.result.drawn[:MOST_TEXTS]:
         starts += _starts(reading_of(each, models), row, each.prompt, stop_ids)
@@ -319,45 +324,46 @@ def contexts(row: Row, models: tuple[CausalLM, CausalLM], stop_ids: Sequence[int
 
 
 def _starts(reading: Reading, row: Row, prompt: tuple[int, ...], stop_ids: Sequence[int]) -> list[_Start]:
-    """The best two starts of a text: for the first token, and for a later one."""
+    """Return the best two starts of a text: one for the first token, one for a later one."""
     apart = _apart(reading, row, stop_ids)
     law = read_under(reading, row.against)
     own = own_entries(law.q, reading.tokens).double()
     tokens = reading.tokens.tolist()
     reach = row.setting.lookahead + 1
-    found: dict[bool, list[_Start]] = {False: [], True: []}
+    starts_of: dict[bool, list[_Start]] = {False: [], True: []}
     for start in range(len(tokens)):
         scores = _scores(own[start : start + reach], apart[start : start + reach])
-        ids, onwards = (*prompt, *tokens[:start]), tuple(tokens[start : start + reach])
-        found[False].append(_Start(float(scores[0]), False, ids, onwards))
+        ids = (*prompt, *tokens[:start])
+        onwards = tuple(tokens[start : start + reach])
+        starts_of[False].append(_Start(float(scores[0]), False, ids, onwards))
         if len(scores) > 1:
-            found[True].append(_Start(float(scores[1:].max()), True, ids, onwards))
-    return [max(starts, key=lambda each: each.score) for starts in found.values() if starts]
+            starts_of[True].append(_Start(float(scores[1:].max()), True, ids, onwards))
+    return [max(starts, key=lambda each: each.score) for starts in starts_of.values() if starts]
 
 
 def _scores(own: Tensor, apart: Tensor) -> Tensor:
-    """[n] the distance at each place times the probability of getting there."""
+    """[n] the distance at each place times the probability of reaching it."""
     reached = torch.cat([own.new_ones(1), own.cumprod(0)[:-1]])
     return reached * apart
 
 
 def _apart(reading: Reading, row: Row, stop_ids: Sequence[int]) -> Tensor:
     """[n] how far the engine's rows may be from the target's, in total variation."""
-    held = read_under(reading, row.against)
-    found = torch.zeros(len(reading.tokens), dtype=torch.float64)
-    if row.setting.lookahead and held.p is not None:
-        found = _distance(held.q, held.p)
+    kept_rows = read_under(reading, row.against)
+    distances = torch.zeros(len(reading.tokens), dtype=torch.float64)
+    if row.setting.lookahead and kept_rows.p is not None:
+        distances = _distance(kept_rows.q, kept_rows.p)
     if row.located is not None:
         best = row.located.fits[0].law.rows(reading)
-        found = torch.maximum(found, _distance(held.q, best))
+        distances = torch.maximum(distances, _distance(kept_rows.q, best))
     if stop_ids and row.result.leading is not None and row.result.leading[1] == LEAVES_OUT_STOPS:
-        stops = held.q[:, list(stop_ids)].sum(-1).double()
-        found = torch.maximum(found, stops.where(stops < 1, 0.0))
-    return found + 0.5 * reading.impossible
+        stops = kept_rows.q[:, list(stop_ids)].sum(-1).double()
+        distances = torch.maximum(distances, stops.where(stops < 1, 0.0))
+    return distances + 0.5 * reading.impossible
 
 
 def _distance(q: Tensor, other: Tensor) -> Tensor:
-    """[n] total variation of rows, where all tokens too rare to be counted one by one are taken together."""
+    """[n] total variation of rows; tokens too rare to be counted are taken together."""
     counted = q >= _RARE
     apart = ((q - other) * counted).double()
     return (apart.abs().sum(-1) + apart.sum(-1).abs()) / 2
@@ -366,7 +372,7 @@ def _distance(q: Tensor, other: Tensor) -> Tensor:
 def _shortened(
     start: _Start, row: Row, models: tuple[CausalLM, CausalLM], stop_ids: Sequence[int]
 ) -> tuple[int, ...]:
-    """The shortest end of a context that promises about as much."""
+    """Return the shortest end of a context that promises about as much."""
     for length in _LENGTHS:
         ids = start.ids[-length:]
         if len(ids) == len(start.ids):
@@ -436,7 +442,7 @@ lib/libiomp5.so of the environment that vLLM is installed in, as vLLM advises.""
 
 
 def options_of(engine: str, threads: int | None = None) -> dict[str, Any]:
-    """What the script has to know of an engine beside its setting."""
+    """Return what the script needs to know of an engine beside its setting."""
     if engine.startswith(WORKER):
         command = {"command": shlex.join(shlex.split(engine.removeprefix(WORKER)))}
         return {"models": "HF_DIR", "options": command, "flags": ["command"], "environment": {}}
@@ -451,26 +457,28 @@ def options_of(engine: str, threads: int | None = None) -> dict[str, Any]:
 
 
 def script(engine: str, title: str, case: Mapping[str, Any]) -> str:
-    """The whole script: the driver of the engine's worker, what it uses of the protocol, the statistics."""
+    """Return the whole script: the engine's driver, the part of the protocol that it uses, the statistics."""
     files = [Path(protocol.__file__)]
-    driver, about = "JsonLines", str(repro_parts.JsonLines.__doc__)
+    driver = "JsonLines"
+    about = str(repro_parts.JsonLines.__doc__)
     if not engine.startswith(WORKER):
         module = NAMED[name_of(Spec.parse(engine))].module
         files += [Path(serving.__file__), Path(workers.__file__).with_name(f"{module}.py")]
         classes = (node for node in ast.parse(files[-1].read_text()).body if isinstance(node, ast.ClassDef))
-        driver, about = next(classes).name, _NOTES[module][0]
+        driver = next(classes).name
+        about = _NOTES[module][0]
     imports, body = _bundled([*files, Path(repro_parts.__file__)], {"main", driver})
     facts = pformat(dict(case), width=100, compact=True, sort_dicts=False)
-    told = f"{title}\n\n{about}\n\nWritten by spsbench {spsbench.__version__}; needs none of it."
+    docstring = f"{title}\n\n{about}\n\nWritten by spsbench {spsbench.__version__}; needs none of it."
     return (
-        f'"""{told}\n"""\n\nfrom __future__ import annotations\n\n{imports}\n\n'
+        f'"""{docstring}\n"""\n\nfrom __future__ import annotations\n\n{imports}\n\n'
         f"CASE: dict[str, Any] = {facts}\n\n{body}\n\n\n"
         f'if __name__ == "__main__":\n    main({driver})\n'
     )
 
 
 def _bundled(files: Iterable[Path], wanted: set[str]) -> tuple[str, str]:
-    """The imports and the definitions of some files that the wanted names need."""
+    """Return the imports and definitions of some files that the wanted names need."""
     parts: list[tuple[ast.stmt, str, set[str]]] = []
     imported: dict[str, tuple[str, str]] = {}
     for text in (file.read_text(encoding="utf-8") for file in files):
@@ -509,7 +517,7 @@ _NOT_ASKED = ("describe", "together", "add", "step", "abort", "_alongside")
 
 
 def _text(node: ast.stmt, lines: Sequence[str]) -> str:
-    """The source of a statement; a class loses what a script does not ask for."""
+    """Return a statement's source; a class loses what a script does not ask for."""
     numbers = list(range(node.lineno, (node.end_lineno or 0) + 1))
     if not isinstance(node, ast.ClassDef | ast.FunctionDef):
         return "\n".join(lines[number - 1] for number in numbers)

@@ -65,11 +65,11 @@ def p_value(counts: Mapping[int, int], row: Row) -> float:
         cells[-1] = cells[-1][0] + pooled[0], cells[-1][1] + pooled[1]
     statistic = sum((seen - mean) ** 2 / mean for mean, seen in cells if mean > 0)
     token, likely = max(row[0].items(), key=lambda item: item[1], default=(-1, 0.0))
-    found = chi_square(statistic, len(cells) - 1), share(counts.get(token, 0), inside, likely)
+    p_values = chi_square(statistic, len(cells) - 1), share(counts.get(token, 0), inside, likely)
     # A bound on the probability of so many tokens of probability 0.
     draws = inside + outside
     rare = math.exp(math.log(math.comb(draws, outside)) + outside * math.log(ROUNDING))
-    return min(1.0, 3 * min(*found, rare))
+    return min(1.0, 3 * min(*p_values, rare))
 
 
 def share(seen: int, draws: int, probability: float) -> float:
@@ -103,8 +103,8 @@ def recomputed(folder: str) -> Row:
         sys.exit(f"--model: the texts are held against {CASE['held_against']}, which is not computed here")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     with torch.inference_mode():
-        found = model(torch.tensor([[*CASE["prompt_ids"], *CASE["prefix_ids"]]])).logits[0, -1]
-    return warped(found[: CASE["vocab_size"]].tolist(), **CASE["sampling"]), 0.0
+        logits = model(torch.tensor([[*CASE["prompt_ids"], *CASE["prefix_ids"]]])).logits[0, -1]
+    return warped(logits[: CASE["vocab_size"]].tolist(), **CASE["sampling"]), 0.0
 
 
 def warped(
@@ -115,13 +115,15 @@ def warped(
     best = logits[order[0]]
     kept = order[:1] if greedy else order[: top_k or len(order)]
     weights = {token: math.exp((logits[token] - best) / temperature) for token in kept}
-    total, mass, found = sum(weights.values()), 0.0, {}
+    total = sum(weights.values())
+    mass = 0.0
+    inside = {}
     for token, weight in weights.items():
         if mass >= top_p * total and top_p < 1:
             break
-        found[token] = weight
+        inside[token] = weight
         mass += weight
-    return {token: weight / mass for token, weight in found.items()}
+    return {token: weight / mass for token, weight in inside.items()}
 
 
 def shown(p: float) -> str:
@@ -154,8 +156,8 @@ class JsonLines:
         atexit.register(self._process.communicate, request(1, "bye"))
 
     def generate(self, ask: Ask) -> Answer:
-        found = self._answer("generate", ask)
-        return Answer(found["output_ids"], found["finish"], found.get("hidden_stop", False))
+        result = self._answer("generate", ask)
+        return Answer(result["output_ids"], result["finish"], result.get("hidden_stop", False))
 
     def _answer(self, method: str, params: Load | Ask) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -180,15 +182,16 @@ def main(engine: Callable[[Load], Any]) -> None:
     parser.add_argument("--draws", type=int, default=CASE["draws"])
     parser.add_argument("--seed", type=int, default=CASE["first_seed"])
     parser.add_argument("--model", metavar="HF_DIR", help="compute the expected probabilities again")
-    given = parser.parse_args()
-    row: Row = recomputed(given.model) if given.model else (CASE["expected"], CASE["rest"])
+    arguments = parser.parse_args()
+    row: Row = recomputed(arguments.model) if arguments.model else (CASE["expected"], CASE["rest"])
     os.environ |= CASE["environment"]
-    draft = given.draft if CASE["k"] else None
-    options = CASE["options"] | {name: getattr(given, name) for name in CASE["flags"]}
-    load = Load(given.target, draft, CASE["k"], CASE["threads"], CASE["context"], CASE["dtype"], options)
-    running, sampling = engine(load), Sampling(**CASE["sampling"])
+    draft = arguments.draft if CASE["k"] else None
+    options = CASE["options"] | {name: getattr(arguments, name) for name in CASE["flags"]}
+    load = Load(arguments.target, draft, CASE["k"], CASE["threads"], CASE["context"], CASE["dtype"], options)
+    running = engine(load)
+    sampling = Sampling(**CASE["sampling"])
     drawn = []
-    for seed in seeds(given.seed, given.draws):
+    for seed in seeds(arguments.seed, arguments.draws):
         prompt, stop_ids = CASE["prompt_ids"], CASE["stop_ids"]
         answer = running.generate(Ask(prompt, CASE["max_new_tokens"], stop_ids, [], sampling, seed))
         drawn.append(answer.output_ids + (stop_ids[:1] if answer.hidden_stop else []))

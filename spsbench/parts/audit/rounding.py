@@ -69,12 +69,12 @@ def scored(reading: Reading) -> Scored:
     mixed = ((1 - _SHARE) * q + _SHARE * p).clamp(min=_FLOOR) / q.clamp(min=_FLOOR)
     best, second = reading.logits.float().topk(2).values.T
     strays = best - own_entries(reading.logits.float(), reading.tokens)
-    told = float(mixed.log().sum()), float(sharp.sum()), int((q <= 0).sum()), len(q)
-    return Scored(*told, strays.tolist(), (best - second).tolist())
+    figures = float(mixed.log().sum()), float(sharp.sum()), int((q <= 0).sum()), len(q)
+    return Scored(*figures, strays.tolist(), (best - second).tolist())
 
 
 def pairs(plain: Sequence[Foreign], drafted: Sequence[Foreign]) -> Iterator[tuple[int, int]]:
-    """Texts of one prompt, each once; never two with the same seed, whose draws may be coupled."""
+    """Pair texts of one prompt, each once; never two with the same seed, whose draws may be coupled."""
     places: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for place, each in enumerate(plain):
         places[each.prompt].append(place)
@@ -87,10 +87,12 @@ def pairs(plain: Sequence[Foreign], drafted: Sequence[Foreign]) -> Iterator[tupl
 
 
 def log10_e(differences: Sequence[Sequence[float]]) -> float:
-    """Of bets on the signs of differences, pair by pair; a mixture over numbers, stakes and directions."""
+    """Return the log10 e-value of bets on the signs of differences: a mixture over numbers, stakes and
+    directions.
+    """
     if not differences:
         return 0.0
-    found = []
+    logs = []
     for values, stake, way in product(zip(*differences, strict=True), _STAKES, (1, -1)):
         total, sizes = 0.0, list[float]()
         for value in values:
@@ -100,8 +102,8 @@ def log10_e(differences: Sequence[Sequence[float]]) -> float:
                     math.exp(-max(-50.0, min(50.0, way * stake * value / scale)))
                 )
             sizes += [abs(value)] if value else []
-        found.append(total)
-    return float(torch.tensor(found).logsumexp(0) - math.log(len(found))) / math.log(10)
+        logs.append(total)
+    return float(torch.tensor(logs).logsumexp(0) - math.log(len(logs))) / math.log(10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ _BLOCK = 32
 
 
 def _in_8_bits(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Inputs of a matrix in blocks with one scale, as both engines take them beside weights of 4 or 8."""
+    """Round a matrix's inputs in blocks with one scale, as both engines do beside weights of 4 or 8 bits."""
     *rest, width = inputs[0].shape
     blocks = inputs[0].reshape(*rest, -1, _BLOCK if width % _BLOCK == 0 else width)
     step = blocks.abs().amax(-1, keepdim=True).clamp(min=1e-30) / 127
@@ -140,12 +142,13 @@ def expected(texts: Sequence[Foreign], target: TorchLM) -> Expected:
         logits = exact.logits.float()
         strays += (logits.max(-1).values - own_entries(logits, rounded.logits.argmax(-1))).tolist()
         if not text.sampling.greedy:
-            q, other = exact.q.clamp(min=_FLOOR).double(), rounded.q.double()
+            q = exact.q.clamp(min=_FLOOR).double()
+            other = rounded.q.double()
             apart = (other * (other.clamp(min=_FLOOR) / q).log()).sum(-1)
             outside = torch.where(exact.q <= 0, rounded.q, 0.0).sum(-1)
             nats += torch.maximum(apart, outside).tolist()
-    found = nats or strays
-    return Expected(sum(found) / len(found), max(strays))
+    distances = nats or strays
+    return Expected(sum(distances) / len(distances), max(strays))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,35 +178,36 @@ def differences(plain: Texts, drafted: Texts, rounding: float) -> Iterator[Diffe
         if place is None:
             continue
         apart = max(row.strays[place], its.strays[place])
-        tokens, near = (one.completion[place], other.completion[place]), max(NEAR, ALLOWED * rounding)
+        tokens = (one.completion[place], other.completion[place])
+        near = max(NEAR, ALLOWED * rounding)
         yield Difference(one.line, place, tokens, row.gaps[place], apart, apart <= near)
 
 
 @torch.inference_mode()
 def variation(peer: Peer, asks: Sequence[Ask], models: Models) -> float | None:
-    """Total variation a token between the engine's rows and the re-scored ones, of temperature 1.
+    """Return the total variation a token between the engine's rows and the re-scored ones, at temperature 1.
 
     For tokens drawn from q', the mean of |1 - q / q'| / 2 is it. None where no log-probabilities come.
     """
-    found: list[torch.Tensor] = []
+    distances: list[torch.Tensor] = []
     for ask in asks:
         try:
-            told = peer.generate(ask)
+            answer = peer.generate(ask)
         except PeerError:
             return None
-        if told.logprobs is None or len(told.logprobs) != len(told.output_ids) or not told.output_ids:
+        if answer.logprobs is None or len(answer.logprobs) != len(answer.output_ids) or not answer.output_ids:
             return None
-        ids = torch.tensor([*ask.prompt_ids, *told.output_ids])
-        rows = models[0].score_uncached(ids[:-1], last=len(told.output_ids)).float().log_softmax(-1)
+        ids = torch.tensor([*ask.prompt_ids, *answer.output_ids])
+        rows = models[0].score_uncached(ids[:-1], last=len(answer.output_ids)).float().log_softmax(-1)
         ours = own_entries(rows, ids[len(ask.prompt_ids) :])
-        found.append((1 - (ours - torch.tensor(told.logprobs)).exp()).abs() / 2)
-    return float(torch.cat(found).mean()) if found else None
+        distances.append((1 - (ours - torch.tensor(answer.logprobs)).exp()).abs() / 2)
+    return float(torch.cat(distances).mean()) if distances else None
 
 
 def compared(
     plain: Texts, drafted: Texts, *, greedy: bool, by_activations: Expected | None = None
 ) -> RoundingFacts:
-    """Speculation against the plain texts; ``drafted`` is empty for the plain texts themselves."""
+    """Compare speculation with the plain texts; ``drafted`` is empty for the plain texts themselves."""
     by_activations = by_activations or Expected()
     far = [stray for _, each in plain for stray in each.strays] or [0.0]
     facts: RoundingFacts = {
@@ -229,23 +233,23 @@ def compared(
 
 
 def alarms(facts: RoundingFacts, evidence: Evidence | None, tokens: int, *, is_plain: bool) -> list[str]:
-    """What rounding does not explain."""
-    found = []
+    """Return what rounding does not explain."""
+    reasons = []
     if is_plain:
         nats = 0.0 if evidence is None else evidence["log10_e_value"] * math.log(10) / max(1, tokens)
         # A greedy token that is not the best one has probability 0, however near it is.
         away = max(nats, facts["outside_share"]) if facts["stray_mean"] is None else facts["stray_mean"]
         most = TOLERANCE + ALLOWED * facts["expected"]
         if away > most:
-            found.append(
+            reasons.append(
                 f"{away:.3f} nats a token from the dequantised weights, and rounding may take {most:.3f}"
             )
     elif facts["log10_e_value"] >= ALARM_LOG10_E:
-        found.append(f"pairs of texts with and without a draft: e-value 10^{facts['log10_e_value']:.1f}")
+        reasons.append(f"pairs of texts with and without a draft: e-value 10^{facts['log10_e_value']:.1f}")
     for each in facts["differences"]:
         if not each["explained"]:
-            found.append(
+            reasons.append(
                 f"request {each['request']} leaves the plain text at token {each['place']}, "
                 f"{each['apart']:.3g} below the best logit; plain texts stray by {facts['stray_most']:.3g}"
             )
-    return found
+    return reasons

@@ -64,22 +64,22 @@ def audited(engine: Engine | None, options: Mapping[str, Any], folder: Path, tes
     from spsbench.report import audit_sentences, audit_table
 
     facts = [row.facts() for row in course.rows]
-    said = "\n".join([*audit_sentences(facts, course.effort.bound), *_unjudged(course.rows)])
+    sentences = "\n".join([*audit_sentences(facts, course.effort.bound), *_unjudged(course.rows)])
     table = "\n".join(audit_table(facts).as_markdown())
     # Several in flight are a default: an engine that takes one request at a time is judged alone.
-    asked = [row for row in course.rows if "in_flight" in options or not row.result.cannot]
+    rows_asked_for = [row for row in course.rows if "in_flight" in options or not row.result.cannot]
     try:
-        conclude(asked or course.rows, course.effort.bound, gone)
+        conclude(rows_asked_for or course.rows, course.effort.bound, gone)
     except SpsbenchError as error:
         verdict = "undecided: " if isinstance(error, IncompleteError) else ""
         first = " ".join([f"{verdict}{error.message}", *([error.remedy] if error.remedy else [])])
-        lines = [first, "", said, *_details(course), "", f"again: {_again(engine, wanted, test)}"]
+        lines = [first, "", sentences, *_details(course), "", f"again: {_again(engine, wanted, test)}"]
         return GateResult("\n".join(lines), table, is_red=True)
-    return GateResult(said, table)
+    return GateResult(sentences, table)
 
 
 def options_of(engine: Engine | None, options: Mapping[str, Any]) -> AuditOptions:
-    """The options of ``spsbench audit`` for those of a test."""
+    """Return the options of ``spsbench audit`` for those of a test."""
     if engine is None:
         why, remedy = "no engine is given.", "Give one to the marker or the fixture."
         raise UsageError(why, flag="lossless", remedy=remedy)
@@ -91,24 +91,26 @@ def options_of(engine: Engine | None, options: Mapping[str, Any]) -> AuditOption
     if wrong := next((name for name in renamed if name not in known or name in hidden), None):
         allowed = ", ".join(sorted(known.keys() - {*hidden}))
         raise UsageError(f"{wrong} is unknown.", flag="lossless", remedy=f"Options are {allowed}.")
-    given = {name: _typed(value) for name, value in renamed.items() if value is not None}
+    options_given = {name: _typed(value) for name, value in renamed.items() if value is not None}
     if (process := renamed.get("process")) is not None:
-        given["process"] = [process] if isinstance(process, str) else [*map(str, process)]
+        options_given["process"] = [process] if isinstance(process, str) else [*map(str, process)]
     name = engine if isinstance(engine, str) else getattr(engine, "__qualname__", repr(engine))
-    wanted = AuditOptions(**known | DEFAULTS | given | {"engine": name})
+    wanted = AuditOptions(**known | DEFAULTS | options_given | {"engine": name})
     refuse_together("audit", vars(wanted))
     return wanted
 
 
 def _typed(value: Any) -> Any:
-    """A value as the command line has it."""
+    """Return a value as it is typed on the command line."""
     if isinstance(value, list | tuple):
         return ",".join(map(str, value))
     return value if isinstance(value, bool) else str(value)
 
 
 def _course(engine: Engine | None, wanted: AuditOptions, folder: Path) -> tuple[Course, str | None]:
-    """The audit, with the caller's number of threads afterwards: here the engine may compute, too."""
+    """Run the audit and restore the caller's number of threads, since the engine may compute in this
+    process.
+    """
     from spsbench.parts.external.registry import PeerKind, find_peer
 
     name = str(wanted.engine)
@@ -126,7 +128,7 @@ def _course(engine: Engine | None, wanted: AuditOptions, folder: Path) -> tuple[
 
 
 def _unjudged(rows: Sequence[Row]) -> Iterator[str]:
-    """What the engine does not report, so that no fault in it can be seen."""
+    """Return what the engine does not report, so that no fault in it can be seen."""
     free = [each for row in rows if not row.setting.is_plain for each in row.result.free]
     silent = {each.test: each.found for each in free if each.unjudged}
     if silent:
@@ -134,7 +136,7 @@ def _unjudged(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _details(course: Course) -> Iterator[str]:
-    """For each setting that failed a text, and the law that explains its texts best."""
+    """Return for each failed setting a text, and the law that explains its texts best."""
     for row in course.rows:
         failed = [each for each in row.result.free if not each.passed]
         if not row.result.drawn or not (failed or row.decision == "alarm"):
@@ -158,7 +160,7 @@ def _ids(ids: Sequence[int]) -> str:
 
 
 def _again(engine: Engine | None, wanted: AuditOptions, test: str) -> str:
-    """The command that shows it again: the audit's, or of an engine in this process the test's."""
+    """Return the command that repeats it: the audit's, or the test's for an engine in this process."""
     if callable(engine):
         texts, seconds = str(wanted.texts), str(wanted.budget)
         return shlex.join(["pytest", test, "--lossless-texts", texts, "--lossless-seconds", seconds])

@@ -40,15 +40,17 @@ class Inside:
 
     def generate(self, ask: Ask) -> Answer:
         if hasattr(self.engine, "generate"):
-            found = self.engine.generate(ask)
+            answer = self.engine.generate(ask)
         else:
             wanted = Wanted(**vars(ask.sampling), max_new_tokens=ask.max_new_tokens, stop_ids=ask.stop_ids)
-            found = self.engine(ask.prompt_ids, wanted, ask.seed)
-        return found if isinstance(found, Answer) else Answer(*until_stop([int(one) for one in found], ask))
+            answer = self.engine(ask.prompt_ids, wanted, ask.seed)
+        return (
+            answer if isinstance(answer, Answer) else Answer(*until_stop([int(one) for one in answer], ask))
+        )
 
     def together(self, wave: Wave) -> Together:
-        found: Together = self.engine.together(wave)
-        return found
+        answers: Together = self.engine.together(wave)
+        return answers
 
     def close(self) -> None:
         """End it, if it has something to end."""

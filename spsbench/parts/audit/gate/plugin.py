@@ -23,7 +23,7 @@ _SAID, _TABLE = "lossless", "lossless_table"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Budgets, which an engine's ini file may set too, and the report."""
+    """Add options for budgets, which an engine's ini file may set too, and for the report."""
     group = parser.getgroup("lossless", "audits of engines (spsbench)")
     for name, text in _BUDGETS.items():
         group.addoption(f"--lossless-{name}", metavar="N", help=f"lossless_engine: {text}")
@@ -44,29 +44,30 @@ def lossless_engine(
 
     Options are, from weak to strong, those of the ini file, of markers, given here, and of the command line.
     """
-    config, marks = request.config, list(request.node.iter_markers("lossless"))
+    config = request.config
+    marks = list(request.node.iter_markers("lossless"))
 
     def check(engine: Engine | None = None, **options: Any) -> None:
         __tracebackhide__ = True
         from spsbench.parts.audit.gate.audits import audited
 
-        given: dict[str, Any] = {name: config.getini(f"lossless_{name}") or None for name in _BUDGETS}
+        settings: dict[str, Any] = {name: config.getini(f"lossless_{name}") or None for name in _BUDGETS}
         for each in reversed(marks):
-            given |= each.kwargs | ({"engine": each.args[0]} if each.args else {})
+            settings |= each.kwargs | ({"engine": each.args[0]} if each.args else {})
         typed = {name: config.getoption(f"lossless_{name}") for name in _BUDGETS}
-        given |= options | {name: value for name, value in typed.items() if value is not None}
-        engine = engine or given.pop("engine", None)
+        settings |= options | {name: value for name, value in typed.items() if value is not None}
+        engine = engine or settings.pop("engine", None)
         # A new folder each time: an audit goes on with the texts of its folder, whoever wrote them.
-        found = audited(engine, given, tmp_path_factory.mktemp("lossless"), request.node.nodeid)
-        request.node.user_properties += [(_SAID, found.said), (_TABLE, found.table)]
-        if found.is_red:
-            pytest.fail(found.said, pytrace=False)
+        audit = audited(engine, settings, tmp_path_factory.mktemp("lossless"), request.node.nodeid)
+        request.node.user_properties += [(_SAID, audit.said), (_TABLE, audit.table)]
+        if audit.is_red:
+            pytest.fail(audit.said, pytrace=False)
 
     return check
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print what was found where a test passed, and append all of it to the report."""
+    """Print findings of tests that passed, and append all findings to the report."""
     reports = [each for some in terminalreporter.stats.values() for each in some]
     tests = [each for each in reports if _SAID in dict(getattr(each, "user_properties", ()))]
     tests = [each for each in tests if each.when == "call"]
@@ -74,10 +75,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if any(each.passed for each in tests):
         terminalreporter.section("lossless")
     for each in tests:
-        for (_, said), (_, table) in zip(*_properties(each), strict=True):
+        for (_, sentences), (_, table) in zip(*_properties(each), strict=True):
             if each.passed:  # what failed is printed as a failure
-                terminalreporter.write_line(f"{each.nodeid}:\n{said}")
-            lines += ["", f"## {each.nodeid}: {each.outcome}", "", table, "", "```", said, "```"]
+                terminalreporter.write_line(f"{each.nodeid}:\n{sentences}")
+            lines += ["", f"## {each.nodeid}: {each.outcome}", "", table, "", "```", sentences, "```"]
     if file := config.getoption("lossless_report"):
         with Path(file).open("a", encoding="utf-8") as report:
             report.write("\n".join(lines) + "\n")
