@@ -132,7 +132,7 @@ def _make(
 
 
 def _forecast(source: ModelSource, made: Made, device: Any) -> list[Forecast]:
-    """What the draft is worth with the target's forwards timed here, as a run would compute them."""
+    """Forecast what the draft is worth, with the target's forwards timed here as a run would compute them."""
     from spsbench.models import choose_backend, load, model_not_covered
     from spsbench.parts.distill.evaluation import KS, forecasts
     from spsbench.parts.whatif.bench.forwards import time_forwards
@@ -154,26 +154,26 @@ def _recipe(wanted: DistillOptions) -> Recipe:
     kind = Spec.parse(wanted.kind or Recipe.kind)
     of_kind = {name: str(value) for name, value in kind.options}
     require_kind(kind.name, of_kind)
-    given: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for field in fields(Recipe):
         inner = field.name in OPTIONS
         if (text := of_kind.get(field.name) if inner else getattr(wanted, field.name)) is None:
             continue
         if field.name == "data":
-            given["data"] = tuple(part.strip() for part in text.split(","))
+            changes["data"] = tuple(part.strip() for part in text.split(","))
         elif field.name == "kind":
-            given["kind"] = kind.name
+            changes["kind"] = kind.name
         else:
             flag = f"--kind {kind.name}:{field.name}" if inner else f"--{field.name.replace('_', '-')}"
             value = values.number(text, flag, least.get(field.name, 1), 1, whole=True)
-            given[field.name] = float(value) if field.name == "minutes" else int(value)
-    recipe = Recipe(**given)
+            changes[field.name] = float(value) if field.name == "minutes" else int(value)
+    recipe = Recipe(**changes)
     recipe.require_possible()
     return recipe
 
 
 def _lines(quiet: bool) -> Watch:
-    """Lines on stderr: of text every few seconds, of training whenever held-out text was looked at."""
+    """Return a watcher that prints on stderr: text every few seconds, training at each evaluation."""
     last = 0.0
 
     def watch(so_far: StageProgress) -> None:
@@ -200,7 +200,7 @@ def _alphas(alphas: list[float]) -> str:
 
 
 def _use(target: str, made: Made) -> str:
-    """The command line that measures the draft."""
+    """Return the command line that measures the draft."""
     from spsbench.models import MODEL
 
     draft = f"--draft {made.folder}" if made.recipe.kind == MODEL else f"--drafter heads:from={made.folder}"

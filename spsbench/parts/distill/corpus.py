@@ -48,7 +48,7 @@ class Shard:
     log_masses: Tensor
 
     def sequences(self) -> Iterator[Sampled]:
-        """Each of them, without copying."""
+        """Yield the sequences without copying."""
         sizes = self.lengths.tolist()
         tokens = torch.split(self.tokens, sizes)
         features = torch.split(self.features, [size - 1 for size in sizes])
@@ -59,7 +59,7 @@ class Shard:
 
 
 def shard_of(kind: str, prompts: Sequence[str], sequences: Sequence[Sampled]) -> Shard:
-    """A shard of sampled sequences; prompts as text in their order."""
+    """Make a shard of sampled sequences; prompts as text in their order."""
     return Shard(
         kind,
         list(prompts),
@@ -79,7 +79,7 @@ class Corpus:
         folder.mkdir(parents=True, exist_ok=True)
 
     def numbers(self) -> list[int]:
-        """Of the shards that are there, in order."""
+        """Return the numbers of the shards that are there, in order."""
         return sorted(
             int(path.stem.removeprefix(_PREFIX)) for path in self.folder.glob(f"{_PREFIX}*.safetensors")
         )
@@ -93,7 +93,7 @@ class Corpus:
             self.write(number, make())
 
     def drawn(self, number: int) -> int:
-        """Continued tokens of a shard, from its header alone."""
+        """Return the number of drawn tokens of a shard, read from its header."""
         from safetensors import safe_open
 
         with safe_open(self.path(number), framework="pt") as file:
@@ -105,19 +105,19 @@ class Corpus:
         from safetensors.torch import save_file
 
         tensors = {name: getattr(shard, name) for name in _TENSORS}
-        told = {"kind": shard.kind, "prompts": json.dumps(shard.prompts)}
+        metadata = {"kind": shard.kind, "prompts": json.dumps(shard.prompts)}
         unfinished = self.path(number).with_suffix(".part")
-        save_file(tensors, unfinished, told)
+        save_file(tensors, unfinished, metadata)
         unfinished.replace(self.path(number))
 
     def read(self, number: int) -> Shard:
-        """A shard, its tensors mapped from the file."""
+        """Return a shard, its tensors mapped from the file."""
         from safetensors import safe_open
 
         with safe_open(self.path(number), framework="pt") as file:
-            told: dict[str, Any] = file.metadata()
+            metadata: dict[str, Any] = file.metadata()
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-        return Shard(kind=told["kind"], prompts=json.loads(told["prompts"]), **tensors)
+        return Shard(kind=metadata["kind"], prompts=json.loads(metadata["prompts"]), **tensors)
 
 
 WORDS = 13
@@ -132,7 +132,7 @@ class Evaluated:
         self._runs = {run for text in texts for run in _runs(text)}
 
     def overlaps(self, text: str) -> bool:
-        """Whether a text shares 13 words in a row with an evaluated one."""
+        """Return whether a text shares 13 words in a row with an evaluated one."""
         return any(run in self._runs for run in _runs(text))
 
 
@@ -147,7 +147,7 @@ TASKS = ("humaneval", "docsum")
 
 
 def evaluated_texts(more: Iterable[str] = ()) -> Iterator[str]:
-    """Problems and documents with their references."""
+    """Yield problems and documents with their references."""
     for name in TASKS:
         try:
             yield from _texts(name)
@@ -178,7 +178,7 @@ class Lessons:
 
     @property
     def tokens(self) -> int:
-        """Drawn tokens to learn from."""
+        """Number of drawn tokens to learn from."""
         return sum(len(item.tokens) - item.start for group in self.learnt.values() for item in group)
 
     def vocabulary(self, size: int, always: Sequence[int], vocab_size: int) -> Tensor:
@@ -213,5 +213,5 @@ def lessons_of(
 
 
 def is_held_out(prompt: str) -> bool:
-    """By the request alone, so that what was sampled for it twice is together on one side."""
+    """Return whether a prompt is held out, by the request alone, so that all its samples are on one side."""
     return int.from_bytes(hashlib.sha256(prompt.encode()).digest()[:4]) % HELD_OUT == 0

@@ -34,7 +34,7 @@ class HeldOut:
 
     @property
     def alpha(self) -> float:
-        """Of the first drafted token."""
+        """Acceptance of the first drafted token."""
         return self.alphas[0]
 
     def tokens_per_loop(self, k: int) -> float:
@@ -46,8 +46,8 @@ class HeldOut:
 def held_out(
     teacher: Teacher, student: Any, texts: Mapping[str, Sequence[Sampled]], tokens: int, most: int
 ) -> list[HeldOut]:
-    """Measure a student."""
-    found = []
+    """Measure a student's acceptance on held-out texts."""
+    evaluations = []
     for kind, sequences in sorted(texts.items()):
         sums: list[list[float]] = []
         count = 0
@@ -62,12 +62,14 @@ def held_out(
                 count += len(shares) if depth == 0 else 0
             if count >= most:
                 break
-        found.append(HeldOut(kind, [sum(values) / len(values) for values in sums if values], count))
-    return found
+        evaluations.append(HeldOut(kind, [sum(values) / len(values) for values in sums if values], count))
+    return evaluations
 
 
 def _shares(teacher: Teacher, features: Tensor, states: Tensor, kind: str) -> list[float]:
-    """Sum min(p, q) at n positions, from the target's features and the student's states [n, hidden]."""
+    """Return sum min(p, q) at n positions, from the target's features and the student's states [n,
+    hidden].
+    """
     head = teacher.model.get_output_embeddings().weight.float()
     rows = teacher.head_rows(torch.float32)
     shares: list[float] = []
@@ -97,7 +99,7 @@ class Forecast:
 def forecasts(
     measured: Sequence[HeldOut], target: Forwards, weight_share: float, kind: str
 ) -> list[Forecast]:
-    """The best K and what it gives, by kind of text.
+    """Return the best K and its gain, by kind of text.
 
     A drafted token is charged the target's forward times the draft's share of its weights: what a draft
     costs where reading weights is what a forward waits for. Sampling and Python are not charged, so that a
@@ -108,7 +110,7 @@ def forecasts(
     """
     from spsbench.models import MEDUSA
 
-    found = []
+    best_of_kinds = []
     for text in measured:
         best = Forecast(text.kind, text.alpha, 0, 1.0, 1.0, weight_share)
         most = len(text.alphas) if kind == MEDUSA else max(KS)
@@ -118,5 +120,5 @@ def forecasts(
             tokens = text.tokens_per_loop(k)
             if tokens / cost > best.speedup:
                 best = Forecast(text.kind, text.alpha, k, tokens, tokens / cost, weight_share)
-        found.append(best)
-    return found
+        best_of_kinds.append(best)
+    return best_of_kinds

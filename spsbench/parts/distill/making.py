@@ -99,7 +99,7 @@ def make_draft(
     device: torch.device,
     watch: Watch,
 ) -> Made:
-    """Make a draft, or go on where an earlier call was stopped."""
+    """Make a draft, or continue an interrupted one."""
     _require_plain(source, recipe.kind)
     made_for = _made_for(source)
     model = _load(source, device)
@@ -128,7 +128,7 @@ def make_draft(
         MEDUSA: lambda: MedusaHeads(teacher, recipe.heads),
     }
     student = students[recipe.kind]().to(device)
-    progress, found = _train(teacher, student, lessons, recipe, out, began, watch)
+    progress, evaluations = _train(teacher, student, lessons, recipe, out, began, watch)
     parameters = sum(parameter.numel() for parameter in student.parameters())
     if isinstance(student, Eagle3Head):
         location = str(Path(source.location).resolve()) if source.is_local else source.location
@@ -139,14 +139,14 @@ def make_draft(
             config = shortened(teacher.config.to_dict(), student.numbers)
         heads = recipe.heads if recipe.kind == MEDUSA else 0
         write_draft(out, recipe.kind, made_for, config, heads, student.weights(), vocabulary)
-    record = _record(recipe, made_for, lessons, progress, found, parameters, device)
+    record = _record(recipe, made_for, lessons, progress, evaluations, parameters, device)
     write_json(out / "training.json", record)
     own = parameters + len(vocabulary) * teacher.hidden
-    return Made(out, recipe, made_for, parameters, own, found, record)
+    return Made(out, recipe, made_for, parameters, own, evaluations, record)
 
 
 def _load(source: ModelSource, device: torch.device) -> Any:
-    """Load the target, in bfloat16 where that is fast: text to learn from needs no more."""
+    """Load the target, in bfloat16 where that is fast: learning needs no more precision."""
     from transformers import AutoModelForCausalLM
 
     dtype = torch.bfloat16 if has_fast_bfloat16(device) else torch.float32
@@ -187,28 +187,30 @@ def _made_for(source: ModelSource) -> MadeFor:
 
 
 def _claim(folder: Path, settings: dict[str, Any], flag: str) -> None:
-    """Make a folder ours, or refuse one that is somebody else's."""
+    """Begin a folder with these settings, or check that it was begun with them."""
     make_folder(folder, flag)
     path = folder / "recipe.json"
-    told = json.loads(json.dumps(settings))
+    recipe = json.loads(json.dumps(settings))
     if not path.exists():
         if any(folder.iterdir()):
             raise UsageError(f"{folder} is not empty.", flag=flag, remedy="Give another folder.")
-        write_json(path, told)
+        write_json(path, recipe)
     before = json.loads(path.read_text(encoding="utf-8"))
     free = {"tokens", "minutes"}  # may be raised later
-    differing = sorted(name for name in told if name not in free and told[name] != before.get(name))
+    differing = sorted(name for name in recipe if name not in free and recipe[name] != before.get(name))
     if differing:
         name = differing[0]
         raise UsageError(
-            f"{folder} was begun with {name} {before.get(name)}, not {told[name]}.",
+            f"{folder} was begun with {name} {before.get(name)}, not {recipe[name]}.",
             flag=flag,
             remedy="Give another folder, or the settings that it was begun with.",
         )
 
 
 def _write_text(source: OwnText, corpus: Corpus, recipe: Recipe, watch: Watch) -> None:
-    began, done, number = time.perf_counter(), 0, 0
+    began = time.perf_counter()
+    done = 0
+    number = 0
     limit_s = None if recipe.minutes is None else 60 * recipe.minutes * _SAMPLING_SHARE
     while done < recipe.tokens and (number == 0 or limit_s is None or time.perf_counter() - began < limit_s):
         corpus.require(number, partial(source.shard, number))
@@ -230,21 +232,23 @@ def _train(
     training = Training(teacher, student, out, Progress(max(planned, _LEAST_UPDATES)), dtype)
     if recipe.minutes is not None:
         training.end_by(began + 60 * recipe.minutes)
-    found: list[HeldOut] = []
+    evaluations: list[HeldOut] = []
 
     def evaluate() -> dict[str, Any]:
         most = _MEASURED if training.progress.updates >= training.progress.planned else _GLANCED_AT
-        found[:] = held_out(teacher, student, lessons.held_out, recipe.batch_tokens, most)
-        return {text.kind: text.alphas for text in found}
+        evaluations[:] = held_out(teacher, student, lessons.held_out, recipe.batch_tokens, most)
+        return {text.kind: text.alphas for text in evaluations}
 
     def tell(progress: Progress, loss: float) -> None:
-        fresh = tuple(found) if progress.curve and progress.curve[-1]["updates"] == progress.updates else ()
+        fresh = (
+            tuple(evaluations) if progress.curve and progress.curve[-1]["updates"] == progress.updates else ()
+        )
         watch(StageProgress("training", progress.updates, progress.planned, progress.seconds, loss, fresh))
 
     training.run(batches, evaluate, max(1, training.progress.planned // _EVALUATIONS), tell)
-    if not found:
+    if not evaluations:
         evaluate()
-    return training.progress, found
+    return training.progress, evaluations
 
 
 def _record(
@@ -360,7 +364,7 @@ _WHAT = {
 
 
 def card(made: Made, forecasts: Sequence[Forecast], use: str) -> str:
-    """Markdown."""
+    """Return the draft's card as Markdown."""
     record, recipe = made.record, made.recipe
     what = _WHAT[recipe.kind].format(layers=recipe.layers, heads=recipe.heads)
     words = f"{recipe.vocabulary:,} tokens" if recipe.vocabulary else "all tokens"

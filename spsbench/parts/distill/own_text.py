@@ -74,20 +74,22 @@ class OwnPrompt:
 
 
 def opened(tokenizer: Tokenizer, opening: Opening) -> list[int]:
-    """Token ids of a conversation up to the opening's last word; of a base model, the text alone."""
+    """Return the token ids of a conversation up to the opening's last word; for a base model of the text
+    alone.
+    """
     if tokenizer.has_chat_template:
         return tokenizer.opened_chat(opening.text)
     return tokenizer.encode(opening.text or "\n", special=True)
 
 
 def request_of(tokenizer: Tokenizer, kind: str, text: str) -> OwnPrompt:
-    """A request as the target is asked it."""
+    """Return a request's token ids as the target is asked it."""
     ids = tokenizer.chat(text) if tokenizer.has_chat_template else tokenizer.encode(text, special=True)
     return OwnPrompt(kind, text, ids)
 
 
 def begun(tokenizer: Tokenizer, head: str, body: str = "") -> OwnPrompt:
-    """A function to be completed, asked as ``humaneval`` asks."""
+    """Return a function to be completed, asked as ``humaneval`` asks."""
     ids = begun_function(tokenizer, head, body) if tokenizer.has_chat_template else None
     text = head.rstrip() + (f"\n{body}" if body else "")
     return OwnPrompt(CODE, head.rstrip(), ids or tokenizer.encode(text, special=True))
@@ -123,11 +125,11 @@ class Function:
 
 @cache
 def functions() -> tuple[Function, ...]:
-    """Functions and methods of the standard library, those of the shortest heads first."""
+    """Return functions and methods of the standard library, those with the shortest heads first."""
     root = Path(sysconfig.get_paths()["stdlib"])
     files = (path for path in root.rglob("*.py") if not _NOT_LIBRARY & set(path.relative_to(root).parts))
-    found = {function for file in files for function in _functions(file)}
-    return tuple(sorted(found, key=lambda function: (len(function.head), function.head, function.body)))
+    parsed = {function for file in files for function in _functions(file)}
+    return tuple(sorted(parsed, key=lambda function: (len(function.head), function.head, function.body)))
 
 
 def _functions(file: Path) -> Iterator[Function]:
@@ -139,7 +141,8 @@ def _functions(file: Path) -> Iterator[Function]:
     lines = text.split("\n")  # as ast counts them: a form feed ends none
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and len(node.body) > 1:
-            first, last = node.lineno - 1, node.end_lineno
+            first = node.lineno - 1
+            last = node.end_lineno
             whole = dedent("\n".join(lines[first:last])).split("\n")
             documented = ast.get_docstring(node) is not None
             size = (node.body[0].end_lineno if documented else node.body[0].lineno - 1) or 0
@@ -171,8 +174,9 @@ class OwnText:
     seed: int
 
     def shard(self, number: int) -> Shard:
-        """The shard of that number, which alone decides with the seed what is in it."""
-        source, turn = self.sources[number % len(self.sources)], number // len(self.sources)
+        """Return the shard with that number; number and seed decide its content."""
+        source = self.sources[number % len(self.sources)]
+        turn = number // len(self.sources)
         generator = torch.Generator(self.writer.model.device).manual_seed(self.seed * 1_000_003 + number)
         if source == PYTHON and turn < len(functions()) // _READ:
             return self._read(turn)
@@ -204,10 +208,10 @@ class OwnText:
         temperature = SAMPLINGS[CODE].temperature
         by_length = sorted(range(len(chosen)), key=lambda i: len(sequences[i][0]))
         parts = [by_length[at : at + _READ_AT_ONCE] for at in range(0, len(by_length), _READ_AT_ONCE)]
-        found = [
+        outputs = [
             item for part in parts for item in self.writer.read([sequences[i] for i in part], temperature)
         ]
-        return shard_of(CODE, [prompts[i].text for i in by_length], found)
+        return shard_of(CODE, [prompts[i].text for i in by_length], outputs)
 
     def _heads(self, turn: int) -> list[OwnPrompt]:
         quotes = ('"', "'")  # a docstring ends the head: it says what is to be done
@@ -235,7 +239,7 @@ class OwnText:
 
 
 def _head_of(request: str) -> str | None:
-    """The head of the function that a request shows, docstring included; None if it shows none."""
+    """Return the head of the function that a request shows, docstring included; None if it shows none."""
     _, fence, code = request.partition("```python\n")
     if not fence:
         return None

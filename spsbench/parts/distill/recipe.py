@@ -41,13 +41,13 @@ class Recipe:
     seed: int = 0
 
     def require_possible(self) -> None:
-        """Refuse what fits no target."""
+        """Refuse settings that fit no target."""
         for source in self.data:
             if source not in SOURCES and not is_prompts_file(source):
                 _refuse("--data", source or "''", "Name own, python, or prompts files.")
 
     def require_fitting(self, layers: int, vocab_size: int) -> None:
-        """Refuse what does not fit the target."""
+        """Refuse settings that do not fit this target."""
         if self.kind == MODEL and not 1 <= self.layers < layers:
             _refuse(
                 f"--kind {MODEL}:layers", self.layers, f"Give 1 to {layers - 1}: the target has {layers}."
@@ -60,13 +60,13 @@ class Recipe:
             )
 
     def settings(self) -> dict[str, Any]:
-        """For the record, what has no effect on this kind left out."""
+        """The settings for the record, without those that have no effect on this kind."""
         unused = {MODEL: ("heads",), MEDUSA: ("layers",)}.get(self.kind, ("heads", "layers"))
         return {name: value for name, value in asdict(self).items() if name not in unused}
 
 
 def require_kind(kind: str, options: Iterable[str]) -> None:
-    """Refuse a kind that there is not, and options that it does not have."""
+    """Refuse an unknown kind, and options that it does not have."""
     if kind not in (*KINDS, EAGLE3):
         _refuse("--kind", kind, f"Choose from {MODEL}, {EAGLE}, {EAGLE3} and {MEDUSA}.")
     own = [name for name, kinds in OPTIONS.items() if kind in kinds]

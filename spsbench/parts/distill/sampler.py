@@ -66,25 +66,25 @@ class Writer:
 
     @torch.inference_mode()
     def read(self, sequences: Sequence[tuple[Sequence[int], int]], temperature: float) -> list[Sampled]:
-        """What the model would have written in place of text that is given."""
+        """Return what the model would have written in place of the given text."""
         longest = max(len(ids) for ids, _ in sequences)
         padded = torch.zeros(len(sequences), longest, dtype=torch.int64)
         for row, (ids, _) in enumerate(sequences):
             padded[row, : len(ids)] = torch.tensor(ids)
         decoder = self.model.get_decoder()
         states = decoder(input_ids=padded.to(self.model.device), use_cache=False).last_hidden_state
-        found = []
+        samples = []
         for row, (ids, start) in enumerate(sequences):
             features = states[row, : len(ids) - 1]
             masses = self.logits(features[start - 1 :], temperature).logsumexp(-1)
-            found.append(Sampled(padded[row, : len(ids)], start, features.cpu(), masses.cpu()))
-        return found
+            samples.append(Sampled(padded[row, : len(ids)], start, features.cpu(), masses.cpu()))
+        return samples
 
     def logits(self, states: Tensor, temperature: float) -> Tensor:
-        """[n, V] after states [n, hidden], in float32, over the temperature."""
+        """[n, V] logits after states [n, hidden], in float32, divided by the temperature."""
         head = self.model.get_output_embeddings()
-        found: Tensor = head(states)[:, : self.vocab_size].float() / temperature
-        return found
+        rows: Tensor = head(states)[:, : self.vocab_size].float() / temperature
+        return rows
 
 
 class _Batch:
@@ -122,7 +122,7 @@ class _Batch:
         return int(self._alive.sum()) <= _LAST * len(self._starts)
 
     def advance(self) -> None:
-        """One forward and a token for every sequence that has not ended."""
+        """Run one forward and draw a token for every sequence that has not ended."""
         past = self._cache.length
         states = self._decoder(
             input_ids=self._pending, past_key_values=self._cache, use_cache=True
@@ -142,7 +142,9 @@ class _Batch:
         if int((~self._alive).sum()) > _ENDED * len(self._alive):
             kept = self._alive.nonzero().squeeze(1)
             self._cache.select(kept)
-            self._rows, self._pending, self._alive = self._rows[kept], self._pending[kept], self._alive[kept]
+            self._rows = self._rows[kept]
+            self._pending = self._pending[kept]
+            self._alive = self._alive[kept]
 
     def sequences(self) -> Iterator[Sampled]:
         for row, (start, end) in enumerate(zip(self._starts.tolist(), self._lengths.tolist(), strict=True)):

@@ -51,17 +51,17 @@ class Teacher:
 
     @property
     def embedding(self) -> nn.Module:
-        """Its embedding, with whatever factor it applies."""
-        found: nn.Module = self.model.get_input_embeddings()
-        return found
+        """The target's embedding, with any factor that it applies."""
+        module: nn.Module = self.model.get_input_embeddings()
+        return module
 
     def head_rows(self, dtype: torch.dtype) -> Tensor:
-        """[m, hidden] the rows of its head for the vocabulary."""
+        """[m, hidden] the rows of the target's head for the vocabulary."""
         weight: Tensor = self.model.get_output_embeddings().weight
         return weight.detach()[self.vocabulary].to(dtype)
 
     def layers_of(self, count: int) -> tuple[list[int], nn.Module]:
-        """(which of its layers a shorter one begins with, a decoder of those in float32).
+        """Return (which of the target's layers a shorter model begins with, a decoder of those in float32).
 
         The first and the last are always among them: they read embeddings and write what the head reads.
         """
@@ -81,19 +81,19 @@ class Teacher:
 
 
 def spread(count: int, total: int) -> list[int]:
-    """``count`` of ``total`` layers, evenly spread from the first to the last; one is the last."""
+    """Return ``count`` of ``total`` layers, evenly spread from the first to the last; for one, the last."""
     if count == 1:
         return [total - 1]
     return [round(i * (total - 1) / (count - 1)) for i in range(count)]
 
 
 def shortened(config: dict[str, Any], numbers: list[int]) -> dict[str, Any]:
-    """A configuration of some of the layers."""
-    told = dict(config, num_hidden_layers=len(numbers), use_cache=False)
+    """Return a configuration with some of the layers."""
+    shorter = dict(config, num_hidden_layers=len(numbers), use_cache=False)
     for name in ("layer_types", "no_rope_layers"):
-        if told.get(name):
-            told[name] = [told[name][number] for number in numbers]
-    return told
+        if shorter.get(name):
+            shorter[name] = [shorter[name][number] for number in numbers]
+    return shorter
 
 
 def log_probs(states: Tensor, head: Tensor, temperature: float) -> Tensor:
@@ -149,7 +149,7 @@ class EagleHead(nn.Module):
         self.norm: nn.Module = nn.Identity()
 
     def combined(self, features: Tensor) -> Tensor:
-        """What the first depth reads of the target's features."""
+        """Return what the first depth reads of the target's features."""
         return features
 
     def inputs(self, embedded: Tensor, read: Tensor) -> Tensor:
@@ -189,7 +189,8 @@ class Eagle3Head(EagleHead):
         sizes = {name: getattr(teacher.config, name, None) for name in _SIZES}
         config = LlamaConfig(**{name: size for name, size in sizes.items() if size}, num_hidden_layers=1)
         config.vocab_size = 1
-        last, norm = self.model.layers[0], self.model.norm
+        last = self.model.layers[0]
+        norm = self.model.norm
         self.model = AutoModel.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
         self.model.layers[0].load_state_dict(last.state_dict(), strict=False)
         self.model.layers[0] = WideLayer(self.model.layers[0], before_residual=False)

@@ -49,7 +49,7 @@ class Batch:
         return int(self.continued.sum())
 
     def at(self, states: Tensor, ahead: int) -> Tensor:
-        """[m, hidden] those of states [b, n, hidden] that stand for a drawn token."""
+        """[m, hidden] of states [b, n, hidden], those that stand for a drawn token."""
         count = states.shape[1] + 1 - ahead
         return states[:, :count][self.continued[:, ahead:]]
 
@@ -63,12 +63,12 @@ class Batch:
         return logits / self.temperature - self.log_masses[:, ahead:][self.continued[:, ahead:]].unsqueeze(-1)
 
     def at_target(self, ahead: int) -> Tensor:
-        """[m, hidden] the target's features that ``at``'s states predict."""
+        """[m, hidden] the target's features that the states of ``at`` predict."""
         return self.features[:, ahead - 1 :][self.continued[:, ahead:]]
 
 
 def batch_of(kind: str, sequences: Sequence[Sampled], device: torch.device, dtype: torch.dtype) -> Batch:
-    """A batch of sequences of one kind."""
+    """Make a batch of sequences of one kind."""
     longest = max(len(sequence.tokens) for sequence in sequences)
     # Few different shapes: kernels are kept by shape, with their own memory.
     longest = -(-(longest - 1) // _SIMILAR) * _SIMILAR + 1
@@ -95,7 +95,7 @@ def batch_of(kind: str, sequences: Sequence[Sampled], device: torch.device, dtyp
 def batches_of(
     lessons: Mapping[str, Sequence[Sampled]], tokens: int, seed: int, device: torch.device, dtype: torch.dtype
 ) -> Iterator[Batch]:
-    """Batches of up to so many tokens, padding included, in an order shuffled by seed."""
+    """Return batches of up to so many tokens, padding included, in an order shuffled by seed."""
     shuffler = random.Random(seed)
     groups: list[tuple[str, list[Sampled]]] = []
     for kind, sequences in sorted(lessons.items()):
@@ -172,7 +172,7 @@ class Training:
         self._restore()
 
     def end_by(self, moment: float) -> None:
-        """Cut the plan, once a few updates were timed, to what fits until a moment of ``perf_counter``."""
+        """Cut the plan to what fits until a moment of ``perf_counter``, once a few updates were timed."""
         self._end = moment
 
     def run(
@@ -182,7 +182,7 @@ class Training:
         evaluate_every: int,
         tell: Callable[[Progress, float], None],
     ) -> None:
-        """Make the updates that are left."""
+        """Make the remaining updates."""
         saved = time.perf_counter()
         for batch in self._left(batches):
             began = time.perf_counter()
@@ -266,12 +266,14 @@ class Training:
 
 
 def has_fast_bfloat16(device: torch.device) -> bool:
-    """Whether matrix products in bfloat16 pay: always on a GPU, on a CPU only with instructions for it."""
+    """Return whether matrix products in bfloat16 are fast: on a GPU, and on a CPU with instructions for
+    it.
+    """
     return device.type == "cuda" or bool(torch.cpu._is_avx512_bf16_supported())
 
 
 def rate(fraction: float) -> float:
-    """The learning rate's share at a fraction of the training: warm-up, flat, cosine to zero."""
+    """Return the learning rate's share at a fraction of the training: warm-up, flat, cosine to zero."""
     if fraction < WARM_UP:
         return (fraction + 1e-3) / WARM_UP
     if fraction < FLAT_UNTIL:
@@ -280,7 +282,7 @@ def rate(fraction: float) -> float:
 
 
 def optimizers(student: nn.Module, share: float) -> list[torch.optim.Optimizer]:
-    """Muon for matrices, AdamW for what else is trained, at a share of the full rates."""
+    """Return Muon for matrices and AdamW for all else that is trained, at a share of the full rates."""
     trained = [parameter for parameter in student.parameters() if parameter.requires_grad]
     matrices = [parameter for parameter in trained if parameter.ndim == 2]
     rest = [parameter for parameter in trained if parameter.ndim != 2]

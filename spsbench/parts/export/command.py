@@ -66,7 +66,8 @@ def _lm_eval(run: ExportedRun, folder: Path) -> tuple[list[Path], list[str]]:
     from spsbench.parts.export.lm_eval import lines
 
     date = str(run.run.get("created_utc") or "")[:26].replace(":", "-")
-    task, paths = Path(str(run.run.get("task"))).stem, list[Path]()
+    task = Path(str(run.run.get("task"))).stem
+    paths = list[Path]()
     for arm in run.arms:
         path = folder / f"samples_{task}-{arm.name}_{date}.jsonl"
         write_rows(path, lines(arm))
@@ -77,9 +78,12 @@ def _lm_eval(run: ExportedRun, folder: Path) -> tuple[list[Path], list[str]]:
 def _every_eval_ever(run: ExportedRun, folder: Path) -> tuple[list[Path], list[str]]:
     from spsbench.parts.export import every_eval_ever as schema
 
-    now_s, paths, notes = int(time.time()), list[Path](), list[str]()
+    now_s = int(time.time())
+    paths = list[Path]()
+    notes = list[str]()
     for arm in run.arms:
-        record, place = schema.record(run, arm, now_s), schema.place(run, arm)
+        record = schema.record(run, arm, now_s)
+        place = schema.place(run, arm)
         path = folder / f"{place}.json"
         make_folder(path.parent, "--out")
         if (score := schema.binary_score(arm)) is None:

@@ -27,7 +27,7 @@ _ORGANISATION = "organisation"
 
 
 def place(run: ExportedRun, arm: ArmSamples) -> str:
-    """Where an arm's record belongs, without its ending: ``data/BENCHMARK/DEVELOPER/MODEL/UUID``.
+    """Return where an arm's record belongs, without its ending: ``data/BENCHMARK/DEVELOPER/MODEL/UUID``.
 
     The UUID is the same each time that the run is exported.
     """
@@ -43,7 +43,7 @@ def record(run: ExportedRun, arm: ArmSamples, now_s: int) -> dict[str, Any]:
     info, model = run.run, _model(run)
     tags = {str(name): str(text) for name, text in (info.get("tags") or {}).items()}
     task = str(info.get("task_label") or info.get("task"))
-    found = {
+    fields = {
         "schema_version": SCHEMA,
         "evaluation_id": f"{info.get('task')}/{model['id']}/{arm.name}/{now_s}",
         "evaluation_timestamp": info.get("created_utc"),
@@ -63,7 +63,7 @@ def record(run: ExportedRun, arm: ArmSamples, now_s: int) -> dict[str, Any]:
             if value is not None
         ],
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _result(run: ExportedRun, arm: ArmSamples, task: str, metric: str, value: float) -> dict[str, Any]:
@@ -104,14 +104,18 @@ def _result(run: ExportedRun, arm: ArmSamples, task: str, metric: str, value: fl
 
 
 def _speed(arm: ArmSamples) -> dict[str, str]:
-    """What the schema has no place for: time per token and speedup over ArS, with its 95% interval."""
+    """Return what the schema has no place for: time per token and speedup over ArS, with its 95% interval."""
     row = arm.row
-    found: dict[str, float | None] = {"ms_per_token": row["ms_per_token"]}
+    figures: dict[str, float | None] = {"ms_per_token": row["ms_per_token"]}
     if (speedup := row["speedup"]) is not None and row["method"] != "ars":
-        found |= {"speedup": speedup["ratio"], "speedup_low": speedup["low"], "speedup_high": speedup["high"]}
+        figures |= {
+            "speedup": speedup["ratio"],
+            "speedup_low": speedup["low"],
+            "speedup_high": speedup["high"],
+        }
     if (acceptance := row["acceptance"]) is not None:
-        found["mean_acceptance_length"] = acceptance["mean_acceptance_length"]
-    return {name: f"{value:.6g}" for name, value in found.items() if value is not None}
+        figures["mean_acceptance_length"] = acceptance["mean_acceptance_length"]
+    return {name: f"{value:.6g}" for name, value in figures.items() if value is not None}
 
 
 def _model(run: ExportedRun) -> dict[str, Any]:
@@ -130,7 +134,8 @@ def _model(run: ExportedRun) -> dict[str, Any]:
 
 def _source(run: ExportedRun, task: str) -> dict[str, Any]:
     data = run.run.get("data") or {}
-    source, kept = str(data.get("source") or ""), ("revision", "split", "ids_sha256")
+    source = str(data.get("source") or "")
+    kept = ("revision", "split", "ids_sha256")
     details = {name: str(data[name]) for name in kept if data.get(name)}
     details |= {"synthetic": "true"} if run.summary["synthetic"] else {}
     hub = source.removeprefix("hub: ")
@@ -138,7 +143,8 @@ def _source(run: ExportedRun, task: str) -> dict[str, Any]:
         place = {"source_type": "hf_dataset", "hf_repo": hub}
         place |= {"hf_split": str(data["split"])} if data.get("split") else {}
     else:
-        place, details = {"source_type": "other"}, details | {"source": source}
+        place = {"source_type": "other"}
+        details = details | {"source": source}
     return {"dataset_name": task, **place, "additional_details": details}
 
 
@@ -147,7 +153,7 @@ def _version(info: Mapping[str, Any]) -> str:
 
 
 def binary_score(arm: ArmSamples) -> str | None:
-    """The score by which outputs of the arm are right or wrong; None without one."""
+    """Return the score by which the arm's outputs are right or wrong; None without one."""
     names = {name for _, samples in arm.by_prompt for sample in samples for name in sample.scores}
     return next((name for name in BINARY if name in names), None)
 
@@ -157,7 +163,8 @@ def instances(run: ExportedRun, arm: ArmSamples, evaluation_id: str, score: str)
     model = _model(run)["id"]
     for prompt, samples in arm.by_prompt:
         for sample in samples:
-            made, value = sample.generation, sample.scores.get(score)
+            made = sample.generation
+            value = sample.scores.get(score)
             if value is None:
                 continue
             tokens = len(made.tokens)
@@ -190,7 +197,7 @@ def instances(run: ExportedRun, arm: ArmSamples, evaluation_id: str, score: str)
 
 
 def detailed(place: str, samples: Path, rows: int) -> dict[str, Any]:
-    """What a record says of the file of its samples, which belongs at ``place``."""
+    """Return what a record says of the file of its samples, which belongs at ``place``."""
     return {
         "detailed_evaluation_results": {
             "format": "jsonl",

@@ -32,7 +32,7 @@ class ArmSamples:
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """``temperature`` is 0 for greedy decoding, as the field writes it."""
+        """The arm's sampling; ``temperature`` is 0 for greedy decoding, as the field writes it."""
         drawn = self.entry.get("params") or {}
         if drawn.get("greedy"):
             return {"temperature": 0.0}
@@ -52,7 +52,9 @@ class ExportedRun:
 def read(directory: Path) -> ExportedRun:
     """Read a finished run, with every arm that has samples."""
     with RunStore.open(directory) as store:
-        run, prompts, entries = store.run_info(), store.prompts(), store.arms()
+        run = store.run_info()
+        prompts = store.prompts()
+        entries = store.arms()
         samples: dict[tuple[str, str], list[Sample]] = {}
         for sample in store.samples():
             if sample.error is None:
@@ -65,16 +67,16 @@ def read(directory: Path) -> ExportedRun:
     def of(arm: str) -> Iterator[tuple[Prompt, list[Sample]]]:
         answers = {
             (example, sample.sample_index): sample.generation.text
-            for (name, example), found in samples.items()
-            for sample in found
+            for (name, example), attempts in samples.items()
+            for sample in attempts
             if name == arm
         }
         for prompt in prompts:
             own = samples.get((arm, prompt.example_id), [])
             if prompt.conversation is not None:
                 for sample in own:
-                    said = _said(prompt, sample.sample_index, texts, answers)
-                    yield replace(prompt, text=said), [sample]
+                    conversation = _said(prompt, sample.sample_index, texts, answers)
+                    yield replace(prompt, text=conversation), [sample]
             elif own:
                 yield prompt, own
 
@@ -89,9 +91,9 @@ def read(directory: Path) -> ExportedRun:
 def _said(
     prompt: Prompt, sample_index: int, texts: Mapping[str, str], answers: Mapping[tuple[str, int], str]
 ) -> str:
-    """All that was said in a conversation up to a later turn, with the arm's own answers."""
+    """Return all messages of a conversation up to a later turn, with the arm's own answers."""
     first = str(prompt.conversation)
-    said = ""
+    conversation = ""
     for name in (first, *(f"{first}/{turn}" for turn in range(2, prompt.turn))):
-        said += f"{texts[name]}{answers[name, sample_index]}\n"
-    return said + prompt.text
+        conversation += f"{texts[name]}{answers[name, sample_index]}\n"
+    return conversation + prompt.text

@@ -14,7 +14,9 @@ Line = dict[str, Any]
 
 
 def lines(arm: ArmSamples) -> Iterator[Line]:
-    """Yield a line for each prompt; ``resps`` holds the texts of all its samples, a score is their mean."""
+    """Yield a line for each prompt; ``resps`` holds the texts of all its samples, each score is their
+    mean.
+    """
     for index, (prompt, samples) in enumerate(arm.by_prompt):
         doc = {"id": prompt.example_id, "prompt": prompt.text, "reference": prompt.reference}
         texts = [sample.generation.text for sample in samples]
@@ -38,8 +40,8 @@ def lines(arm: ArmSamples) -> Iterator[Line]:
 def means(scores: Sequence[dict[str, float]]) -> dict[str, float]:
     """The mean of each score over the samples that have it."""
     names = dict.fromkeys(name for each in scores for name in each)
-    found = {name: [each[name] for each in scores if name in each] for name in names}
-    return {name: sum(values) / len(values) for name, values in found.items()}
+    values_of = {name: [each[name] for each in scores if name in each] for name in names}
+    return {name: sum(values) / len(values) for name, values in values_of.items()}
 
 
 def _hash(text: str) -> str:

@@ -47,19 +47,20 @@ runpy.run_path(site + "/onnxruntime_genai/models/builder.py", run_name="__main__
 
 
 def gguf(model: Path, dtype: str = "float32") -> Path:
-    """A GGUF file, its matrices in ``float32``, ``float16``, ``q8_0`` or ``q4_k``."""
+    """Return a GGUF file of the model, its matrices in ``float32``, ``float16``, ``q8_0`` or ``q4_k``."""
     read_config(model)
     return _once(model, f"gguf-{dtype}", lambda out: write_gguf(model, out / _GGUF, dtype)) / _GGUF
 
 
 def onnx(model: Path, environment: Environment, weights: str = FLOAT32) -> Path:
-    """A folder of ONNX Runtime GenAI's builder in float32, ``int8`` or ``int4``.
+    """Return a folder of ONNX Runtime GenAI's builder in float32, ``int8`` or ``int4``.
 
     The builder is that of the engine's environment and runs on our interpreter, which has torch.
     """
 
     def build(out: Path) -> None:
-        site, scratch = environment.packages, out / "scratch"
+        site = environment.packages
+        scratch = out / "scratch"
         precision = "fp32" if weights == FLOAT32 else weights
         flags: list[str | Path] = ["-i", model, "-o", out, "-p", precision, "-e", "cpu", "-c", scratch]
         _call([sys.executable, "-c", _BUILD_ONNX, site, *flags])
@@ -70,13 +71,17 @@ def onnx(model: Path, environment: Environment, weights: str = FLOAT32) -> Path:
 
 
 def read_back(model: Path, served: Path) -> Path:
-    """A Hugging Face folder with the weights of a served file in float32: whose law is the engine's."""
+    """Return a Hugging Face folder with the weights of a served file in float32, whose law is the
+    engine's.
+    """
     form = (served.parent if served.is_file() else served).name.partition("-")[2]
     return _once(model, f"{form}-read", lambda out: write_float32(model, served, out))
 
 
 def openvino(model: Path, environment: Environment) -> Path:
-    """A folder of OpenVINO's in float32, by way of a GGUF file in float16: it reads no other."""
+    """Return a folder of OpenVINO's in float32, converted from a GGUF file in float16, the only form that
+    it reads.
+    """
     read_config(model)
 
     def build(out: Path) -> None:
@@ -93,7 +98,7 @@ def openvino(model: Path, environment: Environment) -> Path:
 
 
 def _float32(model: Path) -> dict[str, Any]:
-    """Every weight, and the frequencies of the rotation as transformers computes them."""
+    """Yield every weight, and the rotation's frequencies as transformers computes them."""
     import torch
     from safetensors.torch import load_file
 
@@ -106,7 +111,7 @@ def _float32(model: Path) -> dict[str, Any]:
 
 
 def _once(model: Path, form: str, build: Callable[[Path], None]) -> Path:
-    """The folder of a model in a form, made if it is not there; a second process waits for the first."""
+    """Return the folder of a model in a form, made if it is missing; a second process waits for the first."""
     folder = cache_dir() / "converted" / f"{_content(model)[:16]}-{form}-{_VERSION}"
     if folder.is_dir():
         return folder
@@ -123,23 +128,23 @@ def _once(model: Path, form: str, build: Callable[[Path], None]) -> Path:
 
 
 def _content(model: Path) -> str:
-    """A hash: other weights of the same name are converted again."""
-    found = hashlib.sha256()
+    """Return a hash of the model's files, so that other weights of the same name are converted again."""
+    digest = hashlib.sha256()
     files = [model / name for name in _HASHED] + sorted(model.glob("model-*.safetensors*"))
     if not (model / "config.json").is_file():
         raise UnavailableError(f"{model} has no config.json.", remedy="Give a Hugging Face folder.")
     for path in files:
         if path.is_file():
             with path.open("rb") as file:
-                found.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()
+                digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 def _release(environment: Environment) -> str:
-    """Of the packages of an environment that convert: another release converts again."""
+    """Return the release of an environment's converting packages, so that another release converts again."""
     names = ("openvino_genai", "onnxruntime_genai", "onnxruntime_genai_cuda")
-    found = [path for name in names for path in environment.packages.glob(f"{name}-*.dist-info")]
-    return found[0].name.removesuffix(".dist-info").partition("-")[2] if found else "unknown"
+    folders = [path for name in names for path in environment.packages.glob(f"{name}-*.dist-info")]
+    return folders[0].name.removesuffix(".dist-info").partition("-")[2] if folders else "unknown"
 
 
 def _call(command: list[str | Path]) -> None:
@@ -177,7 +182,9 @@ def write_gguf(folder: Path, out: Path, dtype: str) -> None:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration of a model that can be written; the rotation's settings under ``rope_parameters``."""
+    """Return a model's configuration that can be written; the rotation's settings under
+    ``rope_parameters``.
+    """
     config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     rope = config.get("rope_parameters") or {"rope_theta": config.get("rope_theta", 10000.0)}
     scaled = config.get("rope_scaling") or rope.get("rope_type", "default") != "default"
@@ -210,7 +217,7 @@ def _add_architecture(writer: Any, config: Mapping[str, Any]) -> None:
 
 
 def _add_vocabulary(writer: Any, folder: Path, config: Mapping[str, Any]) -> None:
-    """Byte-level BPE. Prompts come as ids, so the pre-tokenizer's name only has to be a known one."""
+    """Write byte-level BPE. Prompts come as ids, so the pre-tokenizer's name only has to be a known one."""
     from gguf import TokenType
 
     tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
@@ -254,6 +261,6 @@ def _tensors(
 
 
 def _neighbours(tensor: Tensor, heads: int) -> Tensor:
-    """Rows of each head, halves (0, 1, .. | n/2, ..) interleaved: 0, n/2, 1, n/2 + 1, ..."""
+    """Interleave the halves (0, 1, .. | n/2, ..) of each head's rows: 0, n/2, 1, n/2 + 1, ..."""
     halves = tensor.reshape(heads, 2, tensor.shape[0] // heads // 2, tensor.shape[1])
     return halves.transpose(1, 2).reshape(tensor.shape)

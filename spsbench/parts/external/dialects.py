@@ -17,10 +17,10 @@ class Texts(Protocol):
     """A tokenizer, as far as a server of text needs it."""
 
     def text(self, ids: list[int]) -> str:
-        """Text of token ids, without special tokens."""
+        """Return the text of token ids, without special tokens."""
 
     def ids(self, text: str) -> list[int]:
-        """Token ids of a text, without those that begin a prompt."""
+        """Return the token ids of a text, without those that begin a prompt."""
 
 
 @runtime_checkable
@@ -28,7 +28,7 @@ class Conversations(Texts, Protocol):
     """A tokenizer that knows what was asked before a chat template made a prompt of it."""
 
     def messages(self, ids: list[int]) -> list[dict[str, str]]:
-        """The messages of a prompt, each with ``role`` and ``content``."""
+        """Return the messages of a prompt, each with ``role`` and ``content``."""
 
 
 class FileTexts:
@@ -47,7 +47,7 @@ class FileTexts:
 
 
 def texts_in(folder: str) -> Texts | None:
-    """The tokenizer of a Hugging Face folder; None where it has none of that form."""
+    """Return the tokenizer of a Hugging Face folder; None where it has none of that form."""
     file = Path(folder) / "tokenizer.json"
     return FileTexts(file) if folder and file.is_file() else None
 
@@ -71,7 +71,7 @@ class Heard:
 
 
 def part(content: Any, *names: str | int) -> Any:
-    """The value at a path of names and places; None where it ends early."""
+    """Return the value at a path of names and places; None where the path ends early."""
     value: Any = content
     for name in names:
         if isinstance(name, str):
@@ -82,12 +82,12 @@ def part(content: Any, *names: str | int) -> Any:
 
 
 def whole(value: Any) -> int | None:
-    """A count, or None for anything else."""
+    """Return a count, or None for anything else."""
     return value if type(value) is int and 0 <= value < protocol.LARGEST else None
 
 
 def decimal(value: Any) -> float | None:
-    """A number, or None for anything else."""
+    """Return a number, or None for anything else."""
     return float(value) if type(value) in (int, float) and abs(value) < protocol.LARGEST else None
 
 
@@ -98,10 +98,10 @@ def token_ids(value: Any, where: str) -> list[int]:
 
 
 def logprobs(value: Any, ids: list[int], ask: protocol.Ask) -> list[float] | None:
-    """Those of the output, one a token; None where they were not asked for or are no numbers."""
-    told = [decimal(each) for each in value[: len(ids)]] if ask.logprobs and isinstance(value, list) else []
-    known = [each for each in told if each is not None]
-    return known if known and len(known) == len(told) else None
+    """Return the output's log-probabilities, one a token; None where not requested or not numbers."""
+    values = [decimal(each) for each in value[: len(ids)]] if ask.logprobs and isinstance(value, list) else []
+    known = [each for each in values if each is not None]
+    return known if known and len(known) == len(values) else None
 
 
 class Dialect:
@@ -121,30 +121,31 @@ class Dialect:
 
     def keep_prompts(self, keep: bool) -> None:
         """Let a prompt's keys and values outlive its request, where requests say so."""
-        told = self.described
-        if told.settings.get("prefix_cache") is False:
+        described = self.described
+        if described.settings.get("prefix_cache") is False:
             self.prefix_cache = keep
-            self.described = replace(told, settings=told.settings | {"prefix_cache": keep})
+            self.described = replace(described, settings=described.settings | {"prefix_cache": keep})
 
     def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
-        """The request; everything that would bend the distribution is set, and off."""
+        """Return the request; everything that would change the distribution is named and switched off."""
         raise NotImplementedError
 
     def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
-        """The answer in a response."""
+        """Return the answer in a response."""
         raise NotImplementedError
 
     def has_text(self, event: dict[str, Any]) -> bool:
         return bool(self.said(event))
 
     def said(self, event: dict[str, Any]) -> str:
-        """The text that an event adds."""
+        """Return the text that an event adds."""
         text = part(event, "choices", 0, "text")
         return text if isinstance(text, str) else ""
 
     def heard(self, event: dict[str, Any]) -> Heard:
-        """What an event of a stream says; ids in it are those that it adds."""
-        ids, counts = part(event, "choices", 0, "token_ids"), self.reported(event)
+        """Return what an event of a stream says; its ids are those that it adds."""
+        ids = part(event, "choices", 0, "token_ids")
+        counts = self.reported(event)
         return Heard(
             text=self.has_text(event),
             tokens=whole(part(event, *self.written)),
@@ -155,7 +156,7 @@ class Dialect:
         )
 
     def reported(self, response: dict[str, Any]) -> dict[str, Any]:
-        """``figures`` of a response or an event: times in milliseconds, and counts."""
+        """Return ``figures`` of a response or an event: times in milliseconds, and counts."""
         return {
             name: (decimal if name.endswith("_ms") else whole)(part(response, *path))
             for name, path in self.figures.items()
@@ -167,7 +168,9 @@ COMMON = ("min_p", *PENALTIES)
 
 
 def sampler_fields(sampling: protocol.Sampling) -> dict[str, float]:
-    """Of a request, as vLLM and SGLang name them: greedy is temperature 0, and everything else is off."""
+    """Return a request's sampler fields as vLLM and SGLang name them: greedy is temperature 0, all else
+    is off.
+    """
     require_processors(sampling, COMMON)
     drawn = protocol.Sampling(temperature=0.0) if sampling.greedy else sampling
     return {
@@ -179,7 +182,7 @@ def sampler_fields(sampling: protocol.Sampling) -> dict[str, float]:
 
 
 def _ended(ids: list[int], by: int | None) -> list[int]:
-    """With the stop token that a server may keep back."""
+    """Return ids with the stop token that a server may leave out."""
     return ids if by is None or ids[-1:] == [by] else [*ids, by]
 
 
@@ -221,7 +224,7 @@ class LlamaCppDialect(Dialect):
         )
 
     def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
-        """Samplers that are not listed do not run, and they run in this order."""
+        """Return the request; samplers that are not listed do not run, and they run in this order."""
         off = ("min_p", "xtc_probability", "dynatemp_range", "mirostat", "dry_multiplier", "min_keep")
         return {
             **dict.fromkeys((*off, *PENALTIES[1:]), 0),
@@ -234,7 +237,7 @@ class LlamaCppDialect(Dialect):
         }
 
     def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
-        """The token that ended the output is among ``tokens``, or counted alone."""
+        """Return the answer; the token that ended it is among ``tokens``, or only counted."""
         written = token_ids(response.get("tokens"), "tokens")
         if response.get("truncated"):
             raise protocol.PeerError("its context is too short for the request: start it with a larger -c")
@@ -299,7 +302,7 @@ class OpenAi(Dialect):
         }
 
     def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
-        """Where it counts the prompt's tokens, that must be as many as were meant."""
+        """Return the answer; the server must have read as many prompt tokens as were sent."""
         text = part(response, "choices", 0, "text")
         if not isinstance(text, str):
             raise protocol.PeerError("its answer holds no choices[0].text")
@@ -342,7 +345,9 @@ class Chat(OpenAi):
         self, model: str, engine: str, version: str, texts: Conversations, limit: str, *, ids_out: bool
     ) -> None:
         super().__init__(model, engine, version, texts, ids_in=False)
-        self._conversations, self._limit, self._ids_out = texts, limit, ids_out
+        self._conversations = texts
+        self._limit = limit
+        self._ids_out = ids_out
         self.described = replace(self.described, limits=[CHAT_ALONE, *self.described.limits[2:]])
 
     def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
@@ -353,7 +358,7 @@ class Chat(OpenAi):
         return {**body, "messages": self._conversations.messages(ask.prompt_ids), **limit, **ids}
 
     def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
-        """Reasoning is part of the output, before the answer."""
+        """Return the answer; reasoning is part of the output, before it."""
         text = _spoken(part(response, "choices", 0, "message"))
         if text is None:
             raise protocol.PeerError("its answer holds no choices[0].message with content or reasoning")
@@ -370,13 +375,14 @@ class Chat(OpenAi):
         return _spoken(part(event, "choices", 0, "delta")) or ""
 
     def heard(self, event: dict[str, Any]) -> Heard:
-        """The tokens of an event are its ids, or those that have a log-probability."""
-        heard, rows = super().heard(event), part(event, "choices", 0, "logprobs", "content")
+        """Return an event's tokens: its ids, or those that have a log-probability."""
+        heard = super().heard(event)
+        rows = part(event, "choices", 0, "logprobs", "content")
         return replace(heard, added=len(rows)) if heard.added is None and isinstance(rows, list) else heard
 
 
 def _spoken(message: Any) -> str | None:
-    """Reasoning, by either name, and answer; None where there is neither."""
+    """Return reasoning, by either name, and answer; None where there is neither."""
     reasoning = next((text for name in REASONING if isinstance(text := part(message, name), str)), None)
     texts = [text for text in (reasoning, part(message, "content")) if isinstance(text, str)]
     return "".join(texts) if texts else None
@@ -416,7 +422,7 @@ class SglangDialect(Dialect):
         )
 
     def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
-        """With ``ignore_eos`` nothing but ``stop_token_ids`` ends the output."""
+        """Return the request; with ``ignore_eos`` only ``stop_token_ids`` end the output."""
         return {
             "input_ids": ask.prompt_ids,
             "sampling_params": {
@@ -441,8 +447,8 @@ class SglangDialect(Dialect):
         matched = whole(part(response, "meta_info", "finish_reason", "matched"))
         ids, finish = until_stop(_ended(ids, matched), ask)
         loops = whole(part(response, "meta_info", "spec_verify_ct")) or None
-        told = part(response, "meta_info", "output_token_logprobs")  # [log-probability, id, text] a token
-        values = [part(each, 0) for each in told] if isinstance(told, list) else None
+        rows = part(response, "meta_info", "output_token_logprobs")  # [log-probability, id, text] a token
+        values = [part(each, 0) for each in rows] if isinstance(rows, list) else None
         return protocol.Answer(
             ids, finish, loops=loops, logprobs=logprobs(values, ids, ask), **self.reported(response)
         )
@@ -482,8 +488,9 @@ class VllmDialect(Dialect):
         )
 
     def body(self, ask: protocol.Ask, *, stream: bool) -> dict[str, Any]:
-        """Its own salt keeps each request out of the prefix cache; with
-        ``ignore_eos`` nothing but ``stop_token_ids`` ends the output."""
+        """Return the request. Its own salt keeps it out of the prefix cache; with ``ignore_eos`` only
+        ``stop_token_ids`` end the output.
+        """
         return {
             "model": self._model,
             "prompt": ask.prompt_ids,
@@ -502,12 +509,13 @@ class VllmDialect(Dialect):
         }
 
     def answer(self, response: dict[str, Any], ask: protocol.Ask) -> protocol.Answer:
-        """Times are there with ``--enable-per-request-metrics``."""
+        """Return the answer; it has times with ``--enable-per-request-metrics``."""
         ids = token_ids(part(response, "choices", 0, "token_ids"), "choices[0].token_ids")
         stopped_by = whole(part(response, "choices", 0, "stop_reason"))
         ids, finish = until_stop(_ended(ids, stopped_by), ask)
-        told, reported = part(response, *self.steps), self.reported(response)
-        steps = None if told is None else token_ids(told, "per_step_accepted")
+        counts = part(response, *self.steps)
+        reported = self.reported(response)
+        steps = None if counts is None else token_ids(counts, "per_step_accepted")
         return protocol.Answer(
             ids,
             finish,

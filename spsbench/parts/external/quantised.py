@@ -26,7 +26,9 @@ _SUPER, _SUB, _NARROW = 256, 32, 32
 
 
 def block_type(name: str, width: int, weights: str) -> str:
-    """GGUF's type of a matrix with rows of this width, as llama.cpp chooses; but the head has 8 bits."""
+    """Return GGUF's type of a matrix with rows of this width, as llama.cpp chooses; but the head has 8
+    bits.
+    """
     if width % _NARROW:
         return "F32"
     if weights == "q8_0" or name == "token_embd.weight":
@@ -35,7 +37,7 @@ def block_type(name: str, width: int, weights: str) -> str:
 
 
 def blocks(array: Array, kind: str) -> Array:
-    """Rows of bytes, as a file has them."""
+    """Return rows of bytes as a file has them."""
     from gguf import GGMLQuantizationType
     from gguf.quants import quantize
 
@@ -43,7 +45,7 @@ def blocks(array: Array, kind: str) -> Array:
 
 
 def q4_k(array: Array) -> Array:
-    """Blocks of 256: eight pairs of a scale and a minimum in 6 bits, and 4 bits a weight.
+    """Quantise in blocks of 256: eight pairs of a scale and a minimum in 6 bits, and 4 bits a weight.
 
     Scales and minima are those of the range; llama.cpp's own tool searches for better ones.
     """
@@ -66,7 +68,7 @@ def q4_k(array: Array) -> Array:
 
 
 def kinds_of(file: Path) -> str:
-    """The types of a GGUF file's tensors, e.g. ``Q8_0 57, F32 17``."""
+    """Return the types of a GGUF file's tensors, e.g. ``Q8_0 57, F32 17``."""
     from gguf import GGUFReader
 
     counts = Counter(tensor.tensor_type.name for tensor in GGUFReader(file).tensors)
@@ -74,16 +76,16 @@ def kinds_of(file: Path) -> str:
 
 
 def write_float32(model: Path, served: Path, out: Path) -> None:
-    """A Hugging Face folder of the model with the weights of a served file, as float32."""
+    """Write a Hugging Face folder of the model with the weights of a served file, as float32."""
     from safetensors.torch import load_file, save_file
     from torch import from_numpy
 
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    found = dict(_of_gguf(served, config) if served.is_file() else _of_onnx(served, config))
+    weights = dict(_of_gguf(served, config) if served.is_file() else _of_onnx(served, config))
     names = set(load_file(model / "model.safetensors")) | {"lm_head.weight"}
-    if missing := sorted(names - set(found)):
+    if missing := sorted(names - set(weights)):
         raise ValueError(f"{served.name} has no {missing[0]}")
-    state = {name: from_numpy(np.array(found[name], dtype=np.float32, order="C")) for name in sorted(names)}
+    state = {name: from_numpy(np.array(weights[name], dtype=np.float32, order="C")) for name in sorted(names)}
     save_file(state, out / "model.safetensors", metadata={"format": "pt"})
     for path in model.glob("*.json*"):
         shutil.copy(path, out)
@@ -119,7 +121,9 @@ def _names(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_onnx(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
-    """Of the builder's graph: names of matrices with ``.MatMul``, queries, keys and values in one."""
+    """Yield weights of the builder's graph, where matrices end in ``.MatMul`` and queries, keys and
+    values are one.
+    """
     import onnx
     from onnx.numpy_helper import to_array
 
@@ -127,11 +131,11 @@ def _of_onnx(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, Arr
     plain = {each.name: to_array(each) for each in graph.initializer}
     read = {_ours(name): array.T if ".MatMul." in name else array for name, array in plain.items()}
     for node in (each for each in graph.node if each.op_type == "MatMulNBits"):
-        given = {each.name: each.i for each in node.attribute}
+        attributes = {each.name: each.i for each in node.attribute}
         name, _, bits = node.input[1].rpartition("_Q")
-        if len(node.input) > 3 or int(bits) != given["bits"]:
+        if len(node.input) > 3 or int(bits) != attributes["bits"]:
             raise ValueError(f"{node.name} is quantised in a way that is not known here")
-        array = unpacked(plain[node.input[1]], plain[node.input[2]], given["bits"])[:, : given["K"]]
+        array = unpacked(plain[node.input[1]], plain[node.input[2]], attributes["bits"])[:, : attributes["K"]]
         read[_ours(name)] = array
     head = read["lm_head.weight"]
     read.setdefault("model.embed_tokens.weight", head)  # one matrix for both
@@ -140,13 +144,13 @@ def _of_onnx(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[str, Arr
     ]
     heads, most = config["num_key_value_heads"], config["num_attention_heads"]
     for name in _names(config):
-        found = read.get(name)
-        if found is None:
+        weight = read.get(name)
+        if weight is None:
             before, _, after = name.partition(".self_attn.")
             joint = read[f"{before}.self_attn.qkv_proj.weight"]
             width = len(joint) // (most + 2 * heads)
-            found = np.split(joint, [most * width, (most + heads) * width])["qkv".index(after[0])]
-        yield name, found
+            weight = np.split(joint, [most * width, (most + heads) * width])["qkv".index(after[0])]
+        yield name, weight
 
 
 def _ours(name: str) -> str:

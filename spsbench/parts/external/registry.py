@@ -67,7 +67,7 @@ class Named:
     beside: tuple[str, ...] = ()
 
     def settled(self, spec: Spec, flag: str, release: str | None = None) -> Options:
-        """Every option, as given or by default; those that a release has, if it is known."""
+        """Return every option, as given or by default; those that a release has, if it is known."""
         table = {**self.options, **(dict.fromkeys(_OWN, EngineOption("")) if self.modules else {})}
         options = engine_options.read(spec.name, table, spec, flag, release)
         if options.get("device") and not options.get("python"):
@@ -79,7 +79,7 @@ class Named:
         return options
 
     def handed(self, spec: Spec, flag: str) -> Options:
-        """The options that the worker is given."""
+        """Return the options that the worker is given."""
         typed = dict(spec.options)
         left = {name for name, each in self.options.items() if each.theirs} - {*typed}
         return {
@@ -205,7 +205,7 @@ class PeerKind:
     drafting: Drafting | None = None
 
     def with_weights(self, weights: str, flag: str) -> PeerKind:
-        """The engine with models in another format."""
+        """Return the engine with models in another format."""
         if weights == FLOAT32:
             return self
         if weights not in self.quantised:
@@ -216,7 +216,7 @@ class PeerKind:
 
 
 def find_peer(text: str, flag: str = "--engine") -> PeerKind:
-    """The engine that a text stands for."""
+    """Return the engine that a text stands for."""
     if text.startswith(WORKER):
         try:
             argv = shlex.split(text.removeprefix(WORKER))
@@ -243,7 +243,8 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
     if (name := name_of(spec)) not in NAMED:
         raise unknown(name, NAMED, flag, f', or give {WORKER}"COMMAND" or {OPENAI}URL')
     entry = load_entry(spec.name, flag)
-    named, is_own = NAMED[name], bool(dict(spec.options).get("python"))
+    named = NAMED[name]
+    is_own = bool(dict(spec.options).get("python"))
     options = named.settled(spec, flag, None if is_own else entry.version)
     if options.get("python"):
         if not entry.locked:
@@ -265,14 +266,14 @@ def find_peer(text: str, flag: str = "--engine") -> PeerKind:
 
 
 def name_of(spec: Spec) -> str:
-    """The engine's own name, without a release."""
+    """Return the engine's own name, without a release."""
     return spec.name.partition(RELEASE)[0]
 
 
 def peer_in(
     environment: Environment, spec: Spec, flag: str = "--engine", converter: Environment | None = None
 ) -> PeerKind:
-    """A named engine that is installed in a certain place; its models are converted by ``converter``."""
+    """Return a named engine that is installed in a certain place; ``converter`` converts its models."""
     named = NAMED[name_of(spec)]
     options = named.handed(spec, flag)
     own = environment if isinstance(environment, Own) else None
@@ -282,23 +283,25 @@ def peer_in(
     argv = [str(named.python(environment)), str(LAUNCH), f"spsbench.parts.external.workers.{named.module}"]
 
     def opened(load: Load, log: Path, paused: bool) -> Peer:
-        given = {**options, **named.placed(environment), **load.options}
+        options_of_engine = {**options, **named.placed(environment), **load.options}
         variables = {"PYTHONPATH": "", "HF_HUB_OFFLINE": "1", **named.environment}
         if own is not None:
             variables |= {"PYTHONHOME": "", **own.variables()}
             # Its number is that of this machine: the engine sees no other.
-            given |= {"device": own.device.partition(":")[0], "environment": own.about}
-        longest = int(given.get("max_model_len", 0))
+            options_of_engine |= {"device": own.device.partition(":")[0], "environment": own.about}
+        longest = int(options_of_engine.get("max_model_len", 0))
         if 0 < longest < load.context:
             why = f"max_model_len={longest} is shorter than sequences of up to {load.context} tokens."
             raise UnavailableError(why, flag=flag, remedy="Leave it out, or shorten the sequences.")
-        load = replace(load, dtype=given.get("dtype") or load.dtype)
+        load = replace(load, dtype=options_of_engine.get("dtype") or load.dtype)
         if load.threads is not None:
             variables["OMP_NUM_THREADS"] = str(load.threads)
         if named.preloaded and (own is None or own.device == CPU):
             libraries = (environment.folder / "lib" / name for name in named.preloaded)
             variables["LD_PRELOAD"] = ":".join(str(library) for library in libraries if library.is_file())
-        return Worker(WorkerCommand(argv, log, variables), replace(load, options=given), paused=paused)
+        return Worker(
+            WorkerCommand(argv, log, variables), replace(load, options=options_of_engine), paused=paused
+        )
 
     def converting(weights: str) -> Callable[[Path], str]:
         return lambda model: named.converted(model, converter or environment, weights)
@@ -312,7 +315,7 @@ def peer_in(
 
 
 def _drafting(table: Mapping[str, EngineOption], options: Options) -> Drafting | None:
-    """How drafts end by options that were given; None where none says so."""
+    """Return how the given options let drafts end; None where they do not say."""
     declared: dict[str, Any] = {
         each.declares: options[name]
         for name, each in table.items()
@@ -322,16 +325,19 @@ def _drafting(table: Mapping[str, EngineOption], options: Options) -> Drafting |
 
 
 def server_address(text: str, flag: str) -> tuple[str, str | None]:
-    """URL and model of ``openai:URL[:model=NAME][:draft_p_min=SHARE]``; None where no model is named."""
+    """Return URL and model of ``openai:URL[:model=NAME][:draft_p_min=SHARE]``; None where no model is
+    named.
+    """
     url, options = _server(text, flag)
     return url, str(options["model"]) if "model" in options else None
 
 
 def _server(text: str, flag: str) -> tuple[str, Options]:
-    """A server's URL and the options that follow it; a model's name may have colons in it."""
+    """Return a server's URL and the options after it; a model's name may have colons in it."""
     url, *typed = re.split(rf":(?=(?:{'|'.join(_SERVER)}|draft_\w+)=)", text.removeprefix(OPENAI))
     if (other := re.search(r":([a-z_]\w*=[^@/?]*)$", url)) is not None:  # no password, and no option
-        url, typed = url[: other.start()], [*typed, other[1]]
+        url = url[: other.start()]
+        typed = [*typed, other[1]]
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
         why = f"{url.rpartition('@')[2] or 'an empty text'} is not the URL of a server."
@@ -342,5 +348,5 @@ def _server(text: str, flag: str) -> tuple[str, Options]:
     name = f"{OPENAI}URL"
     spec = Spec.parse(":".join([name, *(each for each in typed if not each.startswith(_MODEL))]))
     read = engine_options.read(name, _SERVER, spec, flag)
-    given: Options = {option: read[option] for option, _ in spec.options}
-    return url, {**given, **({"model": models[-1]} if models else {})}
+    options_typed: Options = {option: read[option] for option, _ in spec.options}
+    return url, {**options_typed, **({"model": models[-1]} if models else {})}

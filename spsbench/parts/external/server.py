@@ -53,39 +53,39 @@ class HttpClient:
         )
 
     def get(self, path: str) -> Any:
-        """What JSON is there."""
+        """Return the JSON at a path."""
         with self._response("GET", path) as response:
             return self._json(response, path)
 
     def find(self, path: str) -> dict[str, Any] | None:
-        """The JSON object that is there, or None for anything else that a server may answer."""
+        """Return the JSON object at a path, or None for anything else that a server may answer."""
         with self._response("GET", path) as response:
             if response.status_code in (401, 403):
                 self._require_ok(response, path)
             try:
-                found = protocol.loaded(response.content) if _is_ok(response) else None
+                content = protocol.loaded(response.content) if _is_ok(response) else None
             except protocol.ProtocolError:
                 return None
-            return found if isinstance(found, dict) else None
+            return content if isinstance(content, dict) else None
 
     def text(self, path: str) -> str | None:
-        """The text that is there; None where there is none."""
+        """Return the text at a path; None where there is none."""
         with self._response("GET", path) as response:
             return response.content.decode(errors="replace") if _is_ok(response) else None
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The object that answers a request."""
+        """Return the object that answers a request."""
         with self._response("POST", path, body) as response:
             return self._object(self._json(response, path), path)
 
     def accepts(self, path: str, body: dict[str, Any]) -> dict[str, Any] | None:
-        """The object that answers a request, or None where the server finds fault with the request."""
+        """Return the object that answers a request, or None where the server rejects the request."""
         with self._response("POST", path, body) as response:
             wrong = response.status_code in (400, 422)
             return None if wrong else self._object(self._json(response, path), path)
 
     def events(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Objects of a stream, each as it arrives."""
+        """Yield the objects of a stream as they arrive."""
         with self._response("POST", path, body, most=math.inf) as response:
             self._require_ok(response, path)
             for line in _lines(response, path):
@@ -107,7 +107,7 @@ class HttpClient:
     def _response(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, most: float = MOST_BYTES
     ) -> Iterator[requests.Response]:
-        """The response, whose errors are ours, also while it is read."""
+        """Yield the response; errors are spsbench's own, also while it is read."""
         url = self.root + path
         limits = (min(_CONNECT_S, self._answer_s), self._answer_s)
         late = protocol.PeerError(f"no answer from {url} within {self._answer_s:g} s")
@@ -117,9 +117,13 @@ class HttpClient:
                 for scheme in ("http://", "https://"):
                     session.mount(scheme, Bounded(self._answer_s, most, late, long))
                 # A redirection would turn a POST into a GET, and lead the key elsewhere.
-                given: dict[str, Any] = {"stream": True, "allow_redirects": False, "headers": self._headers}
-                given |= {"params": self._query, "auth": self._login}
-                with session.request(method, url, json=body, timeout=limits, **given) as response:
+                settings: dict[str, Any] = {
+                    "stream": True,
+                    "allow_redirects": False,
+                    "headers": self._headers,
+                }
+                settings |= {"params": self._query, "auth": self._login}
+                with session.request(method, url, json=body, timeout=limits, **settings) as response:
                     if "Content-Encoding" in response.headers:  # a small answer may be a large one then
                         raise protocol.PeerError(f"{url} compresses its answers, which was not asked for")
                     yield response
@@ -127,7 +131,7 @@ class HttpClient:
             raise self._explained(error, url) from error
 
     def _explained(self, error: Exception, url: str) -> protocol.PeerError:
-        """Why there is no response. A stream that falls silent is a ``ConnectionError`` for requests."""
+        """Return the error for a missing response."""
         cause = error if isinstance(error, HTTPError) else error.args[0] if error.args else None
         if isinstance(error, requests.Timeout) or isinstance(cause, ReadTimeoutError):
             return protocol.PeerError(f"no answer from {url} within {self._answer_s:g} s")
@@ -172,22 +176,22 @@ def _is_ok(response: requests.Response) -> bool:
 
 
 def _lines(response: requests.Response, path: str) -> Iterator[bytes]:
-    held = b""
+    unfinished = b""
     while part := response.raw.read1(1 << 16):
-        *lines, held = (held + part).split(b"\n")
+        *lines, unfinished = (unfinished + part).split(b"\n")
         yield from lines
-        if len(held) > MOST_BYTES:
+        if len(unfinished) > MOST_BYTES:
             raise protocol.PeerError(f"{path} streams a line of more than {MOST_BYTES >> 20} MB")
-    yield held
+    yield unfinished
 
 
 def _reason(response: requests.Response) -> str:
-    """What the server says of its error, or the beginning of its page."""
+    """Return the server's error message, or the beginning of its page."""
     try:
-        found = protocol.loaded(response.content)
+        content = protocol.loaded(response.content)
     except protocol.ProtocolError:
         return str(response.content[:1000], errors="replace")
-    error = found.get("error", found) if isinstance(found, dict) else found
+    error = content.get("error", content) if isinstance(content, dict) else content
     return str(error.get("message", error)) if isinstance(error, dict) else str(error)
 
 
@@ -246,7 +250,7 @@ class Server:
             return self._generated(dialect, ask)
 
     def stream(self, ask: protocol.Ask) -> Generator[dialects.Heard]:
-        """What is heard of one output, as it is written; ``tokens`` counts up wherever that is known."""
+        """Yield what arrives of one output while it is written; ``tokens`` counts up where that is known."""
         self._spoken()
         with self._failures.counted():
             yield from self._heard(ask)
@@ -254,20 +258,20 @@ class Server:
     def _heard(self, ask: protocol.Ask) -> Generator[dialects.Heard]:
         dialect = self._spoken()
         written: int | None = 0
-        said: list[str] = []
+        pieces: list[str] = []
         for event in self._http.events(dialect.path, dialect.body(ask, stream=True)):
             heard = dialect.heard(event)
             if heard.tokens is not None:
                 written = heard.tokens
             elif written is not None and heard.text:
                 written = None if heard.added is None else written + heard.added
-            said.append(heard.said)
+            pieces.append(heard.said)
             yield replace(heard, tokens=written)
         if written is None and self._texts is not None:
-            yield dialects.Heard(text=False, tokens=len(self._texts.ids("".join(said))), retokenised=True)
+            yield dialects.Heard(text=False, tokens=len(self._texts.ids("".join(pieces))), retokenised=True)
 
     def close(self) -> None:
-        """See ``Peer.close``: the server is not ours to end."""
+        """Do nothing, see ``Peer.close``: the server is not ours to stop."""
 
     def _spoken(self) -> dialects.Dialect:
         with self._lock:
@@ -284,16 +288,16 @@ class Server:
     def _generated(self, dialect: dialects.Dialect, ask: protocol.Ask) -> protocol.Answer:
         counted = self.counting() if self._alone else None
         started = time.perf_counter()
-        found = self._http.post(dialect.path, dialect.body(ask, stream=False))
+        content = self._http.post(dialect.path, dialect.body(ask, stream=False))
         wall_ms = (time.perf_counter() - started) * 1e3
-        answer = replace(dialect.answer(found, ask), wall_ms=wall_ms)
+        answer = replace(dialect.answer(content, ask), wall_ms=wall_ms)
         if counted is None or answer.drafted is not None:
             return answer
         drafted, accepted = counted(len(answer.output_ids))
         return replace(answer, drafted=drafted, accepted=accepted)
 
     def counting(self) -> Callable[[int], Counted]:
-        """Look at what the server counts; what is returned looks again.
+        """Read the server's counters, and return a function that reads them again.
 
         It is given how many tokens the server wrote meanwhile, and answers how many draft tokens were
         proposed and kept, or None twice where the server does not report it, or served others too.
@@ -305,7 +309,7 @@ class Server:
         return lambda tokens: counted_between(before, lambda: self._tally(dialect), tokens)
 
     def _tally(self, dialect: dialects.Dialect) -> Tally | None:
-        """The sums of ``counters`` in a page of Prometheus' text format; None where one is missing."""
+        """Return the sums of ``counters`` in a page of Prometheus' text format; None where one is missing."""
         sums: dict[str, float] = {}
         page = self._http.text("/metrics") if dialect.counters else None
         for line in (page or "").splitlines():
@@ -340,7 +344,7 @@ def require_same_model(peer: protocol.Peer, rows: Sequence[tuple[list[int], int,
 
 
 def first_token(peer: protocol.Peer, prompt: list[int], stop_ids: list[int], url: str) -> int | None:
-    """The most probable next token, as a server sees it; None for a stop token that it keeps back."""
+    """Return the most probable next token according to a server; None for a stop token that it leaves out."""
     try:
         ids = peer.generate(
             protocol.Ask(prompt, 1, stop_ids, sampling=protocol.Sampling(greedy=True))
@@ -361,7 +365,7 @@ Counted = tuple[int, int] | tuple[None, None]
 
 
 def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int) -> Counted:
-    """Draft tokens proposed and kept by a request of so many tokens.
+    """Return the draft tokens proposed and kept during a request of so many tokens.
 
     None where the server wrote another number of tokens meanwhile: it has other clients, or has not counted.
     """
@@ -377,12 +381,12 @@ def counted_between(before: Tally, now: Callable[[], Tally | None], tokens: int)
 
 
 def detected(http: HttpClient, model: str | None, texts: dialects.Texts | None) -> dialects.Dialect:
-    """The dialect of a server and of one model that it serves."""
+    """Return the dialect of a server and of one model that it serves."""
     props = http.find("/props")
-    found = http.get("/v1/models")
-    cards = found.get("data") if isinstance(found, dict) else None
+    answer = http.get("/v1/models")
+    cards = answer.get("data") if isinstance(answer, dict) else None
     if not (isinstance(cards, list) and cards and all(isinstance(each, dict) for each in cards)):
-        raise protocol.PeerError(f"{http.root}/v1/models lists no model: {protocol.shortened(repr(found))}")
+        raise protocol.PeerError(f"{http.root}/v1/models lists no model: {protocol.shortened(repr(answer))}")
     if props is not None and "default_generation_settings" in props:
         return dialects.LlamaCppDialect(props, dialects.whole(dialects.part(cards[0], "meta", "n_vocab")))
     info = http.find("/get_server_info") or http.find("/server_info")
@@ -396,35 +400,35 @@ def detected(http: HttpClient, model: str | None, texts: dialects.Texts | None) 
 
 
 def _chosen(cards: list[dict[str, Any]], model: str | None) -> str:
-    """The name of the model that is meant. An adapter of vLLM names its model as its parent."""
+    """Return the name of the model that is meant; a LoRA adapter in vLLM names its model as its parent."""
     names = [str(card.get("id")) for card in cards]
     if model in names:
         return str(model)
     if model is None and len([card for card in cards if not card.get("parent")]) == 1:
         return names[0]
-    asked = "no model is named" if model is None else f"{model!r} is not served"
-    raise protocol.PeerGone(f"{asked}; it serves {', '.join(names)}: choose with :model=NAME")
+    fault = "no model is named" if model is None else f"{model!r} is not served"
+    raise protocol.PeerGone(f"{fault}; it serves {', '.join(names)}: choose with :model=NAME")
 
 
 def _openai(http: HttpClient, model: str, version: str, texts: dialects.Texts | None) -> dialects.Dialect:
-    """A server that is known by its answer to one token: which fields it takes and gives."""
+    """Identify a server by its answer to one token: which fields it takes and gives."""
     info = http.find("/info") or {}
     engine = "TGI" if "model_id" in info and "max_total_tokens" in info else "OpenAI API"
     version = str(info.get("version", version))
     probe = {"model": model, "prompt": [0], "max_tokens": 1, "temperature": 0.0, "return_token_ids": True}
     path = dialects.OpenAi.path
     try:
-        found = http.accepts(path, probe)
+        answer = http.accepts(path, probe)
     except Absent as error:
         return _chat(http, model, engine, version, texts, error)
     plain = {name: value for name, value in probe.items() if name != "return_token_ids"}
-    if found is None and http.accepts(path, plain | {"prompt": "a"}) is None:
+    if answer is None and http.accepts(path, plain | {"prompt": "a"}) is None:
         with suppress(Absent):
             return _chat(http, model, engine, version, texts)
-    if found is not None and isinstance(dialects.part(found, "choices", 0, "token_ids"), list):
-        dialects.token_ids(dialects.part(found, "choices", 0, "token_ids"), "choices[0].token_ids")
+    if answer is not None and isinstance(dialects.part(answer, "choices", 0, "token_ids"), list):
+        dialects.token_ids(dialects.part(answer, "choices", 0, "token_ids"), "choices[0].token_ids")
         return dialects.VllmDialect(model, version)
-    ids_in = found is not None and dialects.part(found, "usage", "prompt_tokens") in (None, 1)
+    ids_in = answer is not None and dialects.part(answer, "usage", "prompt_tokens") in (None, 1)
     return dialects.OpenAi(model, engine, version, texts, ids_in=ids_in)
 
 
@@ -436,25 +440,25 @@ def _chat(
     texts: dialects.Texts | None,
     absent: Absent | None = None,
 ) -> dialects.Dialect:
-    """A server that has chat alone; where it has not even that, ``absent`` is raised, or what says so.
+    """Identify a server that has only chat; raise ``absent``, or its own error, where it lacks that too.
 
     Some servers know ``max_completion_tokens`` alone, and some refuse fields that they do not know.
     """
-    asked = {"model": model, "messages": [{"role": "user", "content": "a"}]}
-    path, found, limit = dialects.Chat.path, None, ""
+    body = {"model": model, "messages": [{"role": "user", "content": "a"}]}
+    path, answer, limit = dialects.Chat.path, None, ""
     for limit, ids in product(("max_tokens", "max_completion_tokens"), ({"return_token_ids": True}, {})):
         try:
-            found = http.accepts(path, {**asked, limit: 1, **ids})
+            answer = http.accepts(path, {**body, limit: 1, **ids})
         except Absent as neither:
             raise absent or neither from None
-        if found is not None:
+        if answer is not None:
             break
     else:
-        http.post(path, {**asked, limit: 1})  # which says why it is refused
+        http.post(path, {**body, limit: 1})  # which says why it is refused
     if not isinstance(texts, dialects.Conversations):
         raise protocol.PeerGone(
             f"it has chat alone ({path}): its own template makes the prompt, so that its texts cannot be "
             "held against the target's. With --concurrency 1 its speed is measured"
         )
-    ids_out = isinstance(dialects.part(found, "choices", 0, "token_ids"), list)
+    ids_out = isinstance(dialects.part(answer, "choices", 0, "token_ids"), list)
     return dialects.Chat(model, f"{engine} (chat)", version, texts, limit, ids_out=ids_out)

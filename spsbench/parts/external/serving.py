@@ -38,14 +38,14 @@ class Served(Protocol):
     """An engine with its models loaded."""
 
     def describe(self) -> Described:
-        """What was loaded, and what it really runs with."""
+        """Return what was loaded, and the settings that it really runs with."""
 
     def generate(self, ask: Ask) -> Answer:
-        """Write one sequence; times are taken here."""
+        """Write one sequence; it is timed here."""
 
 
 def serve(load: Callable[[Load], Served]) -> None:
-    """Answer standard input until it ends or says ``bye``.
+    """Answer requests on standard input until it ends or says ``bye``.
 
     What the engine prints goes to standard error: standard output is the protocol's alone.
     """
@@ -56,8 +56,8 @@ def serve(load: Callable[[Load], Served]) -> None:
     for line in sys.stdin:
         message = parsed(line)
         try:
-            served, found = _answered(message, served, load)
-            answers.write(result(message["id"], found))
+            served, answer = _answered(message, served, load)
+            answers.write(result(message["id"], answer))
         except Exception as error:
             traceback.print_exc()
             first = next(iter(str(error).strip().splitlines()), "")
@@ -69,15 +69,15 @@ def serve(load: Callable[[Load], Served]) -> None:
 def _answered(
     message: dict[str, Any], served: Served | None, load: Callable[[Load], Served]
 ) -> tuple[Served | None, Result]:
-    """The engine from now on, and the answer."""
+    """Return the engine from now on, and the answer."""
     method = message.get("method")
     if method == BYE:
         return served, None
     if method == DESCRIBE:
-        asked = read(Load, message.get("params"))
-        if asked.protocol != VERSION:
-            raise ValueError(f"protocol {asked.protocol} is asked for, and this worker speaks {VERSION}")
-        served = load(asked)
+        request = read(Load, message.get("params"))
+        if request.protocol != VERSION:
+            raise ValueError(f"protocol {request.protocol} is asked for, and this worker speaks {VERSION}")
+        served = load(request)
         return served, served.describe()
     if method not in (GENERATE, TOGETHER):
         raise ValueError(f"{method!r} is not a method of the protocol")
@@ -102,20 +102,20 @@ PROCESSORS = ("min_p", "typical_p", *PENALTIES, "logit_bias", "min_new_tokens", 
 
 
 def require_processors(sampling: Sampling, known: Sequence[str]) -> None:
-    """Refuse steps on logits that an engine has not."""
+    """Refuse logit processing that an engine lacks."""
     if missing := lacking(sampling, known):
         raise PeerError(f"cannot: it has no {', '.join(missing)}")
 
 
 def lacking(sampling: Sampling, known: Sequence[str]) -> list[str]:
-    """Steps on logits that are asked for and not known."""
+    """Return the requested steps of logit processing that an engine lacks."""
     plain = Sampling()
-    asked = (name for name in PROCESSORS if getattr(sampling, name) != getattr(plain, name))
-    return [name for name in asked if name not in known]
+    steps = (name for name in PROCESSORS if getattr(sampling, name) != getattr(plain, name))
+    return [name for name in steps if name not in known]
 
 
 def usual_settings(load: Load) -> dict[str, Any]:
-    """``Described.settings`` of an engine that has none but what it is to load, warped in the usual order."""
+    """Return ``Described.settings`` of an engine without own settings, which warps in the usual order."""
     return {
         "dtype": load.dtype,
         "kv_dtype": load.dtype,
@@ -124,12 +124,12 @@ def usual_settings(load: Load) -> dict[str, Any]:
         "threads": load.threads,
         "top_p": SMALLEST_SET,
         "sampler_order": SAMPLER_ORDER,
-        **{name: told for name in ("device", "environment") if (told := load.options.get(name))},
+        **{name: setting for name in ("device", "environment") if (setting := load.options.get(name))},
     }
 
 
 def until_stop(ids: list[int], ask: Ask) -> tuple[list[int], str]:
-    """The output up to the token that ends it, and why it ended.
+    """Return the output up to the token that ends it, and why it ended.
 
     Some engines hand out what the last loop held beyond the end.
     """

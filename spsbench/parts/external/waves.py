@@ -23,7 +23,7 @@ class Steps(Protocol):
         """Take a request."""
 
     def step(self) -> Iterable[News]:
-        """Go on. An error that is raised is the whole engine's, and costs the wave."""
+        """Advance. An error that is raised is the whole engine's, and ends the wave."""
 
     def abort(self, number: int) -> None:
         """Forget a request; its number is not used again in this wave."""
@@ -37,8 +37,8 @@ class _Running:
 
 
 def stepped(wave: Wave, engine: Steps) -> Together:  # noqa: C901 - one loop, as an engine's own
-    """The answers of an engine that is driven step by step."""
-    found = Together([None] * len(wave.asks))
+    """Return the answers of an engine that is driven step by step."""
+    results = Together([None] * len(wave.asks))
     waiting = sorted(range(len(wave.asks)), key=lambda number: wave.after[number])
     running: dict[int, _Running] = {}
     heard = 0
@@ -50,7 +50,7 @@ def stepped(wave: Wave, engine: Steps) -> Together:  # noqa: C901 - one loop, as
             try:
                 engine.add(number, wave.asks[number])
             except Exception as error:
-                found.fail(number, error)
+                results.fail(number, error)
             else:
                 running[number] = _Running(wave.asks[number], wave.abort[number])
         for number, ids, ended in _news(engine, running):
@@ -61,19 +61,19 @@ def stepped(wave: Wave, engine: Steps) -> Together:  # noqa: C901 - one loop, as
             one.written = len(ids)
             if isinstance(ended, Exception):
                 del running[number]
-                found.fail(number, ended)
+                results.fail(number, ended)
             elif one.abort is not None and len(ids) >= one.abort:
                 del running[number]
                 if not ended:
                     engine.abort(number)
             elif ended:
                 del running[number]
-                found.answers[number] = Answer(*until_stop(ids, one.ask))
-    return found
+                results.answers[number] = Answer(*until_stop(ids, one.ask))
+    return results
 
 
 def _news(engine: Steps, running: Collection[int]) -> Iterator[News]:
-    """What a step of the engine gives; where it fails, its requests must not go on beside the next wave's."""
+    """Return what a step of the engine gives; if it fails, its requests are aborted before the next wave."""
     try:
         yield from list(engine.step()) if running else ()
     except Exception:
@@ -88,12 +88,12 @@ Hear = Callable[[int], bool]
 
 
 def threaded(wave: Wave, send: Callable[[Ask, Hear | None], Answer | None]) -> Together:
-    """The answers of a server that takes requests from several threads.
+    """Return the answers of a server that takes requests from several threads.
 
     ``send`` is given what to call with the tokens so far of a request that is to be aborted, and nothing for
     another, whose tokens are heard of when it ends.
     """
-    found = Together([None] * len(wave.asks))
+    results = Together([None] * len(wave.asks))
     changed = threading.Condition()
     heard = running = 0
 
@@ -104,7 +104,8 @@ def threaded(wave: Wave, send: Callable[[Ask, Hear | None], Answer | None]) -> T
         def hear(tokens: int) -> bool:
             nonlocal heard, written
             with changed:
-                heard, written = heard + tokens - written, tokens
+                heard += tokens - written
+                written = tokens
                 changed.notify_all()
             return most is not None and tokens >= most
 
@@ -115,9 +116,9 @@ def threaded(wave: Wave, send: Callable[[Ask, Hear | None], Answer | None]) -> T
             answer = send(wave.asks[number], None if most is None else hear)
             if answer is not None and most is None:
                 hear(len(answer.output_ids))
-                found.answers[number] = answer
+                results.answers[number] = answer
         except Exception as error:
-            found.fail(number, error)
+            results.fail(number, error)
         finally:
             with changed:
                 running -= 1
@@ -126,4 +127,4 @@ def threaded(wave: Wave, send: Callable[[Ask, Hear | None], Answer | None]) -> T
     order = sorted(range(len(wave.asks)), key=lambda number: wave.after[number])
     with ThreadPoolExecutor(wave.at_once) as pool:
         list(pool.map(one, order))
-    return found
+    return results

@@ -36,13 +36,13 @@ class Lines:
         self._asked, self._answers = questions, answers
 
     def answer(self, line: str, limit_s: float) -> str:
-        """What it answers to a line."""
+        """Return the worker's answer to a line."""
         end = time.monotonic() + limit_s
         if self._ready(self._answers, select.POLLIN, 0.0) and os.read(self._answers, 1):
             raise NoLine("it wrote before it was asked")
         left = memoryview(line.encode())
-        held = bytearray()
-        while b"\n" not in held[-_PART:]:
+        received = bytearray()
+        while b"\n" not in received[-_PART:]:
             waits = (self._asked, select.POLLOUT) if left else (self._answers, select.POLLIN)
             if not self._ready(*waits, end - time.monotonic()):
                 raise NoLine(f"no answer after {limit_s:g} s")
@@ -52,13 +52,13 @@ class Lines:
             part = os.read(self._answers, _PART)
             if not part:
                 raise NoLine("it ended")
-            held += part
-            if len(held) > MOST_BYTES:
+            received += part
+            if len(received) > MOST_BYTES:
                 raise NoLine(f"a line of more than {MOST_BYTES >> 20} MB")
-        if not held.endswith(b"\n") or held.count(b"\n") > 1:
-            first, _, _ = held.decode(errors="replace").partition("\n")
+        if not received.endswith(b"\n") or received.count(b"\n") > 1:
+            first, _, _ = received.decode(errors="replace").partition("\n")
             raise NoLine(f"it wrote more than one line, the first {protocol.shortened(first)}")
-        return held.decode(errors="replace")
+        return received.decode(errors="replace")
 
     def _ready(self, descriptor: int, event: int, limit_s: float) -> bool:
         poll = select.poll()  # not select(), which knows no descriptor above 1023
@@ -92,11 +92,11 @@ class Failures:
 
     def wave(self, ask: Callable[[], protocol.Together]) -> protocol.Together:
         with self.counted():
-            found = ask()
-            if found.errors and not any(found.answers):
-                why = f"of a wave nothing is answered: {next(iter(found.errors.values()))}"
+            results = ask()
+            if results.errors and not any(results.answers):
+                why = f"of a wave nothing is answered: {next(iter(results.errors.values()))}"
                 raise protocol.PeerError(why)
-        return found
+        return results
 
 
 _END_S = 10.0
@@ -188,7 +188,7 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, and of its group; None while there is none."""
+        """Id of the process and of its group; None while there is none."""
         return None if self._process is None else self._process.pid
 
     def describe(self) -> protocol.Described:
@@ -207,13 +207,15 @@ class Worker:
         """See ``Batching.together``; the answers are not ``checked`` yet."""
         self.describe()
         limit_s = self._command.answer_s * -(-len(wave.asks) // wave.at_once)
-        found = self._failures.wave(lambda: self._answer(protocol.TOGETHER, wave, protocol.Together, limit_s))
-        if len(found.answers) != len(wave.asks):
-            raise protocol.PeerError(f"it gave {len(found.answers)} answers to {len(wave.asks)} requests")
-        return found
+        results = self._failures.wave(
+            lambda: self._answer(protocol.TOGETHER, wave, protocol.Together, limit_s)
+        )
+        if len(results.answers) != len(wave.asks):
+            raise protocol.PeerError(f"it gave {len(results.answers)} answers to {len(wave.asks)} requests")
+        return results
 
     def close(self) -> None:
-        """End it, gently first; at once if that is interrupted."""
+        """End the process, gently first; at once if that is interrupted."""
         if self._process is None:
             return
         assert self._process.stdin is not None
@@ -231,44 +233,44 @@ class Worker:
 
     def _start(self) -> None:
         self._command.log.parent.mkdir(parents=True, exist_ok=True)
-        said, says = os.pipe()
+        read_end, write_end = os.pipe()
         try:
             with open(self._command.log, "ab", opener=ordinary) as log:
                 self._process = subprocess.Popen(
                     self._command.argv,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
-                    stderr=says,
+                    stderr=write_end,
                     env=os.environ | dict(self._command.environment),
                     start_new_session=True,
                 )
                 self._guard = subprocess.Popen(
                     [sys.executable, "-I", "-S", "-c", _GUARD]
-                    + [str(number) for number in (self._process.pid, said, MOST_LOG_BYTES)],
+                    + [str(number) for number in (self._process.pid, read_end, MOST_LOG_BYTES)],
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.DEVNULL,
-                    pass_fds=[said],
+                    pass_fds=[read_end],
                     start_new_session=True,
                 )
         except OSError as error:
             self._end()  # without its guard it would outlive this process
             raise protocol.PeerGone(f"it does not start: {error.strerror or error}") from error
         finally:
-            os.close(said)
-            os.close(says)
+            os.close(read_end)
+            os.close(write_end)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._lines = Lines(self._process.stdin.fileno(), self._process.stdout.fileno())
         try:
-            found = self._answer(protocol.DESCRIBE, self._load, protocol.Described, self._command.load_s)
+            described = self._answer(protocol.DESCRIBE, self._load, protocol.Described, self._command.load_s)
         except protocol.PeerError as error:
             self._end()
             raise protocol.PeerGone(f"it does not load the models: {error}") from error
-        if self._described not in (None, found):
+        if self._described not in (None, described):
             self._end()
             raise protocol.PeerGone("after a restart it describes itself differently")
-        self._described = found
+        self._described = described
 
     def _answer(
         self, method: str, params: protocol.Params, kind: type[protocol.Kind], limit_s: float
@@ -277,23 +279,23 @@ class Worker:
         try:
             assert self._lines is not None
             with self._awake():
-                found = protocol.parsed(
+                message = protocol.parsed(
                     self._lines.answer(protocol.request(self._asked, method, params), limit_s)
                 )
-            if found["id"] != self._asked:
-                why = f"it answered request {found['id']} where {self._asked} was asked"
+            if message["id"] != self._asked:
+                why = f"it answered request {message['id']} where {self._asked} was asked"
                 raise protocol.ProtocolError(why)
-            if "error" not in found:
-                return protocol.read(kind, found.get("result"))
+            if "error" not in message:
+                return protocol.read(kind, message.get("result"))
         except (protocol.ProtocolError, NoLine, BrokenPipeError) as error:
-            told = "it ended" if isinstance(error, BrokenPipeError) else str(error)
+            reason = "it ended" if isinstance(error, BrokenPipeError) else str(error)
             if self._end():
-                told = f"it wrote more than {MOST_LOG_BYTES >> 20} MB on stderr"
-            raise protocol.PeerError(f"{told}; see {self._command.log}") from error
+                reason = f"it wrote more than {MOST_LOG_BYTES >> 20} MB on stderr"
+            raise protocol.PeerError(f"{reason}; see {self._command.log}") from error
         except BaseException:  # interrupted: its answer would go to the next request
             self._end()
             raise
-        raise protocol.PeerError(f"it says {protocol.shortened(str(found['error']), 200)}")
+        raise protocol.PeerError(f"it says {protocol.shortened(str(message['error']), 200)}")
 
     @contextmanager
     def _awake(self) -> Iterator[None]:
@@ -307,7 +309,9 @@ class Worker:
             self._signal(signal.SIGSTOP)
 
     def _end(self) -> bool:
-        """End it and its process group, at once; whether it had been ended for what it wrote on stderr."""
+        """End the process and its group at once; return whether it had been ended for what it wrote on
+        stderr.
+        """
         if self._process is None:
             return False
         self._signal(signal.SIGCONT)

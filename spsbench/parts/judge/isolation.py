@@ -57,7 +57,7 @@ class WorkerProcess:
         return _reply(line, "result")
 
     def restart(self) -> None:
-        """Start the process, in place of the one that there may be."""
+        """Start the process in place of any earlier one."""
         self.close()
         here = str(Path(spsbench.__file__).resolve().parent.parent)
         inherited = os.environ.get("PYTHONPATH")
@@ -178,7 +178,7 @@ def check(candidate):
 
 
 def sandbox_fault(layers: Collection[str]) -> str | None:
-    """Find what the canary could do in a sandbox, or a program that is judged wrongly; None if neither."""
+    """Return what the canary could do in a sandbox, or a program that is judged wrongly; None if neither."""
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as server:
         Path(folder).chmod(0o777)  # whatever user the program runs as: only the sandbox is to stop it
         secret, fresh = Path(folder) / "secret", Path(folder) / "fresh"
@@ -189,7 +189,7 @@ def sandbox_fault(layers: Collection[str]) -> str | None:
 
 
 def judging_fault(layers: Collection[str], *more: tuple[str, str, bool]) -> str | None:
-    """Find a program that is judged wrongly, whatever it could do to the machine; None if there is none.
+    """Return a program that is judged wrongly, whatever it could do to the machine; None if there is none.
 
     Programs are an entry point, its test, and whether it passes; ``more`` of them come before the usual two.
     """
@@ -240,10 +240,10 @@ class IsolationLevel:
 
 
 def probe(unsafe: bool = False) -> IsolationLevel:
-    """The strongest level that the canary cannot escape, probed once per process."""
-    found, missing = _best()
-    if found is not None:
-        return found
+    """Return the strongest level that the canary cannot escape, probed once per process."""
+    level, missing = _best()
+    if level is not None:
+        return level
     if unsafe:
         return _unsafe(missing)
     raise UsageError(
@@ -255,7 +255,7 @@ def probe(unsafe: bool = False) -> IsolationLevel:
 
 
 def sandbox_level(unsafe: bool = False) -> str:
-    """The name of the level in use, for the record. See ``probe``."""
+    """Return the name of the level in use, for the record. See ``probe``."""
     return probe(unsafe).name
 
 
@@ -275,6 +275,9 @@ def _best() -> tuple[IsolationLevel | None, tuple[str, ...]]:
 
 @cache
 def _unsafe(missing: tuple[str, ...]) -> IsolationLevel:
+    """Return the strongest level without a sandbox that judges rightly; ``missing`` says why no sandbox
+    works.
+    """
     in_container = any(Path(mark).exists() for mark in ("/.dockerenv", "/run/.containerenv"))
     where = "in a container" if in_container else "not in a container"
     for layers in (("seccomp", _LIMITS), (_LIMITS,)):

@@ -50,7 +50,7 @@ def judge_all(
     unsafe: bool = False,
     secret: bytes | None = None,
 ) -> list[ProgramVerdict]:
-    """As ``judge``, for pairs that are read one by one and not kept: memory does not grow with them."""
+    """Judge pairs as ``judge`` does, but read one by one and not kept: memory does not grow with them."""
     level = probe(unsafe)
     work = _Work(_jobs(pairs, timeout_s, secret or secrets.token_bytes(16)))
     _run(work, workers or os.cpu_count() or 1, level)
@@ -81,7 +81,7 @@ class _Work:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self) -> _Job | None:
-        """The next job that equals no earlier one."""
+        """Return the next job that equals no earlier one."""
         with self._lock:
             for job in self.jobs:
                 self.keys.append(job.key)
@@ -125,7 +125,8 @@ def _serve(work: _Work, level: IsolationLevel, number: int | None) -> None:
     try:
         while job is not None and not work.over:
             reply = _ask_twice(job.message, worker)
-            result, cpu_s = str(reply["result"]), float(reply["cpu_s"])
+            result = str(reply["result"])
+            cpu_s = float(reply["cpu_s"])
             if result == verdict.TIMED_OUT and cpu_s < _FAIR_SHARE * job.message["timeout_s"]:
                 work.starved.append(job)
             work.results[job.key] = result

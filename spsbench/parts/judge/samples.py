@@ -13,15 +13,15 @@ PROBLEM_FIELDS = ("task_id", "prompt", "entry_point", "test")
 
 
 def read_problems(path: Path | None) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    problems: dict[str, dict[str, Any]] = {}
     for number, row in rows(path or _package_file(), "--problem-file"):
         missing = [name for name in PROBLEM_FIELDS if not isinstance(row.get(name), str)]
-        if missing or row["task_id"] in found:
+        if missing or row["task_id"] in problems:
             what = f"lacks {', '.join(missing)}" if missing else f"repeats {row['task_id']}"
             remedy = f"Each line needs {', '.join(PROBLEM_FIELDS)}, each task_id once."
             raise UsageError(f"line {number} of {path} {what}.", flag="--problem-file", remedy=remedy)
-        found[row["task_id"]] = row
-    return found
+        problems[row["task_id"]] = row
+    return problems
 
 
 class WholeProgram(str):
@@ -40,16 +40,19 @@ class ProgramSample(NamedTuple):
 
 
 def read_samples(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[ProgramSample]:
-    """Yield the samples of a file, or of evalplus' folder: in it one a problem, named after its task_id with
-    ``_`` for ``/``, with whole programs ``0.py``, ``1.py``, ..."""
+    """Yield the samples of a file or of evalplus' folder, which has a folder for each problem, named
+    after its task_id with ``_`` for ``/``, with whole programs ``0.py``, ``1.py``, ...
+    """
     if path.is_dir():
         yield from _in_folder(path, problems)
         return
     for number, row in rows(path, "SAMPLES"):
         solution, completion = row.get("solution"), row.get("completion")
         if not isinstance(solution, str) and not isinstance(completion, str):
-            held = next((name for name in ("solution", "completion") if name in row), None)
-            what = "has no completion and no solution" if held is None else f"holds a {held} that is not text"
+            field = next((name for name in ("solution", "completion") if name in row), None)
+            what = (
+                "has no completion and no solution" if field is None else f"holds a {field} that is not text"
+            )
             remedy = "Each line needs task_id and completion, or evalplus' solution, all text."
             raise UsageError(f"line {number} of {path} {what}.", flag="SAMPLES", remedy=remedy)
         if not isinstance(row.get("task_id"), str) or row["task_id"] not in problems:
@@ -82,7 +85,7 @@ def _in_folder(path: Path, problems: dict[str, dict[str, Any]]) -> Iterator[Prog
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:
-    """A key by which 10.py comes after 9.py."""
+    """Return a key by which 10.py comes after 9.py."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 

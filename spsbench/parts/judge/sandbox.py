@@ -90,7 +90,7 @@ class Sandbox:
         return requests, replies
 
     def end(self) -> float:
-        """Kill the program, which is dead when this returns; the seconds of CPU that it used."""
+        """Kill the program, which is dead when this returns; return the seconds of CPU that it used."""
         return float(self._ask(b"end")["cpu_s"])
 
     def close(self) -> None:
@@ -111,12 +111,12 @@ class Sandbox:
                 answer += part
         except OSError as error:
             raise SandboxFailure(f"the zygote does not answer ({error})") from error
-        found: dict[str, Any] = json.loads(answer)
-        return found
+        reply: dict[str, Any] = json.loads(answer)
+        return reply
 
 
 def mark(judge_pid: int) -> str:
-    """The last argument of the sandbox of a judge's process and of every fork, to find them by."""
+    """Return the argument by which the sandbox of a judge's process, and its forks, are found."""
     return f"spsbench-sandbox-of-{judge_pid}"
 
 
@@ -144,12 +144,12 @@ def _start(layers: Collection[str], control: socket.socket) -> subprocess.Popen[
 
 
 def _interpreter() -> str:
-    """The interpreter itself, not the link to it in a virtual environment."""
+    """Return the interpreter itself, not the link to it in a virtual environment."""
     return str(Path(getattr(sys, "_base_executable", sys.executable)).resolve())
 
 
 def find_bubblewrap() -> str | None:
-    """The program ``bwrap``, if it is installed."""
+    """Return the program ``bwrap``, if it is installed."""
     return shutil.which("bwrap")
 
 
@@ -168,12 +168,12 @@ class Exposure:
 
 @cache
 def exposure() -> Exposure:
-    """What this interpreter's programs can read: the standard library, its shared libraries and numpy."""
+    """Return what this interpreter's programs can read: standard library, its shared libraries, numpy."""
     library = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), _interpreter()]
     folders = _outermost([*map(Path, library), *_shared_libraries()])
     patterns = [f"{above}{name}" for above in ("", "python*/") for name in ("site-packages", "dist-packages")]
-    found = (path for root in folders if root.is_dir() for pattern in patterns for path in root.glob(pattern))
-    hidden = {str(path) for path in found if path.is_dir()}
+    paths = (path for root in folders if root.is_dir() for pattern in patterns for path in root.glob(pattern))
+    hidden = {str(path) for path in paths if path.is_dir()}
     spec = importlib.util.find_spec("numpy")
     packages, beside = {}, []
     if spec is not None and spec.origin is not None:
@@ -200,7 +200,7 @@ def _outermost(paths: Iterable[Path]) -> list[Path]:
 
 
 def _bubblewrap_arguments(shown: Exposure) -> Iterator[str]:
-    """Arguments of bubblewrap before the command that is to run inside.
+    """Return bubblewrap's arguments before the command that is to run inside.
 
     No /proc, /dev, /tmp nor home. As root without a user namespace, so that the zygote can become
     another user; it gives up the two capabilities that this takes. (Bubblewrap's own --uid would be a

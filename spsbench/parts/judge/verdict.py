@@ -24,7 +24,7 @@ class ProgramVerdict:
 
 
 def failed(type_name: str, message: str) -> str:
-    """The label of a program that raised something, or whose answer a test found wrong."""
+    """Return the label of a program that raised something, or whose answer a test found wrong."""
     return (f"failed: {type_name}: {message}" if message else f"failed: {type_name}")[:500]
 
 
@@ -42,6 +42,6 @@ class Seeds:
 
     @classmethod
     def of(cls, secret: bytes, task_id: str) -> Seeds:
-        """The seeds of a problem: the same for every program and every attempt under one secret."""
+        """Return the seeds of a problem: the same for every program and attempt under one secret."""
         texts = (f"{side}\0{task_id}".encode("utf-8", "surrogatepass") for side in ("tests", "program"))
         return cls(*(hashlib.blake2b(text, key=secret, digest_size=16).hexdigest() for text in texts))

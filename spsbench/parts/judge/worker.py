@@ -164,8 +164,8 @@ def _error(name: str, message: str) -> Exception:
     # StopIteration would end a loop of the test instead of failing it.
     if isinstance(kind, type) and issubclass(kind, Exception) and "Iteration" not in name:
         with contextlib.suppress(TypeError):  # one that takes more than a message
-            found: Exception = kind(message)
-            return found
+            error: Exception = kind(message)
+            return error
     named: type[Raised] = type(name if name.isidentifier() else "Raised", (Raised,), {})
     return named(message)
 
@@ -241,7 +241,7 @@ def _check(session: Session, problem: dict[str, str], seed: str) -> None:
 
 @lru_cache(maxsize=1024)
 def _code(prompt: str, test: str) -> tuple[CodeType, CodeType]:
-    """The prompt with its imports and helpers as a program, as much of it as parses; and the test."""
+    """Return as program the prompt with its imports and helpers, as much of it as parses; and the test."""
     last = max(prompt.rfind("\ndef "), prompt.rfind("\nasync def "))
     head = ast.parse("")
     for text in (prompt, f"{prompt}\n    pass\n", prompt[: last + 1]):

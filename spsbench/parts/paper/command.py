@@ -89,7 +89,7 @@ def paper(wanted: PaperOptions) -> None:
 
 
 def _paper_of(wanted: PaperOptions) -> str:
-    """What ``--of`` names; of a directory that was begun before, its own paper."""
+    """Return the paper that ``--of`` names; for a directory that was begun before, its own paper."""
     begun = options_before(wanted)
     typed = None if wanted.of is None else _resolved(wanted.of)
     before = _resolved(begun.get("of", CHEN)) if begun else None
@@ -100,7 +100,7 @@ def _paper_of(wanted: PaperOptions) -> str:
 
 
 def _resolved(of: str) -> str:
-    """A file by its full path, so that ``--resume`` finds it from any folder; a paper's name stays."""
+    """Return a file's full path, so that ``--resume`` finds it from any folder; a paper's name stays."""
     from spsbench.config import is_file_name
 
     return str(Path(of).resolve()) if is_file_name(of) else of
@@ -108,7 +108,9 @@ def _resolved(of: str) -> str:
 
 # --- one directory, its options and its parts ---
 
-OPTIONS_FILE, SUMMARY_FILE, PAGE_FILE = "options.json", "paper.json", "paper.md"
+OPTIONS_FILE = "options.json"
+SUMMARY_FILE = "paper.json"
+PAGE_FILE = "paper.md"
 SCHEMA_VERSION = 1
 ALL = "all"
 CHEN = "chen"
@@ -155,10 +157,12 @@ class Part:
 
 
 def study_of(wanted: PaperOptions) -> PaperStudy:
-    """What was typed; in a directory of before also what was typed the first time."""
-    before, options = options_before(wanted), dict[str, Any]()
+    """Return what was typed; in a directory that was begun before, also what was typed the first time."""
+    before = options_before(wanted)
+    options = dict[str, Any]()
     for field in fields(PaperStudy):
-        name, typed = field.name, getattr(wanted, field.name)
+        name = field.name
+        typed = getattr(wanted, field.name)
         if name in ("limit", "samples", "seed", "threads") and isinstance(typed, str) and typed.isdigit():
             typed = int(typed)
         options[name] = typed if is_given(typed) else before.get(name)
@@ -166,7 +170,7 @@ def study_of(wanted: PaperOptions) -> PaperStudy:
 
 
 def options_before(wanted: PaperOptions) -> dict[str, Any]:
-    """The options that ``--resume``, or a directory given with ``--out``, was begun with; empty if new."""
+    """Return the options with which ``--resume``'s or ``--out``'s directory was begun; empty if it is new."""
     from spsbench.base import read_json
 
     place = wanted.resume or wanted.out
@@ -176,12 +180,12 @@ def options_before(wanted: PaperOptions) -> dict[str, Any]:
 
 
 def settings_of(study: PaperStudy) -> dict[str, Any]:
-    """Fields of ``RunConfig`` that every run of a paper takes as they were typed."""
+    """Return the fields of ``RunConfig`` that every run of a paper takes as they were typed."""
     return {name: value for name in OF_EVERY_RUN if (value := getattr(study, name)) is not None}
 
 
 def paper_directory(named: Path | None, pair: str) -> Path:
-    """Where everything goes, a new one in ``results/`` unless one is named; made if need be."""
+    """Return the directory of all results, by default a new one in ``results/``; made if need be."""
     from spsbench.store import fresh_directory
 
     if named is None:
@@ -201,7 +205,7 @@ def paper_directory(named: Path | None, pair: str) -> Path:
 def keep_options(
     directory: Path, study: PaperStudy, names: Sequence[str], runs: Iterable[tuple[Part, Plan]]
 ) -> None:
-    """Write what a paper is begun or continued with, unless a run that is there already forbids it."""
+    """Record what a paper is begun or continued with, unless a run that is there forbids it."""
     from spsbench.base import write_json
     from spsbench.runner import require_continuable
 
@@ -212,7 +216,7 @@ def keep_options(
 
 
 def measure_part(part: Part, plan: Plan, directory: Path, place: tuple[int, int], *, quiet: bool) -> Measured:
-    """Carry out one part, as far as it is not there already, and draw its figures."""
+    """Measure what is missing of one part, and draw its figures."""
     from spsbench.cli import derive, watching
     from spsbench.runner import execute
 
@@ -280,18 +284,18 @@ def settings(part: Part, study: PaperStudy) -> RunConfig:
     """The configuration of one part under the options that were given."""
     from spsbench.config import resolve
 
-    given: dict[str, Any] = {**part.settings, **settings_of(study)}
+    of_part: dict[str, Any] = {**part.settings, **settings_of(study)}
     changes = {
         "limit": study.limit,
-        "samples": study.samples if given["samples"] > 1 else None,
+        "samples": study.samples if of_part["samples"] > 1 else None,
         "score": False if study.no_score else None,
         "unsafe_exec": study.unsafe_exec or None,
-        "extract": study.extract if given["task"] == "humaneval" else None,
+        "extract": study.extract if of_part["task"] == "humaneval" else None,
     }
-    given |= {name: value for name, value in changes.items() if value is not None}
-    if given["limit"] == ALL:
-        del given["limit"]  # the paper's protocol sets none
-    return resolve(given | {"protocol": "paper", "pair": study.pair})
+    of_part |= {name: value for name, value in changes.items() if value is not None}
+    if of_part["limit"] == ALL:
+        del of_part["limit"]  # the paper's protocol sets none
+    return resolve(of_part | {"protocol": "paper", "pair": study.pair})
 
 
 # --- Leviathan et al. 2022 ---
@@ -320,19 +324,21 @@ def reproduce_leviathan(wanted: PaperOptions) -> None:
     begun = [(setup.texts(task), ready) for task, ready in texts.items()]
     names = "of", *OF_BOTH, *OF_LEVIATHAN
     keep_options(directory, study, names, [*begun, *_begun_rows(setup, directory)])
-    found = _measure(setup, plans, texts, directory, quiet=wanted.quiet)
-    _conclude(setup, found, directory, wanted)
+    results = _measure(setup, plans, texts, directory, quiet=wanted.quiet)
+    _conclude(setup, results, directory, wanted)
 
 
 def setup_of(study: PaperStudy) -> PaperConfig:
-    """The models and tasks of a paper, with what was typed in their place."""
+    """Return the models and tasks of a paper, replaced by what was typed."""
     from spsbench.config import NGRAMS, ModelRef, load_pair, load_paper
 
     paper = load_paper(study.of)
     drafts = _named("--draft", study.draft or ())
-    if taken := next((name for name in NGRAMS if name in drafts), None):
+    if reserved := next((name for name in NGRAMS if name in drafts), None):
         remedy = "Give the model another name, e.g. small=MODEL."
-        raise UsageError(f"{taken} is the name of an n-gram draft of Table 3.", flag="--draft", remedy=remedy)
+        raise UsageError(
+            f"{reserved} is the name of an n-gram draft of Table 3.", flag="--draft", remedy=remedy
+        )
     tasks = _named("--task", study.task or ())
     changes: dict[str, Any] = {"tasks": tasks} if tasks else {}
     refuse_together("leviathan", {"target": study.target, "pair": study.pair})
@@ -349,18 +355,19 @@ def setup_of(study: PaperStudy) -> PaperConfig:
 
 
 def _named(flag: str, texts: Sequence[str]) -> dict[str, str]:
-    """``NAME=VALUE`` or a value alone, which is named after its last part."""
-    found: dict[str, str] = {}
+    """Read ``NAME=VALUE``, or a value alone, which is named after its last part."""
+    value_of: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (equals and _NAME.fullmatch(name)):
-            name, value = _UNFIT.sub("-", _ENDING.sub("", Path(text).name)).strip("-."), text
+            name = _UNFIT.sub("-", _ENDING.sub("", Path(text).name)).strip("-.")
+            value = text
         if not name or not value.strip():
             raise UsageError(f"{text} is not valid.", flag=flag, remedy="Give NAME=VALUE, e.g. small=MODEL.")
-        if name in found:
+        if name in value_of:
             raise UsageError(f"{name} is given twice.", flag=flag, remedy="Give each a name of its own.")
-        found[name] = value.strip()
-    return found
+        value_of[name] = value.strip()
+    return value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,27 +378,27 @@ class Setup:
     study: PaperStudy
 
     def plans(self) -> Plans:
-        """A plan of the texts by task and draft: whatever can be refused is refused here."""
+        """Plan the texts by task and draft; whatever can be refused is refused here."""
         texts = {task: self.texts(task) for task in self.paper.tasks}
         names = product(texts, self.paper.drafts)
         return {(task, draft): self.plan(texts[task], self.pair(draft)) for task, draft in names}
 
     def texts(self, task: str) -> Part:
-        """The run in which the target writes the texts of a task."""
+        """Return the run in which the target writes the texts of a task."""
         names = ",".join(self.samplings(task))
-        given = {"task": self.paper.tasks[task], "methods": "ars", "samplings": names, "ks": "0", **_DRAWN}
-        return Part(f"texts-{task}", f"Texts of the target, {task}", given)
+        of_part = {"task": self.paper.tasks[task], "methods": "ars", "samplings": names, "ks": "0", **_DRAWN}
+        return Part(f"texts-{task}", f"Texts of the target, {task}", of_part)
 
     def row(self, task: str, draft: str, temperature: int, k: int) -> Part:
-        """The run of a row of Table 2."""
+        """Return the run of a row of Table 2."""
         name = self.samplings(task)[temperature]
-        given: dict[str, Any] = {"task": self.paper.tasks[task], "ks": str(k), "samplings": name}
-        given |= _DRAWN if temperature else {}
+        of_part: dict[str, Any] = {"task": self.paper.tasks[task], "ks": str(k), "samplings": name}
+        of_part |= _DRAWN if temperature else {}
         title = f"Table 2, {task}, {draft}, T={temperature}, K={k}"
-        return Part(f"table2-{task}-{draft}-t{temperature}", title, given)
+        return Part(f"table2-{task}-{draft}-t{temperature}", title, of_part)
 
     def samplings(self, task: str) -> tuple[str, str]:
-        """The task's samplings for temperature 0 and 1; the second one's parameters are replaced."""
+        """Return the task's samplings for temperature 0 and 1; parameters of the second are replaced."""
         from spsbench.base import SamplingParams
         from spsbench.tasks import load_task
 
@@ -412,18 +419,19 @@ class Setup:
         from spsbench.config import resolve
         from spsbench.runner import plan
 
-        given: dict[str, Any] = {**part.settings, "pair": pair.model_dump(mode="json")}
-        given |= {**LIMITS, **settings_of(self.study)}
+        of_part: dict[str, Any] = {**part.settings, "pair": pair.model_dump(mode="json")}
+        of_part |= {**LIMITS, **settings_of(self.study)}
         limit = self.paper.limit if self.study.limit is None else self.study.limit
         if limit not in (None, ALL):
-            given["limit"] = limit
+            of_part["limit"] = limit
         # Not the device's usual engine: K is chosen by the c of ``draft_costs``, which times eager forwards.
-        return plan(resolve(given | {"protocol": "paper"}))
+        return plan(resolve(of_part | {"protocol": "paper"}))
 
     def pair(self, draft: str) -> PairConfig:
         from spsbench.config import ModelRef, PairConfig, load_pair, pair_name
 
-        own, target = self.paper.drafts[draft], self.study.target
+        own = self.paper.drafts[draft]
+        target = self.study.target
         if target is not None:
             whole = ModelRef(id=target)
             return PairConfig(name=pair_name(whole, own), target=whole, draft=own)
@@ -433,14 +441,15 @@ class Setup:
 
 
 def _texts_plan(setup: Setup, task: str, plans: Plans, directory: Path) -> Plan:
-    """The plan of a task's texts. A run needs a draft, though none writes them: that it was begun with stays.
+    """Plan a task's texts.
 
     So drafts may come, go and change their order while the texts are those of before.
     """
     from spsbench.config import resolve
     from spsbench.store import CONFIG_FILE
 
-    part, drafts = setup.texts(task), setup.paper.drafts
+    part = setup.texts(task)
+    drafts = setup.paper.drafts
     config = directory / part.name / CONFIG_FILE
     if not config.is_file():
         return plans[task, next(iter(drafts))]
@@ -453,7 +462,7 @@ def _texts_plan(setup: Setup, task: str, plans: Plans, directory: Path) -> Plan:
 
 
 def _begun_rows(setup: Setup, directory: Path) -> Iterator[tuple[Part, Plan]]:
-    """The rows of Table 2 whose runs are there already, with the K that was chosen for them."""
+    """Return the rows of Table 2 whose runs are there already, with the K chosen for them."""
     from spsbench.base import read_json
     from spsbench.store import RUN_FILE
 
@@ -470,13 +479,13 @@ def _begun_rows(setup: Setup, directory: Path) -> Iterator[tuple[Part, Plan]]:
 def _measure(
     setup: Setup, plans: Plans, texts: Mapping[str, Plan], directory: Path, *, quiet: bool
 ) -> Results:
-    """Every run, as far as it is not there already."""
+    """Measure every run that is missing."""
     from spsbench.parts.paper.report import TABLE_3, walltime_row
     from spsbench.stats import alpha_leviathan_interval, mean_length
 
     tasks, drafts = setup.paper.tasks, setup.paper.drafts
-    found: Results = {}, [], []
-    runs, alphas, rows = found
+    results: Results = {}, [], []
+    runs, alphas, rows = results
 
     def run(part: Part, ready: Plan) -> Measured:
         place = len(runs) + 1, len(tasks) * (1 + len(drafts) * len(TEMPERATURES))
@@ -503,7 +512,7 @@ def _measure(
             length = mean_length(loops[loops["arm"] == arms["sps"]])
             place = task, draft, temperature
             rows.append(walltime_row(place, part.name, measured.summary, alpha, length, chosen["c"]))
-    return found
+    return results
 
 
 def _conclude(setup: Setup, results: Results, directory: Path, wanted: Common) -> None:
@@ -522,7 +531,7 @@ def _conclude(setup: Setup, results: Results, directory: Path, wanted: Common) -
 
 
 def measured_drafts(setup: Setup, task: str, plans: Plans, directory: Path, *, quiet: bool) -> dict[str, Any]:
-    """What is known of every draft on a task; measured unless it is there, of these very texts."""
+    """Return what is known of every draft on a task; measured unless it is known for these texts."""
     from spsbench.base import read_json, write_json
     from spsbench.parts.whatif.replay.texts import texts_of
 
@@ -540,17 +549,17 @@ def measured_drafts(setup: Setup, task: str, plans: Plans, directory: Path, *, q
     chosen = before.get("temperatures", {})
     models = {name: model.model_dump(mode="json") for name, model in setup.paper.drafts.items()}
     known = before.get("models", models)  # papers begun by earlier versions do not say
-    found: dict[str, Any] = {"texts": digest, "models": models, "temperatures": {}}
+    record: dict[str, Any] = {"texts": digest, "models": models, "temperatures": {}}
     for temperature, read in zip(map(str, TEMPERATURES), texts, strict=True):
         by_draft = chosen.get(temperature, {}).get("drafts", {})
         kept = {name: one for name, one in by_draft.items() if known.get(name) == models.get(name)}
-        found["temperatures"][temperature] = _at(read, pairs, setup.paper.most_k, kept)
-    write_json(path, found)
-    return found
+        record["temperatures"][temperature] = _at(read, pairs, setup.paper.most_k, kept)
+    write_json(path, record)
+    return record
 
 
 def _at(written: Written, pairs: Mapping[str, Pair], most_k: int, kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Alphas at one temperature, and the K that theory chooses; a K that was chosen before is kept."""
+    """Return the alphas at one temperature, and the K that theory chooses; a K chosen before is kept."""
     from spsbench.parts.whatif.replay.alphas import draft_costs, overlaps
 
     sampling: SamplingParams = written.sampling
@@ -570,14 +579,14 @@ def _at(written: Written, pairs: Mapping[str, Pair], most_k: int, kept: Mapping[
 
 
 def chosen_k(alpha: float, c: float, most_k: int) -> int:
-    """The K of the largest walltime factor (Leviathan et al. 2022, 3.5); 1 where no K gains."""
+    """Return the K with the largest walltime factor (Leviathan et al. 2022, 3.5); 1 where no K gains."""
     from spsbench.stats import leviathan
 
     return max(1, leviathan(min(alpha, 1.0), c).best_k(range(1, most_k + 1)))
 
 
 def _load(plans: Mapping[str, Plan]) -> dict[str, Pair]:
-    """The target with each draft; the target is loaded once."""
+    """Load the target with each draft; the target is loaded once."""
     pairs: dict[str, Pair] = {}
     for draft, ready in plans.items():
         pairs[draft] = ready.load(beside=next(iter(pairs.values()), None))

@@ -67,7 +67,8 @@ def measure_field(options: RunOptions) -> None:
     if options.task not in (None, FIELD):
         why = f"{options.task} is given, and {options.resume or options.out} holds several tasks."
         raise UsageError(why, flag="TASK", remedy="Leave it out, or name another directory.")
-    before, gates = options.resume or options.out, gates_of(options.fail_on, scores=not options.no_score)
+    before = options.resume or options.out
+    gates = gates_of(options.fail_on, scores=not options.no_score)
     configs = _configs(options, before)
     again = any(config.remeasure_s != 0 for config in configs.values())
     say_if_busy(load_in_runs(remeasured=again), quiet=options.quiet)
@@ -107,7 +108,7 @@ def measure_field(options: RunOptions) -> None:
 
 
 def _judge(measured: Mapping[str, Measured], plans: Mapping[str, Plan], gates: Sequence[str]) -> None:
-    """Raise ``GateFailed`` for the tasks that do not pass what they are asked."""
+    """Raise ``GateFailed`` for the tasks that do not pass their gates."""
     failed = [
         f"{task}, {gate}: {reason}"
         for task, run in measured.items()
@@ -124,32 +125,33 @@ def _resume(directory: Path) -> str:
 
 
 def _configs(options: RunOptions, before: Path | None) -> dict[str, RunConfig]:
-    """The settings of each task: greedy unless a sampling is named, as papers quote acceptance, and without
-    what neither the row nor a gate needs, scores and proof; of a folder that was begun, its own, with what
-    was typed on top."""
+    """Return the settings of each task: greedy unless a sampling is named, as papers quote acceptance,
+    and without scores and proof where neither the row nor a gate needs them; a begun folder's own
+    settings, with what was typed on top.
+    """
     kept = sorted((before / FIELD).glob("*.yaml")) if before is not None else []
-    asked = replace(options, resume=None, out=None)
+    of_field = replace(options, resume=None, out=None)
     if kept:
-        typed = replace(asked, task=None)
-        found = {path.stem: read_settings(typed, settings=path) for path in kept}
-        return {task: found[task] for task in sorted(found, key=_place)}
+        typed = replace(of_field, task=None)
+        configs = {path.stem: read_settings(typed, settings=path) for path in kept}
+        return {task: configs[task] for task in sorted(configs, key=_place)}
     if options.resume is not None:
         raise UsageError(f"{before} holds no field.", flag="--resume", remedy="Begin one with --out.")
     if before is not None and before.is_dir() and any(before.iterdir()):
         remedy = "Name a directory that is empty or does not exist."
         raise UsageError(f"{before} is not empty and holds no field.", flag="--out", remedy=remedy)
     gates = gates_of(options.fail_on)
-    asked = replace(
-        asked,
-        sampling=asked.sampling or "greedy",
-        no_score=asked.no_score or "parity" not in gates,
-        no_proof=asked.no_proof or "lossless" not in gates,
+    of_field = replace(
+        of_field,
+        sampling=of_field.sampling or "greedy",
+        no_score=of_field.no_score or "parity" not in gates,
+        no_proof=of_field.no_proof or "lossless" not in gates,
     )
-    return {task: read_settings(replace(asked, task=task)) for task in FIELD_TASKS}
+    return {task: read_settings(replace(of_field, task=task)) for task in FIELD_TASKS}
 
 
 def _place(task: str) -> tuple[int, str]:
-    """Where a task stands in the row; one of an earlier version at its end."""
+    """Return where a task stands in the row; a task of an earlier version stands at the end."""
     return (FIELD_TASKS.index(task) if task in FIELD_TASKS else len(FIELD_TASKS)), task
 
 
@@ -160,7 +162,8 @@ def _plans(
     task that cannot go on with these settings: they are kept for the next call."""
     from spsbench.runner import plan, require_continuable
 
-    plans, failures = dict[str, Any](), dict[str, SpsbenchError]()
+    plans = dict[str, Any]()
+    failures = dict[str, SpsbenchError]()
     for task, config in configs.items():
         try:
             known = require_possible(config, is_k_given=options.k is not None)
@@ -179,7 +182,7 @@ def _plans(
 
 
 def _gates(gates: Sequence[str], headline: str | None) -> list[str]:
-    """The gates that a task with this headline metric is asked: without any it has no parity."""
+    """Return the gates for a task with this headline metric; without any metric it has no parity."""
     return [gate for gate in gates if gate != "parity" or headline is not None]
 
 
@@ -193,13 +196,14 @@ def _measure(ready: Plan, directory: Path, options: RunOptions) -> Measured:
 
 
 def gather(measured: Mapping[str, Measured], failures: Mapping[str, str]) -> dict[str, Any]:
-    """The page: of every task what its run says of itself, and of every speculative arm its row over tasks.
+    """Return the page: each task's own results, and each speculative arm's row over tasks.
 
     A mean is over the tasks that were measured, each with the same weight, as papers print it.
     """
     from spsbench.report import facts, wording
 
-    tasks, rows = [], dict[tuple[str, str], dict[str, Any]]()
+    tasks = []
+    rows = dict[tuple[str, str], dict[str, Any]]()
     for task, run in measured.items():
         summary = run.summary
         tasks.append(
@@ -249,7 +253,7 @@ def _estimate(value: Mapping[str, Any] | None) -> float | None:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """None where one is missing: a mean over fewer tasks is another quantity."""
+    """Return the mean; None where a value is missing, since a mean over fewer tasks is another quantity."""
     known = list(values)
     there = [value for value in known if value is not None]
     return sum(there) / len(there) if there and len(there) == len(known) else None
@@ -259,7 +263,7 @@ _SHOWN = (("mean_acceptance_length", "{:.2f}"), ("tokens_per_loop", "{:.2f}"), (
 
 
 def _names(page: Page) -> list[str]:
-    """Measured and missing tasks in the row's order."""
+    """Return measured and missing tasks in the row's order."""
     return sorted([part["task"] for part in (*page["tasks"], *page["missing"])], key=_place)
 
 
@@ -269,7 +273,7 @@ def _title(page: Page) -> str:
 
 
 def _row_table(page: Page) -> Any:
-    """The papers' row: a column a task, and the mean."""
+    """Return the papers' row: a column a task, and the mean."""
     from spsbench.report import NOTHING, Heading, Table, left, right
 
     names = _names(page)
@@ -292,7 +296,7 @@ def _row_table(page: Page) -> Any:
 
 
 def _task_table(page: Page) -> Any:
-    """The same by task, with intervals over its prompts."""
+    """Return the same by task, with intervals over its prompts."""
     from spsbench.report import Heading, entry, estimate, left, number, right, speedup, table_of
 
     columns = [
@@ -319,7 +323,7 @@ _LEGEND = (
 
 
 def _notes(page: Page) -> list[str]:
-    """What must stand under the row: what is missing and why, and times that decide nothing."""
+    """Return what must stand under the row: missing tasks and why, and times that decide nothing."""
     notes = [f"{part['task']} is missing: {part['why']}" for part in page["missing"]]
     if unsure := [part["task"] for part in page["tasks"] if part["undecided"]]:
         notes.append(f"?: others took part of the time measured, so look at the run: {', '.join(unsure)}.")

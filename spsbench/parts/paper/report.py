@@ -56,7 +56,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def _gathered(runs: Runs, noted: Callable[[Summary], list[str]]) -> dict[str, Any]:
-    """What the page of either paper says of its runs, each with what must stand beside its numbers."""
+    """Return what either paper's page says of its runs, each with the notes that its numbers need."""
     summaries = [summary for _, summary in runs.values()]
     parts = [
         {
@@ -76,7 +76,7 @@ def _gathered(runs: Runs, noted: Callable[[Summary], list[str]]) -> dict[str, An
 
 
 def _markdown(page: Page, title: str, *parts: str | Table | list[str]) -> str:
-    """A page as GitHub renders it, with its runs and what was noted of each at the end."""
+    """Return a page as GitHub renders it, with its runs and the notes on each at the end."""
     runs = []
     for part in page["parts"]:
         about = f"{escape(part['task'])}, {wording.counted(part['prompts'], 'prompt')}"
@@ -97,7 +97,7 @@ _FIGURE_NOTE = (
 
 
 def gather_chen(runs: Runs, images: Mapping[str, str]) -> dict[str, Any]:
-    """What the page of Table 1 and Figure 1 shows. No number is the paper's."""
+    """Return the content of Table 1 and Figure 1. No number is the paper's."""
 
     def noted(summary: Summary) -> list[str]:
         verdicts = why.verdicts(summary)
@@ -114,7 +114,8 @@ def gather_chen(runs: Runs, images: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _row(summary: Summary, row: ArmRow) -> dict[str, Any]:
-    metric, known = wording.headline_metric(summary), dict(row)
+    metric = wording.headline_metric(summary)
+    known = dict(row)
     copied = ("baseline", "ms_per_token", "speedup", "sequences")
     return {
         "benchmark": wording.title(summary),
@@ -129,7 +130,7 @@ def _row(summary: Summary, row: ArmRow) -> dict[str, Any]:
 def _curves(summary: Summary) -> list[dict[str, Any]]:
     timed, predicted = summary.get("tails"), summary.get("prediction")
     tails = {arm["arm"]: arm for arm in timed["arms"]} if timed else {}
-    loops = {found["sampling"]: found["loop"] for found in predicted["samplings"]} if predicted else {}
+    loops = {series["sampling"]: series["loop"] for series in predicted["samplings"]} if predicted else {}
     length = timed["n_tokens"] if timed else None
     curves = []
     for sampling in dict.fromkeys(row["sampling"] for row in summary["rows"]):
@@ -137,7 +138,8 @@ def _curves(summary: Summary) -> list[dict[str, Any]]:
         for row in summary["rows"]:
             if row["sampling"] != sampling or row["method"] == "draft":
                 continue
-            tail, seen = tails.get(row["arm"]), row["acceptance"]
+            tail = tails.get(row["arm"])
+            seen = row["acceptance"]
             point = {
                 "k": row["k"],
                 "time_s": None if tail is None else tail["sequence_s"],
@@ -275,7 +277,7 @@ def walltime_row(
     tokens_per_loop: Interval | None,
     rehearsed_c: float,
 ) -> dict[str, Any]:
-    """One row of Table 2 from its run.
+    """Return one row of Table 2 from its run.
 
     ``k`` was chosen by theory; all else is of the run, but c where ``c_source`` is ``rehearsal``; it is else
     as ``stats.predict.costs.draft_over_target`` has it. ``predicted`` is the walltime factor at ``alpha`` and
@@ -292,7 +294,7 @@ def walltime_row(
     causes = residual_factors(arm, explained[0]) if arm and explained else []
     residual = arm["residual"] if arm else None
     row = next(row for row in summary["rows"] if row["method"] == "sps")
-    found, paper = row["speedup"], None
+    measured, paper = row["speedup"], None
     if place in TABLE_2:
         k, printed_alpha, speed = TABLE_2[place]
         expected = theory.expected_tokens(printed_alpha, k)
@@ -308,7 +310,9 @@ def walltime_row(
         "c_source": arm["c_source"] if arm else "not measured",
         "tokens_per_loop": _estimate(tokens_per_loop),
         "expected_tokens": arm["tokens_per_loop_predicted"] if arm else None,
-        "speedup": _estimate(Interval(found["ratio"], found["low"], found["high"]) if found else None),
+        "speedup": _estimate(
+            Interval(measured["ratio"], measured["low"], measured["high"]) if measured else None
+        ),
         "predicted": arm["predicted"] if arm else None,
         "residual": residual,
         "residual_factors": causes,
@@ -319,7 +323,9 @@ def walltime_row(
 
 
 def _with_c(arm: ArmPrediction, rehearsed: float) -> ArmPrediction:
-    """The prediction with the rehearsal's c where the run gives none: not everywhere are phases timed."""
+    """Return the prediction with the rehearsal's c where the run has none: not everywhere are phases
+    timed.
+    """
     if arm["c"] is not None:
         return arm
     alpha, measured = arm["alpha"], arm["measured"]
@@ -333,7 +339,9 @@ def _estimate(value: Interval | None) -> Estimate | None:
 
 
 def gather_leviathan(rows: Sequence[Row], alphas: Sequence[Row], runs: Runs, pair: str) -> dict[str, Any]:
-    """What the page shows. A row of ``alphas`` is of Table 3: a draft's alpha over the target's text."""
+    """Return the page's content. A row of ``alphas`` is of Table 3: a draft's alpha over the target's
+    text.
+    """
     tables = {"table1": table1(), "table2": list(rows), "table3": list(alphas)}
     return {"of": "leviathan", "pair": pair, **_gathered(runs, lambda summary: summary["warnings"]), **tables}
 
@@ -361,13 +369,14 @@ _NOTE_3 = (
 
 def render_leviathan(page: Page, figures: Sequence[Plate] = ()) -> str:
     """The page as GitHub renders it, with the notes of the paper's file and what its names stand for."""
-    study, columns = page["study"], [*map(right, ("alpha", "K", "operations", "paper", "speed", "paper"))]
+    study = page["study"]
+    columns = [*map(right, ("alpha", "K", "operations", "paper", "speed", "paper"))]
     target = study["target"] or f"of the pair {study['pair']}"
     drafts = ", ".join(f"{name} is {model['id']}" for name, model in study["drafts"].items())
     tasks = ", ".join(f"{name} is {task}" for name, task in study["tasks"].items())
     rows = []
     for row in page["table1"]:
-        factors = [found[name] for name in ("operations", "speed") for found in (row, row["paper"])]
+        factors = [source[name] for name in ("operations", "speed") for source in (row, row["paper"])]
         rows.append([f"{row['alpha']:.1f}", str(row["k"]), *map(times, factors)])
     parts: list[str | Table] = [
         escape(study["notes"]),
@@ -385,7 +394,8 @@ def render_leviathan(page: Page, figures: Sequence[Plate] = ()) -> str:
 
 def screen_leviathan(page: Page) -> RenderableType:
     """Tables 2 and 3 for the terminal; Table 1 needs no measurement."""
-    title, notes = Text(_leviathan_title(page), style="bold"), page["study"]["notes"]
+    title = Text(_leviathan_title(page), style="bold")
+    notes = page["study"]["notes"]
     head = [Text(), title, *([Text(notes)] if notes else []), Text()]
     table2 = _table2(page, narrow=True).as_rich(gap=1)
     return Group(*head, table2, Text(_c_sources(page)), Text(), _table3(page), Text())
@@ -407,7 +417,9 @@ def _models(page: Page) -> str:
 
 
 def _table2(page: Page, *, narrow: bool = False) -> Table:
-    """Grouped by task; on a terminal without tokens per loop, the cause and the paper's alpha."""
+    """Return Table 2, grouped by task; on a terminal without tokens per loop, the cause and the paper's
+    alpha.
+    """
 
     def alpha(value: Estimate | None) -> str:
         return number(value["estimate"] if value else None, 2) if narrow else estimate(value)
@@ -540,14 +552,16 @@ def _sheet(page: Page, panels: Sequence[float], height_in: float) -> Any:
 
 
 def _top(least: float, page: Page, names: Sequence[str]) -> float:
-    """Where an axis ends: at ``least``, or above the rows' values of these names and their intervals."""
-    found = [row[name] for row in page["table2"] for name in names if row[name] is not None]
-    values = [max(one["estimate"], one["high"] or 0.0) if isinstance(one, dict) else one for one in found]
+    """Return where an axis ends: at ``least``, or above the rows' values of these names and their
+    intervals.
+    """
+    cells = [row[name] for row in page["table2"] for name in names if row[name] is not None]
+    values = [max(one["estimate"], one["high"] or 0.0) if isinstance(one, dict) else one for one in cells]
     return float(max([least, *(1.05 * value for value in values)]))
 
 
 def _lines(axes: Axes, formula: Callable[[float, int], float], top: float, at: float | None = None) -> None:
-    """One line per K, named on the line where it passes ``at``, or at the right of the panel."""
+    """Draw one line per K, named on the line where it passes ``at``, or at the right of the panel."""
     for index, k in enumerate(_KS):
         values = np.asarray([formula(float(alpha), k) for alpha in _ALPHAS])
         color = _shade(index, len(_KS))
@@ -566,46 +580,47 @@ def _name(axes: Axes, text: str, x: float, y: float, color: str) -> None:
 
 
 def _shade(index: int, count: int) -> str:
-    """From light to dark: lines in order, apart from the colours of points."""
+    """Return a colour from light to dark: lines in order, apart from the colours of points."""
     level = int(0xC4 - (0xC4 - 0x60) * index / max(count - 1, 1))
     return f"#{level:02x}{level:02x}{level:02x}"
 
 
 def _looks(page: Page, axis: str) -> dict[str, dict[str, Any]]:
-    """The colour of every draft, or the marker of every task, by its name."""
+    """Return the colour of every draft, or the marker of every task, by its name."""
     names = dict.fromkeys(row[axis] for row in page["table2"])
     look, looks = ("color", style.SERIES) if axis == "draft" else ("marker", style.MARKERS)
     return {name: {look: looks[index % len(looks)]} for index, name in enumerate(names)}
 
 
 def _points(axes: Axes, page: Page, measured: str, predicted: str = "") -> None:
-    """The rows of Table 2 by an entry: colour by draft, marker by task, hollow at temperature 1.
+    """Draw the rows of Table 2 by an entry: colour by draft, marker by task, hollow at temperature 1.
 
     A dash is at what the formula predicts, with a line from it to what was measured: the residual.
     """
     drafts, tasks = _looks(page, "draft"), _looks(page, "task")
     for row in page["table2"]:
-        alpha, found = row["alpha"], row[measured]
+        alpha, interval = row["alpha"], row[measured]
         if alpha is None:
             continue
-        if isinstance(found, (int, float)):
-            found = {"estimate": float(found), "low": None, "high": None}
-        x, by_formula = alpha["estimate"], row[predicted] if predicted else None
+        if isinstance(interval, (int, float)):
+            interval = {"estimate": float(interval), "low": None, "high": None}
+        x = alpha["estimate"]
+        by_formula = row[predicted] if predicted else None
         if by_formula is not None:
             axes.plot(x, by_formula, "_", color=style.INK, ms=7, zorder=4)
-        if found is None:
+        if interval is None:
             continue
         if by_formula is not None:
-            residual = [by_formula, found["estimate"]]
+            residual = [by_formula, interval["estimate"]]
             axes.plot([x, x], residual, color=style.INK, lw=0.6, linestyle=style.DASHES[4])
         look = drafts[row["draft"]] | tasks[row["task"]]
         look |= {"mfc": style.PAPER if row["temperature"] else look["color"], "markersize": 4.5}
-        bars: dict[str, Any] = {"xerr": _bars(alpha), "yerr": _bars(found), "elinewidth": 0.9}
-        axes.errorbar(x, found["estimate"], linestyle="", zorder=5, **bars, **look)
+        bars: dict[str, Any] = {"xerr": _bars(alpha), "yerr": _bars(interval), "elinewidth": 0.9}
+        axes.errorbar(x, interval["estimate"], linestyle="", zorder=5, **bars, **look)
 
 
 def _bars(interval: Estimate) -> Floats | None:
-    """[2, 1] how far the ends are from the estimate; None without an interval."""
+    """[2, 1] how far the interval's ends are from the estimate; None without an interval."""
     if interval["low"] is None or interval["high"] is None:
         return None
     estimate = interval["estimate"]

@@ -73,8 +73,8 @@ class LlamaCpp:
         self._wait()
 
     def describe(self) -> Described:
-        asked = subprocess.run([self._server, "--version"], capture_output=True, text=True, check=True)
-        line = next(x for x in (asked.stdout + asked.stderr).splitlines() if x.startswith("version"))
+        process = subprocess.run([self._server, "--version"], capture_output=True, text=True, check=True)
+        line = next(x for x in (process.stdout + process.stderr).splitlines() if x.startswith("version"))
         (model,) = json.loads(self._request("/v1/models"))["data"]
         settings = usual_settings(self._load)
         if self._load.weights != FLOAT32:
@@ -96,13 +96,15 @@ class LlamaCpp:
         )
 
     def generate(self, ask: Ask) -> Answer:
-        """The prefill gives the first token; what ends a text is among ``tokens``."""
+        """Answer a request. The prefill gives the first token; the token that ends a text is among
+        ``tokens``.
+        """
         before = self._drafts()
         started = time.perf_counter()
-        found = json.loads(self._request("/completion", self._body(ask)))
+        response = json.loads(self._request("/completion", self._body(ask)))
         wall_ms = 1e3 * (time.perf_counter() - started)
-        timings = found["timings"]
-        ids, finish, hidden = output(found, ask)
+        timings = response["timings"]
+        ids, finish, hidden = output(response, ask)
         decoded = int(timings["predicted_n"]) - 1
         counts: dict[str, Any] = {"loops": decoded}
         if self._load.speculative:
@@ -121,12 +123,12 @@ class LlamaCpp:
             decode_ms=timings["predicted_ms"],
             wall_ms=wall_ms,
             decoded=decoded,
-            logprobs=logprobs(found, ids, ask),
+            logprobs=logprobs(response, ids, ask),
             **counts,
         )
 
     def together(self, wave: Wave) -> Together:
-        """A thread and a slot for each; a stream that is closed aborts its request."""
+        """Give each request a thread and a slot; closing its stream aborts a request."""
         return threaded(wave, self._alongside)
 
     def _alongside(self, ask: Ask, hear: Hear | None) -> Answer | None:
@@ -145,9 +147,9 @@ class LlamaCpp:
         return body(ask) | {"cache_prompt": self._load.prefix_cache}
 
     def _drafts(self) -> int:
-        """Loops with a draft so far; of the whole server, which has no other request."""
-        found = re.search(rf"^{_DRAFTS} (\S+)", self._request("/metrics"), re.MULTILINE)
-        return int(float(found.group(1))) if found else 0
+        """Return the loops with a draft so far; the server has no other request."""
+        match = re.search(rf"^{_DRAFTS} (\S+)", self._request("/metrics"), re.MULTILINE)
+        return int(float(match.group(1))) if match else 0
 
     def _wait(self) -> None:
         for _ in range(10 * _PATIENCE_S):
@@ -166,19 +168,21 @@ class LlamaCpp:
 
     def _opened(self, path: str, content: dict[str, Any] | None = None) -> Any:
         data = None if content is None else json.dumps(content).encode()
-        asked = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"})
-        return urllib.request.urlopen(asked)
+        request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"})
+        return urllib.request.urlopen(request)
 
 
 def output(response: Mapping[str, Any], ask: Ask) -> tuple[list[int], str, bool]:
-    """The ids, why they end and whether what ended them is kept back."""
+    """Return the ids, why they end, and whether the token that ended them is left out."""
     ids, finish = until_stop(list(response["tokens"]), ask)
     hidden = finish == LENGTH and response.get("stop_type") in ("word", "eos")
     return ids, STOP if hidden else finish, hidden
 
 
 def body(ask: Ask) -> dict[str, Any]:
-    """Of a request. The chain of samplers is said in full, or its defaults (top-k 40, min-p .05) join in."""
+    """Return a request. The chain of samplers is given in full, or its defaults (top-k 40, min-p .05)
+    join in.
+    """
     sampling = ask.sampling
     require_processors(sampling, PROCESSORS)
     processed = not {*lacking(sampling, ())}.isdisjoint(_ORDERED)
@@ -211,7 +215,7 @@ def body(ask: Ask) -> dict[str, Any]:
 
 
 def logprobs(response: Mapping[str, Any], ids: list[int], ask: Ask) -> list[float] | None:
-    """Of the target's logits before all samplers.
+    """Return log-probabilities of the target's logits before all samplers.
 
     None where tokens were drafted, to which it gives probability 1 (``TODO: set result.probs`` in
     ``server-context.cpp``), and where a token that ends within a character has no entry.
@@ -219,48 +223,58 @@ def logprobs(response: Mapping[str, Any], ids: list[int], ask: Ask) -> list[floa
     rows, timings = response.get("completion_probabilities"), response.get("timings")
     if not ask.logprobs or not isinstance(rows, list) or not isinstance(timings, Mapping):
         return None
-    told = [(row.get("id"), row.get("logprob")) for row in rows[: len(ids)] if isinstance(row, Mapping)]
-    left = ids[len(told) :]  # a stop token may have been kept back
-    if [token for token, _ in told] != ids[: len(told)] or left[1:] or not {*left} <= {*ask.stop_ids}:
+    pairs = [(row.get("id"), row.get("logprob")) for row in rows[: len(ids)] if isinstance(row, Mapping)]
+    left = ids[len(pairs) :]  # a stop token may have been kept back
+    if [token for token, _ in pairs] != ids[: len(pairs)] or left[1:] or not {*left} <= {*ask.stop_ids}:
         return None
-    own = [float(value) for _, value in told if isinstance(value, (int, float))]
-    if timings.get("draft_n") or len(own) < len(told):
+    own = [float(value) for _, value in pairs if isinstance(value, (int, float))]
+    if timings.get("draft_n") or len(own) < len(pairs):
         return None
     return [max(value, IMPOSSIBLE) for value in own]
 
 
 def flags(load: Load) -> list[str]:
-    """Keys and values in float32 as the weights; kept from one request to the next only where asked for."""
+    """Return the server's flags: keys and values in float32 as the weights, no prefix cache unless asked
+    for.
+    """
     slots = load.in_flight
-    told = ["-m", load.target, "--host", "127.0.0.1", "-c", str(load.context * slots), "-np", str(slots)]
-    told += ["-ctk", "f32", "-ctv", "f32", "-fa", "off"]
-    told += ["--no-warmup", "--offline", "--metrics", "--cache-ram", "0", "--threads-http", str(slots + 1)]
+    arguments = ["-m", load.target, "--host", "127.0.0.1", "-c", str(load.context * slots), "-np", str(slots)]
+    arguments += ["-ctk", "f32", "-ctv", "f32", "-fa", "off"]
+    arguments += [
+        "--no-warmup",
+        "--offline",
+        "--metrics",
+        "--cache-ram",
+        "0",
+        "--threads-http",
+        str(slots + 1),
+    ]
     pools = ["-t", "-tb"]
     if load.draft is not None and _how(load) == LOOKUP:
-        told += ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(LONGEST_NGRAM)]
-        told += ["--spec-ngram-simple-size-m", str(load.k)]
+        arguments += ["--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", str(LONGEST_NGRAM)]
+        arguments += ["--spec-ngram-simple-size-m", str(load.k)]
     elif load.draft is not None:
-        told += ["--spec-type", "draft-simple", "-md", load.draft]
-        told += ["--spec-draft-p-min", str(load.options.get("draft_p_min", 0))]
-        told += ["--spec-draft-n-max", str(load.k), "--spec-draft-n-min", str(fewest(load))]
-        told += ["-ctkd", "f32", "-ctvd", "f32"]
+        arguments += ["--spec-type", "draft-simple", "-md", load.draft]
+        arguments += ["--spec-draft-p-min", str(load.options.get("draft_p_min", 0))]
+        arguments += ["--spec-draft-n-max", str(load.k), "--spec-draft-n-min", str(fewest(load))]
+        arguments += ["-ctkd", "f32", "-ctvd", "f32"]
         if _how(load) != "greedy":  # the only rule of older builds, which do not know the option
-            told += ["--spec-draft-sampling", _how(load)]
+            arguments += ["--spec-draft-sampling", _how(load)]
         if "synth_len" in load.options:
-            told += ["--spec-synth-len", str(load.options["synth_len"])]
+            arguments += ["--spec-synth-len", str(load.options["synth_len"])]
         pools += ["-td", "-tbd"]
     if load.threads is not None:
-        told += [part for flag in pools for part in (flag, str(load.threads))]
-    return told
+        arguments += [part for flag in pools for part in (flag, str(load.threads))]
+    return arguments
 
 
 def fewest(load: Load) -> int:
-    """The fewest tokens of a draft that is not dropped."""
+    """Return the fewest tokens of a draft that is not dropped."""
     return int(load.options.get("draft_n_min", 0 if "draft_p_min" in load.options else load.k))
 
 
 def _how(load: Load) -> str:
-    """How it drafts, as ``_RULES`` names it."""
+    """Return how it drafts, as ``_RULES`` names it."""
     return LOOKUP if load.speculation == LOOKUP else str(load.options.get("draft_sampling", "greedy"))
 
 

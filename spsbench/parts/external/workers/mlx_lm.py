@@ -43,7 +43,9 @@ class MlxLm:
         )
 
     def generate(self, ask: Ask) -> Answer:
-        """With a draft the prefill gives no token; a loop ends with a token that is not the draft's."""
+        """Answer a request. With a draft the prefill gives no token; a loop ends with a token that the
+        draft did not propose.
+        """
         require_processors(ask.sampling, ())
         if ask.seed is not None:  # without one its stream goes on
             self._mx.random.seed(ask.seed)
@@ -66,11 +68,11 @@ class MlxLm:
             counts["accepted"] = sum(accepted)
         prefill_ms = first_ms if self._draft is None else None
         decode_ms = None if prefill_ms is None else wall_ms - prefill_ms
-        found = until_stop(ids, ask)
-        return Answer(*found, prefill_ms=prefill_ms, decode_ms=decode_ms, wall_ms=wall_ms, **counts)
+        output = until_stop(ids, ask)
+        return Answer(*output, prefill_ms=prefill_ms, decode_ms=decode_ms, wall_ms=wall_ms, **counts)
 
     def _tokens(self, ask: Ask) -> Iterator[tuple[int, bool]]:
-        """Each token, and whether the draft proposed it."""
+        """Yield each token, and whether the draft proposed it."""
         sampling = ask.sampling
         warp = {"temp": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
         sampler = self._sampling.make_sampler(**({"temp": 0.0} if sampling.greedy else warp))
@@ -86,7 +88,7 @@ class MlxLm:
             yield int(token), bool(drafted)
 
     def _model(self, folder: str) -> tuple[Any, int]:
-        """A model in float32, and the size of its vocabulary."""
+        """Load a model in float32, and return it with the size of its vocabulary."""
         model, config = importlib.import_module("mlx_lm.utils").load_model(Path(folder))
         model.set_dtype(self._mx.float32)
         return model, int(config["vocab_size"])

@@ -78,7 +78,9 @@ class OnnxRuntimeGenAI:
         )
 
     def generate(self, ask: Ask) -> Answer:
-        """Alone, the first token comes of the prefill; with a draft, of the first round as all others."""
+        """Answer a request. Without a draft the first token comes from the prefill, with one from the
+        first round.
+        """
         import numpy as np
 
         generator = self._genai.Generator(self._model, self._parameters(ask))
@@ -100,10 +102,10 @@ class OnnxRuntimeGenAI:
         ended = time.perf_counter()
         counts: dict[str, Any] = {"decoded": len(ids) - 1, "loops": len(ids) - 1}
         if self._load.speculative:
-            told = generator.get_speculative_stats()
-            counts = {"decoded": len(ids), "loops": int(told["rounds"])}
-            counts["drafted"] = int(told["draft_tokens_proposed"])
-            counts["accepted"] = int(told["draft_tokens_accepted"])
+            stats = generator.get_speculative_stats()
+            counts = {"decoded": len(ids), "loops": int(stats["rounds"])}
+            counts["drafted"] = int(stats["draft_tokens_proposed"])
+            counts["accepted"] = int(stats["draft_tokens_accepted"])
         return Answer(
             *until_stop(ids, ask),
             prefill_ms=1e3 * (prefilled - started),
@@ -114,7 +116,7 @@ class OnnxRuntimeGenAI:
         )
 
     def together(self, wave: Wave) -> Together:
-        """In static batches; see the class. One that failed takes no other request, so each has an engine."""
+        """Run static batches; see the class. A batch that fails ends its engine, so each has its own."""
         self._turns.clear()
         self._engine = self._genai.Engine(self._model)
         self._events = self._engine.create_event_buffer(_EVENTS)

@@ -107,18 +107,18 @@ class OpenVino:
         )
 
     def generate(self, ask: Ask) -> Answer:
-        """One duration a target call, the first of them the prefill."""
+        """Answer a request; it has one duration a target call, the first of them the prefill."""
         prompt = self._prompt(ask)
         config = self._config(ask)
         started = time.perf_counter()
-        found = self._pipeline.generate(prompt, config)
+        result = self._pipeline.generate(prompt, config)
         wall_ms = 1e3 * (time.perf_counter() - started)
-        ids, finish = until_stop([int(token) for token in found.tokens[0]], ask)
-        prefill_ms = float(found.perf_metrics.get_ttft().mean)
+        ids, finish = until_stop([int(token) for token in result.tokens[0]], ask)
+        prefill_ms = float(result.perf_metrics.get_ttft().mean)
         loops: int | None = len(ids) - 1
         if self._load.speculative:  # it counts none of prompt lookup
-            told = getattr(found, "extended_perf_metrics", None)
-            loops = told and len(told.main_model_metrics.raw_metrics.m_durations) - 1
+            metrics = getattr(result, "extended_perf_metrics", None)
+            loops = metrics and len(metrics.main_model_metrics.raw_metrics.m_durations) - 1
         return Answer(
             output_ids=ids,
             finish=finish,
@@ -130,7 +130,7 @@ class OpenVino:
         )
 
     def together(self, wave: Wave) -> Together:
-        """Its own scheduler decides what of the requests goes into a step."""
+        """Run requests as its own scheduler batches them."""
         self._handles.clear()
         return stepped(wave, self)
 
@@ -212,7 +212,7 @@ def restore(folder: Path, exact: Mapping[str, Array]) -> None:
 
 
 def restored(rounded: Array, known: Mapping[tuple[Any, ...], Array]) -> Array:
-    """The array in float32, in the same shape. Single numbers (1, 2, masks) are what they were."""
+    """Return the array in float32, in the same shape. Single numbers (1, 2, masks) stay as they were."""
     if rounded.size == 1:
         return rounded.astype(np.float32)
     if _key(rounded) not in known:
@@ -221,7 +221,7 @@ def restored(rounded: Array, known: Mapping[tuple[Any, ...], Array]) -> Array:
 
 
 def _rounded(node: Any) -> Array | None:
-    """The float16 constant that a node converts; None if it does anything else."""
+    """Return the float16 constant that a node converts; None if it does anything else."""
     if node.get_type_name() != "Convert" or node.input_value(0).get_node().get_type_name() != "Constant":
         return None
     data: Array = node.input_value(0).get_node().data
@@ -229,7 +229,7 @@ def _rounded(node: Any) -> Array | None:
 
 
 def _key(array: Array) -> tuple[Any, ...]:
-    """Shape without ones, and the content in float16."""
+    """Return the shape without ones, and the content in float16."""
     return tuple(n for n in array.shape if n > 1), hash(array.astype(np.float16).tobytes())
 
 

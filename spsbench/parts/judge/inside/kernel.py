@@ -22,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def prepared(name: str, *arguments: Any) -> Callable[[], int]:
-    """A call of the C library with its ctypes arguments put together beforehand.
+    """Prepare a call of the C library with its ctypes arguments.
 
     A process that was just forked pays for every page that it touches first; this touches few.
     """
@@ -45,13 +45,13 @@ def syscall(number: int, *arguments: Any) -> int:
 
 def prctl(option: int, *arguments: Any) -> int:
     """``prctl(2)``; missing arguments are 0."""
-    given = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]
-    padding = [ctypes.c_ulong(0)] * (4 - len(given))
-    return prepared("prctl", ctypes.c_int(option), *given, *padding)()
+    numbers = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]
+    padding = [ctypes.c_ulong(0)] * (4 - len(numbers))
+    return prepared("prctl", ctypes.c_int(option), *numbers, *padding)()
 
 
 def no_new_privileges() -> None:
-    """No exec can gain rights any more; Landlock and seccomp ask for it."""
+    """Forbid gaining rights by exec; Landlock and seccomp need it."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
@@ -74,7 +74,7 @@ _SCOPES = 0b11  # abstract unix sockets, signals
 
 
 def landlock_abi() -> int:
-    """Version of the kernel's Landlock, 0 if there is none or it is switched off."""
+    """Return the version of the kernel's Landlock, 0 if there is none or it is switched off."""
     try:
         return syscall(_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
     except OSError:
@@ -90,7 +90,7 @@ def confine() -> None:
 
 
 def separation() -> Callable[[], int]:
-    """What puts the process that calls it in its own domain, where it can trace and signal itself alone.
+    """Return what puts the calling process in its own domain, where it can trace and signal only itself.
 
     It may be called in any number of forks of a process without new privileges; the rule set's descriptor
     is theirs to close.
@@ -100,7 +100,7 @@ def separation() -> Callable[[], int]:
 
 
 def _ruleset() -> int:
-    """Every right that this kernel's version knows, and none of them given; older ones lack some."""
+    """Make a rule set of every right that this kernel's version knows, granting none."""
     version = landlock_abi()
     files = (1 << 13) - 1  # execute .. make_sym
     for since, bit in ((2, 13), (3, 14), (5, 15)):  # refer, truncate, ioctl_dev
@@ -124,7 +124,7 @@ NOBODY = 65534
 
 
 def enter_namespaces() -> None:
-    """Go on as the first process of new namespaces, where bubblewrap is not there to ask for them.
+    """Continue as the first process of new namespaces, where bubblewrap is not installed to make them.
 
     An empty root, so that no path has a size, a time, an owner or even a name; and no process but the zygote
     and its programs. It hides; to refuse is for the locks. The process that called stays outside, waits, and
@@ -163,7 +163,7 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, option
 
 
 def lower_identity() -> int:
-    """Give up root's user id, if this is root, and every capability; the user id that is left."""
+    """Give up root's user id, if this is root, and every capability; return the user id that remains."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)

@@ -34,7 +34,7 @@ def lower_common(memory_bytes: int) -> None:
 
 
 def lower(name: str, value: int, *, hard: bool) -> None:
-    """Set a limit, or the soft one alone, as far as the hard one allows it."""
+    """Lower a limit, or only its soft value, as far as the hard one allows it."""
     number = getattr(resource, f"RLIMIT_{name}", None)  # not every system has every limit
     if number is None:
         return

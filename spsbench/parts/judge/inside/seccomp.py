@@ -110,7 +110,7 @@ _ALLOWED = (_RETURN, 0, 0, _ALLOW)
 
 
 def prepare(table: SyscallTable) -> bytes:
-    """The filter, but for the process that it is for, which ``Filter.install`` fills in."""
+    """Build the filter without the process that it is for, which ``Filter.install`` fills in."""
     program = [
         (_LOAD, 0, 0, _ARCH_OFFSET),
         (_JUMP_EQUAL, 1, 0, table.audit_arch),

@@ -111,13 +111,15 @@ class _Encoder(_Counter):
         return ["foreign", str(kind.__name__)[:100]]
 
     def items(self, values: Any, depth: int) -> list[Any]:
-        taken = list(itertools.islice(values, MAX_NODES + 1))
-        kinds = set(map(type, taken))
+        encoded = list(itertools.islice(values, MAX_NODES + 1))
+        kinds = set(map(type, encoded))
         # Most lists are long, flat and of one kind: these stand for themselves as a whole.
-        if kinds <= _THEMSELVES or (kinds == {int} and min(taken) > -_SAFE_INT and max(taken) < _SAFE_INT):
-            self.count(depth, len(taken))
-            return taken
-        return [self.encode(value, depth) for value in taken]
+        if kinds <= _THEMSELVES or (
+            kinds == {int} and min(encoded) > -_SAFE_INT and max(encoded) < _SAFE_INT
+        ):
+            self.count(depth, len(encoded))
+            return encoded
+        return [self.encode(value, depth) for value in encoded]
 
     def pairs(self, value: dict[Any, Any], depth: int) -> list[Any]:
         return [[self.encode(k, depth), self.encode(v, depth)] for k, v in value.items()]
@@ -161,18 +163,18 @@ class _Decoder(_Counter):
         return {self.decode(key, depth): self.decode(value, depth) for key, value in content}
 
     def range(self, content: Any, depth: int) -> range:
-        found = range(*self.items(content, depth))
-        if abs(found.stop - found.start) // abs(found.step) > MAX_NODES:
+        numbers = range(*self.items(content, depth))
+        if abs(numbers.stop - numbers.start) // abs(numbers.step) > MAX_NODES:
             raise WireError(f"a range of more than {MAX_NODES}")
-        return found
+        return numbers
 
     def decimal(self, content: Any) -> Any:
         if content is None:
             return Opaque("Decimal")
-        found = Decimal(str(content)[: 3 * _MAX_EXPONENT])
-        if found.is_finite() and abs(found.adjusted()) > _MAX_EXPONENT:
+        number = Decimal(str(content)[: 3 * _MAX_EXPONENT])
+        if number.is_finite() and abs(number.adjusted()) > _MAX_EXPONENT:
             raise WireError("a decimal of absurd size")
-        return found
+        return number
 
 
 def _big_int(content: Any) -> int:
@@ -252,7 +254,7 @@ def send(descriptor: int, message: bytes, deadline: float | None = None) -> None
 
 
 def receive(descriptor: int, deadline: float | None = None) -> bytes:
-    """Read one message, in one go if it is there: each side waits for the other's before it sends again."""
+    """Read one message, in one call if it is there: each side waits for the other's before it sends again."""
     message = bytearray()
     wanted = 4
     while len(message) < wanted:
@@ -268,7 +270,7 @@ def receive(descriptor: int, deadline: float | None = None) -> bytes:
 
 
 def waiting(descriptor: int) -> bool:
-    """Whether something was written that nobody has read yet."""
+    """Return whether unread bytes are there."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return any(event & select.POLLIN for _, event in poll.poll(0))

@@ -75,12 +75,12 @@ class _Locks:
             limits.lower_common(memory_bytes)
 
     def separate(self) -> None:
-        """The lock that needs a descriptor of the zygote's, to be put on while it is open."""
+        """Apply the lock that needs an open descriptor of the zygote's."""
         if self._separate is not None:
             self._separate()
 
     def put_on(self, cpu_s: int) -> None:
-        """The others."""
+        """Apply the other locks."""
         if self._limits:
             limits.lower("CPU", cpu_s, hard=True)
             limits.lower("NPROC", 0, hard=True)  # root is exempt from it; seccomp is not
@@ -89,8 +89,7 @@ class _Locks:
 
 
 def serve(control: socket.socket, settings: dict[str, Any]) -> None:
-    """Lock this process up, say so, and serve until the judge hangs up. ``settings``: ``layers``,
-    ``packages`` (name to folder), ``memory_bytes``."""
+    """Lock this process up, report it, and serve until the judge hangs up."""
     try:
         hello = _lock_up(settings)
         locks = _Locks(settings["layers"], settings["memory_bytes"])
@@ -109,10 +108,10 @@ def serve(control: socket.socket, settings: dict[str, Any]) -> None:
             _become(locks, job["cpu_s"], descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        asked = control.recv(16)
+        request = control.recv(16)
         os.kill(child, signal.SIGKILL)
         _, status, usage = os.wait4(child, 0)
-        if not asked:
+        if not request:
             return
         _say(control, {"status": status, "cpu_s": usage.ru_utime + usage.ru_stime})
 
@@ -204,7 +203,7 @@ def _question(requests: int) -> tuple[bytes, bytes]:
 
 
 def _answer(function: Any, request: bytes) -> bytes:
-    """The result, and the arguments if the function changed them in place: a test may look at them then."""
+    """Return the result, and the arguments if the function changed them in place: a test may look at them."""
     arguments, keywords = wire.loads(request)
     # What cannot change need not be compared.
     before = None if set(map(type, arguments)) <= _UNCHANGING else wire.dumps(arguments)
